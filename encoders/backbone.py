@@ -1,0 +1,219 @@
+"""What every backbone shares: embeddings, a stack of encoder blocks, an optional pooler."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+
+import keras
+from keras import ops
+
+from encoder_zoo.encoders.configured import Configured
+from encoder_zoo.encoders.layers import Embeddings, EncoderBlock, attention_bias, initializer
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """What distinguishes one family of encoders from another, as data.
+
+    Attributes:
+        name: the family's name, also the `model_type` in a checkpoint's configuration.
+        backbone: the `Backbone` subclass.
+        pair_separators: how many end tokens stand between the two texts of a pair.
+        uses_segments: whether the second text of a pair is marked by segment id 1.
+        pooled_classifier: whether a sequence classifier reads `pooled_output`; otherwise its
+            head has a dense layer of its own.
+        checkpoint_class_prefix: of the class names in a checkpoint's `architectures`.
+        head_tensors: {task: {attribute path in the task: tensor name in the checkpoint}}.
+    """
+
+    name: str
+    backbone: type[Backbone]
+    pair_separators: int
+    uses_segments: bool
+    pooled_classifier: bool
+    checkpoint_class_prefix: str
+    head_tensors: Mapping[str, Mapping[str, str]]
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class Backbone(Configured, keras.Model):
+    """A stack of post-norm encoder blocks over token, position and segment embeddings.
+
+    The base of `BertBackbone` and `RobertaBackbone`; `Backbone.from_preset` picks the right one.
+
+    Args:
+        vocabulary_size: number of token ids.
+        num_layers: number of encoder blocks.
+        num_heads: H, attention heads of each block.
+        hidden_dim: D, width of the model; a multiple of `num_heads`.
+        intermediate_dim: F, width of the feed-forward nets.
+        dropout: share of embeddings and sublayer outputs dropped in training.
+        attention_dropout: share of attention probabilities dropped in training.
+        activation: of the feed-forward nets; "gelu" is the exact one, see `layers.ACTIVATIONS`.
+        layer_norm_epsilon: added to the variance in every LayerNorm.
+        max_sequence_length: the most tokens the model takes.
+        num_segments: number of segment ids.
+        pooler: whether there is a pooler; without one there is no `pooled_output`.
+
+    Call arguments:
+        inputs: `{"token_ids", "padding_mask", "segment_ids"}`, each (B, L) int or bool.
+            `padding_mask` is 1 at real tokens; without it every token is real.
+            Without `segment_ids` every token is in segment 0.
+
+    Returns:
+        `{"sequence_output": (B, L, D), "pooled_output": (B, D)}`.
+    """
+
+    family: Family
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.1,
+        activation: str = "gelu",
+        layer_norm_epsilon: float = 1e-12,
+        max_sequence_length: int = 512,
+        num_segments: int = 2,
+        pooler: bool = True,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.vocabulary_size = vocabulary_size
+        self.num_layers = num_layers
+        self.num_heads = num_heads
+        self.hidden_dim = hidden_dim
+        self.intermediate_dim = intermediate_dim
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        self.activation = activation
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.max_sequence_length = max_sequence_length
+        self.num_segments = num_segments
+        self.pooler = pooler
+
+        self.embeddings = self._make_embeddings()
+        self.blocks = [
+            EncoderBlock(
+                hidden_dim,
+                num_heads,
+                intermediate_dim,
+                dropout,
+                attention_dropout,
+                activation,
+                layer_norm_epsilon,
+                name=f"block_{i}",
+                dtype=self.dtype_policy,
+            )
+            for i in range(num_layers)
+        ]
+        if pooler:
+            self.pooler_dense = keras.layers.Dense(
+                hidden_dim,
+                activation="tanh",
+                kernel_initializer=initializer(),
+                name="pooler",
+                dtype=self.dtype_policy,
+            )
+        self.build()
+
+    def _make_embeddings(self) -> Embeddings:
+        return Embeddings(
+            self.vocabulary_size,
+            self.hidden_dim,
+            self.max_sequence_length,
+            self.num_segments,
+            self.dropout,
+            self.layer_norm_epsilon,
+            name="embeddings",
+            dtype=self.dtype_policy,
+        )
+
+    def build(self, input_shape=None):
+        self.embeddings.build()
+        for block in self.blocks:
+            block.build()
+        if self.pooler:
+            self.pooler_dense.build((None, self.hidden_dim))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        sequence_output, _ = self._encode(inputs, training=training)  # (B, L, D)
+        outputs = {"sequence_output": sequence_output}
+        if self.pooler:
+            outputs["pooled_output"] = self.pooler_dense(sequence_output[:, 0])  # (B, D)
+        return outputs
+
+    def attention_probabilities(self, inputs: Mapping) -> keras.KerasTensor:
+        """How much every token attends to every other one, to look at or to draw.
+
+        Args:
+            inputs: as for calling the backbone.
+
+        Returns:
+            (B, num_layers, H, L, L) float; each last axis sums to 1.
+        """
+        _, probabilities = self._encode(inputs, return_probabilities=True)
+        return ops.stack(probabilities, axis=1)
+
+    def _encode(self, inputs, training=False, return_probabilities=False):
+        token_ids = inputs["token_ids"]
+        padding_mask = inputs.get("padding_mask")
+        if padding_mask is None:
+            padding_mask = ops.ones_like(token_ids)
+        x = self.embeddings(
+            token_ids, inputs.get("segment_ids"), padding_mask=padding_mask, training=training
+        )
+        bias = attention_bias(padding_mask, self.compute_dtype)
+        probabilities = []
+        for block in self.blocks:
+            if return_probabilities:
+                x, p = block(x, bias, training=training, return_probabilities=True)
+                probabilities.append(p)
+            else:
+                x = block(x, bias, training=training)
+        return x, probabilities
+
+    def enable_lora(self, rank: int) -> None:
+        """Freezes the backbone and trains low-rank updates of its attention instead.
+
+        The query and value projections of every block get the updates, as in the paper.
+
+        Args:
+            rank: of the updates.
+
+        Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
+        """
+        for layer in self._flatten_layers(include_self=False):
+            if not list(layer._flatten_layers(include_self=False)):
+                layer.trainable = False
+        for block in self.blocks:
+            for dense in (block.attention.query_dense, block.attention.value_dense):
+                dense.trainable = True
+                dense.enable_lora(rank)
+
+    @classmethod
+    def from_preset(cls, source: str | os.PathLike, **overrides) -> Backbone:
+        """Loads a backbone from a bundled preset or a checkpoint folder.
+
+        Args:
+            source: a name of `list_presets()`, or a folder in the Hugging Face format.
+            **overrides: constructor arguments that leave the weights' shapes alone, such as
+                `dropout=0.0` or `dtype="mixed_bfloat16"`.
+
+        Returns:
+            A backbone of the checkpoint's family.
+
+        Raises:
+            ValueError: if the checkpoint is of another family than the class it is asked of,
+                lacks a weight or holds one that nothing here takes.
+        """
+        from encoder_zoo.presets.loading import load_backbone
+
+        return load_backbone(cls, source, **overrides)

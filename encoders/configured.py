@@ -1,0 +1,52 @@
+"""A configuration written once: the signature of `__init__` is what `get_config` returns."""
+
+import inspect
+
+import keras
+
+
+class Configured:
+    """Mixin: reads an object's configuration back from attributes named like its arguments.
+
+    Put it before the Keras class. Every named argument of every `__init__` from the class up to
+    this mixin must be stored under its own name, so a sublayer is `dropout_layer`, not `dropout`.
+
+    Example:
+        >>> class Scale(Configured, keras.layers.Layer):
+        ...     def __init__(self, factor=2.0, **kwargs):
+        ...         super().__init__(**kwargs)
+        ...         self.factor = factor
+        >>> Scale(3.0, name="triple").get_config()["factor"]
+        3.0
+    """
+
+    def get_config(self) -> dict:
+        """The arguments that build this object again."""
+        inherited = super().get_config() if hasattr(super(), "get_config") else {}
+        return {**inherited, **{name: getattr(self, name) for name in _arguments(type(self))}}
+
+    @classmethod
+    def from_config(cls, config: dict, custom_objects: dict | None = None) -> "Configured":
+        """Builds the object, and the objects inside its configuration, from `get_config`."""
+        return cls(
+            **{
+                name: keras.saving.deserialize_keras_object(value, custom_objects=custom_objects)
+                if isinstance(value, dict) and "class_name" in value
+                else value
+                for name, value in config.items()
+            }
+        )
+
+
+def _arguments(cls: type) -> list[str]:
+    """Named arguments of all `__init__`s between the class and the mixin, without repeats."""
+    classes = [c for c in cls.__mro__ if issubclass(c, Configured) and "__init__" in vars(c)]
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return list(
+        dict.fromkeys(
+            parameter.name
+            for c in classes
+            for parameter in inspect.signature(c.__init__).parameters.values()
+            if parameter.kind in named and parameter.name != "self"
+        )
+    )

@@ -1,0 +1,341 @@
+"""The layers of a BERT-like encoder: embeddings, self-attention and the post-norm block.
+
+Comment letters: B batch, L sequence, D hidden, H heads, F intermediate.
+"""
+
+from collections.abc import Callable
+
+import keras
+from keras import ops
+
+from encoder_zoo.encoders.configured import Configured
+
+# The names that checkpoints use. "gelu" is exact (erf); the tanh form has several names.
+ACTIVATIONS: dict[str, Callable] = {
+    "gelu": lambda x: ops.gelu(x, approximate=False),
+    "gelu_new": lambda x: ops.gelu(x, approximate=True),
+    "gelu_pytorch_tanh": lambda x: ops.gelu(x, approximate=True),
+    "relu": ops.relu,
+    "silu": ops.silu,
+    "swish": ops.silu,
+    "tanh": ops.tanh,
+}
+
+
+def activation_function(name: str) -> Callable:
+    """The function behind an activation's name.
+
+    Args:
+        name: one of `ACTIVATIONS`.
+
+    Returns:
+        A function of one tensor.
+
+    Raises:
+        ValueError: "Unknown activation 'gleu'. Expected one of gelu, gelu_new, ..."
+
+    Example:
+        >>> float(activation_function("relu")(-1.0))
+        0.0
+    """
+    if name not in ACTIVATIONS:
+        raise ValueError(f"Unknown activation {name!r}. Expected one of {', '.join(ACTIVATIONS)}.")
+    return ACTIVATIONS[name]
+
+
+def initializer() -> keras.initializers.Initializer:
+    """Weights as BERT draws them (Devlin et al. 2019, released code): truncated normal, 0.02."""
+    return keras.initializers.TruncatedNormal(stddev=0.02)
+
+
+def attention_bias(padding_mask: keras.KerasTensor, dtype: str) -> keras.KerasTensor:
+    """What to add to attention scores so that nothing attends to padding.
+
+    Args:
+        padding_mask: (B, L), true or 1 at real tokens, false or 0 at padding.
+        dtype: of the result.
+
+    Returns:
+        (B, 1, 1, L): 0 at real tokens, a large negative number at padding.
+
+    Example:
+        >>> import numpy as np
+        >>> attention_bias(np.array([[1, 1, 0]]), "float32").shape[1:]
+        (1, 1, 3)
+    """
+    # Finite, so that a row of padding alone stays finite; within float16's range where need be.
+    lowest = -3e4 if dtype == "float16" else -1e9
+    bias = ops.where(ops.cast(padding_mask, "bool"), 0.0, lowest)
+    return ops.cast(bias[:, None, None, :], dtype)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class Embeddings(Configured, keras.layers.Layer):
+    """Sum of token, position and segment embeddings, then LayerNorm and dropout.
+
+    Args:
+        vocabulary_size: number of token ids.
+        hidden_dim: D, width of the embeddings.
+        max_positions: rows of the position table.
+        num_segments: rows of the segment table. With 1 every token is in the only segment and
+            `segment_ids` are not read.
+        dropout: share of the outputs dropped in training.
+        layer_norm_epsilon: added to the variance.
+
+    Call arguments:
+        token_ids: (B, L) int.
+        segment_ids: (B, L) int, or None for segment 0 throughout.
+        padding_mask: (B, L); used by families whose positions skip the padding.
+
+    Returns:
+        (B, L, D).
+
+    Source: Devlin et al. 2019, BERT, section 3 and figure 2.
+
+    Example:
+        >>> import numpy as np
+        >>> layer = Embeddings(vocabulary_size=10, hidden_dim=4, max_positions=8)
+        >>> layer(np.array([[1, 2, 3]])).shape[1:]
+        (3, 4)
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        hidden_dim: int,
+        max_positions: int = 512,
+        num_segments: int = 2,
+        dropout: float = 0.0,
+        layer_norm_epsilon: float = 1e-12,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.vocabulary_size = vocabulary_size
+        self.hidden_dim = hidden_dim
+        self.max_positions = max_positions
+        self.num_segments = num_segments
+        self.dropout = dropout
+        self.layer_norm_epsilon = layer_norm_epsilon
+
+        def table(rows: int, name: str, kind: type = keras.layers.Embedding):
+            return kind(rows, hidden_dim, initializer(), name=name, dtype=self.dtype_policy)
+
+        # Reversible: a masked language model projects back onto the same table.
+        self.token_embedding = keras.layers.ReversibleEmbedding(
+            vocabulary_size,
+            hidden_dim,
+            embeddings_initializer=initializer(),
+            name="token_embedding",
+            dtype=self.dtype_policy,
+        )
+        self.position_embedding = table(max_positions, "position_embedding")
+        self.segment_embedding = table(num_segments, "segment_embedding")
+        self.norm = keras.layers.LayerNormalization(
+            epsilon=layer_norm_epsilon, name="norm", dtype=self.dtype_policy
+        )
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+
+    def build(self, input_shape=None):
+        for layer in (self.token_embedding, self.position_embedding, self.segment_embedding):
+            layer.build((None, None))
+        self.norm.build((None, None, self.hidden_dim))
+
+    def call(self, token_ids, segment_ids=None, padding_mask=None, training=None):
+        self._check_length(token_ids)
+        x = self.token_embedding(token_ids)  # (B, L, D)
+        x = x + self.position_embedding(self.position_ids(token_ids, padding_mask))
+        if segment_ids is None or self.num_segments == 1:
+            segment_ids = ops.zeros((1, 1), "int32")
+        x = x + self.segment_embedding(segment_ids)
+        return self.dropout_layer(self.norm(x), training=training)
+
+    def position_ids(self, token_ids, padding_mask):
+        """(1, L): positions count from 0."""
+        return ops.arange(ops.shape(token_ids)[1])[None, :]
+
+    @property
+    def max_sequence_length(self) -> int:
+        """The most tokens that the position table serves."""
+        return self.max_positions
+
+    def _check_length(self, token_ids):
+        length = token_ids.shape[1]
+        if length is not None and length > self.max_sequence_length:
+            raise ValueError(
+                f"Received a sequence of {length} tokens, but there are positions for "
+                f"{self.max_sequence_length}. Truncate the input, for example with the "
+                "preprocessor's `sequence_length`."
+            )
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class SelfAttention(Configured, keras.layers.Layer):
+    """Multi-head self-attention over scaled dot products.
+
+    Args:
+        hidden_dim: D, width of input and output; a multiple of `num_heads`.
+        num_heads: H.
+        attention_dropout: share of the attention probabilities dropped in training.
+
+    Call arguments:
+        x: (B, L, D).
+        bias: broadcastable to (B, H, L, L), added to the scores; see `attention_bias`.
+        return_probabilities: also return the attention probabilities (B, H, L, L).
+
+    Returns:
+        (B, L, D), or this and the probabilities.
+
+    Raises:
+        ValueError: "hidden_dim must be a multiple of num_heads. Received: hidden_dim=10, ..."
+
+    Source: Vaswani et al. 2017, Attention Is All You Need, section 3.2.
+
+    Example:
+        >>> import numpy as np
+        >>> SelfAttention(hidden_dim=8, num_heads=2)(np.zeros((1, 3, 8), "float32")).shape[1:]
+        (3, 8)
+    """
+
+    def __init__(self, hidden_dim: int, num_heads: int, attention_dropout: float = 0.0, **kwargs):
+        super().__init__(**kwargs)
+        if hidden_dim % num_heads:
+            raise ValueError(
+                "hidden_dim must be a multiple of num_heads. "
+                f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}."
+            )
+        self.hidden_dim = hidden_dim
+        self.num_heads = num_heads
+        self.attention_dropout = attention_dropout
+
+        def dense(name: str) -> keras.layers.Dense:
+            return keras.layers.Dense(
+                hidden_dim, kernel_initializer=initializer(), name=name, dtype=self.dtype_policy
+            )
+
+        self.query_dense = dense("query")
+        self.key_dense = dense("key")
+        self.value_dense = dense("value")
+        self.output_dense = dense("output")
+        self.dropout_layer = keras.layers.Dropout(attention_dropout, dtype=self.dtype_policy)
+
+    def build(self, input_shape=None):
+        for layer in (self.query_dense, self.key_dense, self.value_dense, self.output_dense):
+            layer.build((None, None, self.hidden_dim))
+
+    def call(self, x, bias=None, training=None, return_probabilities=False):
+        head_dim = self.hidden_dim // self.num_heads
+        query = self._split_heads(self.query_dense(x) * head_dim**-0.5)  # (B, H, L, D/H)
+        key = self._split_heads(self.key_dense(x))
+        value = self._split_heads(self.value_dense(x))
+
+        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # (B, H, L, L)
+        if bias is not None:
+            scores = scores + ops.cast(bias, scores.dtype)
+        # In float32 also under mixed precision: bfloat16 sums of many terms lose too much.
+        probabilities = ops.softmax(ops.cast(scores, "float32"), axis=-1)
+        probabilities = ops.cast(probabilities, self.compute_dtype)
+
+        dropped = self.dropout_layer(probabilities, training=training)
+        mixed = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))  # (B, L, H, D/H)
+        output = self.output_dense(ops.reshape(mixed, ops.shape(x)))  # (B, L, D)
+        return (output, probabilities) if return_probabilities else output
+
+    def _split_heads(self, x):
+        batch, length = ops.shape(x)[:2]
+        x = ops.reshape(x, (batch, length, self.num_heads, self.hidden_dim // self.num_heads))
+        return ops.transpose(x, (0, 2, 1, 3))  # (B, H, L, D/H)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class EncoderBlock(Configured, keras.layers.Layer):
+    """Self-attention and a feed-forward net, each added to its input and then normalised.
+
+    Args:
+        hidden_dim: D.
+        num_heads: H.
+        intermediate_dim: F, width of the feed-forward net.
+        dropout: share of each sublayer's output dropped in training.
+        attention_dropout: share of the attention probabilities dropped in training.
+        activation: name of the feed-forward net's activation, see `ACTIVATIONS`.
+        layer_norm_epsilon: added to the variance.
+
+    Call arguments:
+        x: (B, L, D).
+        bias: see `SelfAttention`.
+        return_probabilities: also return the attention probabilities (B, H, L, L).
+
+    Returns:
+        (B, L, D), or this and the probabilities.
+
+    Source: Vaswani et al. 2017, section 3.1 (post-norm), with BERT's GELU.
+
+    Example:
+        >>> import numpy as np
+        >>> block = EncoderBlock(hidden_dim=8, num_heads=2, intermediate_dim=16)
+        >>> block(np.zeros((1, 3, 8), "float32")).shape[1:]
+        (3, 8)
+    """
+
+    def __init__(
+        self,
+        hidden_dim: int,
+        num_heads: int,
+        intermediate_dim: int,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        activation: str = "gelu",
+        layer_norm_epsilon: float = 1e-12,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.hidden_dim = hidden_dim
+        self.num_heads = num_heads
+        self.intermediate_dim = intermediate_dim
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        self.activation = activation
+        self.layer_norm_epsilon = layer_norm_epsilon
+
+        def norm(name: str) -> keras.layers.LayerNormalization:
+            return keras.layers.LayerNormalization(
+                epsilon=layer_norm_epsilon, name=name, dtype=self.dtype_policy
+            )
+
+        def dense(units: int, name: str) -> keras.layers.Dense:
+            return keras.layers.Dense(
+                units, kernel_initializer=initializer(), name=name, dtype=self.dtype_policy
+            )
+
+        self.attention = SelfAttention(
+            hidden_dim, num_heads, attention_dropout, name="attention", dtype=self.dtype_policy
+        )
+        self.attention_norm = norm("attention_norm")
+        self.intermediate_dense = dense(intermediate_dim, "intermediate")
+        self.output_dense = dense(hidden_dim, "output")
+        self.output_norm = norm("output_norm")
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.activation_function = activation_function(activation)
+
+    def build(self, input_shape=None):
+        shape = (None, None, self.hidden_dim)
+        for layer in (
+            self.attention,
+            self.attention_norm,
+            self.intermediate_dense,
+            self.output_norm,
+        ):
+            layer.build(shape)
+        self.output_dense.build((None, None, self.intermediate_dim))
+
+    def call(self, x, bias=None, training=None, return_probabilities=False):
+        attended = self.attention(
+            x, bias, training=training, return_probabilities=return_probabilities
+        )
+        if return_probabilities:
+            attended, probabilities = attended
+        x = self.attention_norm(x + self.dropout_layer(attended, training=training))
+
+        inner = self.activation_function(self.intermediate_dense(x))  # (B, L, F)
+        fed = self.dropout_layer(self.output_dense(inner), training=training)
+        x = self.output_norm(x + fed)
+        return (x, probabilities) if return_probabilities else x
