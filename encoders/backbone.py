@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import keras
 from keras import ops
 
 from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.encoders.layers import Embeddings, EncoderBlock, attention_bias, initializer
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,8 +25,10 @@ class Family:
     Attributes:
         name: the family's name, also the `model_type` in a checkpoint's configuration.
         backbone: the `Backbone` subclass.
+        load_tokenizer: makes the tokenizer from a checkpoint folder.
         pair_separators: how many end tokens stand between the two texts of a pair.
         uses_segments: whether the second text of a pair is marked by segment id 1.
+        positions_skip_padding: whether positions count from the number after the padding id.
         pooled_classifier: whether a sequence classifier reads `pooled_output`; otherwise its
             head has a dense layer of its own.
         checkpoint_class_prefix: of the class names in a checkpoint's `architectures`.
@@ -30,8 +37,10 @@ class Family:
 
     name: str
     backbone: type[Backbone]
+    load_tokenizer: Callable[[pathlib.Path], Tokenizer]
     pair_separators: int
     uses_segments: bool
+    positions_skip_padding: bool
     pooled_classifier: bool
     checkpoint_class_prefix: str
     head_tensors: Mapping[str, Mapping[str, str]]

@@ -1,5 +1,7 @@
 """BERT: the architecture and what its checkpoints call the heads."""
 
+import pathlib
+
 import keras
 
 from encoder_zoo.encoders.backbone import Backbone, Family
@@ -26,11 +28,19 @@ class BertBackbone(Backbone):
     """
 
 
+def _load_tokenizer(folder: pathlib.Path):
+    from encoder_zoo.presets.tokenizer_files import read_bert_tokenizer
+
+    return read_bert_tokenizer(folder)
+
+
 FAMILY = Family(
     name="bert",
     backbone=BertBackbone,
+    load_tokenizer=_load_tokenizer,
     pair_separators=1,
     uses_segments=True,
+    positions_skip_padding=False,
     pooled_classifier=True,
     checkpoint_class_prefix="Bert",
     head_tensors={

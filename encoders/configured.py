@@ -23,7 +23,7 @@ class Configured:
     def get_config(self) -> dict:
         """The arguments that build this object again."""
         inherited = super().get_config() if hasattr(super(), "get_config") else {}
-        return {**inherited, **{name: getattr(self, name) for name in _arguments(type(self))}}
+        return {**inherited, **{name: getattr(self, name) for name in argument_names(type(self))}}
 
     @classmethod
     def from_config(cls, config: dict, custom_objects: dict | None = None) -> "Configured":
@@ -38,7 +38,7 @@ class Configured:
         )
 
 
-def _arguments(cls: type) -> list[str]:
+def argument_names(cls: type) -> list[str]:
     """Named arguments of all `__init__`s between the class and the mixin, without repeats."""
     classes = [c for c in cls.__mro__ if issubclass(c, Configured) and "__init__" in vars(c)]
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

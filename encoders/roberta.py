@@ -1,5 +1,7 @@
 """RoBERTa: the architecture and what its checkpoints call the heads."""
 
+import pathlib
+
 import keras
 from keras import ops
 
@@ -96,11 +98,19 @@ class RobertaBackbone(Backbone):
         )
 
 
+def _load_tokenizer(folder: pathlib.Path):
+    from encoder_zoo.presets.tokenizer_files import read_roberta_tokenizer
+
+    return read_roberta_tokenizer(folder)
+
+
 FAMILY = Family(
     name="roberta",
     backbone=RobertaBackbone,
+    load_tokenizer=_load_tokenizer,
     pair_separators=2,
     uses_segments=False,
+    positions_skip_padding=True,
     pooled_classifier=False,
     checkpoint_class_prefix="Roberta",
     head_tensors={

@@ -1,0 +1,19 @@
+"""TensorFlow, imported when it is first used: models on prepared ids work without it."""
+
+import importlib
+import types
+
+
+class _Lazy(types.ModuleType):
+    def __getattr__(self, name: str) -> object:
+        try:
+            module = importlib.import_module(self.__name__)
+        except ImportError as error:
+            raise ImportError(
+                "Raw text is preprocessed by TensorFlow, which is not installed: "
+                "`pip install tensorflow`, or pass prepared token ids."
+            ) from error
+        return getattr(module, name)
+
+
+tf = _Lazy("tensorflow")

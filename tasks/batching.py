@@ -1,0 +1,139 @@
+"""Batches of examples of like length, padded to what the batch needs.
+
+Comment letters: N examples, B batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from encoder_zoo.lazy import tf
+
+# Lengths for compilers that make a program for every shape: steps of at most a third.
+BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+# Examples are sorted by length inside windows of so many batches: enough to leave hardly any
+# padding, few enough to keep the order random.
+WINDOW = 50
+
+
+@dataclasses.dataclass(frozen=True)
+class Batches:
+    """Prepared batches.
+
+    Attributes:
+        dataset: of what the preprocessor's `collate` returns.
+        steps: number of batches in one pass.
+        order: (N,) which example stands where in one pass.
+    """
+
+    dataset: tf.data.Dataset
+    steps: int
+    order: np.ndarray
+
+
+def bucket_length(length: tf.Tensor) -> tf.Tensor:
+    """The smallest of `BUCKETS` that is not below the length; a longer length stays.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> bucket_length(tf.constant(17)).numpy().item()
+        24
+    """
+    buckets = tf.constant(BUCKETS)
+    fitting = tf.boolean_mask(buckets, buckets >= length)
+    return tf.reduce_min(tf.concat([fitting, [tf.maximum(length, BUCKETS[-1])]], axis=0))
+
+
+def epoch_order(lengths: tf.Tensor, batch_size: int, seed: tf.Tensor) -> tf.Tensor:
+    """A random order in which neighbours have like lengths, so that batches need little padding.
+
+    Args:
+        lengths: (N,) int, tokens of every example.
+        batch_size: B.
+        seed: (2,) int; the same seed gives the same order.
+
+    Returns:
+        (N,) int64, every example exactly once. Shuffled, then sorted by length inside windows of
+        `WINDOW` batches, then the batches shuffled; a last, smaller batch stays last.
+    """
+    count = tf.size(lengths)
+    order = tf.random.experimental.stateless_shuffle(tf.range(count), seed)
+    window = tf.range(count) // (batch_size * WINDOW)
+    shuffled = tf.cast(tf.gather(lengths, order), tf.int64)
+    key = tf.cast(window, tf.int64) * (tf.reduce_max(shuffled) + 1) + shuffled
+    order = tf.gather(order, tf.argsort(key, stable=True))
+
+    full = count // batch_size * batch_size
+    batches = tf.reshape(order[:full], (-1, batch_size))
+    batches = tf.random.experimental.stateless_shuffle(batches, seed + 1)
+    return tf.cast(tf.concat([tf.reshape(batches, (-1,)), order[full:]], axis=0), tf.int64)
+
+
+def training_batches(
+    rows: dict, collate: Callable, batch_size: int, epochs: range, seed: int, shuffle: bool = True
+) -> Batches:
+    """Batches of several epochs in one dataset, each epoch in an order of its own.
+
+    The order depends on seed and epoch alone, so training that is taken up again at a later epoch
+    sees what it would have seen.
+
+    Args:
+        rows: encoded examples, tensors with N rows; "token_ids" is ragged.
+        collate: makes a batch of some rows, called with `(rows, seed)`.
+        batch_size: B.
+        epochs: numbers of the epochs.
+        seed: of order and masking.
+        shuffle: whether to reorder at all.
+
+    Returns:
+        The batches; `steps` are those of one epoch.
+    """
+    lengths = tf.cast(rows["token_ids"].row_lengths(), tf.int32)
+    count = int(lengths.shape[0])
+    steps = -(-count // batch_size)
+
+    def epoch_batches(epoch):
+        order = tf.range(count, dtype=tf.int64)
+        if shuffle:
+            order = epoch_order(lengths, batch_size, tf.stack([seed, tf.cast(epoch, tf.int32)]))
+        batches = tf.data.Dataset.from_tensor_slices(order).batch(batch_size)
+        return tf.data.Dataset.zip(batches, tf.data.Dataset.range(steps)).map(
+            lambda indices, step: (indices, tf.stack([tf.cast(seed, tf.int64), epoch * steps + step]))
+        )
+
+    plan = tf.data.Dataset.range(epochs.start, epochs.stop).flat_map(epoch_batches)
+    plan = plan.apply(tf.data.experimental.assert_cardinality(steps * len(epochs)))
+    return Batches(_collated(plan, rows, collate), steps, np.arange(count))
+
+
+def ordered_batches(rows: dict, collate: Callable, batch_size: int, seed: int = 0) -> Batches:
+    """One pass over the examples, the longest first.
+
+    Longest first, so that whatever does not fit into memory fails at once.
+
+    Args:
+        rows: encoded examples, tensors with N rows; "token_ids" is ragged.
+        collate: makes a batch of some rows, called with `(rows, seed)`.
+        batch_size: B.
+        seed: of masking.
+
+    Returns:
+        The batches; `order` says which example stands where.
+    """
+    order = np.argsort(-rows["token_ids"].row_lengths().numpy(), kind="stable")
+    steps = -(-len(order) // batch_size)
+    plan = tf.data.Dataset.zip(
+        tf.data.Dataset.from_tensor_slices(order).batch(batch_size),
+        tf.data.Dataset.range(steps).map(lambda step: tf.stack([tf.cast(seed, tf.int64), step])),
+    )
+    return Batches(_collated(plan, rows, collate), steps, order)
+
+
+def _collated(plan: tf.data.Dataset, rows: dict, collate: Callable) -> tf.data.Dataset:
+    def make(indices, seed):
+        return collate({name: tf.gather(values, indices) for name, values in rows.items()}, seed)
+
+    return plan.map(make, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)

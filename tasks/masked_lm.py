@@ -1,0 +1,341 @@
+"""Masked language modelling: pretraining, and filling in missing words.
+
+Comment letters: B batch, L sequence, D hidden, M masked positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.configured import Configured
+from encoder_zoo.encoders.layers import activation_function, initializer
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.preprocessor import Preprocessor, as_texts
+from encoder_zoo.tasks.task import Task
+
+# Of the selected tokens: the share that becomes the mask token, and the share (of all) up to
+# which one becomes a random token; the rest stays. Devlin et al. 2019, section 3.1.
+MASKED, RANDOM = 0.8, 0.9
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class MaskedLMPreprocessor(Preprocessor):
+    """Texts to rows in which some tokens are masked, with those tokens as labels.
+
+    Of every row's ordinary tokens a share is selected (at least one): 80 % of them become the
+    mask token, 10 % a random token, 10 % stay. Special tokens are never selected.
+
+    Args:
+        tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
+        sequence_length: see `Preprocessor`.
+        mask_rate: share of the tokens to select.
+        whole_words: select whole words instead of single pieces. A word that would exceed the
+            share is passed over.
+        dynamic: draw a fresh pattern whenever a batch is made, so in every epoch; else one
+            pattern for each example.
+        seed: of the pattern when the preprocessor is called by itself, and with
+            `dynamic=False`. `fit` takes its own from `keras.utils.set_random_seed`.
+
+    Returns:
+        When called `(x, y, sample_weight)`: x is `{"token_ids", "padding_mask",
+        "mask_positions"}` and, for families with segments, "segment_ids"; y (B, M) int the ids
+        that stood there; sample_weight (B, M), 0 where a row has fewer than M selected tokens.
+
+    Source: Devlin et al. 2019, section 3.1 and appendix A.1; dynamic masking: Liu et al. 2019,
+    section 4.1; whole words: the BERT repository's README of 2019-05-31.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> words = ["the", "cat", "sat", "on", "mat"]
+        >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
+        >>> preprocessor = MaskedLMPreprocessor(tokenizer, mask_rate=0.5)
+        >>> x, y, sample_weight = preprocessor(["the cat sat on the mat"])
+        >>> y.shape, x["token_ids"].shape
+        (TensorShape([1, 3]), TensorShape([1, 8]))
+    """
+
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length: int | None = None,
+        mask_rate: float = 0.15,
+        whole_words: bool = False,
+        dynamic: bool = True,
+        seed: int = 0,
+    ):
+        super().__init__(tokenizer, sequence_length)
+        if not 0 < mask_rate < 1:
+            raise ValueError(f"mask_rate must lie between 0 and 1. Received: {mask_rate}.")
+        self.mask_rate = mask_rate
+        self.whole_words = whole_words
+        self.dynamic = dynamic
+        self.seed = seed
+        self._calls = 0
+
+    def encode(self, x, y=None, sample_weight=None) -> dict:
+        if y is not None:
+            raise ValueError("MaskedLM makes its labels from the texts. Received: labels as y.")
+        rows = super().encode(x, sample_weight=sample_weight)
+        if not self.dynamic:
+            ids = rows["token_ids"]
+            shape = (tf.size(ids.flat_values), 3)
+            draws = tf.random.stateless_uniform(shape, [self.seed, 0])
+            rows["draws"] = ids.with_flat_values(draws)
+        return rows
+
+    def collate(self, rows: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        inputs = self.pad(rows, bucketed)
+        token_ids = inputs["token_ids"]  # (B, L)
+        length = tf.shape(token_ids)[1]
+        if "draws" in rows:
+            draws = rows["draws"].to_tensor(shape=(None, token_ids.shape[1], 3))
+            draws = tf.pad(draws, [[0, 0], [0, length - tf.shape(draws)[1]], [0, 0]])
+        else:
+            draws = tf.random.stateless_uniform(
+                tf.concat([tf.shape(token_ids), [3]], 0), self._next_seed(seed)
+            )  # (B, L, 3)
+
+        order, selected = self._select(token_ids, inputs["padding_mask"], draws[..., 0])
+        count = tf.maximum(1, tf.cast(tf.round(self.mask_rate * tf.cast(length, "float32")), "int32"))
+        if self.sequence_length is not None:
+            count = max(1, round(self.mask_rate * self.sequence_length))
+        positions, weights = order[:, :count], tf.cast(selected[:, :count], "float32")  # (B, M)
+
+        inputs["token_ids"] = self._replace(token_ids, positions, selected[:, :count], draws)
+        inputs["mask_positions"] = positions
+        labels = tf.gather(token_ids, positions, batch_dims=1)
+        if "sample_weight" in rows:
+            weights *= rows["sample_weight"][:, None]
+        return inputs, labels, weights
+
+    def _next_seed(self, seed):
+        if seed is not None:
+            return seed
+        self._calls += 1
+        return [self.seed, self._calls]
+
+    def _select(self, token_ids, padding_mask, draws):
+        """(B, L) positions, the selected ones first, and whether each of them is selected."""
+        special = tf.reduce_any(token_ids[..., None] == tf.constant(self._special_ids), axis=-1)
+        ordinary = padding_mask & ~special
+        budget = tf.reduce_sum(tf.cast(ordinary, "float32"), axis=1) * self.mask_rate
+        budget = tf.maximum(1, tf.cast(tf.round(budget), "int32"))  # (B,)
+        if self.whole_words:
+            chosen = self._choose_words(token_ids, ordinary, draws, budget)
+        else:
+            rank = tf.argsort(tf.argsort(tf.where(ordinary, draws, 2.0), axis=1), axis=1)
+            chosen = ordinary & (rank < budget[:, None])
+        order = tf.argsort(tf.where(chosen, 0, 1), axis=1, stable=True)
+        return order, tf.gather(chosen, order, batch_dims=1)
+
+    def _choose_words(self, token_ids, ordinary, draws, budget):
+        """(B, L) tokens of randomly chosen words, no more than the budget in a row."""
+        starts = tf.gather(tf.constant(self._word_starts), token_ids)
+        previous = tf.pad(ordinary[:, :-1], [[0, 0], [1, 0]])
+        starts = ordinary & (starts | ~previous)
+        word = tf.cumsum(tf.cast(starts, "int32"), axis=1)  # (B, L), 0 before the first word
+        length = tf.shape(token_ids)[1]
+        is_word = tf.one_hot(tf.where(ordinary, word, 0), length + 1, dtype="int32")  # (B, L, W)
+        sizes = tf.reduce_sum(is_word, axis=1)[:, 1:]  # (B, W)
+        order = tf.argsort(tf.where(sizes > 0, draws, 2.0), axis=1)
+        shuffled = tf.transpose(tf.gather(sizes, order, batch_dims=1))  # (W, B)
+
+        def add(state, size):
+            fits = (size > 0) & (state[0] + size <= budget)
+            return tf.where(fits, state[0] + size, state[0]), fits
+
+        empty = (tf.zeros_like(budget), tf.zeros_like(budget, "bool"))
+        _, fits = tf.scan(add, shuffled, empty)
+        fits = tf.gather(tf.transpose(fits), tf.argsort(order, axis=1), batch_dims=1)  # (B, W)
+        return ordinary & tf.gather(fits, tf.maximum(word - 1, 0), batch_dims=1)
+
+    def _replace(self, token_ids, positions, selected, draws):
+        kind = tf.gather(draws[..., 1], positions, batch_dims=1)  # (B, M)
+        which = tf.gather(draws[..., 2], positions, batch_dims=1)
+        ordinary = tf.constant(self._ordinary_ids)
+        drawn = tf.gather(ordinary, tf.cast(which * len(self._ordinary_ids), "int32"))
+        kept = tf.gather(token_ids, positions, batch_dims=1)
+        new = tf.where(kind < MASKED, self.tokenizer.mask_token_id, tf.where(kind < RANDOM, drawn, kept))
+        new = tf.where(selected, new, kept)
+        rows = tf.repeat(tf.range(tf.shape(positions)[0])[:, None], tf.shape(positions)[1], axis=1)
+        return tf.tensor_scatter_nd_update(token_ids, tf.stack([rows, positions], axis=-1), new)
+
+    @functools.cached_property
+    def _special_ids(self) -> np.ndarray:
+        # An unknown piece is text, even though nobody can be taught to guess it.
+        ids = set(self.tokenizer.special_token_ids)
+        return np.array(sorted(ids), "int32")
+
+    @functools.cached_property
+    def _ordinary_ids(self) -> np.ndarray:
+        return np.setdiff1d(np.arange(self.tokenizer.vocabulary_size, dtype="int32"), self._special_ids)
+
+    @functools.cached_property
+    def _word_starts(self) -> np.ndarray:
+        return np.array([self.tokenizer.starts_word(t) for t in self.tokenizer.get_vocabulary()])
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class MaskedLMHead(Configured, keras.layers.Layer):
+    """Hidden states to logits over the vocabulary, through the token embedding.
+
+    Args:
+        vocabulary_size: V.
+        hidden_dim: D.
+        activation: of the dense layer, see `layers.ACTIVATIONS`.
+        layer_norm_epsilon: added to the variance.
+
+    Call arguments:
+        x: (B, M, D).
+        token_embedding: the `ReversibleEmbedding` that made them.
+
+    Returns:
+        (B, M, V) float32.
+
+    Source: Devlin et al. 2019, released code, `get_masked_lm_output`.
+
+    Example:
+        >>> import numpy as np
+        >>> embedding = keras.layers.ReversibleEmbedding(11, 4)
+        >>> embedding.build((None, None))
+        >>> MaskedLMHead(11, 4)(np.zeros((1, 2, 4), "float32"), embedding).shape[1:]
+        (2, 11)
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        hidden_dim: int,
+        activation: str = "gelu",
+        layer_norm_epsilon: float = 1e-12,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.vocabulary_size = vocabulary_size
+        self.hidden_dim = hidden_dim
+        self.activation = activation
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.dense = keras.layers.Dense(
+            hidden_dim, kernel_initializer=initializer(), name="dense", dtype=self.dtype_policy
+        )
+        self.norm = keras.layers.LayerNormalization(
+            epsilon=layer_norm_epsilon, name="norm", dtype=self.dtype_policy
+        )
+        self.activation_function = activation_function(activation)
+
+    def build(self, input_shape=None):
+        self.dense.build((None, None, self.hidden_dim))
+        self.norm.build((None, None, self.hidden_dim))
+        self.bias = self.add_weight(
+            shape=(self.vocabulary_size,), initializer="zeros", name="bias"
+        )
+
+    def call(self, x, token_embedding):
+        x = self.norm(self.activation_function(self.dense(x)))
+        logits = token_embedding(x, reverse=True)
+        return ops.cast(logits, "float32") + ops.cast(self.bias, "float32")
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class MaskedLM(Task):
+    """Predicts masked tokens: what BERT and RoBERTa are pretrained on.
+
+    Args:
+        backbone: any `Backbone`.
+        preprocessor: a `MaskedLMPreprocessor`, for raw text.
+
+    Call arguments:
+        inputs: what the preprocessor makes; without "mask_positions" there are logits for every
+            position.
+
+    Returns:
+        (B, M, V) float32 logits at the masked positions, or (B, L, V).
+
+    Source: Devlin et al. 2019, section 3.1.
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                         intermediate_dim=16, pooler=False)
+        >>> MaskedLM(backbone)({"token_ids": np.array([[2, 4, 7, 3]]),
+        ...                     "mask_positions": np.array([[1]])}).shape[1:]
+        (1, 30)
+    """
+
+    task_name = "masked_lm"
+    checkpoint_class_suffix = "ForMaskedLM"
+    preprocessor_class = MaskedLMPreprocessor
+
+    def __init__(
+        self, backbone: Backbone, preprocessor: MaskedLMPreprocessor | None = None, **kwargs
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        self.head = MaskedLMHead(
+            backbone.vocabulary_size,
+            backbone.hidden_dim,
+            backbone.activation,
+            backbone.layer_norm_epsilon,
+            name="head",
+            dtype=self.dtype_policy,
+        )
+        self.head.build()
+        self.built = True
+        if preprocessor is not None:
+            preprocessor.attach(self)
+
+    def call(self, inputs, training=None):
+        x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
+        positions = inputs.get("mask_positions")
+        if positions is not None:
+            batch, length, hidden_dim = ops.shape(x)
+            # One flat gather: (B * L, D) by (B, M) to (B, M, D).
+            offsets = ops.arange(batch, dtype="int32")[:, None] * length
+            x = ops.take(ops.reshape(x, (-1, hidden_dim)), ops.cast(positions, "int32") + offsets, axis=0)
+        return self.head(x, self.backbone.embeddings.token_embedding)
+
+    def head_layers(self) -> list[keras.layers.Layer]:
+        return [self.head]
+
+    def default_loss(self) -> keras.losses.Loss:
+        # Over real predictions: rows have different numbers of them.
+        return keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="mean_with_sample_weight"
+        )
+
+    def default_metrics(self) -> list:
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def fill_mask(self, texts, top_k: int = 5, batch_size: int | None = None) -> list:
+        """The most probable tokens at the mask tokens of each text.
+
+        Args:
+            texts: a text or a list of texts; each holds the family's mask token (`[MASK]`,
+                `<mask>`) at least once.
+            top_k: how many tokens for each mask.
+            batch_size: default 32.
+
+        Returns:
+            For each text the `top_k` best as `{"token", "text", "score"}`, the best first: the
+            token, the text with it filled in, its probability. For a text with several masks a
+            list of such lists, each with one mask filled in. For a single text its list alone.
+
+        Raises:
+            ValueError: "texts[0] holds no [MASK] ..."
+        """
+        if isinstance(texts, str):
+            return self.fill_mask([texts], top_k, batch_size)[0]
+        [tensor] = as_texts(texts)
+        tokenizer = self._mask_aware_tokenizer
+        ids, starts, ends = tokenizer.tokenize_with_offsets(tensor)
+        return [
+            self._fill(text.decode(), *parts, top_k)
+            for text, *parts in zip(
+                tensor.numpy(), ids.to_list(), starts.to_list(), ends.to_list(), strict=True
+            )
+        ]

@@ -1,0 +1,117 @@
+"""From pieces to rows: truncate, add special tokens, mark segments, pad.
+
+Comment letters: B batch, L sequence.
+"""
+
+from __future__ import annotations
+
+from encoder_zoo.lazy import tf
+
+
+def truncated_lengths(first: tf.Tensor, second: tf.Tensor, budget: int) -> tuple:
+    """Lengths of a pair's texts so that both fit, trimming the longer one first.
+
+    Args:
+        first: (B,) int, lengths of the first texts.
+        second: (B,) int, lengths of the second texts.
+        budget: the most tokens that both may have together.
+
+    Returns:
+        Two (B,) tensors. The shorter text keeps up to half of the budget and the longer one gets
+        what is left; of two halves, the longer text (the second, if they are equal) gets the odd
+        token.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> a, b = truncated_lengths(tf.constant([2, 9]), tf.constant([9, 9]), budget=7)
+        >>> a.numpy().tolist(), b.numpy().tolist()
+        ([2, 3], [5, 4])
+    """
+    shorter, longer = tf.minimum(first, second), tf.maximum(first, second)
+    kept_shorter = tf.where(first + second <= budget, shorter, tf.minimum(shorter, budget // 2))
+    kept_longer = tf.minimum(longer, budget - kept_shorter)
+    first_is_longer = first > second
+    return (
+        tf.where(first_is_longer, kept_longer, kept_shorter),
+        tf.where(first_is_longer, kept_shorter, kept_longer),
+    )
+
+
+def keep_first(pieces: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
+    """The first `lengths[i]` pieces of every row i.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> keep_first(tf.ragged.constant([[1, 2, 3], [4]]), tf.constant([2, 1])).to_list()
+        [[1, 2], [4]]
+    """
+    columns = tf.ragged.range(pieces.row_lengths())
+    keep = columns.flat_values < tf.gather(tf.cast(lengths, tf.int64), pieces.value_rowids())
+    return tf.ragged.boolean_mask(pieces, columns.with_flat_values(keep))
+
+
+def pack(
+    segments: list[tf.RaggedTensor], start_id: int, end_id: int, separators: int, max_length: int
+) -> tuple[tf.RaggedTensor, tf.Tensor]:
+    """One row per example: start, first text, end, and for pairs separators, second text, end.
+
+    Args:
+        segments: one or two ragged (B, None) int32.
+        start_id: of the token before everything ([CLS], <s>).
+        end_id: of the token after each text ([SEP], </s>).
+        separators: how many end tokens stand between the texts of a pair (BERT 1, RoBERTa 2).
+        max_length: the most tokens of a row; what is longer is truncated, the longer text first.
+
+    Returns:
+        Ragged (B, None) int32 token ids, and (B,) the number of tokens up to and with the first
+        separator: those of segment 0.
+
+    Source: Devlin et al. 2019, figure 2; Liu et al. 2019, section 2.1.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> ids, first = pack([tf.ragged.constant([[5, 6]]), tf.ragged.constant([[7]])],
+        ...                   start_id=2, end_id=3, separators=1, max_length=10)
+        >>> ids.to_list(), first.numpy().tolist()
+        ([[2, 5, 6, 3, 7, 3]], [4])
+    """
+    specials = 2 if len(segments) == 1 else 2 + separators
+    lengths = [s.row_lengths() for s in segments]
+    if len(segments) == 1:
+        kept = [tf.minimum(lengths[0], max_length - specials)]
+    else:
+        kept = truncated_lengths(*lengths, budget=max_length - specials)
+    segments = [keep_first(s, k) for s, k in zip(segments, kept, strict=True)]
+
+    rows = segments[0].nrows()
+    start = tf.fill([rows, 1], start_id)
+    end = tf.fill([rows, 1], end_id)
+    parts = [start, segments[0], end]
+    if len(segments) == 2:
+        parts += [end] * (separators - 1) + [segments[1], end]
+    return tf.concat(parts, axis=1), tf.cast(kept[0] + 2, tf.int32)
+
+
+def pad(
+    token_ids: tf.RaggedTensor, pad_id: int, length: tf.Tensor | int | None
+) -> dict[str, tf.Tensor]:
+    """Dense rows and the mask of what is real in them.
+
+    Args:
+        token_ids: ragged (B, None) int32.
+        pad_id: fills the rows.
+        length: L; None for the longest row's.
+
+    Returns:
+        `{"token_ids": (B, L) int32, "padding_mask": (B, L) bool}`.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> pad(tf.ragged.constant([[5, 6], [7]]), 0, None)["token_ids"].numpy().tolist()
+        [[5, 6], [7, 0]]
+    """
+    dense = token_ids.to_tensor(pad_id, shape=(None, length))
+    mask = tf.sequence_mask(token_ids.row_lengths(), tf.shape(dense)[1])
+    if isinstance(length, int):
+        mask.set_shape((None, length))
+    return {"token_ids": dense, "padding_mask": mask}

@@ -1,0 +1,322 @@
+"""Sentences, or pairs of sentences, to classes or a number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.encoders.backbone import Backbone, Family
+from encoder_zoo.encoders.layers import initializer
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.preprocessor import Preprocessor
+from encoder_zoo.tasks.task import Task
+
+PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class SequenceClassifierPreprocessor(Preprocessor):
+    """Texts or pairs of texts to `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, in RoBERTa's form
+    `<s> a </s>` or `<s> a </s></s> b </s>`.
+
+    What is too long is truncated, of a pair the longer text first. See `Preprocessor` for the
+    arguments. Labels may be class numbers or, once a task with `labels` has the preprocessor,
+    their names.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello"])
+        >>> x = SequenceClassifierPreprocessor(tokenizer)((["hello"], ["hello hello"]))
+        >>> x["token_ids"].numpy().tolist(), x["segment_ids"].numpy().tolist()
+        ([[2, 5, 3, 5, 5, 3]], [[0, 0, 0, 1, 1, 1]])
+    """
+
+    problem_type: str | None = None
+    num_classes: int | None = None
+    labels: list[str] | None = None
+
+    def attach(self, task: SequenceClassifier) -> None:
+        super().attach(task)
+        self.problem_type = task.problem_type
+        self.num_classes = task.num_classes
+        self.labels = task.labels
+
+    def encode_labels(self, y) -> tf.Tensor:
+        """Class numbers (B,), for several labels or regression a float matrix (B, C).
+
+        Args:
+            y: numbers or names; for several labels a list of names for every text, or rows of
+                0 and 1.
+
+        Raises:
+            ValueError: naming the first label that is unknown and the row it stands in.
+        """
+        if self.problem_type == "multi_label_classification":
+            return self._multi_hot(y)
+        if self.problem_type == "regression":
+            return tf.reshape(tf.cast(tf.convert_to_tensor(y), "float32"), (-1, self.num_classes))
+        if tf.is_tensor(y) and not hasattr(y, "numpy"):
+            return self._numbers_in_graph(y)
+        y = np.asarray(y)
+        if y.dtype.kind in "OSUT":
+            y = self._numbers_of_names(y.tolist())
+        if y.dtype.kind not in "iu" or y.ndim != 1:
+            raise ValueError(
+                "Expected one class number or name for each text. "
+                f"Received: labels of type {y.dtype} and shape {y.shape}."
+            )
+        wrong = np.flatnonzero((y < 0) | (y >= (self.num_classes or np.inf)))
+        if wrong.size:
+            raise ValueError(
+                f"Row {wrong[0]} has the label {y[wrong[0]]}, but there are "
+                f"{self.num_classes} classes: labels go from 0 to {self.num_classes - 1}."
+            )
+        return tf.constant(y)
+
+    def _numbers_of_names(self, names: list) -> np.ndarray:
+        if not self.labels:
+            raise ValueError(
+                f"Received the label {names[0]!r}, but the classifier has no names for its "
+                "classes. Build it with labels=[...]."
+            )
+        numbers = {label: i for i, label in enumerate(self.labels)}
+        names = [n.decode() if isinstance(n, bytes) else n for n in names]
+        for row, name in enumerate(names):
+            if name not in numbers:
+                raise ValueError(
+                    f"Row {row} has the unknown label {name!r}. Expected one of {self.labels}."
+                )
+        return np.array([numbers[name] for name in names])
+
+    def _numbers_in_graph(self, y: tf.Tensor) -> tf.Tensor:
+        if y.dtype == tf.string:
+            matches = tf.equal(y[:, None], tf.constant(self.labels or [""]))  # (B, C)
+            y = tf.where(tf.reduce_any(matches, axis=1), tf.argmax(matches, axis=1), -1)
+        if self.num_classes is None:
+            return y
+        inside = tf.reduce_all((y >= 0) & (y < self.num_classes))
+        expected = f"{self.labels or list(range(self.num_classes))}"
+        with tf.control_dependencies([tf.debugging.Assert(inside, ["Labels outside", expected, y])]):
+            return tf.identity(y)
+
+    def _multi_hot(self, y) -> tf.Tensor:
+        if not tf.is_tensor(y) and any(isinstance(v, str) for row in y for v in row):
+            hot = np.zeros((len(y), self.num_classes), "float32")
+            for row, names in enumerate(y):
+                hot[row, self._numbers_of_names(list(names))] = 1.0
+            y = hot
+        y = tf.cast(tf.convert_to_tensor(y), "float32")
+        return tf.ensure_shape(y, (None, self.num_classes))
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class SequenceClassifier(Task):
+    """Classifies texts or pairs of texts, or maps them to numbers.
+
+    Args:
+        backbone: any `Backbone`; for BERT one with a pooler.
+        preprocessor: a `SequenceClassifierPreprocessor`, for raw text.
+        num_classes: C; with `labels` their number.
+        labels: names of the classes, saved with the preset.
+        problem_type: "single_label_classification" (one class for each text),
+            "multi_label_classification" (any number of classes) or "regression" (numbers).
+        dropout: before the output layer, in training; None is the backbone's.
+
+    Call arguments:
+        inputs: what the preprocessor makes.
+
+    Returns:
+        (B, C) float logits, or the numbers themselves for regression.
+
+    Raises:
+        ValueError: if neither `num_classes` nor `labels` is given, or they disagree.
+
+    Source: Devlin et al. 2019, section 4.1; Liu et al. 2019's code for RoBERTa's head, which has
+    a tanh layer of its own in the pooler's place.
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                         intermediate_dim=16)
+        >>> classifier = SequenceClassifier(backbone, num_classes=3)
+        >>> classifier({"token_ids": np.array([[2, 7, 3]])}).shape[1:]
+        (3,)
+    """
+
+    task_name = "sequence_classifier"
+    checkpoint_class_suffix = "ForSequenceClassification"
+    preprocessor_class = SequenceClassifierPreprocessor
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocessor: SequenceClassifierPreprocessor | None = None,
+        num_classes: int | None = None,
+        labels: Sequence[str] | None = None,
+        problem_type: str = "single_label_classification",
+        dropout: float | None = None,
+        **kwargs,
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        self.problem_type = _check_problem_type(problem_type)
+        self.labels = list(labels) if labels is not None else None
+        self.num_classes = _number_of_classes(num_classes, self.labels, problem_type)
+        self.dropout = backbone.dropout if dropout is None else dropout
+        if self.uses_pooler(backbone.family) and not backbone.pooler:
+            raise ValueError(
+                "A BERT classifier reads the pooler's output. Build the backbone with "
+                "pooler=True, or load the classifier with from_preset, which adds a pooler."
+            )
+
+        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
+        if not self.uses_pooler(backbone.family):
+            self.hidden_dense = self._dense(backbone.hidden_dim, "hidden", activation="tanh")
+        # The loss is taken in float32 also under mixed precision.
+        self.output_dense = self._dense(self.num_classes, "logits", dtype="float32")
+        for layer in self.head_layers():
+            layer.build((None, backbone.hidden_dim))
+        self.built = True
+        if preprocessor is not None:
+            preprocessor.attach(self)
+
+    def _dense(self, units: int, name: str, **kwargs) -> keras.layers.Dense:
+        kwargs.setdefault("dtype", self.dtype_policy)
+        return keras.layers.Dense(units, kernel_initializer=initializer(), name=name, **kwargs)
+
+    def call(self, inputs, training=None):
+        outputs = self.backbone(inputs, training=training)
+        if self.uses_pooler(self.backbone.family):
+            x = outputs["pooled_output"]  # (B, D)
+        else:
+            x = self.dropout_layer(outputs["sequence_output"][:, 0], training=training)
+            x = self.hidden_dense(x)
+        return self.output_dense(self.dropout_layer(x, training=training))  # (B, C)
+
+    def head_layers(self) -> list[keras.layers.Layer]:
+        return [*([] if self.backbone.family.pooled_classifier else [self.hidden_dense]),
+                self.output_dense]
+
+    @classmethod
+    def uses_pooler(cls, family: Family) -> bool:
+        return family.pooled_classifier
+
+    @classmethod
+    def checkpoint_arguments(cls, config: dict, arguments: dict) -> dict:
+        """What config.json says of the classes, where the caller says nothing."""
+        stored = {}
+        if cls.is_head_of(config):
+            names = [config["id2label"][k] for k in sorted(config["id2label"], key=int)]
+            stored["labels"] = None if _are_generic(names) else names
+            stored["num_classes"] = len(names)
+            stored["dropout"] = config.get("classifier_dropout")
+            stored["problem_type"] = config.get("problem_type") or (
+                "regression" if len(names) == 1 else "single_label_classification"
+            )
+        if {"labels", "num_classes"} & set(arguments):
+            stored.pop("labels", None)
+            stored.pop("num_classes", None)
+            stored.pop("problem_type", None)
+        return {**stored, **arguments}
+
+    @classmethod
+    def is_head_of(cls, config: dict) -> bool:
+        """Whether config.json describes a checkpoint of this task."""
+        architectures = config.get("architectures") or []
+        return "id2label" in config and (
+            not architectures or architectures[0].endswith(cls.checkpoint_class_suffix)
+        )
+
+    def head_misfit(self, config: dict, arguments: dict) -> str | None:
+        """A head whose classes have other names, or another order, is not taken over."""
+        if not self.is_head_of(config):
+            return None
+        names = [config["id2label"][k] for k in sorted(config["id2label"], key=int)]
+        if self.labels and not _are_generic(names) and names != self.labels:
+            return f"its labels are {names}, not {self.labels}"
+        return None
+
+    def default_loss(self) -> keras.losses.Loss:
+        if self.problem_type == "regression":
+            return keras.losses.MeanSquaredError()
+        if self.problem_type == "multi_label_classification":
+            return keras.losses.BinaryCrossentropy(from_logits=True)
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def default_metrics(self) -> list:
+        if self.problem_type == "regression":
+            return [keras.metrics.RootMeanSquaredError()]
+        if self.problem_type == "multi_label_classification":
+            return [keras.metrics.BinaryAccuracy(threshold=0.0, name="accuracy")]
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def classify(self, texts, batch_size: int | None = None, top_k: int | None = None) -> list:
+        """Texts to labels and probabilities.
+
+        Args:
+            texts: as for `predict`; a tuple of two for pairs.
+            batch_size: default 32.
+            top_k: also return the next best labels, so many in all.
+
+        Returns:
+            For every text `{"label", "score"}` with the best label, or the `top_k` best as a list
+            of such, the best first. With several labels a text: a list of those with a score of
+            at least 0.5, or the `top_k` best. For regression `{"score"}`. A label is its name, or
+            its number where the classifier has no names; scores are probabilities.
+        """
+        values = self.predict(texts, batch_size, verbose=0)
+        if self.problem_type == "regression":
+            return [{"score": v[0].item() if len(v) == 1 else v.tolist()} for v in values]
+        several = self.problem_type == "multi_label_classification"
+        scores = _sigmoid(values) if several else _softmax(values)
+        ranked = [self._ranked(row) for row in scores]
+        if top_k is not None:
+            return [row[:top_k] for row in ranked]
+        if several:
+            return [[label for label in row if label["score"] >= 0.5] for row in ranked]
+        return [row[0] for row in ranked]
+
+    def _ranked(self, scores: np.ndarray) -> list[dict]:
+        names = self.labels or range(self.num_classes)
+        return [
+            {"label": names[i], "score": scores[i].item()}
+            for i in np.argsort(-scores, kind="stable")
+        ]
+
+
+def _check_problem_type(problem_type: str) -> str:
+    if problem_type not in PROBLEM_TYPES:
+        raise ValueError(
+            f"Unknown problem_type {problem_type!r}. Expected one of {', '.join(PROBLEM_TYPES)}."
+        )
+    return problem_type
+
+
+def _number_of_classes(num_classes: int | None, labels: list[str] | None, problem: str) -> int:
+    if num_classes is None and labels is None:
+        if problem == "regression":
+            return 1
+        raise ValueError("Pass labels=[...] or num_classes: the checkpoint does not state them.")
+    if labels is not None and len(set(labels)) != len(labels):
+        raise ValueError(f"The names in labels must differ. Received: {labels}.")
+    if None not in (num_classes, labels) and num_classes != len(labels):
+        raise ValueError(
+            f"num_classes and labels disagree. Received: num_classes={num_classes}, "
+            f"{len(labels)} labels."
+        )
+    return len(labels) if labels is not None else num_classes
+
+
+def _are_generic(names: list[str]) -> bool:
+    return names == [f"LABEL_{i}" for i in range(len(names))]
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    return np.asarray(ops.convert_to_numpy(ops.softmax(logits, axis=-1)))
+
+
+def _sigmoid(logits: np.ndarray) -> np.ndarray:
+    return np.asarray(ops.convert_to_numpy(ops.sigmoid(logits)))

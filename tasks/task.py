@@ -1,0 +1,338 @@
+"""What every task shares: raw text through `fit`, `evaluate` and `predict`; loading."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import keras
+import numpy as np
+
+from encoder_zoo.encoders.backbone import Backbone, Family
+from encoder_zoo.encoders.configured import Configured
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.batching import Batches, ordered_batches, training_batches
+from encoder_zoo.tasks.preprocessor import Preprocessor
+from encoder_zoo.tasks.recipe import LEARNING_RATE, fine_tuning_optimizer
+
+
+class Task(Configured, keras.Model):
+    """Base of the tasks: a backbone, a head, and a preprocessor for raw text.
+
+    Args:
+        backbone: any `Backbone`.
+        preprocessor: turns raw inputs into the model's; without one, `fit`, `evaluate` and
+            `predict` take prepared inputs (`{"token_ids", ...}`) only.
+    """
+
+    task_name: str
+    checkpoint_class_suffix: str
+    preprocessor_class: type[Preprocessor]
+
+    def __init__(self, backbone: Backbone, preprocessor: Preprocessor | None = None, **kwargs):
+        super().__init__(**kwargs)
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        self.learning_rate = LEARNING_RATE
+        self._optimizer_is_ours = False
+
+    # -- what a task says of itself ------------------------------------------------------------
+
+    @classmethod
+    def uses_pooler(cls, family: Family) -> bool:
+        """Whether the task's head reads `pooled_output`."""
+        return False
+
+    @classmethod
+    def checkpoint_arguments(cls, config: dict, arguments: dict) -> dict:
+        """Constructor arguments from config.json, under those that the caller gave."""
+        return arguments
+
+    def head_misfit(self, config: dict, arguments: dict) -> str | None:
+        """Why the head of a checkpoint must not be taken over, or None if it may."""
+        return None
+
+    def head_layers(self) -> list[keras.layers.Layer]:
+        """The layers that the task adds to its backbone."""
+        raise NotImplementedError
+
+    def default_loss(self) -> keras.losses.Loss:
+        """The loss that `compile` takes where none is given."""
+        raise NotImplementedError
+
+    def default_metrics(self) -> list:
+        """The metrics, weighted by sample weights, that `compile` takes where none are given."""
+        raise NotImplementedError
+
+    # -- loading -------------------------------------------------------------------------------
+
+    @classmethod
+    def from_preset(cls, source: str | os.PathLike, **arguments) -> Task:
+        """Loads backbone, tokenizer and, where the checkpoint has one for this task, the head.
+
+        What is not in the checkpoint, and what of it is not used, is said in one log line each.
+
+        Args:
+            source: a name of `list_presets()`, or a folder in the Hugging Face format.
+            **arguments: of the task (`labels=[...]`), its preprocessor (`sequence_length=128`)
+                or the backbone (`dropout=0.0`, `dtype="mixed_bfloat16"`).
+
+        Raises:
+            ValueError: if the preset does not exist or its files do not fit together.
+            TypeError: for an argument that nothing takes.
+        """
+        from encoder_zoo.presets.loading import load_task
+
+        return load_task(cls, source, **arguments)
+
+    def reset_head(self) -> None:
+        """Draws the head's weights anew."""
+        for layer in self.head_layers():
+            for weight in layer.weights:
+                weight.assign(weight.initializer(weight.shape, dtype=weight.dtype))
+
+    # -- training ------------------------------------------------------------------------------
+
+    def compile(
+        self,
+        optimizer="auto",
+        loss="auto",
+        *,
+        weighted_metrics="auto",
+        jit_compile="auto",
+        learning_rate: float | None = None,
+        **kwargs,
+    ) -> None:
+        """As `keras.Model.compile`, with the field's recipe where nothing else is given.
+
+        Args:
+            optimizer: "auto" is AdamW (weight decay 0.01, not on biases and LayerNorm) with
+                gradients clipped at norm 1 and a learning rate that rises linearly for a tenth
+                of the steps and falls linearly to 0; every `fit` starts it anew, for the number
+                of steps it will run. Any Keras optimizer takes its place.
+            loss: "auto" is the task's loss.
+            weighted_metrics: "auto" are the task's metrics.
+            jit_compile: "auto" compiles with XLA unless TensorFlow runs batches of varying
+                length, where a program for every length costs more than it saves.
+            learning_rate: peak of the "auto" optimizer's learning rate; None is the preset's
+                recommendation, else 5e-5.
+            **kwargs: the other arguments of `keras.Model.compile`.
+        """
+        self._optimizer_is_ours = _is_auto(optimizer)
+        if learning_rate is not None and not self._optimizer_is_ours:
+            raise ValueError("learning_rate belongs to optimizer='auto'. Set it in the optimizer.")
+        self.learning_rate = learning_rate or self.learning_rate
+        if _is_auto(jit_compile) and self._lengths_vary():
+            jit_compile = False if keras.config.backend() == "tensorflow" else "auto"
+        # In a partial, where Keras does not look for metrics to track.
+        self._compile = functools.partial(
+            super().compile,
+            loss=self.default_loss() if _is_auto(loss) else loss,
+            weighted_metrics=self.default_metrics()
+            if _is_auto(weighted_metrics)
+            else weighted_metrics,
+            jit_compile=jit_compile,
+            **kwargs,
+        )
+        if self._optimizer_is_ours:
+            optimizer = fine_tuning_optimizer(1, self.learning_rate)
+        self._compile(optimizer=optimizer)
+
+    def fit(
+        self,
+        x=None,
+        y=None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        *,
+        validation_split: float = 0.0,
+        validation_data=None,
+        shuffle: bool = True,
+        sample_weight=None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_batch_size: int | None = None,
+        **kwargs,
+    ) -> keras.callbacks.History:
+        """As `keras.Model.fit`, on raw inputs.
+
+        Texts in memory are tokenized once; batches are drawn from examples of like length, in an
+        order that `keras.utils.set_random_seed` fixes, and padded to what they need.
+
+        Args:
+            x: raw inputs (list, NumPy array, pandas column, tensor; a tuple of two for pairs), a
+                `tf.data.Dataset` of them (elements `x`, `(x, y)` or `(x, y, sample_weight)`,
+                batched or single), or prepared inputs `{"token_ids", ...}`.
+            y: labels; none with a dataset.
+            batch_size: default 32.
+            epochs: number of passes.
+            validation_split: share of the examples, from the end, kept for validation.
+            validation_data: `(x, y)` or `(x, y, sample_weight)`, or a dataset.
+            shuffle: whether texts in memory are shuffled.
+            sample_weight: one number per example.
+            initial_epoch: number of the first epoch.
+            steps_per_epoch: batches in an epoch; None is one pass.
+            validation_batch_size: default `batch_size`.
+            **kwargs: the other arguments of `keras.Model.fit`.
+
+        Returns:
+            Keras's history.
+        """
+        if not self.compiled:
+            self.compile()
+        size = batch_size or 32
+        held_out_size = validation_batch_size or size
+        if validation_data is not None:
+            validation_data = self._evaluation_data(validation_data, held_out_size)
+        if _is_prepared(x):
+            data = {"x": x, "y": y, "sample_weight": sample_weight, "batch_size": size}
+            data |= {"shuffle": shuffle, "validation_split": validation_split}
+            steps = -(-int(len(x["token_ids"]) * (1 - validation_split)) // size)
+        elif _is_dataset(x):
+            data = {"x": self._preprocessed(x, size)}
+            steps = steps_per_epoch or _count(data["x"])
+        else:
+            rows = self.preprocess(x, y, sample_weight)
+            if validation_split:
+                rows, held_out = _split(rows, validation_split)
+                validation_data = self._ordered(held_out, held_out_size).dataset
+            epoch_numbers = range(initial_epoch, epochs)
+            batches = training_batches(
+                rows, self._collate(), size, epoch_numbers, random_seed(), shuffle
+            )
+            data, steps = {"x": batches.dataset}, batches.steps
+            steps_per_epoch = steps_per_epoch or steps
+        if self._optimizer_is_ours:
+            total_steps = epochs * (steps_per_epoch or steps)
+            self._compile(optimizer=fine_tuning_optimizer(total_steps, self.learning_rate))
+        return super().fit(
+            **data,
+            epochs=epochs,
+            initial_epoch=initial_epoch,
+            steps_per_epoch=steps_per_epoch,
+            validation_data=validation_data,
+            **kwargs,
+        )
+
+    def evaluate(
+        self, x=None, y=None, batch_size: int | None = None, *, sample_weight=None, **kwargs
+    ):
+        """As `keras.Model.evaluate`, on raw inputs; see `fit` for what `x` may be."""
+        if not self.compiled:
+            self.compile()
+        size = batch_size or 32
+        if _is_prepared(x):
+            return super().evaluate(x, y, size, sample_weight=sample_weight, **kwargs)
+        data = x if _is_dataset(x) else (x, y, sample_weight)
+        return super().evaluate(self._evaluation_data(data, size), **kwargs)
+
+    def predict(self, x, batch_size: int | None = None, **kwargs):
+        """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
+
+        Args:
+            x: see `fit`.
+            batch_size: default 32.
+            **kwargs: the other arguments of `keras.Model.predict`.
+
+        Returns:
+            The model's outputs, NumPy arrays with one row per input.
+        """
+        size = batch_size or 32
+        if _is_prepared(x):
+            return super().predict(x, size, **kwargs)
+        if _is_dataset(x):
+            return super().predict(self._preprocessed(x, size), **kwargs)
+        rows = self.preprocess(x)
+        if not rows["token_ids"].shape[0]:
+            example = super().predict(self.preprocessor.collate(self.preprocess([""])), **kwargs)
+            return keras.tree.map_structure(lambda values: values[:0], example)
+        batches = self._ordered(rows, size)
+        outputs = super().predict(batches.dataset, **kwargs)
+        return keras.tree.map_structure(lambda o: o[np.argsort(batches.order)], outputs)
+
+    def preprocess(self, x, y=None, sample_weight=None) -> dict:
+        """Raw inputs in memory as encoded rows; see `Preprocessor.encode`.
+
+        Raises:
+            ValueError: "... has no preprocessor ..."
+        """
+        if self.preprocessor is None:
+            raise ValueError(
+                f"This {type(self).__name__} has no preprocessor, so it takes prepared inputs: "
+                f"{{'token_ids': ..., 'padding_mask': ...}}. Received: {type(x).__name__}."
+            )
+        return self.preprocessor.encode(x, y, sample_weight)
+
+    def _lengths_vary(self) -> bool:
+        return self.preprocessor is None or self.preprocessor.sequence_length is None
+
+    def _collate(self):
+        # Where every new shape is compiled, few shapes are worth some padding.
+        bucketed = keras.config.backend() == "jax" or bool(self.compiled and self.jit_compile)
+        return functools.partial(self.preprocessor.collate, bucketed=bucketed)
+
+    def _ordered(self, rows: dict, batch_size: int) -> Batches:
+        return ordered_batches(rows, self._collate(), batch_size)
+
+    def _evaluation_data(self, data, batch_size: int):
+        """What Keras evaluates on, from `(x, y)`, `(x, y, sample_weight)` or a dataset."""
+        if _is_dataset(data):
+            return self._preprocessed(data, batch_size)
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        if _is_prepared(x):
+            return data
+        return self._ordered(self.preprocess(x, y, sample_weight), batch_size).dataset
+
+    def _preprocessed(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+        """A dataset of raw inputs, batched and preprocessed; one of prepared inputs as it is."""
+        x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
+        if _is_prepared(x):
+            return dataset
+        collate = self._collate()
+        if keras.tree.flatten(x)[0].shape.rank == 0:
+            dataset = dataset.batch(batch_size)
+
+        def prepare(data, seed):
+            rows = self.preprocess(*keras.utils.unpack_x_y_sample_weight(data))
+            return collate(rows, tf.stack([seed, 0]))
+
+        seeds = tf.data.Dataset.random(random_seed(), rerandomize_each_iteration=True)
+        dataset = tf.data.Dataset.zip(dataset, seeds)
+        return dataset.map(prepare, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+def random_seed() -> int:
+    """A seed that `keras.utils.set_random_seed` makes repeatable."""
+    return int(np.random.randint(2**31))
+
+
+def _is_auto(argument) -> bool:
+    return isinstance(argument, str) and argument == "auto"
+
+
+def _is_prepared(x) -> bool:
+    return isinstance(x, dict) and "token_ids" in x
+
+
+def _is_dataset(x) -> bool:
+    return hasattr(x, "element_spec")
+
+
+def _count(dataset: tf.data.Dataset) -> int:
+    """Number of batches; counted in one pass where the dataset does not know.
+
+    Raises:
+        ValueError: for an endless dataset.
+    """
+    count = int(dataset.cardinality())
+    if count == tf.data.INFINITE_CARDINALITY:
+        raise ValueError("The dataset is endless. Pass `steps_per_epoch`.")
+    if count == tf.data.UNKNOWN_CARDINALITY:
+        count = int(dataset.reduce(np.int64(0), lambda n, *_: n + 1))
+    return count
+
+
+def _split(rows: dict, share: float) -> tuple[dict, dict]:
+    """The first rows and, the share from the end, the last."""
+    first = int(rows["token_ids"].shape[0] * (1 - share))
+    return {k: v[:first] for k, v in rows.items()}, {k: v[first:] for k, v in rows.items()}
