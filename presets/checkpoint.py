@@ -78,7 +78,7 @@ class Checkpoint:
     Attributes:
         config: the contents of `config.json`.
         family_name: its `model_type`.
-        names: {normalised tensor name: (file, name in the file)}.
+        shapes: {tensor name, without the family's prefix: shape}.
 
     Raises:
         ValueError: naming the file and what is wrong with it.
@@ -88,15 +88,18 @@ class Checkpoint:
         self.folder = folder
         self.config = read_json(folder / "config.json")
         self.family_name = self.config.get("model_type")
-        self.names = {
-            _normalise(name, self.family_name): (file, name)
-            for file in _weight_files(folder)
-            for name in _tensor_names(file)
-        }
+        self._places: dict[str, tuple[pathlib.Path, str]] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for file in _weight_files(folder):
+            with safe_open(file, framework="np") as f:
+                for raw_name in f.keys():  # noqa: SIM118, not a dict
+                    name = _normalise(raw_name, self.family_name)
+                    self._places[name] = (file, raw_name)
+                    self.shapes[name] = tuple(f.get_slice(raw_name).get_shape())
 
     def tensor(self, name: str) -> np.ndarray:
         """One tensor, read when asked for."""
-        file, raw_name = self.names[name]
+        file, raw_name = self._places[name]
         with safe_open(file, framework="np") as f:
             return f.get_tensor(raw_name)
 
@@ -118,7 +121,7 @@ class Checkpoint:
         elif "max_sequence_length" in arguments:
             arguments["max_sequence_length"] -= config.get("pad_token_id", 1) + 1
         arguments.setdefault("intermediate_dim", 4 * config["hidden_size"])
-        arguments["pooler"] = "pooler.dense.weight" in self.names
+        arguments["pooler"] = "pooler.dense.weight" in self.shapes
         return arguments
 
 
@@ -163,11 +166,6 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
     )
     hint = f" The folder holds {', '.join(others)}; convert it to safetensors." if others else ""
     raise ValueError(f"{folder}: no model.safetensors.{hint}")
-
-
-def _tensor_names(file: pathlib.Path) -> list[str]:
-    with safe_open(file, framework="np") as f:
-        return list(f.keys())
 
 
 def _normalise(name: str, family_name: str) -> str:
@@ -219,33 +217,37 @@ def _resolve(model: keras.Model, path: str) -> object:
     return target
 
 
-def assign(
+def match(
     checkpoint: Checkpoint, model: keras.Model, layers: Mapping[str, str]
-) -> tuple[set[str], list[str]]:
-    """Copies the checkpoint's tensors into the listed layers.
+) -> tuple[dict[str, tuple[keras.Variable, bool]], list[str]]:
+    """Finds the checkpoint's tensors for the listed layers, by name and shape.
 
     Args:
-        checkpoint: to read from.
+        checkpoint: to look in.
         model: the layers' owner.
         layers: {attribute path: name in the checkpoint}.
 
     Returns:
-        The names that were used, and lines for what did not fit: "- name (missing)" or
-        "- name (shapes)". What did not fit is left as it was.
+        {tensor name: (weight, whether it is the transpose)} for what fits, and lines for what
+        does not: "- name (missing)" or "- name (is (2, 8), expected (3, 8))".
     """
-    used, misfits = set(), []
+    fitting, misfits = {}, []
     for name, weight, transposed in named_weights(model, layers):
-        if name not in checkpoint.names:
+        expected = tuple(weight.shape)[:: -1 if transposed else 1]
+        if name not in checkpoint.shapes:
             misfits.append(f"- {name} (missing)")
-            continue
-        value = checkpoint.tensor(name)
-        value = value.T if transposed else value
-        if value.shape != tuple(weight.shape):
-            misfits.append(f"- {name} (is {value.shape}, expected {tuple(weight.shape)})")
-            continue
-        weight.assign(value.astype("float32"))
-        used.add(name)
-    return used, misfits
+        elif checkpoint.shapes[name] != expected:
+            misfits.append(f"- {name} (is {checkpoint.shapes[name]}, expected {expected})")
+        else:
+            fitting[name] = (weight, transposed)
+    return fitting, misfits
+
+
+def copy(checkpoint: Checkpoint, matched: Mapping[str, tuple[keras.Variable, bool]]) -> None:
+    """Copies the tensors that `match` found into the weights."""
+    for name, (weight, transposed) in matched.items():
+        value = checkpoint.tensor(name).astype("float32")
+        weight.assign(value.T if transposed else value)
 
 
 def unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
@@ -256,9 +258,9 @@ def unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
             as these models have it.
     """
     left = []
-    for name in sorted(set(checkpoint.names) - set(used)):
+    for name in sorted(set(checkpoint.shapes) - set(used)):
         twin = _TIED.get(name)
-        if twin in checkpoint.names:
+        if twin in checkpoint.shapes:
             if not np.array_equal(checkpoint.tensor(name), checkpoint.tensor(twin)):
                 raise ValueError(
                     f"{checkpoint.folder}: {name} differs from {twin}. Only output projections "

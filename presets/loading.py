@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.backbone import Backbone, Family
 from encoder_zoo.encoders.configured import argument_names
-from encoder_zoo.presets.checkpoint import Checkpoint, assign, backbone_layers, unexpected
+from encoder_zoo.presets.checkpoint import Checkpoint, backbone_layers, copy, match, unexpected
 from encoder_zoo.presets.registry import resolve
 
 if TYPE_CHECKING:
@@ -95,17 +95,18 @@ def _read_backbone(
 ) -> tuple[Backbone, set[str]]:
     arguments = {**checkpoint.backbone_arguments(family), **overrides}
     backbone = family.backbone(**arguments)
-    used, misfits = assign(checkpoint, backbone, backbone_layers(backbone))
+    matched, misfits = match(checkpoint, backbone, backbone_layers(backbone))
     new = [line for line in misfits if new_pooler_allowed and line.startswith("- pooler.")]
     if len(misfits) > len(new):
-        left = [f"+ {name} (unexpected)" for name in unexpected(checkpoint, used)]
+        left = [f"+ {name} (unexpected)" for name in unexpected(checkpoint, matched)]
         raise ValueError(
             f"{checkpoint.folder}: the weights do not fit config.json.\n"
             + "\n".join([*misfits, *left])
         )
     if new:
         logger.warning("%s has no pooler: it starts from random weights.", checkpoint.folder.name)
-    return backbone, used
+    copy(checkpoint, matched)
+    return backbone, set(matched)
 
 
 def _read_head(checkpoint: Checkpoint, task: Task, arguments: dict) -> set[str]:
@@ -113,11 +114,12 @@ def _read_head(checkpoint: Checkpoint, task: Task, arguments: dict) -> set[str]:
     layers = task.backbone.family.head_tensors[task.task_name]
     reason = task.head_misfit(checkpoint.config, arguments)
     if reason is None:
-        used, misfits = assign(checkpoint, task, layers)
+        matched, misfits = match(checkpoint, task, layers)
         if not misfits:
-            return used
-        reason = "\n".join(misfits) if used else "the checkpoint has none"
-    task.reset_head()
+            copy(checkpoint, matched)
+            return set(matched)
+        absent = all(line.endswith("(missing)") for line in misfits)
+        reason = "the checkpoint has none" if absent else "; ".join(misfits).replace("- ", "")
     logger.warning(
         "%s: the head of %s starts from random weights: %s. Fine-tune before use.",
         checkpoint.folder.name,

@@ -15,6 +15,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.encoders.layers import activation_function, initializer
 from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.packing import pack
 from encoder_zoo.tasks.preprocessor import Preprocessor, as_texts
 from encoder_zoo.tasks.task import Task
 
@@ -167,9 +168,7 @@ class MaskedLMPreprocessor(Preprocessor):
 
     @functools.cached_property
     def _special_ids(self) -> np.ndarray:
-        # An unknown piece is text, even though nobody can be taught to guess it.
-        ids = set(self.tokenizer.special_token_ids)
-        return np.array(sorted(ids), "int32")
+        return np.array(sorted(set(self.tokenizer.special_token_ids)), "int32")
 
     @functools.cached_property
     def _ordinary_ids(self) -> np.ndarray:
@@ -333,9 +332,58 @@ class MaskedLM(Task):
         [tensor] = as_texts(texts)
         tokenizer = self._mask_aware_tokenizer
         ids, starts, ends = tokenizer.tokenize_with_offsets(tensor)
-        return [
-            self._fill(text.decode(), *parts, top_k)
-            for text, *parts in zip(
-                tensor.numpy(), ids.to_list(), starts.to_list(), ends.to_list(), strict=True
+        inputs, columns = self._mask_inputs(ids)
+        logits = self.predict(inputs, batch_size, verbose=0)  # (B, M, V)
+        scores = ops.convert_to_numpy(ops.softmax(logits, axis=-1))
+        results = []
+        for row, text in enumerate(tensor.numpy()):
+            spans = [(starts[row][c].numpy(), ends[row][c].numpy()) for c in columns[row]]
+            fills = [
+                self._fill(text.decode(), *span, scores[row, m], top_k)
+                for m, span in enumerate(spans)
+            ]
+            results.append(fills[0] if len(fills) == 1 else fills)
+        return results
+
+    def _mask_inputs(self, ids: tf.RaggedTensor) -> tuple[dict, list]:
+        """The model's inputs for texts with masks, and the columns of the masks in `ids`."""
+        tokenizer = self.preprocessor.tokenizer
+        limit = self.preprocessor.max_sequence_length - 2
+        columns = [np.flatnonzero(row == tokenizer.mask_token_id) for row in ids.numpy()]
+        for row, found in enumerate(columns):
+            if not found.size or found[-1] >= limit:
+                where = "holds no" if not found.size else f"has after its first {limit} tokens a"
+                mask = tokenizer.id_to_token(tokenizer.mask_token_id)
+                raise ValueError(f"texts[{row}] {where} {mask}. Expected it where a word is missing.")
+        token_ids, first_length = pack(
+            [ids], tokenizer.start_token_id, tokenizer.end_token_id, 1, limit + 2
+        )
+        inputs = self.preprocessor.pad({"token_ids": token_ids, "first_length": first_length})
+        inputs = {name: values.numpy() for name, values in inputs.items()}
+        positions = np.zeros((len(columns), max(map(len, columns))), "int32")
+        for row, found in enumerate(columns):
+            positions[row, : len(found)] = found + 1  # after the start token
+        return {**inputs, "mask_positions": positions}, columns
+
+    def _fill(self, text: str, start: int, end: int, scores: np.ndarray, top_k: int) -> list[dict]:
+        tokenizer = self.preprocessor.tokenizer
+        fills = []
+        for token_id in np.argsort(-scores, kind="stable")[:top_k]:
+            token = tokenizer.id_to_token(token_id)
+            word = tokenizer.detokenize([[token_id]]).numpy()[0].decode()
+            before = text[:start]
+            if not tokenizer.starts_word(token):
+                before = before.rstrip()
+            fills.append(
+                {
+                    "token": token,
+                    "text": before + word.removeprefix("##") + text[end:],
+                    "score": scores[token_id].item(),
+                }
             )
-        ]
+        return fills
+
+    @functools.cached_property
+    def _mask_aware_tokenizer(self):
+        tokenizer = self.preprocessor.tokenizer
+        return type(tokenizer)(**{**tokenizer.get_config(), "special_tokens_in_text": True})

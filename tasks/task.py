@@ -85,12 +85,6 @@ class Task(Configured, keras.Model):
 
         return load_task(cls, source, **arguments)
 
-    def reset_head(self) -> None:
-        """Draws the head's weights anew."""
-        for layer in self.head_layers():
-            for weight in layer.weights:
-                weight.assign(weight.initializer(weight.shape, dtype=weight.dtype))
-
     # -- training ------------------------------------------------------------------------------
 
     def compile(
@@ -189,7 +183,7 @@ class Task(Configured, keras.Model):
             data |= {"shuffle": shuffle, "validation_split": validation_split}
             steps = -(-int(len(x["token_ids"]) * (1 - validation_split)) // size)
         elif _is_dataset(x):
-            data = {"x": self._preprocessed(x, size)}
+            data = {"x": self._preprocessed(x, size), "shuffle": False}
             steps = steps_per_epoch or _count(data["x"])
         else:
             rows = self.preprocess(x, y, sample_weight)
@@ -200,7 +194,7 @@ class Task(Configured, keras.Model):
             batches = training_batches(
                 rows, self._collate(), size, epoch_numbers, random_seed(), shuffle
             )
-            data, steps = {"x": batches.dataset}, batches.steps
+            data, steps = {"x": batches.dataset, "shuffle": False}, batches.steps
             steps_per_epoch = steps_per_epoch or steps
         if self._optimizer_is_ours:
             total_steps = epochs * (steps_per_epoch or steps)
