@@ -1,0 +1,74 @@
+"""What a code point is, as tables that TensorFlow looks up; the numbers are in `data/unicode.json`."""
+
+import functools
+import json
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+DATA_FILE = Path(__file__).parent / "data" / "unicode.json"
+NUM_CODE_POINTS = 0x110000
+# Special tokens that stand in a text travel as code points of their own, beyond Unicode's last.
+SPECIALS = range(NUM_CODE_POINTS, NUM_CODE_POINTS + 128)
+PAGE_BITS = 7
+
+
+class CodePointTable(tf.Module):
+    """A number for every code point, cut into pages of 128 of which equal ones are kept once.
+
+    Args:
+        values: int32 array (0x110000 + 128,), one number per code point and special token.
+
+    Example:
+        >>> table = CodePointTable(np.arange(0x110000 + 128, dtype=np.int32) % 10)
+        >>> table(tf.constant([7, 0x1F600])).numpy().tolist()
+        [7, 2]
+    """
+
+    def __init__(self, values: np.ndarray):
+        super().__init__()
+        pages, page_of = np.unique(values.reshape(-1, 1 << PAGE_BITS), axis=0, return_inverse=True)
+        self._numbers = tf.constant(pages.reshape(-1), tf.int32)
+        self._page_starts = tf.constant(page_of.reshape(-1) << PAGE_BITS, tf.int32)
+
+    def __call__(self, code_points: tf.Tensor) -> tf.Tensor:
+        """The number of each code point; int32, same shape."""
+        page = tf.gather(self._page_starts, tf.bitwise.right_shift(code_points, PAGE_BITS))
+        return tf.gather(self._numbers, page + tf.bitwise.bitwise_and(code_points, 127))
+
+
+@functools.lru_cache(maxsize=1)
+def unicode_data() -> dict:
+    """The measured tables: closed ranges of code points, and mappings from code points."""
+    return json.loads(DATA_FILE.read_text(encoding="utf-8"))
+
+
+def members(name: str) -> np.ndarray:
+    """Boolean array over all code points: those in the named ranges.
+
+    Example:
+        >>> members("bpe_number")[[ord("7"), ord("½"), ord("x")]].tolist()
+        [True, True, False]
+    """
+    belongs = np.zeros(NUM_CODE_POINTS + len(SPECIALS), bool)
+    for first, last in unicode_data()[name]:
+        belongs[first : last + 1] = True
+    return belongs
+
+
+@functools.lru_cache(maxsize=1)
+def decompositions() -> dict[int, list[int]]:
+    """Full canonical decompositions; Hangul syllables by the arithmetic of Unicode, section 3.12.
+
+    Example:
+        >>> [chr(c) for c in decompositions()[ord("각")]]
+        ['ᄀ', 'ᅡ', 'ᆨ']
+    """
+    stored = unicode_data()["decomposition"]
+    found = {int(code_point): parts for code_point, parts in stored.items()}
+    for index in range(19 * 21 * 28):
+        lead, vowel, tail = index // 588, index % 588 // 28, index % 28
+        parts = [0x1100 + lead, 0x1161 + vowel] + ([0x11A7 + tail] if tail else [])
+        found[0xAC00 + index] = parts
+    return found

@@ -1,0 +1,114 @@
+"""Learns a vocabulary from text, with the trainers of the `tokenizers` library."""
+
+import json
+from collections.abc import Iterable
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.byte_bpe import RobertaTokenizer
+    from encoder_zoo.encoders.wordpiece import BertTokenizer
+
+BERT_SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ROBERTA_SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # <mask> has the last id
+
+
+def train_wordpiece(
+    texts: Iterable[str], vocabulary_size: int, lowercase: bool = True
+) -> "BertTokenizer":
+    """Learns a WordPiece vocabulary.
+
+    Args:
+        texts: strings; read once, so a generator over a file will do.
+        vocabulary_size: how many tokens to make at most, special ones included.
+        lowercase: learn from lower-cased text without accents, and tokenize so.
+
+    Returns:
+        A tokenizer whose vocabulary starts with [PAD] [UNK] [CLS] [SEP] [MASK].
+
+    Raises:
+        ValueError: "texts must be many strings, not one ..."
+        ImportError: "training a vocabulary needs the package tokenizers ..."
+
+    Source: Schuster & Nakajima, "Japanese and Korean Voice Search" (2012), for the model; pieces
+        are merged by frequency, as in byte pair encoding.
+
+    Example:
+        >>> tokenizer = train_wordpiece(["low lower lowest"] * 9, 30)
+        >>> tokenizer.id_to_token(int(tokenizer.tokenize("low")[0]))
+        'low'
+    """
+    from encoder_zoo.encoders.wordpiece import BertTokenizer
+
+    library = _tokenizers_library()
+    learner = library.Tokenizer(library.models.WordPiece(unk_token="[UNK]"))
+    learner.normalizer = library.normalizers.BertNormalizer(lowercase=lowercase)
+    learner.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+    trainer = library.trainers.WordPieceTrainer(
+        vocab_size=vocabulary_size, special_tokens=BERT_SPECIAL_TOKENS, show_progress=False
+    )
+    learner.train_from_iterator(_many(texts), trainer)
+    ids = learner.get_vocab()
+    return BertTokenizer(sorted(ids, key=ids.get), lowercase=lowercase)
+
+
+def train_byte_bpe(texts: Iterable[str], vocabulary_size: int) -> "RobertaTokenizer":
+    """Learns a byte-level byte pair encoding.
+
+    Args:
+        texts: strings; read once, so a generator over a file will do.
+        vocabulary_size: how many tokens to make at most; at least 261: the 256 bytes and the
+            special tokens.
+
+    Returns:
+        A tokenizer whose vocabulary starts with <s> <pad> </s> <unk> and ends with <mask>.
+
+    Raises:
+        ValueError: "vocabulary_size is 100; the 256 bytes and 5 special tokens need at least 261"
+        ImportError: "training a vocabulary needs the package tokenizers ..."
+
+    Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), 2.2.
+
+    Example:
+        >>> tokenizer = train_byte_bpe(["low lower lowest"] * 9, 270)
+        >>> tokenizer.id_to_token(int(tokenizer.tokenize(" low")[0]))
+        'Ġlow'
+    """
+    from encoder_zoo.encoders.byte_bpe import RobertaTokenizer
+
+    if vocabulary_size < 261:
+        raise ValueError(
+            f"vocabulary_size is {vocabulary_size}; the 256 bytes and 5 special tokens need at "
+            "least 261"
+        )
+    library = _tokenizers_library()
+    learner = library.Tokenizer(library.models.BPE())
+    learner.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    *first, mask = ROBERTA_SPECIAL_TOKENS
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=vocabulary_size - 1,
+        special_tokens=first,
+        initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    learner.train_from_iterator(_many(texts), trainer)
+    model = json.loads(learner.to_str())["model"]
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    return RobertaTokenizer({**model["vocab"], mask: len(model["vocab"])}, merges)
+
+
+def _many(texts: Iterable[str]) -> Iterable[str]:
+    """The texts, unless they are a single one, whose letters would be taken for texts."""
+    if isinstance(texts, str | bytes):
+        raise ValueError(f"texts must be many strings, not one: {texts[:40]!r}")
+    return texts
+
+
+def _tokenizers_library() -> ModuleType:
+    try:
+        import tokenizers
+    except ImportError:
+        raise ImportError(
+            "training a vocabulary needs the package tokenizers: pip install tokenizers"
+        ) from None
+    return tokenizers
