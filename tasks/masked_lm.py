@@ -181,7 +181,7 @@ class MaskedLMPreprocessor(Preprocessor):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MaskedLMHead(Configured, keras.layers.Layer):
-    """Hidden states to logits over the vocabulary, through the token embedding.
+    """The layers between the backbone and the projection onto the token embedding.
 
     Args:
         vocabulary_size: V.
@@ -191,19 +191,16 @@ class MaskedLMHead(Configured, keras.layers.Layer):
 
     Call arguments:
         x: (B, M, D).
-        token_embedding: the `ReversibleEmbedding` that made them.
 
     Returns:
-        (B, M, V) float32.
+        (B, M, D), to be multiplied by the token embedding's transpose; `bias` (V,) comes on top.
 
     Source: Devlin et al. 2019, released code, `get_masked_lm_output`.
 
     Example:
         >>> import numpy as np
-        >>> embedding = keras.layers.ReversibleEmbedding(11, 4)
-        >>> embedding.build((None, None))
-        >>> MaskedLMHead(11, 4)(np.zeros((1, 2, 4), "float32"), embedding).shape[1:]
-        (2, 11)
+        >>> MaskedLMHead(11, 4)(np.zeros((1, 2, 4), "float32")).shape[1:]
+        (2, 4)
     """
 
     def __init__(
@@ -234,10 +231,8 @@ class MaskedLMHead(Configured, keras.layers.Layer):
             shape=(self.vocabulary_size,), initializer="zeros", name="bias"
         )
 
-    def call(self, x, token_embedding):
-        x = self.norm(self.activation_function(self.dense(x)))
-        logits = token_embedding(x, reverse=True)
-        return ops.cast(logits, "float32") + ops.cast(self.bias, "float32")
+    def call(self, x):
+        return self.norm(self.activation_function(self.dense(x)))
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -296,7 +291,9 @@ class MaskedLM(Task):
             # One flat gather: (B * L, D) by (B, M) to (B, M, D).
             offsets = ops.arange(batch, dtype="int32")[:, None] * length
             x = ops.take(ops.reshape(x, (-1, hidden_dim)), ops.cast(positions, "int32") + offsets, axis=0)
-        return self.head(x, self.backbone.embeddings.token_embedding)
+        logits = self.backbone.embeddings.token_embedding(self.head(x), reverse=True)
+        # The loss is taken in float32 also under mixed precision.
+        return ops.cast(logits, "float32") + ops.cast(self.head.bias, "float32")
 
     def head_layers(self) -> list[keras.layers.Layer]:
         return [self.head]
