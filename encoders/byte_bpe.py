@@ -33,6 +33,7 @@ def byte_alphabet() -> list[str]:
 
 
 class RobertaTokenizer(Tokenizer):
+    mask_takes_space_before = True
     pair_separators = 2  # end tokens between the two texts of a pair
     uses_segments = False  # whether the second text of a pair has segment id 1
 
@@ -143,7 +144,7 @@ class RobertaTokenizer(Tokenizer):
     def _characters(self, texts: tf.Tensor) -> Characters:
         if not self.add_prefix_space:
             return characters(texts)
-        lacks_space = tf.strings.substr(texts, 0, 1) != " "
+        lacks_space = (tf.strings.substr(texts, 0, 1) != " ") & (texts != "")
         chars = characters(tf.where(lacks_space, tf.strings.join([" ", texts]), texts))
         added = tf.concat([tf.cast(lacks_space, tf.int32), [0]], 0)
         return chars._replace(original_splits=chars.original_splits + added)

@@ -84,7 +84,9 @@ def measure() -> dict:
 
 def main() -> None:
     """Measures the tables and writes the data file, one line per table."""
-    lines = [f"{json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in measure().items()]
+    lines = [
+        f"{json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in measure().items()
+    ]
     DATA_FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 

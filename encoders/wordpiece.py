@@ -26,6 +26,7 @@ START, CONTINUATION = 0, 1  # roots of the trie
 
 
 class BertTokenizer(Tokenizer):
+    mask_takes_space_before = False
     pair_separators = 1  # end tokens between the two texts of a pair
     uses_segments = True  # whether the second text of a pair has segment id 1
 
@@ -43,8 +44,7 @@ class BertTokenizer(Tokenizer):
         unknown_token: str = "[UNK]",
     ):
         if isinstance(vocabulary, str | Path):
-            vocabulary = Path(vocabulary).read_text(encoding="utf-8").split("\n")
-            vocabulary = vocabulary[:-1] if vocabulary[-1] == "" else vocabulary
+            vocabulary = read_vocabulary(vocabulary)
         special_tokens = [start_token, end_token, pad_token, mask_token, unknown_token]
         super().__init__(vocabulary, special_tokens, special_tokens_in_text)
         self.lowercase = lowercase
@@ -157,7 +157,11 @@ class BertTokenizer(Tokenizer):
         word_start = tf.gather(starts, word)
         valid = (begins == word_start) | (begins >= tf.gather(pieces[:, 1], word_start))
         kept = tf.where(valid)[:, 0]
-        return tf.gather(found[:, 0], kept) - 1, tf.gather(begins, kept), tf.gather(found[:, 1], kept)
+        return (
+            tf.gather(found[:, 0], kept) - 1,
+            tf.gather(begins, kept),
+            tf.gather(found[:, 1], kept),
+        )
 
     def _note(self, pieces, starts, ids, ends):
         values = tf.stack([tf.broadcast_to(ids + 1, tf.shape(ends)), ends], 1)
@@ -189,6 +193,12 @@ class BertTokenizer(Tokenizer):
         state = tf.stack([word_start, word_end, start, cursor, node, match, match_end], 1)
         active = ~stopped | (~failed & (match_end < word_end))
         return [tf.gather(state, tf.where(active)[:, 0]), pieces]
+
+
+def read_vocabulary(path: str | Path) -> list[str]:
+    """The tokens of a vocab.txt, one per line; a line's number is its token's id."""
+    tokens = Path(path).read_text(encoding="utf-8").split("\n")
+    return tokens[:-1] if tokens[-1] == "" else tokens
 
 
 def kind_of(packed: tf.Tensor) -> tf.Tensor:
