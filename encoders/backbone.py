@@ -226,3 +226,26 @@ class Backbone(Configured, keras.Model):
         from encoder_zoo.presets.loading import load_backbone
 
         return load_backbone(cls, source, **overrides)
+
+    def save_to_preset(
+        self,
+        directory: str | os.PathLike,
+        tokenizer: Tokenizer | None = None,
+        dtype: str | None = None,
+        **options,
+    ) -> None:
+        """Writes a folder in the Hugging Face format, whole or not at all.
+
+        Args:
+            directory: folder to write or to replace; files of other kinds in it are kept.
+            tokenizer: to be saved along, so that tasks load from the folder too.
+            dtype: "float32", "float16" or "bfloat16"; None stores every weight as it is.
+            **options: `shard_bytes`, the largest weights file; what is more is split.
+
+        Raises:
+            ValueError: for quantized weights, which the format does not hold.
+            OSError: "The disk is full: ... was not saved."
+        """
+        from encoder_zoo.presets.saving import save_backbone
+
+        save_backbone(self, directory, tokenizer, dtype, **options)

@@ -199,7 +199,7 @@ def named_weights(
         (name in the checkpoint, weight, whether the checkpoint holds its transpose).
     """
     for path, name in layers.items():
-        target = _resolve(model, path)
+        target = layer_at(model, path)
         if not isinstance(target, keras.layers.Layer):
             yield name, target, False
             continue
@@ -210,7 +210,8 @@ def named_weights(
                 yield f"{name}.{suffix}", weight, attribute == "kernel"
 
 
-def _resolve(model: keras.Model, path: str) -> object:
+def layer_at(model: keras.Model, path: str) -> object:
+    """The layer or weight at an attribute path such as 'blocks.0.attention'."""
     target = model
     for part in path.split("."):
         target = target[int(part)] if part.isdigit() else getattr(target, part)

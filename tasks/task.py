@@ -85,6 +85,27 @@ class Task(Configured, keras.Model):
 
         return load_task(cls, source, **arguments)
 
+    def save_to_preset(
+        self, directory: str | os.PathLike, dtype: str | None = None, **options
+    ) -> None:
+        """Writes backbone, head, tokenizer and settings as a folder in the Hugging Face format.
+
+        transformers opens it with the class of the same task. The folder is written whole or not
+        at all: on failure what was there before is unchanged.
+
+        Args:
+            directory: folder to write or to replace; files of other kinds in it are kept.
+            dtype: "float32", "float16" or "bfloat16"; None stores every weight as it is.
+            **options: `shard_bytes`, the largest weights file; what is more is split.
+
+        Raises:
+            ValueError: for quantized weights, which the format does not hold.
+            OSError: "The disk is full: ... was not saved."
+        """
+        from encoder_zoo.presets.saving import save_task
+
+        save_task(self, directory, dtype, **options)
+
     # -- training ------------------------------------------------------------------------------
 
     def compile(

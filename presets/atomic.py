@@ -1,0 +1,150 @@
+"""Folders that are replaced whole: after a kill or on a full disk the old one is still there."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+
+_LEFTOVER_SECONDS = 24 * 3600  # what a killed process left behind is nobody's work after a day
+
+
+@contextlib.contextmanager
+def replacing(folder: str | os.PathLike, replaced: Iterable[str] = ("*",)) -> Iterator:
+    """A new folder to fill, which takes the place of `folder` in one step when the block ends.
+
+    Everything is written beside the target, forced to the disk, and then exchanged with it.
+    When the block fails the target is left as it was.
+
+    Args:
+        folder: the target; it need not exist.
+        replaced: patterns of the names that the new content stands for. Whatever else the target
+            holds is kept.
+
+    Yields:
+        The path of the new folder.
+
+    Raises:
+        ValueError: "... is a mount point: ..." where the target cannot be exchanged.
+        OSError: naming the target, such as for a full disk.
+
+    Example:
+        >>> target = pathlib.Path(tempfile.mkdtemp()) / "preset"
+        >>> with replacing(target) as new:
+        ...     _ = (new / "config.json").write_text("{}")
+        >>> [path.name for path in target.iterdir()]
+        ['config.json']
+    """
+    target = pathlib.Path(folder).resolve()
+    _check_target(target)
+    _remove_leftovers(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        new = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}.saving-", dir=target.parent))
+    except OSError as error:
+        raise _named(error, target) from error
+    try:
+        yield new
+        _keep_others(target, new, replaced)
+        _force_to_disk(new)
+        _exchange(new, target)
+    except OSError as error:
+        raise _named(error, target) from error
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _check_target(target: pathlib.Path) -> None:
+    if target.exists() and not target.is_dir():
+        raise ValueError(f"{target} is a file. Expected a folder, or a path where none is yet.")
+    if target.is_mount():
+        raise ValueError(
+            f"{target} is a mount point: it cannot be replaced in one step. "
+            f"Save to a folder inside it, such as {target / 'preset'}."
+        )
+    if target == pathlib.Path.cwd() or target in pathlib.Path.cwd().parents:
+        raise ValueError(
+            f"{target} is or holds the working directory: it cannot be replaced in one step. "
+            "Save to a folder of its own."
+        )
+
+
+def _remove_leftovers(target: pathlib.Path) -> None:
+    for path in target.parent.glob(f".{target.name}.saving-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
+                shutil.rmtree(path)
+
+
+def _keep_others(target: pathlib.Path, new: pathlib.Path, replaced: Iterable[str]) -> None:
+    """Brings what is not replaced into the new folder, as links where the disk has them."""
+    if not target.is_dir():
+        # As any new folder; `mkdtemp` made one that nobody else may read.
+        mask = os.umask(0)
+        os.umask(mask)
+        new.chmod(0o777 & ~mask)
+        return
+    shutil.copymode(target, new)
+    for path in target.iterdir():
+        if any(path.match(pattern) for pattern in replaced) or (new / path.name).exists():
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.copytree(path, new / path.name, symlinks=True, copy_function=_link)
+        else:
+            _link(path, new / path.name)
+
+
+def _link(old: str | os.PathLike, new: str | os.PathLike, follow_symlinks: bool = False) -> None:
+    try:
+        os.link(old, new, follow_symlinks=False)
+    except (OSError, NotImplementedError):
+        shutil.copy2(old, new, follow_symlinks=False)
+
+
+def _force_to_disk(folder: pathlib.Path) -> None:
+    for path in [*folder.iterdir(), folder]:
+        if path.is_symlink() or (path.is_dir() and os.name == "nt"):
+            continue  # Windows opens no folders
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _exchange(new: pathlib.Path, target: pathlib.Path) -> None:
+    """Puts the new folder in the target's place; the old one ends up under the new one's name."""
+    if not target.exists():
+        os.replace(new, target)
+    elif not _exchange_in_one_step(new, target):
+        # Where the system cannot exchange: for an instant the old one goes by another name.
+        aside = target.with_name(f".{target.name}.old")
+        os.replace(target, aside)
+        os.replace(new, target)
+        shutil.rmtree(aside)
+
+
+def _exchange_in_one_step(new: pathlib.Path, target: pathlib.Path) -> bool:
+    """Swaps two names by the system call for it. False where there is none."""
+    libc = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
+    paths = os.fsencode(new), os.fsencode(target)
+    if sys.platform == "darwin" and hasattr(libc, "renamex_np"):
+        return libc.renamex_np(*paths, 2) == 0  # RENAME_SWAP
+    if hasattr(libc, "renameat2"):
+        here = -100  # AT_FDCWD
+        return libc.renameat2(here, paths[0], here, paths[1], 2) == 0  # RENAME_EXCHANGE
+    return False
+
+
+def _named(error: OSError, target: pathlib.Path) -> OSError:
+    """The error with the target's name, and what became of it."""
+    what = "The disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
+    before = " What was there before is unchanged." if target.exists() else ""
+    return type(error)(error.errno, f"{what}: {target} was not saved.{before}")
