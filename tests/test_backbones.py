@@ -1,0 +1,158 @@
+"""Backbones: numbers of transformers, Keras's own features, refusals."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import encoder_zoo as ez
+
+SIZES = {
+    "vocabulary_size": 30,
+    "num_layers": 2,
+    "num_heads": 2,
+    "hidden_dim": 8,
+    "intermediate_dim": 20,
+}
+BACKBONES = [ez.BertBackbone, ez.RobertaBackbone]
+INPUTS = {
+    "token_ids": np.array([[2, 7, 9, 3], [2, 8, 3, 0]]),
+    "padding_mask": np.array([[1, 1, 1, 1], [1, 1, 1, 0]]),
+}
+
+
+def numbers(outputs):
+    return {name: ops.convert_to_numpy(values) for name, values in outputs.items()}
+
+
+@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+def test_outputs_equal_those_of_transformers(golden, family):
+    checkpoint = golden(f"{family}_Model")
+    outputs = numbers(ez.Backbone.from_preset(checkpoint.folder)(checkpoint.inputs))
+    real = checkpoint.inputs["padding_mask"]
+    np.testing.assert_allclose(
+        outputs["sequence_output"][real],
+        checkpoint.expected["last_hidden_state"][real],
+        atol=1e-5,
+    )
+    np.testing.assert_allclose(
+        outputs["pooled_output"], checkpoint.expected["pooler_output"], atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("cls", BACKBONES)
+def test_padding_changes_nothing(cls):
+    backbone = cls(**SIZES)
+    padded = numbers(backbone(INPUTS))["sequence_output"][1, :3]
+    alone = backbone({name: values[1:, :3] for name, values in INPUTS.items()})
+    np.testing.assert_allclose(numbers(alone)["sequence_output"][0], padded, atol=1e-6)
+
+
+@pytest.mark.parametrize("cls", BACKBONES)
+def test_a_saved_model_is_the_same_with_every_argument_away_from_its_default(cls, tmp_path):
+    arguments = {
+        **SIZES,
+        "dropout": 0.2,
+        "attention_dropout": 0.3,
+        "activation": "relu",
+        "layer_norm_epsilon": 1e-3,
+        "max_sequence_length": 17,
+        "num_segments": 3,
+        "pooler": False,
+    }
+    if cls is ez.RobertaBackbone:
+        arguments["pad_token_id"] = 3
+    backbone = cls(**arguments)
+    backbone.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert {k: loaded.get_config()[k] for k in arguments} == arguments
+    np.testing.assert_array_equal(
+        numbers(loaded(INPUTS))["sequence_output"], numbers(backbone(INPUTS))["sequence_output"]
+    )
+
+
+def test_summary_counts_the_parameters_of_the_paper(capsys):
+    """BERT base has 110 million parameters (Devlin et al. 2019, section 3)."""
+    backbone = ez.BertBackbone(
+        vocabulary_size=30522, num_layers=12, num_heads=12, hidden_dim=768, intermediate_dim=3072
+    )
+    assert backbone.count_params() == 109_482_240
+    backbone.summary()
+    assert "109,482,240" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cls", BACKBONES)
+def test_a_frozen_backbone_has_nothing_to_train(cls):
+    backbone = cls(**SIZES)
+    backbone.trainable = False
+    assert backbone.trainable_variables == []
+
+
+def test_mixed_precision_keeps_float32_weights_and_is_close():
+    keras.utils.set_random_seed(1)
+    exact = ez.BertBackbone(**SIZES)
+    mixed = ez.BertBackbone(**SIZES, dtype="mixed_bfloat16")
+    mixed.set_weights(exact.get_weights())
+    outputs = mixed(INPUTS)["sequence_output"]
+    assert keras.backend.standardize_dtype(outputs.dtype) == "bfloat16"
+    assert {v.dtype for v in mixed.weights} == {"float32"}
+    expected = numbers(exact(INPUTS))["sequence_output"]
+    np.testing.assert_allclose(ops.convert_to_numpy(ops.cast(outputs, "float32")), expected, atol=0.1)
+
+
+@pytest.mark.parametrize("cls", BACKBONES)
+def test_lora_trains_the_attention_updates_alone_and_starts_from_the_same_numbers(cls, tmp_path):
+    backbone = cls(**SIZES)
+    before = numbers(backbone(INPUTS))["sequence_output"]
+    backbone.enable_lora(rank=2)
+    # Two matrices of rank 2 for query and value, and their biases, in each of two blocks.
+    assert sum(int(np.prod(v.shape)) for v in backbone.trainable_variables if "lora" in v.path) == (
+        2 * 2 * (8 * 2 + 2 * 8)
+    )
+    assert all("query" in v.path or "value" in v.path for v in backbone.trainable_variables)
+    np.testing.assert_allclose(numbers(backbone(INPUTS))["sequence_output"], before, atol=1e-6)
+
+    for variable in backbone.trainable_variables:
+        variable.assign(variable + 0.1)
+    changed = numbers(backbone(INPUTS))["sequence_output"]
+    assert np.abs(changed - before).max() > 1e-3
+    backbone.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(numbers(loaded(INPUTS))["sequence_output"], changed, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_int8_quantization_is_close():
+    backbone = ez.BertBackbone(**SIZES)
+    before = numbers(backbone(INPUTS))
+    backbone.quantize("int8")
+    assert any(v.dtype == "int8" for v in backbone.weights)
+    after = numbers(backbone(INPUTS))
+    for name in before:
+        np.testing.assert_allclose(after[name], before[name], atol=0.1)
+
+
+@pytest.mark.parametrize("cls", BACKBONES)
+def test_attention_probabilities_sum_to_one_and_leave_padding_out(cls):
+    probabilities = ops.convert_to_numpy(cls(**SIZES).attention_probabilities(INPUTS))
+    assert probabilities.shape == (2, 2, 2, 4, 4)
+    np.testing.assert_allclose(probabilities.sum(-1), 1.0, atol=1e-6)
+    assert probabilities[1, ..., 3].max() == 0.0
+
+
+def test_heads_that_do_not_divide_the_width_are_refused():
+    with pytest.raises(ValueError, match=r"hidden_dim=8, num_heads=3"):
+        ez.BertBackbone(**{**SIZES, "num_heads": 3})
+
+
+@pytest.mark.parametrize("cls", BACKBONES)
+def test_too_long_a_sequence_is_refused(cls):
+    backbone = cls(**SIZES, max_sequence_length=5)
+    backbone({"token_ids": np.ones((1, 5), "int32")})
+    with pytest.raises(ValueError, match="6 tokens, but there are positions for 5"):
+        backbone({"token_ids": np.ones((1, 6), "int32")})
+
+
+def test_an_unknown_activation_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match="'gleu'. Expected one of gelu, gelu_new"):
+        ez.BertBackbone(**SIZES, activation="gleu")

@@ -1,0 +1,295 @@
+"""SequenceClassifier: transformers' numbers, every kind of problem and input, learning."""
+
+import logging
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+from keras import ops
+
+import encoder_zoo as ez
+
+WORDS = "good fine nice bad poor awful the a film was it very".split()
+TEXTS = ["good film", "the film was bad", "very nice", "awful", "it was fine", "poor poor film"]
+LABELS = ["up", "down", "up", "down", "up", "down"]
+NUMBERS = [1, 0, 1, 0, 1, 0]
+
+
+@pytest.fixture
+def tokenizer():
+    return ez.BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
+
+
+@pytest.fixture
+def build(tokenizer):
+    def build(sequence_length=None, **arguments):
+        backbone = ez.BertBackbone(
+            tokenizer.vocabulary_size,
+            num_layers=1,
+            num_heads=2,
+            hidden_dim=16,
+            intermediate_dim=32,
+            dropout=0.0,
+            attention_dropout=0.0,
+            max_sequence_length=32,
+        )
+        preprocessor = ez.SequenceClassifierPreprocessor(tokenizer, sequence_length)
+        return ez.SequenceClassifier(backbone, preprocessor, **arguments)
+
+    return build
+
+
+@pytest.fixture
+def classifier(build):
+    return build(labels=["down", "up"])
+
+
+@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+def test_logits_equal_those_of_transformers(golden, family, caplog):
+    checkpoint = golden(f"{family}_ForSequenceClassification")
+    classifier = ez.SequenceClassifier.from_preset(checkpoint.folder)
+    assert classifier.labels == ["O", "B-PER", "I-PER"]
+    assert caplog.records == []  # the head was taken over: nothing to report
+    logits = ops.convert_to_numpy(classifier(checkpoint.inputs))
+    np.testing.assert_allclose(logits, checkpoint.expected["logits"], atol=1e-5)
+
+
+@pytest.mark.parametrize("labels", [["I-PER", "O", "B-PER"], ["x", "y"]])
+def test_a_head_with_other_labels_is_not_taken_over_and_that_is_said(golden, labels, caplog):
+    checkpoint = golden("Bert_ForSequenceClassification")
+    with caplog.at_level(logging.WARNING, "encoder_zoo"):
+        classifier = ez.SequenceClassifier.from_preset(checkpoint.folder, labels=labels)
+    assert classifier.labels == labels
+    assert "head of SequenceClassifier starts from random weights" in caplog.text
+
+
+def test_a_missing_head_and_pooler_are_said(golden, caplog):
+    with caplog.at_level(logging.WARNING, "encoder_zoo"):
+        ez.SequenceClassifier.from_preset(golden("Bert_ForMaskedLM").folder, num_classes=2)
+    assert "has no pooler" in caplog.text
+    assert "head of SequenceClassifier starts from random weights" in caplog.text
+    assert "does not use cls.predictions" in caplog.text
+
+
+def test_an_unknown_argument_of_from_preset_is_refused(golden):
+    with pytest.raises(TypeError, match="unknown argument 'label'"):
+        ez.SequenceClassifier.from_preset(golden("Bert_Model").folder, label=["a", "b"])
+
+
+def test_arguments_of_from_preset_reach_backbone_and_preprocessor(golden):
+    classifier = ez.SequenceClassifier.from_preset(
+        golden("Bert_Model").folder, num_classes=2, sequence_length=12, attention_dropout=0.4
+    )
+    assert classifier.backbone.attention_dropout == 0.4
+    assert classifier.preprocessor(["a cat"])["token_ids"].shape == (1, 12)
+
+
+def test_it_learns_from_raw_text(classifier):
+    classifier.compile(learning_rate=3e-3)
+    history = classifier.fit(TEXTS * 20, LABELS * 20, epochs=8, batch_size=8, verbose=0)
+    assert history.history["loss"][-1] < 0.05
+    assert classifier.evaluate(TEXTS, LABELS, verbose=0, return_dict=True)["accuracy"] == 1.0
+    assert [answer["label"] for answer in classifier.classify(TEXTS)] == LABELS
+
+
+def as_tensors(texts, labels):
+    return tf.data.Dataset.from_tensor_slices((texts, labels))
+
+
+@pytest.mark.parametrize(
+    "x, y",
+    [
+        (TEXTS, LABELS),
+        (TEXTS, NUMBERS),
+        (np.array(TEXTS), np.array(NUMBERS)),
+        (np.array(TEXTS, dtype=object), np.array(LABELS, dtype=object)),
+        (pd.Series(TEXTS), pd.Series(LABELS)),
+        (tf.constant(TEXTS), tf.constant(NUMBERS)),
+        (as_tensors(TEXTS, NUMBERS), None),
+        (as_tensors(TEXTS, LABELS), None),
+        (as_tensors(TEXTS, LABELS).batch(4), None),
+    ],
+)
+def test_every_kind_of_input_gives_the_same_evaluation(classifier, x, y):
+    expected = classifier.evaluate(TEXTS, LABELS, verbose=0)
+    np.testing.assert_allclose(classifier.evaluate(x, y, verbose=0), expected, atol=1e-6)
+    assert classifier.fit(x, y, epochs=1, verbose=0).epoch == [0]
+
+
+def test_a_dataset_of_unknown_size_is_counted_for_the_schedule(classifier):
+    dataset = as_tensors(TEXTS, LABELS).filter(lambda x, y: y == "up").batch(2)
+    classifier.fit(dataset, epochs=3, verbose=0)
+    assert int(classifier.optimizer.iterations) == 6
+    assert classifier.optimizer._learning_rate.total_steps == 6
+
+
+def test_sample_weights_reach_the_loss(classifier):
+    weights = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    weighted = classifier.evaluate(TEXTS, LABELS, sample_weight=weights, verbose=0)[0]
+    alone = classifier.evaluate(TEXTS[:1], LABELS[:1], verbose=0)[0]
+    np.testing.assert_allclose(weighted, alone / 6, rtol=1e-5)
+
+
+def test_predictions_come_in_the_order_of_the_texts(classifier):
+    texts = [" ".join(WORDS[: 1 + i % 9]) for i in range(50)]
+    one_by_one = np.concatenate([classifier.predict([t], verbose=0) for t in texts])
+    together = classifier.predict(texts, batch_size=8, verbose=0)
+    np.testing.assert_allclose(together, one_by_one, atol=1e-6)
+
+
+def test_no_texts_give_no_rows(classifier):
+    assert classifier.predict([], verbose=0).shape == (0, 2)
+    assert classifier.classify([]) == []
+
+
+def test_validation_split_keeps_the_last_texts(classifier):
+    with_split = classifier.fit(TEXTS, LABELS, validation_split=0.5, verbose=0)
+    after = classifier.evaluate(TEXTS[3:], LABELS[3:], verbose=0)
+    np.testing.assert_allclose(with_split.history["val_loss"][0], after[0], rtol=1e-5)
+
+
+def test_the_same_seed_gives_the_same_training(build):
+    losses = []
+    for _ in range(2):
+        keras.utils.set_random_seed(7)
+        classifier = build(labels=["down", "up"])
+        losses.append(classifier.fit(TEXTS * 5, LABELS * 5, epochs=2, verbose=0).history["loss"])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
+
+
+def test_the_default_recipe_spans_the_steps_of_fit(classifier):
+    classifier.fit(TEXTS, LABELS, epochs=4, batch_size=4, verbose=0)
+    schedule = classifier.optimizer._learning_rate
+    assert (schedule.total_steps, schedule.peak) == (8, 5e-5)
+    assert float(schedule(8)) == 0.0
+    assert classifier.optimizer.global_clipnorm == 1.0
+    decayed = {
+        v.path.split("/")[-1]
+        for v in classifier.trainable_variables
+        if classifier.optimizer._use_weight_decay(v)
+    }
+    assert decayed == {"kernel", "embeddings"}
+
+
+def test_the_recipe_can_be_replaced_the_keras_way(classifier):
+    classifier.compile(optimizer=keras.optimizers.SGD(0.1), loss="sparse_categorical_crossentropy")
+    classifier.fit(TEXTS, LABELS, verbose=0)
+    assert isinstance(classifier.optimizer, keras.optimizers.SGD)
+    assert classifier.loss == "sparse_categorical_crossentropy"
+
+
+class TestPairs:
+    def test_segments_and_separators(self, classifier):
+        x = classifier.preprocessor((["good film"], ["bad"]))
+        ids = [classifier.preprocessor.tokenizer.id_to_token(i) for i in x["token_ids"][0]]
+        assert ids == ["[CLS]", "good", "film", "[SEP]", "bad", "[SEP]"]
+        assert x["segment_ids"].numpy().tolist() == [[0, 0, 0, 0, 1, 1]]
+
+    def test_a_pair_is_not_text_and_label(self, classifier):
+        pair = (["good film", "bad"], ["bad film", "good"])
+        history = classifier.fit(pair, ["up", "down"], verbose=0)
+        assert len(history.history["loss"]) == 1
+        both = classifier.predict(pair, verbose=0)
+        assert both.shape == (2, 2)
+        assert np.abs(both - classifier.predict(pair[0], verbose=0)).max() > 1e-4
+
+    def test_a_dataset_yields_pairs_as_x(self, classifier):
+        first, second, y = ["good film", "bad"], ["bad film", "good"], [1, 0]
+        dataset = tf.data.Dataset.from_tensor_slices(((first, second), y)).batch(2)
+        np.testing.assert_allclose(
+            classifier.evaluate(dataset, verbose=0),
+            classifier.evaluate((first, second), y, verbose=0),
+            rtol=1e-5,
+        )
+
+    def test_unequal_pairs_are_refused_with_both_lengths(self, classifier):
+        with pytest.raises(ValueError, match="3 and 2"):
+            classifier.predict((["a", "b", "c"], ["d", "e"]))
+
+
+class TestProblems:
+    def test_several_labels(self, build):
+        classifier = build(
+            labels=["film", "praise", "blame"], problem_type="multi_label_classification"
+        )
+        names = [["film", "praise"], ["film", "blame"], ["praise"], ["blame"], ["praise"], []]
+        classifier.compile(learning_rate=3e-3)
+        classifier.fit(TEXTS * 20, names * 20, epochs=6, batch_size=8, verbose=0)
+        found = [sorted(a["label"] for a in row) for row in classifier.classify(TEXTS)]
+        assert found == [sorted(n) for n in names]
+
+    def test_regression(self, build):
+        classifier = build(problem_type="regression")
+        stars = [4.5, 1.0, 5.0, 0.0, 4.0, 1.0]
+        classifier.compile(learning_rate=3e-3)
+        classifier.fit(TEXTS * 30, stars * 30, epochs=15, batch_size=8, verbose=0)
+        guesses = [answer["score"] for answer in classifier.classify(TEXTS)]
+        np.testing.assert_allclose(guesses, stars, atol=0.7)
+
+    def test_scores_are_probabilities_and_ranked(self, build):
+        ranked = build(num_classes=3).classify(TEXTS[:1], top_k=3)[0]
+        assert sorted(r["label"] for r in ranked) == [0, 1, 2]
+        scores = [r["score"] for r in ranked]
+        assert scores == sorted(scores, reverse=True)
+        assert sum(scores) == pytest.approx(1.0)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "arguments, message",
+        [
+            ({}, "Pass labels"),
+            ({"labels": ["a", "b"], "num_classes": 3}, "num_classes=3, 2 labels"),
+            ({"labels": ["a", "a"]}, "must differ"),
+            ({"num_classes": 2, "problem_type": "ranking"}, "'ranking'. Expected one of single"),
+        ],
+    )
+    def test_constructor(self, build, arguments, message):
+        with pytest.raises(ValueError, match=message):
+            build(**arguments)
+
+    @pytest.mark.parametrize(
+        "x, y, message",
+        [
+            (TEXTS, LABELS[:5], "6 texts, 5 labels"),
+            (TEXTS, ["up"] * 5 + ["sideways"], "Row 5 has the unknown label 'sideways'"),
+            (TEXTS, [0, 1, 2, 0, 1, 0], "Row 2 has the label 2, but there are 2 classes"),
+            (TEXTS, [0.5] * 6, "one class number or name for each text"),
+            ([None, *TEXTS[1:]], NUMBERS, "None"),
+        ],
+    )
+    def test_fit(self, classifier, x, y, message):
+        with pytest.raises(ValueError, match=message):
+            classifier.fit(x, y)
+
+    def test_a_tokenizer_of_another_preset(self, tokenizer):
+        backbone = ez.BertBackbone(
+            tokenizer.vocabulary_size - 1,
+            num_layers=1,
+            num_heads=1,
+            hidden_dim=4,
+            intermediate_dim=4,
+        )
+        with pytest.raises(ValueError, match="tokenizer has 17 tokens, .* embeddings for 16"):
+            ez.SequenceClassifier(
+                backbone, ez.SequenceClassifierPreprocessor(tokenizer), num_classes=2
+            )
+
+    def test_a_sequence_length_beyond_the_positions(self, build):
+        with pytest.raises(ValueError, match="sequence_length=40 .* at most 32"):
+            build(sequence_length=40, num_classes=2)
+
+    def test_raw_text_without_a_preprocessor(self, build):
+        classifier = ez.SequenceClassifier(build(num_classes=2).backbone, num_classes=2)
+        with pytest.raises(ValueError, match="has no preprocessor"):
+            classifier.predict(["text"])
+
+
+def test_a_saved_model_with_everything_gives_the_same_answers(classifier, tmp_path):
+    classifier.fit(TEXTS, LABELS, verbose=0)
+    classifier.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.classify(TEXTS) == classifier.classify(TEXTS)
+    loaded.fit(TEXTS, LABELS, verbose=0)
