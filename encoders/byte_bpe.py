@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -32,6 +33,7 @@ def byte_alphabet() -> list[str]:
     return [characters[byte] for byte in range(256)]
 
 
+@keras.saving.register_keras_serializable(package="encoder_zoo")
 class RobertaTokenizer(Tokenizer):
     mask_takes_space_before = True
     pair_separators = 2  # end tokens between the two texts of a pair
