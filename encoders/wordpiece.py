@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import keras
 import tensorflow as tf
 
 from encoder_zoo.encoders.characters import Characters, after, before
