@@ -1,34 +1,17 @@
-"""The Hugging Face checkpoint format: one table of names, for reading and for writing."""
+"""Checkpoints in the Hugging Face words: one table of names, for reading and for writing."""
 
 from __future__ import annotations
 
-import json
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import keras
 import numpy as np
-from safetensors import safe_open
 
 from encoder_zoo.encoders.backbone import Backbone, Family
-
-# Backbone argument: key in config.json
-CONFIG_KEYS = {
-    "vocabulary_size": "vocab_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "hidden_dim": "hidden_size",
-    "intermediate_dim": "intermediate_size",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "activation": "hidden_act",
-    "layer_norm_epsilon": "layer_norm_eps",
-    "max_sequence_length": "max_position_embeddings",
-    "num_segments": "type_vocab_size",
-    "pad_token_id": "pad_token_id",
-}
-_REQUIRED = ("vocab_size", "num_hidden_layers", "num_attention_heads", "hidden_size")
+from encoder_zoo.encoders.tokenizer import Tokenizer
 
 # Layer of the backbone: its name in the checkpoint
 _EMBEDDINGS = {
@@ -60,7 +43,7 @@ _WEIGHTS = {
 
 # Buffers without information, and second copies of tied weights.
 _REDUNDANT = re.compile(r"embeddings\.(position_ids|token_type_ids)$")
-_TIED = {
+TIED = {
     "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
     "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
@@ -69,111 +52,31 @@ _TIED = {
 
 
 class Checkpoint:
-    """A checkpoint folder, opened for reading.
-
-    Args:
-        folder: holds `config.json` and `model.safetensors`, or the shards that
-            `model.safetensors.index.json` lists.
+    """A checkpoint of any origin, told in the Hugging Face format's words.
 
     Attributes:
-        config: the contents of `config.json`.
-        family_name: its `model_type`.
-        shapes: {tensor name, without the family's prefix: shape}.
-
-    Raises:
-        ValueError: naming the file and what is wrong with it.
+        folder: where it lies.
+        config_file: which of its files `config` is from.
+        config: what `config.json` says or would say.
+        config_names: what the file calls the fields of `config`, where that is something else.
+        shapes: {tensor name, without the family's prefix: shape}; dense kernels are (out, in).
+        settings: contents of `encoder_zoo.json`, {} where there is none.
     """
 
-    def __init__(self, folder: pathlib.Path):
-        self.folder = folder
-        self.config = read_json(folder / "config.json")
-        self.family_name = self.config.get("model_type")
-        self._places: dict[str, tuple[pathlib.Path, str]] = {}
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        for file in _weight_files(folder):
-            with safe_open(file, framework="np") as f:
-                for raw_name in f.keys():  # noqa: SIM118, not a dict
-                    name = _normalise(raw_name, self.family_name)
-                    self._places[name] = (file, raw_name)
-                    self.shapes[name] = tuple(f.get_slice(raw_name).get_shape())
+    folder: pathlib.Path
+    config_file: pathlib.Path
+    config: dict
+    config_names: Mapping[str, str] = MappingProxyType({})
+    shapes: dict[str, tuple[int, ...]]
+    settings: dict
 
     def tensor(self, name: str) -> np.ndarray:
         """One tensor, read when asked for."""
-        file, raw_name = self._places[name]
-        with safe_open(file, framework="np") as f:
-            return f.get_tensor(raw_name)
+        raise NotImplementedError
 
-    def backbone_arguments(self, family: Family) -> dict:
-        """Constructor arguments of the backbone, as config.json states them.
-
-        Raises:
-            ValueError: if a size is missing or a setting would change the numbers in a way that
-                the backbone does not implement.
-        """
-        config, path = self.config, self.folder / "config.json"
-        for key in _REQUIRED:
-            if key not in config:
-                raise ValueError(f"{path}: '{key}' is missing.")
-        _refuse_unsupported(config, path)
-        arguments = {ours: config[key] for ours, key in CONFIG_KEYS.items() if key in config}
-        if not family.positions_skip_padding:
-            arguments.pop("pad_token_id", None)
-        elif "max_sequence_length" in arguments:
-            arguments["max_sequence_length"] -= config.get("pad_token_id", 1) + 1
-        arguments.setdefault("intermediate_dim", 4 * config["hidden_size"])
-        arguments["pooler"] = "pooler.dense.weight" in self.shapes
-        return arguments
-
-
-def _refuse_unsupported(config: Mapping, path: pathlib.Path) -> None:
-    supported = {
-        "position_embedding_type": (None, "absolute"),
-        "is_decoder": (None, False),
-        "add_cross_attention": (None, False),
-        "embedding_size": (None, config["hidden_size"]),
-    }
-    for key, values in supported.items():
-        if config.get(key) not in values:
-            raise ValueError(f"{path}: {key}={config[key]!r} is not supported here.")
-
-
-def read_json(path: pathlib.Path) -> dict:
-    """A JSON object from a file, as plain data.
-
-    Raises:
-        ValueError: "...: file not found ..." or "...: not a JSON object ..."
-    """
-    if not path.is_file():
-        raise ValueError(f"{path}: file not found. A preset folder holds config.json, "
-                         "model.safetensors and the tokenizer's files.")
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not readable as JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path}: expected a JSON object. Received: {type(value).__name__}.")
-    return value
-
-
-def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.is_file():
-        return [single]
-    if index.is_file():
-        return [folder / name for name in sorted(set(read_json(index)["weight_map"].values()))]
-    others = sorted(p.name for p in folder.glob("*.bin")) + sorted(
-        p.name for p in folder.glob("*.h5")
-    )
-    hint = f" The folder holds {', '.join(others)}; convert it to safetensors." if others else ""
-    raise ValueError(f"{folder}: no model.safetensors.{hint}")
-
-
-def _normalise(name: str, family_name: str) -> str:
-    """Without the family's prefix, and with the newer names of LayerNorm's weights."""
-    name = name.removeprefix(f"{family_name}.")
-    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
-        "LayerNorm.beta", "LayerNorm.bias"
-    )
+    def load_tokenizer(self, family: Family) -> Tokenizer:
+        """The tokenizer that lies in the folder."""
+        raise NotImplementedError
 
 
 def backbone_layers(backbone: Backbone) -> dict[str, str]:
@@ -244,29 +147,39 @@ def match(
     return fitting, misfits
 
 
-def copy(checkpoint: Checkpoint, matched: Mapping[str, tuple[keras.Variable, bool]]) -> None:
-    """Copies the tensors that `match` found into the weights."""
+def copy(
+    checkpoint: Checkpoint,
+    matched: Mapping[str, tuple[keras.Variable, bool]],
+    allow_nonfinite: bool = False,
+) -> None:
+    """Copies the tensors that `match` found into the weights.
+
+    Raises:
+        ValueError: "... has 3 values that are NaN or infinite ..."
+    """
     for name, (weight, transposed) in matched.items():
         value = checkpoint.tensor(name).astype("float32")
+        broken = value.size - np.count_nonzero(np.isfinite(value))
+        if broken and not allow_nonfinite:
+            raise ValueError(
+                f"{checkpoint.folder}: {name} has {broken} values that are NaN or infinite. "
+                "Pass allow_nonfinite=True to load it all the same."
+            )
         weight.assign(value.T if transposed else value)
 
 
 def unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
-    """Names of tensors that carry information and that nobody took.
+    """Names of tensors that carry information and that nobody took."""
+    return [
+        name
+        for name in sorted(set(checkpoint.shapes) - set(used))
+        if not _REDUNDANT.search(name) and not _is_copy(checkpoint, name)
+    ]
 
-    Raises:
-        ValueError: if the checkpoint's output projection is not tied to its token embedding,
-            as these models have it.
-    """
-    left = []
-    for name in sorted(set(checkpoint.shapes) - set(used)):
-        twin = _TIED.get(name)
-        if twin in checkpoint.shapes:
-            if not np.array_equal(checkpoint.tensor(name), checkpoint.tensor(twin)):
-                raise ValueError(
-                    f"{checkpoint.folder}: {name} differs from {twin}. Only output projections "
-                    "tied to the token embedding are supported."
-                )
-        elif not _REDUNDANT.search(name):
-            left.append(name)
-    return left
+
+def _is_copy(checkpoint: Checkpoint, name: str) -> bool:
+    """Whether a tensor says only what another one, to which it is tied, says too."""
+    twin = TIED.get(name)
+    return twin in checkpoint.shapes and np.array_equal(
+        checkpoint.tensor(name), checkpoint.tensor(twin)
+    )

@@ -9,7 +9,7 @@ import pathlib
 BUNDLED = pathlib.Path(__file__).parent / "data"
 
 
-def resolve(source: str | os.PathLike) -> pathlib.Path:
+def resolve(source: str | os.PathLike, verify: bool = True) -> pathlib.Path:
     """The folder behind a preset's name.
 
     Args:

@@ -5,29 +5,25 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import keras
 import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
-import encoder_zoo
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.configured import argument_names
 from encoder_zoo.presets.atomic import replacing
-from encoder_zoo.presets.checkpoint import CONFIG_KEYS, backbone_layers, layer_at, named_weights
+from encoder_zoo.presets.checkpoint import backbone_layers, layer_at, named_weights
+from encoder_zoo.presets.config import CONFIG_KEYS
 from encoder_zoo.presets.manifest import write_manifest
 from encoder_zoo.presets.model_card import model_card
+from encoder_zoo.presets.plain_files import FILES
 from encoder_zoo.tasks.recipe import LEARNING_RATE
 
-FORMAT = 1
 SHARD_BYTES = 5_000_000_000
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-# What a save stands for; other files in the folder stay.
-FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "encoder_zoo.json",
-         "vocab.txt", "vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json",
-         "special_tokens_map.json", "added_tokens.json")  # fmt: skip
 
 
 def save_backbone(
@@ -69,7 +65,7 @@ def save_task(task, folder: str | os.PathLike, dtype=None, shard_bytes=SHARD_BYT
 def _save(folder, backbone, config, weights, settings, tokenizer, dtype, shard_bytes) -> None:
     dtypes = {name: _dtype(dtype, weight) for name, (weight, _) in weights.items()}
     config = {**config, **_backbone_config(backbone, tokenizer), "dtype": _main(dtypes)}
-    with replacing(folder, FILES) as new:
+    with replacing(folder, [*FILES, "README.md"]) as new:
         _write_json(new / "config.json", config)
         _write_weights(new, weights, dtypes, shard_bytes)
         if tokenizer is not None:
@@ -78,8 +74,7 @@ def _save(folder, backbone, config, weights, settings, tokenizer, dtype, shard_b
             write_tokenizer(tokenizer, new)
         name = pathlib.Path(folder).resolve().name
         model_card(new / "README.md", pathlib.Path(folder) / "README.md", name, config, settings)
-        versions = {"format": FORMAT, "encoder_zoo": encoder_zoo.__version__}
-        write_manifest(new, {**versions, **settings})
+        write_manifest(new, settings)
 
 
 # -- config.json -------------------------------------------------------------------------------

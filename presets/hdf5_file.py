@@ -1,0 +1,84 @@
+"""Reading arrays from an h5 file that Keras wrote, and from nowhere else."""
+
+from __future__ import annotations
+
+import pathlib
+
+import h5py
+import numpy as np
+
+# Where Keras keeps a model's layers; the second is what early versions of Keras 3 wrote.
+_ROOTS = ("layers", "_layer_checkpoint_dependencies")
+
+
+class Hdf5File:
+    """The arrays of one `.weights.h5` file.
+
+    HDF5 can point to other files, in links and in arrays that are stored elsewhere; such a file
+    is refused.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        ValueError: "...: not readable ...", "...: 'layers/dense' is a link ...", "... is stored in
+            another file."
+
+    Example:
+        >>> import tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.weights.h5"
+        >>> with h5py.File(path, "w") as file:
+        ...     file["layers/dense/vars/0"] = np.zeros((2, 3))
+        >>> Hdf5File(path).shapes("dense")
+        [(2, 3)]
+    """
+
+    def __init__(self, path: pathlib.Path):
+        self.path = path
+        with self._open() as file:
+            self._root = next((root for root in _ROOTS if file.get(root, getlink=True)), _ROOTS[0])
+            self._names = list(self._find(file, self._root))
+
+    def count(self, layer: str) -> int:
+        """How many layers are called `layer`, `layer_1`, ..."""
+        names = {layer, *(f"{layer}_{i}" for i in range(1, len(self._names) + 1))}
+        return len(names.intersection(self._names))
+
+    def shapes(self, group: str) -> list[tuple[int, ...]]:
+        """Shapes of a layer's arrays, in order."""
+        with self._open() as file:
+            place = f"{self._root}/{group}/vars"
+            count = len(self._find(file, place))
+            return [self._find_array(file, f"{place}/{i}").shape for i in range(count)]
+
+    def read(self, name: str) -> np.ndarray:
+        """One array."""
+        with self._open() as file:
+            return self._find_array(file, f"{self._root}/{name}")[()]
+
+    def _open(self) -> h5py.File:
+        try:
+            return h5py.File(self.path, "r")
+        except OSError as error:
+            size = self.path.stat().st_size
+            raise ValueError(f"{self.path}: not readable, it has {size} bytes. {error}.") from None
+
+    def _find(self, file: h5py.File, name: str) -> h5py.Group | h5py.Dataset:
+        """The object behind a path, every step of which lies in this file."""
+        node = file
+        for part in name.split("/"):
+            link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
+            if link is None:
+                raise ValueError(f"{self.path}: '{name}' is missing.")
+            if not isinstance(link, h5py.HardLink):
+                raise ValueError(f"{self.path}: '{name}' is a link. Expected the array itself.")
+            node = node[part]
+        return node
+
+    def _find_array(self, file: h5py.File, name: str) -> h5py.Dataset:
+        node = self._find(file, name)
+        if not isinstance(node, h5py.Dataset) or node.dtype.kind not in "fiu":
+            raise ValueError(f"{self.path}: '{name}' is not an array of numbers.")
+        if node.external or node.is_virtual:
+            raise ValueError(f"{self.path}: '{name}' is stored in another file.")
+        return node
