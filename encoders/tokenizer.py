@@ -1,6 +1,7 @@
 """What all tokenizers share: checked input, the vocabulary, special tokens, offsets, words."""
 
 import difflib
+import inspect
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.unicode_tables import SPECIALS
+from encoder_zoo.encoders.characters import Characters, SpecialTokenFinder, characters
 
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -119,52 +120,6 @@ class Vocabulary:
         return self.tokens[token_id]
 
 
-class Characters(NamedTuple):
-    """The characters of a batch of texts in one row, and where each came from.
-
-    Attributes:
-        codes: int32 (N,), code points.
-        starts, ends: int32 (N,), the span of the original characters, counted over the batch.
-        row_splits: int32 (B + 1,), where each text starts in `codes`.
-        original_splits: int32 (B + 1,), where each text starts among the original characters.
-    """
-
-    codes: tf.Tensor
-    starts: tf.Tensor
-    ends: tf.Tensor
-    row_splits: tf.Tensor
-    original_splits: tf.Tensor
-
-    def take(self, indices: tf.Tensor) -> "Characters":
-        """These characters only; the rows are cut where they were."""
-        parts = [tf.gather(part, indices) for part in self[:3]]
-        splits = tf.searchsorted(indices, self.row_splits)
-        return Characters(*parts, splits, self.original_splits)
-
-    def row_starts(self) -> tf.Tensor:
-        """Boolean (N,): the first character of each text."""
-        first = self.row_splits[:-1, None]
-        num = tf.size(self.codes)
-        return tf.scatter_nd(first, tf.ones_like(first[:, 0]), [num + 1])[:num] > 0
-
-
-def characters(texts: tf.Tensor) -> Characters:
-    """Code points of texts (B,)."""
-    joined = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
-
-    def from_ascii() -> tuple[tf.Tensor, tf.Tensor]:
-        ends = tf.cumsum(tf.strings.length(texts))
-        return tf.cast(joined, tf.int32), tf.concat([[0], ends], 0)
-
-    def from_utf8() -> tuple[tf.Tensor, tf.Tensor]:
-        decoded = tf.strings.unicode_decode(texts, "UTF-8")  # decoding costs 20 times a cast
-        return decoded.values, tf.cast(decoded.row_splits, tf.int32)
-
-    codes, splits = tf.cond(tf.reduce_all(joined < 128), from_ascii, from_utf8)
-    positions = tf.range(tf.size(codes))
-    return Characters(codes, positions, positions + 1, splits, splits)
-
-
 class Tokens(NamedTuple):
     """Tokens of a batch, in order: int32 (T,) each.
 
@@ -179,25 +134,46 @@ class Tokens(NamedTuple):
     row_splits: tf.Tensor
 
 
+def note(pieces: tf.Tensor, starts: tf.Tensor, ids: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
+    """Enters tokens (T,) into pieces (N, 2) at their starts, as id + 1 and end; an id of -1 is none.
+
+    Example:
+        >>> pieces = note(tf.zeros([3, 2], tf.int32), [1], tf.constant([7]), tf.constant([3]))
+        >>> pieces.numpy().tolist()
+        [[0, 0], [8, 3], [0, 0]]
+    """
+    real = tf.where(ids >= 0)[:, 0]
+    entries = tf.gather(tf.stack([ids + 1, ends], 1), real)
+    return tf.tensor_scatter_nd_update(pieces, tf.gather(starts, real)[:, None], entries)
+
+
+def collect(pieces: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Ids, starts and ends (T,) of the tokens entered by `note`, in the order of the text."""
+    starts = tf.cast(tf.where(pieces[:, 0] > 0)[:, 0], tf.int32)
+    ids, ends = tf.unstack(tf.gather(pieces, starts), axis=1)
+    return ids - 1, starts, ends
+
+
 class Tokenizer(tf.Module):
     """Text to token ids, with the place of every token in the text, and back.
 
     A subclass gives `_tokens(characters)`, `detokenize` and `get_config`.
     """
 
+    mask_takes_space_before: bool  # "a [MASK]": does the mask swallow the space?
+
     def __init__(self, tokens: Sequence[str], special_tokens: Sequence[str], in_text: bool):
         super().__init__()
         self._vocabulary = Vocabulary(tokens)
         self.special_tokens_in_text = in_text
-        special_ids = [self._vocabulary.id(token) for token in special_tokens]
-        (
-            self.start_token_id,
-            self.end_token_id,
-            self.pad_token_id,
-            self.mask_token_id,
-            self.unknown_token_id,
-        ) = special_ids
-        self._special_tokens = "\n".join(special_tokens)
+        self.start_token, self.end_token, self.pad_token = special_tokens[:3]
+        self.mask_token, self.unknown_token = special_tokens[3:]
+        self.start_token_id, self.end_token_id, self.pad_token_id = map(
+            self._vocabulary.id, special_tokens[:3]
+        )
+        self.mask_token_id, self.unknown_token_id = map(self._vocabulary.id, special_tokens[3:])
+        takes_space = self.mask_token if self.mask_takes_space_before else None
+        self._find_special = SpecialTokenFinder(special_tokens, takes_space) if in_text else None
 
     @property
     def special_token_ids(self) -> tuple[int, ...]:
@@ -238,21 +214,25 @@ class Tokenizer(tf.Module):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def _ragged(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+        return self._encode(texts, as_words=False)
+
+    def _encode(self, texts: tf.Tensor, as_words: bool) -> tuple[tf.RaggedTensor, ...]:
+        """Ids, starts and ends of texts (B,), or of words that each follow a space."""
         with tf.device("CPU"):  # integer work on strings: a GPU would only wait for copies
-            chars = self._characters(texts)
+            chars = self._characters(texts, as_words)
             tokens = self._tokens(chars)
             splits = tf.cast(tokens.row_splits, tf.int64)
             ids = tf.RaggedTensor.from_row_splits(tokens.ids, splits, validate=False)
             row_start = tf.gather(chars.original_splits, tf.cast(ids.value_rowids(), tf.int32))
             return (
                 ids,
-                # a space put before a text begins at -1
-                ids.with_values(tf.maximum(tokens.starts - row_start, 0)),
-                ids.with_values(tf.maximum(tokens.ends - row_start, 0)),
+                ids.with_values(tokens.starts - row_start),
+                ids.with_values(tokens.ends - row_start),
             )
 
-    def _characters(self, texts: tf.Tensor) -> Characters:
-        return characters(texts)
+    def _characters(self, texts: tf.Tensor, as_words: bool) -> Characters:
+        chars = characters(texts)
+        return self._find_special(chars) if self.special_tokens_in_text else chars
 
     def tokenize_words(self, words: object) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         """Token ids of texts that are split into words already, and the word of every token.
@@ -274,7 +254,7 @@ class Tokenizer(tf.Module):
     @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.string)])
     def _ragged_words(self, words: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         with tf.device("CPU"):
-            ids, _, _ = self._ragged(words.values)  # (words, None)
+            ids, _, _ = self._encode(words.values, as_words=True)  # (words, None)
             per_text = words.with_values(ids)
             within = tf.range(tf.size(words.values)) - tf.gather(
                 tf.cast(words.row_splits, tf.int32), tf.cast(words.value_rowids(), tf.int32)
@@ -284,8 +264,10 @@ class Tokenizer(tf.Module):
 
     def _joined(self, ids: object, spelling: tf.Tensor, skip_special_tokens: bool) -> tf.Tensor:
         """Strings (B,) of the tokens' spellings, one after the other."""
-        single = isinstance(ids, tf.Tensor | np.ndarray) and ids.ndim == 1
-        single = single or isinstance(ids, list | tuple) and all(np.ndim(i) == 0 for i in ids)
+        if isinstance(ids, list | tuple):
+            single = all(np.ndim(token_id) == 0 for token_id in ids)
+        else:
+            single = isinstance(ids, tf.Tensor | np.ndarray) and ids.ndim == 1
         rows = ids if isinstance(ids, tf.Tensor | tf.RaggedTensor) else tf.ragged.constant(ids)
         rows = tf.cast(tf.RaggedTensor.from_tensor(rows[None]) if single else rows, tf.int32)
         if not isinstance(rows, tf.RaggedTensor):
@@ -296,10 +278,10 @@ class Tokenizer(tf.Module):
         texts = tf.strings.reduce_join(rows.with_values(tf.gather(spelling, rows.values)), axis=1)
         return texts[0] if single else texts
 
-    def _shared_config(self) -> dict:
-        names = ("start_token", "end_token", "pad_token", "mask_token", "unknown_token")
-        tokens = dict(zip(names, self._special_tokens.split("\n"), strict=True))
-        return {"special_tokens_in_text": self.special_tokens_in_text, **tokens}
+    def get_config(self) -> dict:
+        """The arguments that build this tokenizer again; they can be written as JSON."""
+        names = list(inspect.signature(type(self).__init__).parameters)[1:]
+        return {name: getattr(self, name) for name in names}
 
     @classmethod
     def from_config(cls, config: dict) -> "Tokenizer":

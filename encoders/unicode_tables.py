@@ -1,4 +1,4 @@
-"""What a code point is, as tables that TensorFlow looks up; the numbers are in `data/unicode.json`."""
+"""What a code point is, as tables for TensorFlow; `data/unicode.json` holds the numbers."""
 
 import functools
 import json

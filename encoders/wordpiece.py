@@ -38,8 +38,8 @@ class BertTokenizer(Tokenizer):
         al., "Google's Neural Machine Translation System" (2016), section 4.1, for WordPiece.
 
     Example:
-        >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##affable", "café", "cafe"]
-        >>> tokenizer = BertTokenizer(words)
+        >>> words = ["un", "##affable", "café", "cafe"]
+        >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
         >>> tokenizer.tokenize(["Unaffable Café?"]).to_list()
         [[5, 6, 8, 1]]
         >>> ids, starts, ends = tokenizer.tokenize_with_offsets("Unaffable Café?")

@@ -1,0 +1,167 @@
+"""A batch of texts as one row of code points that remember where they came from."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from encoder_zoo.encoders.unicode_tables import SPECIALS, CodePointTable, members
+
+
+class Characters(NamedTuple):
+    """The characters of a batch of texts, one text after the other.
+
+    Attributes:
+        codes: int32 (N,), code points.
+        starts, ends: int32 (N,), the span of original characters, counted over the batch.
+        row_splits: int32 (B + 1,), where each text starts in `codes`.
+        original_splits: int32 (B + 1,), where each text starts among the original characters.
+    """
+
+    codes: tf.Tensor
+    starts: tf.Tensor
+    ends: tf.Tensor
+    row_splits: tf.Tensor
+    original_splits: tf.Tensor
+
+    def take(self, indices: tf.Tensor) -> "Characters":
+        """The characters at ascending indices (K,); the texts stay apart."""
+        codes, starts, ends = (tf.gather(part, indices) for part in self[:3])
+        splits = tf.searchsorted(indices, self.row_splits)
+        return Characters(codes, starts, ends, splits, self.original_splits)
+
+    def where(self, keep: tf.Tensor) -> "Characters":
+        """The characters of which `keep`, boolean (N,), is true."""
+        return tf.cond(
+            tf.reduce_all(keep),
+            lambda: self,
+            lambda: self.take(tf.cast(tf.where(keep)[:, 0], tf.int32)),
+        )
+
+    def row_starts(self) -> tf.Tensor:
+        """Boolean (N,): is it the first character of its text?"""
+        return marked(self.row_splits[:-1], tf.size(self.codes))
+
+
+def characters(texts: tf.Tensor) -> Characters:
+    """The characters of texts (B,); a malformed byte reads as U+FFFD.
+
+    Example:
+        >>> characters(tf.constant(["né", "", "e"])).row_splits.numpy().tolist()
+        [0, 2, 2, 3]
+    """
+    joined = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
+
+    def from_ascii() -> tuple[tf.Tensor, tf.Tensor]:
+        ends = tf.cumsum(tf.strings.length(texts))
+        return tf.cast(joined, tf.int32), tf.concat([[0], ends], 0)
+
+    def from_utf8() -> tuple[tf.Tensor, tf.Tensor]:
+        decoded = tf.strings.unicode_decode(texts, "UTF-8")
+        return decoded.values, tf.cast(decoded.row_splits, tf.int32)
+
+    # decoding a character costs ten times as much as casting a byte
+    codes, splits = tf.cond(tf.reduce_all(joined < 128), from_ascii, from_utf8)
+    positions = tf.range(tf.size(codes))
+    return Characters(codes, positions, positions + 1, splits, splits)
+
+
+def marked(indices: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """Boolean (size,): is the place among the indices, which may count up to size?"""
+    return tf.scatter_nd(indices[:, None], tf.ones_like(indices), [size + 1])[:size] > 0
+
+
+def before(values: tf.Tensor, steps: int, fill: object) -> tf.Tensor:
+    """Moves values (N,) so that each place holds what stood `steps` before it."""
+    filling = tf.fill([steps], tf.cast(fill, values.dtype))
+    return tf.concat([filling, values], 0)[: tf.size(values)]
+
+
+def after(values: tf.Tensor, steps: int, fill: object) -> tf.Tensor:
+    """Moves values (N,) so that each place holds what stands `steps` after it."""
+    filling = tf.fill([steps], tf.cast(fill, values.dtype))
+    return tf.concat([values, filling], 0)[steps : steps + tf.size(values)]
+
+
+def with_spaces(chars: Characters, wanted: tf.Tensor) -> Characters:
+    """Puts a space of no width before the characters where `wanted`, boolean (N,), is true."""
+    added = tf.concat([[0], tf.cumsum(tf.cast(wanted, tf.int32))], 0)  # (N + 1,), before each
+    size = tf.size(chars.codes) + added[-1]
+    places = (tf.range(tf.size(chars.codes)) + added[1:])[:, None]
+    spaces = tf.boolean_mask(places, wanted) - 1
+    starts = tf.boolean_mask(chars.starts, wanted)
+
+    def laid_out(values: tf.Tensor) -> tf.Tensor:
+        return tf.tensor_scatter_nd_update(tf.fill([size], ord(" ")), places, values)
+
+    return Characters(
+        laid_out(chars.codes),
+        tf.tensor_scatter_nd_update(laid_out(chars.starts), spaces, starts),
+        tf.tensor_scatter_nd_update(laid_out(chars.ends), spaces, starts),
+        chars.row_splits + tf.gather(added, chars.row_splits),
+        chars.original_splits,
+    )
+
+
+class SpecialTokenFinder(tf.Module):
+    """Replaces special tokens that stand in a text by code points of their own, `SPECIALS`.
+
+    Args:
+        tokens: the special tokens, numbered in this order.
+        takes_space_before: a token that swallows the white space to its left, or None.
+
+    Raises:
+        ValueError: "the special tokens '<a<' and '<b' overlap ..."
+    """
+
+    def __init__(self, tokens: Sequence[str], takes_space_before: str | None):
+        super().__init__()
+        for a in tokens:
+            for b in tokens:
+                if any(a[i:].startswith(b) or b.startswith(a[i:]) for i in range(1, len(a))):
+                    raise ValueError(
+                        f"the special tokens {a!r} and {b!r} overlap, so that special_tokens_in_text "
+                        "would be ambiguous; use special_tokens_in_text=False"
+                    )
+        by_length = sorted(enumerate(tokens), key=lambda item: len(item[1]))  # longest found last
+        self._tokens = "\n".join(f"{i} {token}" for i, token in by_length)
+        self._takes_space = takes_space_before
+        self._spaces = CodePointTable(members("bpe_space").astype("int32"))
+
+    def __call__(self, chars: Characters) -> Characters:
+        """The characters with each special token as one."""
+        text = tf.cumsum(tf.cast(chars.row_starts(), tf.int32))
+        codes, lengths = chars.codes, tf.ones_like(chars.codes)
+        for line in self._tokens.split("\n"):
+            number, token = line.split(" ", 1)
+            found = text == after(text, len(token) - 1, -1)  # it must end in the same text
+            for i, letter in enumerate(token):
+                found &= after(chars.codes, i, -1) == ord(letter)
+            codes = tf.where(found, SPECIALS.start + int(number), codes)
+            lengths = tf.where(found, len(token), lengths)
+            if token == self._takes_space:
+                mask = SPECIALS.start + int(number)
+        first = tf.range(tf.size(codes))
+        last = tf.minimum(first + lengths, tf.size(codes)) - 1
+        inner = covered(first + 1, last + 1, lengths > 1)
+        found_all = chars._replace(codes=codes, ends=tf.gather(chars.ends, last)).where(~inner)
+        return found_all if self._takes_space is None else self._without_space(found_all, mask)
+
+    def _without_space(self, chars: Characters, mask: int) -> Characters:
+        """Leaves out the white space right before a mask."""
+        is_space = self._spaces(chars.codes) > 0
+        solid = tf.concat([tf.where(~is_space)[:, 0], [tf.size(is_space, tf.int64)]], 0)
+        following = tf.gather(solid, tf.searchsorted(solid, tf.range(tf.size(is_space, tf.int64))))
+        text = tf.concat([tf.cumsum(tf.cast(chars.row_starts(), tf.int32)), [-1]], 0)
+        before_mask = tf.gather(tf.concat([chars.codes, [-1]], 0), following) == mask
+        before_mask &= tf.gather(text, following) == text[:-1]
+        return chars.where(~(is_space & before_mask))
+
+
+def covered(starts: tf.Tensor, ends: tf.Tensor, which: tf.Tensor) -> tf.Tensor:
+    """Boolean (N,): does the place lie in one of the half-open spans, as many as places?"""
+    change = tf.where(which, 1, 0)
+    num = tf.size(starts)
+    delta = tf.scatter_nd(starts[:, None], change, [num + 1])
+    delta -= tf.scatter_nd(ends[:, None], change, [num + 1])
+    return tf.cumsum(delta)[:num] > 0

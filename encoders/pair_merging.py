@@ -1,0 +1,204 @@
+"""Byte pair encoding of many words at once."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from encoder_zoo.encoders.characters import after, before, marked
+from encoder_zoo.encoders.tokenizer import note
+
+NO_RANK = 2**31 - 1
+HALF_WINDOW = 128  # symbols; longer than nearly every token
+
+
+class PairMerges(tf.Module):
+    """Merges neighbouring tokens of a word, the pair learned earliest first, while any pair is left.
+
+    Args:
+        symbol_ids: the token id of every symbol (byte) that a word may hold.
+        merges: pairs of tokens, "a b", in the order in which they were learned.
+        ids: token to id.
+
+    Raises:
+        ValueError: "merges[0] is 'ab'; expected two tokens of the vocabulary, separated by a space,
+            that together are a third"
+
+    Source: Sennrich, Haddow & Birch, "Neural Machine Translation of Rare Words with Subword
+        Units" (2016), section 3.2.
+    """
+
+    def __init__(self, symbol_ids: Sequence[int], merges: Sequence[str], ids: Mapping[str, int]):
+        super().__init__()
+        ranks = {}
+        merged = []
+        for i, merge in enumerate(merges):
+            left, _, right = merge.partition(" ")
+            if left not in ids or right not in ids or left + right not in ids:
+                raise ValueError(
+                    f"merges[{i}] is {merge!r}; expected two tokens of the vocabulary, separated by "
+                    "a space, that together are a third"
+                )
+            ranks[ids[left] << 32 | ids[right]] = i
+            merged.append(ids[left + right])
+        self._symbol_ids = tf.constant(symbol_ids, tf.int32)
+        self._merged = tf.constant([*merged, 0], tf.int32)
+        keys = np.array([-1, *ranks.keys()], np.int64)  # TensorFlow refuses an empty table
+        values = np.array([NO_RANK, *ranks.values()], np.int64)
+        self._ranks = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(keys, values), default_value=NO_RANK
+        )
+        safe = safe_everywhere(ranks, merged)
+        self._all_safe = bool(safe.all())
+        self._safe = tf.constant([*safe, True])
+
+    def encode(
+        self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, pieces: tf.Tensor
+    ) -> tf.Tensor:
+        """Notes the tokens of words (W,) of the symbols (S,) among the pieces (S, 2)."""
+        is_long = ends - starts > 2 * HALF_WINDOW
+        return tf.cond(
+            tf.reduce_any(is_long),
+            lambda: self._encode_long(symbols, starts, ends, is_long, pieces),
+            lambda: self._merge_words(symbols, starts, ends, pieces),
+        )
+
+    def _merge_words(
+        self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, pieces: tf.Tensor
+    ) -> tf.Tensor:
+        """`encode` by merging whole words, in as many steps as the longest needs."""
+        lengths = ends - starts
+        splits = tf.concat([[0], tf.cumsum(lengths)], 0)
+        word = tf.cumsum(tf.cast(marked(splits[:-1], splits[-1]), tf.int32)) - 1  # (symbols,)
+        place = tf.range(splits[-1]) + tf.gather(starts - splits[:-1], word)
+        ids = tf.gather(self._symbol_ids, tf.gather(symbols, place))
+        end = tf.gather(ends, word)
+        _, pieces = tf.while_loop(
+            lambda state, pieces: tf.shape(state)[0] > 0,
+            self._merge_once,
+            [tf.stack([ids, word, place, end], 1), pieces],
+            shape_invariants=[tf.TensorShape([None, 4]), tf.TensorShape([None, 2])],
+            parallel_iterations=1,
+        )
+        return pieces
+
+    def _merge_once(self, state: tf.Tensor, pieces: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Merges the pair of lowest rank in every word; notes the words that have none left."""
+        ids, word, place, word_end = tf.unstack(state, axis=1)  # (tokens of active words,) each
+        pairs = tf.bitwise.left_shift(tf.cast(ids, tf.int64), 32) + tf.cast(
+            after(ids, 1, 0), tf.int64
+        )
+        rank = tf.cast(self._ranks.lookup(pairs), tf.int32)
+        rank = tf.where(word == after(word, 1, -1), rank, NO_RANK)
+        lowest = tf.gather(tf.math.segment_min(rank, word), word)
+        merges = self._apart((rank == lowest) & (rank < NO_RANK), rank, word)
+
+        last = word != after(word, 1, -1)
+        end = tf.where(last, word_end, after(place, 1, 0))
+        pieces = note(pieces, place, tf.where(lowest == NO_RANK, ids, -1), end)
+        rank = tf.where(merges, rank, 0)
+        ids = tf.where(merges, tf.gather(self._merged, rank), ids)
+        swallowed = before(merges, 1, False)
+        active = tf.where(~swallowed & (lowest < NO_RANK))[:, 0]
+        return tf.gather(tf.stack([ids, word, place, word_end], 1), active), pieces
+
+    def _apart(self, merges: tf.Tensor, rank: tf.Tensor, word: tf.Tensor) -> tf.Tensor:
+        """Of the pairs of lowest rank, those to merge in this step, going from the left."""
+        overlapping = tf.reduce_any(merges & before(merges, 1, False))  # as in "aaa"
+        merges = tf.cond(overlapping, lambda: every_other(merges), lambda: merges)
+        if self._all_safe:
+            return merges
+        index = tf.range(tf.size(word))
+        first = tf.math.segment_min(tf.where(merges, index, NO_RANK), word)
+        safe = tf.gather(self._safe, tf.where(merges, rank, 0))
+        return merges & (safe | (index == tf.gather(first, word)))
+
+    def _encode_long(
+        self,
+        symbols: tf.Tensor,
+        starts: tf.Tensor,
+        ends: tf.Tensor,
+        is_long: tf.Tensor,
+        pieces: tf.Tensor,
+    ) -> tf.Tensor:
+        """`encode` where some words are so long that merging step by step would be quadratic.
+
+        Tokens are a word's encoding exactly if each two neighbours are the encoding of their own
+        text. So a long word is encoded in windows that overlap by half; where two windows agree on
+        a token, the encoding of the one is continued by that of the other. Words with an overlap
+        without such a token are merged whole.
+        """
+        long, short = tf.where(is_long)[:, 0], tf.where(~is_long)[:, 0]
+        long_starts, long_ends = tf.gather(starts, long), tf.gather(ends, long)
+        none = tf.zeros_like(pieces)
+        even = self._merge_words(symbols, *windows(long_starts, long_ends, 0), none)
+        odd = self._merge_words(symbols, *windows(long_starts, long_ends, HALF_WINDOW), none)
+        places, joined, failed = join_windows(even, odd, long_starts, long_ends)
+        pieces = tf.tensor_scatter_nd_update(pieces, places[:, None], joined)
+        whole = tf.concat([short, tf.boolean_mask(long, failed)], 0)
+        return self._merge_words(symbols, tf.gather(starts, whole), tf.gather(ends, whole), pieces)
+
+
+def safe_everywhere(ranks: Mapping[int, int], merged: Sequence[int]) -> np.ndarray:
+    """Boolean (merges,): may a pair be merged wherever it stands in a word in one step?
+
+    It may if no pair with the token that it makes was learned earlier; else that pair comes first.
+    """
+    earliest = dict.fromkeys(merged, NO_RANK)  # rank of the first pair with a token in it
+    for pair, rank in ranks.items():
+        for token in (pair >> 32, pair & 0xFFFFFFFF):
+            earliest[token] = min(earliest.get(token, NO_RANK), rank)
+    return np.array([earliest[token] > rank for rank, token in enumerate(merged)], bool)
+
+
+def every_other(flags: tf.Tensor) -> tf.Tensor:
+    """Keeps the first, third, ... of every run of flags.
+
+    Example:
+        >>> every_other(tf.constant([True, True, True, False, True])).numpy().tolist()
+        [True, False, True, False, True]
+    """
+    run_starts = flags & ~before(flags, 1, False)
+    first = tf.cast(tf.where(run_starts)[:, 0], tf.int32)
+    run = tf.maximum(tf.cumsum(tf.cast(run_starts, tf.int32)) - 1, 0)
+    place = tf.range(tf.size(flags)) - tf.gather(tf.concat([first, [0]], 0), run)
+    return flags & (place % 2 == 0)
+
+
+def windows(starts: tf.Tensor, ends: tf.Tensor, offset: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Windows of words (W,) side by side, as starts and ends; the last one ends with its word."""
+    begins = tf.ragged.range(starts + offset, ends - HALF_WINDOW, 2 * HALF_WINDOW)
+    word_ends = tf.gather(ends, begins.value_rowids())
+    return begins.values, tf.minimum(begins.values + 2 * HALF_WINDOW, word_ends)
+
+
+def join_windows(
+    even: tf.Tensor, odd: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Joins the pieces (S, 2) of overlapping windows of words (W,).
+
+    Window i of a word covers its blocks i and i + 1, of HALF_WINDOW symbols each.
+
+    Returns:
+        places (P,) of the words' symbols, their pieces (P, 2), and boolean (W,): has the word an
+        overlap without a common token? Its pieces are left empty.
+    """
+    places = tf.ragged.range(starts, ends)
+    word, places = places.value_rowids(), places.values  # (symbols of long words,)
+    block = (places - tf.gather(starts, word)) // HALF_WINDOW
+    num_blocks = (ends - starts - 1) // HALF_WINDOW + 1
+    overlap = (block > 0) & (block < tf.gather(num_blocks, word) - 1)
+
+    even, odd = tf.gather(even, places), tf.gather(odd, places)
+    common = overlap & (even[:, 1] > 0) & (even[:, 1] == odd[:, 1])
+    blocks_before = tf.gather(tf.cumsum(num_blocks, exclusive=True), word)
+    candidates = tf.where(common, places, NO_RANK)
+    switch = tf.math.segment_min(candidates, blocks_before + block)  # (blocks,)
+    switch = tf.gather(switch, blocks_before + block)
+
+    window = tf.where(overlap & (places >= switch), block, tf.maximum(block - 1, 0))
+    chosen = tf.where((window % 2 == 0)[:, None], even, odd)
+    lacking = tf.cast(overlap & (switch == NO_RANK), tf.int32)
+    failed = tf.math.segment_max(lacking, word) > 0
+    joined = tf.where(tf.gather(failed, word)[:, None], 0, chosen)
+    return places, joined, failed
