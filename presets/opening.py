@@ -55,7 +55,7 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> tuple[Chec
     Raises:
         ValueError: naming the file and the field that is wrong.
     """
-    folder = resolve(source, safeguards.verify)
+    folder = resolve(source, safeguards.verify, safeguards.max_bytes)
     checkpoint = _open(folder, safeguards)
     path = checkpoint.config_file
     family = checkpoint.config.get("model_type")

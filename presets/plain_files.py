@@ -92,9 +92,12 @@ def check_files(folder: pathlib.Path) -> None:
 
 def _check_link(folder: pathlib.Path, path: pathlib.Path) -> None:
     real, home = path.resolve(), folder.resolve()
-    # The hub's cache keeps the contents beside the snapshots and links to them.
-    blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
-    if home not in real.parents and blobs not in real.parents:
+    allowed = [home]
+    # The hub's cache keeps the contents beside the snapshots, or beside the repositories, and
+    # links to them.
+    if home.parent.name == "snapshots" and home.parents[1].name.startswith("models--"):
+        allowed += [home.parents[1] / "blobs", home.parents[2] / "blobs"]
+    if not any(place in real.parents for place in allowed):
         raise ValueError(
             f"{path} is a link out of the preset, to {real}. Put the file itself into the folder."
         )
