@@ -89,7 +89,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
                 raise ValueError(
                     f"Row {row} has the unknown label {name!r}. Expected one of {self.labels}."
                 )
-        return np.array([numbers[name] for name in names])
+        return np.array([numbers[name] for name in names], int)
 
     def _numbers_in_graph(self, y: tf.Tensor) -> tf.Tensor:
         if y.dtype == tf.string:

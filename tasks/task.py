@@ -153,6 +153,18 @@ class Task(Configured, keras.Model):
             optimizer = fine_tuning_optimizer(1, self.learning_rate)
         self._compile(optimizer=optimizer)
 
+    def get_compile_config(self) -> dict | None:
+        """What `compile` was called with: the recipe by name, not a used-up schedule."""
+        config = super().get_compile_config()
+        if config and self._optimizer_is_ours:
+            config |= {"optimizer": "auto", "learning_rate": self.learning_rate}
+        return config
+
+    def compile_from_config(self, config: dict) -> None:
+        """Compiles as `get_compile_config` says."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
+
     def fit(
         self,
         x=None,
@@ -204,8 +216,11 @@ class Task(Configured, keras.Model):
             data |= {"shuffle": shuffle, "validation_split": validation_split}
             steps = -(-int(len(x["token_ids"]) * (1 - validation_split)) // size)
         elif _is_dataset(x):
-            data = {"x": self._preprocessed(x, size), "shuffle": False}
-            steps = steps_per_epoch or _count(data["x"])
+            x, steps = self._preprocessed(x, size), steps_per_epoch
+            if steps is None:
+                steps = _count(x)
+                x = x.apply(tf.data.experimental.assert_cardinality(steps))
+            data = {"x": x, "shuffle": False}
         else:
             rows = self.preprocess(x, y, sample_weight)
             if validation_split:
