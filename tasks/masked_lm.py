@@ -367,7 +367,7 @@ class MaskedLM(Task):
         fills = []
         for token_id in np.argsort(-scores, kind="stable")[:top_k]:
             token = tokenizer.id_to_token(token_id)
-            word = tokenizer.detokenize([[token_id]]).numpy()[0].decode()
+            word = tokenizer.detokenize([[token_id]]).numpy()[0].decode(errors="replace")
             before = text[:start]
             if not tokenizer.starts_word(token):
                 before = before.rstrip()

@@ -12,7 +12,7 @@ from keras import ops
 import encoder_zoo as ez
 
 WORDS = "good fine nice bad poor awful the a film was it very".split()
-TEXTS = ["good film", "the film was bad", "very nice", "awful", "it was fine", "poor poor film"]
+TEXTS = ["good film", "the film was bad", "very nice", "awful", "it was fine", "poor film"]
 LABELS = ["up", "down", "up", "down", "up", "down"]
 NUMBERS = [1, 0, 1, 0, 1, 0]
 
@@ -214,8 +214,8 @@ class TestProblems:
         classifier = build(
             labels=["film", "praise", "blame"], problem_type="multi_label_classification"
         )
-        names = [["film", "praise"], ["film", "blame"], ["praise"], ["blame"], ["praise"], []]
-        classifier.compile(learning_rate=3e-3)
+        names = [["film", "praise"], ["film", "blame"], ["praise"], ["blame"], [], ["film", "blame"]]
+        classifier.compile(optimizer=keras.optimizers.Adam(5e-3))
         classifier.fit(TEXTS * 20, names * 20, epochs=20, batch_size=8, verbose=0)
         found = [sorted(a["label"] for a in row) for row in classifier.classify(TEXTS)]
         assert found == [sorted(n) for n in names]
