@@ -1,0 +1,79 @@
+"""The package itself: light imports, work without TensorFlow, the public names."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import encoder_zoo as ez
+
+
+def run(code: str, **environment: str) -> str:
+    """What a fresh Python process prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_loads_nothing_heavy_and_takes_well_under_a_second():
+    out = run(
+        """
+        import sys, time
+        start = time.perf_counter()
+        import encoder_zoo
+        print(time.perf_counter() - start)
+        print({"tensorflow", "torch", "jax", "keras", "numpy"} & set(sys.modules))
+        """
+    )
+    seconds, loaded = out.split("\n")[:2]
+    assert float(seconds) < 0.5
+    assert loaded == "set()"
+
+
+@pytest.mark.parametrize("name", ez.__all__)
+def test_every_public_name_exists_and_is_documented(name):
+    assert getattr(ez, name).__doc__
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'Clasifier'"):
+        _ = ez.Clasifier
+
+
+TRAIN_ON_IDS = """
+    import sys
+    {block}
+    import numpy as np
+    import keras
+    import encoder_zoo as ez
+
+    keras.utils.set_random_seed(0)
+    backbone = ez.{backbone}(30, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16)
+    classifier = ez.Classifier(backbone, num_classes=2)
+    ids = np.random.randint(5, 30, (32, 6)).astype("int32")
+    x = {{"token_ids": ids, "padding_mask": np.ones((32, 6), bool)}}
+    y = (ids[:, 1] > 17).astype("int32")
+    classifier.compile(learning_rate=1e-2)
+    losses = classifier.fit(x, y, epochs=15, batch_size=16, verbose=0).history["loss"]
+    print(losses[-1] < losses[0], classifier.predict(x, verbose=0).shape)
+    print("tensorflow" in sys.modules and sys.modules["tensorflow"] is not None)
+"""
+BLOCK_TENSORFLOW = 'sys.modules["tensorflow"] = None'
+
+
+@pytest.mark.parametrize("backbone", ["BertBackbone", "RobertaBackbone"])
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_prepared_ids_train_where_tensorflow_is_not_installed(backend, backbone):
+    pytest.importorskip(backend, reason=f"the {backend} backend needs the extra 'peers'")
+    out = run(
+        TRAIN_ON_IDS.format(block=BLOCK_TENSORFLOW, backbone=backbone), KERAS_BACKEND=backend
+    )
+    assert out.split("\n")[:2] == ["True (32, 2)", "False"]

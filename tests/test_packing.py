@@ -1,0 +1,134 @@
+"""Packing and batching, against hand-worked rows and properties."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from encoder_zoo.tasks.batching import bucket_length, epoch_order, ordered_batches, training_batches
+from encoder_zoo.tasks.packing import keep_first, pack, pad, truncated_lengths
+
+lengths = st.lists(st.integers(0, 40), min_size=1, max_size=8)
+
+
+def longest_first(first, second, budget):
+    """The tokenizers library's rule, as its documentation tells it: one token at a time from the
+    longer text; of two equally long ones the first gives way."""
+    while first + second > budget:
+        if first >= second:
+            first -= 1
+        else:
+            second -= 1
+    return first, second
+
+
+@given(st.integers(0, 60), st.integers(0, 60), st.integers(2, 50))
+@settings(deadline=None)
+def test_the_longer_text_is_trimmed_first(first, second, budget):
+    kept = truncated_lengths(tf.constant([first]), tf.constant([second]), budget)
+    a, b = (int(k[0]) for k in kept)
+    slow_a, slow_b = longest_first(first, second, budget)
+    assert a + b == min(first + second, budget)
+    # Where both are trimmed to halves of an odd budget, the longer text has the odd token.
+    if first > second and slow_a < slow_b:
+        slow_a, slow_b = slow_b, slow_a
+    assert (a, b) == (slow_a, slow_b)
+
+
+@given(lengths, st.integers(0, 9))
+@settings(deadline=None)
+def test_keep_first(sizes, kept):
+    rows = [list(range(size)) for size in sizes]
+    found = keep_first(tf.ragged.constant(rows, ragged_rank=1, dtype=tf.int32), tf.fill([len(rows)], kept))
+    assert found.to_list() == [row[:kept] for row in rows]
+
+
+A, B = tf.ragged.constant([[11, 12, 13], [14]]), tf.ragged.constant([[21], [22, 23, 24]])
+
+
+@pytest.mark.parametrize(
+    "segments, separators, max_length, rows, first_lengths",
+    [
+        ([A], 1, 10, [[2, 11, 12, 13, 3], [2, 14, 3]], [5, 3]),
+        ([A], 1, 4, [[2, 11, 12, 3], [2, 14, 3]], [4, 3]),
+        ([A, B], 1, 10, [[2, 11, 12, 13, 3, 21, 3], [2, 14, 3, 22, 23, 24, 3]], [5, 3]),
+        ([A, B], 2, 10, [[2, 11, 12, 13, 3, 3, 21, 3], [2, 14, 3, 3, 22, 23, 24, 3]], [5, 3]),
+        ([A, B], 1, 6, [[2, 11, 12, 3, 21, 3], [2, 14, 3, 22, 23, 3]], [4, 3]),
+    ],
+)
+def test_rows_of_both_families(segments, separators, max_length, rows, first_lengths):
+    ids, first = pack(segments, 2, 3, separators, max_length)
+    assert ids.to_list() == rows
+    assert first.numpy().tolist() == first_lengths
+
+
+def test_padding_to_a_length_and_to_the_longest():
+    ids = tf.ragged.constant([[5, 6, 7], [8]], dtype=tf.int32)
+    fixed = pad(ids, 1, 5)
+    assert fixed["token_ids"].numpy().tolist() == [[5, 6, 7, 1, 1], [8, 1, 1, 1, 1]]
+    assert fixed["padding_mask"].numpy().sum(1).tolist() == [3, 1]
+    assert pad(ids, 1, None)["token_ids"].shape == (2, 3)
+
+
+@pytest.mark.parametrize("length, bucket", [(1, 8), (8, 8), (9, 16), (97, 128), (512, 512), (700, 700)])
+def test_buckets(length, bucket):
+    assert int(bucket_length(tf.constant(length))) == bucket
+
+
+def rows_of(sizes):
+    values = [[i] * size for i, size in enumerate(sizes)]
+    ids = tf.ragged.constant(values, ragged_rank=1, dtype=tf.int32)
+    return {"token_ids": ids, "number": tf.range(len(sizes))}
+
+
+def numbers(batches):
+    return [batch.numpy().tolist() for batch in batches.dataset]
+
+
+@given(lengths, st.integers(1, 5), st.integers(0, 2**31 - 1))
+@settings(deadline=None, max_examples=25)
+def test_every_example_once_in_an_order(sizes, batch_size, seed):
+    order = epoch_order(tf.constant(sizes), batch_size, tf.constant([seed, 0]))
+    assert sorted(order.numpy().tolist()) == list(range(len(sizes)))
+
+
+def test_epochs_differ_are_complete_and_repeatable():
+    sizes = np.random.default_rng(0).integers(1, 30, 103)
+    make = lambda epochs: numbers(  # noqa: E731
+        training_batches(rows_of(sizes), lambda rows, seed: rows["number"], 8, epochs, seed=5)
+    )
+    both = make(range(0, 2))
+    assert len(both) == 2 * 13
+    first, second = sum(both[:13], []), sum(both[13:], [])
+    assert sorted(first) == sorted(second) == list(range(103))
+    assert first != second
+    assert make(range(1, 2)) == both[13:]  # what training taken up at the second epoch sees
+
+
+def test_neighbours_have_like_lengths():
+    sizes = np.random.default_rng(0).integers(1, 100, 800)
+    batches = training_batches(
+        rows_of(sizes), lambda rows, seed: rows["number"], 16, range(1), seed=0
+    )
+    spread = [np.ptp(sizes[batch]) for batch in numbers(batches)]
+    assert np.mean(spread) < 4  # 99 where batches are drawn at random
+
+
+def test_without_shuffling_the_order_is_kept():
+    batches = training_batches(
+        rows_of([3, 1, 2]), lambda rows, seed: rows["number"], 2, range(1), seed=0, shuffle=False
+    )
+    assert numbers(batches) == [[0, 1], [2]]
+
+
+def test_seeds_differ_in_every_batch_of_every_epoch():
+    batches = training_batches(rows_of([1] * 10), lambda rows, seed: seed, 4, range(2), seed=9)
+    seeds = [tuple(s.numpy().tolist()) for s in batches.dataset]
+    assert len(set(seeds)) == 6
+
+
+def test_ordered_batches_begin_with_the_longest():
+    batches = ordered_batches(rows_of([1, 5, 3]), lambda rows, seed: rows["number"], 2)
+    assert numbers(batches) == [[1, 2], [0]]
+    assert batches.order.tolist() == [1, 2, 0]
