@@ -1,0 +1,41 @@
+"""Spans of tags, and their scores, equal to seqeval's on random tags."""
+
+import random
+
+import pytest
+
+from encoder_zoo.tasks.tags import spans_of_tags
+
+pytestmark = pytest.mark.peers
+PREFIXES = {"IOB1": "IB", "IOB2": "IB", "IOBES": "IBES"}
+
+
+def random_tags(scheme: str, rng: random.Random, length: int) -> list[str]:
+    """Any tags of the scheme's alphabet, ill-formed more often than not."""
+    tags = ["O", *(f"{p}-{kind}" for p in PREFIXES[scheme] for kind in ("PER", "LOC", "X-Y"))]
+    return [rng.choice(tags) for _ in range(length)]
+
+
+@pytest.mark.parametrize("scheme", PREFIXES)
+def test_spans_equal_those_of_the_conll_script_as_seqeval_has_it(scheme):
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    rng = random.Random(0)
+    for _ in range(2000):
+        tags = random_tags(scheme, rng, rng.randrange(12))
+        expected = [(kind, first, last + 1) for kind, first, last in get_entities(tags)]
+        known = [f"{p}-{kind}" for p in "IBES" for kind in ("PER", "LOC", "X-Y")]
+        assert spans_of_tags(tags, tag_set=known) == expected, tags
+
+
+@pytest.mark.parametrize("scheme", PREFIXES)
+def test_spans_equal_those_of_seqevals_strict_mode(scheme):
+    from seqeval import scheme as schemes
+
+    rng = random.Random(1)
+    for _ in range(2000):
+        tags = random_tags(scheme, rng, rng.randrange(12))
+        found = schemes.Entities([tags], getattr(schemes, scheme)).entities[0]
+        expected = [(e.tag, e.start, e.end) for e in found]
+        known = [f"{p}-{kind}" for p in PREFIXES[scheme] for kind in ("PER", "LOC", "X-Y")]
+        assert spans_of_tags(tags, scheme, known) == expected, tags
