@@ -117,7 +117,10 @@ def main() -> None:
 def report(batch: int, logs: dict) -> None:
     """A line now and then: the progress bar of a long run fills a log file."""
     if batch % 100 == 99:
-        print(f"step {batch + 1}: loss {logs['loss']:.3f}, accuracy {logs['accuracy']:.3f}", flush=True)
+        print(
+            f"step {batch + 1}: loss {logs['loss']:.3f}, accuracy {logs['accuracy']:.3f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

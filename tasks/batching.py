@@ -101,7 +101,10 @@ def training_batches(
             order = epoch_order(lengths, batch_size, tf.stack([seed, tf.cast(epoch, tf.int32)]))
         batches = tf.data.Dataset.from_tensor_slices(order).batch(batch_size)
         return tf.data.Dataset.zip(batches, tf.data.Dataset.range(steps)).map(
-            lambda indices, step: (indices, tf.stack([tf.cast(seed, tf.int64), epoch * steps + step]))
+            lambda indices, step: (
+                indices,
+                tf.stack([tf.cast(seed, tf.int64), epoch * steps + step]),
+            )
         )
 
     plan = tf.data.Dataset.range(epochs.start, epochs.stop).flat_map(epoch_batches)

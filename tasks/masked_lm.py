@@ -102,7 +102,9 @@ class MaskedLMPreprocessor(Preprocessor):
             )  # (B, L, 3)
 
         order, selected = self._select(token_ids, inputs["padding_mask"], draws[..., 0])
-        count = tf.maximum(1, tf.cast(tf.round(self.mask_rate * tf.cast(length, "float32")), "int32"))
+        count = tf.maximum(
+            1, tf.cast(tf.round(self.mask_rate * tf.cast(length, "float32")), "int32")
+        )
         if self.sequence_length is not None:
             count = max(1, round(self.mask_rate * self.sequence_length))
         positions, weights = order[:, :count], tf.cast(selected[:, :count], "float32")  # (B, M)
@@ -161,7 +163,9 @@ class MaskedLMPreprocessor(Preprocessor):
         ordinary = tf.constant(self._ordinary_ids)
         drawn = tf.gather(ordinary, tf.cast(which * len(self._ordinary_ids), "int32"))
         kept = tf.gather(token_ids, positions, batch_dims=1)
-        new = tf.where(kind < MASKED, self.tokenizer.mask_token_id, tf.where(kind < RANDOM, drawn, kept))
+        new = tf.where(
+            kind < MASKED, self.tokenizer.mask_token_id, tf.where(kind < RANDOM, drawn, kept)
+        )
         new = tf.where(selected, new, kept)
         rows = tf.repeat(tf.range(tf.shape(positions)[0])[:, None], tf.shape(positions)[1], axis=1)
         return tf.tensor_scatter_nd_update(token_ids, tf.stack([rows, positions], axis=-1), new)
@@ -172,7 +176,9 @@ class MaskedLMPreprocessor(Preprocessor):
 
     @functools.cached_property
     def _ordinary_ids(self) -> np.ndarray:
-        return np.setdiff1d(np.arange(self.tokenizer.vocabulary_size, dtype="int32"), self._special_ids)
+        return np.setdiff1d(
+            np.arange(self.tokenizer.vocabulary_size, dtype="int32"), self._special_ids
+        )
 
     @functools.cached_property
     def _word_starts(self) -> np.ndarray:
@@ -227,9 +233,7 @@ class MaskedLMHead(Configured, keras.layers.Layer):
     def build(self, input_shape=None):
         self.dense.build((None, None, self.hidden_dim))
         self.norm.build((None, None, self.hidden_dim))
-        self.bias = self.add_weight(
-            shape=(self.vocabulary_size,), initializer="zeros", name="bias"
-        )
+        self.bias = self.add_weight(shape=(self.vocabulary_size,), initializer="zeros", name="bias")
 
     def call(self, x):
         return self.norm(self.activation_function(self.dense(x)))
@@ -290,7 +294,9 @@ class MaskedLM(Task):
             batch, length, hidden_dim = ops.shape(x)
             # One flat gather: (B * L, D) by (B, M) to (B, M, D).
             offsets = ops.arange(batch, dtype="int32")[:, None] * length
-            x = ops.take(ops.reshape(x, (-1, hidden_dim)), ops.cast(positions, "int32") + offsets, axis=0)
+            x = ops.take(
+                ops.reshape(x, (-1, hidden_dim)), ops.cast(positions, "int32") + offsets, axis=0
+            )
         logits = self.backbone.embeddings.token_embedding(self.head(x), reverse=True)
         # The loss is taken in float32 also under mixed precision.
         return ops.cast(logits, "float32") + ops.cast(self.head.bias, "float32")
@@ -351,7 +357,9 @@ class MaskedLM(Task):
             if not found.size or found[-1] >= limit:
                 where = "holds no" if not found.size else f"has after its first {limit} tokens a"
                 mask = tokenizer.id_to_token(tokenizer.mask_token_id)
-                raise ValueError(f"texts[{row}] {where} {mask}. Expected it where a word is missing.")
+                raise ValueError(
+                    f"texts[{row}] {where} {mask}. Expected it where a word is missing."
+                )
         token_ids, first_length = pack(
             [ids], tokenizer.start_token_id, tokenizer.end_token_id, 1, limit + 2
         )

@@ -136,9 +136,7 @@ def as_texts(x) -> list[tf.Tensor]:
         return [as_text_tensor(x)]
     if len(x) not in (1, 2):
         raise ValueError(f"Expected one text or a pair (first, second). Received: {len(x)} texts.")
-    texts = [
-        as_text_tensor(t, name=n) for t, n in zip(x, ("first", "second"), strict=False)
-    ]
+    texts = [as_text_tensor(t, name=n) for t, n in zip(x, ("first", "second"), strict=False)]
     counts = [t.shape[0] for t in texts]
     if None not in counts and len(set(counts)) > 1:
         raise ValueError(
@@ -151,7 +149,11 @@ def check_same_rows(rows: dict) -> None:
     """Raises ValueError if labels or weights are not as many as the texts."""
     count = rows["token_ids"].shape[0]
     for name in ("labels", "sample_weight"):
-        if name in rows and None not in (count, rows[name].shape[0]) and rows[name].shape[0] != count:
+        if (
+            name in rows
+            and None not in (count, rows[name].shape[0])
+            and rows[name].shape[0] != count
+        ):
             raise ValueError(
                 f"Expected one of `{name}` for each text. "
                 f"Received: {count} texts, {rows[name].shape[0]} {name}."

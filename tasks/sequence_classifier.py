@@ -99,7 +99,9 @@ class SequenceClassifierPreprocessor(Preprocessor):
             return y
         inside = tf.reduce_all((y >= 0) & (y < self.num_classes))
         expected = f"{self.labels or list(range(self.num_classes))}"
-        with tf.control_dependencies([tf.debugging.Assert(inside, ["Labels outside", expected, y])]):
+        with tf.control_dependencies(
+            [tf.debugging.Assert(inside, ["Labels outside", expected, y])]
+        ):
             return tf.identity(y)
 
     def _multi_hot(self, y) -> tf.Tensor:
@@ -197,8 +199,10 @@ class SequenceClassifier(Task):
         return self.output_dense(self.dropout_layer(x, training=training))  # (B, C)
 
     def head_layers(self) -> list[keras.layers.Layer]:
-        return [*([] if self.backbone.family.pooled_classifier else [self.hidden_dense]),
-                self.output_dense]
+        return [
+            *([] if self.backbone.family.pooled_classifier else [self.hidden_dense]),
+            self.output_dense,
+        ]
 
     @classmethod
     def uses_pooler(cls, family: Family) -> bool:

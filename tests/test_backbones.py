@@ -97,7 +97,9 @@ def test_mixed_precision_keeps_float32_weights_and_is_close():
     assert keras.backend.standardize_dtype(outputs.dtype) == "bfloat16"
     assert {v.dtype for v in mixed.weights} == {"float32"}
     expected = numbers(exact(INPUTS))["sequence_output"]
-    np.testing.assert_allclose(ops.convert_to_numpy(ops.cast(outputs, "float32")), expected, atol=0.1)
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(ops.cast(outputs, "float32")), expected, atol=0.1
+    )
 
 
 @pytest.mark.parametrize("cls", BACKBONES)

@@ -28,7 +28,9 @@ def random_texts(count, length, seed=0):
 def unmask(x, y, weights):
     """The token ids before masking, rebuilt from the labels."""
     ids = x["token_ids"].numpy().copy()
-    for row, (positions, labels, weight) in enumerate(zip(x["mask_positions"], y, weights, strict=True)):
+    for row, (positions, labels, weight) in enumerate(
+        zip(x["mask_positions"], y, weights, strict=True)
+    ):
         real = weight.numpy() > 0
         ids[row, positions.numpy()[real]] = labels.numpy()[real]
     return ids
@@ -51,7 +53,9 @@ def test_logits_at_masked_positions_are_those_of_all_positions(golden, family):
     positions = np.array([[3, 0], [5, 1], [0, 0]])
     some = ops.convert_to_numpy(model({**checkpoint.inputs, "mask_positions": positions}))
     everywhere = ops.convert_to_numpy(model(checkpoint.inputs))
-    np.testing.assert_allclose(some, np.take_along_axis(everywhere, positions[..., None], 1), atol=1e-5)
+    np.testing.assert_allclose(
+        some, np.take_along_axis(everywhere, positions[..., None], 1), atol=1e-5
+    )
 
 
 class TestMasking:
@@ -109,7 +113,9 @@ class TestMasking:
         pieces = np.array(continues)[original]
         assert pieces.any()
         # A continuation is selected exactly when the piece before it is.
-        np.testing.assert_array_equal(selected[:, 1:][pieces[:, 1:]], selected[:, :-1][pieces[:, 1:]])
+        np.testing.assert_array_equal(
+            selected[:, 1:][pieces[:, 1:]], selected[:, :-1][pieces[:, 1:]]
+        )
         share = selected.sum() / (original >= len(SPECIAL)).sum()
         assert 0.25 < share <= 0.31
 

@@ -73,7 +73,5 @@ BLOCK_TENSORFLOW = 'sys.modules["tensorflow"] = None'
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_prepared_ids_train_where_tensorflow_is_not_installed(backend, backbone):
     pytest.importorskip(backend, reason=f"the {backend} backend needs the extra 'peers'")
-    out = run(
-        TRAIN_ON_IDS.format(block=BLOCK_TENSORFLOW, backbone=backbone), KERAS_BACKEND=backend
-    )
+    out = run(TRAIN_ON_IDS.format(block=BLOCK_TENSORFLOW, backbone=backbone), KERAS_BACKEND=backend)
     assert out.split("\n")[:2] == ["True (32, 2)", "False"]

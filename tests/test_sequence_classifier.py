@@ -214,7 +214,14 @@ class TestProblems:
         classifier = build(
             labels=["film", "praise", "blame"], problem_type="multi_label_classification"
         )
-        names = [["film", "praise"], ["film", "blame"], ["praise"], ["blame"], [], ["film", "blame"]]
+        names = [
+            ["film", "praise"],
+            ["film", "blame"],
+            ["praise"],
+            ["blame"],
+            [],
+            ["film", "blame"],
+        ]
         classifier.compile(optimizer=keras.optimizers.Adam(5e-3))
         classifier.fit(TEXTS * 20, names * 20, epochs=20, batch_size=8, verbose=0)
         found = [sorted(a["label"] for a in row) for row in classifier.classify(TEXTS)]
