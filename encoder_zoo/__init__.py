@@ -21,6 +21,7 @@ _MODULES = {
     "encoders.byte_bpe": ["RobertaTokenizer"],
     "tasks.sequence_classifier": ["SequenceClassifier", "SequenceClassifierPreprocessor"],
     "tasks.masked_lm": ["MaskedLM", "MaskedLMPreprocessor"],
+    "tasks.metrics": ["EntityF1"],
     "presets.registry": ["list_presets"],
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

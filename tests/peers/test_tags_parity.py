@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from encoder_zoo import EntityF1
 from encoder_zoo.tasks.tags import spans_of_tags
 
 pytestmark = pytest.mark.peers
@@ -39,3 +40,30 @@ def test_spans_equal_those_of_seqevals_strict_mode(scheme):
         expected = [(e.tag, e.start, e.end) for e in found]
         known = [f"{p}-{kind}" for p in PREFIXES[scheme] for kind in ("PER", "LOC", "X-Y")]
         assert spans_of_tags(tags, scheme, known) == expected, tags
+
+
+@pytest.mark.parametrize("average", ["micro", "macro", "weighted"])
+@pytest.mark.parametrize("scheme", PREFIXES)
+def test_entity_f1_equals_seqeval_on_sentences_of_many_lengths(scheme, average):
+    import numpy as np
+    from seqeval.metrics import f1_score, precision_score, recall_score
+
+    rng = random.Random(2)
+    kinds = ("PER", "LOC", "X-Y")
+    tags = ["O", *(f"{p}-{kind}" for p in PREFIXES[scheme] for kind in kinds)]
+    for _ in range(20):
+        lengths = [rng.randrange(1, 15) for _ in range(20)]
+        true = [random_tags(scheme, rng, n) for n in lengths]
+        guess = [[t if rng.random() < 0.7 else rng.choice(tags) for t in row] for row in true]
+        padded = [
+            [[tags.index(t) for t in r] + [-1] * (15 - len(r)) for r in x] for x in (true, guess)
+        ]
+        metric = EntityF1(tags, average)
+        metric.update_state(*np.array(padded))
+        found = {name: float(value) for name, value in metric.result().items()}
+        expected = {
+            "precision": precision_score(true, guess, average=average),
+            "recall": recall_score(true, guess, average=average),
+        }
+        expected["f1"] = f1_score(true, guess, average=average)
+        assert expected == pytest.approx(found, abs=1e-6)
