@@ -43,7 +43,7 @@ _SIZE = Rule(lambda v: type(v) is int and 0 < v < 2**40, "a positive integer")
 _SHARE = Rule(lambda v: _is_number(v) and 0 <= v < 1, "a number from 0 up to below 1")
 _EPSILON = Rule(lambda v: _is_number(v) and 0 < v < 1, "a number between 0 and 1")
 _ID = Rule(lambda v: type(v) is int and 0 <= v < 2**40, "an integer from 0")
-_ACTIVATION = Rule(lambda v: v in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}")
+_ACTIVATION = Rule(lambda v: isinstance(v, str) and v in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}")
 _ABSENT = Rule(lambda v: not v, "nothing: encoders here have no such part")
 _NAMES = Rule(
     lambda v: isinstance(v, list) and all(isinstance(n, str) for n in v), "a list of class names"
@@ -101,7 +101,8 @@ def check_config(
         ValueError: "config.json: hidden_size is '768'. Expected a positive integer."
 
     Example:
-        >>> check_config({"hidden_size": -1}, pathlib.Path("config.json"))
+        >>> sizes = {"vocab_size": 9, "num_hidden_layers": 1, "num_attention_heads": 2}
+        >>> check_config({**sizes, "hidden_size": -1}, pathlib.Path("config.json"))
         Traceback (most recent call last):
         ValueError: config.json: hidden_size is -1. Expected a positive integer.
     """

@@ -59,7 +59,7 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> tuple[Chec
     checkpoint = _open(folder, safeguards)
     path = checkpoint.config_file
     family = checkpoint.config.get("model_type")
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         raise ValueError(
             f"{path}: model_type is {family!r}. Expected one of {', '.join(FAMILIES)}."
         )
