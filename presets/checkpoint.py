@@ -6,12 +6,15 @@ import pathlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 
 from encoder_zoo.encoders.backbone import Backbone, Family
-from encoder_zoo.encoders.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizer import Tokenizer
 
 # Layer of the backbone: its name in the checkpoint
 _EMBEDDINGS = {

@@ -43,7 +43,9 @@ _SIZE = Rule(lambda v: type(v) is int and 0 < v < 2**40, "a positive integer")
 _SHARE = Rule(lambda v: _is_number(v) and 0 <= v < 1, "a number from 0 up to below 1")
 _EPSILON = Rule(lambda v: _is_number(v) and 0 < v < 1, "a number between 0 and 1")
 _ID = Rule(lambda v: type(v) is int and 0 <= v < 2**40, "an integer from 0")
-_ACTIVATION = Rule(lambda v: isinstance(v, str) and v in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}")
+_ACTIVATION = Rule(
+    lambda v: isinstance(v, str) and v in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}"
+)
 _ABSENT = Rule(lambda v: not v, "nothing: encoders here have no such part")
 _NAMES = Rule(
     lambda v: isinstance(v, list) and all(isinstance(n, str) for n in v), "a list of class names"
