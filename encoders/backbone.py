@@ -31,6 +31,7 @@ class Family:
         positions_skip_padding: whether positions count from the number after the padding id.
         pooled_classifier: whether a sequence classifier reads `pooled_output`; otherwise its
             head has a dense layer of its own.
+        masked_lm_activation: of the masked language model's head; None is the backbone's.
         checkpoint_class_prefix: of the class names in a checkpoint's `architectures`.
         head_tensors: {task: {attribute path in the task: tensor name in the checkpoint}}.
     """
@@ -42,6 +43,7 @@ class Family:
     uses_segments: bool
     positions_skip_padding: bool
     pooled_classifier: bool
+    masked_lm_activation: str | None
     checkpoint_class_prefix: str
     head_tensors: Mapping[str, Mapping[str, str]]
 

@@ -42,6 +42,7 @@ FAMILY = Family(
     uses_segments=True,
     positions_skip_padding=False,
     pooled_classifier=True,
+    masked_lm_activation=None,
     checkpoint_class_prefix="Bert",
     head_tensors={
         "sequence_classifier": {"output_dense": "classifier"},

@@ -112,6 +112,7 @@ FAMILY = Family(
     uses_segments=False,
     positions_skip_padding=True,
     pooled_classifier=False,
+    masked_lm_activation="gelu",
     checkpoint_class_prefix="Roberta",
     head_tensors={
         "sequence_classifier": {

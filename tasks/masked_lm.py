@@ -277,7 +277,7 @@ class MaskedLM(Task):
         self.head = MaskedLMHead(
             backbone.vocabulary_size,
             backbone.hidden_dim,
-            backbone.activation,
+            backbone.family.masked_lm_activation or backbone.activation,
             backbone.layer_norm_epsilon,
             name="head",
             dtype=self.dtype_policy,
