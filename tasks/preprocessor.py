@@ -61,6 +61,12 @@ class Preprocessor(Configured):
         """Texts to what `fit` takes: `x`, `(x, y)` or `(x, y, sample_weight)`."""
         return self.collate(self.encode(x, y, sample_weight))
 
+    def batched(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+        """A dataset of single raw inputs in batches; one that has batches as it is."""
+        x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
+        single = keras.tree.flatten(x)[0].shape.rank == 0
+        return dataset.batch(batch_size) if single else dataset
+
     def encode(self, x, y=None, sample_weight=None) -> dict[str, tf.Tensor | tf.RaggedTensor]:
         """Rows of token ids, not padded.
 

@@ -11,8 +11,8 @@ from keras import ops
 from encoder_zoo.encoders.backbone import Backbone, Family
 from encoder_zoo.encoders.layers import initializer
 from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.labels import LabelledTask, label_names, number_of_classes, softmax
 from encoder_zoo.tasks.preprocessor import Preprocessor
-from encoder_zoo.tasks.task import Task
 
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 
@@ -115,7 +115,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class SequenceClassifier(Task):
+class SequenceClassifier(LabelledTask):
     """Classifies texts or pairs of texts, or maps them to numbers.
 
     Args:
@@ -166,7 +166,13 @@ class SequenceClassifier(Task):
         super().__init__(backbone, preprocessor, **kwargs)
         self.problem_type = _check_problem_type(problem_type)
         self.labels = list(labels) if labels is not None else None
-        self.num_classes = _number_of_classes(num_classes, self.labels, problem_type)
+        self.num_classes = number_of_classes(num_classes, self.labels)
+        if self.num_classes is None and problem_type == "regression":
+            self.num_classes = 1
+        if self.num_classes is None:
+            raise ValueError(
+                "Pass labels=[...] or num_classes: the checkpoint does not state them."
+            )
         self.dropout = backbone.dropout if dropout is None else dropout
         if self.uses_pooler(backbone.family) and not backbone.pooler:
             raise ValueError(
@@ -210,38 +216,11 @@ class SequenceClassifier(Task):
 
     @classmethod
     def checkpoint_arguments(cls, config: dict, arguments: dict) -> dict:
-        """What config.json says of the classes, where the caller says nothing."""
         stored = {}
-        if cls.is_head_of(config):
-            names = [config["id2label"][k] for k in sorted(config["id2label"], key=int)]
-            stored["labels"] = None if _are_generic(names) else names
-            stored["num_classes"] = len(names)
-            stored["dropout"] = config.get("classifier_dropout")
-            stored["problem_type"] = config.get("problem_type") or (
-                "regression" if len(names) == 1 else "single_label_classification"
-            )
-        if {"labels", "num_classes"} & set(arguments):
-            stored.pop("labels", None)
-            stored.pop("num_classes", None)
-            stored.pop("problem_type", None)
-        return {**stored, **arguments}
-
-    @classmethod
-    def is_head_of(cls, config: dict) -> bool:
-        """Whether config.json describes a checkpoint of this task."""
-        architectures = config.get("architectures") or []
-        return "id2label" in config and (
-            not architectures or architectures[0].endswith(cls.checkpoint_class_suffix)
-        )
-
-    def head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """A head whose classes have other names, or another order, is not taken over."""
-        if not self.is_head_of(config):
-            return None
-        names = [config["id2label"][k] for k in sorted(config["id2label"], key=int)]
-        if self.labels and not _are_generic(names) and names != self.labels:
-            return f"its labels are {names}, not {self.labels}"
-        return None
+        if cls.is_head_of(config) and not {"labels", "num_classes"} & set(arguments):
+            usual = "regression" if len(label_names(config)) == 1 else PROBLEM_TYPES[0]
+            stored["problem_type"] = config.get("problem_type") or usual
+        return {**stored, **super().checkpoint_arguments(config, arguments)}
 
     def default_loss(self) -> keras.losses.Loss:
         if self.problem_type == "regression":
@@ -275,7 +254,7 @@ class SequenceClassifier(Task):
         if self.problem_type == "regression":
             return [{"score": v[0].item() if len(v) == 1 else v.tolist()} for v in values]
         several = self.problem_type == "multi_label_classification"
-        scores = _sigmoid(values) if several else _softmax(values)
+        scores = _sigmoid(values) if several else softmax(values)
         ranked = [self._ranked(row) for row in scores]
         if top_k is not None:
             return [row[:top_k] for row in ranked]
@@ -297,29 +276,6 @@ def _check_problem_type(problem_type: str) -> str:
             f"Unknown problem_type {problem_type!r}. Expected one of {', '.join(PROBLEM_TYPES)}."
         )
     return problem_type
-
-
-def _number_of_classes(num_classes: int | None, labels: list[str] | None, problem: str) -> int:
-    if num_classes is None and labels is None:
-        if problem == "regression":
-            return 1
-        raise ValueError("Pass labels=[...] or num_classes: the checkpoint does not state them.")
-    if labels is not None and len(set(labels)) != len(labels):
-        raise ValueError(f"The names in labels must differ. Received: {labels}.")
-    if None not in (num_classes, labels) and num_classes != len(labels):
-        raise ValueError(
-            f"num_classes and labels disagree. Received: num_classes={num_classes}, "
-            f"{len(labels)} labels."
-        )
-    return len(labels) if labels is not None else num_classes
-
-
-def _are_generic(names: list[str]) -> bool:
-    return names == [f"LABEL_{i}" for i in range(len(names))]
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    return np.asarray(ops.convert_to_numpy(ops.softmax(logits, axis=-1)))
 
 
 def _sigmoid(logits: np.ndarray) -> np.ndarray:

@@ -315,12 +315,10 @@ class Task(Configured, keras.Model):
 
     def _preprocessed(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
         """A dataset of raw inputs, batched and preprocessed; one of prepared inputs as it is."""
-        x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
-        if _is_prepared(x):
+        if _is_prepared(keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]):
             return dataset
         collate = self._collate()
-        if keras.tree.flatten(x)[0].shape.rank == 0:
-            dataset = dataset.batch(batch_size)
+        dataset = self.preprocessor.batched(dataset, batch_size)
 
         def prepare(data, seed):
             rows = self.preprocess(*keras.utils.unpack_x_y_sample_weight(data))
@@ -363,6 +361,10 @@ def _count(dataset: tf.data.Dataset) -> int:
 
 
 def _split(rows: dict, share: float) -> tuple[dict, dict]:
-    """The first rows and, the share from the end, the last."""
-    first = int(rows["token_ids"].shape[0] * (1 - share))
+    """The rows of the first examples and, the share from the end, those of the last."""
+    if "example" in rows:  # in order, and perhaps with several rows each
+        count = int(tf.reduce_max(rows["example"])) + 1
+        first = int(tf.searchsorted(rows["example"], [int(count * (1 - share))])[0])
+    else:
+        first = int(rows["token_ids"].shape[0] * (1 - share))
     return {k: v[:first] for k, v in rows.items()}, {k: v[first:] for k, v in rows.items()}

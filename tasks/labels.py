@@ -1,0 +1,84 @@
+"""What the tasks with classes share: their labels, given, learned, or from a checkpoint."""
+
+from __future__ import annotations
+
+import numpy as np
+from keras import ops
+
+from encoder_zoo.tasks.task import Task
+
+
+class LabelledTask(Task):
+    """Base of the tasks whose head has one output for every class.
+
+    A subclass sets `labels` (their names, or None) and `num_classes`.
+    """
+
+    labels: list[str] | None
+    num_classes: int | None
+
+    @classmethod
+    def checkpoint_arguments(cls, config: dict, arguments: dict) -> dict:
+        """What config.json says of the classes, where the caller says nothing."""
+        stored = {}
+        if cls.is_head_of(config):
+            stored["dropout"] = config.get("classifier_dropout")
+            if not {"labels", "num_classes"} & set(arguments):
+                names = label_names(config)
+                stored["labels"] = None if are_generic(names) else names
+                stored["num_classes"] = len(names)
+        return {**stored, **arguments}
+
+    @classmethod
+    def is_head_of(cls, config: dict) -> bool:
+        """Whether config.json describes a checkpoint of this task."""
+        architectures = config.get("architectures") or []
+        if not architectures:
+            return "id2label" in config
+        return architectures[0].endswith(cls.checkpoint_class_suffix)
+
+    def head_misfit(self, config: dict, arguments: dict) -> str | None:
+        """A head whose classes have other names, or another order, is not taken over."""
+        if not self.is_head_of(config):
+            return None
+        names = label_names(config)
+        if self.labels and not are_generic(names) and names != self.labels:
+            return f"its labels are {names}, not {self.labels}"
+        return None
+
+
+def label_names(config: dict) -> list[str]:
+    """The classes' names in config.json, which leaves them out where they are LABEL_0, LABEL_1.
+
+    Example:
+        >>> label_names({"id2label": {"1": "up", "0": "down"}}), label_names({})
+        (['down', 'up'], ['LABEL_0', 'LABEL_1'])
+    """
+    names = config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    return [names[key] for key in sorted(names, key=int)]
+
+
+def are_generic(names: list[str]) -> bool:
+    """Whether the names say nothing but the classes' numbers."""
+    return names == [f"LABEL_{i}" for i in range(len(names))]
+
+
+def number_of_classes(num_classes: int | None, labels: list[str] | None) -> int | None:
+    """How many classes the arguments ask for, None if they do not say.
+
+    Raises:
+        ValueError: "num_classes and labels disagree. Received: num_classes=3, 2 labels."
+    """
+    if labels is not None and len(set(labels)) != len(labels):
+        raise ValueError(f"The names in labels must differ. Received: {labels}.")
+    if None not in (num_classes, labels) and num_classes != len(labels):
+        raise ValueError(
+            f"num_classes and labels disagree. Received: num_classes={num_classes}, "
+            f"{len(labels)} labels."
+        )
+    return len(labels) if labels is not None else num_classes
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities over the last axis."""
+    return np.asarray(ops.convert_to_numpy(ops.softmax(logits, axis=-1)))
