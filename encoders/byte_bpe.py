@@ -157,7 +157,7 @@ class RobertaTokenizer(Tokenizer):
         self, ids: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, rows: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Spans without the spaces around a token, as RoBERTa's own tokenizer gives them."""
-        leading, trailing = tf.unstack(tf.gather(self._spaces, ids), axis=1)
+        leading, trailing = tf.unstack(tf.gather(self._spaces, ids), num=2, axis=1)
         if self.add_prefix_space:  # the first space of a text is taken for the one put there
             first = tf.boolean_mask(rows[:-1], rows[:-1] < rows[1:])
             ones = tf.minimum(tf.gather(leading, first), 1)

@@ -71,6 +71,23 @@ def marked(indices: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     return tf.scatter_nd(indices[:, None], tf.ones_like(indices), [size + 1])[:size] > 0
 
 
+def laid_out(starts: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Stretches (W,) laid one after the other, to work on them without what lies between.
+
+    Returns:
+        places: int32 (P,), the original place of everything in the stretches.
+        word: int32 (P,), the number of its stretch.
+        splits: int32 (W + 1,), where each stretch now starts.
+
+    Example:
+        >>> laid_out(tf.constant([1, 7]), tf.constant([3, 8]))[0].numpy().tolist()
+        [1, 2, 7]
+    """
+    splits = tf.concat([[0], tf.cumsum(ends - starts)], 0)
+    word = tf.cumsum(tf.cast(marked(splits[:-1], splits[-1]), tf.int32)) - 1
+    return tf.range(splits[-1]) + tf.gather(starts - splits[:-1], word), word, splits
+
+
 def before(values: tf.Tensor, steps: int, fill: object) -> tf.Tensor:
     """Moves values (N,) so that each place holds what stood `steps` before it."""
     filling = tf.fill([steps], tf.cast(fill, values.dtype))
@@ -91,13 +108,13 @@ def with_spaces(chars: Characters, wanted: tf.Tensor) -> Characters:
     spaces = tf.boolean_mask(places, wanted) - 1
     starts = tf.boolean_mask(chars.starts, wanted)
 
-    def laid_out(values: tf.Tensor) -> tf.Tensor:
+    def spread(values: tf.Tensor) -> tf.Tensor:
         return tf.tensor_scatter_nd_update(tf.fill([size], ord(" ")), places, values)
 
     return Characters(
-        laid_out(chars.codes),
-        tf.tensor_scatter_nd_update(laid_out(chars.starts), spaces, starts),
-        tf.tensor_scatter_nd_update(laid_out(chars.ends), spaces, starts),
+        spread(chars.codes),
+        tf.tensor_scatter_nd_update(spread(chars.starts), spaces, starts),
+        tf.tensor_scatter_nd_update(spread(chars.ends), spaces, starts),
         chars.row_splits + tf.gather(added, chars.row_splits),
         chars.original_splits,
     )
@@ -118,9 +135,10 @@ class SpecialTokenFinder(tf.Module):
         super().__init__()
         for a in tokens:
             for b in tokens:
-                if any(a[i:].startswith(b) or b.startswith(a[i:]) for i in range(1, len(a))):
+                tails = [a[i:] for i in range(1, len(a))] if a != b else []
+                if any(tail.startswith(b) or b.startswith(tail) for tail in tails):
                     raise ValueError(
-                        f"the special tokens {a!r} and {b!r} overlap, so that special_tokens_in_text "
+                        f"the special tokens {a!r} and {b!r} overlap, so that finding them in text "
                         "would be ambiguous; use special_tokens_in_text=False"
                     )
         by_length = sorted(enumerate(tokens), key=lambda item: len(item[1]))  # longest found last

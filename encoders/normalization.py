@@ -99,11 +99,15 @@ def in_canonical_order(chars: Characters) -> Characters:
     order = tf.bitwise.right_shift(chars.codes, ORDER_SHIFT)
     run = tf.cumsum(tf.cast((order == 0) | chars.row_starts(), tf.int32))
     key = tf.cast(run, tf.int64) * 64 + tf.cast(order, tf.int64)
-    return tf.cond(
-        tf.reduce_all(key[1:] >= key[:-1]),
-        lambda: chars,
-        lambda: chars._replace(codes=tf.gather(chars.codes, tf.argsort(key, stable=True))),
-    )
+
+    def sorted_marks() -> Characters:
+        marks = tf.where(order > 0)[:, 0]  # all others stay in their places
+        by_class = tf.gather(marks, tf.argsort(tf.gather(key, marks), stable=True))
+        codes = tf.gather(chars.codes, by_class)
+        codes = tf.tensor_scatter_nd_update(chars.codes, marks[:, None], codes)
+        return chars._replace(codes=codes)
+
+    return tf.cond(tf.reduce_all(key[1:] >= key[:-1]), lambda: chars, sorted_marks)
 
 
 class NormalizationTables:

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.characters import after, before, marked
-from encoder_zoo.encoders.tokenizer import note
+from encoder_zoo.encoders.characters import after, before, laid_out
+from encoder_zoo.encoders.tokenizer import collect, note
 
 NO_RANK = 2**31 - 1
 HALF_WINDOW = 128  # symbols; longer than nearly every token
 
 
 class PairMerges(tf.Module):
-    """Merges neighbouring tokens of a word, the pair learned earliest first, while any pair is left.
+    """Merges neighbouring tokens of a word, the pair learned first before all others, to the end.
 
     Args:
         symbol_ids: the token id of every symbol (byte) that a word may hold.
@@ -36,8 +36,8 @@ class PairMerges(tf.Module):
             left, _, right = merge.partition(" ")
             if left not in ids or right not in ids or left + right not in ids:
                 raise ValueError(
-                    f"merges[{i}] is {merge!r}; expected two tokens of the vocabulary, separated by "
-                    "a space, that together are a third"
+                    f"merges[{i}] is {merge!r}; expected two tokens of the vocabulary, separated "
+                    "by a space, that together are a third"
                 )
             ranks[ids[left] << 32 | ids[right]] = i
             merged.append(ids[left + right])
@@ -67,24 +67,24 @@ class PairMerges(tf.Module):
         self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, pieces: tf.Tensor
     ) -> tf.Tensor:
         """`encode` by merging whole words, in as many steps as the longest needs."""
-        lengths = ends - starts
-        splits = tf.concat([[0], tf.cumsum(lengths)], 0)
-        word = tf.cumsum(tf.cast(marked(splits[:-1], splits[-1]), tf.int32)) - 1  # (symbols,)
-        place = tf.range(splits[-1]) + tf.gather(starts - splits[:-1], word)
-        ids = tf.gather(self._symbol_ids, tf.gather(symbols, place))
-        end = tf.gather(ends, word)
-        _, pieces = tf.while_loop(
-            lambda state, pieces: tf.shape(state)[0] > 0,
+        places, word, splits = laid_out(starts, ends)  # (P,), (P,), (W + 1,)
+        ids = tf.gather(self._symbol_ids, tf.gather(symbols, places))
+        state = tf.stack([ids, word, tf.range(tf.size(ids)), tf.gather(splits[1:], word)], 1)
+        _, found = tf.while_loop(
+            lambda state, found: tf.shape(state)[0] > 0,
             self._merge_once,
-            [tf.stack([ids, word, place, end], 1), pieces],
+            [state, tf.zeros([tf.size(ids), 2], tf.int32)],
             shape_invariants=[tf.TensorShape([None, 4]), tf.TensorShape([None, 2])],
             parallel_iterations=1,
         )
-        return pieces
+        ids, starts, ends = collect(found)
+        return note(pieces, tf.gather(places, starts), ids, tf.gather(places, ends - 1) + 1)
 
     def _merge_once(self, state: tf.Tensor, pieces: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Merges the pair of lowest rank in every word; notes the words that have none left."""
-        ids, word, place, word_end = tf.unstack(state, axis=1)  # (tokens of active words,) each
+        ids, word, place, word_end = tf.unstack(
+            state, num=4, axis=1
+        )  # (tokens of active words,) each
         pairs = tf.bitwise.left_shift(tf.cast(ids, tf.int64), 32) + tf.cast(
             after(ids, 1, 0), tf.int64
         )
@@ -183,8 +183,7 @@ def join_windows(
         places (P,) of the words' symbols, their pieces (P, 2), and boolean (W,): has the word an
         overlap without a common token? Its pieces are left empty.
     """
-    places = tf.ragged.range(starts, ends)
-    word, places = places.value_rowids(), places.values  # (symbols of long words,)
+    places, word, _ = laid_out(starts, ends)  # (symbols of long words,)
     block = (places - tf.gather(starts, word)) // HALF_WINDOW
     num_blocks = (ends - starts - 1) // HALF_WINDOW + 1
     overlap = (block > 0) & (block < tf.gather(num_blocks, word) - 1)

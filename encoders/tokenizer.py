@@ -135,7 +135,7 @@ class Tokens(NamedTuple):
 
 
 def note(pieces: tf.Tensor, starts: tf.Tensor, ids: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """Enters tokens (T,) into pieces (N, 2) at their starts, as id + 1 and end; an id of -1 is none.
+    """Enters tokens (T,) into pieces (N, 2) at their starts, as id + 1 and end; but no id of -1.
 
     Example:
         >>> pieces = note(tf.zeros([3, 2], tf.int32), [1], tf.constant([7]), tf.constant([3]))
@@ -150,7 +150,7 @@ def note(pieces: tf.Tensor, starts: tf.Tensor, ids: tf.Tensor, ends: tf.Tensor) 
 def collect(pieces: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Ids, starts and ends (T,) of the tokens entered by `note`, in the order of the text."""
     starts = tf.cast(tf.where(pieces[:, 0] > 0)[:, 0], tf.int32)
-    ids, ends = tf.unstack(tf.gather(pieces, starts), axis=1)
+    ids, ends = tf.unstack(tf.gather(pieces, starts), num=2, axis=1)
     return ids - 1, starts, ends
 
 
@@ -243,8 +243,14 @@ class Tokenizer(tf.Module):
         Returns:
             ids and word numbers: RaggedTensors int32 (B, None). A word without any token, such as
             an empty one, has no place among them.
+
+        Raises:
+            ValueError: "words[0] is 'ab' (str); expected a list of words"
         """
         if not isinstance(words, tf.RaggedTensor):
+            for i, row in enumerate(words):
+                if isinstance(row, str | bytes) or np.ndim(row) == 0:
+                    raise ValueError(f"words[{i}] is {_shown(row)}; expected a list of words")
             flat = [as_text_tensor(row, f"words[{i}]") for i, row in enumerate(words)]
             lengths = [len(row) for row in words]
             values = tf.concat(flat, 0) if flat else tf.constant([], tf.string)

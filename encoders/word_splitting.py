@@ -91,15 +91,19 @@ def utf8_symbols(codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         special = codes >= SPECIALS.start
         length = 1 + sum(tf.cast(codes >= limit, tf.int32) for limit in (0x80, 0x800, 0x10000))
         length = tf.where(special, 1, length)
-        leading = tf.bitwise.right_shift(codes, 6 * (length - 1)) + tf.gather(
-            [0, 0, 0xC0, 0xE0, 0xF0], length
-        )
+        splits = tf.concat([[0], tf.cumsum(length)], 0)
+        leading = tf.bitwise.right_shift(codes, 6 * (length - 1))
+        leading += tf.gather([0, 0, 0xC0, 0xE0, 0xF0], length)
         leading = tf.where(special, codes - SPECIALS.start + 256, leading)
-        following = tf.bitwise.right_shift(codes[:, None], [12, 6, 0])  # (N, 3)
-        following = tf.bitwise.bitwise_and(following, 0x3F) + 0x80
-        symbols = tf.concat([leading[:, None], following], 1)  # (N, 4)
-        used = tf.concat([tf.ones_like(length[:, None]), length[:, None] - [3, 2, 1]], 1) > 0
-        return tf.boolean_mask(symbols, used), tf.concat([[0], tf.cumsum(length)], 0)
+        symbols = tf.scatter_nd(splits[:-1, None], leading, [splits[-1]])
+        for i in (1, 2, 3):  # the bytes that follow; most characters of most texts have none
+            longer = tf.where(length > i)[:, 0]
+            shift = 6 * (tf.gather(length, longer) - 1 - i)
+            low = tf.bitwise.right_shift(tf.gather(codes, longer), shift)
+            byte = tf.bitwise.bitwise_and(low, 0x3F) + 0x80
+            place = tf.gather(splits, longer) + i
+            symbols = tf.tensor_scatter_nd_update(symbols, place[:, None], byte)
+        return symbols, splits
 
     def ascii() -> tuple[tf.Tensor, tf.Tensor]:
         return codes, tf.range(tf.size(codes) + 1)

@@ -60,7 +60,7 @@ class WordTable(tf.Module):
         factor = tf.where(inside, factor, 0)
         prints = tf.math.segment_sum(tf.cast(symbols, tf.int64) * factor, word)[1:]
         row = self._rows.lookup(prints)
-        begin, length, found = tf.unstack(tf.gather(self._words, tf.maximum(row, 0)), axis=1)
+        begin, length, found = tf.unstack(tf.gather(self._words, tf.maximum(row, 0)), num=3, axis=1)
 
         # the words may be longer than the one found, or only share its fingerprint
         expected = tf.gather(tf.concat([[0], begin], 0), word) + place

@@ -6,7 +6,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from encoder_zoo.encoders.characters import Characters, after, before
+from encoder_zoo.encoders.characters import Characters, after, before, laid_out
 from encoder_zoo.encoders.normalization import SPACE, WORD, BertNormalizer
 from encoder_zoo.encoders.tokenizer import Tokenizer, Tokens, collect, note
 from encoder_zoo.encoders.trie import Trie
@@ -123,12 +123,10 @@ class BertTokenizer(Tokenizer):
         ids = self._words.look_up(chars.codes, starts, ends)
         pieces = note(tf.zeros([tf.size(chars.codes), 2], tf.int32), starts, ids, ends)
         missed = tf.where(ids < 0)[:, 0]
-        missed_starts, missed_ends = tf.gather(starts, missed), tf.gather(ends, missed)
-        pieces = tf.cond(
-            tf.size(missed) > 0,
-            lambda: self._longest_matches(chars.codes, missed_starts, missed_ends, pieces),
-            lambda: pieces,
+        missed = self._longest_matches(
+            chars.codes, tf.gather(starts, missed), tf.gather(ends, missed)
         )
+        pieces = note(pieces, *missed)
         ids, starts, ends = collect(pieces)
         return Tokens(
             ids,
@@ -138,31 +136,35 @@ class BertTokenizer(Tokenizer):
         )
 
     def _longest_matches(
-        self, codes: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, pieces: tf.Tensor
-    ) -> tf.Tensor:
-        """Notes the longest pieces of words (W,), from left to right, among the pieces (N, 2)."""
-        too_long = ends - starts > MAX_WORD_CHARACTERS
+        self, codes: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Starts, ids and ends of the longest pieces of words (W,), from left to right."""
+        places, _, splits = laid_out(starts, ends)  # (P,), (W + 1,)
+        word_start, word_end = splits[:-1], splits[1:]
+        too_long = word_end - word_start > MAX_WORD_CHARACTERS
         unknown = tf.where(too_long, self.unknown_token_id, -1)
-        pieces = note(pieces, starts, unknown, ends)
-        rest = tf.where(~too_long)[:, 0]
-        word_start, word_end = tf.gather(starts, rest), tf.gather(ends, rest)
+        pieces = note(tf.zeros([tf.size(places), 2], tf.int32), word_start, unknown, word_end)
         none = tf.fill(tf.shape(word_start), -1)
         # (active words, 7): word start, word end, piece start, cursor, node, match id, match end
         state = tf.stack([word_start, word_end, word_start, word_start, none + 1, none, none], 1)
+        codes = tf.gather(codes, places)
         _, pieces = tf.while_loop(
             lambda state, pieces: tf.shape(state)[0] > 0,
             lambda state, pieces: self._advance(codes, state, pieces),
-            [state, pieces],
+            [tf.boolean_mask(state, ~too_long), pieces],
             shape_invariants=[tf.TensorShape([None, 7]), tf.TensorShape([None, 2])],
             parallel_iterations=1,
         )
-        return without_failed(pieces, starts, ends)
+        ids, starts, ends = collect(without_failed(pieces, word_start))
+        return tf.gather(places, starts), ids, tf.gather(places, ends - 1) + 1
 
     def _advance(
         self, codes: tf.Tensor, state: tf.Tensor, pieces: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Moves every active word one character on, and notes the pieces that end here."""
-        word_start, word_end, start, cursor, node, match, match_end = tf.unstack(state, axis=1)
+        word_start, word_end, start, cursor, node, match, match_end = tf.unstack(
+            state, num=7, axis=1
+        )
         code = tf.gather(codes, tf.minimum(cursor, tf.size(codes) - 1))
         node = tf.where(cursor < word_end, self._trie.step(node, code), -1)
         value = self._trie.value(node)
@@ -198,17 +200,13 @@ def word_bounds(kinds: tf.Tensor, row_starts: tf.Tensor) -> tuple[tf.Tensor, tf.
     return tf.cast(starts, tf.int32), tf.cast(lasts, tf.int32) + 1
 
 
-def without_failed(pieces: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """Forgets the pieces of words (W,) that were found before the word turned out unknown."""
+def without_failed(pieces: tf.Tensor, word_starts: tf.Tensor) -> tf.Tensor:
+    """Forgets the pieces of a word that were found before it turned out to be unknown."""
     _, begins, _ = collect(pieces)
-    word = tf.searchsorted(starts, begins, side="right") - 1
-    word_start = tf.gather(starts, tf.maximum(word, 0))
-    inside = (word >= 0) & (begins > word_start) & (begins < tf.gather(ends, tf.maximum(word, 0)))
-    first_end = tf.gather(pieces[:, 1], word_start)
-    stale = tf.boolean_mask(begins, inside & (begins < first_end))
-    return tf.tensor_scatter_nd_update(
-        pieces, stale[:, None], tf.zeros([tf.size(stale), 2], tf.int32)
-    )
+    word = tf.gather(word_starts, tf.searchsorted(word_starts, begins, side="right") - 1)
+    stale = (begins > word) & (begins < tf.gather(pieces[:, 1], word))
+    stale = tf.boolean_mask(begins, stale)[:, None]
+    return tf.tensor_scatter_nd_update(pieces, stale, tf.zeros([tf.size(stale), 2], tf.int32))
 
 
 def read_vocabulary(path: str | Path) -> list[str]:

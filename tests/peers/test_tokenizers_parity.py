@@ -1,0 +1,109 @@
+"""Ids and offsets equal to transformers' fast tokenizers on whole corpora."""
+
+import gzip
+import json
+import random
+import unicodedata
+
+import pytest
+
+from encoder_zoo.encoders.byte_bpe import RobertaTokenizer
+from encoder_zoo.encoders.wordpiece import BertTokenizer
+
+pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
+transformers = pytest.importorskip("transformers")
+BATCH = 2000
+FAMILIES = ["bert uncased", "bert cased", "roberta", "roberta add_prefix_space"]
+
+
+def sst2(data):
+    lines = (data / "sst2" / "train.tsv").read_text(encoding="utf-8").split("\n")[1:]
+    return [line.split("\t")[1] for line in lines if line]
+
+
+def xquad(data):
+    texts = []
+    for path in sorted((data / "qa" / "xquad").glob("*.json")):
+        for article in json.loads(path.read_text(encoding="utf-8"))["data"]:
+            for paragraph in article["paragraphs"]:
+                texts.append(paragraph["context"])
+                texts += [question["question"] for question in paragraph["qas"]]
+    return texts
+
+
+def multilingual(data):
+    return (data / "multilingual" / "lines.txt").read_text(encoding="utf-8").split("\n")
+
+
+def wikipedia(data):
+    with gzip.open(data / "text" / "wikipedia_train.txt.gz", "rt", encoding="utf-8") as file:
+        return [line.rstrip("\n") for _, line in zip(range(5000), file, strict=False)]
+
+
+def random_unicode(_):
+    """Strings over all assigned planes; a third of the characters are marks, spaces or ASCII."""
+    draw = random.Random(0)
+    assigned = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in ("Cs", "Cn")]
+    pools = [
+        assigned,
+        assigned,
+        [c for c in assigned if ord(c) < 0x3000],
+        [c for c in assigned if unicodedata.combining(c)],
+        [chr(c) for c in range(128)],
+        list("\t\n\r \x00\x85\xa0\u200b\u2028\u3000"),
+    ]
+    return [
+        "".join(draw.choice(draw.choice(pools)) for _ in range(draw.randint(0, 25)))
+        for _ in range(100_000)
+    ]
+
+
+def every_code_point(_):
+    return [f"a{chr(c)}a" for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+
+
+CORPORA = [sst2, xquad, multilingual, wikipedia, random_unicode, every_code_point]
+
+
+def tokenizers(family, data, minilm, folder):
+    """Ours and transformers', from the same vocabulary."""
+    if family.startswith("bert"):
+        lowercase = family == "bert uncased"
+        path = minilm / "vocab.txt"
+        theirs = transformers.BertTokenizer(str(path), do_lower_case=lowercase)
+        return BertTokenizer(path, lowercase=lowercase), theirs
+    gpt2 = json.loads((data / "bpe" / "encoder.json").read_text(encoding="utf-8"))
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", *gpt2, "<mask>"]
+    vocabulary, merges = folder / "vocab.json", data / "bpe" / "vocab.bpe"
+    vocabulary.write_text(json.dumps({t: i for i, t in enumerate(tokens)}), encoding="utf-8")
+    prefix = family.endswith("prefix_space")
+    theirs = transformers.RobertaTokenizer(str(vocabulary), str(merges), add_prefix_space=prefix)
+    return RobertaTokenizer(vocabulary, merges, add_prefix_space=prefix), theirs
+
+
+@pytest.mark.parametrize("corpus", CORPORA, ids=lambda corpus: corpus.__name__)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ids_and_offsets(family, corpus, data, minilm, tmp_path):
+    ours, theirs = tokenizers(family, data, minilm, tmp_path)
+    texts = corpus(data)
+    wrong_ids, wrong_offsets = [], []
+    for i in range(0, len(texts), BATCH):
+        batch = texts[i : i + BATCH]
+        ids, starts, ends = (part.to_list() for part in ours.tokenize_with_offsets(batch))
+        expected = theirs(
+            batch,
+            add_special_tokens=False,
+            split_special_tokens=True,
+            return_offsets_mapping=True,
+        )
+        for j, text in enumerate(batch):
+            spans = list(zip(starts[j], ends[j], strict=True))
+            if ids[j] != expected["input_ids"][j]:
+                wrong_ids.append(text)
+            elif spans != [tuple(o) for o in expected["offset_mapping"][j]]:
+                wrong_offsets.append(text)
+    print(
+        f"\n{family} | {corpus.__name__} | {len(texts)} texts | {len(wrong_ids)} id mismatches | "
+        f"{len(wrong_offsets)} offset mismatches"
+    )
+    assert (wrong_ids, wrong_offsets) == ([], [])

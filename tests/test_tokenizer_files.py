@@ -1,0 +1,196 @@
+"""The tokenizer files of a Hugging Face folder, read and written."""
+
+import json
+import logging
+
+import pytest
+from tokenizers import Tokenizer
+
+from encoder_zoo.encoders.byte_bpe import RobertaTokenizer, byte_alphabet
+from encoder_zoo.encoders.wordpiece import BertTokenizer
+from encoder_zoo.presets.tokenizer_files import (
+    read_bert_tokenizer,
+    read_roberta_tokenizer,
+    write_tokenizer,
+)
+
+BERT_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "Cat", "##s", "é", "中", ","]
+ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", *byte_alphabet(), "Ġc", "Ġca", "<mask>"]
+TEXTS = ["Cats, cat CAT é É 中中", "", "a  cat\n\ncats's", " cat"]
+
+
+def bert(**options):
+    return BertTokenizer(BERT_TOKENS, **options)
+
+
+def roberta(**options):
+    vocabulary = {token: i for i, token in enumerate(ROBERTA_TOKENS)}
+    return RobertaTokenizer(vocabulary, ["Ġ c", "Ġc a"], **options)
+
+
+CASES = {
+    "uncased": (bert, {}, read_bert_tokenizer),
+    "cased": (
+        bert,
+        {"lowercase": False, "strip_accents": True, "split_chinese_characters": False},
+        read_bert_tokenizer,
+    ),
+    "roberta": (roberta, {}, read_roberta_tokenizer),
+    "roberta with a prefix space": (roberta, {"add_prefix_space": True}, read_roberta_tokenizer),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_written_files_read_back(tmp_path, name):
+    make, options, read = CASES[name]
+    tokenizer = make(**options)
+    write_tokenizer(tokenizer, tmp_path / "new")
+    assert read(tmp_path / "new").get_config() == tokenizer.get_config()
+    for path in tmp_path.glob("new/*"):
+        if path.name in ("vocab.txt", "vocab.json", "merges.txt"):
+            path.unlink()  # tokenizer.json alone will do
+    assert read(tmp_path / "new").get_config() == tokenizer.get_config()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_library_reads_the_same_ids(tmp_path, name):
+    make, options, _ = CASES[name]
+    tokenizer = make(**options)
+    write_tokenizer(tokenizer, tmp_path)
+    library = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    expected = [e.ids for e in library.encode_batch(TEXTS, add_special_tokens=False)]
+    assert tokenizer.tokenize(TEXTS).to_list() == expected
+    start, end = tokenizer.start_token_id, tokenizer.end_token_id
+    pair = library.encode("cat", "cat").ids
+    separators = [end] * tokenizer.pair_separators
+    one = tokenizer.tokenize("cat").numpy().tolist()
+    assert pair == [start, *one, *separators, *one, end]
+
+
+def test_the_library_finds_the_mask(tmp_path):
+    tokenizer = roberta(special_tokens_in_text=True)
+    write_tokenizer(tokenizer, tmp_path)
+    library = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    text = "a <mask> cat</s>"
+    assert (
+        library.encode(text, add_special_tokens=False).ids
+        == tokenizer.tokenize(text).numpy().tolist()
+    )
+
+
+def write(folder, **files):
+    """Files by their names without .json; vocab is vocab.txt's."""
+    for name, content in files.items():
+        if name == "vocab":
+            (folder / "vocab.txt").write_text("\n".join(content) + "\n", encoding="utf-8")
+        else:
+            (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("config", "tokens", "lowercase"),
+    [
+        ({"do_lower_case": False}, BERT_TOKENS[:6], False),
+        ({"do_lower_case": True}, BERT_TOKENS, True),
+        ({}, BERT_TOKENS, False),  # the vocabulary has "Cat"
+        ({}, [t for t in BERT_TOKENS if t != "Cat"], True),
+    ],
+)
+def test_lower_casing_is_read_or_seen_in_the_vocabulary(tmp_path, config, tokens, lowercase):
+    write(tmp_path, vocab=tokens, tokenizer_config=config)
+    assert read_bert_tokenizer(tmp_path).lowercase is lowercase
+
+
+def test_settings_and_names_of_special_tokens(tmp_path):
+    tokens = ["<p>", "<u>", "<c>", "<s>", "<m>", "é"]
+    config = {"strip_accents": False, "tokenize_chinese_chars": False, "do_lower_case": True}
+    names = {"cls_token": "<c>", "sep_token": {"content": "<s>"}, "pad_token": "<p>"}
+    names |= {"mask_token": "<m>", "unk_token": "<u>"}
+    write(tmp_path, vocab=tokens, tokenizer_config=config, special_tokens_map=names)
+    tokenizer = read_bert_tokenizer(tmp_path)
+    assert tokenizer.special_token_ids == (2, 3, 0, 4, 1)
+    assert tokenizer.strip_accents is False
+    assert tokenizer.split_chinese_characters is False
+    assert tokenizer.tokenize("É").numpy().tolist() == [5]
+
+
+def test_merges_written_as_strings(tmp_path):
+    write_tokenizer(roberta(), tmp_path)
+    (tmp_path / "vocab.json").unlink()
+    content = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    content["model"]["merges"] = [" ".join(pair) for pair in content["model"]["merges"]]
+    write(tmp_path, tokenizer=content)
+    assert read_roberta_tokenizer(tmp_path).merges == ["Ġ c", "Ġc a"]
+
+
+def test_added_word_is_pointed_out(tmp_path, caplog):
+    write_tokenizer(bert(), tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    content["added_tokens"].append({"id": 11, "content": "new word", "special": False})
+    write(tmp_path, tokenizer=content)
+    (tmp_path / "vocab.txt").unlink()
+    with caplog.at_level(logging.WARNING, "encoder_zoo"):
+        assert read_bert_tokenizer(tmp_path).token_to_id("new word") == 11
+    assert "['new word'] are not looked for in text" in caplog.text
+
+
+def changed(part, field, value):
+    def change(content):
+        content[part] = {**(content[part] or {}), field: value}
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("make", "read", "change", "message"),
+    [
+        (
+            bert,
+            read_bert_tokenizer,
+            changed("normalizer", "type", "NFC"),
+            "normalizer.type is 'NFC'",
+        ),
+        (
+            bert,
+            read_bert_tokenizer,
+            changed("normalizer", "clean_text", False),
+            "clean_text is False",
+        ),
+        (bert, read_bert_tokenizer, changed("model", "type", "BPE"), "model.type is 'BPE'"),
+        (roberta, read_roberta_tokenizer, changed("normalizer", "type", "NFC"), "normalizer.type"),
+        (
+            roberta,
+            read_roberta_tokenizer,
+            changed("pre_tokenizer", "type", "Split"),
+            "pre_tokenizer.type is 'Split'; this family's tokenizer has 'ByteLevel'",
+        ),
+    ],
+)
+def test_other_pipelines_are_refused(tmp_path, make, read, change, message):
+    write_tokenizer(make(), tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    change(content)
+    write(tmp_path, tokenizer=content)
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path)
+
+
+def test_missing_and_broken_files_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"has no vocab.txt and no tokenizer.json"):
+        read_bert_tokenizer(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"has no vocab.json and merges.txt and no token"):
+        read_roberta_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"tokenizer_config.json is not JSON in UTF-8"):
+        read_bert_tokenizer(tmp_path)
+    write(tmp_path, tokenizer_config={"do_lower_case": "no"}, vocab=BERT_TOKENS)
+    with pytest.raises(ValueError, match=r"tokenizer_config.json: do_lower_case is 'no'; expected"):
+        read_bert_tokenizer(tmp_path)
+    write(tmp_path, tokenizer_config=[1])
+    with pytest.raises(ValueError, match=r"tokenizer_config.json holds a list; expected an object"):
+        read_bert_tokenizer(tmp_path)
+
+
+def test_other_objects_cannot_be_written(tmp_path):
+    with pytest.raises(ValueError, match="cannot write a dict; expected a BertTokenizer or a"):
+        write_tokenizer({}, tmp_path)

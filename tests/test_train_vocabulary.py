@@ -1,0 +1,48 @@
+"""Vocabularies learned from text."""
+
+import sys
+
+import pytest
+
+from encoder_zoo.presets.train_vocabulary import train_byte_bpe, train_wordpiece
+
+TEXTS = ["The lowest of the low, lower than Élan."] * 20 + ["new newer newest"] * 10
+
+
+def test_wordpiece_vocabulary():
+    tokenizer = train_wordpiece(TEXTS, 60)
+    tokens = tokenizer.get_vocabulary()
+    assert tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert len(tokens) == len(set(tokens)) <= 60
+    assert {"low", "the", "elan"[:1]} <= set(tokens)
+    assert not any(c.isupper() for token in tokens[5:] for c in token)
+    assert 1 not in tokenizer.tokenize(TEXTS).values.numpy()
+
+
+def test_cased_wordpiece_keeps_case_and_accents():
+    tokenizer = train_wordpiece(iter(TEXTS), 60, lowercase=False)
+    assert not tokenizer.lowercase
+    assert {"T", "É"} <= set(tokenizer.get_vocabulary())
+
+
+def test_byte_bpe_vocabulary():
+    tokenizer = train_byte_bpe(iter(TEXTS), 280)
+    tokens = tokenizer.get_vocabulary()
+    assert tokens[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
+    assert tokens[-1] == "<mask>"
+    assert len(tokens) == 280
+    assert len(tokenizer.merges) == 280 - 256 - 5
+    assert tokenizer.detokenize(tokenizer.tokenize("½ 中")).numpy().decode() == "½ 中"
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="texts must be many strings, not one: 'abc'"):
+        train_wordpiece("abc", 60)
+    with pytest.raises(ValueError, match="vocabulary_size is 100; .* need at least 261"):
+        train_byte_bpe(TEXTS, 100)
+
+
+def test_missing_library_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(ImportError, match="needs the package tokenizers: pip install tokenizers"):
+        train_wordpiece(TEXTS, 60)
