@@ -6,14 +6,16 @@ import logging
 import os
 import pathlib
 import re
+import time
 
 from encoder_zoo.presets.huggingface import INDEX, WEIGHTS, no_safetensors
 from encoder_zoo.presets.manifest import checksum
 
 logger = logging.getLogger("encoder_zoo")
 
-_ADDRESS = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+_ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
+_PAUSES = (1, 4, None)  # seconds to wait before the next attempt
 _COMMON = (
     "config.json",
     "encoder_zoo.json",
@@ -42,7 +44,7 @@ def from_hugging_face(address: str, verify: bool = True, max_bytes: int = 2**63)
 
     All files are of one commit. Without a connection the copy in the cache serves, if any. What
     huggingface_hub's environment variables say holds: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`,
-    `HF_HUB_OFFLINE`. A download that broke off is taken up where it ended.
+    `HF_HUB_OFFLINE`. A download that breaks off is tried again; the client resumes it where it can.
 
     Args:
         address: `hf://organisation/name`, with `@` and a branch, tag or commit where wanted.
@@ -85,7 +87,9 @@ def _wanted_files(
     from huggingface_hub.errors import RevisionNotFoundError as NoRevision
 
     try:
-        info = HfApi().model_info(repository, revision=revision, files_metadata=True, timeout=10)
+        info = HfApi(endpoint=_endpoint()).model_info(
+            repository, revision=revision, files_metadata=True, timeout=10
+        )
     except (GatedRepoError, RepositoryNotFoundError, NoRevision) as error:
         reasons = {
             GatedRepoError: "access must be asked for on its page, and a token set in HF_TOKEN",
@@ -126,28 +130,51 @@ def select_files(address: str, names: list[str]) -> list[str]:
     raise ValueError(no_safetensors(address, names))
 
 
-def _snapshot(
-    address: str, repository: str, revision: str | None, names: list[str] | None
-) -> pathlib.Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
+def _cached(address: str, repository: str, revision: str | None) -> pathlib.Path:
+    """The repository's folder in the cache."""
+    from huggingface_hub import try_to_load_from_cache
 
-    offline = names is None
-    try:
-        folder = snapshot_download(
-            repository, revision=revision, allow_patterns=names, local_files_only=offline
-        )
-    except LocalEntryNotFoundError as error:
+    path = try_to_load_from_cache(repository, "config.json", revision=revision)
+    if not isinstance(path, str):
         raise ValueError(
             f"{address} is not in the cache and the hub cannot be reached. Check the connection "
             "and HF_ENDPOINT, and that HF_HUB_OFFLINE is not set."
-        ) from error
-    except Exception as error:
-        raise ValueError(
-            f"{address}: the download broke off: {str(error) or type(error).__name__}. "
-            "Try again: it goes on where it ended."
-        ) from error
-    return pathlib.Path(folder)
+        )
+    return pathlib.Path(path).parent
+
+
+def _snapshot(
+    address: str, repository: str, revision: str | None, names: list[str] | None
+) -> pathlib.Path:
+    """Downloads what is not in the cache yet; a server that is busy is asked again."""
+    from huggingface_hub import snapshot_download
+
+    if names is None:
+        return _cached(address, repository, revision)
+    for pause in _PAUSES:
+        try:
+            folder = snapshot_download(
+                repository,
+                revision=revision,
+                allow_patterns=names,
+                endpoint=_endpoint(),
+            )
+        except Exception as error:  # the client raises its own, the connection's and the system's
+            if pause is not None:
+                time.sleep(pause)
+                continue
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ValueError(
+                f"{address}: the download broke off: {reason}. Try again: files that came whole "
+                "are kept."
+            ) from error
+        return pathlib.Path(folder)
+    raise AssertionError("the last pause is None")
+
+
+def _endpoint() -> str | None:
+    """The hub's address where the user set one, also after the client was imported."""
+    return os.environ.get("HF_ENDPOINT")
 
 
 def _drop_wrong(folder: pathlib.Path) -> list[str]:

@@ -1,0 +1,335 @@
+"""Presets from the Hugging Face hub: the real client against a server that plays the hub."""
+
+import hashlib
+import http.server
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import encoder_zoo as ez
+from encoder_zoo.presets.hub import select_files
+
+COMMIT = "a" * 40
+
+
+class Hub:
+    """Serves one repository as the hub does, and misbehaves when told to.
+
+    Attributes:
+        log: (method, path) of every request.
+        fail: file names for which the next so many requests are answered with 503.
+        cut: file names whose next contents break off in the middle.
+        wrong: file names whose next contents are other bytes, equally many.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+        self.log: list[tuple[str, str, str | None]] = []
+        self.fail: dict[str, int] = {}
+        self.cut: dict[str, int] = {}
+        self.wrong: dict[str, int] = {}
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}"
+
+    def stop(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+    def count(self, method: str, name: str) -> int:
+        return sum(m == method and path.endswith(name) for m, path, _ in self.log)
+
+    def files(self) -> dict[str, pathlib.Path]:
+        paths = (path for path in self.folder.rglob("*") if path.is_file())
+        return {path.relative_to(self.folder).as_posix(): path for path in paths}
+
+    def listing(self) -> dict:
+        siblings = [
+            {"rfilename": name, "size": path.stat().st_size, "blobId": etag(path)}
+            for name, path in self.files().items()
+        ]
+        return {
+            "_id": "1",
+            "id": "org/model",
+            "modelId": "org/model",
+            "sha": COMMIT,
+            "private": False,
+            "tags": [],
+            "siblings": siblings,
+        }
+
+    def spend(self, budget: dict[str, int], name: str) -> bool:
+        """Whether to misbehave this time."""
+        budget[name] = budget.get(name, 0) - 1
+        return budget[name] >= 0
+
+    def _handler(hub):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *args):
+                pass
+
+            def do_HEAD(self):
+                self.answer("HEAD")
+
+            def do_GET(self):
+                self.answer("GET")
+
+            def answer(self, method: str) -> None:
+                hub.log.append((method, self.path, self.headers.get("Range")))
+                if self.path.startswith("/api/models/org/model"):
+                    if "/tree/" in self.path:
+                        return self.send_json(hub.tree())
+                    return self.send_json(hub.listing())
+                found = re.fullmatch(r"/org/model/resolve/[^/]+/(.+)", self.path)
+                if found is None or found[1] not in hub.files():
+                    code = "EntryNotFound" if found else "RepoNotFound"
+                    return self.send(404, b"{}", {"X-Error-Code": code})
+                self.send_file(method, found[1])
+
+            def send_json(self, value: object) -> None:
+                self.send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+            def send_file(self, method: str, name: str) -> None:
+                path = hub.files()[name]
+                content = path.read_bytes()
+                headers = {"ETag": f'"{etag(path)}"', "X-Repo-Commit": COMMIT}
+                headers["Accept-Ranges"] = "bytes"
+                if method == "HEAD":
+                    return self.send(200, content, headers, body=False)
+                if hub.spend(hub.fail, name):
+                    return self.send(503, b"busy", {})
+                if hub.spend(hub.wrong, name):
+                    content = content[:-1] + bytes([content[-1] ^ 1])
+                status, begin = 200, 0
+                asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
+                if asked:
+                    status, begin = 206, int(asked[1])
+                    headers["Content-Range"] = f"bytes {begin}-{len(content) - 1}/{len(content)}"
+                rest = content[begin:]
+                cut = len(rest) // 2 if hub.spend(hub.cut, name) else None
+                self.send(status, rest, headers, cut=cut)
+
+            def send(self, status, content, headers, body=True, cut=None) -> None:
+                self.send_response(status)
+                for key, value in {"Content-Length": len(content), **headers}.items():
+                    self.send_header(key, str(value))
+                self.end_headers()
+                if body:
+                    self.wfile.write(content[:cut])
+                if cut is not None:
+                    self.close_connection = True
+
+        return Handler
+
+    def tree(self) -> list[dict]:
+        return [
+            {"type": "file", "path": name, "size": path.stat().st_size, "oid": etag(path)}
+            for name, path in self.files().items()
+        ]
+
+
+def etag(path: pathlib.Path) -> str:
+    """What the hub calls a file's contents: SHA-256 for large files, else git's SHA-1."""
+    content = path.read_bytes()
+    if path.suffix in (".safetensors", ".h5", ".bin"):
+        return hashlib.sha256(content).hexdigest()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+@pytest.fixture
+def repository(golden, tmp_path):
+    """What lies in the repository: a preset of ours, with files that no preset needs."""
+    folder = tmp_path / "repository"
+    classifier = ez.SequenceClassifier.from_preset(golden("Bert_ForSequenceClassification").folder)
+    classifier.save_to_preset(folder)
+    (folder / "pytorch_model.bin").write_bytes(b"pickle")
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "model.safetensors").write_bytes(b"another")
+    return folder
+
+
+@pytest.fixture
+def hub(repository, tmp_path, monkeypatch):
+    """The server, and a client that is told to use it and a cache of its own."""
+    hub = Hub(repository)
+    for name, value in environment(hub, tmp_path).items():
+        monkeypatch.setenv(name, value)
+    import huggingface_hub.constants as constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache" / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    yield hub
+    hub.stop()
+
+
+def environment(hub: Hub, tmp_path: pathlib.Path) -> dict[str, str]:
+    return {
+        "HF_ENDPOINT": hub.address,
+        "HF_HOME": str(tmp_path / "cache"),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "NO_PROXY": "127.0.0.1",
+    }
+
+
+def load() -> ez.SequenceClassifier:
+    return ez.SequenceClassifier.from_preset("hf://org/model")
+
+
+def assert_equal_weights(a, b) -> None:
+    for x, y in zip(a.get_weights(), b.get_weights(), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_the_first_download_takes_what_the_preset_needs_and_nothing_else(hub, repository):
+    loaded = load()
+    assert_equal_weights(loaded, ez.SequenceClassifier.from_preset(repository))
+    assert loaded.labels == ["O", "B-PER", "I-PER"]
+    assert hub.count("GET", "/model.safetensors") == 1
+    assert (
+        hub.count("GET", "pytorch_model.bin") == 0
+        and hub.count("GET", "onnx/model.safetensors") == 0
+    )
+
+
+def test_the_second_time_no_file_is_downloaded(hub):
+    load()
+    hub.log.clear()
+    load()
+    assert not [path for method, path, _ in hub.log if method == "GET" and "/resolve/" in path]
+
+
+def test_offline_the_cache_serves(hub, tmp_path):
+    """In a process of its own: the client reads HF_HUB_OFFLINE once, when it is imported."""
+    load()
+    hub.log.clear()
+    program = """
+import encoder_zoo as ez
+print(ez.Backbone.from_preset("hf://org/model").num_layers)
+try:
+    ez.Backbone.from_preset("hf://org/other")
+except ValueError as error:
+    print(error)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **environment(hub, tmp_path), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert hub.log == []
+    layers, error = result.stdout.splitlines()
+    assert layers == "2"
+    assert error.startswith("hf://org/other is not in the cache and the hub cannot be reached.")
+
+
+def test_without_a_server_the_cache_serves(hub):
+    first = load()
+    hub.stop()
+    assert_equal_weights(first, load())
+
+
+def test_case_19_an_interrupted_download_is_tried_again_and_is_complete(hub, repository):
+    hub.cut["model.safetensors"] = 1
+    assert_equal_weights(load(), ez.SequenceClassifier.from_preset(repository))
+    assert hub.count("GET", "/model.safetensors") == 2
+    assert hub.count("GET", "/vocab.txt") == 1  # what came whole is kept
+
+
+def test_case_19_a_download_that_keeps_breaking_off_can_be_tried_again(hub, repository):
+    hub.cut["model.safetensors"] = 100
+    with pytest.raises(ValueError, match="the download broke off.*Try again"):
+        load()
+    hub.cut.clear()
+    assert_equal_weights(load(), ez.SequenceClassifier.from_preset(repository))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "vocab.txt"])
+def test_case_19_wrong_bytes_of_the_right_size_are_dropped(hub, repository, name):
+    hub.wrong[name] = 1
+    assert_equal_weights(load(), ez.SequenceClassifier.from_preset(repository))
+    assert hub.count("GET", f"/{name}") == 2
+
+
+def test_case_19_a_file_that_stays_wrong_is_named_and_not_kept(hub, tmp_path):
+    hub.wrong["vocab.txt"] = 100
+    with pytest.raises(ValueError, match=r"vocab\.txt came with other bytes.*twice"):
+        load()
+    assert not list((tmp_path / "cache").rglob("snapshots/*/vocab.txt"))
+    hub.wrong.clear()
+    load()
+
+
+def test_a_busy_server_is_asked_again(hub, repository):
+    hub.fail["config.json"] = 2
+    assert_equal_weights(load(), ez.SequenceClassifier.from_preset(repository))
+    assert hub.count("GET", "/config.json") == 3
+
+
+def test_a_pickle_only_repository_is_refused_without_a_download(hub, repository):
+    (repository / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"only pytorch_model.bin\. safetensors is required"):
+        load()
+    assert not [path for _, path, _ in hub.log if "/resolve/" in path]
+
+
+def test_a_repository_beyond_the_budget_is_refused_without_a_download(hub):
+    with pytest.raises(ValueError, match=r"the limit is .* GB.*pass max_bytes="):
+        ez.Backbone.from_preset("hf://org/model", max_bytes=100)
+    assert not [path for _, path, _ in hub.log if "/resolve/" in path]
+
+
+def test_a_repository_that_does_not_exist_is_named(hub):
+    with pytest.raises(ValueError, match="hf://org/other: no such repository, or a private one"):
+        ez.Backbone.from_preset("hf://org/other")
+
+
+@pytest.mark.parametrize(
+    "address", ["hf://model", "hf://a/b/c", "hf://../..", "hf://a/b@", "hf://"]
+)
+def test_addresses_that_are_none_are_refused(address):
+    with pytest.raises(ValueError, match="is not an address such as hf://organisation/name"):
+        ez.Backbone.from_preset(address)
+
+
+def test_a_revision_is_asked_for(hub):
+    ez.Backbone.from_preset("hf://org/model@refs/pr/3")
+    assert any("refs%2Fpr%2F3" in path for _, path, _ in hub.log)
+
+
+def test_sharded_and_kerashub_repositories_are_taken_whole():
+    shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    names = ["config.json", "model.safetensors.index.json", *shards, "a.bin", "x/config.json"]
+    assert select_files("", names) == names[:4]
+    kerashub = ["config.json", "model.weights.h5", "assets/tokenizer/vocabulary.txt"]
+    assert select_files("", [*kerashub, "train.py"]) == kerashub
+
+
+def test_a_kaggle_preset_in_the_cache_is_found_and_a_bad_address_refused(
+    golden, tmp_path, monkeypatch
+):
+    handle = "keras/bert/keras/tiny/3"
+    cached = tmp_path / "models" / handle
+    shutil.copytree(golden("Bert_Model").folder, cached)
+    marker = tmp_path / "models" / "keras/bert/keras/tiny/3.complete"
+    marker.touch()
+    monkeypatch.setenv("KAGGLEHUB_CACHE", str(tmp_path))
+    assert ez.Backbone.from_preset(f"kaggle://{handle}").num_layers == 2
+    with pytest.raises(ValueError, match="is not an address such as kaggle://"):
+        ez.Backbone.from_preset("kaggle://keras/bert")
