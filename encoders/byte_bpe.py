@@ -121,7 +121,9 @@ class RobertaTokenizer(Tokenizer):
         ends = np.cumsum([len(word) for word, _ in spelled]).astype("int32")
         starts = np.array([0, *ends[:-1]], "int32")
         nothing = tf.zeros([len(symbols), 2], tf.int32)
-        pieces = tf.function(self._merges.encode)(symbols, starts, ends, nothing).numpy()
+        pieces = tf.function(self._merges.encode, autograph=False)(
+            symbols, starts, ends, nothing
+        ).numpy()
         made = pieces[starts] == np.stack([[i + 1 for _, i in spelled], ends], 1)
         reachable = [word for word, is_made in zip(spelled, made.all(1), strict=True) if is_made]
         special = zip(range(256, 512), self.special_token_ids, strict=False)

@@ -212,7 +212,7 @@ class Tokenizer(tf.Module):
         parts = self._ragged(tf.reshape(texts, [-1]))
         return tuple(part[0] for part in parts) if texts.shape.rank == 0 else parts
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
     def _ragged(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
         return self._encode(texts, as_words=False)
 
@@ -257,7 +257,7 @@ class Tokenizer(tf.Module):
             words = tf.RaggedTensor.from_row_lengths(values, tf.constant(lengths, tf.int64))
         return self._ragged_words(words)
 
-    @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.string)])
+    @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.string)], autograph=False)
     def _ragged_words(self, words: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         with tf.device("CPU"):
             ids, _, _ = self._encode(words.values, as_words=True)  # (words, None)
@@ -278,11 +278,17 @@ class Tokenizer(tf.Module):
         rows = tf.cast(tf.RaggedTensor.from_tensor(rows[None]) if single else rows, tf.int32)
         if not isinstance(rows, tf.RaggedTensor):
             rows = tf.RaggedTensor.from_tensor(rows)
+        texts = self._spelled(rows, spelling, skip_special_tokens)
+        return texts[0] if single else texts
+
+    @tf.function(reduce_retracing=True, autograph=False)
+    def _spelled(
+        self, rows: tf.RaggedTensor, spelling: tf.Tensor, skip_special_tokens: bool
+    ) -> tf.Tensor:
         if skip_special_tokens:
             special = tf.reduce_any(rows.values[:, None] == self.special_token_ids, 1)
             rows = tf.ragged.boolean_mask(rows, rows.with_values(~special))
-        texts = tf.strings.reduce_join(rows.with_values(tf.gather(spelling, rows.values)), axis=1)
-        return texts[0] if single else texts
+        return tf.strings.reduce_join(rows.with_values(tf.gather(spelling, rows.values)), axis=1)
 
     def get_config(self) -> dict:
         """The arguments that build this tokenizer again; they can be written as JSON."""

@@ -20,7 +20,7 @@ SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 LETTERS = "aab  '''stmdrevl1½²!. \t\n\r\x00\x85\xa0\u2028\u3000é中각😀x\u0301"
 TEXT = st.text(st.one_of(st.sampled_from(LETTERS), st.characters(exclude_categories=["Cs"])))
 QUICK = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

