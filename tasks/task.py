@@ -127,8 +127,9 @@ class Task(Configured, keras.Model):
                 of steps it will run. Any Keras optimizer takes its place.
             loss: "auto" is the task's loss.
             weighted_metrics: "auto" are the task's metrics.
-            jit_compile: "auto" compiles with XLA unless TensorFlow runs batches of varying
-                length, where a program for every length costs more than it saves.
+            jit_compile: "auto" has TensorFlow compile with XLA on a GPU or TPU where a
+                `sequence_length` is set: programs for CPUs, or for every length, cost more than
+                they save. Other backends decide as they do in Keras.
             learning_rate: peak of the "auto" optimizer's learning rate; None is the preset's
                 recommendation, else 5e-5.
             **kwargs: the other arguments of `keras.Model.compile`.
@@ -137,8 +138,8 @@ class Task(Configured, keras.Model):
         if learning_rate is not None and not self._optimizer_is_ours:
             raise ValueError("learning_rate belongs to optimizer='auto'. Set it in the optimizer.")
         self.learning_rate = learning_rate or self.learning_rate
-        if _is_auto(jit_compile) and self._lengths_vary():
-            jit_compile = False if keras.config.backend() == "tensorflow" else "auto"
+        if _is_auto(jit_compile) and keras.config.backend() == "tensorflow":
+            jit_compile = _has_accelerator() and not self._lengths_vary()
         # In a partial, where Keras does not look for metrics to track.
         self._compile = functools.partial(
             super().compile,
@@ -332,6 +333,10 @@ class Task(Configured, keras.Model):
 def random_seed() -> int:
     """A seed that `keras.utils.set_random_seed` makes repeatable."""
     return int(np.random.randint(2**31))
+
+
+def _has_accelerator() -> bool:
+    return bool(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"))
 
 
 def _is_auto(argument) -> bool:
