@@ -20,6 +20,8 @@ _MODULES = {
     "encoders.wordpiece": ["BertTokenizer"],
     "encoders.byte_bpe": ["RobertaTokenizer"],
     "tasks.sequence_classifier": ["SequenceClassifier", "SequenceClassifierPreprocessor"],
+    "tasks.token_classifier": ["TokenClassifier"],
+    "tasks.token_preprocessor": ["TokenClassifierPreprocessor"],
     "tasks.masked_lm": ["MaskedLM", "MaskedLMPreprocessor"],
     "tasks.metrics": ["EntityF1"],
     "presets.registry": ["list_presets"],

@@ -138,7 +138,7 @@ class EntityF1(Configured, keras.metrics.Metric):
         }
 
 
-def entity_scores(
+def score_tags(
     true: Sequence[Sequence[str]],
     predicted: Sequence[Sequence[str]],
     scheme: str | None = None,
@@ -154,31 +154,55 @@ def entity_scores(
         average: see `EntityF1`.
 
     Returns:
-        `{"precision", "recall", "f1", "per_type": {type: {"precision", ..., "support"}}}`.
+        See `score_entities`.
 
     Raises:
         ValueError: "Sentence 3 has 5 true and 4 predicted tags."
 
     Example:
-        >>> scores = entity_scores([["B-PER", "O"]], [["B-PER", "B-PER"]])
+        >>> scores = score_tags([["B-PER", "O"]], [["B-PER", "B-PER"]])
         >>> scores["precision"], scores["recall"]
         (0.5, 1.0)
     """
     if len(true) != len(predicted):
         raise ValueError(f"Received {len(true)} true and {len(predicted)} predicted sentences.")
-    vocabulary = sorted({tag for rows in (true, predicted) for tags in rows for tag in tags})
-    metric = EntityF1([*vocabulary, "O"], average)
-    places = {kind: i for i, kind in enumerate(metric.type_names)}
-    counts = np.zeros((3, len(places)), "float32")
     for row, (right, guess) in enumerate(zip(true, predicted, strict=True)):
         if len(right) != len(guess):
             raise ValueError(
                 f"Sentence {row} has {len(right)} true and {len(guess)} predicted tags."
             )
-        spans = [set(spans_of_tags(tags, scheme, vocabulary)) for tags in (right, guess)]
-        for i, found in enumerate((spans[0] & spans[1], spans[1], spans[0])):
-            for kind, _, _ in found:
-                counts[i, places[kind]] += 1
+    vocabulary = sorted({tag for rows in (true, predicted) for tags in rows for tag in tags})
+    spans = [
+        [set(spans_of_tags(tags, scheme, vocabulary)) for tags in rows]
+        for rows in (true, predicted)
+    ]
+    return score_entities(*spans, average=average)
+
+
+def score_entities(
+    true: Sequence[set[tuple]], predicted: Sequence[set[tuple]], average: str = "micro"
+) -> dict:
+    """Entity F1 of sets of entities.
+
+    Args:
+        true: the right entities of every text, tuples whose first item is the type.
+        predicted: the entities to be judged, as many sets.
+        average: see `EntityF1`.
+
+    Returns:
+        `{"precision", "recall", "f1", "per_type": {type: {"precision", ..., "support"}}}`.
+
+    Example:
+        >>> score_entities([{("PER", 0, 4)}], [{("PER", 0, 4), ("LOC", 5, 9)}])["precision"]
+        0.5
+    """
+    kinds = sorted({entity[0] for rows in (true, predicted) for found in rows for entity in found})
+    metric = EntityF1(["O", *kinds], average)
+    counts = np.zeros((3, len(kinds)), "float32")
+    for right, guess in zip(true, predicted, strict=True):
+        for i, found in enumerate((right & guess, guess, right)):
+            for entity in found:
+                counts[i, kinds.index(entity[0])] += 1
     metric.counts.assign(counts)
     scores = {name: float(value) for name, value in metric.result().items()}
     return {**scores, "per_type": metric.report()}

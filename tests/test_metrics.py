@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.metrics import entity_scores
+from encoder_zoo.tasks.metrics import score_tags
 
 TAGS = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
 
@@ -97,14 +97,14 @@ def test_tensors_and_names_give_the_same_on_random_tags():
     true, predicted = rng.integers(0, len(tags), (2, 200, 9))
     metric = ez.EntityF1(tags)
     metric.update_state(true, predicted)
-    named = entity_scores(*([[tags[i] for i in row] for row in rows] for rows in (true, predicted)))
+    named = score_tags(*([[tags[i] for i in row] for row in rows] for rows in (true, predicted)))
     assert {**scores(metric), "per_type": metric.report()} == named
     assert 0 < named["f1"] < 1
 
 
 def test_sentences_of_different_length_are_refused():
     with pytest.raises(ValueError, match="Sentence 1 has 2 true and 1 predicted tags"):
-        entity_scores([["O"], ["O", "O"]], [["O"], ["O"]])
+        score_tags([["O"], ["O", "O"]], [["O"], ["O"]])
 
 
 def test_it_comes_back_from_its_configuration():

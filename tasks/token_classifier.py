@@ -1,0 +1,280 @@
+"""Words, or characters of texts, to tags: named entities, parts of speech.
+
+Comment letters: B batch, L sequence, D hidden, C tags, P pieces of all texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.layers import initializer
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks import token_labels
+from encoder_zoo.tasks.entity_aggregation import STRATEGIES, find_entities
+from encoder_zoo.tasks.labels import LabelledTask, number_of_classes, softmax
+from encoder_zoo.tasks.metrics import EntityF1, score_entities, score_tags
+from encoder_zoo.tasks.pieces import Pieces, is_words, word_begins
+from encoder_zoo.tasks.tags import parse_tags
+from encoder_zoo.tasks.token_preprocessor import TokenClassifierPreprocessor
+from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
+from encoder_zoo.tasks.windows import merge
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class TokenClassifier(WindowedTask, LabelledTask):
+    """Tags words: names of persons and places, parts of speech.
+
+    Args:
+        backbone: any `Backbone`; no pooler is needed.
+        preprocessor: a `TokenClassifierPreprocessor`, for raw text.
+        num_classes: C; with `labels` their number.
+        labels: names of the tags, saved with the preset. Without `labels` and `num_classes`, the
+            first `fit` learns them from its data.
+        dropout: before the output layer, in training; None is the backbone's.
+
+    Call arguments:
+        inputs: what the preprocessor makes.
+
+    Returns:
+        (B, L, C) float32 logits.
+
+    Raises:
+        ValueError: if `labels` and `num_classes` disagree.
+
+    Source: Devlin et al. 2019, section 5.3.
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                         intermediate_dim=16, pooler=False)
+        >>> classifier = TokenClassifier(backbone, labels=["O", "B-PER", "I-PER"])
+        >>> np.shape(classifier({"token_ids": np.array([[2, 7, 3]])}))
+        (1, 3, 3)
+    """
+
+    task_name = "token_classifier"
+    checkpoint_class_suffix = "ForTokenClassification"
+    preprocessor_class = TokenClassifierPreprocessor
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocessor: TokenClassifierPreprocessor | None = None,
+        num_classes: int | None = None,
+        labels: Sequence[str] | None = None,
+        dropout: float | None = None,
+        **kwargs,
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        self.dropout = backbone.dropout if dropout is None else dropout
+        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
+        self.labels = self.num_classes = self.output_dense = None
+        self._set_classes(num_classes, labels)
+        if preprocessor is not None:
+            preprocessor.attach(self)
+
+    def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
+        """Builds the head, if it is known by now how many outputs it has."""
+        self.labels = list(labels) if labels is not None else None
+        self.num_classes = number_of_classes(num_classes, self.labels)
+        if self.num_classes is None:
+            return
+        # The loss is taken in float32 also under mixed precision.
+        self.output_dense = keras.layers.Dense(
+            self.num_classes, kernel_initializer=initializer(), name="logits", dtype="float32"
+        )
+        self.output_dense.build((None, None, self.backbone.hidden_dim))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        if self.output_dense is None:
+            raise ValueError(
+                "This TokenClassifier does not know its labels yet. Pass labels=[...] or "
+                "num_classes, or call fit, which learns them from its data."
+            )
+        x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
+        return self.output_dense(self.dropout_layer(x, training=training))  # (B, L, C)
+
+    def head_layers(self) -> list[keras.layers.Layer]:
+        return [self.output_dense] if self.output_dense is not None else []
+
+    def default_loss(self) -> keras.losses.Loss:
+        # Over labelled pieces: rows have different numbers of them.
+        return keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="mean_with_sample_weight"
+        )
+
+    def default_metrics(self) -> list:
+        accuracy = keras.metrics.SparseCategoricalAccuracy(name="accuracy")
+        return [accuracy, *([EntityF1(self.labels)] if "O" in (self.labels or []) else [])]
+
+    def fit(self, x=None, y=None, *args, **kwargs):
+        """As `Task.fit`: on texts with spans of characters, or sentences in words with tags.
+
+        Where the classifier has no labels yet, they are learned from these.
+
+        Args:
+            x: texts, or lists of words; or a `tf.data.Dataset`, see `Task.fit`, whose elements
+                may hold words and tags as vectors or ragged batches.
+            y: for every text a list of `{"start", "end", "label"}` in characters, not overlapping;
+                for every list of words a list of as many tags, names or numbers.
+            *args: as for `Task.fit`.
+            **kwargs: as for `Task.fit`.
+
+        Returns:
+            Keras's history.
+
+        Raises:
+            ValueError: "Example 3 has 7 words but 6 tags." and others that name the example.
+        """
+        if self.num_classes is None:
+            learned = token_labels.learn_labels(y if y is not None else _labels_of(x))
+            many = isinstance(learned, int)
+            self._set_classes(learned if many else None, None if many else learned)
+            if self.preprocessor is not None:
+                self.preprocessor.attach(self)
+        return super().fit(x, y, *args, **kwargs)
+
+    def predict(self, x, batch_size: int | None = None, **kwargs):
+        """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
+
+        Args:
+            x: as for `fit`, or prepared inputs.
+            batch_size: default 32.
+            **kwargs: for prepared inputs those of `keras.Model.predict`.
+
+        Returns:
+            For each text an array (pieces, C) of logits, without special tokens; long texts are
+            put together from their windows. For prepared inputs an array (B, L, C).
+        """
+        if isinstance(x, dict):
+            return super().predict(x, batch_size, **kwargs)
+        if hasattr(x, "element_spec"):
+            batches = read_batches(self.preprocessor.batched(x, batch_size or 32))
+            return [row for batch in batches for row in self.predict(batch, batch_size)]
+        pieces, logits = self._piece_logits(x, batch_size)
+        return np.split(logits, pieces.ids.row_splits.numpy()[1:-1]) if len(x) else []
+
+    def _piece_logits(self, x, batch_size: int | None) -> tuple[Pieces, np.ndarray]:
+        """The texts' pieces, and their logits (P, C)."""
+        if self.preprocessor is None:
+            self.preprocess(x)  # raises
+        pieces = self.preprocessor.pieces(x)
+        if not int(pieces.ids.nrows()):
+            return pieces, np.zeros((0, self.num_classes), "float32")
+        windows = self.preprocessor.windows(pieces)
+        rows = self.preprocessor.rows(pieces, windows)
+        outputs = self.token_outputs(rows, batch_size)[:, 1:-1]
+        return pieces, merge(outputs, windows).numpy()
+
+    def extract_entities(
+        self, texts, strategy: str = "simple", batch_size: int | None = None
+    ) -> list:
+        """The entities in texts.
+
+        Args:
+            texts: a text or a list of texts; or lists of words.
+            strategy: how pieces become entities. "simple": each piece has its tag, and neighbours
+                of one entity are joined. "first", "average", "max": a word has the tag of its
+                first piece, of its pieces' mean, or of its surest piece. "none": every tagged
+                piece by itself. RoBERTa knows of words only where spaces are: there "London." is
+                one word, unless words are given.
+            batch_size: default 32.
+
+        Returns:
+            For every text a list of `{"label", "text", "start", "end", "score"}`; start and end
+            count the characters of the caller's string, or of the words with one space between
+            them. For a single text its list alone.
+
+        Raises:
+            ValueError: "Unknown strategy 'last'. Expected one of simple, first, ..."
+
+        Source: the strategies are those of transformers' `TokenClassificationPipeline`.
+        """
+        if strategy not in STRATEGIES:
+            raise ValueError(
+                f"Unknown strategy {strategy!r}. Expected one of {', '.join(STRATEGIES)}."
+            )
+        if isinstance(texts, str):
+            return self.extract_entities([texts], strategy, batch_size)[0]
+        pieces, logits = self._piece_logits(texts, batch_size)
+        tags = parse_tags(self.tag_names)
+        names = self.tag_names if strategy == "none" else tags.type_names
+        found = find_entities(tf.constant(softmax(logits)), pieces, tags, strategy)
+        strings = [text.decode() for text in pieces.texts.numpy()]
+        entities = [[] for _ in strings]
+        for row, label, start, end, score in zip(*(f.numpy().tolist() for f in found), strict=True):
+            text = strings[row][start:end]
+            entity = {"label": names[label], "text": text, "start": start, "end": end}
+            entities[row].append(entity | {"score": score})
+        return entities
+
+    def tag_words(self, words, batch_size: int | None = None) -> list[list[str]]:
+        """The tag of every word, by its first piece.
+
+        Args:
+            words: lists of words.
+            batch_size: default 32.
+
+        Returns:
+            For every list of words as many tags; a word without a piece has the tag O.
+        """
+        pieces, logits = self._piece_logits(words, batch_size)
+        names = self.tag_names
+        outside = "O" if "O" in names else names[0]
+        tags = [[outside] * len(row) for row in words]
+        begins = word_begins(pieces).numpy()
+        best = logits.argmax(axis=-1)[begins]
+        rows, numbers = pieces.words.value_rowids().numpy(), pieces.words.flat_values.numpy()
+        for row, word, tag in zip(rows[begins], numbers[begins], best, strict=True):
+            tags[row][word] = names[tag]
+        return tags
+
+    def evaluate_entities(self, x, y, scheme: str | None = None, batch_size: int | None = None):
+        """Entity precision, recall and F1 over whole texts, however long, and of every type.
+
+        The metric of `evaluate` sees one window at a time; this puts the windows together first.
+
+        Args:
+            x: lists of words, or texts.
+            y: tags of the words, or spans of the texts, as for `fit`.
+            scheme: for tags: None, or "IOB1", "IOB2", "IOBES" to count well-formed entities only.
+            batch_size: default 32.
+
+        Returns:
+            `{"precision", "recall", "f1", "per_type": {type: {..., "support"}}}`.
+        """
+        self.preprocessor.encode(x, y)  # complains of what does not fit together
+        if is_words(x):
+            names = self.tag_names
+            true = [[t if isinstance(t, str) else names[t] for t in tags] for tags in y]
+            return score_tags(true, self.tag_words(x, batch_size), scheme)
+        found = self.extract_entities(list(x), batch_size=batch_size)
+        spans = [
+            [{(e["label"], e["start"], e["end"]) for e in row} for row in rows]
+            for rows in (y, found)
+        ]
+        return score_entities(*spans)
+
+    @property
+    def tag_names(self) -> list[str]:
+        """The labels; LABEL_0, LABEL_1 and so on where they have no names."""
+        return self.labels or [f"LABEL_{i}" for i in range(self.num_classes)]
+
+
+def _labels_of(dataset: tf.data.Dataset) -> list:
+    """The labels y of a dataset, example by example."""
+    labels = []
+    for element in dataset:
+        y = keras.utils.unpack_x_y_sample_weight(element)[1]
+        if isinstance(y, dict):
+            names = tf.reshape(getattr(y["label"], "flat_values", y["label"]), [-1]).numpy()
+            labels.append([{"label": name.decode()} for name in names])
+        else:
+            labels.append(tf.reshape(getattr(y, "flat_values", y), [-1]).numpy().tolist())
+    return labels

@@ -1,0 +1,55 @@
+"""Tasks with an output for every token, whose long inputs become several rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.task import Task
+
+
+class WindowedTask(Task):
+    """Base of the tasks that look at long texts through overlapping windows.
+
+    Their preprocessors make one row for each window, with its text's number as "example".
+    """
+
+    def row_outputs(
+        self, rows: dict, batch_size: int | None = None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The model's outputs, batch by batch, the longest rows first.
+
+        Args:
+            rows: encoded, without labels.
+            batch_size: default 32.
+
+        Yields:
+            Numbers of the batch's rows (B,), and their outputs.
+        """
+        if not self.compiled:
+            self.compile()
+        if not int(rows["token_ids"].nrows()):
+            return
+        size = batch_size or 32
+        batches = self._ordered(rows, size)
+        for i, batch in enumerate(batches.dataset):
+            inputs = {name: values.numpy() for name, values in batch.items()}
+            yield batches.order[i * size : (i + 1) * size], self.predict_on_batch(inputs)
+
+    def token_outputs(self, rows: dict, batch_size: int | None = None) -> tf.RaggedTensor:
+        """Ragged (rows, None, ...): the outputs (B, L, ...) of every row, without padding."""
+        lengths = rows["token_ids"].row_lengths().numpy()
+        outputs = [None] * len(lengths)
+        for numbers, values in self.row_outputs(rows, batch_size):
+            for number, row in zip(numbers, values, strict=True):
+                outputs[number] = row[: lengths[number]]
+        return tf.RaggedTensor.from_row_lengths(np.concatenate(outputs), lengths)
+
+
+def read_batches(dataset: tf.data.Dataset) -> Iterator:
+    """The inputs x of a dataset's batches, labels or weights left out."""
+    for element in dataset:
+        yield keras.utils.unpack_x_y_sample_weight(element)[0]

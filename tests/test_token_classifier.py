@@ -1,0 +1,375 @@
+"""TokenClassifier: transformers' numbers, alignment by hand, windows, entities, learning."""
+
+import logging
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+import encoder_zoo as ez
+from encoder_zoo.tasks.entity_aggregation import find_entities
+from encoder_zoo.tasks.tags import parse_tags
+
+LABELS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+WORDS = ["anna", "jo", "##sé", "de", "la", "rome", "new", "york", "in", "sees", "and", ".", "-"]
+SENTENCES = [
+    ["Anna", "sees", "José", "de", "la", "José"],
+    ["Anna", "in", "New", "York", "."],
+    ["Rome", "and", "New", "York"],
+    ["José", "sees", "Rome"],
+]
+TAGS = [
+    ["B-PER", "O", "B-PER", "I-PER", "I-PER", "I-PER"],
+    ["B-PER", "O", "B-LOC", "I-LOC", "O"],
+    ["B-LOC", "O", "B-LOC", "I-LOC"],
+    ["B-PER", "O", "B-LOC"],
+]
+TEXT = "José in New York."
+SPANS = [{"start": 0, "end": 4, "label": "PER"}, {"start": 8, "end": 16, "label": "LOC"}]
+
+
+@pytest.fixture
+def tokenizer():
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    return ez.BertTokenizer([*special, *WORDS], strip_accents=False)
+
+
+@pytest.fixture
+def build(tokenizer):
+    def build(labels=LABELS, num_classes=None, max_sequence_length=32, **settings):
+        backbone = ez.BertBackbone(
+            tokenizer.vocabulary_size,
+            num_layers=1,
+            num_heads=2,
+            hidden_dim=16,
+            intermediate_dim=32,
+            dropout=0.0,
+            attention_dropout=0.0,
+            max_sequence_length=max_sequence_length,
+            pooler=False,
+        )
+        preprocessor = ez.TokenClassifierPreprocessor(tokenizer, **settings)
+        return ez.TokenClassifier(backbone, preprocessor, num_classes, labels)
+
+    return build
+
+
+@pytest.fixture
+def classifier(build):
+    return build()
+
+
+def aligned(classifier, x, y) -> list[list[tuple[str, str]]]:
+    """For every row its labelled pieces, as (piece, tag)."""
+    inputs, labels, weights = tf.nest.map_structure(np.array, classifier.preprocessor(x, y))
+    name = classifier.preprocessor.tokenizer.id_to_token
+    return [
+        [(name(i), LABELS[t]) for i, t, w in zip(ids, tags, row, strict=True) if w]
+        for ids, tags, row in zip(inputs["token_ids"], labels, weights, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+def test_logits_equal_those_of_transformers(golden, family, caplog):
+    checkpoint = golden(f"{family}_ForTokenClassification")
+    classifier = ez.TokenClassifier.from_preset(checkpoint.folder)
+    assert classifier.labels == ["O", "B-PER", "I-PER"]
+    assert caplog.records == []  # the head was taken over: nothing to report
+    logits = ops.convert_to_numpy(classifier(checkpoint.inputs))
+    np.testing.assert_allclose(logits, checkpoint.expected["logits"], atol=1e-5)
+
+
+class TestAlignment:
+    def test_the_first_piece_of_a_word_carries_its_tag(self, classifier):
+        assert aligned(classifier, SENTENCES[:1], TAGS[:1]) == [
+            [
+                ("anna", "B-PER"),
+                ("sees", "O"),
+                ("jo", "B-PER"),
+                ("de", "I-PER"),
+                ("la", "I-PER"),
+                ("jo", "I-PER"),
+            ]
+        ]
+
+    def test_all_pieces_can_be_labelled(self, build):
+        pieces = aligned(build(label_all_pieces=True), [["José", "sees"]], [["B-PER", "O"]])
+        assert pieces == [[("jo", "B-PER"), ("##sé", "I-PER"), ("sees", "O")]]
+
+    def test_tags_by_number_are_the_same(self, classifier):
+        numbers = [[LABELS.index(tag) for tag in tags] for tags in TAGS]
+        assert aligned(classifier, SENTENCES, numbers) == aligned(classifier, SENTENCES, TAGS)
+
+    def test_spans_of_characters(self, classifier):
+        assert aligned(classifier, [TEXT], [SPANS]) == [
+            [("jo", "B-PER"), ("in", "O"), ("new", "B-LOC"), ("york", "I-LOC"), (".", "O")]
+        ]
+
+    def test_spans_label_all_pieces(self, build):
+        pieces = aligned(build(label_all_pieces=True), ["José in"], [SPANS[:1]])
+        assert pieces == [[("jo", "B-PER"), ("##sé", "I-PER"), ("in", "O")]]
+
+    def test_neighbouring_spans_of_one_type_stay_two(self, classifier):
+        spans = [{"start": 0, "end": 4, "label": "PER"}, {"start": 5, "end": 9, "label": "PER"}]
+        assert aligned(classifier, ["Anna Anna"], [spans[::-1]]) == [
+            [("anna", "B-PER"), ("anna", "B-PER")]
+        ]
+
+    def test_a_span_may_cut_a_word_and_ends_at_other_characters(self, classifier):
+        # "sé" alone is the entity, after an emoji that is one character of the text.
+        spans = [[{"start": 4, "end": 6, "label": "PER"}]]
+        assert aligned(classifier, ["🙂 José Anna"], spans) == [
+            [("[UNK]", "O"), ("jo", "O"), ("##sé", "B-PER"), ("anna", "O")]
+        ]
+
+    def test_schemes_with_ends_are_written_whole(self, build):
+        labels = ["O", "B-PER", "I-PER", "E-PER", "S-PER"]
+        preprocessor = build(labels=labels, label_all_pieces=True).preprocessor
+        spans = [[{"start": 0, "end": 4, "label": "PER"}, {"start": 5, "end": 9, "label": "PER"}]]
+        _, y, _ = preprocessor(["Anna José"], spans)
+        assert [labels[i] for i in y.numpy()[0, 1:-1]] == ["S-PER", "B-PER", "E-PER"]
+        _, y, _ = preprocessor([["José"]], [["S-PER"]])
+        assert [labels[i] for i in y.numpy()[0, 1:-1]] == ["B-PER", "E-PER"]
+
+    def test_a_space_based_vocabulary_knows_symbols_as_words(self, golden):
+        classifier = ez.TokenClassifier.from_preset(golden("Roberta_ForTokenClassification").folder)
+        spans = [[{"start": 4, "end": 7, "label": "PER"}]]
+        x, y, weights = classifier.preprocessor(["the cat."], spans)
+        token = classifier.preprocessor.tokenizer.id_to_token
+        found = [
+            (token(i), classifier.labels[t])
+            for i, t, w in zip(x["token_ids"].numpy()[0], y.numpy()[0], weights[0], strict=True)
+            if w
+        ]
+        assert found == [("the", "O"), ("Ġcat", "B-PER"), (".", "O")]
+
+    def test_words_meet_the_model_as_they_do_in_a_text(self, golden):
+        preprocessor = ez.TokenClassifierPreprocessor.__call__
+        classifier = ez.TokenClassifier.from_preset(golden("Roberta_ForTokenClassification").folder)
+        words = preprocessor(classifier.preprocessor, [["the", "cat", "sat"]])
+        text = preprocessor(classifier.preprocessor, ["the cat sat"])
+        np.testing.assert_array_equal(words["token_ids"], text["token_ids"])
+
+
+class TestWindows:
+    @pytest.mark.parametrize("overlap", [None, 0, 3])
+    def test_every_word_is_labelled_once(self, build, overlap):
+        classifier = build(sequence_length=8, overlap=overlap)
+        sentence, tags = SENTENCES[0] * 5, TAGS[0] * 5
+        rows = aligned(classifier, [sentence, ["Anna"]], [tags, ["B-PER"]])
+        assert len(rows) > 5
+        assert all(len(row) <= 6 for row in rows)
+        pieces = [piece for row in rows[:-1] for piece in row]
+        assert pieces == aligned(build(), SENTENCES[:1], TAGS[:1])[0] * 5
+        assert rows[-1] == [("anna", "B-PER")]
+
+    def test_entities_of_a_long_text_are_found_once_where_they_stand(self, build):
+        keras.utils.set_random_seed(1)
+        classifier = build(sequence_length=8)
+        classifier.compile(learning_rate=1e-2)
+        classifier.fit(SENTENCES * 20, TAGS * 20, epochs=8, batch_size=8, verbose=0)
+        text = " and ".join(["Anna sees José de la José"] * 6)
+        expected = [
+            (text[s:e], s, e)
+            for i in range(6)
+            for s, e in ((30 * i, 30 * i + 4), (30 * i + 10, 30 * i + 25))
+        ]
+        found = [(e["text"], e["start"], e["end"]) for e in classifier.extract_entities(text)]
+        assert found == expected
+
+    def test_an_overlap_that_leaves_nothing_is_refused(self, build):
+        with pytest.raises(ValueError, match="overlap=6 leaves nothing of a window with 6 pieces"):
+            build(sequence_length=8, overlap=6)
+
+    def test_validation_split_keeps_the_windows_of_a_text_together(self, build):
+        classifier = build(sequence_length=6, overlap=0)
+        x, y = [SENTENCES[0], SENTENCES[3] * 4], [TAGS[0], TAGS[3] * 4]
+        split = classifier.fit(x, y, validation_split=0.5, verbose=0).history["val_loss"][0]
+        assert split == pytest.approx(classifier.evaluate(x[1:], y[1:], verbose=0)[0], rel=1e-5)
+
+
+class TestLearning:
+    def test_from_words_with_tags_to_entities(self, build):
+        classifier = build(labels=None)
+        classifier.compile(learning_rate=1e-2)
+        classifier.fit(SENTENCES * 20, TAGS * 20, epochs=6, batch_size=8, verbose=0)
+        assert classifier.labels == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+        scores = classifier.evaluate(SENTENCES, TAGS, verbose=0, return_dict=True)
+        assert (scores["f1"], scores["precision"], scores["accuracy"]) == (1.0, 1.0, 1.0)
+        assert classifier.evaluate_entities(SENTENCES, TAGS)["f1"] == 1.0
+        assert classifier.tag_words(SENTENCES) == TAGS
+        [entities] = classifier.extract_entities(["José sees New York."])
+        assert [(e["label"], e["text"], e["start"], e["end"]) for e in entities] == [
+            ("PER", "José", 0, 4),
+            ("LOC", "New York", 10, 18),
+        ]
+        assert all(0.5 < e["score"] <= 1 for e in entities)
+        assert classifier.extract_entities([["José", "sees", "New", "York", "."]]) == [entities]
+
+    def test_from_texts_with_spans_over_tf_data(self, build):
+        texts = ["José in New York.", "Anna sees Rome", "in Rome"]
+        spans = [SPANS, [{"start": 10, "end": 14, "label": "LOC"}], []]
+        ragged = {
+            key: tf.ragged.constant([[span[key] for span in row] for row in spans])
+            for key in ("start", "end")
+        }
+        ragged["label"] = tf.ragged.constant([["PER", "LOC"], ["LOC"], []])
+        dataset = tf.data.Dataset.from_tensor_slices((texts, ragged)).batch(3).repeat(30)
+        classifier = build(labels=None)
+        classifier.compile(learning_rate=1e-2)
+        classifier.fit(dataset, epochs=1, verbose=0)
+        assert classifier.labels == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+        assert classifier.evaluate_entities(texts, spans)["f1"] == 1.0
+
+
+def as_generator(x, y):
+    def examples():
+        yield from zip(x, y, strict=True)
+
+    kind = tf.TensorSpec([None], tf.string)
+    return tf.data.Dataset.from_generator(examples, output_signature=(kind, kind))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x, y: (tf.ragged.constant(x), y),
+        lambda x, y: (tf.ragged.constant(x), tf.ragged.constant(y)),
+        lambda x, y: (as_generator(x, y), None),
+        lambda x, y: (as_generator(x, y).ragged_batch(3), None),
+        lambda x, y: (as_generator(x, y).padded_batch(3), None),
+    ],
+)
+def test_every_kind_of_input_gives_the_same_evaluation(classifier, make):
+    expected = classifier.evaluate(SENTENCES, TAGS, verbose=0)
+    found = classifier.evaluate(*make(SENTENCES, TAGS), verbose=0)
+    np.testing.assert_allclose(found[1:], expected[1:], atol=1e-6)
+
+
+def test_sample_weights_reach_the_words(classifier):
+    weighted = classifier.evaluate(SENTENCES, TAGS, sample_weight=[0, 1, 0, 0], verbose=0)
+    alone = classifier.evaluate(SENTENCES[1:2], TAGS[1:2], verbose=0)
+    np.testing.assert_allclose(weighted, alone, rtol=1e-5)
+
+
+def test_predictions_are_of_the_pieces_in_the_order_of_the_texts(classifier):
+    texts = [" ".join(words) for words in SENTENCES] * 5
+    together = classifier.predict(texts, batch_size=4)
+    assert [len(logits) for logits in together[:4]] == [8, 5, 4, 4]
+    for text, logits in zip(texts[:4], together, strict=False):
+        np.testing.assert_allclose(classifier.predict([text])[0], logits, atol=1e-5)
+    dataset = tf.data.Dataset.from_tensor_slices(texts).batch(7)
+    for a, b in zip(classifier.predict(dataset), together, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_no_texts_and_texts_without_pieces(classifier):
+    assert classifier.predict([]) == []
+    assert classifier.extract_entities([]) == []
+    assert classifier.extract_entities(["", " "], "average") == [[], []]
+    assert classifier.predict([""])[0].shape == (0, 5)
+    assert classifier.tag_words([["Anna", ""], []])[0][1] == "O"
+
+
+class TestStrategies:
+    """Hand-worked: "jo ##sé . anna" with probabilities given for every piece."""
+
+    TABLE = {"O": 0, "PER": 1, "LOC": 3}
+
+    def entities(self, tokenizer, probabilities, strategy):
+        pieces = ez.TokenClassifierPreprocessor(tokenizer).pieces(["José. Anna"])
+        assert pieces.ids.row_lengths().numpy().tolist() == [4]
+        tags = parse_tags(LABELS)
+        found = find_entities(tf.constant(probabilities, "float32"), pieces, tags, strategy)
+        names = LABELS if strategy == "none" else tags.type_names
+        values = zip(*(f.numpy().tolist() for f in found), strict=True)
+        return [(names[n], s, e, round(score, 4)) for _, n, s, e, score in values]
+
+    PROBABILITIES = (
+        (0.2, 0.6, 0.1, 0.1, 0.0),  # jo: B-PER
+        (0.1, 0.0, 0.1, 0.0, 0.8),  # ##sé: I-LOC
+        (0.9, 0.1, 0.0, 0.0, 0.0),  # .
+        (0.3, 0.0, 0.7, 0.0, 0.0),  # anna: I-PER
+    )
+
+    @pytest.mark.parametrize(
+        "strategy, expected",
+        [
+            ("none", [("B-PER", 0, 2, 0.6), ("I-LOC", 2, 4, 0.8), ("I-PER", 6, 10, 0.7)]),
+            ("simple", [("PER", 0, 2, 0.6), ("LOC", 2, 4, 0.8), ("PER", 6, 10, 0.7)]),
+            ("first", [("PER", 0, 4, 0.6), ("PER", 6, 10, 0.7)]),
+            ("average", [("LOC", 0, 4, 0.4), ("PER", 6, 10, 0.7)]),
+            ("max", [("LOC", 0, 4, 0.8), ("PER", 6, 10, 0.7)]),
+        ],
+    )
+    def test_each(self, tokenizer, strategy, expected):
+        assert self.entities(tokenizer, self.PROBABILITIES, strategy) == expected
+
+    def test_scores_of_joined_pieces_are_their_mean(self, tokenizer):
+        rows = [np.eye(5)[1] * 0.6, np.eye(5)[2] * 0.8, np.eye(5)[2] * 0.7, np.eye(5)[1] * 0.5]
+        expected = [("PER", 0, 5, 0.7), ("PER", 6, 10, 0.5)]
+        assert self.entities(tokenizer, rows, "simple") == expected
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "x, y, message",
+        [
+            (SENTENCES, [*TAGS[:3], ["O"]], "Example 3 has 3 words but 1 tags"),
+            (SENTENCES[:1], [["O"] * 5 + ["B-DOG"]], "Example 0, word 5: unknown tag 'B-DOG'"),
+            (SENTENCES[3:], [[0, 1, 5]], "Example 0, word 2: unknown tag 5"),
+            (SENTENCES, TAGS[:3], "4 examples, but tags for 3"),
+            ([TEXT], [[{**SPANS[0], "end": 99}]], "outside of the text, which has 17 characters"),
+            ([TEXT], [[{**SPANS[0], "end": 0}]], "or empty"),
+            (
+                [TEXT],
+                [[SPANS[0], {**SPANS[0], "start": 3, "end": 7}]],
+                "Example 0: the spans .* overl",
+            ),
+            (
+                [TEXT],
+                [[{**SPANS[0], "label": "DOG"}]],
+                "unknown label 'DOG'. Expected one of .'LOC",
+            ),
+            ([TEXT], [["B-PER"]], "'B-PER' is no span"),
+            ([TEXT, TEXT], [SPANS], "2 texts, but spans for 1"),
+            ([["Anna", None]], [["O", "O"]], r"words\[0\]\[1\] is None"),
+        ],
+    )
+    def test_fit_names_the_example(self, classifier, x, y, message):
+        with pytest.raises(ValueError, match=message):
+            classifier.fit(x, y)
+
+    def test_an_unknown_tag_in_a_dataset(self, classifier):
+        dataset = as_generator([["Anna"]], [["B-DOG"]])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Unknown tags"):
+            classifier.fit(dataset, verbose=0)
+
+    def test_an_unknown_strategy(self, classifier):
+        with pytest.raises(ValueError, match="'last'. Expected one of simple, first"):
+            classifier.extract_entities("Anna", strategy="last")
+
+    def test_labels_not_known_yet(self, build):
+        with pytest.raises(ValueError, match="does not know its labels yet"):
+            build(labels=None).extract_entities("Anna")
+
+
+@pytest.mark.parametrize("labels", [["I-PER", "O", "B-PER"], ["x", "y"]])
+def test_a_head_with_other_labels_is_not_taken_over_and_that_is_said(golden, labels, caplog):
+    with caplog.at_level(logging.WARNING, "encoder_zoo"):
+        ez.TokenClassifier.from_preset(golden("Bert_ForTokenClassification").folder, labels=labels)
+    assert "head of TokenClassifier starts from random weights" in caplog.text
+
+
+def test_learned_labels_are_saved_with_the_preset(build, tmp_path):
+    classifier = build(labels=None)
+    classifier.fit(SENTENCES, TAGS, verbose=0)
+    classifier.save_to_preset(tmp_path / "preset")
+    loaded = ez.TokenClassifier.from_preset(tmp_path / "preset")
+    assert loaded.labels == classifier.labels
+    assert loaded.extract_entities([TEXT]) == classifier.extract_entities([TEXT])
+    classifier.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.extract_entities([TEXT]) == classifier.extract_entities([TEXT])
