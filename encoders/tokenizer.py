@@ -2,7 +2,6 @@
 
 import difflib
 import inspect
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,87 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.characters import Characters, SpecialTokenFinder, characters
-
-LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def as_text_tensor(texts: object, name: str = "texts") -> tf.Tensor:
-    """Turns what a caller calls text into a checked string tensor.
-
-    A lone surrogate, which UTF-8 cannot hold, becomes U+FFFD; NUL is a character like any other.
-    Tensors inside a graph are taken as they are; there a malformed byte reads as U+FFFD.
-
-    Args:
-        texts: a string, or a list, tuple, NumPy array, pandas column or string tensor of strings;
-            `bytes` are read as UTF-8.
-        name: what to call the argument in errors.
-
-    Returns:
-        tf.string tensor, () for a single string and (B,) otherwise; `[]` gives (0,).
-
-    Raises:
-        ValueError: "texts[1] is None (NoneType); expected a string ..."
-
-    Example:
-        >>> as_text_tensor(["naïve", "b"]).shape
-        TensorShape([2])
-    """
-    if isinstance(texts, tf.Tensor):
-        return _checked_tensor(texts, name)
-    if isinstance(texts, str | bytes):
-        return tf.constant(_checked_text(texts, name), tf.string)
-    if not isinstance(texts, list | tuple) and not hasattr(texts, "__array__"):
-        raise ValueError(
-            f"{name} is {_shown(texts)}; expected a string or a list, NumPy array, pandas column "
-            "or tensor of strings"
-        )
-    rows = texts if isinstance(texts, list | tuple) else np.asarray(texts, dtype=object).tolist()
-    if isinstance(rows, str | bytes):  # an array of rank 0
-        return tf.constant(_checked_text(rows, name), tf.string)
-    checked = [_checked_text(row, f"{name}[{i}]") for i, row in enumerate(rows)]
-    return tf.constant(checked, tf.string, shape=(len(checked),))
-
-
-def _checked_text(text: object, name: str) -> bytes:
-    """A text as UTF-8, or an error that names it."""
-    if isinstance(text, str):
-        try:
-            return text.encode("utf-8")
-        except UnicodeEncodeError:
-            return LONE_SURROGATE.sub("\ufffd", text).encode("utf-8")
-    if isinstance(text, bytes):
-        try:
-            text.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{name} is not UTF-8 at byte {error.start}: {text[error.start :][:8]!r}; decode "
-                "it with its own encoding first"
-            ) from None
-        return text
-    raise ValueError(
-        f"{name} is {_shown(text)}; expected a string"
-        + (", not texts nested one deeper" if isinstance(text, list | tuple | np.ndarray) else "")
-    )
-
-
-def _checked_tensor(texts: tf.Tensor, name: str) -> tf.Tensor:
-    """A string tensor of rank 0 or 1; its bytes are looked at where they are known by now."""
-    if texts.dtype != tf.string or (texts.shape.rank or 0) > 1:
-        raise ValueError(
-            f"{name} is a tensor of {texts.dtype.name} with shape {texts.shape}; expected strings "
-            "of rank 0 or 1"
-        )
-    if not tf.is_symbolic_tensor(texts):
-        repaired = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
-        for row in np.flatnonzero(np.atleast_1d(tf.not_equal(texts, repaired).numpy())):
-            _checked_text(np.atleast_1d(texts.numpy())[row], f"{name}[{row}]")
-    return texts
-
-
-def _shown(value: object) -> str:
-    """A value and its type, short enough for an error."""
-    text = repr(value)
-    return f"{text if len(text) < 60 else text[:57] + '...'} ({type(value).__name__})"
+from encoder_zoo.encoders.text_input import as_text_tensor, shown
 
 
 class Vocabulary:
@@ -157,7 +76,14 @@ def collect(pieces: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 class Tokenizer(tf.Module):
     """Text to token ids, with the place of every token in the text, and back.
 
-    A subclass gives `_tokens(characters)`, `detokenize` and `get_config`.
+    It works on eager strings, inside `tf.function` and `tf.data`, and in a SavedModel, with
+    TensorFlow's core operations only. A subclass gives `_tokens(characters)` and `detokenize`, and
+    keeps its arguments under their own names.
+
+    Attributes:
+        start_token_id, end_token_id, pad_token_id, mask_token_id, unknown_token_id: int.
+        pair_separators: how many end tokens stand between the two texts of a pair.
+        uses_segments: whether the second text of a pair has segment id 1.
     """
 
     mask_takes_space_before: bool  # "a [MASK]": does the mask swallow the space?
@@ -199,7 +125,17 @@ class Tokenizer(tf.Module):
         return self._vocabulary.token(int(token_id))
 
     def tokenize(self, texts: object) -> tf.RaggedTensor:
-        """Token ids of texts, without any special token added."""
+        """Token ids of texts, without any special token added.
+
+        Args:
+            texts: a string, or a list, array, pandas column or tensor (B,) of strings.
+
+        Returns:
+            RaggedTensor int32 (B, None); for a single string a tensor (length,).
+
+        Raises:
+            ValueError: "texts[1] is None (NoneType); expected a string ..."
+        """
         texts = as_text_tensor(texts)
         ids, _, _ = self._ragged(tf.reshape(texts, [-1]))
         return ids[0] if texts.shape.rank == 0 else ids
@@ -207,7 +143,16 @@ class Tokenizer(tf.Module):
     def tokenize_with_offsets(
         self, texts: object
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """Token ids, and the span of each token in the caller's own text."""
+        """Token ids, and the span of each token in the caller's own text.
+
+        Args:
+            texts: as for `tokenize`.
+
+        Returns:
+            ids, starts, ends: three results like that of `tokenize`. A token is
+            `text[start:end]`: spans count characters, as Python does, from 0, and `end` is the
+            first behind the token. A byte of a character has the span of that character.
+        """
         texts = as_text_tensor(texts)
         parts = self._ragged(tf.reshape(texts, [-1]))
         return tuple(part[0] for part in parts) if texts.shape.rank == 0 else parts
@@ -250,7 +195,7 @@ class Tokenizer(tf.Module):
         if not isinstance(words, tf.RaggedTensor):
             for i, row in enumerate(words):
                 if isinstance(row, str | bytes) or np.ndim(row) == 0:
-                    raise ValueError(f"words[{i}] is {_shown(row)}; expected a list of words")
+                    raise ValueError(f"words[{i}] is {shown(row)}; expected a list of words")
             flat = [as_text_tensor(row, f"words[{i}]") for i, row in enumerate(words)]
             lengths = [len(row) for row in words]
             values = tf.concat(flat, 0) if flat else tf.constant([], tf.string)
@@ -294,6 +239,17 @@ class Tokenizer(tf.Module):
         """The arguments that build this tokenizer again; they can be written as JSON."""
         names = list(inspect.signature(type(self).__init__).parameters)[1:]
         return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def from_preset(cls, source: str) -> "Tokenizer":
+        """The tokenizer of a preset: a bundled or registered name, a folder, or an address.
+
+        Raises:
+            ValueError: "SOURCE holds a RobertaTokenizer. Received: BertTokenizer.from_preset."
+        """
+        from encoder_zoo.presets.loading import load_tokenizer
+
+        return load_tokenizer(cls, source)
 
     @classmethod
     def from_config(cls, config: dict) -> "Tokenizer":

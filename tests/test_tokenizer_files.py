@@ -191,6 +191,13 @@ def test_missing_and_broken_files_are_named(tmp_path):
         read_bert_tokenizer(tmp_path)
 
 
+def test_from_preset(minilm):
+    tokenizer = BertTokenizer.from_preset(minilm)
+    assert tokenizer.tokenize("Héllo wörld").numpy().tolist() == [7592, 2088]
+    with pytest.raises(ValueError, match="holds a BertTokenizer"):
+        RobertaTokenizer.from_preset(minilm)
+
+
 def test_other_objects_cannot_be_written(tmp_path):
     with pytest.raises(ValueError, match="cannot write a dict; expected a BertTokenizer or a"):
         write_tokenizer({}, tmp_path)

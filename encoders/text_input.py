@@ -1,0 +1,87 @@
+"""Turns what callers call text into checked string tensors."""
+
+import re
+
+import numpy as np
+import tensorflow as tf
+
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def as_text_tensor(texts: object, name: str = "texts") -> tf.Tensor:
+    """Turns what a caller calls text into a checked string tensor.
+
+    A lone surrogate, which UTF-8 cannot hold, becomes U+FFFD; NUL is a character like any other.
+    Tensors inside a graph are taken as they are; there a malformed byte reads as U+FFFD.
+
+    Args:
+        texts: a string, or a list, tuple, NumPy array, pandas column or string tensor of strings;
+            `bytes` are read as UTF-8.
+        name: what to call the argument in errors.
+
+    Returns:
+        tf.string tensor, () for a single string and (B,) otherwise; `[]` gives (0,).
+
+    Raises:
+        ValueError: "texts[1] is None (NoneType); expected a string ..."
+
+    Example:
+        >>> as_text_tensor(["naïve", "b"]).shape
+        TensorShape([2])
+    """
+    if isinstance(texts, tf.Tensor):
+        return _checked_tensor(texts, name)
+    if isinstance(texts, str | bytes):
+        return tf.constant(_checked_text(texts, name), tf.string)
+    if not isinstance(texts, list | tuple) and not hasattr(texts, "__array__"):
+        raise ValueError(
+            f"{name} is {shown(texts)}; expected a string or a list, NumPy array, pandas column "
+            "or tensor of strings"
+        )
+    rows = texts if isinstance(texts, list | tuple) else np.asarray(texts, dtype=object).tolist()
+    if isinstance(rows, str | bytes):  # an array of rank 0
+        return tf.constant(_checked_text(rows, name), tf.string)
+    checked = [_checked_text(row, f"{name}[{i}]") for i, row in enumerate(rows)]
+    return tf.constant(checked, tf.string, shape=(len(checked),))
+
+
+def _checked_text(text: object, name: str) -> bytes:
+    """A text as UTF-8, or an error that names it."""
+    if isinstance(text, str):
+        try:
+            return text.encode("utf-8")
+        except UnicodeEncodeError:
+            return LONE_SURROGATE.sub("\ufffd", text).encode("utf-8")
+    if isinstance(text, bytes):
+        try:
+            text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{name} is not UTF-8 at byte {error.start}: {text[error.start :][:8]!r}; decode "
+                "it with its own encoding first"
+            ) from None
+        return text
+    raise ValueError(
+        f"{name} is {shown(text)}; expected a string"
+        + (", not texts nested one deeper" if isinstance(text, list | tuple | np.ndarray) else "")
+    )
+
+
+def _checked_tensor(texts: tf.Tensor, name: str) -> tf.Tensor:
+    """A string tensor of rank 0 or 1; its bytes are looked at where they are known by now."""
+    if texts.dtype != tf.string or (texts.shape.rank or 0) > 1:
+        raise ValueError(
+            f"{name} is a tensor of {texts.dtype.name} with shape {texts.shape}; expected strings "
+            "of rank 0 or 1"
+        )
+    if not tf.is_symbolic_tensor(texts):
+        repaired = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
+        for row in np.flatnonzero(np.atleast_1d(tf.not_equal(texts, repaired).numpy())):
+            _checked_text(np.atleast_1d(texts.numpy())[row], f"{name}[{row}]")
+    return texts
+
+
+def shown(value: object) -> str:
+    """A value and its type, short enough for an error."""
+    text = repr(value)
+    return f"{text if len(text) < 60 else text[:57] + '...'} ({type(value).__name__})"
