@@ -110,7 +110,10 @@ def pad(
         >>> pad(tf.ragged.constant([[5, 6], [7]]), 0, None)["token_ids"].numpy().tolist()
         [[5, 6], [7, 0]]
     """
-    dense = token_ids.to_tensor(pad_id, shape=(None, length))
+    shape = (None, length)
+    if tf.is_tensor(length):
+        shape = tf.stack([token_ids.nrows(), tf.cast(length, tf.int64)])
+    dense = token_ids.to_tensor(pad_id, shape=shape)
     mask = tf.sequence_mask(token_ids.row_lengths(), tf.shape(dense)[1])
     if isinstance(length, int):
         mask.set_shape((None, length))

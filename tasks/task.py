@@ -369,7 +369,7 @@ def _split(rows: dict, share: float) -> tuple[dict, dict]:
     """The rows of the first examples and, the share from the end, those of the last."""
     if "example" in rows:  # in order, and perhaps with several rows each
         count = int(tf.reduce_max(rows["example"])) + 1
-        first = int(tf.searchsorted(rows["example"], [int(count * (1 - share))])[0])
+        first = int(np.searchsorted(rows["example"], int(count * (1 - share))))
     else:
         first = int(rows["token_ids"].shape[0] * (1 - share))
     return {k: v[:first] for k, v in rows.items()}, {k: v[first:] for k, v in rows.items()}
