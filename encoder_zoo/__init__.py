@@ -23,6 +23,9 @@ _MODULES = {
     "tasks.token_classifier": ["TokenClassifier"],
     "tasks.token_preprocessor": ["TokenClassifierPreprocessor"],
     "tasks.masked_lm": ["MaskedLM", "MaskedLMPreprocessor"],
+    "tasks.span_qa": ["SpanQA"],
+    "tasks.span_preprocessor": ["SpanQAPreprocessor"],
+    "tasks.squad": ["read_squad"],
     "tasks.metrics": ["EntityF1"],
     "presets.registry": ["list_presets"],
 }

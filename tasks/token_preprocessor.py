@@ -163,10 +163,10 @@ class TokenClassifierPreprocessor(Preprocessor):
         inputs = self.pad(rows, bucketed)
         if "labels" not in rows:
             return inputs
-        shape = inputs["token_ids"].shape
-        length = tf.shape(inputs["token_ids"])[1]
+        ids = inputs["token_ids"]
+        shape = tf.shape(ids, tf.int64)
         y, weights = (
-            tf.ensure_shape(rows[name].to_tensor(shape=(None, length)), shape)
+            tf.ensure_shape(rows[name].to_tensor(shape=shape), ids.shape)
             for name in ("labels", "label_weights")
         )
         return inputs, y, weights

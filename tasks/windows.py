@@ -70,7 +70,7 @@ def make_windows(
     begin = number * step
     length = tf.minimum(capacity, total - begin)
     left = overlap // 2
-    owned_from = tf.where(number == 0, 0, left)
+    owned_from = tf.where(number == 0, tf.zeros_like(left), left)
     owned_to = tf.where(number == count - 1, length, capacity - overlap + left)
     return Windows(example, begin, length, owned_from, owned_to)
 

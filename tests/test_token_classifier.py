@@ -276,8 +276,6 @@ def test_no_texts_and_texts_without_pieces(classifier):
 class TestStrategies:
     """Hand-worked: "jo ##sé . anna" with probabilities given for every piece."""
 
-    TABLE = {"O": 0, "PER": 1, "LOC": 3}
-
     def entities(self, tokenizer, probabilities, strategy):
         pieces = ez.TokenClassifierPreprocessor(tokenizer).pieces(["José. Anna"])
         assert pieces.ids.row_lengths().numpy().tolist() == [4]

@@ -1,0 +1,163 @@
+"""Questions and contexts to rows, with the answer's first and last token as labels.
+
+Comment letters: B batch, L sequence, N questions, W windows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import keras
+
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.answers import answers_in_graph, check_answers, split_examples
+from encoder_zoo.tasks.packing import pack
+from encoder_zoo.tasks.pieces import ROW, keys
+from encoder_zoo.tasks.preprocessor import Preprocessor
+from encoder_zoo.tasks.windows import Windows, make_windows, take
+
+# A question that leaves less than this for the context is too long.
+LEAST_CONTEXT = 8
+
+
+class Contexts(NamedTuple):
+    """Questions and their contexts in pieces.
+
+    Attributes:
+        texts: (N,) strings, the contexts.
+        questions: ragged (N, None) int32 token ids.
+        ids, starts, ends: ragged (N, None) int32, the contexts' token ids and character spans.
+        windows: onto the contexts.
+    """
+
+    texts: tf.Tensor
+    questions: tf.RaggedTensor
+    ids: tf.RaggedTensor
+    starts: tf.RaggedTensor
+    ends: tf.RaggedTensor
+    windows: Windows
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class SpanQAPreprocessor(Preprocessor):
+    """Questions and contexts to `[CLS] question [SEP] context [SEP]`, in RoBERTa's form with its
+    own separators.
+
+    A context that is longer than the model takes becomes several rows, windows that overlap. In
+    each the labels are the columns of the answer's first and last token, or 0 and 0 (the start
+    token, which says "no answer") where the answer is not wholly inside.
+
+    Args:
+        tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
+        sequence_length: see `Preprocessor`; the length of a row. 384 is usual.
+        doc_stride: tokens that neighbouring windows share, as transformers counts it.
+
+    Returns:
+        When called with answers `(x, y)`: y (B, 2) int.
+
+    Source: Devlin et al. 2019, sections 4.2 and 4.3, and the code released with it.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> words = ["who", "sings", "anna"]
+        >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
+        >>> preprocessor = SpanQAPreprocessor(tokenizer)
+        >>> answer = {"text": "Anna", "answer_start": 0}
+        >>> x, y = preprocessor((["Who sings"], ["Anna sings"]), [answer])
+        >>> x["token_ids"].numpy().tolist(), y.numpy().tolist()
+        ([[2, 5, 6, 3, 7, 6, 3]], [[4, 4]])
+    """
+
+    def __init__(self, tokenizer, sequence_length: int | None = None, doc_stride: int = 128):
+        super().__init__(tokenizer, sequence_length)
+        self.doc_stride = doc_stride
+
+    def contexts(self, questions: tf.Tensor, contexts: tf.Tensor) -> Contexts:
+        """Questions (N,) and contexts (N,) in pieces, and the windows onto the contexts."""
+        question_ids = self.tokenizer.tokenize(tf.strings.strip(questions))
+        ids, starts, ends = self.tokenizer.tokenize_with_offsets(contexts)
+        lengths = question_ids.row_lengths()
+        capacity = self.max_sequence_length - self._specials - lengths  # (N,)
+        if not tf.is_symbolic_tensor(contexts):
+            self._check(lengths.numpy(), ids.row_lengths().numpy())
+        overlap = tf.minimum(tf.cast(self.doc_stride, tf.int64), capacity // 2)
+        windows = make_windows(ids.row_lengths(), capacity, overlap)
+        return Contexts(contexts, question_ids, ids, starts, ends, windows)
+
+    @property
+    def _specials(self) -> int:
+        return 2 + self.tokenizer.pair_separators
+
+    def _check(self, question_lengths, context_lengths) -> None:
+        most = self.max_sequence_length - self._specials - LEAST_CONTEXT
+        for i, (question, context) in enumerate(
+            zip(question_lengths, context_lengths, strict=True)
+        ):
+            if question > most:
+                raise ValueError(
+                    f"Example {i}: the question has {question} tokens, which leaves no room for "
+                    f"its context in rows of {self.max_sequence_length}. Expected at most {most}."
+                )
+            if not context:
+                raise ValueError(f"Example {i}: the context is empty.")
+
+    def rows(self, contexts: Contexts) -> dict:
+        """One row for every window: question and a stretch of the context."""
+        windows = contexts.windows
+        token_ids, first_length = pack(
+            [tf.gather(contexts.questions, windows.example), take(contexts.ids, windows)],
+            self.tokenizer.start_token_id,
+            self.tokenizer.end_token_id,
+            self.tokenizer.pair_separators,
+            self.max_sequence_length,
+        )
+        return {
+            "token_ids": token_ids,
+            "first_length": first_length,
+            "example": windows.example,
+        }
+
+    def context_column(self, rows: dict) -> tf.Tensor:
+        """(W,) int32: the column of the context's first token."""
+        return rows["first_length"] + self.tokenizer.pair_separators - 1
+
+    def encode(self, x, y=None, sample_weight=None) -> dict:
+        questions, texts, y = split_examples(x, y)
+        contexts = self.contexts(questions, texts)
+        rows = self.rows(contexts)
+        if y is None:
+            return rows
+        if isinstance(y, dict) and tf.is_tensor(y["text"]):
+            bounds = answers_in_graph(y, texts)
+        else:
+            bounds = check_answers(y, [text.decode() for text in texts.numpy()])
+        rows["labels"] = self._labels(contexts, rows, *bounds)
+        if sample_weight is not None:
+            weight = tf.cast(tf.convert_to_tensor(sample_weight), "float32")
+            rows["sample_weight"] = tf.gather(weight, contexts.windows.example)
+        return rows
+
+    def _labels(self, contexts: Contexts, rows: dict, start, end) -> tf.Tensor:
+        """(W, 2) int32 columns, from the answers' first character and the one after the last."""
+        row = tf.range(tf.size(start), dtype=tf.int64) * ROW
+        begins = tf.cast(contexts.ids.row_starts(), tf.int32)
+        # The last piece that starts at or before the answer, the first that ends with or after it.
+        start_keys, end_keys = row + tf.cast(start, tf.int64), row + tf.cast(end, tf.int64)
+        first = tf.searchsorted(keys(contexts.starts), start_keys, side="right") - 1 - begins
+        last = tf.searchsorted(keys(contexts.ends), end_keys, side="left") - begins
+        first = tf.maximum(first, 0)
+        last = tf.maximum(last, first)
+
+        windows = contexts.windows
+        begin = tf.cast(windows.begin, tf.int32)
+        first, last, known = (tf.gather(v, windows.example) for v in (first, last, start >= 0))
+        inside = known & (first >= begin) & (last < begin + tf.cast(windows.length, tf.int32))
+        shift = self.context_column(rows) - begin
+        columns = tf.stack([first + shift, last + shift], axis=1)
+        return tf.where(inside[:, None], columns, 0)
+
+    def batched(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+        """Single examples in batches; several answers of one question are a vector."""
+        x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
+        question = x["question"] if isinstance(x, dict) else x[0]
+        return dataset.ragged_batch(batch_size) if question.shape.rank == 0 else dataset

@@ -1,0 +1,266 @@
+"""Questions to answers that stand in a text.
+
+Comment letters: B batch, L sequence, D hidden, W windows, N questions.
+"""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.layers import initializer
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.answers import IMPOSSIBLE, answer_lists, find_spans, split_examples
+from encoder_zoo.tasks.span_preprocessor import Contexts, SpanQAPreprocessor
+from encoder_zoo.tasks.squad import squad_scores, squad_v2_scores
+from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class SpanQA(WindowedTask):
+    """Answers questions by the first and last token of a span of the context.
+
+    Args:
+        backbone: any `Backbone`; no pooler is needed.
+        preprocessor: a `SpanQAPreprocessor`, for raw text.
+
+    Call arguments:
+        inputs: what the preprocessor makes.
+
+    Returns:
+        (B, 2, L) float32 logits: of the answer's first, and of its last token.
+
+    Source: Devlin et al. 2019, sections 4.2 and 4.3.
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                         intermediate_dim=16, pooler=False)
+        >>> np.shape(SpanQA(backbone)({"token_ids": np.array([[2, 7, 3, 8, 3]])}))
+        (1, 2, 5)
+    """
+
+    task_name = "span_qa"
+    checkpoint_class_suffix = "ForQuestionAnswering"
+    preprocessor_class = SpanQAPreprocessor
+
+    def __init__(
+        self, backbone: Backbone, preprocessor: SpanQAPreprocessor | None = None, **kwargs
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        # The loss is taken in float32 also under mixed precision.
+        self.output_dense = keras.layers.Dense(
+            2, kernel_initializer=initializer(), name="logits", dtype="float32"
+        )
+        self.output_dense.build((None, None, backbone.hidden_dim))
+        self.built = True
+        if preprocessor is not None:
+            preprocessor.attach(self)
+
+    def call(self, inputs, training=None):
+        x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
+        return ops.transpose(self.output_dense(x), (0, 2, 1))  # (B, 2, L)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        # Padding is no answer: the loss does not depend on how long the batch is.
+        if isinstance(x, dict) and "padding_mask" in x:
+            real = ops.cast(x["padding_mask"], "bool")[:, None]
+            y_pred = ops.where(real, y_pred, IMPOSSIBLE)
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
+
+    def head_layers(self) -> list[keras.layers.Layer]:
+        return [self.output_dense]
+
+    def default_loss(self) -> keras.losses.Loss:
+        # Over (B, 2): the mean of the two cross-entropies.
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def default_metrics(self) -> list:
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def fit(self, x=None, y=None, *args, validation_data=None, **kwargs):
+        """As `Task.fit`, on questions, contexts and answers.
+
+        Args:
+            x: `(questions, contexts)`, or examples as `read_squad` gives them,
+                `[{"question", "context", "answers"}]`; or a `tf.data.Dataset` of either.
+            y: for every question `{"text", "answer_start"}` or a list of such, of which the first
+                is learned; none or an empty list where there is no answer. Not with examples.
+            *args: as for `Task.fit`.
+            validation_data: `((questions, contexts), answers)`, examples, or a dataset.
+            **kwargs: as for `Task.fit`.
+
+        Returns:
+            Keras's history.
+
+        Raises:
+            ValueError: "Example 3: the answer 'cat' does not stand at character 7 ..." and others
+                that name the example.
+        """
+        if isinstance(validation_data, list):
+            validation_data = (validation_data,)
+        return super().fit(x, y, *args, validation_data=validation_data, **kwargs)
+
+    def predict(self, x, batch_size: int | None = None, **kwargs):
+        """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
+
+        Args:
+            x: as for `fit`, or prepared inputs.
+            batch_size: default 32.
+            **kwargs: for prepared inputs those of `keras.Model.predict`.
+
+        Returns:
+            For each question a list with one array (2, tokens) of logits for every window onto
+            its context. For prepared inputs an array (B, 2, L).
+        """
+        if isinstance(x, dict) and "token_ids" in x:
+            return super().predict(x, batch_size, **kwargs)
+        if hasattr(x, "element_spec"):
+            batches = read_batches(self.preprocessor.batched(x, batch_size or 32))
+            return [row for batch in batches for row in self.predict(batch, batch_size)]
+        rows = self.preprocess(x)
+        outputs = [[] for _ in range(int(tf.size(split_examples(x, None)[0])))]
+        results = [None] * len(rows["example"])
+        lengths = rows["token_ids"].row_lengths().numpy()
+        for numbers, values in self.row_outputs(rows, batch_size):
+            for number, row in zip(numbers, values, strict=True):
+                results[number] = row[:, : lengths[number]]
+        for example, result in zip(rows["example"].numpy(), results, strict=True):
+            outputs[example].append(result)
+        return outputs
+
+    def answer(
+        self,
+        question,
+        context,
+        n_best: int = 1,
+        max_answer_length: int = 30,
+        null_threshold: float | None = None,
+        batch_size: int | None = None,
+    ):
+        """The answers that the contexts give.
+
+        Args:
+            question: a question, or a list of them.
+            context: as many contexts.
+            n_best: how many answers for each question.
+            max_answer_length: in tokens.
+            null_threshold: None always answers. With a number, "" (no answer) is given where the
+                score of no answer exceeds the best span's by more than this; 0 is a good start,
+                `evaluate_answers` finds the best.
+            batch_size: default 32.
+
+        Returns:
+            `{"text", "start", "end", "score"}` for a single question, a list of such for a list;
+            with `n_best` above 1 a list of them for each question, the best first. Start and end
+            count the characters of the caller's context; no answer is "" from 0 to 0. The score
+            is the answer's share among all spans of all windows.
+
+        Raises:
+            ValueError: "Example 3: the context is empty.", "Example 3: the question has ..."
+        """
+        if isinstance(question, str):
+            [found] = self.answer(
+                [question], [context], n_best, max_answer_length, null_threshold, batch_size
+            )
+            return found
+        texts = context if isinstance(context, list) else list(context)
+        found = self._search((question, context), n_best, max_answer_length, batch_size)
+        ranked = [_ranked(*spans, null_threshold)[:n_best] for spans in found]
+        ranked = [
+            [{"text": text[s:e], "start": s, "end": e, "score": score} for s, e, score in spans]
+            for text, spans in zip(texts, ranked, strict=True)
+        ]
+        return ranked if n_best > 1 else [spans[0] for spans in ranked]
+
+    def evaluate_answers(
+        self,
+        x,
+        y=None,
+        max_answer_length: int = 30,
+        null_threshold: float | None = None,
+        batch_size: int | None = None,
+    ) -> dict[str, float]:
+        """Exact match and F1 of the answers, as SQuAD's official scripts count them, in percent.
+
+        Args:
+            x: as for `fit`.
+            y: as for `fit`; all answers of a question count, the best of them.
+            max_answer_length: in tokens.
+            null_threshold: as for `answer`; None is 0 where there are questions without an
+                answer.
+            batch_size: default 32.
+
+        Returns:
+            `{"exact_match", "f1", "total"}` where every question has an answer (v1.1); else those
+            of `squad_v2_scores`, in which the `best_..._thresh` are for `null_threshold`.
+        """
+        questions, contexts, answers = split_examples(x, y)
+        texts = [text.decode() for text in contexts.numpy()]
+        right = [[a["text"] for a in given] for given in answer_lists(answers)]
+        if len(right) != len(texts):
+            raise ValueError(f"Received {len(texts)} questions, but answers of {len(right)}.")
+        found = self._search((questions, contexts), 1, max_answer_length, batch_size)
+        guesses = [text[s[0][0] : s[0][1]] for text, (s, _, _) in zip(texts, found, strict=True)]
+        differences = [null - spans[0][2] for spans, _, null in found]
+        if all(right) and null_threshold is None:
+            return squad_scores(guesses, right)
+        return squad_v2_scores(guesses, right, differences, null_threshold or 0.0)
+
+    def _search(self, x, n_best: int, max_answer_length: int, batch_size: int | None) -> list:
+        """For each question its best spans (start, end, score), the log of the sum over all its
+        spans, and the score of no answer."""
+        if self.preprocessor is None:
+            self.preprocess(x)  # raises
+        questions, texts, _ = split_examples(x, None)
+        contexts = self.preprocessor.contexts(questions, texts)
+        rows = self.preprocessor.rows(contexts)
+        columns = self.preprocessor.context_column(rows).numpy()
+        found = [None] * len(columns)
+        for numbers, logits in self.row_outputs(rows, batch_size):
+            inside = np.arange(logits.shape[-1]) - columns[numbers][:, None]  # (B, L)
+            lengths = contexts.windows.length.numpy()[numbers][:, None]
+            is_context = (inside >= 0) & (inside < lengths)
+            best = find_spans(tf.constant(logits), is_context, max_answer_length, n_best)
+            for number, *window in zip(numbers, *(f.numpy() for f in best), strict=True):
+                found[number] = window
+        return _by_question(contexts, columns, found, n_best)
+
+
+def _by_question(contexts: Contexts, columns: np.ndarray, found: list, n_best: int) -> list:
+    """The windows' spans (tokens) as their questions' spans (characters)."""
+    starts, ends = contexts.starts.flat_values.numpy(), contexts.ends.flat_values.numpy()
+    row_starts = contexts.ids.row_starts().numpy()
+    questions = [({}, [], []) for _ in row_starts]
+    places = zip(contexts.windows.example.numpy(), contexts.windows.begin.numpy(), strict=True)
+    for (example, begin), column, window in zip(places, columns, found, strict=True):
+        spans, totals, nulls = questions[example]
+        scores, firsts, lasts, total, null = window
+        totals.append(float(total))
+        nulls.append(float(null))
+        shift = row_starts[example] + begin - column
+        for score, first, last in zip(scores.tolist(), firsts, lasts, strict=True):
+            if score > IMPOSSIBLE / 2:  # the same span may stand in two windows
+                span = int(starts[first + shift]), int(ends[last + shift])
+                spans[span] = max(score, spans.get(span, score))
+    return [
+        (
+            sorted(((*s, v) for s, v in spans.items()), key=lambda s: -s[2])[:n_best],
+            float(np.logaddexp.reduce(totals)),
+            min(nulls),
+        )
+        for spans, totals, nulls in questions
+    ]
+
+
+def _ranked(spans: list, total: float, null: float, null_threshold: float | None) -> list:
+    """(start, end, share among all spans), the best first, no answer among them if allowed."""
+    if null_threshold is None:
+        return [(s, e, float(np.exp(v - total))) for s, e, v in spans]
+    total = np.logaddexp(total, null)
+    ranked = [(v, s, e, v) for s, e, v in spans] + [(null - null_threshold, 0, 0, null)]
+    ranked.sort(key=lambda item: -item[0])
+    return [(s, e, float(np.exp(v - total))) for _, s, e, v in ranked]

@@ -1,0 +1,220 @@
+"""SQuAD: its files, and scores equal to those of its official scripts.
+
+Source: Rajpurkar et al. 2016, section 6.1 (v1.1); Rajpurkar, Jia and Liang 2018, section 5 (v2.0).
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import pathlib
+import re
+import string
+from collections.abc import Callable, Sequence
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+def read_squad(path: str | os.PathLike) -> list[dict]:
+    """The questions of a SQuAD v1.1 or v2.0 JSON file.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        For each question `{"id", "question", "context", "answers"}`; answers is a list of
+        `{"text", "answer_start"}`, empty for a question without one. `SpanQA.fit` takes these.
+
+    Raises:
+        ValueError: "... is no SQuAD file: ..."
+    """
+    try:
+        articles = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))["data"]
+        return [
+            {
+                "id": question["id"],
+                "question": question["question"],
+                "context": paragraph["context"],
+                "answers": [
+                    {"text": answer["text"], "answer_start": answer["answer_start"]}
+                    for answer in question["answers"]
+                ],
+            }
+            for article in articles
+            for paragraph in article["paragraphs"]
+            for question in paragraph["qas"]
+        ]
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(
+            f"{path} is no SQuAD file: {error!r}. Expected data[] > paragraphs[] > context and "
+            "qas[] > id, question, answers[] > text, answer_start."
+        ) from error
+
+
+def normalize_answer(text: str) -> str:
+    """Lower case, without ASCII punctuation, articles and superfluous white space.
+
+    Example:
+        >>> normalize_answer("The  U.S. Army!")
+        'us army'
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, answer: str) -> float:
+    """1.0 if both texts are the same when normalized.
+
+    Example:
+        >>> exact_match("the cat", "Cat.")
+        1.0
+    """
+    return float(normalize_answer(prediction) == normalize_answer(answer))
+
+
+def word_f1(prediction: str, answer: str, empty_matches: bool = True) -> float:
+    """F1 of the words that two texts share, normalized.
+
+    Args:
+        prediction: to be judged.
+        answer: the right one.
+        empty_matches: whether two texts without words agree, as v2.0 has it; v1.1 gives 0.
+
+    Example:
+        >>> word_f1("a big black cat", "black cat")
+        0.8
+    """
+    guess, right = normalize_answer(prediction).split(), normalize_answer(answer).split()
+    if not guess or not right:
+        return float(guess == right) if empty_matches else 0.0
+    shared = sum((collections.Counter(guess) & collections.Counter(right)).values())
+    return 2 * shared / (len(guess) + len(right))
+
+
+def squad_scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Exact match and F1 of SQuAD v1.1, in percent: of each question the best over its answers.
+
+    Args:
+        predictions: a text for every question.
+        answers: all right answers of every question.
+
+    Returns:
+        `{"exact_match", "f1", "total"}`.
+
+    Example:
+        >>> squad_scores(["the cat", "red"], [["cat", "a dog"], ["blue"]])
+        {'exact_match': 50.0, 'f1': 50.0, 'total': 2}
+    """
+    _check_count(predictions, answers)
+    exact = _best(exact_match, predictions, answers)
+    overlap = _best(lambda p, a: word_f1(p, a, empty_matches=False), predictions, answers)
+    return {"exact_match": _percent(exact), "f1": _percent(overlap), "total": len(exact)}
+
+
+def squad_v2_scores(
+    predictions: Sequence[str],
+    answers: Sequence[Sequence[str]],
+    null_scores: Sequence[float] | None = None,
+    null_threshold: float = 1.0,
+) -> dict[str, float]:
+    """Exact match and F1 of SQuAD v2.0, in percent, where a question may have no answer.
+
+    Args:
+        predictions: a text for every question; "" says that there is no answer.
+        answers: all right answers of every question; none where there is no answer.
+        null_scores: how much speaks for no answer, for every question; then questions above the
+            threshold count as answered by "", and the best thresholds are searched.
+        null_threshold: see there.
+
+    Returns:
+        `{"exact", "f1", "total"}`, the same for questions with (`HasAns_`) and without (`NoAns_`)
+        an answer, and with `null_scores` `best_exact`, `best_exact_thresh`, `best_f1` and
+        `best_f1_thresh`.
+
+    Example:
+        >>> scores = squad_v2_scores(["cat", "dog"], [["cat"], []], null_scores=[-3.0, 2.0])
+        >>> scores["exact"], scores["best_exact"], scores["best_exact_thresh"]
+        (100.0, 100.0, -3.0)
+    """
+    _check_count(predictions, answers)
+    answerable = [bool(texts) for texts in answers]
+    # Answers of which nothing is left do not count; where none counts, "" is right.
+    answers = [[t for t in texts if normalize_answer(t)] or [""] for texts in answers]
+    raw = {
+        "exact": _best(exact_match, predictions, answers),
+        "f1": _best(word_f1, predictions, answers),
+    }
+    scores = raw
+    if null_scores is not None:
+        silent = [score > null_threshold for score in null_scores]
+        scores = {
+            name: [
+                float(not has) if quiet else value
+                for value, quiet, has in zip(values, silent, answerable, strict=True)
+            ]
+            for name, values in raw.items()
+        }
+    result = _summary(scores, range(len(answerable)))
+    for prefix, wanted in (("HasAns_", True), ("NoAns_", False)):
+        rows = [i for i, has in enumerate(answerable) if has == wanted]
+        if rows:
+            result |= {prefix + name: value for name, value in _summary(scores, rows).items()}
+    if null_scores is not None:
+        for name, values in raw.items():
+            best, threshold = best_threshold(values, predictions, null_scores, answerable)
+            result |= {f"best_{name}": best, f"best_{name}_thresh": threshold}
+    return result
+
+
+def best_threshold(
+    scores: Sequence[float],
+    predictions: Sequence[str],
+    null_scores: Sequence[float],
+    answerable: Sequence[bool],
+) -> tuple[float, float]:
+    """The threshold on null scores with the best result.
+
+    Args:
+        scores: of every prediction, 0 to 1.
+        predictions: the texts.
+        null_scores: how much speaks for no answer.
+        answerable: which questions have an answer.
+
+    Returns:
+        The result in percent, and the threshold: the highest null score at which a question is
+        still answered; 0.0 if it is best to answer none.
+    """
+    current = best = float(len(answerable) - sum(answerable))
+    threshold = 0.0
+    for i in sorted(range(len(null_scores)), key=null_scores.__getitem__):
+        # Answering this question too gains its score, or loses the point for silence.
+        current += scores[i] if answerable[i] else -float(bool(predictions[i]))
+        if current > best:
+            best, threshold = current, null_scores[i]
+    return 100.0 * best / len(scores), threshold
+
+
+def _best(score: Callable, predictions: Sequence[str], answers: Sequence) -> list[float]:
+    return [
+        max((score(prediction, answer) for answer in texts), default=0.0)
+        for prediction, texts in zip(predictions, answers, strict=True)
+    ]
+
+
+def _summary(scores: dict[str, list[float]], rows: Sequence[int]) -> dict:
+    return {
+        **{name: _percent([values[i] for i in rows]) for name, values in scores.items()},
+        "total": len(rows),
+    }
+
+
+def _percent(values: Sequence[float]) -> float:
+    return 100.0 * sum(values) / max(1, len(values))
+
+
+def _check_count(predictions: Sequence[str], answers: Sequence) -> None:
+    if len(predictions) != len(answers):
+        raise ValueError(
+            f"Received {len(predictions)} predictions, but answers of {len(answers)} questions."
+        )

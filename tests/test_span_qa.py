@@ -1,0 +1,324 @@
+"""SpanQA: transformers' numbers, labels and windows by hand, the search, learning."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+import encoder_zoo as ez
+from encoder_zoo.tasks.answers import find_spans
+
+NAMES = ["anna", "ben", "carl", "dora"]
+PLACES = ["rome", "paris", "oslo", "kyoto"]
+WORDS = [*NAMES, *PLACES, "jo", "##sé", "who", "where", "lives", "in", "is", "there", ".", "?"]
+EXAMPLES = [
+    {
+        "question": question,
+        "context": f"{name} lives in {place}.",
+        "answers": [{"text": text, "answer_start": f"{name} lives in {place}.".index(text)}],
+    }
+    for name in ["Anna", "José", "Carl", "Dora"]
+    for place in ["Rome", "Paris", "Oslo", "Kyoto"]
+    for question, text in (("Who lives there?", name), ("Where is it?", place))
+]
+IMPOSSIBLE = {"question": "Who?", "context": "Rome is in.", "answers": []}
+QUESTIONS = [e["question"] for e in EXAMPLES]
+CONTEXTS = [e["context"] for e in EXAMPLES]
+ANSWERS = [e["answers"] for e in EXAMPLES]
+
+
+@pytest.fixture
+def build():
+    def build(**settings):
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        tokenizer = ez.BertTokenizer([*special, *WORDS], strip_accents=False)
+        backbone = ez.BertBackbone(
+            tokenizer.vocabulary_size,
+            num_layers=2,
+            num_heads=2,
+            hidden_dim=32,
+            intermediate_dim=64,
+            dropout=0.0,
+            attention_dropout=0.0,
+            max_sequence_length=48,
+            pooler=False,
+        )
+        return ez.SpanQA(backbone, ez.SpanQAPreprocessor(tokenizer, **settings))
+
+    return build
+
+
+def labelled(model, example) -> list[str]:
+    """For every window the pieces that its labels mark."""
+    inputs, y = model.preprocessor([example])
+    name = model.preprocessor.tokenizer.id_to_token
+    return [
+        " ".join(name(i) for i in ids[first : last + 1])
+        for ids, (first, last) in zip(inputs["token_ids"].numpy(), y.numpy(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+def test_logits_equal_those_of_transformers(golden, family, caplog):
+    checkpoint = golden(f"{family}_ForQuestionAnswering")
+    model = ez.SpanQA.from_preset(checkpoint.folder)
+    assert caplog.records == []  # the head was taken over: nothing to report
+    logits = ops.convert_to_numpy(model(checkpoint.inputs))
+    np.testing.assert_allclose(logits[:, 0], checkpoint.expected["start_logits"], atol=1e-5)
+    np.testing.assert_allclose(logits[:, 1], checkpoint.expected["end_logits"], atol=1e-5)
+
+
+class TestLabels:
+    def example(self, context, text, question="Who?", **more):
+        answers = [{"text": text, "answer_start": context.index(text)}]
+        return {"question": question, "context": context, "answers": answers, **more}
+
+    @pytest.mark.parametrize(
+        "context, text, pieces",
+        [
+            ("José lives in Rome.", "José", "jo ##sé"),
+            ("José lives in Rome.", "sé", "##sé"),
+            ("José lives in Rome.", "os", "jo ##sé"),  # whole pieces around the answer
+            ("🙂🙂 Anna lives.", "Anna lives", "anna lives"),
+            ("Anna  lives", " lives", "anna lives"),  # a space belongs to what is before it
+        ],
+    )
+    def test_pieces_of_the_answer(self, build, context, text, pieces):
+        assert labelled(build(), self.example(context, text)) == [pieces]
+
+    def test_family_with_two_separators_and_no_segments(self, golden):
+        model = ez.SpanQA.from_preset(golden("Roberta_ForQuestionAnswering").folder)
+        example = self.example("the cat sat on the mat", "cat sat", "the dog?")
+        inputs, _ = model.preprocessor([example])
+        token = model.preprocessor.tokenizer.id_to_token
+        row = [token(i) for i in inputs["token_ids"].numpy()[0]]
+        assert row.count("</s>") == 3
+        assert labelled(model, example) == ["Ġcat Ġ s a t"] or "cat" in labelled(model, example)[0]
+        assert "segment_ids" not in inputs
+
+    def test_windows_hold_the_answer_or_point_at_the_start_token(self, build):
+        model = build(sequence_length=16, doc_stride=4)  # 16 - 3 specials - 2 = 11 pieces each
+        context = "Rome is there . " * 5 + "Anna lives in Oslo"  # 24 pieces, windows at 0, 7, 14
+        found = labelled(model, self.example(context, "Anna lives"))
+        assert found == ["[CLS]", "[CLS]", "anna lives"]
+        found = labelled(model, self.example(context[:-14], "Anna"))
+        assert found == ["[CLS]", "[CLS]", "anna"]
+
+    def test_an_answer_in_the_overlap_is_labelled_in_both_windows(self, build):
+        model = build(sequence_length=16, doc_stride=4)
+        context = "Rome is there . Rome is there Anna lives . Rome is there ."  # Anna: piece 7
+        assert labelled(model, self.example(context, "Anna")) == ["anna", "anna"]
+        # Half of it: not wholly inside the first window, which ends after piece 10.
+        longer = "Rome is there . Rome is there Rome is Anna lives in Oslo . Rome"
+        assert labelled(model, self.example(longer, "Anna lives in Oslo")) == [
+            "[CLS]",
+            "anna lives in oslo",
+        ]
+
+    def test_unanswerable_questions(self, build):
+        for answers in ([], None, {"text": [], "answer_start": []}):
+            assert labelled(build(), {**IMPOSSIBLE, "answers": answers}) == ["[CLS]"]
+
+    def test_the_forms_of_answers_and_examples_are_one(self, build):
+        preprocessor = build().preprocessor
+        expected = preprocessor(EXAMPLES)[1].numpy()
+        columns = {"question": QUESTIONS, "context": CONTEXTS, "answers": ANSWERS}
+        flat = [a[0] for a in ANSWERS]
+        lists = [{k: [a[k]] for k in ("text", "answer_start")} for a in flat]
+        for arguments in (
+            (columns,),
+            ((QUESTIONS, CONTEXTS), ANSWERS),
+            ((QUESTIONS, CONTEXTS), flat),
+            ((QUESTIONS, CONTEXTS), lists),
+        ):
+            np.testing.assert_array_equal(preprocessor(*arguments)[1], expected)
+
+
+class TestSearch:
+    def brute_force(self, logits, inside, longest):
+        length = logits.shape[-1]
+        spans = [
+            (logits[0, i] + logits[1, j], i, j)
+            for i in range(length)
+            for j in range(i, min(i + longest, length))
+            if inside[i] and inside[j]
+        ]
+        return sorted(spans, reverse=True)
+
+    @pytest.mark.parametrize("longest", [1, 3, 20])
+    def test_it_equals_looking_at_every_span(self, longest):
+        rng = np.random.default_rng(0)
+        logits = rng.normal(size=(4, 2, 11)).astype("float32")
+        inside = np.zeros((4, 11), bool)
+        inside[:3, 4:9] = inside[3, 10:] = True
+        found = find_spans(tf.constant(logits), tf.constant(inside), longest, 5)
+        for row in range(4):
+            expected = self.brute_force(logits[row], inside[row], longest)
+            total = np.logaddexp.reduce([s for s, _, _ in expected])
+            assert found.total[row].numpy() == pytest.approx(total, rel=1e-5)
+            for k, (score, first, last) in enumerate(expected[:5]):
+                assert (found.start[row, k], found.end[row, k]) == (first, last)
+                assert found.score[row, k].numpy() == pytest.approx(score, rel=1e-5)
+            assert np.all(found.score[row, len(expected) :] < -1e8)
+            assert found.null[row].numpy() == pytest.approx(logits[row, :, 0].sum(), rel=1e-5)
+
+    def test_scores_are_shares_of_all_spans(self, build):
+        model = build()
+        context = "Anna lives in Rome."  # 5 pieces: 15 spans
+        found = model.answer("Who?", context, n_best=40)
+        assert len(found) == 15
+        assert sum(a["score"] for a in found) == pytest.approx(1.0, abs=1e-5)
+        assert [a["score"] for a in found] == sorted((a["score"] for a in found), reverse=True)
+        assert all(a["text"] == context[a["start"] : a["end"]] for a in found)
+        with_null = model.answer("Who?", context, n_best=40, null_threshold=0.0)
+        assert len(with_null) == 16
+        assert sum(a["score"] for a in with_null) == pytest.approx(1.0, abs=1e-5)
+        assert {"", *(a["text"] for a in found)} == {a["text"] for a in with_null}
+
+    def test_the_threshold_decides_between_an_answer_and_none(self, build):
+        model = build()
+        assert model.answer("Who?", "Anna", null_threshold=1e6)["text"] == "Anna"
+        nothing = model.answer("Who?", "Anna", null_threshold=-1e6)
+        assert (nothing["text"], nothing["start"], nothing["end"]) == ("", 0, 0)
+
+    def test_the_length_of_answers_is_limited(self, build):
+        found = build().answer("Who?", "Anna lives in Rome.", n_best=40, max_answer_length=2)
+        assert len(found) == 9
+
+    def test_windows_give_spans_of_the_whole_context_once(self, build):
+        model = build(sequence_length=16, doc_stride=4)
+        context = " ".join(NAMES * 6)  # 24 pieces
+        found = model.answer("Who?", context, n_best=200, max_answer_length=1)
+        assert sorted(a["start"] for a in found) == [
+            i for i in range(len(context)) if i == 0 or context[i - 1] == " "
+        ]
+
+
+class TestLearning:
+    @pytest.fixture
+    def trained(self, build):
+        model = build()
+        model.compile(learning_rate=5e-3)
+        model.fit([*EXAMPLES, IMPOSSIBLE] * 12, epochs=4, batch_size=16, verbose=0)
+        return model
+
+    def test_from_squad_examples_to_answers(self, trained):
+        assert trained.evaluate(EXAMPLES, verbose=0, return_dict=True)["accuracy"] == 1.0
+        answer = trained.answer(question="Where is it?", context="José lives in Oslo.")
+        assert (answer["text"], answer["start"], answer["end"]) == ("Oslo", 14, 18)
+        assert answer["score"] > 0.5
+        several = trained.answer(["Who lives there?"] * 2, ["Anna lives in Rome.", CONTEXTS[9]])
+        assert [a["text"] for a in several] == ["Anna", "José"]
+        scores = trained.evaluate_answers(EXAMPLES)
+        assert scores == {"exact_match": 100.0, "f1": 100.0, "total": 32}
+        scores = trained.evaluate_answers([*EXAMPLES, IMPOSSIBLE])
+        assert (scores["HasAns_exact"], scores["NoAns_exact"]) == (100.0, 100.0)
+        assert scores["best_exact"] == 100.0
+
+
+def as_dataset(examples):
+    def rows():
+        for e in examples:
+            yield (
+                (e["question"], e["context"]),
+                {k: [a[k] for a in e["answers"]] for k in ("text", "answer_start")},
+            )
+
+    string, strings = tf.TensorSpec([], tf.string), tf.TensorSpec([None], tf.string)
+    answers = {"text": strings, "answer_start": tf.TensorSpec([None], tf.int32)}
+    return tf.data.Dataset.from_generator(rows, output_signature=((string, string), answers))
+
+
+def test_datasets_give_the_same_evaluation_as_lists(build):
+    model = build()
+    examples = [*EXAMPLES, IMPOSSIBLE]
+    expected = model.evaluate(examples, verbose=0)
+    for dataset in (as_dataset(examples), as_dataset(examples).ragged_batch(5)):
+        np.testing.assert_allclose(model.evaluate(dataset, verbose=0), expected, rtol=1e-5)
+    named = as_dataset(examples).map(lambda x, y: {"question": x[0], "context": x[1], "answers": y})
+    np.testing.assert_allclose(model.evaluate(named, verbose=0), expected, rtol=1e-5)
+    assert len(model.predict(named)) == len(examples)
+
+
+def test_the_loss_does_not_depend_on_padding(build):
+    short = build().evaluate(EXAMPLES, verbose=0)[0]
+    keras.utils.set_random_seed(0)
+    model = build(sequence_length=40)
+    keras.utils.set_random_seed(0)
+    plain = build()
+    model.set_weights(plain.get_weights())
+    np.testing.assert_allclose(
+        model.evaluate(EXAMPLES, verbose=0)[0], plain.evaluate(EXAMPLES, verbose=0)[0], rtol=1e-5
+    )
+    assert short > 0
+
+
+def test_the_loss_is_the_mean_of_the_two_cross_entropies(build):
+    model = build()
+    loss = model.evaluate(EXAMPLES[:1], verbose=0)[0]
+    [[logits]] = model.predict(EXAMPLES[:1])
+    _, y = model.preprocessor(EXAMPLES[:1])
+    log_probabilities = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    picked = log_probabilities[[0, 1], y.numpy()[0]]
+    assert loss == pytest.approx(-picked.mean(), rel=1e-5)
+
+
+def test_predictions_are_one_list_of_windows_for_each_question(build):
+    model = build(sequence_length=16, doc_stride=4)
+    contexts = ["Anna lives.", " ".join(NAMES * 6), "Ben."]
+    outputs = model.predict((["Who?"] * 3, contexts))
+    assert [len(windows) for windows in outputs] == [1, 3, 1]
+    assert [w.shape for w in outputs[1]] == [(2, 16), (2, 16), (2, 15)]
+    assert model.predict(([], [])) == []
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "change, message",
+        [
+            (
+                {"answers": [{"text": "Rome", "answer_start": 3}]},
+                "Example 1: .*'Rome' does not",
+            ),
+            ({"answers": [{"text": "Rome", "answer_start": 3}]}, "It stands at 14"),
+            ({"answers": [{"text": "Atlantis", "answer_start": 3}]}, "'Atlantis' does not stand"),
+            ({"answers": [{"text": "", "answer_start": 0}]}, "empty list of answers"),
+            ({"answers": [{"text": "Rome"}]}, "is no answer"),
+            ({"context": ""}, "Example 1: the context is empty"),
+            ({"question": "who " * 38}, "Example 1: the question has 38 tokens.* at most 37"),
+        ],
+    )
+    def test_fit_names_the_example(self, build, change, message):
+        answerless = {"answers": []} if "answers" not in change else {}
+        examples = [EXAMPLES[0], {**EXAMPLES[0], **answerless, **change}]
+        with pytest.raises(ValueError, match=message):
+            build().fit(examples)
+
+    def test_a_wrong_offset_in_a_dataset(self, build):
+        wrong = {**EXAMPLES[0], "answers": [{"text": "Rome", "answer_start": 3}]}
+        with pytest.raises(tf.errors.InvalidArgumentError, match="do not stand"):
+            build().fit(as_dataset([wrong]), verbose=0)
+
+    def test_answer_with_an_empty_context(self, build):
+        with pytest.raises(ValueError, match="Example 0: the context is empty"):
+            build().answer("Who?", " ")
+
+    def test_texts_alone(self, build):
+        with pytest.raises(ValueError, match=r"Expected \(questions, contexts\)"):
+            build().predict(["Who?"])
+
+    def test_an_example_without_a_context(self, build):
+        with pytest.raises(ValueError, match="Example 1 has no 'context'"):
+            build().fit([EXAMPLES[0], {"question": "Who?", "answers": []}])
+
+
+def test_a_saved_preset_gives_the_same_answers(build, tmp_path):
+    model = build(sequence_length=32, doc_stride=7)
+    model.save_to_preset(tmp_path / "preset")
+    loaded = ez.SpanQA.from_preset(tmp_path / "preset")
+    assert (loaded.preprocessor.sequence_length, loaded.preprocessor.doc_stride) == (32, 7)
+    assert loaded.answer(QUESTIONS, CONTEXTS) == model.answer(QUESTIONS, CONTEXTS)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.answer(QUESTIONS, CONTEXTS) == model.answer(QUESTIONS, CONTEXTS)
