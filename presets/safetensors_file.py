@@ -63,6 +63,8 @@ class SafetensorsFile:
         dtype, shape, start = self._entries[name]
         count = math.prod(shape)
         values = np.fromfile(self.path, dtype, count, offset=self._data_start + start)
+        if values.size < count:
+            raise self._error("it was changed while it was read")
         return values.reshape(shape)
 
     def _read_header(self) -> tuple[dict, int]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 
 import keras
 import ml_dtypes
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from encoder_zoo.encoders.backbone import Backbone
@@ -171,12 +174,21 @@ def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_b
         file = f"model-{i:05}-of-{len(shards):05}.safetensors"
         file = "model.safetensors" if len(shards) == 1 else file
         arrays = {name: _array(*weights[name], dtypes[name]) for name in shard}
-        # Readers for torch look for this word before they open a file.
-        save_file(arrays, folder / file, metadata={"format": "pt"})
+        try:
+            # Readers for torch look for this word before they open a file.
+            save_file(arrays, folder / file, metadata={"format": "pt"})
+        except SafetensorError as error:
+            raise _as_os_error(error) from error
         names |= dict.fromkeys(shard, file)
     if len(shards) > 1:
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": names}
         _write_json(folder / "model.safetensors.index.json", index)
+
+
+def _as_os_error(error: SafetensorError) -> OSError:
+    """What the system said, which safetensors tells only in words."""
+    number = re.search(r"os error (\d+)", str(error))
+    return OSError(int(number[1]) if number else errno.EIO, str(error))
 
 
 def _shards(sizes: Mapping[str, int], limit: int) -> list[list[str]]:

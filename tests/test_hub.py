@@ -172,6 +172,7 @@ def hub(repository, tmp_path, monkeypatch):
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache" / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("encoder_zoo.presets.hub._PAUSES", (0.1, 0.1, None))
     yield hub
     hub.stop()
 
@@ -187,8 +188,8 @@ def environment(hub: Hub, tmp_path: pathlib.Path) -> dict[str, str]:
     }
 
 
-def load() -> ez.SequenceClassifier:
-    return ez.SequenceClassifier.from_preset("hf://org/model")
+def load() -> ez.Backbone:
+    return ez.Backbone.from_preset("hf://org/model")
 
 
 def assert_equal_weights(a, b) -> None:
@@ -197,7 +198,7 @@ def assert_equal_weights(a, b) -> None:
 
 
 def test_the_first_download_takes_what_the_preset_needs_and_nothing_else(hub, repository):
-    loaded = load()
+    loaded = ez.SequenceClassifier.from_preset("hf://org/model")
     assert_equal_weights(loaded, ez.SequenceClassifier.from_preset(repository))
     assert loaded.labels == ["O", "B-PER", "I-PER"]
     assert hub.count("GET", "/model.safetensors") == 1
@@ -247,7 +248,7 @@ def test_without_a_server_the_cache_serves(hub):
 
 def test_case_19_an_interrupted_download_is_tried_again_and_is_complete(hub, repository):
     hub.cut["model.safetensors"] = 1
-    assert_equal_weights(load(), ez.SequenceClassifier.from_preset(repository))
+    assert_equal_weights(load(), ez.Backbone.from_preset(repository))
     assert hub.count("GET", "/model.safetensors") == 2
     assert hub.count("GET", "/vocab.txt") == 1  # what came whole is kept
 
@@ -257,13 +258,13 @@ def test_case_19_a_download_that_keeps_breaking_off_can_be_tried_again(hub, repo
     with pytest.raises(ValueError, match="the download broke off.*Try again"):
         load()
     hub.cut.clear()
-    assert_equal_weights(load(), ez.SequenceClassifier.from_preset(repository))
+    assert_equal_weights(load(), ez.Backbone.from_preset(repository))
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "vocab.txt"])
 def test_case_19_wrong_bytes_of_the_right_size_are_dropped(hub, repository, name):
     hub.wrong[name] = 1
-    assert_equal_weights(load(), ez.SequenceClassifier.from_preset(repository))
+    assert_equal_weights(load(), ez.Backbone.from_preset(repository))
     assert hub.count("GET", f"/{name}") == 2
 
 
@@ -278,7 +279,7 @@ def test_case_19_a_file_that_stays_wrong_is_named_and_not_kept(hub, tmp_path):
 
 def test_a_busy_server_is_asked_again(hub, repository):
     hub.fail["config.json"] = 2
-    assert_equal_weights(load(), ez.SequenceClassifier.from_preset(repository))
+    assert_equal_weights(load(), ez.Backbone.from_preset(repository))
     assert hub.count("GET", "/config.json") == 3
 
 

@@ -1,0 +1,314 @@
+"""Saving: every task and family round, in transformers' format, whole or not at all."""
+
+import errno
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import encoder_zoo as ez
+from encoder_zoo.presets.atomic import replacing
+from encoder_zoo.presets.saving import save_task
+
+FAMILIES = ["Bert", "Roberta"]
+# Class here: what transformers calls it. A task that the package does not have yet is left out.
+TASKS = {
+    name: theirs
+    for name, theirs in {
+        "SequenceClassifier": "ForSequenceClassification",
+        "TokenClassifier": "ForTokenClassification",
+        "SpanQA": "ForQuestionAnswering",
+        "MaskedLM": "ForMaskedLM",
+    }.items()
+    if name in ez.__all__
+}
+
+
+def outputs(model, inputs: dict) -> list[np.ndarray]:
+    return [keras.ops.convert_to_numpy(o) for o in keras.tree.flatten(model(inputs))]
+
+
+@pytest.fixture
+def classifier(golden):
+    return ez.SequenceClassifier.from_preset(golden("Bert_ForSequenceClassification").folder)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_comes_back_as_it_was(golden, family, task, tmp_path, caplog):
+    checkpoint = golden(f"{family}_{TASKS[task]}")
+    cls = getattr(ez, task)
+    model = cls.from_preset(checkpoint.folder)
+    model.save_to_preset(tmp_path / "preset")
+    caplog.clear()
+    loaded = cls.from_preset(tmp_path / "preset")
+    # Nothing is random and nothing is left over.
+    assert [record for record in caplog.records if record.name == "encoder_zoo"] == []
+    for a, b in zip(
+        outputs(model, checkpoint.inputs), outputs(loaded, checkpoint.inputs), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+    config = json.loads((tmp_path / "preset" / "config.json").read_text())
+    assert config["architectures"] == [f"{family}{TASKS[task]}"]
+    original = load_file(checkpoint.folder / "model.safetensors")
+    saved = load_file(tmp_path / "preset" / "model.safetensors")
+    assert saved.keys() == original.keys()  # transformers' own names
+    for name, value in original.items():
+        np.testing.assert_array_equal(saved[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_configuration_says_what_transformers_said(golden, family, tmp_path):
+    folder = golden(f"{family}_ForSequenceClassification").folder
+    ez.SequenceClassifier.from_preset(folder).save_to_preset(tmp_path / "preset")
+    original = json.loads((folder / "config.json").read_text())
+    saved = json.loads((tmp_path / "preset" / "config.json").read_text())
+    same = set(original) & set(saved) - {"initializer_range", "classifier_dropout", "problem_type"}
+    assert {"vocab_size", "hidden_act", "id2label", "label2id", "max_position_embeddings"} <= same
+    assert {name: saved[name] for name in same} == {name: original[name] for name in same}
+
+
+def test_every_setting_away_from_its_default_comes_back(tmp_path):
+    arguments = {
+        "vocabulary_size": 21,
+        "num_layers": 1,
+        "num_heads": 3,
+        "hidden_dim": 6,
+        "intermediate_dim": 7,
+        "dropout": 0.25,
+        "attention_dropout": 0.35,
+        "activation": "relu",
+        "layer_norm_epsilon": 1e-4,
+        "max_sequence_length": 9,
+        "num_segments": 3,
+        "pooler": False,
+    }
+    for cls, more in ((ez.BertBackbone, {}), (ez.RobertaBackbone, {"pad_token_id": 4})):
+        cls(**arguments, **more).save_to_preset(tmp_path / "preset")
+        loaded = ez.Backbone.from_preset(tmp_path / "preset")
+        assert type(loaded) is cls
+        for name, value in {**arguments, **more}.items():
+            assert getattr(loaded, name) == value, name
+
+
+def test_labels_settings_and_learning_rate_come_back(golden, tmp_path):
+    tokenizer = ez.SequenceClassifier.from_preset(
+        golden("Bert_ForSequenceClassification").folder
+    ).preprocessor.tokenizer
+    backbone = ez.Backbone.from_preset(golden("Bert_Model").folder)
+    classifier = ez.SequenceClassifier(
+        backbone,
+        ez.SequenceClassifierPreprocessor(tokenizer, sequence_length=17),
+        labels=["né", "漢字"],
+        problem_type="multi_label_classification",
+        dropout=0.3,
+    )
+    classifier.learning_rate = 3e-4
+    classifier.save_to_preset(tmp_path / "preset")
+    loaded = ez.SequenceClassifier.from_preset(tmp_path / "preset")
+    assert loaded.labels == ["né", "漢字"]
+    assert loaded.problem_type == "multi_label_classification"
+    assert loaded.dropout == 0.3
+    assert loaded.preprocessor.sequence_length == 17
+    assert loaded.learning_rate == 3e-4
+    other = ez.SequenceClassifier.from_preset(tmp_path / "preset", sequence_length=9)
+    assert other.preprocessor.sequence_length == 9  # the caller's word goes first
+    # Another task takes the recommended rate, and not the settings of this one's preprocessor.
+    masked = ez.MaskedLM.from_preset(tmp_path / "preset")
+    assert masked.learning_rate == 3e-4 and masked.preprocessor.sequence_length is None
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_halves_the_file_and_keeps_the_numbers_near(
+    classifier, golden, dtype, tmp_path
+):
+    classifier.save_to_preset(tmp_path / "full")
+    classifier.save_to_preset(tmp_path / "half", dtype=dtype)
+    sizes = [(tmp_path / n / "model.safetensors").stat().st_size for n in ("full", "half")]
+    weights = sum(int(np.prod(w.shape)) for w in classifier.weights)
+    assert sizes[0] - sizes[1] == pytest.approx(2 * weights, rel=0.02)
+    inputs = golden("Bert_ForSequenceClassification").inputs
+    half = outputs(ez.SequenceClassifier.from_preset(tmp_path / "half"), inputs)
+    np.testing.assert_allclose(outputs(classifier, inputs), half, atol=0.2)
+    assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == dtype
+    with pytest.raises(ValueError, match="Unknown dtype 'int4'"):
+        classifier.save_to_preset(tmp_path / "none", dtype="int4")
+
+
+def test_large_weights_go_into_shards(classifier, golden, tmp_path):
+    classifier.save_to_preset(tmp_path / "preset", shard_bytes=4000)
+    shards = sorted(path.name for path in (tmp_path / "preset").glob("*.safetensors"))
+    assert len(shards) > 2 and shards[0] == f"model-00001-of-{len(shards):05}.safetensors"
+    index = json.loads((tmp_path / "preset" / "model.safetensors.index.json").read_text())
+    assert sorted(set(index["weight_map"].values())) == shards
+    inputs = golden("Bert_ForSequenceClassification").inputs
+    loaded = ez.SequenceClassifier.from_preset(tmp_path / "preset")
+    np.testing.assert_array_equal(outputs(classifier, inputs), outputs(loaded, inputs))
+    classifier.save_to_preset(tmp_path / "preset")  # and back: no shard stays behind
+    assert [path.name for path in (tmp_path / "preset").glob("*.safetensors*")] == [
+        "model.safetensors"
+    ]
+
+
+def test_lora_is_merged_and_quantized_weights_are_refused(classifier, golden, tmp_path):
+    inputs = golden("Bert_ForSequenceClassification").inputs
+    classifier.backbone.enable_lora(2)
+    for weight in classifier.weights:
+        if "lora" in weight.path:
+            weight.assign(np.full(weight.shape, 0.3))
+    classifier.save_to_preset(tmp_path / "lora")
+    loaded = ez.SequenceClassifier.from_preset(tmp_path / "lora")
+    np.testing.assert_allclose(outputs(classifier, inputs), outputs(loaded, inputs), atol=1e-5)
+
+    loaded.backbone.blocks[1].output_dense.quantize("int8")
+    with pytest.raises(ValueError, match=r"is quantized \(int8\)"):
+        loaded.save_to_preset(tmp_path / "int8")
+    assert not (tmp_path / "int8").exists()
+
+
+def test_a_persons_model_card_and_other_files_are_kept(classifier, tmp_path):
+    folder = tmp_path / "preset"
+    classifier.save_to_preset(folder)
+    card = (folder / "README.md").read_text()
+    assert card.startswith("---\n") and "pipeline_tag: text-classification" in card
+    (folder / "notes").mkdir()
+    (folder / "notes" / "a.txt").write_text("mine")
+    (folder / "README.md").write_text("# My own card")
+    (folder / "vocab.txt").write_text("stale")
+    classifier.save_to_preset(folder)
+    assert (folder / "README.md").read_text() == "# My own card"
+    assert (folder / "notes" / "a.txt").read_text() == "mine"
+    assert "stale" not in (folder / "vocab.txt").read_text()
+    ez.SequenceClassifier.from_preset(folder)
+
+
+def test_a_target_that_cannot_be_replaced_at_once_is_refused(classifier, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="is or holds the working directory"):
+        classifier.save_to_preset(".")
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="is a file"):
+        classifier.save_to_preset("file")
+
+
+def test_a_failure_leaves_the_old_preset_and_nothing_beside_it(classifier, tmp_path):
+    classifier.save_to_preset(tmp_path / "preset")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "preset").iterdir()}
+    with pytest.raises(RuntimeError), replacing(tmp_path / "preset") as new:
+        (new / "config.json").write_text("{")
+        raise RuntimeError
+    assert {path.name: path.read_bytes() for path in (tmp_path / "preset").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["preset"]
+
+
+# Saves two presets in turn into the same folder, in a fork for each kill, so that the libraries
+# are imported once.
+SAVER = """
+import os
+import sys
+import keras
+import encoder_zoo as ez
+
+keras.utils.set_random_seed(0)
+sizes = dict(num_layers=1, num_heads=2, hidden_dim=64, intermediate_dim=256)
+models = [ez.BertBackbone(1000 + i, **sizes) for i in range(2)]
+while True:
+    child = os.fork()
+    if not child:
+        while True:
+            for model in models:
+                model.save_to_preset(sys.argv[1])
+    print(child, flush=True)
+    sys.stdin.readline()
+    os.waitpid(child, 0)
+    print("reaped", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="where folders can be exchanged in one step")
+def test_case_17_after_a_kill_at_any_moment_the_preset_is_whole(tmp_path):
+    folder = tmp_path / "preset"
+    rng = random.Random(0)
+    seen = set()
+    server = subprocess.Popen(
+        [sys.executable, "-c", SAVER, str(folder)],
+        env={**os.environ, "KERAS_BACKEND": "numpy"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        for _ in range(30):
+            child = int(server.stdout.readline())
+            time.sleep(rng.uniform(0.01, 0.4))
+            os.kill(child, signal.SIGKILL)
+            server.stdin.write("dead\n")
+            server.stdin.flush()
+            assert server.stdout.readline() == "reaped\n"
+            if folder.exists():
+                seen.add(ez.Backbone.from_preset(folder).vocabulary_size)
+            server.stdin.write("next\n")
+            server.stdin.flush()
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.communicate()
+    assert seen == {1000, 1001}
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A filesystem of 4 MB, where the system lets us have one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a filesystem is not allowed here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_case_18_a_full_disk_leaves_the_old_preset_and_is_named(small_disk, classifier):
+    folder = small_disk / "preset"
+    classifier.save_to_preset(folder)
+    weights = classifier.get_weights()
+    large = ez.BertBackbone(100_000, num_layers=1, num_heads=1, hidden_dim=16, intermediate_dim=16)
+    with pytest.raises(OSError) as caught:
+        large.save_to_preset(folder)
+    assert caught.value.errno == errno.ENOSPC
+    assert f"The disk is full: {folder} was not saved." in str(caught.value)
+    assert "What was there before is unchanged." in str(caught.value)
+    loaded = ez.SequenceClassifier.from_preset(folder)
+    for a, b in zip(weights, loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert [path.name for path in small_disk.iterdir()] == ["preset"]
+    with pytest.raises(ValueError, match="is a mount point"):
+        classifier.save_to_preset(small_disk)
+
+
+def test_a_full_disk_is_named_also_where_none_can_be_mounted(classifier, tmp_path, monkeypatch):
+    def write(arrays, path, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("encoder_zoo.presets.saving.save_file", write)
+    with pytest.raises(OSError, match="The disk is full: .*preset was not saved"):
+        save_task(classifier, tmp_path / "preset")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_preset_is_as_readable_as_any_new_file(classifier, tmp_path):
+    classifier.save_to_preset(tmp_path / "preset")
+    (tmp_path / "other").mkdir()
+    modes = [pathlib.Path(tmp_path / name).stat().st_mode for name in ("preset", "other")]
+    assert modes[0] == modes[1]
