@@ -57,7 +57,7 @@ class Tf1Checkpoint(Checkpoint):
             preset_file(folder, part.name)
         try:
             self._reader = tf.train.load_checkpoint(str(index.with_suffix("")))
-        except (tf.errors.OpError, ValueError) as error:
+        except Exception as error:  # TensorFlow turns its errors into many of Python's
             raise ValueError(f"{index}: TensorFlow cannot open it: {error}") from None
         self._names = {
             _translate(name): name
@@ -75,8 +75,8 @@ class Tf1Checkpoint(Checkpoint):
         theirs = self._names[name]
         try:
             value = self._reader.get_tensor(theirs)
-        except tf.errors.OpError as error:
-            raise ValueError(f"{self.folder}: {theirs} is not readable: {error.message}") from None
+        except Exception as error:  # TensorFlow turns its errors into many of Python's
+            raise ValueError(f"{self.folder}: {theirs} is not readable: {error}") from None
         return value.T if theirs.endswith("/kernel") else value
 
     def load_tokenizer(self, family: Family):
