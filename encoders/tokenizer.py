@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +10,9 @@ import tensorflow as tf
 
 from encoder_zoo.encoders.characters import Characters, SpecialTokenFinder, characters
 from encoder_zoo.encoders.text_input import as_text_tensor, shown
+
+
+CHUNK = 1024  # texts tokenized at a time
 
 
 class Vocabulary:
@@ -71,6 +74,40 @@ def collect(pieces: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     starts = tf.cast(tf.where(pieces[:, 0] > 0)[:, 0], tf.int32)
     ids, ends = tf.unstack(tf.gather(pieces, starts), num=2, axis=1)
     return ids - 1, starts, ends
+
+
+def in_chunks(
+    function: Callable[[tf.Tensor], tuple[tf.RaggedTensor, ...]], rows: tf.Tensor | tf.RaggedTensor
+) -> tuple[tf.RaggedTensor, ...]:
+    """A function of rows, with many rows in memory taken chunk by chunk.
+
+    The function's memory is that of some chunks, and the chunks run in parallel.
+
+    Args:
+        function: of rows (B, ...), to ragged tensors with as many rows.
+        rows: tensor or ragged tensor with rows.
+
+    Returns:
+        What the function returns for all rows at once.
+
+    Example:
+        >>> doubled, = in_chunks(lambda x: (tf.RaggedTensor.from_tensor(x[:, None] * 2),),
+        ...                      tf.range(3000))
+        >>> doubled[2999].numpy().tolist()
+        [5998]
+    """
+    if isinstance(rows, tf.Tensor) and tf.is_symbolic_tensor(rows):
+        return function(rows)
+    if isinstance(rows, tf.RaggedTensor) and tf.is_symbolic_tensor(rows.row_splits):
+        return function(rows)
+    if rows.shape[0] <= CHUNK:
+        return function(rows)
+    chunks = tf.data.Dataset.from_tensor_slices(rows).batch(CHUNK)
+    chunks = chunks.map(function, num_parallel_calls=tf.data.AUTOTUNE)
+    options = tf.data.Options()
+    options.threading.max_intra_op_parallelism = 1  # splitting such small ops costs more
+    parts = zip(*chunks.with_options(options), strict=True)
+    return tuple(tf.concat(list(part), axis=0) for part in parts)
 
 
 class Tokenizer(tf.Module):
@@ -137,7 +174,7 @@ class Tokenizer(tf.Module):
             ValueError: "texts[1] is None (NoneType); expected a string ..."
         """
         texts = as_text_tensor(texts)
-        ids, _, _ = self._ragged(tf.reshape(texts, [-1]))
+        ids, _, _ = in_chunks(self._ragged, tf.reshape(texts, [-1]))
         return ids[0] if texts.shape.rank == 0 else ids
 
     def tokenize_with_offsets(
@@ -154,7 +191,7 @@ class Tokenizer(tf.Module):
             first behind the token. A byte of a character has the span of that character.
         """
         texts = as_text_tensor(texts)
-        parts = self._ragged(tf.reshape(texts, [-1]))
+        parts = in_chunks(self._ragged, tf.reshape(texts, [-1]))
         return tuple(part[0] for part in parts) if texts.shape.rank == 0 else parts
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
@@ -200,7 +237,7 @@ class Tokenizer(tf.Module):
             lengths = [len(row) for row in words]
             values = tf.concat(flat, 0) if flat else tf.constant([], tf.string)
             words = tf.RaggedTensor.from_row_lengths(values, tf.constant(lengths, tf.int64))
-        return self._ragged_words(words)
+        return in_chunks(self._ragged_words, words)
 
     @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.string)], autograph=False)
     def _ragged_words(self, words: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
