@@ -23,10 +23,10 @@ import encoder_zoo as ez
 from encoder_zoo.presets.train_vocabulary import train_byte_bpe, train_wordpiece
 from encoder_zoo.tasks.recipe import fine_tuning_optimizer
 
-# Small on purpose: about 2 million parameters, a few thousand tokens a second on two CPU cores.
+# Small on purpose: 1.5 million parameters, ten thousand tokens a second and more on two CPU cores.
 SIZE = {
-    "num_layers": 4,
-    "num_heads": 4,
+    "num_layers": 2,
+    "num_heads": 2,
     "hidden_dim": 128,
     "intermediate_dim": 512,
     "max_sequence_length": 512,
@@ -68,6 +68,17 @@ def build(family: str, tokenizer, sequence_length: int, dropout: float) -> ez.Ma
     return ez.MaskedLM(backbone, ez.MaskedLMPreprocessor(tokenizer, sequence_length))
 
 
+def widen_initial_weights(model: ez.MaskedLM) -> None:
+    """Draws the kernels out to a deviation of 1 / sqrt(inputs).
+
+    BERT's 0.02 is meant for a width of 768. In a narrow model it lets so little of the context
+    through that thousands of steps go by before the attention begins to learn.
+    """
+    for weight in model.trainable_variables:
+        if weight.path.endswith("kernel"):
+            weight.assign(weight * (weight.shape[0] ** -0.5 / 0.02))
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("texts", nargs="+", type=pathlib.Path, help="text files, .gz or not")
@@ -75,9 +86,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--output", required=True, help="folder of the new preset")
     parser.add_argument("--vocabulary-size", type=int, default=8192)
     parser.add_argument("--sequence-length", type=int, default=64)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
@@ -97,7 +108,8 @@ def main() -> None:
 
     # A small model does not overfit in one pass: dropout would only slow it down.
     model = build(options.family, tokenizer, options.sequence_length, dropout=0.0)
-    steps = len(chunks) // options.batch_size
+    widen_initial_weights(model)
+    steps = -(-len(chunks) // options.batch_size)
     model.compile(optimizer=fine_tuning_optimizer(steps, options.learning_rate))
     model.fit(
         chunks,
