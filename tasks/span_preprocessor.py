@@ -49,7 +49,8 @@ class SpanQAPreprocessor(Preprocessor):
 
     Args:
         tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
-        sequence_length: see `Preprocessor`; the length of a row. 384 is usual.
+        sequence_length: see `Preprocessor`.
+        window_length: the most tokens of a row, question and special tokens included.
         doc_stride: tokens that neighbouring windows share, as transformers counts it.
 
     Returns:
@@ -68,9 +69,21 @@ class SpanQAPreprocessor(Preprocessor):
         ([[2, 5, 6, 3, 7, 6, 3]], [[4, 4]])
     """
 
-    def __init__(self, tokenizer, sequence_length: int | None = None, doc_stride: int = 128):
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length: int | None = None,
+        window_length: int = 384,
+        doc_stride: int = 128,
+    ):
         super().__init__(tokenizer, sequence_length)
+        self.window_length = window_length
         self.doc_stride = doc_stride
+        self.max_sequence_length = min(self.max_sequence_length, window_length)
+
+    def attach(self, task) -> None:
+        super().attach(task)
+        self.max_sequence_length = min(self.max_sequence_length, self.window_length)
 
     def contexts(self, questions: tf.Tensor, contexts: tf.Tensor) -> Contexts:
         """Questions (N,) and contexts (N,) in pieces, and the windows onto the contexts."""

@@ -5,6 +5,7 @@ Comment letters: B batch, L sequence, D hidden, C tags, P pieces of all texts.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import keras
@@ -113,6 +114,11 @@ class TokenClassifier(WindowedTask, LabelledTask):
         accuracy = keras.metrics.SparseCategoricalAccuracy(name="accuracy")
         return [accuracy, *([EntityF1(self.labels)] if "O" in (self.labels or []) else [])]
 
+    def compile(self, *args, **kwargs) -> None:
+        # In a partial, where Keras does not look for metrics to track.
+        self._compile_again = functools.partial(self.compile, *args, **kwargs)
+        super().compile(*args, **kwargs)
+
     def fit(self, x=None, y=None, *args, **kwargs):
         """As `Task.fit`: on texts with spans of characters, or sentences in words with tags.
 
@@ -138,6 +144,8 @@ class TokenClassifier(WindowedTask, LabelledTask):
             self._set_classes(learned if many else None, None if many else learned)
             if self.preprocessor is not None:
                 self.preprocessor.attach(self)
+            if self.compiled:
+                self._compile_again()  # the metrics know the labels now
         return super().fit(x, y, *args, **kwargs)
 
     def predict(self, x, batch_size: int | None = None, **kwargs):
@@ -182,8 +190,9 @@ class TokenClassifier(WindowedTask, LabelledTask):
             strategy: how pieces become entities. "simple": each piece has its tag, and neighbours
                 of one entity are joined. "first", "average", "max": a word has the tag of its
                 first piece, of its pieces' mean, or of its surest piece. "none": every tagged
-                piece by itself. RoBERTa knows of words only where spaces are: there "London." is
-                one word, unless words are given.
+                piece by itself. A classifier that learned the first pieces only, as is the
+                default, is best asked with "first". RoBERTa knows of words only where spaces
+                are: there "London." is one word, unless words are given.
             batch_size: default 32.
 
         Returns:

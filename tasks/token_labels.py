@@ -131,9 +131,12 @@ def _check_span(example: int, span: dict, length: int, types: dict) -> None:
         )
 
 
-def tags_in_graph(y, names: Sequence[str] | None, num_classes: int) -> tf.RaggedTensor:
-    """Tags of words as numbers, inside `tf.data`: from a ragged tensor of names or numbers."""
-    y = y if isinstance(y, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(y)
+def tags_in_graph(
+    y, word_counts: tf.Tensor, names: Sequence[str] | None, num_classes: int
+) -> tf.RaggedTensor:
+    """Tags of words as numbers, inside `tf.data`: from names or numbers, ragged or padded."""
+    if not isinstance(y, tf.RaggedTensor):
+        y = tf.RaggedTensor.from_tensor(y, lengths=word_counts)
     flat = y.flat_values
     if flat.dtype == tf.string:
         flat = numbers_of_names(flat, names or [])

@@ -135,11 +135,12 @@ class TokenClassifierPreprocessor(Preprocessor):
         """Labels (P,), and whether a piece has one."""
         in_graph = tf.is_symbolic_tensor(pieces.texts)
         if is_words(x):
+            counts = as_word_tensor(x).row_lengths()
             if in_graph:
-                tags = token_labels.tags_in_graph(y, self.labels, self._most_classes)
+                tags = token_labels.tags_in_graph(y, counts, self.labels, self._most_classes)
             else:
-                counts = as_word_tensor(x).row_lengths().numpy().tolist()
                 y = y.to_list() if isinstance(y, tf.RaggedTensor) else y
+                counts = counts.numpy().tolist()
                 tags = token_labels.check_tags(y, counts, self.labels, self._most_classes)
             return labels_of_words(pieces, tags, self.labels, self.label_all_pieces)
         if in_graph or isinstance(y, dict):

@@ -23,20 +23,21 @@ class WindowedTask(Task):
         """The model's outputs, batch by batch, the longest rows first.
 
         Args:
-            rows: encoded, without labels.
+            rows: encoded.
             batch_size: default 32.
 
         Yields:
             Numbers of the batch's rows (B,), and their outputs.
         """
-        if not self.compiled:
-            self.compile()
+        if not self.compiled and keras.config.backend() == "tensorflow":
+            self.jit_compile = False  # see `compile`
         if not int(rows["token_ids"].nrows()):
             return
         size = batch_size or 32
         batches = self._ordered(rows, size)
         for i, batch in enumerate(batches.dataset):
-            inputs = {name: values.numpy() for name, values in batch.items()}
+            inputs = keras.utils.unpack_x_y_sample_weight(batch)[0]
+            inputs = {name: values.numpy() for name, values in inputs.items()}
             yield batches.order[i * size : (i + 1) * size], self.predict_on_batch(inputs)
 
     def token_outputs(self, rows: dict, batch_size: int | None = None) -> tf.RaggedTensor:

@@ -98,7 +98,7 @@ class TestLabels:
         assert "segment_ids" not in inputs
 
     def test_windows_hold_the_answer_or_point_at_the_start_token(self, build):
-        model = build(sequence_length=16, doc_stride=4)  # 16 - 3 specials - 2 = 11 pieces each
+        model = build(window_length=16, doc_stride=4)  # 16 - 3 specials - 2 = 11 pieces each
         context = "Rome is there . " * 5 + "Anna lives in Oslo"  # 24 pieces, windows at 0, 7, 14
         found = labelled(model, self.example(context, "Anna lives"))
         assert found == ["[CLS]", "[CLS]", "anna lives"]
@@ -106,7 +106,7 @@ class TestLabels:
         assert found == ["[CLS]", "[CLS]", "anna"]
 
     def test_an_answer_in_the_overlap_is_labelled_in_both_windows(self, build):
-        model = build(sequence_length=16, doc_stride=4)
+        model = build(window_length=16, doc_stride=4)
         context = "Rome is there . Rome is there Anna lives . Rome is there ."  # Anna: piece 7
         assert labelled(model, self.example(context, "Anna")) == ["anna", "anna"]
         # Half of it: not wholly inside the first window, which ends after piece 10.
@@ -187,7 +187,7 @@ class TestSearch:
         assert len(found) == 9
 
     def test_windows_give_spans_of_the_whole_context_once(self, build):
-        model = build(sequence_length=16, doc_stride=4)
+        model = build(window_length=16, doc_stride=4)
         context = " ".join(NAMES * 6)  # 24 pieces
         found = model.answer("Who?", context, n_best=200, max_answer_length=1)
         assert sorted(a["start"] for a in found) == [
@@ -199,8 +199,8 @@ class TestLearning:
     @pytest.fixture
     def trained(self, build):
         model = build()
-        model.compile(learning_rate=5e-3)
-        model.fit([*EXAMPLES, IMPOSSIBLE] * 12, epochs=4, batch_size=16, verbose=0)
+        model.compile(learning_rate=2e-3)
+        model.fit([*EXAMPLES, IMPOSSIBLE] * 12, epochs=8, batch_size=8, verbose=0)
         return model
 
     def test_from_squad_examples_to_answers(self, trained):
@@ -227,7 +227,8 @@ def as_dataset(examples):
 
     string, strings = tf.TensorSpec([], tf.string), tf.TensorSpec([None], tf.string)
     answers = {"text": strings, "answer_start": tf.TensorSpec([None], tf.int32)}
-    return tf.data.Dataset.from_generator(rows, output_signature=((string, string), answers))
+    dataset = tf.data.Dataset.from_generator(rows, output_signature=((string, string), answers))
+    return dataset.apply(tf.data.experimental.assert_cardinality(len(examples)))
 
 
 def test_datasets_give_the_same_evaluation_as_lists(build):
@@ -265,7 +266,7 @@ def test_the_loss_is_the_mean_of_the_two_cross_entropies(build):
 
 
 def test_predictions_are_one_list_of_windows_for_each_question(build):
-    model = build(sequence_length=16, doc_stride=4)
+    model = build(window_length=16, doc_stride=4)
     contexts = ["Anna lives.", " ".join(NAMES * 6), "Ben."]
     outputs = model.predict((["Who?"] * 3, contexts))
     assert [len(windows) for windows in outputs] == [1, 3, 1]
@@ -314,10 +315,11 @@ class TestRefusals:
 
 
 def test_a_saved_preset_gives_the_same_answers(build, tmp_path):
-    model = build(sequence_length=32, doc_stride=7)
+    model = build(sequence_length=32, window_length=30, doc_stride=7)
     model.save_to_preset(tmp_path / "preset")
     loaded = ez.SpanQA.from_preset(tmp_path / "preset")
-    assert (loaded.preprocessor.sequence_length, loaded.preprocessor.doc_stride) == (32, 7)
+    settings = loaded.preprocessor
+    assert (settings.sequence_length, settings.window_length, settings.doc_stride) == (32, 30, 7)
     assert loaded.answer(QUESTIONS, CONTEXTS) == model.answer(QUESTIONS, CONTEXTS)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")

@@ -1,0 +1,144 @@
+"""Fine-tune MiniLM on SQuAD: exact match and F1 beside those of transformers.
+
+    python benchmarks/question_answering.py --epochs 2 --seeds 0 1 2
+    python benchmarks/question_answering.py --transformers
+
+The recipe is the same on both sides: AdamW, 5e-5 after 10 % warmup, linear decay, weight decay
+0.01 except for biases and LayerNorm, gradients clipped at norm 1, rows of 384 tokens of which
+neighbours share 128, batches of 16 rows of like length. `--transformers` trains the other side too
+(extra `peers`).
+
+The data is not part of the project: `ENCODER_ZOO_DATA` names a folder that holds
+`qa/squad/{train,dev}.json` in SQuAD's format, or `qa/squad_v2/...` with `--data squad_v2`.
+"""
+
+import argparse
+import sys
+import time
+
+import keras
+import numpy as np
+from token_classification import DATA, MINILM, report, torch_steps
+
+import encoder_zoo as ez
+from encoder_zoo.tasks.squad import squad_scores
+
+LENGTH, STRIDE = 384, 128
+
+
+def ours(train: list[dict], dev: list[dict], seed: int, options) -> dict[str, float]:
+    """Scores of encoder_zoo, and rows a second."""
+    keras.utils.set_random_seed(seed)
+    model = ez.SpanQA.from_preset(MINILM, window_length=LENGTH, doc_stride=STRIDE)
+    rows = len(model.preprocess(train)["example"])
+    start = time.perf_counter()
+    model.fit(train, epochs=options.epochs, batch_size=options.batch_size, verbose=2)
+    speed = options.epochs * rows / (time.perf_counter() - start)
+    scores = model.evaluate_answers(dev)
+    names = ("exact_match", "f1", "exact", "best_exact", "best_f1")
+    return {**{name: scores[name] for name in names if name in scores}, "speed": speed}
+
+
+def theirs(train: list[dict], dev: list[dict], seed: int, options) -> dict[str, float]:
+    """The same with transformers on torch; SQuAD v1.1 only."""
+    import torch
+    import transformers
+
+    torch.manual_seed(seed)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(MINILM)
+    model = transformers.BertForQuestionAnswering.from_pretrained(MINILM)
+    names = ("input_ids", "token_type_ids", "attention_mask")
+
+    def encode(examples):
+        return tokenizer(
+            [e["question"].strip() for e in examples],
+            [e["context"] for e in examples],
+            truncation="only_second",
+            max_length=LENGTH,
+            stride=STRIDE,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+        )
+
+    def batch_of(rows, numbers):
+        padded = tokenizer.pad({n: [rows[n][i] for i in numbers] for n in names})
+        return {name: torch.tensor(padded[name]) for name in names}
+
+    rows = encode(train)
+    labels = torch.tensor(
+        [label(rows, k, train[i]) for k, i in enumerate(rows["overflow_to_sample_mapping"])]
+    )
+    start = time.perf_counter()
+    for numbers, step in torch_steps(model, list(map(len, rows["input_ids"])), seed, options):
+        first, last = labels[numbers].T
+        step(model(**batch_of(rows, numbers), start_positions=first, end_positions=last).loss)
+    speed = options.epochs * len(labels) / (time.perf_counter() - start)
+
+    model.eval()
+    rows, best = encode(dev), {}
+    order = sorted(range(len(rows["input_ids"])), key=lambda k: len(rows["input_ids"][k]))
+    with torch.inference_mode():
+        for i in range(0, len(order), 32):
+            outputs = model(**batch_of(rows, order[i : i + 32]))
+            logits = zip(outputs.start_logits.numpy(), outputs.end_logits.numpy(), strict=True)
+            for k, (starts, ends) in zip(order[i : i + 32], logits, strict=True):
+                score, begin, end = best_span(rows, k, starts, ends)
+                sample = rows["overflow_to_sample_mapping"][k]
+                if score > best.get(sample, (-np.inf,))[0]:
+                    best[sample] = score, dev[sample]["context"][begin:end]
+    guesses = [best[i][1] for i in range(len(dev))]
+    scores = squad_scores(guesses, [[a["text"] for a in e["answers"]] for e in dev])
+    return {"exact_match": scores["exact_match"], "f1": scores["f1"], "speed": speed}
+
+
+def label(rows, k: int, example: dict) -> list[int]:
+    """Columns of the answer in row k, or (0, 0)."""
+    offsets = rows["offset_mapping"][k]
+    inside = [j for j, segment in enumerate(rows.sequence_ids(k)) if segment == 1]
+    answer = example["answers"][0]
+    begin, end = answer["answer_start"], answer["answer_start"] + len(answer["text"])
+    if offsets[inside[0]][0] > begin or offsets[inside[-1]][1] < end:
+        return [0, 0]
+    first = max(j for j in inside if offsets[j][0] <= begin)
+    return [first, min(j for j in inside if offsets[j][1] >= end)]
+
+
+def best_span(rows, k: int, starts, ends) -> tuple[float, int, int]:
+    """Score and characters of the best of the 20 best starts and ends."""
+    inside = [j for j, segment in enumerate(rows.sequence_ids(k)) if segment == 1]
+    spans = [
+        (starts[i] + ends[j], i, j)
+        for i in sorted(inside, key=lambda i: -starts[i])[:20]
+        for j in sorted(inside, key=lambda j: -ends[j])[:20]
+        if i <= j < i + 30
+    ]
+    if not spans:
+        return -np.inf, 0, 0
+    score, first, last = max(spans)
+    offsets = rows["offset_mapping"][k]
+    return score, offsets[first][0], offsets[last][1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", choices=["squad", "squad_v2"], default="squad")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--limit", type=int, help="train and test on so many questions only")
+    parser.add_argument("--transformers", action="store_true", help="train the other side too")
+    options = parser.parse_args()
+    folder = DATA / "qa" / options.data
+    if not folder.is_dir():
+        sys.exit(f"No data: set ENCODER_ZOO_DATA to a folder that holds qa/{options.data}")
+    if options.transformers and options.data != "squad":
+        sys.exit("The other side is written for --data squad only.")
+
+    train, dev = (ez.read_squad(folder / f"{n}.json")[: options.limit] for n in ("train", "dev"))
+    sides = {"encoder_zoo": ours, **({"transformers": theirs} if options.transformers else {})}
+    for name, side in sides.items():
+        report(name, [side(train, dev, seed, options) for seed in options.seeds])
+
+
+if __name__ == "__main__":
+    main()

