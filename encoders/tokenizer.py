@@ -11,7 +11,6 @@ import tensorflow as tf
 from encoder_zoo.encoders.characters import Characters, SpecialTokenFinder, characters
 from encoder_zoo.encoders.text_input import as_text_tensor, shown
 
-
 CHUNK = 1024  # texts tokenized at a time
 
 
