@@ -65,11 +65,10 @@ class SpanQA(WindowedTask):
         return ops.transpose(self.output_dense(x), (0, 2, 1))  # (B, 2, L)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        # Padding is no answer: the loss does not depend on how long the batch is.
-        if isinstance(x, dict) and "padding_mask" in x:
-            real = ops.cast(x["padding_mask"], "bool")[:, None]
-            y_pred = ops.where(real, y_pred, IMPOSSIBLE)
-        return super().compute_loss(x, y, y_pred, sample_weight, training)
+        return super().compute_loss(x, y, _without_padding(x, y_pred), sample_weight, training)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return super().compute_metrics(x, y, _without_padding(x, y_pred), sample_weight)
 
     def head_layers(self) -> list[keras.layers.Layer]:
         return [self.output_dense]
@@ -228,6 +227,13 @@ class SpanQA(WindowedTask):
             for number, *window in zip(numbers, *(f.numpy() for f in best), strict=True):
                 found[number] = window
         return _by_question(contexts, columns, found, n_best)
+
+
+def _without_padding(inputs, logits):
+    """Padding is no answer: loss and metrics do not depend on how long the batch is."""
+    if not isinstance(inputs, dict) or "padding_mask" not in inputs:
+        return logits
+    return ops.where(ops.cast(inputs["padding_mask"], "bool")[:, None], logits, IMPOSSIBLE)
 
 
 def _by_question(contexts: Contexts, columns: np.ndarray, found: list, n_best: int) -> list:

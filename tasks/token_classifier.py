@@ -104,6 +104,11 @@ class TokenClassifier(WindowedTask, LabelledTask):
     def head_layers(self) -> list[keras.layers.Layer]:
         return [self.output_dense] if self.output_dense is not None else []
 
+    def head_misfit(self, config: dict, arguments: dict) -> str | None:
+        if self.num_classes is None:
+            return "its labels are still to be learned"
+        return super().head_misfit(config, arguments)
+
     def default_loss(self) -> keras.losses.Loss:
         # Over labelled pieces: rows have different numbers of them.
         return keras.losses.SparseCategoricalCrossentropy(

@@ -38,16 +38,16 @@ def tokenizer():
 
 @pytest.fixture
 def build(tokenizer):
-    def build(labels=LABELS, num_classes=None, max_sequence_length=32, **settings):
+    def build(labels=LABELS, num_classes=None, num_layers=1, **settings):
         backbone = ez.BertBackbone(
             tokenizer.vocabulary_size,
-            num_layers=1,
+            num_layers=num_layers,
             num_heads=2,
             hidden_dim=16,
             intermediate_dim=32,
             dropout=0.0,
             attention_dropout=0.0,
-            max_sequence_length=max_sequence_length,
+            max_sequence_length=32,
             pooler=False,
         )
         preprocessor = ez.TokenClassifierPreprocessor(tokenizer, **settings)
@@ -165,21 +165,21 @@ class TestWindows:
         assert pieces == aligned(build(), SENTENCES[:1], TAGS[:1])[0] * 5
         assert rows[-1] == [("anna", "B-PER")]
 
-    def test_entities_of_a_long_text_are_found_once_where_they_stand(self, build):
-        keras.utils.set_random_seed(1)
-        classifier = build(sequence_length=8)
-        classifier.compile(learning_rate=1e-2)
-        classifier.fit(SENTENCES * 20, TAGS * 20, epochs=8, batch_size=8, verbose=0)
-        text = " and ".join(["Anna sees José de la José"] * 6)
-        expected = [
-            (text[s:e], s, e)
-            for i in range(6)
-            for s, e in ((30 * i, 30 * i + 4), (30 * i + 10, 30 * i + 25))
-        ]
-        found = [
-            (e["text"], e["start"], e["end"]) for e in classifier.extract_entities(text, "first")
-        ]
-        assert found == expected
+    def test_the_windows_of_a_long_text_are_put_together(self, build):
+        # Without blocks and positions a piece's logits depend on the piece alone.
+        classifier = build(num_layers=0, sequence_length=8)
+        positions = classifier.backbone.embeddings.position_embedding.embeddings
+        positions.assign(ops.zeros_like(positions))
+        sentence = "Anna sees José de la José."
+        [alone] = classifier.predict([sentence])
+        [together] = classifier.predict([" ".join([sentence] * 6)])
+        np.testing.assert_allclose(together, np.tile(alone, (6, 1)), atol=1e-6)
+        assert np.ptp(alone, axis=0).min() > 1e-3  # pieces do differ
+
+        found = classifier.extract_entities(" ".join([sentence] * 6), "none")
+        pieces = classifier.extract_entities(sentence, "none")
+        shifted = [(e["label"], e["start"] + 27 * i) for i in range(6) for e in pieces]
+        assert [(e["label"], e["start"]) for e in found] == shifted
 
     def test_an_overlap_that_leaves_nothing_is_refused(self, build):
         with pytest.raises(ValueError, match="overlap=6 leaves nothing of a window with 6 pieces"):
@@ -208,7 +208,7 @@ class TestLearning:
             ("LOC", "New York", 10, 18),
         ]
         assert all(0.5 < e["score"] <= 1 for e in entities)
-        [of_words] = classifier.extract_entities([["José", "sees", "New", "York."]], "first")
+        [of_words] = classifier.extract_entities([["José", "sees", "New", "York", "."]], "first")
         assert of_words == entities
 
     def test_from_texts_with_spans_over_tf_data(self, build):
@@ -363,6 +363,14 @@ def test_a_head_with_other_labels_is_not_taken_over_and_that_is_said(golden, lab
     with caplog.at_level(logging.WARNING, "encoder_zoo"):
         ez.TokenClassifier.from_preset(golden("Bert_ForTokenClassification").folder, labels=labels)
     assert "head of TokenClassifier starts from random weights" in caplog.text
+
+
+def test_a_checkpoint_without_labels_learns_them(golden, caplog):
+    with caplog.at_level(logging.WARNING, "encoder_zoo"):
+        classifier = ez.TokenClassifier.from_preset(golden("Bert_Model").folder)
+    assert "its labels are still to be learned" in caplog.text
+    classifier.fit([["the", "cat"]], [["O", "B-PET"]], verbose=0)
+    assert classifier.labels == ["O", "B-PET"]
 
 
 def test_learned_labels_are_saved_with_the_preset(build, tmp_path):
