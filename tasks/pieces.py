@@ -58,7 +58,22 @@ def as_word_tensor(x) -> tf.RaggedTensor:
     return tf.RaggedTensor.from_row_lengths(tf.concat(rows, axis=0), lengths)
 
 
-def pieces_of_texts(tokenizer, texts: tf.Tensor) -> Pieces:
+def word_marks(tokenizer) -> np.ndarray:
+    """(vocabulary, 2) bool: whether a token is marked as a word's beginning; ends with a space.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "jo", "##sé"]
+        >>> word_marks(BertTokenizer(tokens))[-2:].tolist()
+        [[True, False], [False, False]]
+    """
+    ids = tf.range(tokenizer.vocabulary_size)[:, None]
+    spelled = tokenizer.detokenize(ids, skip_special_tokens=False)
+    begins = [tokenizer.starts_word(token) for token in tokenizer.get_vocabulary()]
+    return np.stack([begins, tf.strings.regex_full_match(spelled, "(?s).* ").numpy()], axis=1)
+
+
+def pieces_of_texts(tokenizer, texts: tf.Tensor, marks: np.ndarray) -> Pieces:
     """The pieces of texts; a word is what the vocabulary marks as one.
 
     That is, a piece continues a word where BERT writes "##", and where RoBERTa has no space
@@ -67,10 +82,12 @@ def pieces_of_texts(tokenizer, texts: tf.Tensor) -> Pieces:
     Args:
         tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
         texts: (N,) strings.
+        marks: the tokenizer's `word_marks`.
     """
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
-    marks = np.array([tokenizer.starts_word(token) for token in tokenizer.get_vocabulary()])
-    return Pieces(texts, ids, starts, ends, numbered(ids, tf.gather(marks, ids.flat_values)))
+    begins, ends_with_space = tf.unstack(tf.gather(marks, ids.flat_values), axis=1)
+    begins |= tf.concat([[False], ends_with_space], 0)[: tf.size(begins)]
+    return Pieces(texts, ids, starts, ends, numbered(ids, begins))
 
 
 def pieces_of_words(tokenizer, words: tf.RaggedTensor) -> Pieces:

@@ -20,6 +20,7 @@ from encoder_zoo.tasks.pieces import (
     is_words,
     pieces_of_texts,
     pieces_of_words,
+    word_marks,
 )
 from encoder_zoo.tasks.preprocessor import Preprocessor, as_texts, check_same_rows
 from encoder_zoo.tasks.tag_alignment import (
@@ -89,7 +90,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         """The pieces of texts, or of sentences in words."""
         if is_words(x):
             return pieces_of_words(self.tokenizer, as_word_tensor(x))
-        return pieces_of_texts(self.tokenizer, as_texts(x)[0])
+        return pieces_of_texts(self.tokenizer, as_texts(x)[0], self._word_marks)
 
     def windows(self, pieces: Pieces) -> Windows:
         """The windows that the pieces are looked at through."""
@@ -150,6 +151,11 @@ class TokenClassifierPreprocessor(Preprocessor):
             spans = token_labels.check_spans(y, texts, self.labels)
         pieces = words_split_at_symbols(pieces, self._symbols)
         return labels_of_spans(pieces, spans, self.labels, self.label_all_pieces)
+
+    @functools.cached_property
+    def _word_marks(self) -> np.ndarray:
+        with tf.init_scope():
+            return word_marks(self.tokenizer)
 
     @functools.cached_property
     def _symbols(self) -> np.ndarray:
