@@ -52,6 +52,7 @@ def replacing(folder: str | os.PathLike, replaced: Iterable[str] = ("*",)) -> It
         raise _named(error, target) from error
     try:
         yield new
+        _open_to_others(new, target)
         _keep_others(target, new, replaced)
         _force_to_disk(new)
         _exchange(new, target)
@@ -83,16 +84,18 @@ def _remove_leftovers(target: pathlib.Path) -> None:
                 shutil.rmtree(path)
 
 
+def _open_to_others(new: pathlib.Path, target: pathlib.Path) -> None:
+    """Lets others read what they may read of any new file; some writers let nobody else."""
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in new.iterdir():
+        path.chmod(0o666 & ~mask)
+    new.chmod(target.stat().st_mode if target.is_dir() else 0o777 & ~mask)
+
+
 def _keep_others(target: pathlib.Path, new: pathlib.Path, replaced: Iterable[str]) -> None:
     """Brings what is not replaced into the new folder, as links where the disk has them."""
-    if not target.is_dir():
-        # As any new folder; `mkdtemp` made one that nobody else may read.
-        mask = os.umask(0)
-        os.umask(mask)
-        new.chmod(0o777 & ~mask)
-        return
-    shutil.copymode(target, new)
-    for path in target.iterdir():
+    for path in target.iterdir() if target.is_dir() else ():
         if any(path.match(pattern) for pattern in replaced) or (new / path.name).exists():
             continue
         if path.is_dir() and not path.is_symlink():

@@ -310,5 +310,8 @@ def test_a_full_disk_is_named_also_where_none_can_be_mounted(classifier, tmp_pat
 def test_a_preset_is_as_readable_as_any_new_file(classifier, tmp_path):
     classifier.save_to_preset(tmp_path / "preset")
     (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
     modes = [pathlib.Path(tmp_path / name).stat().st_mode for name in ("preset", "other")]
     assert modes[0] == modes[1]
+    expected = (tmp_path / "other" / "file").stat().st_mode
+    assert {path.stat().st_mode for path in (tmp_path / "preset").iterdir()} == {expected}

@@ -1,0 +1,91 @@
+"""Names of presets: the table, and errors that help."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import encoder_zoo as ez
+from encoder_zoo.presets import registry
+from encoder_zoo.presets.registry import BUNDLED, KNOWN, resolve
+
+
+def test_the_table_prints_one_aligned_line_for_each_preset():
+    table = ez.list_presets()
+    header, *lines = repr(table).split("\n")
+    assert header.split() == list(registry.PresetInfo._fields)
+    assert len(lines) == len(table) > 30
+    column = header.index("family")
+    for row, line in zip(table, lines, strict=True):
+        assert line.startswith(row.name) and line[column:].startswith(row.family)
+    [line] = [line for line in lines if line.startswith("roberta_base_en ")]
+    assert "124.6 M" in line and "MIT" in line and "hf://FacebookAI/roberta-base" in line
+
+
+def test_the_table_is_html_in_notebooks_and_escaped(monkeypatch):
+    html = ez.list_presets()._repr_html_()
+    assert html.startswith("<table><thead><tr><th>name</th>")
+    assert html.count("<tr>") == len(ez.list_presets()) + 1
+    row = registry.PresetInfo("<b>", "bert", 1, "en", "MIT", "hf://a/b", "x & y")
+    assert "<td>&lt;b&gt;</td>" in registry.PresetTable([row])._repr_html_()
+    assert "x &amp; y" in registry.PresetTable([row])._repr_html_()
+
+
+# From the papers and model cards: encoder and pooler.
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("bert_base_en_uncased", 109_482_240),
+        ("bert_large_en_uncased", 335_141_888),
+        ("roberta_base_en", 124_645_632),
+        ("roberta_large_en", 355_359_744),
+        ("all_minilm_l6_en_uncased", 22_713_216),
+        ("bert_tiny_en_uncased", 4_385_920),
+    ],
+)
+def test_parameters_are_those_that_were_published(name, parameters):
+    assert {row.name: row.parameters for row in ez.list_presets()}[name] == parameters
+
+
+@pytest.mark.parametrize("path", sorted(KNOWN.glob("*.json")), ids=lambda path: path.stem)
+def test_every_entry_is_complete(path):
+    row = registry.PresetInfo(path.stem, **json.loads(path.read_text()))
+    assert row.family in ("bert", "roberta") and 1e5 < row.parameters < 1e9
+    assert row.languages and row.licence and row.description
+    assert row.source == "bundled" or row.source.startswith("hf://")
+
+
+def test_listing_needs_neither_keras_nor_tensorflow():
+    program = (
+        "import sys, encoder_zoo as ez; repr(ez.list_presets());"
+        "print({'keras', 'tensorflow', 'torch', 'huggingface_hub'} & set(sys.modules))"
+    )
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert output.stdout == "set()\n", output.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("bert-base-uncased", "Did you mean 'bert_base_en_uncased'"),
+        ("roberta_bas_en", "Did you mean 'roberta_base_en'"),
+        ("google-bert/bert-base-uncased", "write 'hf://google-bert/bert-base-uncased'"),
+        ("zzzzzz", "Names are in list_presets()"),
+    ],
+)
+def test_an_unknown_name_suggests_the_closest(name, hint):
+    with pytest.raises(ValueError) as caught:
+        ez.Backbone.from_preset(name)
+    assert str(caught.value).startswith(f"No preset '{name}'.") and hint in str(caught.value)
+
+
+def test_a_file_is_no_preset(tmp_path):
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(ValueError, match="is a file. Expected a preset's folder"):
+        resolve(tmp_path / "model.safetensors")
+
+
+def test_bundled_presets_are_in_the_table():
+    bundled = {path.parent.name for path in BUNDLED.glob("*/config.json")}
+    assert bundled == {row.name for row in ez.list_presets() if row.source == "bundled"}

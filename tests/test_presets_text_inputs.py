@@ -1,0 +1,124 @@
+"""Texts as people have them: what every task's preprocessor takes, and how it refuses the rest."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+
+import encoder_zoo as ez
+
+FAMILIES = ["Bert", "Roberta"]
+TEXTS = ["the cat sat", "a dog ran on the mat", "not very good !"]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def classifier(request):
+    import pathlib
+
+    folder = pathlib.Path(__file__).parent / "golden" / "checkpoints"
+    return ez.SequenceClassifier.from_preset(folder / f"{request.param}_ForSequenceClassification")
+
+
+def ids(preprocessor, texts) -> list:
+    return preprocessor(texts)["token_ids"].numpy().tolist()
+
+
+@pytest.mark.parametrize(
+    ("bad", "kind"),
+    [(None, "NoneType"), (3, "int"), (float("nan"), "float"), (["x"], "list"), ({}, "dict")],
+)
+def test_case_21_a_row_that_is_no_text_is_named_with_its_type(classifier, bad, kind):
+    for texts in (["good", bad], np.array(["good", bad], dtype=object)):
+        for use in (classifier.preprocessor, classifier.predict, classifier.classify):
+            with pytest.raises(ValueError, match=rf"\[1\] is .*{kind}.*expected a string"):
+                use(texts)
+    with pytest.raises(ValueError, match=rf"\[1\] is .*{kind}"):
+        classifier.preprocessor((["a", "b"], ["c", bad]))
+    if not isinstance(bad, list | dict):
+        with pytest.raises(ValueError, match=kind):
+            classifier.preprocessor(bad)
+
+
+@pytest.mark.parametrize("odd", ["a\0b", "a\ud800b", "a\ufffdb"])
+def test_case_22_odd_characters_are_the_same_everywhere_and_lose_no_text(classifier, odd):
+    preprocessor = classifier.preprocessor
+    clean = odd.encode("utf-8", "replace").decode().replace("?", "\ufffd")
+    text = f"the cat {odd} sat"
+    eagerly = preprocessor([text])["token_ids"].numpy()
+    tensor = tf.constant([f"the cat {clean} sat".encode()])
+    in_data = tf.data.Dataset.from_tensors(tensor).map(lambda x: preprocessor(x)["token_ids"])
+    np.testing.assert_array_equal(next(iter(in_data)), eagerly)
+    exported = tf.function(
+        lambda x: preprocessor(x)["token_ids"], input_signature=[tf.TensorSpec([None], tf.string)]
+    )
+    np.testing.assert_array_equal(exported(tensor), eagerly)
+    # What follows the odd character is still there.
+    last = preprocessor.tokenizer.tokenize([" sat"])[0].numpy()[-1]
+    assert eagerly[0, -2] == last
+
+
+def test_case_22_bytes_that_are_not_utf8_are_refused_where_they_can_be_seen(classifier):
+    preprocessor = classifier.preprocessor
+    wrong = "caf\xe9".encode("latin-1")
+    for texts in (["good", wrong], np.array([b"good", wrong]), tf.constant([b"good", wrong])):
+        with pytest.raises(ValueError, match=r"texts\[1\] is not UTF-8 at byte 3"):
+            preprocessor(texts)
+    # In a graph nobody can be told: there such a byte reads as U+FFFD, which is documented.
+    in_graph = tf.data.Dataset.from_tensors([wrong]).map(lambda x: preprocessor(x)["token_ids"])
+    np.testing.assert_array_equal(next(iter(in_graph)), ids(preprocessor, ["caf\ufffd"]))
+
+
+def test_case_23_no_texts_give_no_rows(classifier):
+    for empty in (
+        [],
+        (),
+        np.array([], dtype=str),
+        tf.constant([], tf.string),
+        pd.Series([], dtype=str),
+    ):
+        x = ([], []) if isinstance(empty, tuple) else empty
+        batch = classifier.preprocessor(x)
+        assert batch["token_ids"].shape[0] == 0 and batch["token_ids"].shape.rank == 2
+        assert batch["padding_mask"].shape[0] == 0 and batch["padding_mask"].shape.rank == 2
+    assert classifier.predict([], verbose=0).shape == (0, 3)
+    assert classifier.classify([]) == []
+
+
+def test_case_24_unequal_lengths_are_refused_with_both(classifier):
+    with pytest.raises(ValueError, match="equally many. Received: 3 and 2"):
+        classifier.predict((TEXTS, TEXTS[:2]))
+    with pytest.raises(ValueError, match="3 texts, 2 labels"):
+        classifier.fit(TEXTS, [0, 1])
+    with pytest.raises(ValueError, match="3 texts, 4 sample_weight"):
+        classifier.evaluate(TEXTS, [0, 1, 2], sample_weight=[1.0, 1.0, 1.0, 1.0])
+    with pytest.raises(ValueError, match=r"Expected one text or a pair .* Received: 3 texts"):
+        classifier.predict((TEXTS, TEXTS, TEXTS))
+
+
+def test_case_25_every_container_gives_the_same(classifier):
+    preprocessor = classifier.preprocessor
+    for texts in (
+        pd.Series(TEXTS, index=[7, 8, 9]),
+        pd.Series(TEXTS, dtype="string"),
+        np.array(TEXTS),
+        np.array(TEXTS, dtype=object),
+        [text.encode() for text in TEXTS],
+        tf.constant(TEXTS),
+    ):
+        assert ids(preprocessor, texts) == ids(preprocessor, TEXTS)
+        assert ids(preprocessor, (texts, texts)) == ids(preprocessor, (TEXTS, TEXTS))
+
+
+def test_case_25_a_dataset_gives_the_same_as_a_list(classifier):
+    expected = classifier.predict(TEXTS, verbose=0)
+    dataset = tf.data.Dataset.from_tensor_slices(TEXTS).batch(2)
+    np.testing.assert_allclose(classifier.predict(dataset, verbose=0), expected, atol=1e-5)
+    np.testing.assert_array_equal(classifier.predict(pd.Series(TEXTS), verbose=0), expected)
+
+
+def test_case_25_every_container_of_labels_gives_the_same(classifier):
+    numbers, names = [0, 2, 1], ["O", "I-PER", "B-PER"]
+    for labels in (numbers, names):
+        for kind in (list, np.array, pd.Series, tf.constant):
+            encoded = classifier.preprocessor.encode(TEXTS, kind(labels))["labels"]
+            assert encoded.numpy().tolist() == numbers
