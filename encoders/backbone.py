@@ -214,9 +214,11 @@ class Backbone(Configured, keras.Model):
         """Loads a backbone from a bundled preset or a checkpoint folder.
 
         Args:
-            source: a name of `list_presets()`, or a folder in the Hugging Face format.
+            source: a name of `list_presets()`, a folder in the Hugging Face format, of KerasHub or
+                of Google's BERT code, `hf://organisation/name[@revision]`, or `kaggle://...`.
             **overrides: constructor arguments that leave the weights' shapes alone, such as
-                `dropout=0.0` or `dtype="mixed_bfloat16"`.
+                `dropout=0.0` or `dtype="mixed_bfloat16"`; and how much to check: `verify`,
+                `max_bytes`, `allow_nonfinite`, see `presets.opening.Safeguards`.
 
         Returns:
             A backbone of the checkpoint's family.

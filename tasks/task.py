@@ -73,9 +73,11 @@ class Task(Configured, keras.Model):
         What is not in the checkpoint, and what of it is not used, is said in one log line each.
 
         Args:
-            source: a name of `list_presets()`, or a folder in the Hugging Face format.
+            source: a name of `list_presets()`, a folder in the Hugging Face format, of KerasHub or
+                of Google's BERT code, `hf://organisation/name[@revision]`, or `kaggle://...`.
             **arguments: of the task (`labels=[...]`), its preprocessor (`sequence_length=128`)
-                or the backbone (`dropout=0.0`, `dtype="mixed_bfloat16"`).
+                or the backbone (`dropout=0.0`, `dtype="mixed_bfloat16"`); and how much to check:
+                `verify`, `max_bytes`, `allow_nonfinite`, see `presets.opening.Safeguards`.
 
         Raises:
             ValueError: if the preset does not exist or its files do not fit together.
