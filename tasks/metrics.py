@@ -1,4 +1,4 @@
-"""Entity F1, strict: an entity counts if its type and both of its ends are right.
+"""Metrics of tagging: accuracy, and entity F1, where type and both ends must be right.
 
 Comment letters: B batch, L sequence, C tags, T types.
 """
@@ -15,6 +15,33 @@ from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.tasks.tags import OUTSIDE, begins_span, parse_tags, spans_of_tags
 
 AVERAGES = ("micro", "macro", "weighted")
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
+    """Share of the positions, weighted, whose class is right, whatever the rows' length.
+
+    Keras's own takes a mean over each row first, padding included, so that a position counts less
+    in a longer batch.
+
+    Call arguments:
+        y_true: (B, L) int classes.
+        y_pred: (B, L, C) scores.
+        sample_weight: (B, L).
+
+    Example:
+        >>> metric = TokenAccuracy()
+        >>> metric.update_state([[1, 0]], [[[0.1, 0.9], [0.2, 0.8]]], [[1.0, 0.0]])
+        >>> float(metric.result())
+        1.0
+    """
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        y_pred = ops.convert_to_tensor(y_pred)
+        y_pred = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
+        if sample_weight is not None:
+            sample_weight = ops.reshape(sample_weight, (-1,))
+        return super().update_state(ops.reshape(y_true, (-1,)), y_pred, sample_weight)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

@@ -39,7 +39,7 @@ class SpanQA(WindowedTask):
         >>> from encoder_zoo import BertBackbone
         >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
         ...                         intermediate_dim=16, pooler=False)
-        >>> np.shape(SpanQA(backbone)({"token_ids": np.array([[2, 7, 3, 8, 3]])}))
+        >>> tuple(SpanQA(backbone)({"token_ids": np.array([[2, 7, 3, 8, 3]])}).shape)
         (1, 2, 5)
     """
 

@@ -17,7 +17,7 @@ from encoder_zoo.lazy import tf
 from encoder_zoo.tasks import token_labels
 from encoder_zoo.tasks.entity_aggregation import STRATEGIES, find_entities
 from encoder_zoo.tasks.labels import LabelledTask, number_of_classes, softmax
-from encoder_zoo.tasks.metrics import EntityF1, score_entities, score_tags
+from encoder_zoo.tasks.metrics import EntityF1, TokenAccuracy, score_entities, score_tags
 from encoder_zoo.tasks.pieces import Pieces, is_words, word_begins
 from encoder_zoo.tasks.tags import parse_tags
 from encoder_zoo.tasks.token_preprocessor import TokenClassifierPreprocessor
@@ -54,7 +54,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
         >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
         ...                         intermediate_dim=16, pooler=False)
         >>> classifier = TokenClassifier(backbone, labels=["O", "B-PER", "I-PER"])
-        >>> np.shape(classifier({"token_ids": np.array([[2, 7, 3]])}))
+        >>> tuple(classifier({"token_ids": np.array([[2, 7, 3]])}).shape)
         (1, 3, 3)
     """
 
@@ -116,7 +116,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
         )
 
     def default_metrics(self) -> list:
-        accuracy = keras.metrics.SparseCategoricalAccuracy(name="accuracy")
+        accuracy = TokenAccuracy(name="accuracy")
         return [accuracy, *([EntityF1(self.labels)] if "O" in (self.labels or []) else [])]
 
     def compile(self, *args, **kwargs) -> None:
@@ -144,7 +144,9 @@ class TokenClassifier(WindowedTask, LabelledTask):
             ValueError: "Example 3 has 7 words but 6 tags." and others that name the example.
         """
         if self.num_classes is None:
-            learned = token_labels.learn_labels(y if y is not None else _labels_of(x))
+            learned = token_labels.learn_labels(
+                y if y is not None else token_labels.labels_of_dataset(x)
+            )
             many = isinstance(learned, int)
             self._set_classes(learned if many else None, None if many else learned)
             if self.preprocessor is not None:
@@ -171,7 +173,8 @@ class TokenClassifier(WindowedTask, LabelledTask):
             batches = read_batches(self.preprocessor.batched(x, batch_size or 32))
             return [row for batch in batches for row in self.predict(batch, batch_size)]
         pieces, logits = self._piece_logits(x, batch_size)
-        return np.split(logits, pieces.ids.row_splits.numpy()[1:-1]) if len(x) else []
+        splits = pieces.ids.row_splits.numpy()
+        return np.split(logits, splits[1:-1]) if len(splits) > 1 else []
 
     def _piece_logits(self, x, batch_size: int | None) -> tuple[Pieces, np.ndarray]:
         """The texts' pieces, and their logits (P, C)."""
@@ -217,6 +220,10 @@ class TokenClassifier(WindowedTask, LabelledTask):
         if isinstance(texts, str):
             return self.extract_entities([texts], strategy, batch_size)[0]
         pieces, logits = self._piece_logits(texts, batch_size)
+        return self._entities(pieces, logits, strategy)
+
+    def _entities(self, pieces: Pieces, logits: np.ndarray, strategy: str) -> list[list[dict]]:
+        """The entities of every text, from the logits (P, C) of all pieces."""
         tags = parse_tags(self.tag_names)
         names = self.tag_names if strategy == "none" else tags.type_names
         found = find_entities(tf.constant(softmax(logits)), pieces, tags, strategy)
@@ -268,7 +275,10 @@ class TokenClassifier(WindowedTask, LabelledTask):
             names = self.tag_names
             true = [[t if isinstance(t, str) else names[t] for t in tags] for tags in y]
             return score_tags(true, self.tag_words(x, batch_size), scheme)
-        found = self.extract_entities(list(x), batch_size=batch_size)
+        # As it was learned: words cut at symbols, tagged by their first piece or piece by piece.
+        pieces, logits = self._piece_logits(x, batch_size)
+        strategy = "simple" if self.preprocessor.label_all_pieces else "first"
+        found = self._entities(self.preprocessor.learned_words(pieces), logits, strategy)
         spans = [
             [{(e["label"], e["start"], e["end"]) for e in row} for row in rows]
             for rows in (y, found)
@@ -279,16 +289,3 @@ class TokenClassifier(WindowedTask, LabelledTask):
     def tag_names(self) -> list[str]:
         """The labels; LABEL_0, LABEL_1 and so on where they have no names."""
         return self.labels or [f"LABEL_{i}" for i in range(self.num_classes)]
-
-
-def _labels_of(dataset: tf.data.Dataset) -> list:
-    """The labels y of a dataset, example by example."""
-    labels = []
-    for element in dataset:
-        y = keras.utils.unpack_x_y_sample_weight(element)[1]
-        if isinstance(y, dict):
-            names = tf.reshape(getattr(y["label"], "flat_values", y["label"]), [-1]).numpy()
-            labels.append([{"label": name.decode()} for name in names])
-        else:
-            labels.append(tf.reshape(getattr(y, "flat_values", y), [-1]).numpy().tolist())
-    return labels

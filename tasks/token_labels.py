@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
+import keras
 import numpy as np
 
 from encoder_zoo.lazy import tf
@@ -166,3 +167,16 @@ def numbers_of_names(names: tf.Tensor, known: Sequence[str]) -> tf.Tensor:
     return tf.where(
         tf.reduce_any(matches, axis=1), tf.argmax(matches, axis=1, output_type=tf.int32), -1
     )
+
+
+def labels_of_dataset(dataset: tf.data.Dataset) -> list:
+    """The labels y of a dataset, example by example."""
+    labels = []
+    for element in dataset:
+        y = keras.utils.unpack_x_y_sample_weight(element)[1]
+        if isinstance(y, dict):
+            names = tf.reshape(getattr(y["label"], "flat_values", y["label"]), [-1]).numpy()
+            labels.append([{"label": name.decode()} for name in names])
+        else:
+            labels.append(tf.reshape(getattr(y, "flat_values", y), [-1]).numpy().tolist())
+    return labels

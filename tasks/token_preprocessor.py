@@ -149,8 +149,12 @@ class TokenClassifierPreprocessor(Preprocessor):
         else:
             texts = [text.decode() for text in pieces.texts.numpy()]
             spans = token_labels.check_spans(y, texts, self.labels)
-        pieces = words_split_at_symbols(pieces, self._symbols)
+        pieces = self.learned_words(pieces)
         return labels_of_spans(pieces, spans, self.labels, self.label_all_pieces)
+
+    def learned_words(self, pieces: Pieces) -> Pieces:
+        """The words whose first pieces are labelled by spans: a symbol is one of its own."""
+        return words_split_at_symbols(pieces, self._symbols)
 
     @functools.cached_property
     def _word_marks(self) -> np.ndarray:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.metrics import score_tags
+from encoder_zoo.tasks.metrics import TokenAccuracy, score_tags
 
 TAGS = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
 
@@ -111,3 +111,11 @@ def test_it_comes_back_from_its_configuration():
     metric = ez.EntityF1(TAGS, average="macro", name="entities")
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(metric))
     assert (again.labels, again.average, again.name) == (TAGS, "macro", "entities")
+
+
+def test_accuracy_does_not_depend_on_padding():
+    metric = TokenAccuracy()
+    # 1 of 2 words right in a batch of length 2, 1 of 1 in one of length 4.
+    metric.update_state([[1, 1]], np.eye(2)[[[1, 0]]], np.ones((1, 2)))
+    metric.update_state([[1, 0, 0, 0]], np.eye(2)[[[1, 1, 1, 1]]], [[1.0, 0.0, 0.0, 0.0]])
+    assert float(metric.result()) == pytest.approx(2 / 3)
