@@ -1,0 +1,102 @@
+"""Tag schemes by hand; windows that own every piece once."""
+
+import pytest
+import tensorflow as tf
+
+from encoder_zoo.tasks.tags import (
+    all_tags,
+    piece_tags,
+    scheme_of,
+    sorted_tags,
+    spans_of_tags,
+)
+from encoder_zoo.tasks.windows import make_windows, merge, owned, take
+
+
+@pytest.mark.parametrize(
+    "tags, spans",
+    [
+        ("B-A I-A O B-A", [("A", 0, 2), ("A", 3, 4)]),
+        ("B-A B-A I-A", [("A", 0, 1), ("A", 1, 3)]),
+        ("I-A I-A B-A I-A", [("A", 0, 2), ("A", 2, 4)]),  # IOB1
+        ("I-A I-B", [("A", 0, 1), ("B", 1, 2)]),
+        ("B-A I-B I-A", [("A", 0, 1), ("B", 1, 2), ("A", 2, 3)]),
+        ("S-A B-A I-A E-A O", [("A", 0, 1), ("A", 1, 4)]),  # IOBES
+        ("S-A S-A", [("A", 0, 1), ("A", 1, 2)]),
+        ("B-A E-A E-A I-A", [("A", 0, 2), ("A", 2, 3), ("A", 3, 4)]),
+        ("B-A-B I-A-B", [("A-B", 0, 2)]),  # types may hold hyphens
+        ("NOUN NOUN VERB", [("NOUN", 0, 2), ("VERB", 2, 3)]),
+        ("", []),
+    ],
+)
+def test_spans(tags, spans):
+    assert spans_of_tags(tags.split()) == spans
+
+
+@pytest.mark.parametrize(
+    "scheme, tags, spans",
+    [
+        ("IOB2", "I-A B-A I-A I-B", [("A", 1, 3)]),
+        ("IOBES", "B-A I-A S-A B-A E-A I-A E-A", [("A", 2, 3), ("A", 3, 5)]),
+        ("IOB1", "I-A B-A O B-A", [("A", 0, 1), ("A", 1, 2)]),
+    ],
+)
+def test_strict_reading_leaves_ill_formed_spans_out(scheme, tags, spans):
+    assert spans_of_tags(tags.split(), scheme) == spans
+
+
+def test_an_unknown_scheme_is_refused():
+    with pytest.raises(ValueError, match="Unknown scheme 'BIO'. Expected one of IOB1, IOB2, IOBES"):
+        spans_of_tags(["O"], "BIO")
+
+
+@pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "IOBES"])
+def test_schemes_are_recognised(scheme):
+    text = {
+        "IOB1": "I-A B-A O I-B I-B",
+        "IOB2": "B-A I-A O B-B",
+        "IOBES": "B-A I-A E-A O S-B",
+    }[scheme]
+    assert scheme_of(text.split()) == scheme
+    assert set(text.split()) <= set(all_tags(["A", "B"], scheme))
+
+
+def test_tags_are_sorted_by_type():
+    assert sorted_tags(["I-B", "S-A", "B-B", "E-A", "B-A", "I-A"]) == [
+        *("O", "B-A", "I-A", "E-A", "S-A"),
+        *("B-B", "I-B"),
+    ]
+
+
+def test_pieces_of_a_word_take_the_tags_of_a_span():
+    tags = ["O", "B-A", "I-A", "E-A", "S-A", "X"]
+    names = [[tags[i] for i in row] for row in piece_tags(tags)]
+    assert names == [
+        ["O", "O", "O", "O"],
+        ["B-A", "B-A", "I-A", "I-A"],
+        ["I-A", "I-A", "I-A", "I-A"],
+        ["E-A", "I-A", "I-A", "E-A"],
+        ["S-A", "B-A", "I-A", "E-A"],
+        ["X", "X", "X", "X"],
+    ]
+
+
+@pytest.mark.parametrize("capacity, overlap", [(1, 0), (4, 0), (4, 1), (5, 3), (7, 2), (100, 30)])
+def test_every_piece_belongs_to_one_window_with_the_most_context(capacity, overlap):
+    pieces = tf.ragged.constant([list(range(n)) for n in (0, 1, 4, 5, 6, 23)], dtype=tf.int32)
+    windows = make_windows(pieces.row_lengths(), capacity, overlap)
+    seen = take(pieces, windows)
+    assert merge(seen, windows).numpy().tolist() == pieces.flat_values.numpy().tolist()
+    assert max(len(row) for row in seen.to_list()) <= capacity
+    assert seen.nrows() == len(set(zip(*(f.numpy() for f in windows[:2]), strict=True)))
+    rows = zip(windows.example.numpy(), seen.to_list(), owned(windows).to_list(), strict=True)
+    context, chosen = {}, {}
+    for example, row, mine in rows:
+        for place, piece in enumerate(row):
+            margin = min(place, len(row) - 1 - place)
+            key = int(example), piece
+            context[key] = max(margin, context.get(key, 0))
+            if mine[place]:
+                chosen[key] = margin
+    inner = {k for k in chosen if capacity <= k[1] < 23 - capacity}
+    assert all(chosen[key] == context[key] for key in inner)
