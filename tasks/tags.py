@@ -36,8 +36,8 @@ class TagSet(NamedTuple):
 def parse_tags(tags: Sequence[str]) -> TagSet:
     """Prefix and type of every tag.
 
-    B- and I- are prefixes; E- and S- are where the type has another prefix too, or where every tag
-    has one and some begin spans, so that a plain type may be called "E-mail".
+    B- and I- are prefixes; E- and S- are where the type has another prefix too, so that a plain
+    type may be called "E-mail"; S- also where every tag looks prefixed.
 
     Args:
         tags: names; "O" is outside of every span.
@@ -49,14 +49,15 @@ def parse_tags(tags: Sequence[str]) -> TagSet:
     """
     known = set(tags)
     heads = {tag.partition("-")[0] for tag in known - {"O"}}
-    all_prefixed = heads <= set(PREFIXES) and heads != {"E"}
+    all_prefixed = heads <= set(PREFIXES)
 
     def split(tag: str) -> tuple[int, str]:
         prefix, dash, kind = tag.partition("-")
         prefixed = dash and kind and prefix in PREFIXES
         if prefixed and prefix in "ES":
             others = (f"{other}-{kind}" for other in PREFIXES if other != prefix)
-            prefixed = all_prefixed or any(other in known for other in others)
+            alone = prefix == "S" and all_prefixed
+            prefixed = alone or any(other in known for other in others)
         return (PREFIXES[prefix], kind) if prefixed else (INSIDE, tag)
 
     parts = [(OUTSIDE, None) if tag == "O" else split(tag) for tag in tags]
