@@ -88,7 +88,7 @@ def test_arguments_of_from_preset_reach_backbone_and_preprocessor(golden):
 
 def test_it_learns_from_raw_text(classifier):
     classifier.compile(learning_rate=3e-3)
-    history = classifier.fit(TEXTS * 20, LABELS * 20, epochs=8, batch_size=8, verbose=0)
+    history = classifier.fit(TEXTS * 20, LABELS * 20, epochs=20, batch_size=8, verbose=0)
     assert history.history["loss"][-1] < 0.5 * history.history["loss"][0]
     assert classifier.evaluate(TEXTS, LABELS, verbose=0, return_dict=True)["accuracy"] == 1.0
     assert [answer["label"] for answer in classifier.classify(TEXTS)] == LABELS
