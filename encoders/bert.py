@@ -23,8 +23,8 @@ class BertBackbone(Backbone):
         ... )
         >>> outputs = backbone({"token_ids": np.array([[2, 7, 3, 0]]),
         ...                     "padding_mask": np.array([[1, 1, 1, 0]])})
-        >>> outputs["sequence_output"].shape[1:], outputs["pooled_output"].shape[1:]
-        ((4, 8), (8,))
+        >>> keras.ops.shape(outputs["sequence_output"]), keras.ops.shape(outputs["pooled_output"])
+        ((1, 4, 8), (1, 8))
     """
 
 

@@ -61,8 +61,8 @@ class RobertaBackbone(Backbone):
         ... )
         >>> outputs = backbone({"token_ids": np.array([[0, 7, 2, 1]]),
         ...                     "padding_mask": np.array([[1, 1, 1, 0]])})
-        >>> outputs["sequence_output"].shape[1:]
-        (4, 8)
+        >>> keras.ops.shape(outputs["sequence_output"])
+        (1, 4, 8)
     """
 
     def __init__(

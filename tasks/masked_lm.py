@@ -57,7 +57,7 @@ class MaskedLMPreprocessor(Preprocessor):
         >>> preprocessor = MaskedLMPreprocessor(tokenizer, mask_rate=0.5)
         >>> x, y, sample_weight = preprocessor(["the cat sat on the mat"])
         >>> y.shape, x["token_ids"].shape
-        (TensorShape([1, 3]), TensorShape([1, 8]))
+        (TensorShape([1, 4]), TensorShape([1, 8]))
     """
 
     def __init__(
@@ -205,8 +205,8 @@ class MaskedLMHead(Configured, keras.layers.Layer):
 
     Example:
         >>> import numpy as np
-        >>> MaskedLMHead(11, 4)(np.zeros((1, 2, 4), "float32")).shape[1:]
-        (2, 4)
+        >>> keras.ops.shape(MaskedLMHead(11, 4)(np.zeros((1, 2, 4), "float32")))
+        (1, 2, 4)
     """
 
     def __init__(
@@ -261,9 +261,9 @@ class MaskedLM(Task):
         >>> from encoder_zoo import BertBackbone
         >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
         ...                         intermediate_dim=16, pooler=False)
-        >>> MaskedLM(backbone)({"token_ids": np.array([[2, 4, 7, 3]]),
-        ...                     "mask_positions": np.array([[1]])}).shape[1:]
-        (1, 30)
+        >>> inputs = {"token_ids": np.array([[2, 4, 7, 3]]), "mask_positions": np.array([[1]])}
+        >>> keras.ops.shape(MaskedLM(backbone)(inputs))
+        (1, 1, 30)
     """
 
     task_name = "masked_lm"

@@ -145,8 +145,8 @@ class SequenceClassifier(LabelledTask):
         >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
         ...                         intermediate_dim=16)
         >>> classifier = SequenceClassifier(backbone, num_classes=3)
-        >>> classifier({"token_ids": np.array([[2, 7, 3]])}).shape[1:]
-        (3,)
+        >>> keras.ops.shape(classifier({"token_ids": np.array([[2, 7, 3]])}))
+        (1, 3)
     """
 
     task_name = "sequence_classifier"
