@@ -192,7 +192,8 @@ class SelfAttention(Configured, keras.layers.Layer):
 
     Example:
         >>> import numpy as np
-        >>> keras.ops.shape(SelfAttention(hidden_dim=8, num_heads=2)(np.zeros((1, 3, 8), "float32")))
+        >>> attention = SelfAttention(hidden_dim=8, num_heads=2)
+        >>> keras.ops.shape(attention(np.zeros((1, 3, 8), "float32")))
         (1, 3, 8)
     """
 
