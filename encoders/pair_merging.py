@@ -55,18 +55,46 @@ class PairMerges(tf.Module):
     def encode(
         self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, pieces: tf.Tensor
     ) -> tf.Tensor:
-        """Notes the tokens of words (W,) of the symbols (S,) among the pieces (S, 2)."""
+        """Notes the tokens of words (W,) of the symbols (S,) among the pieces (S, 2).
+
+        Merging a word of N symbols takes up to N steps over all of it. So that this is not
+        quadratic, long words are encoded in windows that overlap by half. Tokens are a word's
+        encoding exactly if each two neighbours are the encoding of their own text; therefore, where
+        two windows agree on a token, the encoding of the one is continued by that of the other.
+        Words with an overlap without such a token are merged whole.
+        """
         is_long = ends - starts > 2 * HALF_WINDOW
-        return tf.cond(
-            tf.reduce_any(is_long),
-            lambda: self._encode_long(symbols, starts, ends, is_long, pieces),
-            lambda: self._merge_words(symbols, starts, ends, pieces),
+        any_long = tf.reduce_any(is_long)
+        long = tf.boolean_mask(starts, is_long), tf.boolean_mask(ends, is_long)
+        even, odd = windows(*long, 0), windows(*long, HALF_WINDOW)
+        num = tf.size(symbols)
+
+        def with_copy(values: tf.Tensor) -> tf.Tensor:  # the odd windows work on the copy
+            return tf.cond(any_long, lambda: tf.concat([values, values], 0), lambda: values)
+
+        pieces = self._merge_words(
+            with_copy(symbols),
+            tf.concat([tf.boolean_mask(starts, ~is_long), even[0], odd[0] + num], 0),
+            tf.concat([tf.boolean_mask(ends, ~is_long), even[1], odd[1] + num], 0),
+            with_copy(pieces),
         )
+        return tf.cond(any_long, lambda: self._joined(symbols, *long, pieces), lambda: pieces)
+
+    def _joined(
+        self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, pieces: tf.Tensor
+    ) -> tf.Tensor:
+        """Joins the windows of long words: the even among pieces[:S], the odd in pieces[S:]."""
+        num = tf.size(symbols)
+        even, odd = pieces[:num], pieces[num:] - [0, num]
+        places, joined, failed = join_windows(even, odd, starts, ends)
+        pieces = tf.tensor_scatter_nd_update(even, places[:, None], joined)
+        starts, ends = tf.boolean_mask(starts, failed), tf.boolean_mask(ends, failed)
+        return self._merge_words(symbols, starts, ends, pieces)
 
     def _merge_words(
         self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, pieces: tf.Tensor
     ) -> tf.Tensor:
-        """`encode` by merging whole words, in as many steps as the longest needs."""
+        """`encode` without windows, in as many steps as the longest word needs."""
         places, word, splits = laid_out(starts, ends)  # (P,), (P,), (W + 1,)
         ids = tf.gather(self._symbol_ids, tf.gather(symbols, places))
         state = tf.stack([ids, word, tf.range(tf.size(ids)), tf.gather(splits[1:], word)], 1)
@@ -112,31 +140,6 @@ class PairMerges(tf.Module):
         first = tf.math.segment_min(tf.where(merges, index, NO_RANK), word)
         safe = tf.gather(self._safe, tf.where(merges, rank, 0))
         return merges & (safe | (index == tf.gather(first, word)))
-
-    def _encode_long(
-        self,
-        symbols: tf.Tensor,
-        starts: tf.Tensor,
-        ends: tf.Tensor,
-        is_long: tf.Tensor,
-        pieces: tf.Tensor,
-    ) -> tf.Tensor:
-        """`encode` where some words are so long that merging step by step would be quadratic.
-
-        Tokens are a word's encoding exactly if each two neighbours are the encoding of their own
-        text. So a long word is encoded in windows that overlap by half; where two windows agree on
-        a token, the encoding of the one is continued by that of the other. Words with an overlap
-        without such a token are merged whole.
-        """
-        long, short = tf.where(is_long)[:, 0], tf.where(~is_long)[:, 0]
-        long_starts, long_ends = tf.gather(starts, long), tf.gather(ends, long)
-        none = tf.zeros_like(pieces)
-        even = self._merge_words(symbols, *windows(long_starts, long_ends, 0), none)
-        odd = self._merge_words(symbols, *windows(long_starts, long_ends, HALF_WINDOW), none)
-        places, joined, failed = join_windows(even, odd, long_starts, long_ends)
-        pieces = tf.tensor_scatter_nd_update(pieces, places[:, None], joined)
-        whole = tf.concat([short, tf.boolean_mask(long, failed)], 0)
-        return self._merge_words(symbols, tf.gather(starts, whole), tf.gather(ends, whole), pieces)
 
 
 def safe_everywhere(ranks: Mapping[int, int], merged: Sequence[int]) -> np.ndarray:

@@ -2,7 +2,10 @@
 
 import difflib
 import inspect
+import itertools
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +14,7 @@ import tensorflow as tf
 from encoder_zoo.encoders.characters import Characters, SpecialTokenFinder, characters
 from encoder_zoo.encoders.text_input import as_text_tensor, shown
 
-CHUNK = 1024  # texts tokenized at a time
+CHUNK_BYTES = 2**18  # of text tokenized at a time
 
 
 class Vocabulary:
@@ -78,35 +81,50 @@ def collect(pieces: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 def in_chunks(
     function: Callable[[tf.Tensor], tuple[tf.RaggedTensor, ...]], rows: tf.Tensor | tf.RaggedTensor
 ) -> tuple[tf.RaggedTensor, ...]:
-    """A function of rows, with many rows in memory taken chunk by chunk.
+    """A function of rows, with much text in memory taken chunk by chunk.
 
     The function's memory is that of some chunks, and the chunks run in parallel.
 
     Args:
         function: of rows (B, ...), to ragged tensors with as many rows.
-        rows: tensor or ragged tensor with rows.
+        rows: string tensor (B,), or ragged (B, None).
 
     Returns:
         What the function returns for all rows at once.
 
     Example:
-        >>> doubled, = in_chunks(lambda x: (tf.RaggedTensor.from_tensor(x[:, None] * 2),),
-        ...                      tf.range(3000))
-        >>> doubled[2999].numpy().tolist()
-        [5998]
+        >>> letters, = in_chunks(lambda rows: (tf.strings.unicode_split(rows, "UTF-8"),),
+        ...                      tf.constant(["ab", "c"] * 200_000))
+        >>> letters.shape[0], letters[-2].numpy().tolist()
+        (400000, [b'a', b'b'])
     """
-    if isinstance(rows, tf.Tensor) and tf.is_symbolic_tensor(rows):
+    flat = rows.values if isinstance(rows, tf.RaggedTensor) else rows
+    if tf.is_symbolic_tensor(flat):
         return function(rows)
-    if isinstance(rows, tf.RaggedTensor) and tf.is_symbolic_tensor(rows.row_splits):
+    bounds = chunk_bounds(rows)
+    if len(bounds) <= 2:
         return function(rows)
-    if rows.shape[0] <= CHUNK:
-        return function(rows)
-    chunks = tf.data.Dataset.from_tensor_slices(rows).batch(CHUNK)
-    chunks = chunks.map(function, num_parallel_calls=tf.data.AUTOTUNE)
-    options = tf.data.Options()
-    options.threading.max_intra_op_parallelism = 1  # splitting such small ops costs more
-    parts = zip(*chunks.with_options(options), strict=True)
+    chunks = [rows[start:end] for start, end in itertools.pairwise(bounds)]
+    # Threads, not tf.data: a dataset would optimize the function's large graph in every call.
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        parts = zip(*threads.map(function, chunks), strict=True)
     return tuple(tf.concat(list(part), axis=0) for part in parts)
+
+
+def chunk_bounds(rows: tf.Tensor | tf.RaggedTensor) -> list[int]:
+    """Where chunks of about `CHUNK_BYTES` begin, and the number of rows.
+
+    Example:
+        >>> chunk_bounds(tf.constant(["a" * 2**18, "b", "c"]))
+        [0, 1, 3]
+    """
+    if isinstance(rows, tf.RaggedTensor):
+        sizes = tf.reduce_sum(rows.with_values(1 + tf.strings.length(rows.values)), axis=1)
+    else:
+        sizes = tf.strings.length(rows)
+    sizes = sizes.numpy() + np.int64(1)
+    chunk = (np.cumsum(sizes) - sizes) // CHUNK_BYTES
+    return [0, *(np.flatnonzero(np.diff(chunk)) + 1).tolist(), len(chunk)]
 
 
 class Tokenizer(tf.Module):

@@ -13,7 +13,19 @@ from encoder_zoo.encoders.wordpiece import BertTokenizer
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 transformers = pytest.importorskip("transformers")
 BATCH = 2000
-FAMILIES = ["bert uncased", "bert cased", "roberta", "roberta add_prefix_space"]
+FAMILIES = {
+    "bert uncased": {"lowercase": True},
+    "bert cased": {"lowercase": False},
+    "bert uncased with accents": {"lowercase": True, "strip_accents": False},
+    "bert cased without accents": {"lowercase": False, "strip_accents": True},
+    "bert whole Chinese words": {"lowercase": True, "split_chinese_characters": False},
+    "roberta": {"add_prefix_space": False},
+    "roberta add_prefix_space": {"add_prefix_space": True},
+}
+THEIR_NAMES = {
+    "lowercase": "do_lower_case",
+    "split_chinese_characters": "tokenize_chinese_chars",
+}
 
 
 def sst2(data):
@@ -66,19 +78,21 @@ CORPORA = [sst2, xquad, multilingual, wikipedia, random_unicode, every_code_poin
 
 
 def tokenizers(family, data, minilm, folder):
-    """Ours and transformers', from the same vocabulary."""
+    """Ours and transformers', from the same vocabulary with the same options."""
+    options = FAMILIES[family]
+    their_options = {THEIR_NAMES.get(name, name): value for name, value in options.items()}
     if family.startswith("bert"):
-        lowercase = family == "bert uncased"
         path = minilm / "vocab.txt"
-        theirs = transformers.BertTokenizer(str(path), do_lower_case=lowercase)
-        return BertTokenizer(path, lowercase=lowercase), theirs
+        return BertTokenizer(path, **options), transformers.BertTokenizer(
+            str(path), **their_options
+        )
     gpt2 = json.loads((data / "bpe" / "encoder.json").read_text(encoding="utf-8"))
     tokens = ["<s>", "<pad>", "</s>", "<unk>", *gpt2, "<mask>"]
     vocabulary, merges = folder / "vocab.json", data / "bpe" / "vocab.bpe"
     vocabulary.write_text(json.dumps({t: i for i, t in enumerate(tokens)}), encoding="utf-8")
-    prefix = family.endswith("prefix_space")
-    theirs = transformers.RobertaTokenizer(str(vocabulary), str(merges), add_prefix_space=prefix)
-    return RobertaTokenizer(vocabulary, merges, add_prefix_space=prefix), theirs
+    return RobertaTokenizer(vocabulary, merges, **options), transformers.RobertaTokenizer(
+        str(vocabulary), str(merges), **their_options
+    )
 
 
 @pytest.mark.parametrize("corpus", CORPORA, ids=lambda corpus: corpus.__name__)
