@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--limit", type=int, help="train and test on so many questions only")
+    parser.add_argument("--limit", type=int, help="train on so many questions only")
     parser.add_argument("--transformers", action="store_true", help="train the other side too")
     options = parser.parse_args()
     folder = DATA / "qa" / options.data
@@ -134,7 +134,9 @@ def main() -> None:
     if options.transformers and options.data != "squad":
         sys.exit("The other side is written for --data squad only.")
 
-    train, dev = (ez.read_squad(folder / f"{n}.json")[: options.limit] for n in ("train", "dev"))
+    train, dev = (ez.read_squad(folder / f"{n}.json") for n in ("train", "dev"))
+    if options.limit:  # evenly from all articles
+        train = train[:: -(-len(train) // options.limit)]
     sides = {"encoder_zoo": ours, **({"transformers": theirs} if options.transformers else {})}
     for name, side in sides.items():
         report(name, [side(train, dev, seed, options) for seed in options.seeds])

