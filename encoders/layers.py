@@ -66,7 +66,7 @@ def attention_bias(padding_mask: keras.KerasTensor, dtype: str) -> keras.KerasTe
     # Finite, so that a row of padding alone stays finite; within float16's range where need be.
     lowest = -3e4 if dtype == "float16" else -1e9
     bias = ops.where(ops.cast(padding_mask, "bool"), 0.0, lowest)
-    return ops.cast(bias[:, None, None, :], dtype)
+    return ops.cast(ops.expand_dims(bias, (1, 2)), dtype)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

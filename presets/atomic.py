@@ -88,8 +88,8 @@ def _open_to_others(new: pathlib.Path, target: pathlib.Path) -> None:
     """Lets others read what they may read of any new file; some writers let nobody else."""
     mask = os.umask(0)
     os.umask(mask)
-    for path in new.iterdir():
-        path.chmod(0o666 & ~mask)
+    for path in new.rglob("*"):
+        path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
     new.chmod(target.stat().st_mode if target.is_dir() else 0o777 & ~mask)
 
 
@@ -112,7 +112,7 @@ def _link(old: str | os.PathLike, new: str | os.PathLike, follow_symlinks: bool 
 
 
 def _force_to_disk(folder: pathlib.Path) -> None:
-    for path in [*folder.iterdir(), folder]:
+    for path in [*folder.rglob("*"), folder]:
         if path.is_symlink() or (path.is_dir() and os.name == "nt"):
             continue  # Windows opens no folders
         handle = os.open(path, os.O_RDONLY)

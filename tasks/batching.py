@@ -17,6 +17,8 @@ BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 # Examples are sorted by length inside windows of so many batches: enough to leave hardly any
 # padding, few enough to keep the order random.
 WINDOW = 50
+# Rows of a batch inside an exported graph.
+GRAPH_BATCH = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +135,38 @@ def ordered_batches(rows: dict, collate: Callable, batch_size: int, seed: int = 
         tf.data.Dataset.range(steps).map(lambda step: tf.stack([tf.cast(seed, tf.int64), step])),
     )
     return Batches(_collated(plan, rows, collate), steps, order)
+
+
+def in_graph_batches(
+    function: Callable[[dict], tf.Tensor], rows: dict, lengths: tf.Tensor, width: int
+) -> tf.RaggedTensor:
+    """A function of batches, called inside `tf.function` for all rows, the longest first.
+
+    Like `ordered_batches` followed by `predict`: batches need little padding, and memory is that of
+    one batch, however many rows there are.
+
+    Args:
+        function: of some rows, to float32 (T, width), the values of row after row.
+        rows: encoded, tensors with N rows; "token_ids" is ragged.
+        lengths: (N,) int64, how many values the function has for every row.
+        width: of a value.
+
+    Returns:
+        Ragged (N, None, width), in the order of the rows.
+    """
+    order = tf.argsort(rows["token_ids"].row_lengths(), direction="DESCENDING", stable=True)
+    steps = -(-tf.size(order) // GRAPH_BATCH)
+    shape = tf.TensorShape([None, width])
+    parts = tf.TensorArray(tf.float32, steps, element_shape=shape, infer_shape=False)
+
+    def step(i, parts):
+        chosen = order[i * GRAPH_BATCH : (i + 1) * GRAPH_BATCH]
+        values = function({name: tf.gather(v, chosen) for name, v in rows.items()})
+        return i + 1, parts.write(i, values)
+
+    _, parts = tf.while_loop(lambda i, _: i < steps, step, (0, parts), parallel_iterations=1)
+    outputs = tf.RaggedTensor.from_row_lengths(parts.concat(), tf.gather(lengths, order))
+    return tf.gather(outputs, tf.argsort(order))
 
 
 def _collated(plan: tf.data.Dataset, rows: dict, collate: Callable) -> tf.data.Dataset:

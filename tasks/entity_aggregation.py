@@ -74,6 +74,39 @@ def find_entities(
     )
 
 
+def padded_entities(found: Entities, texts: tf.Tensor, names: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The entities of every text in a row of their own.
+
+    Args:
+        found: in texts.
+        texts: (N,) strings.
+        names: of the labels.
+
+    Returns:
+        "count" (N,) int32; "label", "text", "start", "end" and "score", each (N, most entities),
+        with "" and 0 behind the last.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> found = Entities(*map(tf.constant, ([1], [0], [4], [7], [0.5])))
+        >>> rows = padded_entities(found, tf.constant(["", "Hi, Zoé!"]), tf.constant(["PER"]))
+        >>> rows["count"].numpy().tolist(), rows["text"].numpy()[1, 0].decode()
+        ([0, 1], 'Zoé')
+    """
+    row = tf.cast(found.row, tf.int64)
+    text = tf.strings.substr(
+        tf.gather(texts, row), found.start, found.end - found.start, unit="UTF8_CHAR"
+    )
+    fields = {"label": tf.gather(names, found.label), "text": text}
+    fields |= {"start": found.start, "end": found.end, "score": found.score}
+    rows = {
+        name: tf.RaggedTensor.from_value_rowids(values, row, tf.size(texts, tf.int64))
+        for name, values in fields.items()
+    }
+    count = tf.cast(rows["label"].row_lengths(), tf.int32)
+    return {"count": count, **{name: values.to_tensor() for name, values in rows.items()}}
+
+
 def _words(
     probabilities: tf.Tensor, pieces: Pieces, units: Entities, strategy: str
 ) -> tuple[Entities, tf.Tensor]:

@@ -6,6 +6,9 @@ Comment letters: B batch, L sequence, D hidden, M masked positions, V vocabulary
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -15,13 +18,20 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.encoders.layers import activation_function, initializer
 from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.batching import in_graph_batches
 from encoder_zoo.tasks.packing import pack
-from encoder_zoo.tasks.preprocessor import Preprocessor, as_texts
+from encoder_zoo.tasks.preprocessor import Preprocessor, as_texts, as_valid_text
 from encoder_zoo.tasks.task import Task
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizer import Tokenizer
 
 # Of the selected tokens: the share that becomes the mask token, and the share (of all) up to
 # which one becomes a random token; the rest stays. Devlin et al. 2019, section 3.1.
 MASKED, RANDOM = 0.8, 0.9
+
+# What Python's `str.rstrip` takes away.
+SPACE_AT_END = r"[\t-\r\x{1c}-\x{1f}\x{85}\pZ]+$"
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -333,62 +343,133 @@ class MaskedLM(Task):
         if isinstance(texts, str):
             return self.fill_mask([texts], top_k, batch_size)[0]
         [tensor] = as_texts(texts)
-        tokenizer = self._mask_aware_tokenizer
-        ids, starts, ends = tokenizer.tokenize_with_offsets(tensor)
-        inputs, columns = self._mask_inputs(ids)
+        if not tensor.shape[0]:
+            return []
+        tokens = self.served_tokenizer.tokenize_with_offsets(tensor)
+        self._check_masks(tokens[0])
+        rows, starts, ends = self._rows_with_masks(*tokens)
+        inputs, real = self._mask_inputs(rows)
+        inputs = {name: values.numpy() for name, values in inputs.items()}
         logits = self.predict(inputs, batch_size, verbose=0)  # (B, M, V)
-        scores = ops.convert_to_numpy(ops.softmax(logits, axis=-1))
-        results = []
-        for row, text in enumerate(tensor.numpy()):
-            spans = [(starts[row][c].numpy(), ends[row][c].numpy()) for c in columns[row]]
-            fills = [
-                self._fill(text.decode(), *span, scores[row, m], top_k)
-                for m, span in enumerate(spans)
+        filled = self._filled(tensor, starts, ends, logits[real.numpy()], top_k)
+        words, new_texts, scores = (values.numpy().tolist() for values in filled)
+        fills = [
+            [
+                {"token": word.decode(), "text": text.decode(), "score": score}
+                for word, text, score in zip(*fills, strict=True)
             ]
-            results.append(fills[0] if len(fills) == 1 else fills)
-        return results
+            for fills in zip(words, new_texts, scores, strict=True)
+        ]
+        by_text = [fills[i:j] for i, j in itertools.pairwise(starts.row_splits.numpy())]
+        return [masks[0] if len(masks) == 1 else masks for masks in by_text]
 
-    def _mask_inputs(self, ids: tf.RaggedTensor) -> tuple[dict, list]:
-        """The model's inputs for texts with masks, and the columns of the masks in `ids`."""
-        tokenizer = self.preprocessor.tokenizer
-        limit = self.preprocessor.max_sequence_length - 2
-        columns = [np.flatnonzero(row == tokenizer.mask_token_id) for row in ids.numpy()]
-        for row, found in enumerate(columns):
+    def served(self, top_k: int = 5) -> dict[str, Callable]:
+        """`fill_mask` of "text", for exports.
+
+        Args:
+            top_k: as for `fill_mask`.
+
+        Returns:
+            A function whose results are "count" (N,), the number of masks of every text, and
+            "token", "text" and "score", (N, M, top_k) with M the most masks of a text. A mask
+            behind what the model takes is not counted.
+        """
+
+        def fill(text):
+            text = as_valid_text(text)
+            tokens = self.served_tokenizer.tokenize_with_offsets(text)
+            rows, starts, ends = self._rows_with_masks(*tokens)
+            logits = in_graph_batches(
+                self._mask_logits, rows, starts.row_lengths(), self.backbone.vocabulary_size
+            )
+            filled = self._filled(text, starts, ends, logits.flat_values, top_k)
+            filled = dict(zip(("token", "text", "score"), filled, strict=True))
+            padded = {n: starts.with_values(values).to_tensor() for n, values in filled.items()}
+            return {"count": tf.cast(starts.row_lengths(), tf.int32), **padded}
+
+        return {"serving_default": fill}
+
+    def prepared_inputs(self) -> list[str]:
+        return [*super().prepared_inputs(), "mask_positions"]
+
+    def _check_masks(self, ids: tf.RaggedTensor) -> None:
+        tokenizer, limit = self.preprocessor.tokenizer, self._most_pieces
+        for row, found in enumerate(
+            np.flatnonzero(r == tokenizer.mask_token_id) for r in ids.numpy()
+        ):
             if not found.size or found[-1] >= limit:
                 where = "holds no" if not found.size else f"has after its first {limit} tokens a"
-                mask = tokenizer.id_to_token(tokenizer.mask_token_id)
                 raise ValueError(
-                    f"texts[{row}] {where} {mask}. Expected it where a word is missing."
+                    f"texts[{row}] {where} {tokenizer.mask_token}. Expected it where a word is "
+                    "missing."
                 )
+
+    @property
+    def _most_pieces(self) -> int:
+        return self.preprocessor.max_sequence_length - 2
+
+    def _rows_with_masks(self, ids, starts, ends) -> tuple[dict, tf.RaggedTensor, tf.RaggedTensor]:
+        """Encoded rows with the columns of their masks, and the masks' characters, all ragged."""
+        tokenizer, limit = self.preprocessor.tokenizer, self._most_pieces
         token_ids, first_length = pack(
             [ids], tokenizer.start_token_id, tokenizer.end_token_id, 1, limit + 2
         )
-        inputs = self.preprocessor.pad({"token_ids": token_ids, "first_length": first_length})
-        inputs = {name: values.numpy() for name, values in inputs.items()}
-        positions = np.zeros((len(columns), max(map(len, columns))), "int32")
-        for row, found in enumerate(columns):
-            positions[row, : len(found)] = found + 1  # after the start token
-        return {**inputs, "mask_positions": positions}, columns
+        columns = ids.with_values(tf.ragged.range(ids.row_lengths()).values)
+        is_mask = (ids.values == tokenizer.mask_token_id) & (columns.values < limit)
+        masks = (
+            tf.ragged.boolean_mask(values, ids.with_values(is_mask))
+            for values in (columns, starts, ends)
+        )
+        columns, starts, ends = masks
+        positions = tf.cast(columns + 1, tf.int32)  # after the start token
+        rows = {"token_ids": token_ids, "first_length": first_length, "mask_positions": positions}
+        return rows, starts, ends
 
-    def _fill(self, text: str, start: int, end: int, scores: np.ndarray, top_k: int) -> list[dict]:
-        tokenizer = self.preprocessor.tokenizer
-        fills = []
-        for token_id in np.argsort(-scores, kind="stable")[:top_k]:
-            token = tokenizer.id_to_token(token_id)
-            word = tokenizer.detokenize([[token_id]]).numpy()[0].decode(errors="replace")
-            before = text[:start]
-            if not tokenizer.starts_word(token):
-                before = before.rstrip()
-            fills.append(
-                {
-                    "token": token,
-                    "text": before + word.removeprefix("##") + text[end:],
-                    "score": scores[token_id].item(),
-                }
-            )
-        return fills
+    def _mask_inputs(self, rows: dict) -> tuple[dict, tf.Tensor]:
+        """The model's inputs, and which of their mask positions (B, M) are real."""
+        positions = rows["mask_positions"]
+        inputs = {**self.preprocessor.pad(rows), "mask_positions": positions.to_tensor()}
+        return inputs, tf.sequence_mask(positions.row_lengths())
+
+    def _mask_logits(self, rows: dict) -> tf.Tensor:
+        """(masks, V) in all rows."""
+        inputs, real = self._mask_inputs(rows)
+        return tf.boolean_mask(self(inputs, training=False), real)
+
+    def _filled(self, texts, starts, ends, logits, top_k: int) -> tuple:
+        """Tokens, texts and probabilities (masks, top_k), the best first.
+
+        Args:
+            texts: (N,) strings.
+            starts: ragged (N, None) int32, where the masks begin.
+            ends: ragged (N, None) int32, where they end.
+            logits: (masks, V), of all texts.
+            top_k: how many.
+        """
+        tokens, words, begins = (tf.constant(column) for column in self._spellings)
+        probabilities = tf.nn.softmax(logits)[:, : tf.size(tokens)]
+        scores, best = tf.math.top_k(probabilities, min(top_k, len(self._spellings[0])))
+        texts, start, end = tf.gather(texts, starts.value_rowids()), starts.values, ends.values
+        before = tf.strings.substr(texts, tf.zeros_like(start), start, unit="UTF8_CHAR")
+        length = tf.strings.length(texts, unit="UTF8_CHAR")
+        after = tf.strings.substr(texts, end, length - end, unit="UTF8_CHAR")
+        joined = tf.strings.regex_replace(before, SPACE_AT_END, "")  # to the word before
+        before = tf.where(tf.gather(begins, best), before[:, None], joined[:, None])
+        return tf.gather(tokens, best), before + tf.gather(words, best) + after[:, None], scores
 
     @functools.cached_property
-    def _mask_aware_tokenizer(self):
+    def _spellings(self) -> tuple[list[str], list[str], list[bool]]:
+        """Of every token: its name, what it writes, and whether it begins a word."""
         tokenizer = self.preprocessor.tokenizer
-        return type(tokenizer)(**{**tokenizer.get_config(), "special_tokens_in_text": True})
+        tokens = tokenizer.get_vocabulary()
+        with tf.init_scope():
+            words = tokenizer.detokenize(tf.range(len(tokens))[:, None]).numpy()
+        words = [word.decode(errors="replace").removeprefix("##") for word in words]
+        return tokens, words, [tokenizer.starts_word(token) for token in tokens]
+
+    @functools.cached_property
+    def served_tokenizer(self) -> Tokenizer:
+        """The tokenizer, but with mask tokens in texts read as such."""
+        tokenizer = self.preprocessor.tokenizer
+        with tf.init_scope():
+            return type(tokenizer)(**{**tokenizer.get_config(), "special_tokens_in_text": True})

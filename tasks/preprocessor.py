@@ -151,6 +151,17 @@ def as_texts(x) -> list[tf.Tensor]:
     return texts
 
 
+def as_valid_text(texts: tf.Tensor) -> tf.Tensor:
+    """Strings (N,) from outside, inside a graph: what is not UTF-8 becomes U+FFFD.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> as_valid_text(tf.constant([bytes([97, 255])])).numpy()[0].decode()
+        'a\ufffd'
+    """
+    return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
+
+
 def check_same_rows(rows: dict) -> None:
     """Raises ValueError if labels or weights are not as many as the texts."""
     count = rows["token_ids"].shape[0]

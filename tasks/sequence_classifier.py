@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -11,7 +11,8 @@ from keras import ops
 from encoder_zoo.encoders.backbone import Backbone, Family
 from encoder_zoo.encoders.layers import initializer
 from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.labels import LabelledTask, label_names, number_of_classes, softmax
+from encoder_zoo.tasks.batching import in_graph_batches
+from encoder_zoo.tasks.labels import LabelledTask, label_names, number_of_classes
 from encoder_zoo.tasks.preprocessor import Preprocessor
 
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
@@ -253,21 +254,50 @@ class SequenceClassifier(LabelledTask):
         values = self.predict(texts, batch_size, verbose=0)
         if self.problem_type == "regression":
             return [{"score": v[0].item() if len(v) == 1 else v.tolist()} for v in values]
-        several = self.problem_type == "multi_label_classification"
-        scores = _sigmoid(values) if several else softmax(values)
-        ranked = [self._ranked(row) for row in scores]
+        names = self.labels or range(self.num_classes)
+        order, scores = (ops.convert_to_numpy(v) for v in self._ranked(values))
+        ranked = [
+            [{"label": names[i], "score": s.item()} for i, s in zip(*row, strict=True)]
+            for row in zip(order, scores, strict=True)
+        ]
         if top_k is not None:
             return [row[:top_k] for row in ranked]
-        if several:
+        if self.problem_type == "multi_label_classification":
             return [[label for label in row if label["score"] >= 0.5] for row in ranked]
         return [row[0] for row in ranked]
 
-    def _ranked(self, scores: np.ndarray) -> list[dict]:
-        names = self.labels or range(self.num_classes)
-        return [
-            {"label": names[i], "score": scores[i].item()}
-            for i in np.argsort(-scores, kind="stable")
-        ]
+    def _ranked(self, logits) -> tuple:
+        """The classes' numbers (B, C), the most probable first, and their probabilities."""
+        several = self.problem_type == "multi_label_classification"
+        scores = ops.sigmoid(logits) if several else ops.softmax(logits, axis=-1)
+        order = ops.argsort(-scores, axis=-1)
+        return order, ops.take_along_axis(scores, order, axis=-1)
+
+    def served(self) -> dict[str, Callable]:
+        """`classify` of all classes, for exports: of "text", and as "pairs" of "first", "second".
+
+        Returns:
+            Functions whose results are "label" (N, C) strings, the best first, and "score" (N, C);
+            for regression "score" alone. A class without a name is called by its number.
+        """
+        names = tf.constant([str(name) for name in self.labels or range(self.num_classes)])
+
+        def answer(*texts):
+            rows = self.preprocessor.encode(texts)
+            ones = tf.ones_like(rows["token_ids"].row_lengths())
+            logits = in_graph_batches(self._logits_of_rows, rows, ones, self.num_classes)
+            if self.problem_type == "regression":
+                return {"score": logits.flat_values}
+            order, scores = self._ranked(logits.flat_values)
+            return {"label": tf.gather(names, order), "score": scores}
+
+        return {
+            "serving_default": lambda text: answer(text),
+            "pairs": lambda first, second: answer(first, second),
+        }
+
+    def _logits_of_rows(self, rows: dict):
+        return self(self.preprocessor.pad(rows), training=False)
 
 
 def _check_problem_type(problem_type: str) -> str:
@@ -276,7 +306,3 @@ def _check_problem_type(problem_type: str) -> str:
             f"Unknown problem_type {problem_type!r}. Expected one of {', '.join(PROBLEM_TYPES)}."
         )
     return problem_type
-
-
-def _sigmoid(logits: np.ndarray) -> np.ndarray:
-    return np.asarray(ops.convert_to_numpy(ops.sigmoid(logits)))

@@ -90,9 +90,11 @@ class SpanQAPreprocessor(Preprocessor):
         question_ids = self.tokenizer.tokenize(tf.strings.strip(questions))
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(contexts)
         lengths = question_ids.row_lengths()
-        capacity = self.max_sequence_length - self._specials - lengths  # (N,)
-        if not tf.is_symbolic_tensor(contexts):
+        if tf.is_symbolic_tensor(contexts):
+            lengths = self._checked_in_graph(lengths)
+        else:
             self._check(lengths.numpy(), ids.row_lengths().numpy())
+        capacity = self.max_sequence_length - self._specials - lengths  # (N,)
         overlap = tf.minimum(tf.cast(self.doc_stride, tf.int64), capacity // 2)
         windows = make_windows(ids.row_lengths(), capacity, overlap)
         return Contexts(contexts, question_ids, ids, starts, ends, windows)
@@ -101,8 +103,19 @@ class SpanQAPreprocessor(Preprocessor):
     def _specials(self) -> int:
         return 2 + self.tokenizer.pair_separators
 
+    @property
+    def _longest_question(self) -> int:
+        return self.max_sequence_length - self._specials - LEAST_CONTEXT
+
+    def _checked_in_graph(self, lengths: tf.Tensor) -> tf.Tensor:
+        most = self._longest_question
+        message = f"Questions leave no room for their contexts: expected at most {most} tokens, got"
+        fits = tf.reduce_all(lengths <= most)
+        with tf.control_dependencies([tf.debugging.Assert(fits, [message, lengths])]):
+            return tf.identity(lengths)
+
     def _check(self, question_lengths, context_lengths) -> None:
-        most = self.max_sequence_length - self._specials - LEAST_CONTEXT
+        most = self._longest_question
         for i, (question, context) in enumerate(
             zip(question_lengths, context_lengths, strict=True)
         ):

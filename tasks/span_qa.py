@@ -5,6 +5,8 @@ Comment letters: B batch, L sequence, D hidden, W windows, N questions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import keras
 import numpy as np
 from keras import ops
@@ -12,8 +14,16 @@ from keras import ops
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.layers import initializer
 from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.answers import IMPOSSIBLE, answer_lists, find_spans, split_examples
-from encoder_zoo.tasks.span_preprocessor import Contexts, SpanQAPreprocessor
+from encoder_zoo.tasks.answer_ranking import Answers, best_answers, ranked, shares
+from encoder_zoo.tasks.answers import (
+    IMPOSSIBLE,
+    Candidates,
+    answer_lists,
+    find_spans,
+    split_examples,
+)
+from encoder_zoo.tasks.preprocessor import as_valid_text
+from encoder_zoo.tasks.span_preprocessor import SpanQAPreprocessor
 from encoder_zoo.tasks.squad import squad_scores, squad_v2_scores
 from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
 
@@ -167,13 +177,20 @@ class SpanQA(WindowedTask):
             )
             return found
         texts = context if isinstance(context, list) else list(context)
+        if not texts:
+            return []
         found = self._search((question, context), n_best, max_answer_length, batch_size)
-        ranked = [_ranked(*spans, null_threshold)[:n_best] for spans in found]
-        ranked = [
-            [{"text": text[s:e], "start": s, "end": e, "score": score} for s, e, score in spans]
-            for text, spans in zip(texts, ranked, strict=True)
+        found = ranked(found, null_threshold)
+        fields = (found.start, found.end, shares(found), found.score > IMPOSSIBLE / 2)
+        answers = [
+            [
+                {"text": text[start:end], "start": start, "end": end, "score": share}
+                for start, end, share, exists in zip(*row, strict=True)
+                if exists
+            ][:n_best]
+            for text, *row in zip(texts, *(f.numpy().tolist() for f in fields), strict=True)
         ]
-        return ranked if n_best > 1 else [spans[0] for spans in ranked]
+        return answers if n_best > 1 else [row[0] for row in answers]
 
     def evaluate_answers(
         self,
@@ -203,30 +220,66 @@ class SpanQA(WindowedTask):
         if len(right) != len(texts):
             raise ValueError(f"Received {len(texts)} questions, but answers of {len(right)}.")
         found = self._search((questions, contexts), 1, max_answer_length, batch_size)
-        guesses = [text[s[0][0] : s[0][1]] for text, (s, _, _) in zip(texts, found, strict=True)]
-        differences = [null - spans[0][2] for spans, _, null in found]
+        best = zip(texts, found.start[:, 0].numpy(), found.end[:, 0].numpy(), strict=True)
+        guesses = [text[start:end] for text, start, end in best]
+        differences = (found.null - found.score[:, 0]).numpy().tolist()
         if all(right) and null_threshold is None:
             return squad_scores(guesses, right)
         return squad_v2_scores(guesses, right, differences, null_threshold or 0.0)
 
-    def _search(self, x, n_best: int, max_answer_length: int, batch_size: int | None) -> list:
-        """For each question its best spans (start, end, score), the log of the sum over all its
-        spans, and the score of no answer."""
+    def _search(self, x, n_best: int, max_answer_length: int, batch_size: int | None) -> Answers:
+        """The best answers of every question."""
         if self.preprocessor is None:
             self.preprocess(x)  # raises
         questions, texts, _ = split_examples(x, None)
         contexts = self.preprocessor.contexts(questions, texts)
         rows = self.preprocessor.rows(contexts)
-        columns = self.preprocessor.context_column(rows).numpy()
-        found = [None] * len(columns)
+        columns, order, parts = self.preprocessor.context_column(rows), [], []
         for numbers, logits in self.row_outputs(rows, batch_size):
-            inside = np.arange(logits.shape[-1]) - columns[numbers][:, None]  # (B, L)
-            lengths = contexts.windows.length.numpy()[numbers][:, None]
-            is_context = (inside >= 0) & (inside < lengths)
-            best = find_spans(tf.constant(logits), is_context, max_answer_length, n_best)
-            for number, *window in zip(numbers, *(f.numpy() for f in best), strict=True):
-                found[number] = window
-        return _by_question(contexts, columns, found, n_best)
+            column, length = (tf.gather(v, numbers) for v in (columns, contexts.windows.length))
+            is_context = self._is_context(column, length, logits.shape[-1])
+            parts.append(find_spans(tf.constant(logits), is_context, max_answer_length, n_best))
+            order.extend(numbers)
+        found = (tf.gather(tf.concat(f, 0), np.argsort(order)) for f in zip(*parts, strict=True))
+        return best_answers(Candidates(*found), contexts, columns, n_best)
+
+    def served(
+        self, max_answer_length: int = 30, null_threshold: float | None = None
+    ) -> dict[str, Callable]:
+        """`answer` of "question" and "context", for exports.
+
+        Args:
+            max_answer_length: as for `answer`.
+            null_threshold: as for `answer`.
+
+        Returns:
+            A function whose results are "text", "start", "end" and "score", each (N,). The
+            answer of an empty context is "", with a score of 0 where one had to be given.
+        """
+
+        def answer(question, context):
+            context = as_valid_text(context)
+            contexts = self.preprocessor.contexts(question, context)
+            rows = self.preprocessor.rows(contexts)
+            columns = self.preprocessor.context_column(rows)
+            logits = tf.transpose(self.outputs_in_graph(rows).to_tensor(), (0, 2, 1))
+            is_context = self._is_context(columns, contexts.windows.length, tf.shape(logits)[2])
+            found = find_spans(logits, is_context, max_answer_length, 1)
+            found = ranked(best_answers(found, contexts, columns, 1), null_threshold)
+            start, end = found.start[:, 0], found.end[:, 0]
+            text = tf.strings.substr(context, start, end - start, unit="UTF8_CHAR")
+            return {"text": text, "start": start, "end": end, "score": shares(found)[:, 0]}
+
+        return {"serving_default": answer}
+
+    def token_logits(self, inputs):
+        return tf.transpose(super().token_logits(inputs), (0, 2, 1))
+
+    @staticmethod
+    def _is_context(column: tf.Tensor, length: tf.Tensor, total) -> tf.Tensor:
+        """(W, L) bool: the columns where each window's context stands."""
+        inside = tf.range(total) - column[:, None]
+        return (inside >= 0) & (inside < tf.cast(length, tf.int32)[:, None])
 
 
 def _without_padding(inputs, logits):
@@ -234,39 +287,3 @@ def _without_padding(inputs, logits):
     if not isinstance(inputs, dict) or "padding_mask" not in inputs:
         return logits
     return ops.where(ops.cast(inputs["padding_mask"], "bool")[:, None], logits, IMPOSSIBLE)
-
-
-def _by_question(contexts: Contexts, columns: np.ndarray, found: list, n_best: int) -> list:
-    """The windows' spans (tokens) as their questions' spans (characters)."""
-    starts, ends = contexts.starts.flat_values.numpy(), contexts.ends.flat_values.numpy()
-    row_starts = contexts.ids.row_starts().numpy()
-    questions = [({}, [], []) for _ in row_starts]
-    places = zip(contexts.windows.example.numpy(), contexts.windows.begin.numpy(), strict=True)
-    for (example, begin), column, window in zip(places, columns, found, strict=True):
-        spans, totals, nulls = questions[example]
-        scores, firsts, lasts, total, null = window
-        totals.append(float(total))
-        nulls.append(float(null))
-        shift = row_starts[example] + begin - column
-        for score, first, last in zip(scores.tolist(), firsts, lasts, strict=True):
-            if score > IMPOSSIBLE / 2:  # the same span may stand in two windows
-                span = int(starts[first + shift]), int(ends[last + shift])
-                spans[span] = max(score, spans.get(span, score))
-    return [
-        (
-            sorted(((*s, v) for s, v in spans.items()), key=lambda s: -s[2])[:n_best],
-            float(np.logaddexp.reduce(totals)),
-            min(nulls),
-        )
-        for spans, totals, nulls in questions
-    ]
-
-
-def _ranked(spans: list, total: float, null: float, null_threshold: float | None) -> list:
-    """(start, end, share among all spans), the best first, no answer among them if allowed."""
-    if null_threshold is None:
-        return [(s, e, float(np.exp(v - total))) for s, e, v in spans]
-    total = np.logaddexp(total, null)
-    ranked = [(v, s, e, v) for s, e, v in spans] + [(null - null_threshold, 0, 0, null)]
-    ranked.sort(key=lambda item: -item[0])
-    return [(s, e, float(np.exp(v - total))) for _, s, e, v in ranked]

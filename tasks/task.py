@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -14,6 +16,9 @@ from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.batching import Batches, ordered_batches, training_batches
 from encoder_zoo.tasks.preprocessor import Preprocessor
 from encoder_zoo.tasks.recipe import LEARNING_RATE, fine_tuning_optimizer
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizer import Tokenizer
 
 
 class Task(Configured, keras.Model):
@@ -107,6 +112,49 @@ class Task(Configured, keras.Model):
         from encoder_zoo.presets.saving import save_task
 
         save_task(self, directory, dtype, **options)
+
+    def export(self, path: str | os.PathLike, format: str = "tf_saved_model", **options) -> None:
+        """Writes the task as files that run without this package.
+
+        Args:
+            path: of a "tf_saved_model" the version folder, such as "served/1"; of "onnx" and
+                "litert" the file, `....onnx`, `....tflite`. It is written whole or not at all.
+            format: "tf_saved_model" takes raw text and gives answers, and loads with TensorFlow
+                alone; "onnx" and "litert" take token ids and give logits.
+            **options: of a "tf_saved_model" those of `served`; otherwise those of Keras's
+                exporter, such as `optimizations=[tf.lite.Optimize.DEFAULT]` for int8 weights in
+                "litert".
+
+        Raises:
+            ValueError: "Unknown format ...", "Export needs Keras's TensorFlow backend ..."
+
+        Source: `tasks/export.py` says what the files hold.
+        """
+        from encoder_zoo.tasks.export import export_task
+
+        export_task(self, path, format, **options)
+
+    def served(self, **options) -> dict[str, Callable]:
+        """What an export answers to raw text.
+
+        Args:
+            **options: arguments of the task's text-level method, fixed in the export.
+
+        Returns:
+            For each signature a function of string tensors (N,), which runs in `tf.function`; its
+            results have the names and the values of the text-level method's, padded to tensors.
+        """
+        raise NotImplementedError
+
+    def prepared_inputs(self) -> list[str]:
+        """The names of the model's inputs, each (B, ...) int32 in an export."""
+        segments = ["segment_ids"] if self.backbone.family.uses_segments else []
+        return ["token_ids", "padding_mask", *segments]
+
+    @property
+    def served_tokenizer(self) -> Tokenizer:
+        """The tokenizer that `served` uses."""
+        return self.preprocessor.tokenizer
 
     # -- training ------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ Comment letters: B batch, L sequence, D hidden, C tags, P pieces of all texts.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -15,10 +15,11 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.layers import initializer
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks import token_labels
-from encoder_zoo.tasks.entity_aggregation import STRATEGIES, find_entities
+from encoder_zoo.tasks.entity_aggregation import STRATEGIES, find_entities, padded_entities
 from encoder_zoo.tasks.labels import LabelledTask, number_of_classes, softmax
 from encoder_zoo.tasks.metrics import EntityF1, TokenAccuracy, score_entities, score_tags
 from encoder_zoo.tasks.pieces import Pieces, is_words, word_begins
+from encoder_zoo.tasks.preprocessor import as_valid_text
 from encoder_zoo.tasks.tags import parse_tags
 from encoder_zoo.tasks.token_preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
@@ -183,10 +184,14 @@ class TokenClassifier(WindowedTask, LabelledTask):
         pieces = self.preprocessor.pieces(x)
         if not int(pieces.ids.nrows()):
             return pieces, np.zeros((0, self.num_classes), "float32")
+        outputs = functools.partial(self.token_outputs, batch_size=batch_size)
+        return pieces, self._merged(pieces, outputs).numpy()
+
+    def _merged(self, pieces: Pieces, token_outputs: Callable) -> tf.Tensor:
+        """The logits (P, C) of all pieces, from what the model says of the windows' rows."""
         windows = self.preprocessor.windows(pieces)
-        rows = self.preprocessor.rows(pieces, windows)
-        outputs = self.token_outputs(rows, batch_size)[:, 1:-1]
-        return pieces, merge(outputs, windows).numpy()
+        outputs = token_outputs(self.preprocessor.rows(pieces, windows))  # ragged (W, None, C)
+        return merge(outputs[:, 1:-1], windows)
 
     def extract_entities(
         self, texts, strategy: str = "simple", batch_size: int | None = None
@@ -213,10 +218,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
 
         Source: the strategies are those of transformers' `TokenClassificationPipeline`.
         """
-        if strategy not in STRATEGIES:
-            raise ValueError(
-                f"Unknown strategy {strategy!r}. Expected one of {', '.join(STRATEGIES)}."
-            )
+        _check_strategy(strategy)
         if isinstance(texts, str):
             return self.extract_entities([texts], strategy, batch_size)[0]
         pieces, logits = self._piece_logits(texts, batch_size)
@@ -225,7 +227,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
     def _entities(self, pieces: Pieces, logits: np.ndarray, strategy: str) -> list[list[dict]]:
         """The entities of every text, from the logits (P, C) of all pieces."""
         tags = parse_tags(self.tag_names)
-        names = self.tag_names if strategy == "none" else tags.type_names
+        names = self._entity_names(strategy)
         found = find_entities(tf.constant(softmax(logits)), pieces, tags, strategy)
         strings = [text.decode() for text in pieces.texts.numpy()]
         entities = [[] for _ in strings]
@@ -234,6 +236,32 @@ class TokenClassifier(WindowedTask, LabelledTask):
             entity = {"label": names[label], "text": text, "start": start, "end": end}
             entities[row].append(entity | {"score": score})
         return entities
+
+    def _entity_names(self, strategy: str) -> list[str]:
+        """What the labels of `find_entities` count."""
+        return self.tag_names if strategy == "none" else parse_tags(self.tag_names).type_names
+
+    def served(self, strategy: str = "simple") -> dict[str, Callable]:
+        """`extract_entities` of "text", for exports.
+
+        Args:
+            strategy: as for `extract_entities`.
+
+        Returns:
+            A function whose results are "count" (N,), the number of entities of every text, and
+            "label", "text", "start", "end" and "score", (N, G) with G the most entities of a
+            text; behind a text's last entity stand "" and 0.
+        """
+        _check_strategy(strategy)
+        tags, names = parse_tags(self.tag_names), tf.constant(self._entity_names(strategy))
+
+        def entities(text):
+            pieces = self.preprocessor.pieces(as_valid_text(text))
+            logits = self._merged(pieces, self.outputs_in_graph)
+            found = find_entities(tf.nn.softmax(logits), pieces, tags, strategy)
+            return padded_entities(found, pieces.texts, names)
+
+        return {"serving_default": entities}
 
     def tag_words(self, words, batch_size: int | None = None) -> list[list[str]]:
         """The tag of every word, by its first piece.
@@ -289,3 +317,8 @@ class TokenClassifier(WindowedTask, LabelledTask):
     def tag_names(self) -> list[str]:
         """The labels; LABEL_0, LABEL_1 and so on where they have no names."""
         return self.labels or [f"LABEL_{i}" for i in range(self.num_classes)]
+
+
+def _check_strategy(strategy: str) -> None:
+    if strategy not in STRATEGIES:
+        raise ValueError(f"Unknown strategy {strategy!r}. Expected one of {', '.join(STRATEGIES)}.")

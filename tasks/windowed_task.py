@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.batching import in_graph_batches
 from encoder_zoo.tasks.task import Task
 
 
@@ -48,6 +49,21 @@ class WindowedTask(Task):
             for number, row in zip(numbers, values, strict=True):
                 outputs[number] = row[: lengths[number]]
         return tf.RaggedTensor.from_row_lengths(np.concatenate(outputs), lengths)
+
+    def outputs_in_graph(self, rows: dict) -> tf.RaggedTensor:
+        """As `token_outputs`, inside `tf.function`."""
+
+        def outputs(rows):
+            inputs = self.preprocessor.pad(rows)
+            return tf.boolean_mask(self.token_logits(inputs), inputs["padding_mask"])
+
+        return in_graph_batches(
+            outputs, rows, rows["token_ids"].row_lengths(), self.output_dense.units
+        )
+
+    def token_logits(self, inputs: dict) -> tf.Tensor:
+        """The model's outputs as (B, L, C)."""
+        return self(inputs, training=False)
 
 
 def read_batches(dataset: tf.data.Dataset) -> Iterator:

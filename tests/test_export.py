@@ -1,0 +1,408 @@
+"""Exports: the same answers in a process that has TensorFlow alone, in ONNX and in LiteRT."""
+
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework.tensor_pb2 import TensorProto
+
+import encoder_zoo as ez
+from encoder_zoo.tasks import export
+from encoder_zoo.tasks.answer_ranking import best_answers, ranked, shares
+from encoder_zoo.tasks.answers import IMPOSSIBLE, Candidates
+from encoder_zoo.tasks.batching import GRAPH_BATCH, in_graph_batches
+from encoder_zoo.tasks.span_preprocessor import Contexts
+from encoder_zoo.tasks.windows import make_windows
+
+CHECKPOINTS = pathlib.Path(__file__).parent / "golden" / "checkpoints"
+FAMILIES = ("Bert", "Roberta")
+TASKS = {
+    "SequenceClassifier": "ForSequenceClassification",
+    "TokenClassifier": "ForTokenClassification",
+    "SpanQA": "ForQuestionAnswering",
+    "MaskedLM": "ForMaskedLM",
+}
+# Arguments of the text-level methods, not the same for both families.
+OPTIONS = {
+    "Bert TokenClassifier": {"strategy": "average"},
+    "Bert SpanQA": {"max_answer_length": 5},
+    "Roberta SpanQA": {"null_threshold": -1.0},
+    "Bert MaskedLM": {"top_k": 3},
+}
+WORDS = "the cat sat on mat naïve 中国 Ünïcode 🙂 \u2003 e\u0301 . , dog's a\x00b \u200b Straße"
+WORDS = WORDS.split(" ")
+ALONE = """
+import json, sys
+
+blocked = ["encoder_zoo", "tensorflow_text", "keras", "keras_hub", "keras_nlp"]
+sys.modules |= dict.fromkeys(blocked)  # to None: not to be imported
+import tensorflow as tf
+
+def plain(tensor):
+    decode = lambda v: [decode(x) for x in v] if isinstance(v, list) else v.decode()
+    values = tensor.numpy().tolist()
+    return decode(values) if tensor.dtype == tf.string else values
+
+for request in json.load(sys.stdin):
+    signatures = tf.saved_model.load(request["folder"]).signatures
+    answers = {}
+    for name, inputs in request["inputs"].items():
+        tensors = {k: tf.constant(v, tf.int32 if name == "ids" else tf.string)
+                   for k, v in inputs.items()}
+        try:
+            found = signatures[name.split(" ")[0]](**tensors)
+            answers[name] = {k: plain(v) for k, v in found.items()}
+        except tf.errors.InvalidArgumentError as error:
+            answers[name] = error.message
+    print(json.dumps(answers))
+"""
+
+
+def load(name: str):
+    family, task = name.split()
+    return getattr(ez, task).from_preset(CHECKPOINTS / f"{family}_{TASKS[task]}")
+
+
+def random_texts(count: int, longest: int, seed: int = 0) -> list[str]:
+    """The empty text, blanks, and texts of many lengths and scripts."""
+    draw = random.Random(seed)
+    lengths = [0, *(draw.randrange(longest) for _ in range(count - 2))]
+    return [*(" ".join(draw.choices(WORDS, k=n)) for n in lengths), " \t\n"]
+
+
+TEXTS = random_texts(GRAPH_BATCH + 9, 60)
+CONTEXTS = [text.strip() or "x" for text in TEXTS]
+QUESTIONS = random_texts(len(TEXTS), 4, seed=1)
+
+
+def masked(task) -> list[str]:
+    mask = task.served_tokenizer.mask_token
+    draw = random.Random(2)
+    return [f"{text[:12]}{mask}{text[12:20]}" + f" {mask}" * draw.randrange(3) for text in TEXTS]
+
+
+def requests(name: str, task) -> dict[str, dict]:
+    """Inputs of the signatures that are asked; what stands behind a space tells them apart."""
+    ids = {n: [[5, 6, 7], [8, 9, 0]] for n in task.prepared_inputs()}
+    ids["padding_mask"] = [[1, 1, 1], [1, 1, 0]]
+    ids |= {n: [[0, 1, 1], [0, 0, 1]] for n in ("segment_ids", "mask_positions") if n in ids}
+    if "SpanQA" in name:
+        asked = {
+            "serving_default": {"question": QUESTIONS, "context": CONTEXTS},
+            "serving_default empty": {"question": ["Who?", "Who?"], "context": ["", "a cat"]},
+            "serving_default long": {"question": ["the cat " * 30], "context": ["a cat"]},
+        }
+    else:
+        texts = masked(task) if "MaskedLM" in name else TEXTS
+        asked = {"serving_default": {"text": texts}, "serving_default none": {"text": []}}
+    if "Sequence" in name:
+        asked["pairs"] = {"first": TEXTS, "second": TEXTS[::-1]}
+    return {**asked, "ids": ids}
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return {name: load(name) for name in (f"{f} {t}" for f in FAMILIES for t in TASKS)}
+
+
+@pytest.fixture(scope="module")
+def folders(tasks, tmp_path_factory):
+    """Every task exported, and then moved elsewhere."""
+    root = tmp_path_factory.mktemp("exports")
+    folders = {}
+    for name, task in tasks.items():
+        task.export(root / "served" / "1", **OPTIONS.get(name, {}))
+        folders[name] = root / name.replace(" ", "_")
+        (root / "served").rename(folders[name])
+    return folders
+
+
+@pytest.fixture(scope="module")
+def answers(tasks, folders):
+    """What the exports say in a process that can import TensorFlow only."""
+    asked = [
+        {"folder": str(folders[name] / "1"), "inputs": requests(name, task)}
+        for name, task in tasks.items()
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], input=json.dumps(asked), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(zip(tasks, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+class TestAnswersOfTensorFlowAlone:
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_classify(self, tasks, answers, family):
+        task, found = (values[f"{family} SequenceClassifier"] for values in (tasks, answers))
+        for signature, texts in (("serving_default", TEXTS), ("pairs", (TEXTS, TEXTS[::-1]))):
+            expected = task.classify(texts, top_k=3)
+            assert found[signature]["label"] == [[c["label"] for c in row] for row in expected]
+            scores = [[c["score"] for c in row] for row in expected]
+            np.testing.assert_allclose(found[signature]["score"], scores, atol=1e-5)
+        assert found["serving_default none"] == {"label": [], "score": []}
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_extract_entities(self, tasks, answers, family):
+        name = f"{family} TokenClassifier"
+        found = answers[name]["serving_default"]
+        expected = tasks[name].extract_entities(TEXTS, **OPTIONS.get(name, {}))
+        assert found["count"] == [len(row) for row in expected]
+        assert max(found["count"]) > 10
+        for i, entities in enumerate(expected):
+            for key in ("label", "text", "start", "end"):
+                assert found[key][i][: len(entities)] == [e[key] for e in entities]
+            scores = [e["score"] for e in entities]
+            np.testing.assert_allclose(found["score"][i][: len(entities)], scores, atol=1e-5)
+            assert not any(found["text"][i][len(entities) :])
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_answer(self, tasks, answers, family):
+        name = f"{family} SpanQA"
+        found = answers[name]["serving_default"]
+        expected = tasks[name].answer(QUESTIONS, CONTEXTS, **OPTIONS[name])
+        for key in ("text", "start", "end"):
+            assert found[key] == [answer[key] for answer in expected]
+        np.testing.assert_allclose(found["score"], [a["score"] for a in expected], atol=1e-5)
+        assert found["text"].count("") == (11 if "null_threshold" in OPTIONS[name] else 0)
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_fill_mask(self, tasks, answers, family):
+        name = f"{family} MaskedLM"
+        found = answers[name]["serving_default"]
+        expected = tasks[name].fill_mask(masked(tasks[name]), **OPTIONS.get(name, {}))
+        for i, masks in enumerate(expected):
+            masks = masks if isinstance(masks[0], list) else [masks]
+            assert found["count"][i] == len(masks)
+            for j, fills in enumerate(masks):
+                for key in ("token", "text"):
+                    assert found[key][i][j] == [fill[key] for fill in fills]
+                scores = [fill["score"] for fill in fills]
+                np.testing.assert_allclose(found["score"][i][j], scores, atol=1e-5)
+
+    @pytest.mark.parametrize("name", [f"{f} {t}" for f in FAMILIES for t in TASKS])
+    def test_prepared_ids(self, tasks, answers, name):
+        inputs = {k: np.array(v) for k, v in requests(name, tasks[name])["ids"].items()}
+        expected = np.asarray(tasks[name](inputs))
+        np.testing.assert_allclose(answers[name]["ids"]["logits"], expected, atol=1e-5)
+
+    def test_what_python_refuses(self, answers):
+        plain, with_null = (answers[f"{f} SpanQA"]["serving_default empty"] for f in FAMILIES)
+        assert (plain["text"][0], plain["score"][0]) == ("", 0.0)
+        assert (with_null["text"][0], with_null["score"][0]) == ("", 1.0)
+        assert plain["text"][1] != ""
+        too_long = answers["Bert SpanQA"]["serving_default long"]
+        assert "Questions leave no room for their contexts: expected at most" in too_long
+
+
+def fields(message: bytes) -> dict[int, bytes]:
+    """The fields of a protocol buffer that holds length-delimited ones alone, each once."""
+    found, place = {}, 0
+
+    def varint():
+        nonlocal place
+        value = shift = 0
+        while True:
+            byte = message[place]
+            place, value, shift = place + 1, value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+
+    while place < len(message):
+        tag, length = varint(), varint()
+        assert tag & 7 == 2 and tag >> 3 not in found
+        found[tag >> 3] = message[place : place + length]
+        place += length
+    return found
+
+
+class TestFolder:
+    def test_it_names_no_place_of_this_machine(self, folders):
+        places = {os.path.dirname(module.__file__) for module in (ez, export, tf)}
+        places |= {os.getcwd(), *(str(folder.parent) for folder in folders.values())}
+        for folder in folders.values():
+            content = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+            assert len(content) > 10_000
+            assert [place for place in places if len(place) > 5 and place.encode() in content] == []
+
+    def test_it_holds_what_tensorflow_serving_looks_for(self, folders):
+        folder = folders["Bert SpanQA"] / "1"
+        names = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+        warm_up = "assets.extra/tf_serving_warmup_requests"
+        assert {"saved_model.pb", "variables/variables.index", warm_up} <= names
+        assert (folder / "variables").stat().st_mode & 0o700 == 0o700
+
+    def test_warm_up_requests_are_answered(self, folders):
+        folder = str(folders["Roberta MaskedLM"] / "1")
+        signatures = tf.saved_model.load(folder).signatures
+        records = tf.data.TFRecordDataset(f"{folder}/assets.extra/tf_serving_warmup_requests")
+        counts = []
+        for record in records.as_numpy_iterator():
+            log = fields(record)[6]  # PredictionLog.predict_log
+            request = fields(fields(log)[1])  # PredictLog.request
+            assert fields(request[1]) == {3: b"serving_default"}  # model_spec.signature_name
+            entry = fields(request[2])  # inputs: name, tensor
+            text = tf.make_ndarray(TensorProto.FromString(entry[2]))
+            found = signatures["serving_default"](**{entry[1].decode(): tf.constant(text)})
+            counts.append(found["count"].numpy().tolist())
+        assert counts == [[1], [1, 0] * 4]
+
+    def test_a_failed_export_leaves_the_older_one(self, tasks, tmp_path, monkeypatch):
+        older = tmp_path / "served" / "1"
+        older.mkdir(parents=True)
+        (older / "saved_model.pb").write_text("older")
+        monkeypatch.setattr(export, "write_warm_up", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            tasks["Bert SequenceClassifier"].export(older)
+        assert [p.read_text() for p in older.iterdir()] == ["older"]
+        assert list(older.parent.iterdir()) == [older]
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        "arguments, message",
+        [
+            ({"path": "m", "format": "h5"}, "Unknown format 'h5'. Expected one of tf_saved_model"),
+            ({"path": "m.pb", "format": "onnx"}, "must end in .onnx. Received: m.pb"),
+            ({"path": "m", "strategy": "last"}, "Unknown strategy 'last'"),
+        ],
+    )
+    def test_arguments(self, tasks, arguments, message):
+        with pytest.raises(ValueError, match=message):
+            tasks["Bert TokenClassifier"].export(**arguments)
+
+    def test_no_preprocessor(self, tasks, tmp_path):
+        task = ez.SpanQA(tasks["Bert SpanQA"].backbone)
+        with pytest.raises(ValueError, match="has no preprocessor, so it cannot take text"):
+            task.export(tmp_path / "1")
+
+    def test_another_backend_says_what_to_do(self, tmp_path):
+        pytest.importorskip("jax")
+        script = (
+            "import sys, encoder_zoo as ez\n"
+            "task = ez.SequenceClassifier.from_preset(sys.argv[1])\n"
+            "try: task.export('served/1')\n"
+            "except ValueError as error: print(error)\n"
+            "task.save_to_preset(sys.argv[2])\n"
+        )
+        folder = CHECKPOINTS / "Bert_ForSequenceClassification"
+        command = [sys.executable, "-c", script, str(folder), str(tmp_path / "my_preset")]
+        environment = {**os.environ, "KERAS_BACKEND": "jax"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr[-2000:]
+        *advice, _import, line = done.stdout.splitlines()
+        assert "Received: a task on the backend 'jax'" in "".join(advice)
+        line = line.replace("my_preset", str(tmp_path / "my_preset"))
+        exec(line.strip().replace("'...'", repr(str(tmp_path / "served" / "1"))))
+        served = tf.saved_model.load(str(tmp_path / "served" / "1")).signatures["serving_default"]
+        [expected] = ez.SequenceClassifier.from_preset(folder).classify(["the cat"])
+        found = served(text=tf.constant(["the cat"]))
+        assert found["label"].numpy()[0, 0].decode() == expected["label"]
+        assert found["score"].numpy()[0, 0] == pytest.approx(expected["score"], abs=1e-5)
+
+
+def ids_of(task, batch: int, length: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(length)
+    inputs = {n: np.ones((batch, length), "int32") for n in task.prepared_inputs()}
+    inputs["token_ids"] = rng.integers(5, 70, (batch, length)).astype("int32")
+    inputs["padding_mask"][0, length // 2 :] = 0
+    if "mask_positions" in inputs:
+        inputs["mask_positions"] = rng.integers(0, length, (batch, 2)).astype("int32")
+    return inputs
+
+
+@pytest.mark.filterwarnings("ignore")  # of the converters
+class TestIdsModels:
+    @pytest.mark.parametrize("name", ["Bert SequenceClassifier", "Roberta MaskedLM"])
+    def test_onnx(self, tasks, name, tmp_path):
+        runtime = pytest.importorskip("onnxruntime")
+        pytest.importorskip("tf2onnx")
+        tasks[name].export(tmp_path / "model.onnx", format="onnx")
+        session = runtime.InferenceSession(tmp_path / "model.onnx")
+        for batch, length in ((1, 5), (3, 30)):
+            inputs = ids_of(tasks[name], batch, length)
+            [found] = session.run(None, inputs)
+            np.testing.assert_allclose(found, np.asarray(tasks[name](inputs)), atol=1e-5)
+
+    @pytest.mark.parametrize("name", ["Roberta SequenceClassifier", "Bert SpanQA"])
+    def test_litert(self, tasks, name, tmp_path):
+        tasks[name].export(tmp_path / "model.tflite", format="litert")
+        model = tf.lite.Interpreter(str(tmp_path / "model.tflite")).get_signature_runner()
+        for batch, length in ((1, 5), (3, 30)):
+            inputs = ids_of(tasks[name], batch, length)
+            [found] = model(**inputs).values()
+            np.testing.assert_allclose(found, np.asarray(tasks[name](inputs)), atol=1e-4)
+
+
+def reference_answers(windows, n_best):
+    """[(start, end, score)], total and null of one question, in plain Python."""
+    best = {}
+    for spans, _, _ in windows:
+        for start, end, score in spans:
+            best[start, end] = max(score, best.get((start, end), score))
+    ordered = sorted(((*span, score) for span, score in best.items()), key=lambda s: -s[2])
+    total = np.logaddexp.reduce([total for _, total, _ in windows])
+    return ordered[:n_best], total, min(null for _, _, null in windows)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_windows_answers_become_the_questions_answers(seed):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(0, 12, 5)
+    windows = make_windows(tf.constant(lengths, tf.int64), 4, 2)
+    n, count = 3, len(windows.example)
+    ids = tf.RaggedTensor.from_row_lengths(tf.range(lengths.sum()), lengths)
+    starts = ids.with_values(tf.concat([tf.range(k) * 2 for k in lengths], 0))
+    contexts = Contexts(tf.fill([5], ""), ids, ids, starts, starts + 1, windows)
+    columns = rng.integers(3, 9, count)
+    first = rng.integers(0, np.maximum(windows.length.numpy(), 1)[:, None], (count, n))
+    last = np.minimum(first + rng.integers(0, 2, (count, n)), windows.length.numpy()[:, None] - 1)
+    score = rng.normal(size=(count, n)).astype("float32")
+    score[(rng.random((count, n)) < 0.3) | (windows.length.numpy() == 0)[:, None]] = IMPOSSIBLE
+    total, null = rng.normal(size=(2, count)).astype("float32")
+    candidates = Candidates(
+        *map(tf.constant, (score, first + columns[:, None], last + columns[:, None], total, null))
+    )
+    found = best_answers(candidates, contexts, tf.constant(columns, tf.int32), 4)
+    for question in range(5):
+        rows = np.flatnonzero(windows.example == question)
+        spans = [
+            [
+                (2 * (windows.begin[w].numpy() + a), 2 * (windows.begin[w].numpy() + b) + 1, s)
+                for a, b, s in zip(first[w], last[w], score[w], strict=True)
+                if s > -1e8
+            ]
+            for w in rows
+        ]
+        given = list(zip(spans, total[rows], null[rows], strict=True))
+        expected, everything, nothing = reference_answers(given, 4)
+        got = [field[question].numpy() for field in found]
+        exists = got[2] > -1e8
+        assert list(zip(*(f[exists].tolist() for f in got[:3]), strict=True)) == expected
+        np.testing.assert_allclose([got[3], got[4]], [everything, nothing], rtol=1e-5)
+        assert np.all(shares(ranked(found, None))[question][~exists] == 0)
+
+
+@pytest.mark.parametrize("count", [0, 1, GRAPH_BATCH, 3 * GRAPH_BATCH + 5])
+def test_batches_in_a_graph_keep_the_order_of_the_rows(count):
+    lengths = np.random.default_rng(0).integers(0, 9, count)
+    values = tf.range(lengths.sum(), dtype=tf.float32)
+    rows = {"token_ids": tf.RaggedTensor.from_row_lengths(values, lengths)}
+    sizes = []
+
+    @tf.function(autograph=False)
+    def run():
+        def function(rows):
+            tf.py_function(lambda n: sizes.append(int(n)), [rows["token_ids"].nrows()], [])
+            return rows["token_ids"].values[:, None]
+
+        return in_graph_batches(function, rows, rows["token_ids"].row_lengths(), 1)
+
+    assert run().to_list() == [[[v] for v in row] for row in rows["token_ids"].to_list()]
+    assert max(sizes, default=0) <= GRAPH_BATCH
