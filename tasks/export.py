@@ -72,14 +72,19 @@ def export_saved_model(task: Task, path: str | os.PathLike, **options) -> None:
             f"This {type(task).__name__} has no preprocessor, so it cannot take text. Pass "
             "preprocessor=..., load it with from_preset, or export it as 'onnx' or 'litert'."
         )
-    module = tf.Module()
-    # A SavedModel holds the variables and tables that its module knows.
-    module.variables_ = [variable.value for variable in task.variables]
-    module.tokenizer = task.served_tokenizer
+    tokenizer = task.served_tokenizer
+    module = tf.Module()  # what its functions refer to must be its own to be saved
+    module.weights = [variable.value for variable in task.variables]
+    module.tables = [
+        value
+        for part in (tokenizer, *tokenizer.submodules)
+        for value in vars(part).values()
+        if isinstance(value, tf.lookup.StaticHashTable)
+    ]
     texts = {name: _of_texts(function) for name, function in task.served(**options).items()}
     with replacing(path) as folder:
         tf.saved_model.save(module, str(folder), {**texts, "ids": _of_ids(task)})
-        mask = module.tokenizer.mask_token
+        mask = tokenizer.mask_token
         write_warm_up(folder, [r for n, f in texts.items() for r in _warm_up(n, f, mask)])
 
 
