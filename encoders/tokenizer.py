@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -295,15 +296,24 @@ class Tokenizer(tf.Module):
         return {name: getattr(self, name) for name in names}
 
     @classmethod
-    def from_preset(cls, source: str) -> "Tokenizer":
-        """The tokenizer of a preset: a bundled or registered name, a folder, or an address.
+    def from_preset(cls, source: str | Path, **safeguards) -> "Tokenizer":
+        """The tokenizer of a preset.
+
+        Args:
+            source: a bundled or registered name, a folder, or an address.
+            **safeguards: how much to check, see `presets.opening.Safeguards`.
 
         Raises:
             ValueError: "SOURCE holds a RobertaTokenizer. Received: BertTokenizer.from_preset."
+
+        Example:
+            >>> tokenizer = Tokenizer.from_preset("bert_nano_en_uncased", verify=False)
+            >>> tokenizer.id_to_token(tokenizer.start_token_id)
+            '[CLS]'
         """
         from encoder_zoo.presets.loading import load_tokenizer
 
-        return load_tokenizer(cls, source)
+        return load_tokenizer(cls, source, **safeguards)
 
     @classmethod
     def from_config(cls, config: dict) -> "Tokenizer":

@@ -63,7 +63,7 @@ def train_tokenizer(family: str, paragraphs: list[str], vocabulary_size: int):
     return train(paragraphs, vocabulary_size)
 
 
-def build(family: str, tokenizer, dropout: float) -> ez.MaskedLM:
+def build(family: str, tokenizer, dropout: float, **preprocessing) -> ez.MaskedLM:
     """A masked language model with random weights."""
     backbone = BACKBONES[family](
         tokenizer.vocabulary_size,
@@ -72,7 +72,7 @@ def build(family: str, tokenizer, dropout: float) -> ez.MaskedLM:
         attention_dropout=dropout,
         pooler=False,
     )
-    return ez.MaskedLM(backbone, ez.MaskedLMPreprocessor(tokenizer, mask_rate=MASK_RATE))
+    return ez.MaskedLM(backbone, ez.MaskedLMPreprocessor(tokenizer, **preprocessing))
 
 
 def initialize(model: ez.MaskedLM) -> None:
@@ -118,8 +118,8 @@ def main() -> None:
     held_out, chunks = chunks[:1000], chunks[1000:]
     print(f"{len(chunks)} chunks of text, {tokenizer.vocabulary_size} tokens", flush=True)
 
-    # A small model does not overfit in one pass: dropout would only slow it down.
-    model = build(options.family, tokenizer, dropout=0.0)
+    # A small model does not overfit in a few passes: dropout would only slow it down.
+    model = build(options.family, tokenizer, dropout=0.0, mask_rate=MASK_RATE)
     initialize(model)
     steps = -(-len(chunks) // options.batch_size) * options.epochs
     model.compile(optimizer=fine_tuning_optimizer(steps, options.learning_rate))
@@ -134,7 +134,7 @@ def main() -> None:
 
     preset = build(options.family, tokenizer, dropout=0.1)  # fine-tuning wants dropout again
     preset.set_weights(model.get_weights())
-    preset.learning_rate = 5e-4  # a narrow model takes larger steps than a wide one
+    preset.learning_rate = 1e-3  # a narrow model takes larger steps than a wide one
     preset.save_to_preset(options.output, dtype="float16")
 
 
