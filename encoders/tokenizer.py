@@ -307,7 +307,8 @@ class Tokenizer(tf.Module):
             ValueError: "SOURCE holds a RobertaTokenizer. Received: BertTokenizer.from_preset."
 
         Example:
-            >>> tokenizer = Tokenizer.from_preset("bert_nano_en_uncased", verify=False)
+            >>> import encoder_zoo as ez
+            >>> tokenizer = ez.BertTokenizer.from_preset("bert_nano_en_uncased")
             >>> tokenizer.id_to_token(tokenizer.start_token_id)
             '[CLS]'
         """
