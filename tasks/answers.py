@@ -94,7 +94,7 @@ def split_examples(x, y) -> tuple:
             "Expected (questions, contexts), or examples with question and context. "
             f"Received: {type(x).__name__}."
         )
-    questions, contexts = as_texts(x)
+    questions, contexts = as_texts(x, ("question", "context"))
     return questions, contexts, y
 
 

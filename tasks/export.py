@@ -128,7 +128,9 @@ def export_ids(task: Task, path: str | os.PathLike, format: str, **options) -> N
         **options: of Keras's exporter.
 
     Raises:
-        ValueError: "The file of the format 'onnx' must end in .onnx. ..."
+        ValueError: "The file of the format 'onnx' must end in .onnx. ...", "LiteRT takes no
+            quantized task. ..."
+        ImportError: "The format 'onnx' needs the package tf2onnx: ..."
     """
     path, suffix = pathlib.Path(path), SUFFIXES[format]
     if path.suffix != suffix:
@@ -137,6 +139,11 @@ def export_ids(task: Task, path: str | os.PathLike, format: str, **options) -> N
         )
     if format == "onnx":
         _teach_tf2onnx_erfc()
+    elif any(getattr(layer, "quantization_mode", None) for layer in task._flatten_layers()):
+        raise ValueError(
+            "LiteRT takes no quantized task. Export the task as it was before quantize(), with "
+            "optimizations=[tf.lite.Optimize.DEFAULT], which stores int8 weights."
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".saving-", dir=path.parent) as folder:
         new = pathlib.Path(folder) / path.name
@@ -149,8 +156,13 @@ def export_ids(task: Task, path: str | os.PathLike, format: str, **options) -> N
 @functools.cache
 def _teach_tf2onnx_erfc() -> None:
     """The exact GELU is written with erfc(x) = 1 - erf(x), of which ONNX knows erf alone."""
-    from tf2onnx.handler import tf_op
-    from tf2onnx.utils import make_name
+    try:
+        from tf2onnx.handler import tf_op
+        from tf2onnx.utils import make_name
+    except ImportError as error:
+        raise ImportError(
+            "The format 'onnx' needs the package tf2onnx: `pip install tf2onnx`."
+        ) from error
 
     @tf_op("Erfc")
     class Erfc:

@@ -130,11 +130,15 @@ class Preprocessor(Configured):
         return inputs
 
 
-def as_texts(x) -> list[tf.Tensor]:
+def as_texts(x, names: tuple[str, str] = ("first", "second")) -> list[tf.Tensor]:
     """One or two checked (B,) string tensors from a task's input.
 
+    Args:
+        x: texts, or a tuple of two such.
+        names: what errors call the texts of a pair.
+
     Raises:
-        ValueError: "The texts of a pair must be equally many. Received: 3 and 2."
+        ValueError: "The texts of a pair must be equally many. Received: 3 first, 2 second."
     """
     from encoder_zoo.encoders.tokenizer import as_text_tensor
 
@@ -142,11 +146,12 @@ def as_texts(x) -> list[tf.Tensor]:
         return [as_text_tensor(x)]
     if len(x) not in (1, 2):
         raise ValueError(f"Expected one text or a pair (first, second). Received: {len(x)} texts.")
-    texts = [as_text_tensor(t, name=n) for t, n in zip(x, ("first", "second"), strict=False)]
+    texts = [as_text_tensor(t, name=n) for t, n in zip(x, names, strict=False)]
     counts = [t.shape[0] for t in texts]
     if None not in counts and len(set(counts)) > 1:
         raise ValueError(
-            f"The texts of a pair must be equally many. Received: {counts[0]} and {counts[1]}."
+            f"The texts of a pair must be equally many. Received: {counts[0]} {names[0]}, "
+            f"{counts[1]} {names[1]}."
         )
     return texts
 

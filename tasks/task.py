@@ -116,14 +116,19 @@ class Task(Configured, keras.Model):
     def export(self, path: str | os.PathLike, format: str = "tf_saved_model", **options) -> None:
         """Writes the task as files that run without this package.
 
+        `classifier.export("served/1")` makes a version folder for TensorFlow Serving, in which
+        `tf.saved_model.load("served/1").signatures["serving_default"](text=tf.constant([...]))`
+        says what `classify` says. A task that was quantized by Keras, `quantize("int8")`, is
+        exported with its int8 weights, as "tf_saved_model" and "onnx".
+
         Args:
             path: of a "tf_saved_model" the version folder, such as "served/1"; of "onnx" and
                 "litert" the file, `....onnx`, `....tflite`. It is written whole or not at all.
             format: "tf_saved_model" takes raw text and gives answers, and loads with TensorFlow
                 alone; "onnx" and "litert" take token ids and give logits.
-            **options: of a "tf_saved_model" those of `served`; otherwise those of Keras's
-                exporter, such as `optimizations=[tf.lite.Optimize.DEFAULT]` for int8 weights in
-                "litert".
+            **options: of a "tf_saved_model" those of the task's `served`, such as `strategy` or
+                `null_threshold`; otherwise those of Keras's exporter, such as
+                `optimizations=[tf.lite.Optimize.DEFAULT]` for int8 weights in "litert".
 
         Raises:
             ValueError: "Unknown format ...", "Export needs Keras's TensorFlow backend ..."

@@ -264,6 +264,46 @@ class TestFolder:
         assert list(older.parent.iterdir()) == [older]
 
 
+class TestServedFunctions:
+    """The signatures' functions, called without being saved."""
+
+    def served(self, task, texts, **options):
+        found = tf.function(task.served(**options)["serving_default"], autograph=False)(
+            tf.constant(texts)
+        )
+        return {name: values.numpy() for name, values in found.items()}
+
+    @pytest.fixture
+    def classifier(self):
+        folder = CHECKPOINTS / "Bert_ForSequenceClassification"
+        return lambda **settings: ez.SequenceClassifier.from_preset(folder, **settings)
+
+    def test_several_labels(self, classifier):
+        task = classifier(problem_type="multi_label_classification", sequence_length=16)
+        found = self.served(task, TEXTS[:5])
+        for labels, scores, expected in zip(*found.values(), task.classify(TEXTS[:5]), strict=True):
+            names = [label.decode() for label in labels[scores >= 0.5]]
+            assert names == [e["label"] for e in expected]
+
+    def test_regression(self, classifier):
+        task = classifier(problem_type="regression", num_classes=1)
+        found = self.served(task, TEXTS)
+        expected = [[e["score"]] for e in task.classify(TEXTS)]
+        np.testing.assert_allclose(found.pop("score"), expected, atol=1e-5)
+        assert not found
+
+    def test_classes_without_names(self, classifier):
+        task = classifier(num_classes=3)
+        labels = self.served(task, TEXTS[:5])["label"][:, 0]
+        assert [int(label) for label in labels] == [e["label"] for e in task.classify(TEXTS[:5])]
+
+    def test_text_that_is_not_utf8(self, tasks):
+        task = tasks["Roberta TokenClassifier"]
+        [expected] = task.extract_entities(["the \ufffdcat sat"])
+        found = self.served(task, [b"the \xffcat sat"])
+        assert [text.decode() for text in found["text"][0]] == [e["text"] for e in expected]
+
+
 class TestErrors:
     @pytest.mark.parametrize(
         "arguments, message",
@@ -338,6 +378,18 @@ class TestIdsModels:
             inputs = ids_of(tasks[name], batch, length)
             [found] = model(**inputs).values()
             np.testing.assert_allclose(found, np.asarray(tasks[name](inputs)), atol=1e-4)
+
+    def test_int8(self, tmp_path):
+        pytest.importorskip("tf2onnx")
+        runtime = pytest.importorskip("onnxruntime")
+        task = load("Bert SequenceClassifier")
+        task.quantize("int8")
+        with pytest.raises(ValueError, match="LiteRT takes no quantized task"):
+            task.export(tmp_path / "model.tflite", format="litert")
+        task.export(tmp_path / "model.onnx", format="onnx")
+        inputs = ids_of(task, 3, 30)
+        [found] = runtime.InferenceSession(tmp_path / "model.onnx").run(None, inputs)
+        np.testing.assert_allclose(found, np.asarray(task(inputs)), atol=1e-5)
 
 
 def reference_answers(windows, n_best):
