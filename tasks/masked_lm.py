@@ -20,7 +20,7 @@ from encoder_zoo.encoders.layers import activation_function, initializer
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.batching import in_graph_batches
 from encoder_zoo.tasks.packing import pack
-from encoder_zoo.tasks.preprocessor import Preprocessor, as_texts, as_valid_text
+from encoder_zoo.tasks.preprocessor import Preprocessor, as_column, as_valid_text
 from encoder_zoo.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -342,7 +342,7 @@ class MaskedLM(Task):
         """
         if isinstance(texts, str):
             return self.fill_mask([texts], top_k, batch_size)[0]
-        [tensor] = as_texts(texts)
+        tensor = as_column(texts)
         if not tensor.shape[0]:
             return []
         tokens = self.served_tokenizer.tokenize_with_offsets(tensor)

@@ -140,19 +140,31 @@ def as_texts(x, names: tuple[str, str] = ("first", "second")) -> list[tf.Tensor]
     Raises:
         ValueError: "The texts of a pair must be equally many. Received: 3 first, 2 second."
     """
-    from encoder_zoo.encoders.tokenizer import as_text_tensor
-
     if not isinstance(x, tuple):
-        return [as_text_tensor(x)]
+        return [as_column(x)]
     if len(x) not in (1, 2):
         raise ValueError(f"Expected one text or a pair (first, second). Received: {len(x)} texts.")
-    texts = [as_text_tensor(t, name=n) for t, n in zip(x, names, strict=False)]
+    texts = [as_column(t, name) for t, name in zip(x, names, strict=False)]
     counts = [t.shape[0] for t in texts]
     if None not in counts and len(set(counts)) > 1:
         raise ValueError(
             f"The texts of a pair must be equally many. Received: {counts[0]} {names[0]}, "
             f"{counts[1]} {names[1]}."
         )
+    return texts
+
+
+def as_column(x, name: str = "texts") -> tf.Tensor:
+    """A checked (B,) string tensor from a list, array, column or tensor of texts.
+
+    Raises:
+        ValueError: "context is 'A cat.' (str); expected a list, array or tensor of texts"
+    """
+    from encoder_zoo.encoders.text_input import as_text_tensor, shown
+
+    texts = as_text_tensor(x, name)
+    if texts.shape.rank == 0:
+        raise ValueError(f"{name} is {shown(x)}; expected a list, array or tensor of texts")
     return texts
 
 

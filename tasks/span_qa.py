@@ -176,10 +176,11 @@ class SpanQA(WindowedTask):
                 [question], [context], n_best, max_answer_length, null_threshold, batch_size
             )
             return found
-        texts = context if isinstance(context, list) else list(context)
+        questions, contexts, _ = split_examples((question, context), None)
+        texts = [text.decode() for text in contexts.numpy()]
         if not texts:
             return []
-        found = self._search((question, context), n_best, max_answer_length, batch_size)
+        found = self._search((questions, contexts), n_best, max_answer_length, batch_size)
         found = ranked(found, null_threshold)
         fields = (found.start, found.end, shares(found), found.score > IMPOSSIBLE / 2)
         answers = [

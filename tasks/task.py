@@ -330,7 +330,9 @@ class Task(Configured, keras.Model):
             return super().predict(self._preprocessed(x, size), **kwargs)
         rows = self.preprocess(x)
         if not rows["token_ids"].shape[0]:
-            example = super().predict(self.preprocessor.collate(self.preprocess([""])), **kwargs)
+            example = self.preprocessor.collate(self.preprocess([""]))
+            x = keras.utils.unpack_x_y_sample_weight(example)[0]
+            example = super().predict(x, **kwargs)
             return keras.tree.map_structure(lambda values: values[:0], example)
         batches = self._ordered(rows, size)
         outputs = super().predict(batches.dataset, **kwargs)

@@ -22,7 +22,7 @@ from encoder_zoo.tasks.pieces import (
     pieces_of_words,
     word_marks,
 )
-from encoder_zoo.tasks.preprocessor import Preprocessor, check_same_rows
+from encoder_zoo.tasks.preprocessor import Preprocessor, as_column, check_same_rows
 from encoder_zoo.tasks.tag_alignment import (
     labels_of_spans,
     labels_of_words,
@@ -90,7 +90,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         """The pieces of texts, or of sentences in words."""
         if is_words(x):
             return pieces_of_words(self.tokenizer, as_word_tensor(x))
-        return pieces_of_texts(self.tokenizer, as_text_tensor(x), self._word_marks)
+        return pieces_of_texts(self.tokenizer, as_column(x), self._word_marks)
 
     def windows(self, pieces: Pieces) -> Windows:
         """The windows that the pieces are looked at through."""

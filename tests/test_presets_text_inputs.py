@@ -85,7 +85,7 @@ def test_case_23_no_texts_give_no_rows(classifier):
 
 
 def test_case_24_unequal_lengths_are_refused_with_both(classifier):
-    with pytest.raises(ValueError, match="equally many. Received: 3 and 2"):
+    with pytest.raises(ValueError, match="equally many. Received: 3 first, 2 second"):
         classifier.predict((TEXTS, TEXTS[:2]))
     with pytest.raises(ValueError, match="3 texts, 2 labels"):
         classifier.fit(TEXTS, [0, 1])
@@ -122,3 +122,81 @@ def test_case_25_every_container_of_labels_gives_the_same(classifier):
         for kind in (list, np.array, pd.Series, tf.constant):
             encoded = classifier.preprocessor.encode(TEXTS, kind(labels))["labels"]
             assert encoded.numpy().tolist() == numbers
+
+
+# The other tasks take text in ways of their own: the task's class, and what takes the text.
+USES = {
+    "predict masks": ("MaskedLM", lambda task, x: task.predict(x, verbose=0)),
+    "fill_mask": ("MaskedLM", lambda task, x: task.fill_mask(x)),
+    "predict tags": ("TokenClassifier", lambda task, x: task.predict(x, verbose=0)),
+    "extract_entities": ("TokenClassifier", lambda task, x: task.extract_entities(x)),
+    "predict spans": ("SpanQA", lambda task, x: task.predict((x, x), verbose=0)),
+    "answer": ("SpanQA", lambda task, x: task.answer(question=x, context=x)),
+}
+CHECKPOINTS = {
+    "MaskedLM": "ForMaskedLM",
+    "TokenClassifier": "ForTokenClassification",
+    "SpanQA": "ForQuestionAnswering",
+}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def others(request):
+    import pathlib
+
+    folder = pathlib.Path(__file__).parent / "golden" / "checkpoints"
+    return {
+        name: getattr(ez, name).from_preset(folder / f"{request.param}_{suffix}")
+        for name, suffix in CHECKPOINTS.items()
+    }
+
+
+def with_masks(name, task, texts) -> list[str]:
+    """The texts as `fill_mask` needs them."""
+    mask = task.preprocessor.tokenizer.mask_token
+    return [f"{text} {mask}" for text in texts] if name == "fill_mask" else list(texts)
+
+
+@pytest.mark.parametrize("name", USES)
+def test_case_21_in_every_task(others, name):
+    cls, use = USES[name]
+    for bad in (None, 3, float("nan")):
+        for texts in (["good", bad], np.array(["good", bad], dtype=object)):
+            kind = type(bad).__name__
+            with pytest.raises(ValueError, match=rf"\[1\] is .*{kind}.*expected a string"):
+                use(others[cls], texts)
+
+
+@pytest.mark.parametrize("name", USES)
+def test_case_23_in_every_task(others, name):
+    cls, use = USES[name]
+    for empty in ([], np.array([], dtype=str), tf.constant([], tf.string)):
+        assert len(use(others[cls], empty)) == 0
+
+
+@pytest.mark.parametrize("name", ["fill_mask", "extract_entities", "answer"])
+def test_case_22_and_25_in_every_task(others, name):
+    cls, use = USES[name]
+    texts = with_masks(name, others[cls], ["the cat a\0b sat", "a dog \ufffd ran on the mat"])
+    expected = use(others[cls], texts)
+    odd = [texts[0], texts[1].replace("\ufffd", "\ud800")]
+    for same in (
+        odd,
+        np.array(texts, dtype=object),
+        pd.Series(texts),
+        tf.constant(texts),
+        [text.encode() for text in texts],
+    ):
+        assert use(others[cls], same) == expected
+
+
+def test_case_24_in_every_task(others):
+    qa, tagger = others["SpanQA"], others["TokenClassifier"]
+    with pytest.raises(ValueError, match="Received: 2 question, 1 context"):
+        qa.answer(question=["a", "b"], context=["c"])
+    with pytest.raises(ValueError, match=r"context is 'c' \(str\); expected a list"):
+        qa.answer(question=["a"], context="c")
+    with pytest.raises(ValueError, match="Received 2 texts, but spans for 1"):
+        tagger.fit(["a", "b"], [[]])
+    with pytest.raises(ValueError, match=r"texts is 'abc' \(str\); expected a list"):
+        tagger.predict("abc")
