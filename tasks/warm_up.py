@@ -40,7 +40,7 @@ def prediction_log(signature: str, inputs: Mapping[str, tf.Tensor]) -> bytes:
     Example:
         >>> import tensorflow as tf
         >>> prediction_log("serving_default", {"text": tf.constant(["hi"])})[:4]
-        b'2;\\n9'
+        b'2+\\n)'
     """
     request = _field(REQUEST_MODEL, _field(MODEL_SIGNATURE, signature.encode()))
     for name, values in inputs.items():

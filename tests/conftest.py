@@ -1,5 +1,6 @@
 """What the tests share: TensorFlow kept quiet, the stored checkpoints, a real pretrained model."""
 
+import logging
 import os
 import pathlib
 
@@ -11,6 +12,8 @@ import pytest
 
 TESTS = pathlib.Path(__file__).parent
 CHECKPOINTS = TESTS / "golden" / "checkpoints"
+# Every new tokenizer and model is traced anew, which in one long process looks like a mistake.
+logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
 class Golden:
