@@ -205,7 +205,7 @@ class TestPairs:
         )
 
     def test_unequal_pairs_are_refused_with_both_lengths(self, classifier):
-        with pytest.raises(ValueError, match="3 and 2"):
+        with pytest.raises(ValueError, match="3 first, 2 second"):
             classifier.predict((["a", "b", "c"], ["d", "e"]))
 
 
