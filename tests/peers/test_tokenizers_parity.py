@@ -71,7 +71,8 @@ def random_unicode(_):
 
 
 def every_code_point(_):
-    return [f"a{chr(c)}a" for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+    words = [f"a{chr(c)}a" for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+    return [" ".join(words[i : i + 64]) for i in range(0, len(words), 64)]
 
 
 CORPORA = [sst2, xquad, multilingual, wikipedia, random_unicode, every_code_point]
