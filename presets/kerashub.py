@@ -214,9 +214,11 @@ def _read_bert_tokenizer(folder: pathlib.Path, settings: Mapping):
 
 def _read_roberta_tokenizer(folder: pathlib.Path, settings: Mapping):
     from encoder_zoo.encoders.byte_bpe import RobertaTokenizer
+    from encoder_zoo.presets.tokenizer_files import checked_vocabulary
 
+    path = preset_file(folder, "vocabulary.json", inside="assets/tokenizer")
     return RobertaTokenizer(
-        preset_file(folder, "vocabulary.json", inside="assets/tokenizer"),
+        checked_vocabulary(read_json(path), str(path)),
         preset_file(folder, "merges.txt", inside="assets/tokenizer"),
         add_prefix_space=bool(settings.get("add_prefix_space", False)),
     )

@@ -86,7 +86,7 @@ def check_files(folder: pathlib.Path) -> None:
     for path in sorted(folder.iterdir()):
         if any(path.match(pattern) for pattern in FILES):
             preset_file(folder, path.name)
-            if path.suffix == ".json" and path.name != "vocab.json":
+            if path.suffix == ".json":
                 read_json(path)
 
 

@@ -46,7 +46,7 @@ def read_bert_tokenizer(folder: str | Path) -> BertTokenizer:
     files.expect("model", "continuing_subword_prefix", "##")
     files.expect("model", "max_input_chars_per_word", 100)
     if (files.folder / "vocab.txt").exists():
-        tokens = read_vocabulary(files.folder / "vocab.txt")
+        tokens = with_added(read_vocabulary(files.folder / "vocab.txt"), files.added_tokens())
     else:
         tokens = in_id_order(files.vocabulary("vocab.txt"))
     special = files.special_tokens()
@@ -173,9 +173,12 @@ class TokenizerFiles:
             raise ValueError(
                 f"{path}: added_tokens must hold objects with content and id"
             ) from None
+        slow = self._read("added_tokens.json")
+        plain += [token for token in slow if token not in ids]
         if plain:
             logger.warning("%s: added tokens %s are not looked for in text", self.folder, plain[:9])
-        return ids
+        ids = {**slow, **ids}
+        return checked_vocabulary(ids, f"{self.folder}: added_tokens", 2**21) if ids else {}
 
     def merges(self) -> list[str]:
         """The merges of tokenizer.json, which writes each as a string or as a pair."""
@@ -193,12 +196,34 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"{path} is not JSON in UTF-8: {error}") from None
 
 
-def checked_vocabulary(vocabulary: object, name: str) -> dict[str, int]:
-    """A mapping from tokens to ids, or an error that says what it is."""
+def checked_vocabulary(vocabulary: object, name: str, most: int | None = None) -> dict[str, int]:
+    """A mapping from tokens to ids, or an error that says what it is.
+
+    Args:
+        vocabulary: what the file holds.
+        name: of the file, for errors.
+        most: ids must be below; None allows a few gaps among as many ids as there are tokens.
+    """
     ids = vocabulary.values() if isinstance(vocabulary, Mapping) else ()
     if not ids or not all(type(i) is int and i >= 0 for i in ids):
         raise ValueError(f"{name} must be an object of tokens with their ids 0, 1, 2 ...")
+    most = most or 2 * len(ids) + 1000
+    if max(ids) >= most:  # a list with a place for every id is made next
+        raise ValueError(
+            f"{name} has the id {max(ids)} among {len(ids)} tokens. Expected ids below {most}."
+        )
     return dict(vocabulary)
+
+
+def with_added(tokens: list[str], added: Mapping[str, int]) -> list[str]:
+    """A vocabulary with the tokens that were added behind it.
+
+    Example:
+        >>> with_added(["a", "b"], {"b": 1, "[E1]": 2})
+        ['a', 'b', '[E1]']
+    """
+    behind = {token: i for token, i in added.items() if i >= len(tokens)}
+    return [*tokens, *in_id_order(behind)[len(tokens) :]] if behind else tokens
 
 
 def in_id_order(vocabulary: Mapping[str, int]) -> list[str]:

@@ -27,6 +27,14 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.task import Task
 
 SUFFIXES = {"tf_saved_model": "", "onnx": ".onnx", "litert": ".tflite"}
+# What a SavedModel is made of; an export replaces this and leaves alone what else is there.
+SAVED_MODEL_FILES = (
+    "saved_model.pb",
+    "fingerprint.pb",
+    "variables",
+    "assets",
+    "assets.extra",
+)
 
 
 def export_task(task: Task, path: str | os.PathLike, format: str, **options) -> None:
@@ -61,7 +69,8 @@ def export_saved_model(task: Task, path: str | os.PathLike, **options) -> None:
 
     Args:
         task: with a preprocessor.
-        path: the version folder. An older one is replaced in one step, once the new one is whole.
+        path: the version folder. An older SavedModel in it is replaced in one step, once the new
+            one is whole; other files stay.
         **options: of the task's `served`.
 
     Raises:
@@ -82,7 +91,7 @@ def export_saved_model(task: Task, path: str | os.PathLike, **options) -> None:
         if isinstance(value, tf.lookup.StaticHashTable)
     ]
     texts = {name: _of_texts(function) for name, function in task.served(**options).items()}
-    with replacing(path) as folder:
+    with replacing(path, SAVED_MODEL_FILES) as folder:
         tf.saved_model.save(module, str(folder), {**texts, "ids": _of_ids(task)})
         mask = tokenizer.mask_token
         write_warm_up(folder, [r for n, f in texts.items() for r in _warm_up(n, f, mask)])

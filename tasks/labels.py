@@ -7,6 +7,9 @@ from keras import ops
 
 from encoder_zoo.tasks.task import Task
 
+# Classes in transformers whose heads have the same names, and perhaps the same shape.
+CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForMultipleChoice")
+
 
 class LabelledTask(Task):
     """Base of the tasks whose head has one output for every class.
@@ -23,11 +26,20 @@ class LabelledTask(Task):
         stored = {}
         if cls.is_head_of(config):
             stored["dropout"] = config.get("classifier_dropout")
-            if not {"labels", "num_classes"} & set(arguments):
+            if cls.asks_for_classes_of(config, arguments):
                 names = label_names(config)
                 stored["labels"] = None if are_generic(names) else names
                 stored["num_classes"] = len(names)
         return {**stored, **arguments}
+
+    @classmethod
+    def asks_for_classes_of(cls, config: dict, arguments: dict) -> bool:
+        """Whether the caller's classes, if any are named, are those of the checkpoint."""
+        names = label_names(config)
+        labels = arguments.get("labels")
+        if labels is None:
+            return arguments.get("num_classes") in (None, len(names))
+        return list(labels) == names or (are_generic(names) and len(labels) == len(names))
 
     @classmethod
     def is_head_of(cls, config: dict) -> bool:
@@ -38,9 +50,10 @@ class LabelledTask(Task):
         return architectures[0].endswith(cls.checkpoint_class_suffix)
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """A head whose classes have other names, or another order, is not taken over."""
+        """A head of another task, or with classes in another order, is not taken over."""
         if not self.is_head_of(config):
-            return None
+            made_for = (config.get("architectures") or [""])[0]
+            return f"the checkpoint's is of {made_for}" if made_for.endswith(CLASSIFIERS) else None
         names = label_names(config)
         if self.labels and not are_generic(names) and names != self.labels:
             return f"its labels are {names}, not {self.labels}"
@@ -67,8 +80,15 @@ def number_of_classes(num_classes: int | None, labels: list[str] | None) -> int 
     """How many classes the arguments ask for, None if they do not say.
 
     Raises:
-        ValueError: "num_classes and labels disagree. Received: num_classes=3, 2 labels."
+        ValueError: "num_classes and labels disagree. Received: num_classes=3, 2 labels.",
+            "labels[0] is 1 (int). Expected names, which are strings ..."
     """
+    for i, label in enumerate(labels or []):
+        if not isinstance(label, str):
+            raise ValueError(
+                f"labels[{i}] is {label!r} ({type(label).__name__}). Expected names, which are "
+                "strings; labels that are numbers need num_classes=... only."
+            )
     if labels is not None and len(set(labels)) != len(labels):
         raise ValueError(f"The names in labels must differ. Received: {labels}.")
     if None not in (num_classes, labels) and num_classes != len(labels):

@@ -295,7 +295,7 @@ class MaskedLM(Task):
         self.head.build()
         self.built = True
         if preprocessor is not None:
-            preprocessor.attach(self)
+            self.preprocessor.attach(self)
 
     def call(self, inputs, training=None):
         x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
@@ -322,6 +322,21 @@ class MaskedLM(Task):
 
     def default_metrics(self) -> list:
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def predict(self, x, batch_size: int | None = None, **kwargs):
+        """As `keras.Model.predict`, on prepared inputs.
+
+        Raises:
+            ValueError: "MaskedLM.predict takes prepared inputs ..." for raw texts, which would be
+                masked at random.
+        """
+        if not isinstance(x, dict) or "token_ids" not in x:
+            raise ValueError(
+                "MaskedLM.predict takes prepared inputs, {'token_ids', 'padding_mask', ...}: raw "
+                "texts would be masked at random. Use fill_mask(texts), or evaluate(texts). "
+                f"Received: {type(x).__name__}."
+            )
+        return super().predict(x, batch_size, **kwargs)
 
     def fill_mask(self, texts, top_k: int = 5, batch_size: int | None = None) -> list:
         """The most probable tokens at the mask tokens of each text.

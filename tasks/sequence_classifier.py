@@ -106,6 +106,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
             return tf.identity(y)
 
     def _multi_hot(self, y) -> tf.Tensor:
+        y = y.to_numpy() if hasattr(y, "columns") else y  # a table of pandas: rows of 0 and 1
         if not tf.is_tensor(y) and any(isinstance(v, str) for row in y for v in row):
             hot = np.zeros((len(y), self.num_classes), "float32")
             for row, names in enumerate(y):
@@ -190,7 +191,7 @@ class SequenceClassifier(LabelledTask):
             layer.build((None, backbone.hidden_dim))
         self.built = True
         if preprocessor is not None:
-            preprocessor.attach(self)
+            self.preprocessor.attach(self)
 
     def _dense(self, units: int, name: str, **kwargs) -> keras.layers.Dense:
         kwargs.setdefault("dtype", self.dtype_policy)
@@ -218,7 +219,7 @@ class SequenceClassifier(LabelledTask):
     @classmethod
     def checkpoint_arguments(cls, config: dict, arguments: dict) -> dict:
         stored = {}
-        if cls.is_head_of(config) and not {"labels", "num_classes"} & set(arguments):
+        if cls.is_head_of(config) and cls.asks_for_classes_of(config, arguments):
             usual = "regression" if len(label_names(config)) == 1 else PROBLEM_TYPES[0]
             stored["problem_type"] = config.get("problem_type") or usual
         return {**stored, **super().checkpoint_arguments(config, arguments)}

@@ -13,7 +13,7 @@ from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.answers import answers_in_graph, check_answers, split_examples
 from encoder_zoo.tasks.packing import pack
 from encoder_zoo.tasks.pieces import ROW, keys
-from encoder_zoo.tasks.preprocessor import Preprocessor
+from encoder_zoo.tasks.preprocessor import Preprocessor, check_same_rows
 from encoder_zoo.tasks.windows import Windows, make_windows, take
 
 # A question that leaves less than this for the context is too long.
@@ -160,6 +160,7 @@ class SpanQAPreprocessor(Preprocessor):
         rows["labels"] = self._labels(contexts, rows, *bounds)
         if sample_weight is not None:
             weight = tf.cast(tf.convert_to_tensor(sample_weight), "float32")
+            check_same_rows({"token_ids": contexts.ids, "sample_weight": weight})
             rows["sample_weight"] = tf.gather(weight, contexts.windows.example)
         return rows
 

@@ -68,17 +68,19 @@ class SpanQA(WindowedTask):
         self.output_dense.build((None, None, backbone.hidden_dim))
         self.built = True
         if preprocessor is not None:
-            preprocessor.attach(self)
+            self.preprocessor.attach(self)
 
     def call(self, inputs, training=None):
         x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
         return ops.transpose(self.output_dense(x), (0, 2, 1))  # (B, 2, L)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        return super().compute_loss(x, y, _without_padding(x, y_pred), sample_weight, training)
+        weight = _for_start_and_end(sample_weight)
+        return super().compute_loss(x, y, _without_padding(x, y_pred), weight, training)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        return super().compute_metrics(x, y, _without_padding(x, y_pred), sample_weight)
+        weight = _for_start_and_end(sample_weight)
+        return super().compute_metrics(x, y, _without_padding(x, y_pred), weight)
 
     def head_layers(self) -> list[keras.layers.Layer]:
         return [self.output_dense]
@@ -281,6 +283,11 @@ class SpanQA(WindowedTask):
         """(W, L) bool: the columns where each window's context stands."""
         inside = tf.range(total) - column[:, None]
         return (inside >= 0) & (inside < tf.cast(length, tf.int32)[:, None])
+
+
+def _for_start_and_end(sample_weight):
+    """Weights (B,) as (B, 1), for both columns of the labels (B, 2)."""
+    return None if sample_weight is None else ops.convert_to_tensor(sample_weight)[:, None]
 
 
 def _without_padding(inputs, logits):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 from collections.abc import Callable
@@ -37,7 +38,8 @@ class Task(Configured, keras.Model):
     def __init__(self, backbone: Backbone, preprocessor: Preprocessor | None = None, **kwargs):
         super().__init__(**kwargs)
         self.backbone = backbone
-        self.preprocessor = preprocessor
+        # A copy: `attach` notes this task's labels and lengths in it.
+        self.preprocessor = copy.copy(preprocessor)
         self.learning_rate = LEARNING_RATE
         self._optimizer_is_ours = False
 
@@ -245,7 +247,8 @@ class Task(Configured, keras.Model):
         Args:
             x: raw inputs (list, NumPy array, pandas column, tensor; a tuple of two for pairs), a
                 `tf.data.Dataset` of them (elements `x`, `(x, y)` or `(x, y, sample_weight)`,
-                batched or single), or prepared inputs `{"token_ids", ...}`.
+                batched or single; pairs of texts without labels as `((first, second),)`), or
+                prepared inputs `{"token_ids", ...}`.
             y: labels; none with a dataset.
             batch_size: default 32.
             epochs: number of passes.
@@ -289,7 +292,7 @@ class Task(Configured, keras.Model):
             data, steps = {"x": batches.dataset, "shuffle": False}, batches.steps
             steps_per_epoch = steps_per_epoch or steps
         if self._optimizer_is_ours:
-            total_steps = epochs * (steps_per_epoch or steps)
+            total_steps = (epochs - initial_epoch) * (steps_per_epoch or steps)
             self._compile(optimizer=fine_tuning_optimizer(total_steps, self.learning_rate))
         return super().fit(
             **data,
@@ -330,9 +333,7 @@ class Task(Configured, keras.Model):
             return super().predict(self._preprocessed(x, size), **kwargs)
         rows = self.preprocess(x)
         if not rows["token_ids"].shape[0]:
-            example = self.preprocessor.collate(self.preprocess([""]))
-            x = keras.utils.unpack_x_y_sample_weight(example)[0]
-            example = super().predict(x, **kwargs)
+            example = super().predict(self.preprocessor.collate(self.preprocess([""])), **kwargs)
             return keras.tree.map_structure(lambda values: values[:0], example)
         batches = self._ordered(rows, size)
         outputs = super().predict(batches.dataset, **kwargs)

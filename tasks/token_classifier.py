@@ -78,7 +78,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
         self.labels = self.num_classes = self.output_dense = None
         self._set_classes(num_classes, labels)
         if preprocessor is not None:
-            preprocessor.attach(self)
+            self.preprocessor.attach(self)
 
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
         """Builds the head, if it is known by now how many outputs it has."""

@@ -170,7 +170,13 @@ def numbers_of_names(names: tf.Tensor, known: Sequence[str]) -> tf.Tensor:
 
 
 def labels_of_dataset(dataset: tf.data.Dataset) -> list:
-    """The labels y of a dataset, example by example."""
+    """The labels y of a dataset, example by example; the padding "" is none.
+
+    Raises:
+        ValueError: "The dataset is endless. Give the labels: labels=[...]."
+    """
+    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        raise ValueError("The dataset is endless. Give the labels: labels=[...].")
     labels = []
     for element in dataset:
         y = keras.utils.unpack_x_y_sample_weight(element)[1]
@@ -178,5 +184,6 @@ def labels_of_dataset(dataset: tf.data.Dataset) -> list:
             names = tf.reshape(getattr(y["label"], "flat_values", y["label"]), [-1]).numpy()
             labels.append([{"label": name.decode()} for name in names])
         else:
-            labels.append(tf.reshape(getattr(y, "flat_values", y), [-1]).numpy().tolist())
+            tags = tf.reshape(getattr(y, "flat_values", y), [-1]).numpy().tolist()
+            labels.append([tag for tag in tags if tag != b""])
     return labels

@@ -126,7 +126,6 @@ def test_case_25_every_container_of_labels_gives_the_same(classifier):
 
 # The other tasks take text in ways of their own: the task's class, and what takes the text.
 USES = {
-    "predict masks": ("MaskedLM", lambda task, x: task.predict(x, verbose=0)),
     "fill_mask": ("MaskedLM", lambda task, x: task.fill_mask(x)),
     "predict tags": ("TokenClassifier", lambda task, x: task.predict(x, verbose=0)),
     "extract_entities": ("TokenClassifier", lambda task, x: task.extract_entities(x)),
