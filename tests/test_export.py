@@ -263,6 +263,15 @@ class TestFolder:
         assert [p.read_text() for p in older.iterdir()] == ["older"]
         assert list(older.parent.iterdir()) == [older]
 
+    def test_an_export_replaces_a_savedmodel_and_nothing_else(self, tasks, tmp_path):
+        for name in ("saved_model.pb", "config.json", "2/saved_model.pb"):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text("older")
+        tasks["Bert SequenceClassifier"].export(tmp_path)
+        kept = [n for n in ("config.json", "2/saved_model.pb") if (tmp_path / n).exists()]
+        assert kept == ["config.json", "2/saved_model.pb"]
+        assert (tmp_path / "saved_model.pb").stat().st_size > 10_000
+
 
 class TestServedFunctions:
     """The signatures' functions, called without being saved."""

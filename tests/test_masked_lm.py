@@ -199,3 +199,9 @@ def test_roberta_fills_in_words_with_their_space(golden):
     by_token = {fill["token"]: fill["text"] for fill in fills}
     assert by_token["Ġthe"] == "the cat sat on the!"
     assert by_token["s"] == "the cat sat ons!"
+
+
+def test_predicting_on_raw_text_is_refused_with_what_to_do(golden):
+    model = ez.MaskedLM.from_preset(golden("Bert_ForMaskedLM").folder)
+    with pytest.raises(ValueError, match=r"masked at random\. Use fill_mask"):
+        model.predict(["the cat sat"])

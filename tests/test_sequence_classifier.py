@@ -300,3 +300,44 @@ def test_a_saved_model_with_everything_gives_the_same_answers(classifier, tmp_pa
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.classify(TEXTS) == classifier.classify(TEXTS)
     loaded.fit(TEXTS, LABELS, verbose=0)
+
+
+def test_labels_that_are_no_names_are_refused(build):
+    with pytest.raises(ValueError, match=r"labels\[0\] is 1 \(int\)\. Expected names"):
+        build(labels=[1, 0])
+
+
+def test_the_classes_of_a_preset_are_kept_when_the_caller_repeats_them(build, tmp_path):
+    names = ["kind", "funny"]
+    build(labels=names, problem_type="multi_label_classification").save_to_preset(tmp_path)
+    for arguments in ({}, {"labels": names}, {"num_classes": 2}):
+        again = ez.SequenceClassifier.from_preset(tmp_path, **arguments)
+        assert again.labels == names
+        assert again.problem_type == "multi_label_classification"
+
+
+def test_the_head_of_another_task_is_not_taken_over(golden, caplog):
+    checkpoint = golden("Bert_ForTokenClassification")
+    with caplog.at_level(logging.WARNING, "encoder_zoo"):
+        ez.SequenceClassifier.from_preset(checkpoint.folder, num_classes=3)
+    assert "random weights: the checkpoint's is of BertForTokenClassification" in caplog.text
+
+
+def test_several_labels_as_a_table(build):
+    classifier = build(labels=["kind", "funny"], problem_type="multi_label_classification")
+    table = pd.DataFrame({"kind": [1, 0], "funny": [1, 1]}, index=[7, 3])
+    encoded = classifier.preprocessor.encode(TEXTS[:2], table)["labels"]
+    assert encoded.numpy().tolist() == [[1, 1], [0, 1]]
+
+
+def test_two_classifiers_can_be_built_with_one_preprocessor(build):
+    first = build(labels=["down", "up"])
+    second = ez.SequenceClassifier(first.backbone, first.preprocessor, labels=["up", "down"])
+    assert first.preprocessor.encode_labels(["up"]).numpy().tolist() == [1]
+    assert second.preprocessor.encode_labels(["up"]).numpy().tolist() == [0]
+
+
+def test_the_schedule_ends_with_the_last_epoch_also_after_a_late_start(classifier):
+    classifier.fit(TEXTS, NUMBERS, batch_size=2, epochs=3, initial_epoch=2, verbose=0)
+    assert int(classifier.optimizer.iterations) == 3
+    assert float(classifier.optimizer.learning_rate) == pytest.approx(0, abs=1e-9)

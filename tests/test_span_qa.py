@@ -324,3 +324,20 @@ def test_a_saved_preset_gives_the_same_answers(build, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.answer(QUESTIONS, CONTEXTS) == model.answer(QUESTIONS, CONTEXTS)
+
+
+def test_sample_weights_are_of_questions(build):
+    model = build()
+    model.compile()
+    pair = (QUESTIONS[:2], CONTEXTS[:2])  # two rows: as many as labels in a row
+    losses = [
+        model.evaluate(pair, ANSWERS[:2], sample_weight=weights, verbose=0, return_dict=True)[
+            "loss"
+        ]
+        for weights in ([1.0, 0.0], [0.0, 1.0], [1.0, 1.0])
+    ]
+    alone = model.evaluate((QUESTIONS[:1], CONTEXTS[:1]), ANSWERS[:1], verbose=0, return_dict=True)
+    assert losses[0] == pytest.approx(alone["loss"] / 2, rel=1e-5)  # Keras divides by all rows
+    assert losses[0] + losses[1] == pytest.approx(losses[2], rel=1e-5)
+    with pytest.raises(ValueError, match="2 texts, 3 sample_weight"):
+        model.evaluate(pair, ANSWERS[:2], sample_weight=[1.0, 1.0, 1.0])

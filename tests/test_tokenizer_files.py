@@ -201,3 +201,23 @@ def test_from_preset(minilm):
 def test_other_objects_cannot_be_written(tmp_path):
     with pytest.raises(ValueError, match="cannot write a dict; expected a BertTokenizer or a"):
         write_tokenizer({}, tmp_path)
+
+
+def test_an_id_far_beyond_the_tokens_is_refused_before_it_takes_memory(tmp_path):
+    write_tokenizer(bert(), tmp_path)
+    (tmp_path / "vocab.txt").unlink()
+    path = tmp_path / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["model"]["vocab"]["x"] = 4_000_000_000
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"model\.vocab has the id 4000000000 among"):
+        read_bert_tokenizer(tmp_path)
+
+
+def test_tokens_added_behind_a_vocab_txt_keep_their_ids(tmp_path, caplog):
+    write_tokenizer(bert(), tmp_path)
+    size = bert().vocabulary_size
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"[E1]": size}))
+    tokenizer = read_bert_tokenizer(tmp_path)
+    assert tokenizer.id_to_token(size) == "[E1]" and tokenizer.vocabulary_size == size + 1
+    assert "['[E1]'] are not looked for in text" in caplog.text
