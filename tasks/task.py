@@ -41,6 +41,7 @@ class Task(Configured, keras.Model):
         # A copy: `attach` notes this task's labels and lengths in it.
         self.preprocessor = copy.copy(preprocessor)
         self.learning_rate = LEARNING_RATE
+        self.gradient_accumulation_steps = None
         self._optimizer_is_ours = False
 
     # -- what a task says of itself ------------------------------------------------------------
@@ -173,6 +174,7 @@ class Task(Configured, keras.Model):
         weighted_metrics="auto",
         jit_compile="auto",
         learning_rate: float | None = None,
+        gradient_accumulation_steps: int | None = None,
         **kwargs,
     ) -> None:
         """As `keras.Model.compile`, with the field's recipe where nothing else is given.
@@ -189,12 +191,20 @@ class Task(Configured, keras.Model):
                 they save. Other backends decide as they do in Keras.
             learning_rate: peak of the "auto" optimizer's learning rate; None is the preset's
                 recommendation, else 5e-5.
+            gradient_accumulation_steps: of the "auto" optimizer: the mean gradient of so many
+                batches makes a step, for batches larger than the memory. Batches left over at the
+                end of `fit` make none.
             **kwargs: the other arguments of `keras.Model.compile`.
         """
         self._optimizer_is_ours = _is_auto(optimizer)
-        if learning_rate is not None and not self._optimizer_is_ours:
-            raise ValueError("learning_rate belongs to optimizer='auto'. Set it in the optimizer.")
+        for name, value in (
+            ("learning_rate", learning_rate),
+            ("gradient_accumulation_steps", gradient_accumulation_steps),
+        ):
+            if value is not None and not self._optimizer_is_ours:
+                raise ValueError(f"{name} belongs to optimizer='auto'. Set it in the optimizer.")
         self.learning_rate = learning_rate or self.learning_rate
+        self.gradient_accumulation_steps = gradient_accumulation_steps
         if _is_auto(jit_compile) and keras.config.backend() == "tensorflow":
             jit_compile = _has_accelerator() and not self._lengths_vary()
         # In a partial, where Keras does not look for metrics to track.
@@ -208,14 +218,25 @@ class Task(Configured, keras.Model):
             **kwargs,
         )
         if self._optimizer_is_ours:
-            optimizer = fine_tuning_optimizer(1, self.learning_rate)
+            optimizer = self._fine_tuning_optimizer(1)
         self._compile(optimizer=optimizer)
+
+    def _fine_tuning_optimizer(self, total_batches: int) -> keras.optimizers.Optimizer:
+        return fine_tuning_optimizer(
+            total_batches,
+            self.learning_rate,
+            gradient_accumulation_steps=self.gradient_accumulation_steps,
+        )
 
     def get_compile_config(self) -> dict | None:
         """What `compile` was called with: the recipe by name, not a used-up schedule."""
         config = super().get_compile_config()
         if config and self._optimizer_is_ours:
-            config |= {"optimizer": "auto", "learning_rate": self.learning_rate}
+            config |= {
+                "optimizer": "auto",
+                "learning_rate": self.learning_rate,
+                "gradient_accumulation_steps": self.gradient_accumulation_steps,
+            }
         return config
 
     def compile_from_config(self, config: dict) -> None:
@@ -275,6 +296,8 @@ class Task(Configured, keras.Model):
             data |= {"shuffle": shuffle, "validation_split": validation_split}
             steps = -(-int(len(x["token_ids"]) * (1 - validation_split)) // size)
         elif _is_dataset(x):
+            if self.preprocessor is not None and self.preprocessor.shared_row_length:
+                raise ValueError("pack_texts needs all texts in memory. Received: a dataset.")
             x, steps = self._preprocessed(x, size), steps_per_epoch
             if steps is None:
                 steps = _count(x)
@@ -287,13 +310,19 @@ class Task(Configured, keras.Model):
                 validation_data = self._ordered(held_out, held_out_size).dataset
             epoch_numbers = range(initial_epoch, epochs)
             batches = training_batches(
-                rows, self._collate(), size, epoch_numbers, random_seed(), shuffle
+                rows,
+                self._collate(),
+                size,
+                epoch_numbers,
+                random_seed(),
+                shuffle,
+                self.preprocessor.shared_row_length,
             )
             data, steps = {"x": batches.dataset, "shuffle": False}, batches.steps
             steps_per_epoch = steps_per_epoch or steps
         if self._optimizer_is_ours:
-            total_steps = (epochs - initial_epoch) * (steps_per_epoch or steps)
-            self._compile(optimizer=fine_tuning_optimizer(total_steps, self.learning_rate))
+            total_batches = (epochs - initial_epoch) * (steps_per_epoch or steps)
+            self._compile(optimizer=self._fine_tuning_optimizer(total_batches))
         return super().fit(
             **data,
             epochs=epochs,
