@@ -12,6 +12,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.encoders.configured import Configured
+from encoder_zoo.encoders.gradient_checkpointing import recomputed
 from encoder_zoo.encoders.layers import (
     Embeddings,
     EncoderBlock,
@@ -118,6 +119,7 @@ class Backbone(Configured, keras.Model):
         self.max_sequence_length = max_sequence_length
         self.num_segments = num_segments
         self.pooler = pooler
+        self._checkpoints_gradients = False
 
         self.embeddings = self._make_embeddings()
         self.blocks = [
@@ -202,9 +204,27 @@ class Backbone(Configured, keras.Model):
             if return_probabilities:
                 x, p = block(x, bias, training=training, return_probabilities=True)
                 probabilities.append(p)
+            elif training and self._checkpoints_gradients:
+                x = recomputed(block, x, bias)
             else:
                 x = block(x, bias, training=training)
         return x, probabilities
+
+    def enable_gradient_checkpointing(self) -> None:
+        """Trains with less memory, in more time: blocks keep their inputs only.
+
+        What a block computes inside is computed a second time for its gradients; the results are
+        the same. Call it before `fit`.
+
+        Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, section 4.
+
+        Example:
+            >>> from encoder_zoo import Classifier
+            >>> classifier = Classifier.from_preset("bert_nano_en_uncased", num_classes=2)
+            >>> classifier.backbone.enable_gradient_checkpointing()
+            >>> history = classifier.fit(["good", "bad"], [1, 0], verbose=0)
+        """
+        self._checkpoints_gradients = True
 
     def enable_lora(self, rank: int) -> None:
         """Freezes the backbone and trains low-rank updates of its attention instead.

@@ -388,7 +388,8 @@ class EncoderBlock(Configured, keras.layers.Layer):
         self.intermediate_dense = dense(intermediate_dim, "intermediate")
         self.output_dense = dense(hidden_dim, "output")
         self.output_norm = norm("output_norm")
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.attention_dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.output_dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
         self.activation_function = activation_function(activation)
 
     def build(self, input_shape=None):
@@ -408,9 +409,9 @@ class EncoderBlock(Configured, keras.layers.Layer):
         )
         if return_probabilities:
             attended, probabilities = attended
-        x = self.attention_norm(x + self.dropout_layer(attended, training=training))
+        x = self.attention_norm(x + self.attention_dropout_layer(attended, training=training))
 
         inner = self.activation_function(self.intermediate_dense(x))  # (B, L, F)
-        fed = self.dropout_layer(self.output_dense(inner), training=training)
+        fed = self.output_dropout_layer(self.output_dense(inner), training=training)
         x = self.output_norm(x + fed)
         return (x, probabilities) if return_probabilities else x

@@ -158,3 +158,21 @@ def test_too_long_a_sequence_is_refused(cls):
 def test_an_unknown_activation_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="'gleu'. Expected one of gelu, gelu_new"):
         ez.BertBackbone(**SIZES, activation="gleu")
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_gradient_checkpointing_changes_nothing_but_memory(dropout):
+    rng = np.random.default_rng(0)
+    inputs = {"token_ids": rng.integers(5, 50, (8, 6))}
+    labels = rng.integers(0, 2, 8)
+
+    def losses(checkpointing):
+        keras.utils.set_random_seed(0)
+        backbone = ez.BertBackbone(50, 2, 2, 16, 32, dropout=dropout, attention_dropout=dropout)
+        if checkpointing:
+            backbone.enable_gradient_checkpointing()
+        classifier = ez.SequenceClassifier(backbone, num_classes=2)
+        classifier.compile(optimizer=keras.optimizers.SGD(0.5))
+        return classifier.fit(inputs, labels, epochs=5, verbose=0).history["loss"]
+
+    np.testing.assert_allclose(losses(True), losses(False), rtol=1e-5)
