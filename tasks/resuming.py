@@ -109,6 +109,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         self._run, self._model = _flat(run), task
         self._continued, place = self._newest_whole(), start
         self._kept = self._continued
+        self._at_first_step = self._continued is not None
         if self._continued:
             training = read_manifest(self._continued, verify=False)["training"]
             self._check_same_run(training["run"])
@@ -153,6 +154,11 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         self._saved_step = self._place.step if epoch == self._place.epoch else 0
 
     def on_train_batch_begin(self, batch, logs=None):
+        if self._at_first_step:
+            # Not before: torch's generator is drawn from when Keras begins to read the data.
+            self._at_first_step = False
+            file = SafetensorsFile(self._continued / STATE)
+            _set_random_state([file.read(name) for name in self._stored("random")])
         if self.save_freq != "epoch" and batch - self._saved_step >= self.save_freq:
             self._save(self._epoch, batch)
             self._saved_step = batch
@@ -181,6 +187,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
                 ("model", model.variables),
                 ("optimizer", model.optimizer.variables),
                 ("metrics", model.metrics_variables),
+                ("random", _random_state()),
             )
             for i, variable in enumerate(variables)
         }
@@ -407,6 +414,26 @@ def _flat(settings: dict, prefix: str = "") -> dict:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def _random_state() -> list:
+    """The generators that torch's dropout draws from; on other backends the model has its own."""
+    if keras.config.backend() != "torch":
+        return []
+    import torch
+
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state()] if torch.cuda.is_available() else states
+
+
+def _set_random_state(states: list[np.ndarray]) -> None:
+    """Sets torch's generators, from `_random_state`."""
+    if states:
+        import torch
+
+        torch.set_rng_state(torch.from_numpy(states[0]))
+        if states[1:] and torch.cuda.is_available():
+            torch.cuda.set_rng_state(torch.from_numpy(states[1]))
 
 
 def _is_chief(model: keras.Model) -> bool:

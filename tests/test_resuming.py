@@ -1,0 +1,363 @@
+"""Training that was killed continues as if nothing had happened."""
+
+import importlib.util
+import json
+import logging
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import encoder_zoo as ez
+from encoder_zoo.presets.manifest import write_manifest
+from encoder_zoo.tasks import resuming
+
+WORDS = "the cat sat on a mat dog ran film was good bad it is not".split()
+TEXTS = [" ".join(WORDS[(i * 7 + j * 3) % 15] for j in range(3 + i % 9)) for i in range(44)]
+STEPS = 11  # of an epoch, in batches of 4
+
+SCRIPT = """
+import json, os, signal, sys
+import keras
+import encoder_zoo as ez
+
+folder, backup, log, killed_at, seed, texts = sys.argv[1:]
+if seed:
+    keras.utils.set_random_seed(int(seed))
+
+
+class Log(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        with open(log, "a") as file:
+            file.write(json.dumps([self.epoch, batch, logs]) + "\\n")
+        if [self.epoch, batch] == json.loads(killed_at):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+callbacks = [Log(), ez.BackupAndRestore(backup, save_freq=3)]
+task = ez.MaskedLM.from_preset(folder)
+task.compile(learning_rate=1e-2)
+task.fit(json.loads(texts), batch_size=4, epochs=3, verbose=0, callbacks=callbacks)
+"""
+
+
+class Steps(keras.callbacks.Callback):
+    """Notes what is logged of every step, and raises an error at one of them."""
+
+    def __init__(self, fails_at=None):
+        super().__init__()
+        self.fails_at = fails_at
+        self.logs = {}
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.logs[self.epoch, batch] = logs
+        if self.fails_at == (self.epoch, batch):
+            raise InterruptedError
+
+
+def assert_same_curve(left: dict, right: dict):
+    assert left.keys() == right.keys()
+    for step, logs in left.items():
+        np.testing.assert_allclose(
+            list(logs.values()), [right[step][name] for name in logs], rtol=0, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_killed_training_continues_with_the_same_losses(backend, golden, tmp_path):
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed: `pip install {backend}`")
+    folder = golden("Bert_ForMaskedLM").folder
+
+    def train(name, killed_at, seed):
+        arguments = [folder, tmp_path / name, tmp_path / f"{name}.log", killed_at, seed]
+        return subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, *map(str, arguments), json.dumps(TEXTS)],
+            env={**os.environ, "KERAS_BACKEND": backend},
+        )
+
+    # Without a seed, so that order, masking and dropout can come from the backup alone.
+    for killed_at, seed, code in (
+        ([1, 6], "5", -signal.SIGKILL),  # the backup is of step 6 of epoch 1
+        ([2, 0], "", -signal.SIGKILL),  # of the end of epoch 1
+        ([], "", 0),
+    ):
+        assert train("killed", killed_at, seed).wait(300) == code
+    assert train("whole", [], "5").wait(300) == 0
+
+    def curve(name):
+        lines = (tmp_path / f"{name}.log").read_text().splitlines()
+        return [(epoch, step, logs) for epoch, step, logs in map(json.loads, lines)]
+
+    killed, whole = curve("killed"), curve("whole")
+    assert [line[:2] for line in killed] == (
+        [(0, s) for s in range(STEPS)]
+        + [(1, s) for s in range(7)]
+        + [(1, s) for s in range(6, STEPS)]
+        + [(2, 0)]
+        + [(2, s) for s in range(STEPS)]
+    )
+    as_dict = {line[:2]: line[2] for line in whole}
+    for *step, logs in killed:  # also what was trained twice
+        assert_same_curve({0: logs}, {0: as_dict[tuple(step)]})
+    assert len({line[2]["loss"] for line in whole}) == 3 * STEPS
+    assert not (tmp_path / "killed").exists()
+
+
+@pytest.fixture
+def classifier(golden):
+    """Makes classifiers from the stored checkpoint, with dropout."""
+
+    def make(**arguments):
+        keras.utils.set_random_seed(3)
+        folder = golden("Bert_ForSequenceClassification").folder
+        task = ez.Classifier.from_preset(folder, num_classes=2, dropout=0.2, **arguments)
+        task.compile(learning_rate=1e-2)
+        return task
+
+    return make
+
+
+LABELS = [i % 2 for i in range(44)]
+
+
+def train(task, backup_dir=None, fails_at=None, data=(TEXTS, LABELS), save_freq=2, **arguments):
+    """(curve, history) of a training that may be interrupted."""
+    steps = Steps(fails_at)
+    backup = [ez.BackupAndRestore(backup_dir, save_freq)] if backup_dir else []
+    arguments = {"epochs": 2, "batch_size": 4, "verbose": 0, **arguments}
+    try:
+        history = task.fit(*data, callbacks=[steps, *backup], **arguments).history
+    except InterruptedError:
+        history = None
+    return steps.logs, history
+
+
+def test_history_and_validation_of_an_epoch_continued_in_its_middle(classifier, tmp_path, capsys):
+    arguments = {"validation_split": 0.25, "epochs": 3, "initial_epoch": 1, "verbose": 1}
+    whole, history = train(classifier(), **arguments)
+    before, _ = train(classifier(), tmp_path / "b", fails_at=(1, 5), **arguments)
+    capsys.readouterr()
+    keras.utils.set_random_seed(99)
+    after, continued = train(classifier(), tmp_path / "b", **arguments)
+    assert min(after) == (1, 4)
+    assert_same_curve({**before, **after}, whole)
+    assert continued.keys() == history.keys()
+    for name in history:
+        np.testing.assert_allclose(continued[name], history[name], rtol=0, atol=1e-6)
+    shown = capsys.readouterr().out
+    assert "5/9" in shown and "9/9" in shown and "Epoch 2/3" in shown
+    assert " 1/9" not in shown.split("Epoch 3/3")[0]
+
+
+@pytest.mark.parametrize("steps_per_epoch", [None, 4])
+def test_datasets_continue_behind_the_batches_that_are_done(classifier, tmp_path, steps_per_epoch):
+    dataset = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(4)
+    arguments = {"data": (dataset,), "epochs": 4, "steps_per_epoch": steps_per_epoch}
+    whole, _ = train(classifier(), **arguments)
+    before, _ = train(classifier(), tmp_path / "b", fails_at=(3, 3), **arguments)
+    after, _ = train(classifier(), tmp_path / "b", **arguments)
+    assert min(after) == (3, 2)
+    assert_same_curve({**before, **after}, whole)
+
+
+def test_masks_of_datasets_change_from_epoch_to_epoch_and_can_be_repeated(golden):
+    dataset = tf.data.Dataset.from_tensor_slices(TEXTS[:8]).batch(4)
+    task = ez.MaskedLM.from_preset(golden("Bert_ForMaskedLM").folder)
+    stream = task._dataset_stream(dataset, 4, epochs=3, steps=None)
+    ids = [batch[0]["token_ids"].numpy().tolist() for batch in stream.batches(7, 0)]
+    assert len(ids) == 6
+    assert ids[0] != ids[2] != ids[4]
+    rest = [batch[0]["token_ids"].numpy().tolist() for batch in stream.batches(7, 3)]
+    assert rest == ids[3:]
+
+
+def test_no_batch_that_is_done_is_made_again(classifier, tmp_path, monkeypatch):
+    made = []
+    task = classifier()
+    rows = task.preprocess(TEXTS, LABELS)
+
+    def collate(rows, seed):
+        tf.py_function(lambda s: made.append(int(s[1])), [seed], [])
+        return rows["labels"]
+
+    from encoder_zoo.tasks.batching import training_batches
+
+    batches = training_batches(rows, collate, 4, range(2), seed=1, done=15)
+    assert int(batches.dataset.cardinality()) == len(list(batches.dataset)) == 7
+    assert sorted(made) == list(range(15, 22))
+
+
+def interrupted(classifier, folder: pathlib.Path) -> list[pathlib.Path]:
+    """The two backups of a training that was interrupted in step 5 of epoch 1."""
+    train(classifier(), folder, fails_at=(1, 5))
+    return sorted(folder.iterdir())
+
+
+def damage_tear(backup):
+    file = backup / resuming.STATE
+    file.write_bytes(file.read_bytes()[:1000])
+
+
+def damage_bit(backup):
+    file = backup / resuming.STATE
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+
+
+def damage_place(backup):
+    file = backup / "encoder_zoo.json"
+    file.write_text(file.read_text().replace('"step": 4', '"step": 5'))
+
+
+def damage_half(backup):  # weights without what belongs to them
+    (backup / "encoder_zoo.json").unlink()
+
+
+@pytest.mark.parametrize("damage", [damage_tear, damage_bit, damage_place, damage_half])
+def test_a_damaged_backup_is_passed_over_for_the_one_before(damage, classifier, tmp_path, caplog):
+    older, newer = interrupted(classifier, tmp_path / "b")
+    assert (older.name[-1], newer.name[-1]) == ("2", "4")
+    damage(newer)
+    with caplog.at_level(logging.WARNING, "encoder_zoo"):
+        after, _ = train(classifier(), tmp_path / "b", fails_at=(1, 2))
+    assert min(after) == (1, 2)
+    assert "A backup is passed over" in caplog.text and newer.name in caplog.text
+    if damage is damage_tear:  # and it does not count as one of the two that are kept
+        train(classifier(), tmp_path / "b", fails_at=(1, 4))
+        assert [path.name[-1] for path in sorted((tmp_path / "b").iterdir())] == ["2", "4"]
+        damage(older)
+        damage(newer)
+        with pytest.raises(ValueError, match="None of the 2 backups .* is whole"):
+            train(classifier(), tmp_path / "b")
+
+
+@pytest.mark.parametrize("place", ["save_file", "write_manifest", "replace"])
+def test_a_kill_while_a_backup_is_written_leaves_the_one_before(
+    place, classifier, tmp_path, monkeypatch
+):
+    """As by a kill: nothing behind that point runs, also no cleaning up."""
+    folder = tmp_path / "b"
+    train(classifier(), folder, fails_at=(0, 3))
+    (first,) = folder.iterdir()
+    whole, _ = train(classifier())
+
+    def killed(*arguments):
+        raise InterruptedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", lambda *arguments, **options: None)
+        if place == "replace":
+            patched.setattr(os, "replace", killed)
+        else:
+            patched.setattr(resuming, place, killed)
+        train(classifier(), folder)
+    assert sorted(p.name.startswith(".") for p in folder.iterdir()) == [False, True]
+    after, _ = train(classifier(), folder)
+    assert min(after) == (0, int(first.name[-1]))
+    assert_same_curve(after, {step: whole[step] for step in after})
+    assert not folder.exists()
+
+
+def test_a_backup_of_another_run_is_refused(classifier, tmp_path):
+    folder = tmp_path / "b"
+    interrupted(classifier, folder)
+    with pytest.raises(ValueError, match="belongs to another run: .*batch_size is 4 there, 8 now"):
+        train(classifier(), folder, batch_size=8)
+    with pytest.raises(ValueError, match="epochs is 2 there, 3 now"):
+        train(classifier(), folder, epochs=3)
+    with pytest.raises(ValueError, match="data.examples is 44 there, 40 now"):
+        train(classifier(), folder, data=(TEXTS[:40], LABELS[:40]))
+    with pytest.raises(ValueError, match="data.sha256 is .* there"):
+        train(classifier(), folder, data=([*TEXTS[:43], "good"], LABELS))
+    with pytest.raises(ValueError, match="backbone.attention_dropout is 0.1 there, 0.3 now"):
+        train(classifier(attention_dropout=0.3), folder)
+    task = classifier()
+    task.backbone.trainable = False
+    with pytest.raises(ValueError, match="another run: variable optimizer"):
+        train(task, folder)
+    (tmp_path / "b" / "epoch-000009-step-000000000").mkdir()
+    write_manifest(tmp_path / "b" / "epoch-000009-step-000000000", {"task": "masked_lm"})
+    after, _ = train(classifier(), folder)  # a manifest without the state is no backup
+    assert min(after) == (1, 4)
+
+
+def test_finished_training_removes_its_backups_only(classifier, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    train(classifier(), tmp_path, save_freq="epoch")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    kept = ez.BackupAndRestore(tmp_path / "b", delete_checkpoint=False)
+    task = classifier()
+    task.fit(TEXTS, LABELS, 4, callbacks=[kept], verbose=0)
+    again = classifier()
+    assert not again.fit(TEXTS, LABELS, 4, callbacks=[kept], verbose=0).history
+    np.testing.assert_array_equal(again.predict(TEXTS, verbose=0), task.predict(TEXTS, verbose=0))
+
+
+def test_what_backup_and_restore_does_not_take(classifier, tmp_path):
+    for wrong in (0, -1, True, "batch"):
+        with pytest.raises(ValueError, match="save_freq is .* Expected 'epoch' or a number"):
+            ez.BackupAndRestore(tmp_path, save_freq=wrong)
+    task = classifier()
+    x, y = task.preprocessor(TEXTS, LABELS)
+    prepared = {name: values.numpy() for name, values in x.items()}
+    with pytest.raises(ValueError, match="Arrays of prepared inputs are shuffled by Keras"):
+        train(task, tmp_path, data=(prepared, y.numpy()))
+    dataset = tf.data.Dataset.from_tensor_slices((prepared, y)).batch(4)
+    assert len(train(task, tmp_path / "b", data=(dataset,))[0]) == 2 * STEPS
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    with pytest.raises(ValueError, match="in the `fit` of encoder_zoo's tasks"):
+        model.fit(np.ones((2, 1)), np.ones(2), callbacks=[ez.BackupAndRestore(tmp_path)])
+
+
+class Spoil(keras.callbacks.Callback):
+    """Makes a weight NaN before a step."""
+
+    async_safe = True
+
+    def __init__(self, step):
+        super().__init__()
+        self.step = step
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == self.step:
+            bias = self.model.trainable_variables[-1]
+            bias.assign(np.full(bias.shape, np.nan))
+
+
+def test_a_loss_that_is_no_number_stops_the_training_and_names_the_step(classifier, tmp_path):
+    saved = keras.callbacks.ModelCheckpoint(
+        tmp_path / "saved.weights.h5", save_freq=1, save_weights_only=True
+    )
+    with pytest.raises(FloatingPointError, match="Epoch 1/2, step 1/11: the loss is nan.*clip"):
+        classifier().fit(
+            TEXTS, LABELS, 4, 2, callbacks=[Spoil(0), saved], verbose=0, validation_split=0
+        )
+    assert not (tmp_path / "saved.weights.h5").exists()
+    with pytest.raises(FloatingPointError, match="Epoch 1/2, step 11/11: the loss is nan"):
+        classifier().fit(TEXTS, LABELS, 4, 2, callbacks=[Spoil(10)], verbose=0)
+    quietly = keras.callbacks.TerminateOnNaN()
+    history = classifier().fit(TEXTS, LABELS, 4, 2, callbacks=[Spoil(3), quietly], verbose=0)
+    assert len(history.epoch) == 1
+
+
+def test_weights_that_are_no_numbers_are_not_backed_up(classifier, tmp_path):
+    backup = ez.BackupAndRestore(tmp_path / "b", save_freq=2)
+    with pytest.raises(FloatingPointError, match="Epoch 1/2, step 4/11: the weights or the loss"):
+        classifier().fit(TEXTS, LABELS, 4, 2, callbacks=[Spoil(4), backup], verbose=0)
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["epoch-000000-step-000000002"]
