@@ -1,10 +1,10 @@
 """Training that was killed continues as if nothing had happened."""
 
+import functools
 import importlib.util
 import json
 import logging
 import os
-import pathlib
 import shutil
 import signal
 import subprocess
@@ -135,19 +135,16 @@ def test_killed_training_continues_with_the_same_losses(backend, todo, tmp_path)
     assert not (tmp_path / "killed").exists()
 
 
-@pytest.fixture
-def classifier():
-    """Makes classifiers with the same weights, and with dropout."""
+TOKENIZER = functools.cache(lambda: ez.BertTokenizer(TOKENS))  # traced once
 
-    def make(**arguments):
-        keras.utils.set_random_seed(3)
-        backbone = ez.BertBackbone(len(TOKENS), dropout=0.2, **SMALL, **arguments)
-        preprocessor = ez.SequenceClassifierPreprocessor(ez.BertTokenizer(TOKENS))
-        task = ez.Classifier(backbone, preprocessor, num_classes=2)
-        task.compile(learning_rate=1e-2, run_eagerly=True)  # less work than a few graphs
-        return task
 
-    return make
+def classifier(**arguments):
+    """A classifier with dropout, always with the same weights."""
+    keras.utils.set_random_seed(3)
+    backbone = ez.BertBackbone(len(TOKENS), dropout=0.2, **SMALL, **arguments)
+    task = ez.Classifier(backbone, ez.SequenceClassifierPreprocessor(TOKENIZER()), num_classes=2)
+    task.compile(learning_rate=1e-2, run_eagerly=True)  # less work than many graphs
+    return task
 
 
 def train(task, backup_dir=None, fails_at=None, data=(TEXTS, LABELS), save_freq=2, **arguments):
@@ -162,7 +159,7 @@ def train(task, backup_dir=None, fails_at=None, data=(TEXTS, LABELS), save_freq=
     return steps.logs, history
 
 
-def test_history_and_validation_of_an_epoch_continued_in_its_middle(classifier, tmp_path, capsys):
+def test_history_and_validation_of_an_epoch_continued_in_its_middle(tmp_path, capsys):
     arguments = {"validation_split": 0.25, "epochs": 3, "initial_epoch": 1, "verbose": 1}
     whole, history = train(classifier(), **arguments)
     before, _ = train(classifier(), tmp_path / "b", fails_at=(1, 3), **arguments)
@@ -180,19 +177,19 @@ def test_history_and_validation_of_an_epoch_continued_in_its_middle(classifier, 
 
 
 @pytest.mark.parametrize("steps_per_epoch", [None, 4])
-def test_datasets_continue_behind_the_batches_that_are_done(classifier, tmp_path, steps_per_epoch):
+def test_datasets_continue_behind_the_batches_that_are_done(tmp_path, steps_per_epoch):
     dataset = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(4)
-    arguments = {"data": (dataset,), "epochs": 3, "steps_per_epoch": steps_per_epoch}
+    arguments = {"data": (dataset,), "epochs": 2, "steps_per_epoch": steps_per_epoch}
     whole, _ = train(classifier(), **arguments)
-    before, _ = train(classifier(), tmp_path / "b", fails_at=(2, 3), **arguments)
+    before, _ = train(classifier(), tmp_path / "b", fails_at=(1, 3), **arguments)
     after, _ = train(classifier(), tmp_path / "b", **arguments)
-    assert min(after) == (2, 2)
+    assert min(after) == (1, 2)
     assert_same_curve({**before, **after}, whole)
 
 
 def test_masks_of_datasets_change_from_epoch_to_epoch_and_can_be_repeated():
     dataset = tf.data.Dataset.from_tensor_slices(TEXTS[:8]).batch(4)
-    preprocessor = ez.MaskedLMPreprocessor(ez.BertTokenizer(TOKENS))
+    preprocessor = ez.MaskedLMPreprocessor(TOKENIZER())
     task = ez.MaskedLM(ez.BertBackbone(len(TOKENS), **SMALL), preprocessor)
     stream = task._dataset_stream(dataset, 4, epochs=3, steps=None)
     ids = [batch[0]["token_ids"].numpy().tolist() for batch in stream.batches(7, 0)]
@@ -202,7 +199,7 @@ def test_masks_of_datasets_change_from_epoch_to_epoch_and_can_be_repeated():
     assert rest == ids[3:]
 
 
-def test_no_batch_that_is_done_is_made_again(classifier):
+def test_no_batch_that_is_done_is_made_again():
     made = []
     rows = classifier().preprocess(TEXTS, LABELS)
 
@@ -215,10 +212,18 @@ def test_no_batch_that_is_done_is_made_again(classifier):
     assert sorted(made) == [7, 8, 9]
 
 
-def interrupted(classifier, folder: pathlib.Path) -> list[pathlib.Path]:
+@pytest.fixture(scope="module")
+def whole():
+    """The curve of a training that was not interrupted."""
+    return train(classifier())[0]
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
     """The two backups of a training that was interrupted in step 4 of epoch 1."""
-    train(classifier(), folder, fails_at=(1, 4), save_freq=2)
-    return sorted(folder.iterdir())
+    folder = tmp_path_factory.mktemp("interrupted") / "b"
+    train(classifier(), folder, fails_at=(1, 4))
+    return folder
 
 
 def damage_tear(backup):
@@ -243,8 +248,8 @@ def damage_half(backup):  # weights without what belongs to them
 
 
 @pytest.mark.parametrize("damage", [damage_tear, damage_bit, damage_place, damage_half])
-def test_a_damaged_backup_is_passed_over_for_the_one_before(damage, classifier, tmp_path, caplog):
-    older, newer = interrupted(classifier, tmp_path / "b")
+def test_a_damaged_backup_is_passed_over_for_the_one_before(damage, interrupted, tmp_path, caplog):
+    older, newer = sorted(shutil.copytree(interrupted, tmp_path / "b").iterdir())
     assert (older.name[-1], newer.name[-1]) == ("2", "4")
     damage(newer)
     with caplog.at_level(logging.WARNING, "encoder_zoo"):
@@ -260,15 +265,14 @@ def test_a_damaged_backup_is_passed_over_for_the_one_before(damage, classifier, 
             train(classifier(), tmp_path / "b")
 
 
-@pytest.mark.parametrize("place", ["save_file", "write_manifest", "replace"])
+@pytest.mark.parametrize("place", ["write_manifest", "replace"])
 def test_a_kill_while_a_backup_is_written_leaves_the_one_before(
-    place, classifier, tmp_path, monkeypatch
+    place, whole, tmp_path, monkeypatch
 ):
     """As by a kill: nothing behind that point runs, also no cleaning up."""
     folder = tmp_path / "b"
     train(classifier(), folder, fails_at=(0, 3))
     (first,) = folder.iterdir()
-    whole, _ = train(classifier())
 
     def killed(*arguments):
         raise InterruptedError
@@ -287,9 +291,8 @@ def test_a_kill_while_a_backup_is_written_leaves_the_one_before(
     assert not folder.exists()
 
 
-def test_a_backup_of_another_run_is_refused(classifier, tmp_path):
-    folder = tmp_path / "b"
-    interrupted(classifier, folder)
+def test_a_backup_of_another_run_is_refused(interrupted, tmp_path):
+    folder = shutil.copytree(interrupted, tmp_path / "b")
     with pytest.raises(ValueError, match="belongs to another run: .*batch_size is 4 there, 8 now"):
         train(classifier(), folder, batch_size=8)
     with pytest.raises(ValueError, match="epochs is 2 there, 3 now"):
@@ -306,11 +309,11 @@ def test_a_backup_of_another_run_is_refused(classifier, tmp_path):
         train(task, folder)
     (tmp_path / "b" / "epoch-000009-step-000000000").mkdir()
     write_manifest(tmp_path / "b" / "epoch-000009-step-000000000", {"task": "masked_lm"})
-    after, _ = train(classifier(), folder)  # a manifest without the state is no backup
+    after, _ = train(classifier(), folder, fails_at=(1, 2))  # that one has no state
     assert min(after) == (1, 4)
 
 
-def test_finished_training_removes_its_backups_only(classifier, tmp_path):
+def test_finished_training_removes_its_backups_only(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     train(classifier(), tmp_path, save_freq="epoch")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
@@ -322,7 +325,7 @@ def test_finished_training_removes_its_backups_only(classifier, tmp_path):
     np.testing.assert_array_equal(again.predict(TEXTS, verbose=0), task.predict(TEXTS, verbose=0))
 
 
-def test_what_backup_and_restore_does_not_take(classifier, tmp_path):
+def test_what_backup_and_restore_does_not_take(tmp_path):
     for wrong in (0, -1, True, "batch"):
         with pytest.raises(ValueError, match="save_freq is .* Expected 'epoch' or a number"):
             ez.BackupAndRestore(tmp_path, save_freq=wrong)
@@ -354,7 +357,7 @@ class Spoil(keras.callbacks.Callback):
             bias.assign(np.full(bias.shape, np.nan))
 
 
-def test_a_loss_that_is_no_number_stops_the_training_and_names_the_step(classifier, tmp_path):
+def test_a_loss_that_is_no_number_stops_the_training_and_names_the_step(tmp_path):
     saved = keras.callbacks.ModelCheckpoint(
         tmp_path / "saved.weights.h5", save_freq=1, save_weights_only=True
     )
@@ -370,7 +373,7 @@ def test_a_loss_that_is_no_number_stops_the_training_and_names_the_step(classifi
     assert len(history.epoch) == 1
 
 
-def test_weights_that_are_no_numbers_are_not_backed_up(classifier, tmp_path):
+def test_weights_that_are_no_numbers_are_not_backed_up(tmp_path):
     backup = ez.BackupAndRestore(tmp_path / "b", save_freq=2)
     with pytest.raises(FloatingPointError, match="Epoch 1/2, step 4/5: the weights or the loss"):
         classifier().fit(TEXTS, LABELS, 4, 2, callbacks=[Spoil(4), backup], verbose=0)
