@@ -73,7 +73,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         >>> import tempfile
         >>> import encoder_zoo as ez
         >>> classifier = ez.Classifier.from_preset("bert_nano_en_uncased", num_classes=2)
-        >>> backup = BackupAndRestore(tempfile.mkdtemp(), save_freq=100)
+        >>> backup = ez.BackupAndRestore(tempfile.mkdtemp(), save_freq=100)
         >>> history = classifier.fit(["good", "bad"], [1, 0], callbacks=[backup], verbose=0)
         >>> len(history.history["loss"])
         1

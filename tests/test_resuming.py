@@ -113,7 +113,13 @@ def test_killed_training_continues_with_the_same_losses(backend, todo, tmp_path)
     codes = [
         subprocess.run(
             [sys.executable, "-c", SCRIPT, tmp_path, part, json.dumps([TOKENS, TEXTS, SMALL])],
-            env={**os.environ, "KERAS_BACKEND": backend},
+            env={
+                **os.environ,
+                "KERAS_BACKEND": backend,
+                # The trainings compile the same programs.
+                "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            },
             timeout=300,
         ).returncode
         for part in todo
