@@ -12,7 +12,13 @@ import keras
 from keras import ops
 
 from encoder_zoo.encoders.configured import Configured
-from encoder_zoo.encoders.layers import Embeddings, EncoderBlock, attention_bias, initializer
+from encoder_zoo.encoders.layers import (
+    Embeddings,
+    EncoderBlock,
+    attention_bias,
+    initializer,
+    take_positions,
+)
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizer import Tokenizer
@@ -72,9 +78,13 @@ class Backbone(Configured, keras.Model):
         inputs: `{"token_ids", "padding_mask", "segment_ids"}`, each (B, L) int or bool.
             `padding_mask` is 1 at real tokens; without it every token is real.
             Without `segment_ids` every token is in segment 0.
+            Rows that hold several texts have "text_starts", (B, K) int, the positions where the
+            texts begin; rows with fewer than K are filled up with L. The outputs are those of the
+            texts in rows of their own.
 
     Returns:
-        `{"sequence_output": (B, L, D), "pooled_output": (B, D)}`.
+        `{"sequence_output": (B, L, D), "pooled_output": (B, D)}`; with "text_starts"
+        `pooled_output` is (B, K, D).
     """
 
     family: Family
@@ -158,7 +168,11 @@ class Backbone(Configured, keras.Model):
         sequence_output, _ = self._encode(inputs, training=training)  # (B, L, D)
         outputs = {"sequence_output": sequence_output}
         if self.pooler:
-            outputs["pooled_output"] = self.pooler_dense(sequence_output[:, 0])  # (B, D)
+            first = sequence_output[:, 0]  # (B, D)
+            if (starts := inputs.get("text_starts")) is not None:
+                last = ops.shape(sequence_output)[1] - 1
+                first = take_positions(sequence_output, ops.minimum(starts, last))  # (B, K, D)
+            outputs["pooled_output"] = self.pooler_dense(first)
         return outputs
 
     def attention_probabilities(self, inputs: Mapping) -> keras.KerasTensor:
@@ -178,10 +192,11 @@ class Backbone(Configured, keras.Model):
         padding_mask = inputs.get("padding_mask")
         if padding_mask is None:
             padding_mask = ops.ones_like(token_ids)
+        text_starts = inputs.get("text_starts")
         x = self.embeddings(
-            token_ids, inputs.get("segment_ids"), padding_mask=padding_mask, training=training
+            token_ids, inputs.get("segment_ids"), padding_mask, text_starts, training=training
         )
-        bias = attention_bias(padding_mask, self.compute_dtype)
+        bias = attention_bias(padding_mask, self.compute_dtype, text_starts)
         probabilities = []
         for block in self.blocks:
             if return_probabilities:

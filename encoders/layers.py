@@ -12,7 +12,8 @@ from encoder_zoo.encoders.configured import Configured
 
 # The names that checkpoints use. "gelu" is exact (erf); the tanh form has several names.
 ACTIVATIONS: dict[str, Callable] = {
-    "gelu": lambda x: ops.gelu(x, approximate=False),
+    # Keras's own takes two passes more over the memory on TensorFlow.
+    "gelu": lambda x: 0.5 * x * (1 + ops.erf(x * 2**-0.5)),
     "gelu_new": lambda x: ops.gelu(x, approximate=True),
     "gelu_pytorch_tanh": lambda x: ops.gelu(x, approximate=True),
     "relu": ops.relu,
@@ -48,25 +49,93 @@ def initializer() -> keras.initializers.Initializer:
     return keras.initializers.TruncatedNormal(stddev=0.02)
 
 
-def attention_bias(padding_mask: keras.KerasTensor, dtype: str) -> keras.KerasTensor:
-    """What to add to attention scores so that nothing attends to padding.
+def attention_bias(
+    padding_mask: keras.KerasTensor, dtype: str, text_starts: keras.KerasTensor | None = None
+) -> keras.KerasTensor:
+    """What to add to attention scores so that nothing attends to padding or to another text.
 
     Args:
         padding_mask: (B, L), true or 1 at real tokens, false or 0 at padding.
         dtype: of the result.
+        text_starts: (B, K) int, where the texts of packed rows begin, see `text_numbers`.
 
     Returns:
-        (B, 1, 1, L): 0 at real tokens, a large negative number at padding.
+        (B, 1, 1, L), or for packed rows (B, 1, L, L): 0 where a token may attend, a large negative
+        number elsewhere.
 
     Example:
         >>> import numpy as np
         >>> keras.ops.shape(attention_bias(np.array([[1, 1, 0]]), "float32"))
         (1, 1, 1, 3)
     """
+    allowed = ops.cast(padding_mask, "bool")[:, None, None, :]
+    if text_starts is not None:
+        number = text_numbers(text_starts, ops.shape(padding_mask)[1])
+        allowed = allowed & (number[:, None, :, None] == number[:, None, None, :])
     # Finite, so that a row of padding alone stays finite; within float16's range where need be.
     lowest = -3e4 if dtype == "float16" else -1e9
-    bias = ops.where(ops.cast(padding_mask, "bool"), 0.0, lowest)
-    return ops.cast(ops.expand_dims(bias, (1, 2)), dtype)
+    return ops.cast(ops.where(allowed, 0.0, lowest), dtype)
+
+
+def text_numbers(text_starts: keras.KerasTensor, length: int) -> keras.KerasTensor:
+    """To which text of a packed row each position belongs.
+
+    Args:
+        text_starts: (B, K) int, the positions where the row's texts begin, the first of them 0;
+            in a row of fewer than K texts the rest are `length` or more.
+        length: L.
+
+    Returns:
+        (B, L) int, from 0; padding belongs to the last text.
+
+    Example:
+        >>> import numpy as np
+        >>> np.array(text_numbers(np.array([[0, 3, 9]]), 5)).tolist()
+        [[0, 0, 0, 1, 1]]
+    """
+    starts = ops.cast(text_starts, "int32")
+    begun = ops.arange(length, dtype="int32")[None, :, None] >= starts[:, None, :]  # (B, L, K)
+    return ops.sum(ops.cast(begun, "int32"), axis=-1) - 1
+
+
+def positions_in_texts(text_starts: keras.KerasTensor, length: int) -> keras.KerasTensor:
+    """(B, L) int: how far each position of a packed row is from the start of its text.
+
+    Args:
+        text_starts: (B, K) int, see `text_numbers`.
+        length: L.
+
+    Example:
+        >>> import numpy as np
+        >>> np.array(positions_in_texts(np.array([[0, 3, 9]]), 5)).tolist()
+        [[0, 1, 2, 0, 1]]
+    """
+    starts = ops.take_along_axis(text_starts, text_numbers(text_starts, length), axis=1)
+    return ops.arange(length, dtype="int32")[None, :] - ops.cast(starts, "int32")
+
+
+def take_positions(x: keras.KerasTensor, positions: keras.KerasTensor) -> keras.KerasTensor:
+    """What stands at some positions of every row.
+
+    Args:
+        x: (B, L, D).
+        positions: (B, M) int.
+
+    Returns:
+        (B, M, D).
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.arange(6.0).reshape(1, 3, 2)
+        >>> np.array(take_positions(x, np.array([[2, 0]]))).tolist()
+        [[[4.0, 5.0], [0.0, 1.0]]]
+    """
+    batch, length, hidden_dim = ops.shape(x)
+    # One flat gather: (B * L, D) by (B, M).
+    offsets = ops.arange(batch, dtype="int32")[:, None] * length
+    return ops.take(
+        ops.reshape(x, (-1, hidden_dim)), ops.cast(positions, "int32") + offsets, axis=0
+    )
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -86,6 +155,8 @@ class Embeddings(Configured, keras.layers.Layer):
         token_ids: (B, L) int.
         segment_ids: (B, L) int, or None for segment 0 throughout.
         padding_mask: (B, L); used by families whose positions skip the padding.
+        text_starts: (B, K) int, for packed rows, see `text_numbers`: positions count anew in
+            every text.
 
     Returns:
         (B, L, D).
@@ -140,18 +211,21 @@ class Embeddings(Configured, keras.layers.Layer):
             layer.build((None, None))
         self.norm.build((None, None, self.hidden_dim))
 
-    def call(self, token_ids, segment_ids=None, padding_mask=None, training=None):
+    def call(self, token_ids, segment_ids=None, padding_mask=None, text_starts=None, training=None):
         self._check_length(token_ids)
         x = self.token_embedding(token_ids)  # (B, L, D)
-        x = x + self.position_embedding(self.position_ids(token_ids, padding_mask))
+        x = x + self.position_embedding(self.position_ids(token_ids, padding_mask, text_starts))
         if segment_ids is None or self.num_segments == 1:
             segment_ids = ops.zeros((1, 1), "int32")
         x = x + self.segment_embedding(segment_ids)
         return self.dropout_layer(self.norm(x), training=training)
 
-    def position_ids(self, token_ids, padding_mask):
-        """(1, L): positions count from 0."""
-        return ops.arange(ops.shape(token_ids)[1])[None, :]
+    def position_ids(self, token_ids, padding_mask=None, text_starts=None):
+        """(1 or B, L): positions count from 0."""
+        length = ops.shape(token_ids)[1]
+        if text_starts is not None:
+            return positions_in_texts(text_starts, length)
+        return ops.arange(length)[None, :]
 
     @property
     def max_sequence_length(self) -> int:

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.encoders.backbone import Backbone, Family
-from encoder_zoo.encoders.layers import Embeddings
+from encoder_zoo.encoders.layers import Embeddings, positions_in_texts
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -30,10 +30,13 @@ class RobertaEmbeddings(Embeddings):
         super().__init__(*args, **kwargs)
         self.pad_token_id = pad_token_id
 
-    def position_ids(self, token_ids, padding_mask):
+    def position_ids(self, token_ids, padding_mask, text_starts=None):
         """(B, L): positions of real tokens count from `pad_token_id + 1`."""
         real = ops.cast(padding_mask, "int32")
-        return ops.cumsum(real, axis=1) * real + self.pad_token_id
+        if text_starts is None:
+            return ops.cumsum(real, axis=1) * real + self.pad_token_id
+        position = positions_in_texts(text_starts, ops.shape(token_ids)[1])
+        return (position + 1) * real + self.pad_token_id
 
     @property
     def max_sequence_length(self) -> int:

@@ -16,10 +16,10 @@ from keras import ops
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.configured import Configured
-from encoder_zoo.encoders.layers import activation_function, initializer
+from encoder_zoo.encoders.layers import activation_function, initializer, take_positions
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.batching import in_graph_batches
-from encoder_zoo.tasks.packing import pack
+from encoder_zoo.tasks.packing import join_texts, pack
 from encoder_zoo.tasks.preprocessor import Preprocessor, as_column, as_valid_text
 from encoder_zoo.tasks.task import Task
 
@@ -49,6 +49,11 @@ class MaskedLMPreprocessor(Preprocessor):
             share is passed over.
         dynamic: draw a fresh pattern whenever a batch is made, so in every epoch; else one
             pattern for each example.
+        pack_texts: in `fit` on texts in memory, put several texts into one row of
+            `sequence_length` (default: what the model takes). Attention and positions stay within
+            each text, so that outputs are as in rows of their own, but hardly any padding is
+            left; a batch of as many rows holds more texts. For accelerators: on a CPU, batches of
+            texts of like length are as good.
         seed: of the pattern when the preprocessor is called by itself, and with
             `dynamic=False`. `fit` takes its own from `keras.utils.set_random_seed`.
 
@@ -77,6 +82,7 @@ class MaskedLMPreprocessor(Preprocessor):
         mask_rate: float = 0.15,
         whole_words: bool = False,
         dynamic: bool = True,
+        pack_texts: bool = False,
         seed: int = 0,
     ):
         super().__init__(tokenizer, sequence_length)
@@ -85,8 +91,13 @@ class MaskedLMPreprocessor(Preprocessor):
         self.mask_rate = mask_rate
         self.whole_words = whole_words
         self.dynamic = dynamic
+        self.pack_texts = pack_texts
         self.seed = seed
         self._calls = 0
+
+    @property
+    def shared_row_length(self) -> int | None:
+        return self.max_sequence_length if self.pack_texts else None
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         if y is not None:
@@ -100,9 +111,13 @@ class MaskedLMPreprocessor(Preprocessor):
         return rows
 
     def collate(self, rows: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        if rows["token_ids"].ragged_rank == 2:
+            rows = join_texts(rows)
         inputs = self.pad(rows, bucketed)
         token_ids = inputs["token_ids"]  # (B, L)
         length = tf.shape(token_ids)[1]
+        if "text_starts" in rows:
+            inputs["text_starts"] = self._padded_starts(rows["text_starts"], length)
         if "draws" in rows:
             draws = rows["draws"].to_tensor(shape=(None, token_ids.shape[1], 3))
             draws = tf.pad(draws, [[0, 0], [0, length - tf.shape(draws)[1]], [0, 0]])
@@ -123,8 +138,20 @@ class MaskedLMPreprocessor(Preprocessor):
         inputs["mask_positions"] = positions
         labels = tf.gather(token_ids, positions, batch_dims=1)
         if "sample_weight" in rows:
-            weights *= rows["sample_weight"][:, None]
+            weights *= self._weights_at(positions, rows["sample_weight"], length)
         return inputs, labels, weights
+
+    def _weights_at(self, positions, weights, length):
+        """(B, M) from one weight for each row (B,), or in packed rows for each token (B, None)."""
+        if not isinstance(weights, tf.RaggedTensor):
+            return weights[:, None]
+        shape = tf.stack([weights.nrows(), tf.cast(length, tf.int64)])
+        return tf.gather(weights.to_tensor(shape=shape), positions, batch_dims=1)
+
+    def _padded_starts(self, starts: tf.RaggedTensor, length: tf.Tensor) -> tf.Tensor:
+        """(B, K) int32: every text has at least its two special tokens, so K = L / 2 suffices."""
+        shape = tf.stack([starts.nrows(), tf.cast(length // 2, tf.int64)])
+        return starts.to_tensor(length, shape=shape)
 
     def _next_seed(self, seed):
         if seed is not None:
@@ -301,12 +328,7 @@ class MaskedLM(Task):
         x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
         positions = inputs.get("mask_positions")
         if positions is not None:
-            batch, length, hidden_dim = ops.shape(x)
-            # One flat gather: (B * L, D) by (B, M) to (B, M, D).
-            offsets = ops.arange(batch, dtype="int32")[:, None] * length
-            x = ops.take(
-                ops.reshape(x, (-1, hidden_dim)), ops.cast(positions, "int32") + offsets, axis=0
-            )
+            x = take_positions(x, positions)  # (B, M, D)
         logits = self.backbone.embeddings.token_embedding(self.head(x), reverse=True)
         # The loss is taken in float32 also under mixed precision.
         return ops.cast(logits, "float32") + ops.cast(self.head.bias, "float32")

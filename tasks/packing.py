@@ -118,3 +118,39 @@ def pad(
     if isinstance(length, int):
         mask.set_shape((None, length))
     return {"token_ids": dense, "padding_mask": mask}
+
+
+def join_texts(rows: dict) -> dict:
+    """Rows that hold several texts each, from texts that are grouped by row.
+
+    Args:
+        rows: encoded texts; "token_ids" is ragged (B, None, None), other values ragged (B, None).
+
+    Returns:
+        Of each row "token_ids", "segment_ids" and other values by token, ragged (B, None), and
+        "text_starts", ragged (B, None) int32, where its texts begin.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> rows = join_texts({"token_ids": tf.ragged.constant([[[2, 5, 3], [2, 6, 3]]]),
+        ...                    "first_length": tf.ragged.constant([[3, 3]])})
+        >>> rows["token_ids"].to_list(), rows["text_starts"].to_list()
+        ([[2, 5, 3, 2, 6, 3]], [[0, 3]])
+    """
+    token_ids = rows["token_ids"]
+    texts = token_ids.values  # (T, None)
+    joined = token_ids.merge_dims(1, 2)  # (B, None)
+    text = texts.value_rowids()  # of every token
+
+    def by_token(values):
+        if values.ragged_rank == token_ids.ragged_rank:
+            return values.merge_dims(1, 2)
+        return joined.with_values(tf.gather(values.flat_values, text))
+
+    result = {name: by_token(values) for name, values in rows.items()}
+    column = tf.ragged.range(texts.row_lengths()).flat_values
+    second = column >= tf.cast(result.pop("first_length").flat_values, tf.int64)
+    result["segment_ids"] = joined.with_values(tf.cast(second, tf.int32))
+    starts = texts.row_starts() - tf.gather(joined.row_starts(), token_ids.value_rowids())
+    result["text_starts"] = token_ids.with_values(tf.cast(starts, tf.int32))
+    return result

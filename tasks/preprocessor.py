@@ -57,6 +57,11 @@ class Preprocessor(Configured):
             )
         self.max_sequence_length = self.sequence_length or backbone.max_sequence_length
 
+    @property
+    def shared_row_length(self) -> int | None:
+        """Tokens of the rows that several texts share in `fit`; None if each has its own."""
+        return None
+
     def __call__(self, x, y=None, sample_weight=None):
         """Texts to what `fit` takes: `x`, `(x, y)` or `(x, y, sample_weight)`."""
         return self.collate(self.encode(x, y, sample_weight))
@@ -123,9 +128,12 @@ class Preprocessor(Configured):
             longest = tf.cast(tf.reduce_max(rows["token_ids"].row_lengths()), "int32")
             length = tf.minimum(bucket_length(longest), self.max_sequence_length)
         inputs = pad(rows["token_ids"], self.tokenizer.pad_token_id, length)
-        if self.tokenizer.uses_segments:
-            columns = tf.range(tf.shape(inputs["token_ids"])[1])
-            second = (columns >= rows["first_length"][:, None]) & inputs["padding_mask"]
+        length = tf.shape(inputs["token_ids"])[1]
+        if self.tokenizer.uses_segments and "segment_ids" in rows:
+            shape = tf.shape(inputs["token_ids"], tf.int64)
+            inputs["segment_ids"] = rows["segment_ids"].to_tensor(shape=shape)
+        elif self.tokenizer.uses_segments:
+            second = (tf.range(length) >= rows["first_length"][:, None]) & inputs["padding_mask"]
             inputs["segment_ids"] = tf.cast(second, "int32")
         return inputs
 

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from encoder_zoo.lazy import tf
+
 # Devlin et al. 2019, appendix A.3, and the code released with it.
 LEARNING_RATE = 5e-5
 WARMUP = 0.1
@@ -17,6 +19,8 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         peak: the highest learning rate.
         total_steps: step at which the rate is 0 again.
         warmup: share of the steps until the peak.
+        batches_per_step: with gradient accumulation, how many batches make a step: Keras counts
+            batches here.
 
     Source: Devlin et al. 2019, appendix A.2.
 
@@ -26,44 +30,107 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         [0.0, 0.5, 1.0, 0.5, 0.0]
     """
 
-    def __init__(self, peak: float, total_steps: int, warmup: float = WARMUP):
+    def __init__(
+        self,
+        peak: float,
+        total_steps: int,
+        warmup: float = WARMUP,
+        batches_per_step: int = 1,
+    ):
         self.peak = peak
         self.total_steps = total_steps
         self.warmup = warmup
+        self.batches_per_step = batches_per_step
 
     def __call__(self, step):
-        step = ops.cast(step, "float32")
+        step = ops.cast(step // self.batches_per_step, "float32")
         up = max(1, int(self.total_steps * self.warmup))
         down = max(1, self.total_steps - up)
         share = ops.minimum(step / up, (self.total_steps - step) / down)
         return self.peak * ops.maximum(share, 0.0)
 
     def get_config(self) -> dict:
-        return {"peak": self.peak, "total_steps": self.total_steps, "warmup": self.warmup}
+        names = ("peak", "total_steps", "warmup", "batches_per_step")
+        return {name: getattr(self, name) for name in names}
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class FusedAdamW(keras.optimizers.AdamW):
+    """AdamW on TensorFlow's own kernel: one pass over the memory of each weight, not a dozen.
+
+    For the TensorFlow backend only; elsewhere the compiler does the same. Arguments as for
+    `keras.optimizers.AdamW`, with `weight_decay` and `global_clipnorm`, without `amsgrad`.
+
+    Source: Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization, algorithm 2.
+
+    Example:
+        >>> weight = keras.Variable([1.0])
+        >>> optimizer = FusedAdamW(0.1, weight_decay=0.0, global_clipnorm=1.0)
+        >>> optimizer.apply([ops.array([3.0])], [weight])
+        >>> round(float(weight[0]), 4)
+        0.9
+    """
+
+    def update_step(self, gradient, variable, learning_rate):
+        learning_rate = tf.cast(learning_rate, variable.dtype)
+        if self._use_weight_decay(variable):
+            variable.assign(variable * (1 - learning_rate * self.weight_decay))
+        step = tf.cast(self.iterations + 1, variable.dtype)
+        index = self._get_variable_index(variable)
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=self._momentums[index].value.handle,
+            v=self._velocities[index].value.handle,
+            beta1_power=self.beta_1**step,
+            beta2_power=self.beta_2**step,
+            lr=learning_rate,
+            beta1=self.beta_1,
+            beta2=self.beta_2,
+            epsilon=self.epsilon,
+            grad=tf.cast(gradient, variable.dtype),
+        )
+
+    def _apply_weight_decay(self, variables):
+        pass  # in `update_step`
+
+    def _clip_gradients(self, grads):
+        # Keras takes the norm of an embedding's gradient before it adds up the rows of a token.
+        grads = [tf.convert_to_tensor(gradient) for gradient in grads]
+        return tf.clip_by_global_norm(grads, self.global_clipnorm)[0]
 
 
 def fine_tuning_optimizer(
-    total_steps: int, learning_rate: float = LEARNING_RATE, weight_decay: float = WEIGHT_DECAY
+    total_batches: int,
+    learning_rate: float = LEARNING_RATE,
+    weight_decay: float = WEIGHT_DECAY,
+    gradient_accumulation_steps: int | None = None,
 ) -> keras.optimizers.Optimizer:
     """AdamW with linear warmup and decay, gradients clipped at norm 1, no decay on biases and
     LayerNorm.
 
     Args:
-        total_steps: number of optimizer steps until the learning rate is 0.
+        total_batches: number of batches until the learning rate is 0.
         learning_rate: at the peak, after a tenth of the steps.
         weight_decay: AdamW's.
+        gradient_accumulation_steps: so many batches make one step; None is one.
 
     Source: Devlin et al. 2019, appendix A.2 and A.3.
 
     Example:
-        >>> fine_tuning_optimizer(total_steps=100).weight_decay
+        >>> fine_tuning_optimizer(total_batches=100).weight_decay
         0.01
     """
-    optimizer = keras.optimizers.AdamW(
-        learning_rate=LinearWarmupDecay(learning_rate, total_steps),
+    on_tensorflow = keras.config.backend() == "tensorflow"
+    batches = gradient_accumulation_steps or 1
+    schedule = LinearWarmupDecay(
+        learning_rate, max(1, total_batches // batches), batches_per_step=batches
+    )
+    optimizer = (FusedAdamW if on_tensorflow else keras.optimizers.AdamW)(
+        schedule,
         weight_decay=weight_decay,
         epsilon=1e-6,
         global_clipnorm=1.0,
+        gradient_accumulation_steps=gradient_accumulation_steps,
     )
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
     return optimizer

@@ -43,6 +43,7 @@ class Task(Configured, keras.Model):
         # A copy: `attach` notes this task's labels and lengths in it.
         self.preprocessor = copy.copy(preprocessor)
         self.learning_rate = LEARNING_RATE
+        self.gradient_accumulation_steps = None
         self._optimizer_is_ours = False
 
     # -- what a task says of itself ------------------------------------------------------------
@@ -175,6 +176,7 @@ class Task(Configured, keras.Model):
         weighted_metrics="auto",
         jit_compile="auto",
         learning_rate: float | None = None,
+        gradient_accumulation_steps: int | None = None,
         **kwargs,
     ) -> None:
         """As `keras.Model.compile`, with the field's recipe where nothing else is given.
@@ -191,12 +193,20 @@ class Task(Configured, keras.Model):
                 they save. Other backends decide as they do in Keras.
             learning_rate: peak of the "auto" optimizer's learning rate; None is the preset's
                 recommendation, else 5e-5.
+            gradient_accumulation_steps: of the "auto" optimizer: the mean gradient of so many
+                batches makes a step, for batches larger than the memory. Batches left over at the
+                end of `fit` make none.
             **kwargs: the other arguments of `keras.Model.compile`.
         """
         self._optimizer_is_ours = _is_auto(optimizer)
-        if learning_rate is not None and not self._optimizer_is_ours:
-            raise ValueError("learning_rate belongs to optimizer='auto'. Set it in the optimizer.")
+        for name, value in (
+            ("learning_rate", learning_rate),
+            ("gradient_accumulation_steps", gradient_accumulation_steps),
+        ):
+            if value is not None and not self._optimizer_is_ours:
+                raise ValueError(f"{name} belongs to optimizer='auto'. Set it in the optimizer.")
         self.learning_rate = learning_rate or self.learning_rate
+        self.gradient_accumulation_steps = gradient_accumulation_steps
         if _is_auto(jit_compile) and keras.config.backend() == "tensorflow":
             jit_compile = _has_accelerator() and not self._lengths_vary()
         # In a partial, where Keras does not look for metrics to track.
@@ -210,14 +220,25 @@ class Task(Configured, keras.Model):
             **kwargs,
         )
         if self._optimizer_is_ours:
-            optimizer = fine_tuning_optimizer(1, self.learning_rate)
+            optimizer = self._fine_tuning_optimizer(1)
         self._compile(optimizer=optimizer)
+
+    def _fine_tuning_optimizer(self, total_batches: int) -> keras.optimizers.Optimizer:
+        return fine_tuning_optimizer(
+            total_batches,
+            self.learning_rate,
+            gradient_accumulation_steps=self.gradient_accumulation_steps,
+        )
 
     def get_compile_config(self) -> dict | None:
         """What `compile` was called with: the recipe by name, not a used-up schedule."""
         config = super().get_compile_config()
         if config and self._optimizer_is_ours:
-            config |= {"optimizer": "auto", "learning_rate": self.learning_rate}
+            config |= {
+                "optimizer": "auto",
+                "learning_rate": self.learning_rate,
+                "gradient_accumulation_steps": self.gradient_accumulation_steps,
+            }
         return config
 
     def compile_from_config(self, config: dict) -> None:
@@ -315,28 +336,38 @@ class Task(Configured, keras.Model):
             **options,
         )
 
-    def _start_optimizer(self, total_steps: int) -> None:
+    def _start_optimizer(self, total_batches: int) -> None:
         """Begins the recipe's schedule anew, if the optimizer is the recipe's."""
         if self._optimizer_is_ours:
-            self._compile(optimizer=fine_tuning_optimizer(total_steps, self.learning_rate))
+            self._compile(optimizer=self._fine_tuning_optimizer(total_batches))
 
     def _rows_stream(self, rows: dict, batch_size: int, epochs: range, shuffle: bool) -> Stream:
         """Encoded rows, to train on."""
 
         def batches(seed, done):
             return training_batches(
-                rows, self._collate(), batch_size, epochs, seed, shuffle, done
-            ).dataset
+                rows,
+                self._collate(),
+                batch_size,
+                epochs,
+                seed,
+                shuffle,
+                self.preprocessor.shared_row_length,
+                done,
+            )
 
         def describe():
             return {**describe_rows(rows), "batch_size": batch_size, "shuffle": shuffle}
 
-        return Stream(-(-int(rows["token_ids"].nrows()) // batch_size), batches, describe)
+        steps = batches(0, 0).steps
+        return Stream(steps, lambda seed, done: batches(seed, done).dataset, describe)
 
     def _dataset_stream(
         self, dataset: tf.data.Dataset, batch_size: int, epochs: int, steps: int | None
     ) -> Stream:
         """A dataset, to train on: so many passes of it, or as many as so many steps take."""
+        if self.preprocessor is not None and self.preprocessor.shared_row_length:
+            raise ValueError("pack_texts needs all texts in memory. Received: a dataset.")
         batched = self._batched(dataset, batch_size)
         passes = batched.repeat(None if steps else epochs)
 

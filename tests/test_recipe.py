@@ -1,0 +1,56 @@
+"""The fine-tuning recipe: the fused optimizer against Keras's, accumulated gradients."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import encoder_zoo as ez
+from encoder_zoo.tasks.recipe import FusedAdamW, LinearWarmupDecay
+
+
+def test_fused_adamw_takes_the_steps_of_keras():
+    options = {"weight_decay": 0.1, "global_clipnorm": 0.5, "epsilon": 1e-6}
+    schedule = LinearWarmupDecay(0.1, total_steps=6)
+    start = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
+    results = []
+    for optimizer_class in (FusedAdamW, keras.optimizers.AdamW):
+        kernel, bias = keras.Variable(start, name="kernel"), keras.Variable(start[0], name="bias")
+        optimizer = optimizer_class(schedule, **options)
+        optimizer.exclude_from_weight_decay(var_names=["bias"])
+        for step in range(6):
+            rng = np.random.default_rng(step)
+            gradients = [rng.normal(size=v.shape).astype("float32") for v in (kernel, bias)]
+            optimizer.apply([tf.constant(g) for g in gradients], [kernel, bias])
+        results.append([kernel.numpy(), bias.numpy()])
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_norm_of_an_embeddings_gradient_is_of_the_summed_rows():
+    # Row 1 stands twice: its gradient is (6, 8), of norm 10.
+    sparse = tf.IndexedSlices(tf.constant([[3.0, 4.0], [3.0, 4.0]]), tf.constant([1, 1]), [3, 2])
+    (clipped,) = FusedAdamW(0.1, global_clipnorm=1.0)._clip_gradients([sparse])
+    np.testing.assert_allclose(clipped, [[0, 0], [0.6, 0.8], [0, 0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("batches", [2, 4])
+def test_accumulated_gradients_take_the_steps_of_whole_batches(batches, golden):
+    folder = golden("Bert_ForSequenceClassification").folder
+    texts = ["the cat sat on the mat", "a dog ran", "the film was good", "bad"] * 4
+
+    def fitted(accumulated):
+        classifier = ez.Classifier.from_preset(folder, dropout=0.0, attention_dropout=0.0)
+        classifier.compile(learning_rate=1e-3, gradient_accumulation_steps=accumulated)
+        size = 16 // (accumulated or 1)
+        classifier.fit(texts, [0, 1, 2, 1] * 4, epochs=4, batch_size=size, shuffle=False, verbose=0)
+        assert int(classifier.optimizer.iterations) == 4
+        return classifier.predict(texts[:4], verbose=0)
+
+    np.testing.assert_allclose(fitted(batches), fitted(None), atol=1e-5)
+
+
+def test_accumulation_belongs_to_the_recipe(golden):
+    classifier = ez.Classifier.from_preset(golden("Bert_ForSequenceClassification").folder)
+    with pytest.raises(ValueError, match="gradient_accumulation_steps belongs to optimizer='auto'"):
+        classifier.compile(optimizer="adam", gradient_accumulation_steps=2)

@@ -1,0 +1,115 @@
+"""Several texts in one row: the plan, the inputs, and outputs as in rows of their own."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+import encoder_zoo as ez
+from encoder_zoo.tasks.batching import packed_epoch_order, shared_rows, training_batches
+from encoder_zoo.tasks.packing import join_texts
+
+FAMILIES = ["bert_nano_en_uncased", "roberta_nano_en"]
+TEXTS = ["a good film", "", "the cat sat on the mat and looked at the dog", "bad", "so long"] * 5
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(2, 40), min_size=1, max_size=60))
+def test_rows_hold_every_example_once_and_none_too_many_tokens(lengths):
+    lengths = np.sort(lengths)[::-1]
+    rows = shared_rows(lengths, 40)
+    assert sorted(rows.flat_values.numpy()) == list(range(len(lengths)))
+    room = [40 - lengths[row].sum() for row in rows.numpy()]
+    assert min(room) >= 0
+    # Best fit never opens a row for what another one could have taken.
+    assert sum(space >= 20 for space in room) <= 1
+
+
+def test_rows_of_an_epoch_are_drawn_anew_and_repeatably():
+    lengths = np.random.default_rng(0).integers(2, 30, 200)
+    plan = shared_rows(np.sort(lengths)[::-1], 32)
+    first, again, other = (
+        packed_epoch_order(lengths, plan, tf.constant([s, 0])) for s in (1, 1, 2)
+    )
+    assert first.to_list() == again.to_list() != other.to_list()
+    for rows in (first, other):
+        assert sorted(rows.flat_values.numpy()) == list(range(200))
+        assert max(lengths[row].sum() for row in rows.numpy()) <= 32
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_outputs_are_those_of_texts_in_rows_of_their_own(family):
+    task = ez.MaskedLM.from_preset(family)
+    backbone = type(task.backbone)(**{**task.backbone.get_config(), "pooler": True})
+    rows = task.preprocess(["a good film", "", "the cat sat on the mat", "bad"])
+    alone = backbone(task.preprocessor.pad(rows))
+
+    grouped = {  # the first three texts in one row, the fourth in another
+        name: tf.RaggedTensor.from_row_lengths(values, [3, 1]) for name, values in rows.items()
+    }
+    joined = join_texts(grouped)
+    inputs = task.preprocessor.pad(joined)
+    length = inputs["token_ids"].shape[1]
+    inputs["text_starts"] = joined["text_starts"].to_tensor(length)
+    packed = backbone(inputs)
+
+    expected = [ops.convert_to_numpy(alone[n]) for n in ("sequence_output", "pooled_output")]
+    sequence, pooled = (
+        ops.convert_to_numpy(packed[n]) for n in ("sequence_output", "pooled_output")
+    )
+    lengths = rows["token_ids"].row_lengths().numpy()
+    places = [(0, 0), (0, 1), (0, 2), (1, 0)]
+    for text, (row, number) in enumerate(places):
+        start = joined["text_starts"][row][number].numpy()
+        here = sequence[row, start : start + lengths[text]]
+        np.testing.assert_allclose(here, expected[0][text, : lengths[text]], atol=1e-5)
+        np.testing.assert_allclose(pooled[row, number], expected[1][text], atol=1e-5)
+
+
+def test_pairs_keep_their_segments():
+    task = ez.MaskedLM.from_preset(FAMILIES[0])
+    rows = task.preprocess((["the cat", "bad"], ["a dog", "film"]))
+    alone = task.preprocessor.pad(rows)
+    grouped = {n: tf.RaggedTensor.from_row_lengths(v, [2]) for n, v in rows.items()}
+    joined = join_texts(grouped)["segment_ids"][0].numpy()
+    mask = alone["padding_mask"].numpy()
+    np.testing.assert_array_equal(joined, alone["segment_ids"].numpy()[mask])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_epoch_of_fit_has_every_text_once(family):
+    task = ez.MaskedLM.from_preset(family, pack_texts=True, sequence_length=32)
+    rows = task.preprocess(TEXTS)
+    batches = training_batches(rows, task._collate(), 4, range(1), seed=3, capacity=32)
+    seen = []
+    for x, y, weight in batches.dataset:
+        ids = x["token_ids"].numpy()
+        for row, positions, labels, real in zip(ids, x["mask_positions"], y, weight, strict=True):
+            row[positions.numpy()[real.numpy() > 0]] = labels.numpy()[real.numpy() > 0]
+        for row, starts, mask in zip(ids, x["text_starts"], x["padding_mask"], strict=True):
+            tokens = row[mask.numpy()]
+            begins = [s for s in starts.numpy() if s < 32]
+            seen += [part.tolist() for part in np.split(tokens, begins[1:])]
+    assert batches.steps < len(TEXTS) / 4 / 2
+    assert sorted(seen) == sorted(rows["token_ids"].to_list())
+
+
+def test_fit_learns_from_shared_rows_with_weights():
+    task = ez.MaskedLM.from_preset(FAMILIES[0], pack_texts=True, sequence_length=32)
+    rows = task.preprocess(TEXTS, sample_weight=np.arange(len(TEXTS)) % 2)
+    batches = training_batches(rows, task._collate(), 2, range(1), seed=0, capacity=32)
+    weights = np.concatenate([w.numpy().ravel() for _, _, w in batches.dataset])
+    assert set(weights) == {0.0, 1.0}
+    keras.utils.set_random_seed(0)
+    task.compile(learning_rate=1e-3)
+    losses = task.fit(TEXTS, epochs=6, batch_size=2, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+def test_datasets_are_refused():
+    task = ez.MaskedLM.from_preset(FAMILIES[0], pack_texts=True)
+    with pytest.raises(ValueError, match="pack_texts needs all texts in memory"):
+        task.fit(tf.data.Dataset.from_tensor_slices(TEXTS))
