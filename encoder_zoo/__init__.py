@@ -27,6 +27,7 @@ _MODULES = {
     "tasks.span_preprocessor": ["SpanQAPreprocessor"],
     "tasks.squad": ["read_squad"],
     "tasks.metrics": ["EntityF1"],
+    "tasks.resuming": ["BackupAndRestore"],
     "presets.registry": ["list_presets"],
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -25,6 +25,9 @@ _DTYPES = {
     "I32": np.dtype("int32"),
     "I16": np.dtype("int16"),
     "I8": np.dtype("int8"),
+    "U64": np.dtype("uint64"),
+    "U32": np.dtype("uint32"),
+    "U16": np.dtype("uint16"),
     "U8": np.dtype("uint8"),
     "BOOL": np.dtype("bool"),
 }

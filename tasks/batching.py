@@ -38,6 +38,22 @@ class Batches:
     order: np.ndarray
 
 
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """What `fit` trains on, from any place on.
+
+    Attributes:
+        steps: number of batches in one pass.
+        batches: `batches(seed, done)` are the batches behind so many that are done; the seed is
+            of order and masking.
+        describe: says in plain data what it holds.
+    """
+
+    steps: int
+    batches: Callable[[int, int], tf.data.Dataset]
+    describe: Callable[[], dict]
+
+
 def bucket_length(length: tf.Tensor) -> tf.Tensor:
     """The smallest of `BUCKETS` that is not below the length; a longer length stays.
 
@@ -142,6 +158,7 @@ def training_batches(
     seed: int,
     shuffle: bool = True,
     capacity: int | None = None,
+    done: int = 0,
 ) -> Batches:
     """Batches of several epochs in one dataset, each epoch in an order of its own.
 
@@ -157,6 +174,7 @@ def training_batches(
         shuffle: whether to reorder at all.
         capacity: put examples together into rows of so many tokens; `batch_size` counts these
             rows, and the collated "token_ids" are ragged (B, None, None).
+        done: how many batches, of all epochs, to leave out; they are never made.
 
     Returns:
         The batches; `steps` are those of one epoch.
@@ -184,7 +202,7 @@ def training_batches(
 
     plan = tf.data.Dataset.range(epochs.start, epochs.stop).flat_map(epoch_batches)
     plan = plan.apply(tf.data.experimental.assert_cardinality(steps * len(epochs)))
-    return Batches(_collated(plan, rows, collate), steps, np.arange(count))
+    return Batches(_collated(plan.skip(done), rows, collate), steps, np.arange(count))
 
 
 def ordered_batches(rows: dict, collate: Callable, batch_size: int, seed: int = 0) -> Batches:

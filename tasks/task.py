@@ -14,9 +14,11 @@ import numpy as np
 from encoder_zoo.encoders.backbone import Backbone, Family
 from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.batching import Batches, ordered_batches, training_batches
+from encoder_zoo.tasks.batching import Batches, Stream, ordered_batches, training_batches
+from encoder_zoo.tasks.divergence import StopAtDivergence
 from encoder_zoo.tasks.preprocessor import Preprocessor
 from encoder_zoo.tasks.recipe import LEARNING_RATE, fine_tuning_optimizer
+from encoder_zoo.tasks.resuming import check_no_backup, continued, describe_rows
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizer import Tokenizer
@@ -251,6 +253,8 @@ class Task(Configured, keras.Model):
         batch_size: int | None = None,
         epochs: int = 1,
         *,
+        verbose: str | int = "auto",
+        callbacks: list | None = None,
         validation_split: float = 0.0,
         validation_data=None,
         shuffle: bool = True,
@@ -273,17 +277,26 @@ class Task(Configured, keras.Model):
             y: labels; none with a dataset.
             batch_size: default 32.
             epochs: number of passes.
+            verbose: as in Keras.
+            callbacks: Keras's; `encoder_zoo.BackupAndRestore` among them has a run that was
+                killed continue. A dataset must then give the same examples in the same order
+                whenever it is read.
             validation_split: share of the examples, from the end, kept for validation.
             validation_data: `(x, y)` or `(x, y, sample_weight)`, or a dataset.
             shuffle: whether texts in memory are shuffled.
             sample_weight: one number per example.
             initial_epoch: number of the first epoch.
-            steps_per_epoch: batches in an epoch; None is one pass.
+            steps_per_epoch: batches in an epoch; None is one pass. A dataset is begun anew as
+                often as that takes.
             validation_batch_size: default `batch_size`.
             **kwargs: the other arguments of `keras.Model.fit`.
 
         Returns:
             Keras's history.
+
+        Raises:
+            FloatingPointError: "Epoch 2/3, step 17/100: the loss is nan. ...", unless
+                `keras.callbacks.TerminateOnNaN` is among the callbacks.
         """
         if not self.compiled:
             self.compile()
@@ -291,46 +304,80 @@ class Task(Configured, keras.Model):
         held_out_size = validation_batch_size or size
         if validation_data is not None:
             validation_data = self._evaluation_data(validation_data, held_out_size)
+        callbacks = _watched(callbacks)
+        options = {"epochs": epochs, "verbose": verbose, **kwargs}
         if _is_prepared(x):
-            data = {"x": x, "y": y, "sample_weight": sample_weight, "batch_size": size}
-            data |= {"shuffle": shuffle, "validation_split": validation_split}
+            check_no_backup(callbacks)
             steps = -(-int(len(x["token_ids"]) * (1 - validation_split)) // size)
-        elif _is_dataset(x):
-            if self.preprocessor is not None and self.preprocessor.shared_row_length:
-                raise ValueError("pack_texts needs all texts in memory. Received: a dataset.")
-            x, steps = self._preprocessed(x, size), steps_per_epoch
-            if steps is None:
-                steps = _count(x)
-                x = x.apply(tf.data.experimental.assert_cardinality(steps))
-            data = {"x": x, "shuffle": False}
+            self._start_optimizer((epochs - initial_epoch) * (steps_per_epoch or steps))
+            options |= {"y": y, "sample_weight": sample_weight, "batch_size": size}
+            options |= {"shuffle": shuffle, "validation_split": validation_split}
         else:
-            rows = self.preprocess(x, y, sample_weight)
-            if validation_split:
-                rows, held_out = _split(rows, validation_split)
-                validation_data = self._ordered(held_out, held_out_size).dataset
-            epoch_numbers = range(initial_epoch, epochs)
-            batches = training_batches(
-                rows,
-                self._collate(),
-                size,
-                epoch_numbers,
-                random_seed(),
-                shuffle,
-                self.preprocessor.shared_row_length,
+            if _is_dataset(x):
+                stream = self._dataset_stream(x, size, epochs - initial_epoch, steps_per_epoch)
+            else:
+                rows = self.preprocess(x, y, sample_weight)
+                if validation_split:
+                    rows, held_out = _split(rows, validation_split)
+                    validation_data = self._ordered(held_out, held_out_size).dataset
+                stream = self._rows_stream(rows, size, range(initial_epoch, epochs), shuffle)
+            steps_per_epoch = steps_per_epoch or stream.steps
+            self._start_optimizer((epochs - initial_epoch) * steps_per_epoch)
+            options["shuffle"] = False
+            x, callbacks, initial_epoch = continued(
+                self, stream, callbacks, initial_epoch, steps_per_epoch, options
             )
-            data, steps = {"x": batches.dataset, "shuffle": False}, batches.steps
-            steps_per_epoch = steps_per_epoch or steps
-        if self._optimizer_is_ours:
-            total_batches = (epochs - initial_epoch) * (steps_per_epoch or steps)
-            self._compile(optimizer=self._fine_tuning_optimizer(total_batches))
         return super().fit(
-            **data,
-            epochs=epochs,
+            x,
+            callbacks=callbacks,
             initial_epoch=initial_epoch,
             steps_per_epoch=steps_per_epoch,
             validation_data=validation_data,
-            **kwargs,
+            **options,
         )
+
+    def _start_optimizer(self, total_batches: int) -> None:
+        """Begins the recipe's schedule anew, if the optimizer is the recipe's."""
+        if self._optimizer_is_ours:
+            self._compile(optimizer=self._fine_tuning_optimizer(total_batches))
+
+    def _rows_stream(self, rows: dict, batch_size: int, epochs: range, shuffle: bool) -> Stream:
+        """Encoded rows, to train on."""
+
+        def batches(seed, done):
+            return training_batches(
+                rows,
+                self._collate(),
+                batch_size,
+                epochs,
+                seed,
+                shuffle,
+                self.preprocessor.shared_row_length,
+                done,
+            )
+
+        def describe():
+            return {**describe_rows(rows), "batch_size": batch_size, "shuffle": shuffle}
+
+        steps = batches(0, 0).steps
+        return Stream(steps, lambda seed, done: batches(seed, done).dataset, describe)
+
+    def _dataset_stream(
+        self, dataset: tf.data.Dataset, batch_size: int, epochs: int, steps: int | None
+    ) -> Stream:
+        """A dataset, to train on: so many passes of it, or as many as so many steps take."""
+        if self.preprocessor is not None and self.preprocessor.shared_row_length:
+            raise ValueError("pack_texts needs all texts in memory. Received: a dataset.")
+        batched = self._batched(dataset, batch_size)
+        passes = batched.repeat(None if steps else epochs)
+
+        def batches(seed, done):
+            return self._preprocessed(passes, seed, done)
+
+        def describe():
+            return {"dataset": str(batched.element_spec)}
+
+        return Stream(steps or _count(batched), batches, describe)
 
     def evaluate(
         self, x=None, y=None, batch_size: int | None = None, *, sample_weight=None, **kwargs
@@ -359,7 +406,7 @@ class Task(Configured, keras.Model):
         if _is_prepared(x):
             return super().predict(x, size, **kwargs)
         if _is_dataset(x):
-            return super().predict(self._preprocessed(x, size), **kwargs)
+            return super().predict(self._preprocessed(self._batched(x, size)), **kwargs)
         rows = self.preprocess(x)
         if not rows["token_ids"].shape[0]:
             example = super().predict(self.preprocessor.collate(self.preprocess([""])), **kwargs)
@@ -395,35 +442,44 @@ class Task(Configured, keras.Model):
     def _evaluation_data(self, data, batch_size: int):
         """What Keras evaluates on, from `(x, y)`, `(x, y, sample_weight)` or a dataset."""
         if _is_dataset(data):
-            return self._preprocessed(data, batch_size)
+            return self._preprocessed(self._batched(data, batch_size))
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         if _is_prepared(x):
             return data
         return self._ordered(self.preprocess(x, y, sample_weight), batch_size).dataset
 
-    def _preprocessed(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
-        """A dataset of raw inputs, batched and preprocessed; one of prepared inputs as it is."""
+    def _batched(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+        """A dataset of raw inputs in batches; one of prepared inputs as it is."""
         if _is_prepared(keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]):
             return dataset
+        return self.preprocessor.batched(dataset, batch_size)
+
+    def _preprocessed(
+        self, batched: tf.data.Dataset, seed: int = 0, done: int = 0
+    ) -> tf.data.Dataset:
+        """Batches of raw inputs preprocessed, from the batch behind those that are done."""
+        if _is_prepared(keras.utils.unpack_x_y_sample_weight(batched.element_spec)[0]):
+            return batched.skip(done)
         collate = self._collate()
-        dataset = self.preprocessor.batched(dataset, batch_size)
 
-        def prepare(data, seed):
+        def prepare(data, number):
             rows = self.preprocess(*keras.utils.unpack_x_y_sample_weight(data))
-            return collate(rows, tf.stack([seed, 0]))
+            return collate(rows, tf.stack([tf.cast(seed, tf.int64), number]))
 
-        seeds = tf.data.Dataset.random(random_seed(), rerandomize_each_iteration=True)
-        dataset = tf.data.Dataset.zip(dataset, seeds)
-        return dataset.map(prepare, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
-
-
-def random_seed() -> int:
-    """A seed that `keras.utils.set_random_seed` makes repeatable."""
-    return int(np.random.randint(2**31))
+        numbered = tf.data.Dataset.zip(batched, tf.data.Dataset.counter()).skip(done)
+        return numbered.map(prepare, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
 
 def _has_accelerator() -> bool:
     return bool(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"))
+
+
+def _watched(callbacks: list | None) -> list:
+    """The callbacks, behind one that stops at a loss that is no number, unless they have one."""
+    callbacks = keras.tree.flatten(callbacks or [])
+    if any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks):
+        return callbacks
+    return [StopAtDivergence(), *callbacks]
 
 
 def _is_auto(argument) -> bool:

@@ -1,0 +1,91 @@
+"""A loss that is no number any more ends the training, and says where."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import keras
+
+
+class StopAtDivergence(keras.callbacks.Callback):
+    """Raises an error, and names the step, when the loss becomes NaN or infinite.
+
+    `fit` puts it before the other callbacks, so that none of them saves what came of that step.
+    It reads what Keras logs of every step anyway: the mean of the epoch's losses, which is no
+    number from that step on.
+
+    Raises:
+        FloatingPointError: "Epoch 2/3, step 17/100: the loss is nan. ..."
+
+    Example:
+        >>> stop = StopAtDivergence()
+        >>> stop.set_params({"epochs": 3, "steps": 100})
+        >>> stop.on_epoch_begin(1)
+        >>> stop.on_train_batch_begin(16)
+        >>> stop.on_train_batch_end(16, {"loss": float("nan")})
+        Traceback (most recent call last):
+            ...
+        FloatingPointError: Epoch 2/3, step 17/100: the loss is nan. ...
+    """
+
+    # Keras may call `on_train_batch_end` from threads, in any order: the steps do not wait for it.
+    async_safe = True
+
+    def __init__(self):
+        super().__init__()
+        self._reported = threading.Condition()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch, self._running, self._bad = epoch, 0, {}
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self._raise_if_bad()
+        with self._reported:
+            self._running += 1
+
+    def on_train_batch_end(self, batch, logs=None):
+        loss = (logs or {}).get("loss", 0.0)
+        with self._reported:
+            self._running -= 1
+            if not math.isfinite(loss):
+                self._bad[batch] = loss
+            self._reported.notify_all()
+            last = self._running == 0
+        if last:
+            self._raise_if_bad()
+
+    def on_test_begin(self, logs=None):
+        self._raise_if_bad()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._raise_if_bad()
+
+    def _raise_if_bad(self) -> None:
+        if not getattr(self, "_bad", None):
+            return
+        with self._reported:
+            self._reported.wait_for(lambda: self._running == 0)
+            step = min(self._bad)
+        raise divergence(
+            self._epoch, step + 1, self.params, f"the loss is {float(self._bad[step])}"
+        )
+
+
+def divergence(epoch: int, step: int, params: dict, what: str) -> FloatingPointError:
+    """The error that names the place, and what to do.
+
+    Args:
+        epoch: counted from 0.
+        step: counted from 1.
+        params: of the callback, with "epochs" and "steps".
+        what: happened there.
+    """
+    return FloatingPointError(
+        f"Epoch {epoch + 1}/{params['epochs']}, step {step}/{params['steps'] or '?'}: {what}. "
+        "The learning rate may be too high: lower it, or give its schedule a longer warmup. "
+        "An optimizer of your own can clip gradients (`global_clipnorm=1.0`). Under "
+        '"mixed_float16" numbers beyond 65504 overflow: Keras scales the loss only where '
+        '`compile` may wrap the optimizer (`auto_scale_loss=True`); "mixed_bfloat16" needs no '
+        "scaling. If it is the first step, look for NaN in sample weights and in number labels."
+    )

@@ -1,0 +1,386 @@
+"""Training that was killed continues as if nothing had happened."""
+
+import functools
+import importlib.util
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import encoder_zoo as ez
+from encoder_zoo.presets.manifest import write_manifest
+from encoder_zoo.tasks import resuming
+from encoder_zoo.tasks.batching import training_batches
+
+WORDS = "the cat sat on a mat dog ran film was good bad it is not".split()
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+TEXTS = [" ".join(WORDS[(i * 7 + j * 3) % 15] for j in range(3 + i % 9)) for i in range(20)]
+LABELS = [i % 2 for i in range(20)]
+STEPS = 5  # of an epoch, in batches of 4
+SMALL = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
+
+SCRIPT = """
+import json, os, signal, sys
+import keras
+import encoder_zoo as ez
+
+folder, todo, (tokens, texts, small) = *sys.argv[1:3], json.loads(sys.argv[3])
+
+
+class Log(keras.callbacks.Callback):
+    def __init__(self, name, end):
+        super().__init__()
+        self.file, self.end = open(f"{folder}/{name}.log", "a", buffering=1), end
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.file.write(json.dumps([self.epoch, batch, logs]) + "\\n")
+        if (self.epoch, batch) == (1, 3) and self.end:
+            self.end()
+
+
+def train(name, seed, end=None):
+    keras.utils.set_random_seed(seed)
+    preprocessor = ez.MaskedLMPreprocessor(ez.BertTokenizer(tokens), sequence_length=16)
+    task = ez.MaskedLM(ez.BertBackbone(len(tokens), dropout=0.2, **small), preprocessor)
+    task.compile(learning_rate=1e-2)
+    callbacks = [Log(name, end), ez.BackupAndRestore(f"{folder}/{name}", save_freq=2)]
+    task.fit(texts, batch_size=4, epochs=3, verbose=0, callbacks=callbacks)
+
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail():
+    raise InterruptedError
+
+
+if todo == "kill":
+    train("killed", 5, kill)
+if todo == "fail":
+    try:
+        train("killed", 5, fail)
+    except InterruptedError:
+        pass
+train("killed", 6)  # weights, order, masking and dropout can come from the backup alone
+train("whole", 5)
+"""
+
+
+class Steps(keras.callbacks.Callback):
+    """Notes what is logged of every step, and raises an error at one of them."""
+
+    def __init__(self, fails_at=None):
+        super().__init__()
+        self.fails_at = fails_at
+        self.logs = {}
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.logs[self.epoch, batch] = logs
+        if self.fails_at == (self.epoch, batch):
+            raise InterruptedError
+
+
+def assert_same_curve(left: dict, right: dict):
+    assert left.keys() == right.keys()
+    for step, logs in left.items():
+        np.testing.assert_allclose(
+            list(logs.values()), [right[step][name] for name in logs], rtol=0, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize(
+    ("backend", "todo"),
+    [("tensorflow", ["kill", "continue"]), ("jax", ["fail"]), ("torch", ["fail"])],
+)
+def test_killed_training_continues_with_the_same_losses(backend, todo, tmp_path):
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed: `pip install {backend}`")
+    codes = [
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT, tmp_path, part, json.dumps([TOKENS, TEXTS, SMALL])],
+            env={
+                **os.environ,
+                "KERAS_BACKEND": backend,
+                # The trainings compile the same programs.
+                "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            },
+            timeout=300,
+        ).returncode
+        for part in todo
+    ]
+    assert codes == ([-signal.SIGKILL, 0] if "kill" in todo else [0])
+
+    def curve(name):
+        return list(map(json.loads, (tmp_path / f"{name}.log").read_text().splitlines()))
+
+    killed, whole = curve("killed"), curve("whole")
+    every = [[epoch, step] for epoch in range(3) for step in range(STEPS)]
+    assert [line[:2] for line in whole] == every
+    # Epoch 1 was left behind its step 3, with a backup of what there was before its step 2.
+    assert [line[:2] for line in killed] == every[: STEPS + 4] + every[STEPS + 2 :]
+    of_step = {(epoch, step): logs for epoch, step, logs in whole}
+    for epoch, step, logs in killed:
+        assert_same_curve({0: logs}, {0: of_step[epoch, step]})
+    assert len({line[2]["loss"] for line in whole}) == len(every)
+    assert not (tmp_path / "killed").exists()
+
+
+TOKENIZER = functools.cache(lambda: ez.BertTokenizer(TOKENS))  # traced once
+
+
+def classifier(**arguments):
+    """A classifier with dropout, always with the same weights."""
+    keras.utils.set_random_seed(3)
+    backbone = ez.BertBackbone(len(TOKENS), dropout=0.2, **SMALL, **arguments)
+    task = ez.Classifier(backbone, ez.SequenceClassifierPreprocessor(TOKENIZER()), num_classes=2)
+    task.compile(learning_rate=1e-2, run_eagerly=True)  # less work than many graphs
+    return task
+
+
+def train(task, backup_dir=None, fails_at=None, data=(TEXTS, LABELS), save_freq=2, **arguments):
+    """(curve, history) of a training that may be interrupted."""
+    steps = Steps(fails_at)
+    backup = [ez.BackupAndRestore(backup_dir, save_freq)] if backup_dir else []
+    arguments = {"epochs": 2, "batch_size": 4, "verbose": 0, **arguments}
+    try:
+        history = task.fit(*data, callbacks=[steps, *backup], **arguments).history
+    except InterruptedError:
+        history = None
+    return steps.logs, history
+
+
+def test_history_and_validation_of_an_epoch_continued_in_its_middle(tmp_path, capsys):
+    arguments = {"validation_split": 0.25, "epochs": 3, "initial_epoch": 1, "verbose": 1}
+    whole, history = train(classifier(), **arguments)
+    before, _ = train(classifier(), tmp_path / "b", fails_at=(1, 3), **arguments)
+    capsys.readouterr()
+    keras.utils.set_random_seed(99)
+    after, continued = train(classifier(), tmp_path / "b", **arguments)
+    assert min(after) == (1, 2)
+    assert_same_curve({**before, **after}, whole)
+    assert continued.keys() == history.keys()
+    for name in history:
+        np.testing.assert_allclose(continued[name], history[name], rtol=0, atol=1e-6)
+    shown = capsys.readouterr().out
+    assert "Epoch 2/3" in shown and "Epoch 1/3" not in shown and "3/4" in shown
+    assert "1/4" not in shown.split("Epoch 3/3")[0]
+
+
+@pytest.mark.parametrize("steps_per_epoch", [None, 4])
+def test_datasets_continue_behind_the_batches_that_are_done(tmp_path, steps_per_epoch):
+    dataset = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(4)
+    arguments = {"data": (dataset,), "epochs": 2, "steps_per_epoch": steps_per_epoch}
+    whole, _ = train(classifier(), **arguments)
+    before, _ = train(classifier(), tmp_path / "b", fails_at=(1, 3), **arguments)
+    after, _ = train(classifier(), tmp_path / "b", **arguments)
+    assert min(after) == (1, 2)
+    assert_same_curve({**before, **after}, whole)
+
+
+def test_masks_of_datasets_change_from_epoch_to_epoch_and_can_be_repeated():
+    dataset = tf.data.Dataset.from_tensor_slices(TEXTS[:8]).batch(4)
+    preprocessor = ez.MaskedLMPreprocessor(TOKENIZER())
+    task = ez.MaskedLM(ez.BertBackbone(len(TOKENS), **SMALL), preprocessor)
+    stream = task._dataset_stream(dataset, 4, epochs=3, steps=None)
+    ids = [batch[0]["token_ids"].numpy().tolist() for batch in stream.batches(7, 0)]
+    assert len(ids) == 6
+    assert ids[0] != ids[2] != ids[4]
+    rest = [batch[0]["token_ids"].numpy().tolist() for batch in stream.batches(7, 3)]
+    assert rest == ids[3:]
+
+
+def test_no_batch_that_is_done_is_made_again():
+    made = []
+    rows = classifier().preprocess(TEXTS, LABELS)
+
+    def collate(rows, seed):
+        tf.py_function(lambda s: made.append(int(s[1])), [seed], [])
+        return rows["labels"]
+
+    batches = training_batches(rows, collate, 4, range(2), seed=1, done=7)
+    assert int(batches.dataset.cardinality()) == len(list(batches.dataset)) == 3
+    assert sorted(made) == [7, 8, 9]
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """The curve of a training that was not interrupted."""
+    return train(classifier())[0]
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    """The two backups of a training that was interrupted in step 4 of epoch 1."""
+    folder = tmp_path_factory.mktemp("interrupted") / "b"
+    train(classifier(), folder, fails_at=(1, 4))
+    return folder
+
+
+def damage_tear(backup):
+    file = backup / resuming.STATE
+    file.write_bytes(file.read_bytes()[:1000])
+
+
+def damage_bit(backup):
+    file = backup / resuming.STATE
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+
+
+def damage_place(backup):
+    file = backup / "encoder_zoo.json"
+    file.write_text(file.read_text().replace('"step": 4', '"step": 5'))
+
+
+def damage_half(backup):  # weights without what belongs to them
+    (backup / "encoder_zoo.json").unlink()
+
+
+@pytest.mark.parametrize("damage", [damage_tear, damage_bit, damage_place, damage_half])
+def test_a_damaged_backup_is_passed_over_for_the_one_before(damage, interrupted, tmp_path, caplog):
+    older, newer = sorted(shutil.copytree(interrupted, tmp_path / "b").iterdir())
+    assert (older.name[-1], newer.name[-1]) == ("2", "4")
+    damage(newer)
+    with caplog.at_level(logging.WARNING, "encoder_zoo"):
+        after, _ = train(classifier(), tmp_path / "b", fails_at=(1, 2))
+    assert min(after) == (1, 2)
+    assert "A backup is passed over" in caplog.text and newer.name in caplog.text
+    if damage is damage_tear:  # and it does not count as one of the two that are kept
+        train(classifier(), tmp_path / "b", fails_at=(1, 4))
+        assert [path.name[-1] for path in sorted((tmp_path / "b").iterdir())] == ["2", "4"]
+        damage(older)
+        damage(newer)
+        with pytest.raises(ValueError, match="None of the 2 backups .* is whole"):
+            train(classifier(), tmp_path / "b")
+
+
+@pytest.mark.parametrize("place", ["write_manifest", "replace"])
+def test_a_kill_while_a_backup_is_written_leaves_the_one_before(
+    place, whole, tmp_path, monkeypatch
+):
+    """As by a kill: nothing behind that point runs, also no cleaning up."""
+    folder = tmp_path / "b"
+    train(classifier(), folder, fails_at=(0, 3))
+    (first,) = folder.iterdir()
+
+    def killed(*arguments):
+        raise InterruptedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", lambda *arguments, **options: None)
+        if place == "replace":
+            patched.setattr(os, "replace", killed)
+        else:
+            patched.setattr(resuming, place, killed)
+        train(classifier(), folder)
+    assert sorted(p.name.startswith(".") for p in folder.iterdir()) == [False, True]
+    after, _ = train(classifier(), folder)
+    assert min(after) == (0, int(first.name[-1]))
+    assert_same_curve(after, {step: whole[step] for step in after})
+    assert not folder.exists()
+
+
+def test_a_backup_of_another_run_is_refused(interrupted, tmp_path):
+    folder = shutil.copytree(interrupted, tmp_path / "b")
+    with pytest.raises(ValueError, match="belongs to another run: .*batch_size is 4 there, 8 now"):
+        train(classifier(), folder, batch_size=8)
+    with pytest.raises(ValueError, match="epochs is 2 there, 3 now"):
+        train(classifier(), folder, epochs=3)
+    with pytest.raises(ValueError, match="examples is 20 there, 19 now"):
+        train(classifier(), folder, data=(TEXTS[:19], LABELS[:19]))
+    with pytest.raises(ValueError, match="sha256 is .* there"):
+        train(classifier(), folder, data=([*TEXTS[:19], "good"], LABELS))
+    with pytest.raises(ValueError, match="backbone.attention_dropout is 0.1 there, 0.3 now"):
+        train(classifier(attention_dropout=0.3), folder)
+    task = classifier()
+    task.head_layers()[-1].trainable = False
+    with pytest.raises(ValueError, match="another run: variable optimizer"):
+        train(task, folder)
+    (tmp_path / "b" / "epoch-000009-step-000000000").mkdir()
+    write_manifest(tmp_path / "b" / "epoch-000009-step-000000000", {"task": "masked_lm"})
+    after, _ = train(classifier(), folder, fails_at=(1, 2))  # that one has no state
+    assert min(after) == (1, 4)
+
+
+def test_finished_training_removes_its_backups_only(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    train(classifier(), tmp_path, save_freq="epoch")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    kept = ez.BackupAndRestore(tmp_path / "b", delete_checkpoint=False)
+    task = classifier()
+    task.fit(TEXTS, LABELS, 4, callbacks=[kept], verbose=0)
+    again = classifier()
+    assert not again.fit(TEXTS, LABELS, 4, callbacks=[kept], verbose=0).history
+    np.testing.assert_array_equal(again.predict(TEXTS, verbose=0), task.predict(TEXTS, verbose=0))
+
+
+def test_what_backup_and_restore_does_not_take(tmp_path):
+    for wrong in (0, -1, True, "batch"):
+        with pytest.raises(ValueError, match="save_freq is .* Expected 'epoch' or a number"):
+            ez.BackupAndRestore(tmp_path, save_freq=wrong)
+    task = classifier()
+    x, y = task.preprocessor(TEXTS, LABELS)
+    prepared = {name: values.numpy() for name, values in x.items()}
+    with pytest.raises(ValueError, match="Arrays of prepared inputs are shuffled by Keras"):
+        train(task, tmp_path, data=(prepared, y.numpy()))
+    dataset = tf.data.Dataset.from_tensor_slices((prepared, y)).batch(4)
+    assert len(train(task, tmp_path / "b", data=(dataset,))[0]) == 2 * STEPS
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    with pytest.raises(ValueError, match="in the `fit` of encoder_zoo's tasks"):
+        model.fit(np.ones((2, 1)), np.ones(2), callbacks=[ez.BackupAndRestore(tmp_path)])
+
+
+class Spoil(keras.callbacks.Callback):
+    """Makes a weight NaN before a step."""
+
+    async_safe = True
+
+    def __init__(self, step):
+        super().__init__()
+        self.step = step
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == self.step:
+            bias = self.model.trainable_variables[-1]
+            bias.assign(np.full(bias.shape, np.nan))
+
+
+def test_a_loss_that_is_no_number_stops_the_training_and_names_the_step(tmp_path):
+    saved = keras.callbacks.ModelCheckpoint(
+        tmp_path / "saved.weights.h5", save_freq=1, save_weights_only=True
+    )
+    with pytest.raises(FloatingPointError, match="Epoch 1/2, step 1/5: the loss is nan.*clip"):
+        classifier().fit(
+            TEXTS, LABELS, 4, 2, callbacks=[Spoil(0), saved], verbose=0, validation_split=0
+        )
+    assert not (tmp_path / "saved.weights.h5").exists()
+    with pytest.raises(FloatingPointError, match="Epoch 1/2, step 5/5: the loss is nan"):
+        classifier().fit(TEXTS, LABELS, 4, 2, callbacks=[Spoil(4)], verbose=0)
+    quietly = keras.callbacks.TerminateOnNaN()
+    history = classifier().fit(TEXTS, LABELS, 4, 2, callbacks=[Spoil(2), quietly], verbose=0)
+    assert len(history.epoch) == 1
+
+
+def test_weights_that_are_no_numbers_are_not_backed_up(tmp_path):
+    backup = ez.BackupAndRestore(tmp_path / "b", save_freq=2)
+    with pytest.raises(FloatingPointError, match="Epoch 1/2, step 4/5: the weights or the loss"):
+        classifier().fit(TEXTS, LABELS, 4, 2, callbacks=[Spoil(4), backup], verbose=0)
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["epoch-000000-step-000000002"]
