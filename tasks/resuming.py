@@ -348,7 +348,8 @@ def continued(
         Batches, callbacks, and the number of the epoch to begin with.
     """
     epochs, verbose = options["epochs"], options["verbose"]
-    seed = int(np.random.randint(2**31))  # `keras.utils.set_random_seed` makes it repeatable
+    # `keras.utils.set_random_seed` makes it repeatable.
+    seed = task.agreed(int(np.random.randint(2**31)))
     place = Place(first_epoch, 0, seed)
     backup = _backup_among(callbacks)
     if backup:

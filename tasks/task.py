@@ -15,6 +15,13 @@ from encoder_zoo.encoders.backbone import Backbone, Family
 from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.batching import Batches, Stream, ordered_batches, training_batches
+from encoder_zoo.tasks.distribution import (
+    Distributed,
+    count_batches,
+    data_parallel_devices,
+    filled,
+    in_scope,
+)
 from encoder_zoo.tasks.divergence import StopAtDivergence
 from encoder_zoo.tasks.preprocessor import Preprocessor
 from encoder_zoo.tasks.recipe import LEARNING_RATE, fine_tuning_optimizer
@@ -24,7 +31,7 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizer import Tokenizer
 
 
-class Task(Configured, keras.Model):
+class Task(Configured, Distributed, keras.Model):
     """Base of the tasks: a backbone, a head, and a preprocessor for raw text.
 
     Args:
@@ -168,6 +175,7 @@ class Task(Configured, keras.Model):
 
     # -- training ------------------------------------------------------------------------------
 
+    @in_scope
     def compile(
         self,
         optimizer="auto",
@@ -208,7 +216,7 @@ class Task(Configured, keras.Model):
         self.learning_rate = learning_rate or self.learning_rate
         self.gradient_accumulation_steps = gradient_accumulation_steps
         if _is_auto(jit_compile) and keras.config.backend() == "tensorflow":
-            jit_compile = _has_accelerator() and not self._lengths_vary()
+            jit_compile = _has_accelerator() and not self._lengths_vary() and self.strategy is None
         # In a partial, where Keras does not look for metrics to track.
         self._compile = functools.partial(
             super().compile,
@@ -319,7 +327,9 @@ class Task(Configured, keras.Model):
                 rows = self.preprocess(x, y, sample_weight)
                 if validation_split:
                     rows, held_out = _split(rows, validation_split)
+                    held_out = self.splittable(held_out, held_out_size)
                     validation_data = self._ordered(held_out, held_out_size).dataset
+                rows = self.splittable(rows, size)
                 stream = self._rows_stream(rows, size, range(initial_epoch, epochs), shuffle)
             steps_per_epoch = steps_per_epoch or stream.steps
             self._start_optimizer((epochs - initial_epoch) * steps_per_epoch)
@@ -336,6 +346,7 @@ class Task(Configured, keras.Model):
             **options,
         )
 
+    @in_scope
     def _start_optimizer(self, total_batches: int) -> None:
         """Begins the recipe's schedule anew, if the optimizer is the recipe's."""
         if self._optimizer_is_ours:
@@ -377,7 +388,7 @@ class Task(Configured, keras.Model):
         def describe():
             return {"dataset": str(batched.element_spec)}
 
-        return Stream(steps or _count(batched), batches, describe)
+        return Stream(steps or count_batches(batched), batches, describe)
 
     def evaluate(
         self, x=None, y=None, batch_size: int | None = None, *, sample_weight=None, **kwargs
@@ -411,9 +422,11 @@ class Task(Configured, keras.Model):
         if not rows["token_ids"].shape[0]:
             example = super().predict(self.preprocessor.collate(self.preprocess([""])), **kwargs)
             return keras.tree.map_structure(lambda values: values[:0], example)
-        batches = self._ordered(rows, size)
+        count = rows["token_ids"].shape[0]
+        repeated = filled(count, data_parallel_devices())
+        batches = self._ordered({n: tf.gather(v, repeated) for n, v in rows.items()}, size)
         outputs = super().predict(batches.dataset, **kwargs)
-        return keras.tree.map_structure(lambda o: o[np.argsort(batches.order)], outputs)
+        return keras.tree.map_structure(lambda o: o[np.argsort(batches.order)[:count]], outputs)
 
     def preprocess(self, x, y=None, sample_weight=None) -> dict:
         """Raw inputs in memory as encoded rows; see `Preprocessor.encode`.
@@ -446,7 +459,8 @@ class Task(Configured, keras.Model):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         if _is_prepared(x):
             return data
-        return self._ordered(self.preprocess(x, y, sample_weight), batch_size).dataset
+        rows = self.splittable(self.preprocess(x, y, sample_weight), batch_size)
+        return self._ordered(rows, batch_size).dataset
 
     def _batched(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
         """A dataset of raw inputs in batches; one of prepared inputs as it is."""
@@ -492,20 +506,6 @@ def _is_prepared(x) -> bool:
 
 def _is_dataset(x) -> bool:
     return hasattr(x, "element_spec")
-
-
-def _count(dataset: tf.data.Dataset) -> int:
-    """Number of batches; counted in one pass where the dataset does not know.
-
-    Raises:
-        ValueError: for an endless dataset.
-    """
-    count = int(dataset.cardinality())
-    if count == tf.data.INFINITE_CARDINALITY:
-        raise ValueError("The dataset is endless. Pass `steps_per_epoch`.")
-    if count == tf.data.UNKNOWN_CARDINALITY:
-        count = int(dataset.reduce(np.int64(0), lambda n, *_: n + 1))
-    return count
 
 
 def _split(rows: dict, share: float) -> tuple[dict, dict]:

@@ -15,6 +15,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.layers import initializer
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks import token_labels
+from encoder_zoo.tasks.distribution import in_scope
 from encoder_zoo.tasks.entity_aggregation import STRATEGIES, find_entities, padded_entities
 from encoder_zoo.tasks.labels import LabelledTask, number_of_classes, softmax
 from encoder_zoo.tasks.metrics import EntityF1, TokenAccuracy, score_entities, score_tags
@@ -80,6 +81,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
         if preprocessor is not None:
             self.preprocessor.attach(self)
 
+    @in_scope
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
         """Builds the head, if it is known by now how many outputs it has."""
         self.labels = list(labels) if labels is not None else None

@@ -1,0 +1,421 @@
+"""Training on several devices and in several processes equals training on one device."""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import encoder_zoo as ez
+from encoder_zoo.tasks.distribution import check_loss, parts_of_batches
+
+CHECKPOINT = (
+    pathlib.Path(__file__).parent / "golden" / "checkpoints" / "Roberta_ForSequenceClassification"
+)
+TASKS = ["sequence", "token", "masked", "span"]
+
+# All tasks, trained on 17 examples in batches of 8: the last one has a single row, so that one of
+# two replicas has none. Called with a mode, the folder of a checkpoint, and a file for the results.
+SCRIPT = """
+import contextlib, json, os, signal, sys
+import numpy as np
+import tensorflow as tf
+
+mode, folder, results_file = sys.argv[1:4]
+strategy, worker = None, 0
+if mode == "one_and_mirrored":
+    [cpu] = tf.config.list_physical_devices("CPU")
+    two = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(cpu, two)
+elif mode == "workers":
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    worker = strategy.cluster_resolver.task_id
+
+import keras
+import encoder_zoo as ez
+from encoder_zoo.tasks.distribution import global_loss
+
+rng = np.random.default_rng(0)
+words = "the cat sat on a mat and dog ran away with his good bad film".split()
+sentences = [list(rng.choice(words, rng.integers(2, 12))) for _ in range(17)]
+texts = [" ".join(sentence) for sentence in sentences]
+tags = [list(rng.choice(["O", "B-X", "I-X"], len(sentence))) for sentence in sentences]
+answers = [{"text": s[1], "answer_start": len(s[0]) + 1} for s in sentences]
+numbers = list(rng.integers(0, 3, 17))
+
+
+def sequence():
+    model = ez.SequenceClassifier.from_preset(folder, dropout=0.0, attention_dropout=0.0)
+    weights = list(rng_of_weights.uniform(0.5, 2, 17))
+    return model, (texts, numbers), {"sample_weight": weights}, lambda: model.predict(texts[:5])
+
+
+def token():
+    model = ez.TokenClassifier(backbone(), preprocessor(ez.TokenClassifierPreprocessor))
+    model.compile(keras.optimizers.SGD(1.0, global_clipnorm=0.1))
+    return model, (sentences, tags), {}, lambda: model.predict(sentences[:3])
+
+
+def masked():
+    model = ez.MaskedLM(backbone(), preprocessor(ez.MaskedLMPreprocessor, mask_rate=0.3))
+    dataset = tf.data.Dataset.from_tensor_slices(texts)
+    held_out = dataset.batch(8)
+    dataset = dataset.shuffle(17, seed=3).batch(8)
+    fill = lambda: [a["score"] for a in model.fill_mask("the [MASK] sat")]
+    return model, (dataset,), {"validation_data": held_out}, fill
+
+
+def span():
+    model = ez.SpanQA(backbone(), preprocessor(ez.SpanQAPreprocessor))
+    data = (["the cat ?"] * 17, texts), answers
+    return model, data, {}, lambda: [a["score"] for a in model.answer(["cat ?"] * 3, texts[:3])]
+
+
+def backbone():
+    sizes = dict(num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16)
+    return ez.BertBackbone(30, **sizes, dropout=0.0, attention_dropout=0.0, pooler=False)
+
+
+def preprocessor(kind, **arguments):
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    return kind(ez.BertTokenizer(special + words), **arguments)
+
+
+class Steps(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.losses = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.losses.append(logs["loss"])
+
+
+def train(task, strategy):
+    global rng_of_weights
+    rng_of_weights = np.random.default_rng(1)
+    # The second worker's random numbers are others: seeds and weights must be the first one's.
+    keras.utils.set_random_seed(worker)
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        model, data, arguments, ask = task()
+        if not model.compiled:
+            model.compile(learning_rate=1e-2)
+    steps = Steps()
+    arguments = {"validation_data": data, "callbacks": [steps], **arguments}
+    history = model.fit(*data, epochs=2, batch_size=8, verbose=0, **arguments)
+    evaluated = model.evaluate(*data, batch_size=5, verbose=0, return_dict=True)
+    found = [np.ravel(values).tolist() for values in ask()]
+    return {
+        "history": {n: [float(v) for v in vs] for n, vs in history.history.items()},
+        "steps": [float(loss) for loss in steps.losses],
+        "evaluated": {name: float(value) for name, value in evaluated.items()},
+        "found": found,
+    }
+
+
+def train_all(strategy):
+    return {task.__name__: train(task, strategy) for task in (sequence, token, masked, span)}
+
+
+def losses_of_reductions(strategy):
+    '''Loss and gradient of 5 rows with weights, from parts of 3 and 2 rows, and of the whole.'''
+    x, y, weight = np.float32([[0, 1, 2, 3, 4], [0, 0, 1, 3, 2], [1, 2, 0, 4, 1]])
+    with strategy.scope():
+        v = tf.Variable(2.0)
+    found = []
+    for reduction in ("sum", "mean", "sum_over_batch_size", "mean_with_sample_weight"):
+        loss_function = keras.losses.MeanSquaredError(reduction=reduction)
+
+        def whole(rows, added=()):
+            with tf.GradientTape() as tape:
+                predicted = v * x[rows, None]
+                loss = loss_function(y[rows, None], predicted, weight[rows])
+                if tf.distribute.has_strategy():
+                    penalty = 0.1 * v**2
+                    loss = global_loss(loss_function, loss + penalty / 2, [penalty], predicted,
+                                       weight[rows])
+                else:
+                    loss += 0.1 * v**2
+            return loss, tape.gradient(loss, v)
+
+        def part():
+            first = tf.distribute.get_replica_context().replica_id_in_sync_group == 0
+            return whole(slice(0, 3) if first else slice(3, 5))
+
+        parts = tf.function(lambda: strategy.run(part))()
+        parts = [float(strategy.reduce("SUM", part, axis=None)) for part in parts]
+        found.append([parts, [float(value) for value in whole(slice(0, 5))]])
+    return found
+
+
+results = {mode: train_all(strategy)}
+if mode == "one_and_mirrored":
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    results = {"one": results[mode], "mirrored": train_all(strategy)}
+    results["reductions"] = losses_of_reductions(strategy)
+with open(results_file, "w") as file:
+    json.dump(results, file)
+if mode == "workers":
+    class Die(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 3 and worker == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    with strategy.scope():
+        model = token()[0]
+    model.fit(sentences * 50, tags * 50, batch_size=8, callbacks=[Die()], verbose=0)
+"""
+
+
+def start(mode, path, **environment):
+    """A process that runs the script and writes what it prints into a file beside `path`."""
+    with open(f"{path}.log", "w") as log:
+        return subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, mode, str(CHECKPOINT), str(path)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "KERAS_BACKEND": "tensorflow", **environment},
+        )
+
+
+def cluster_of_two():
+    """TF_CONFIG of two workers, at ports that are free."""
+    sockets = [socket.socket() for _ in range(2)]
+    for s in sockets:
+        s.bind(("127.0.0.1", 0))
+    addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
+    for s in sockets:
+        s.close()
+    tasks = [{"type": "worker", "index": i} for i in range(2)]
+    return [json.dumps({"cluster": {"worker": addresses}, "task": task}) for task in tasks]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Results of one device, of two replicas, and the reductions of losses."""
+    path = tmp_path_factory.mktemp("mirrored") / "results.json"
+    process = start("one_and_mirrored", path)
+    try:
+        assert process.wait(400) == 0, path.with_suffix(".json.log").read_text()[-3000:]
+    finally:
+        process.kill()
+    return json.loads(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory):
+    """Results of two workers, of which the second is then killed; what the first says to that."""
+    folder = tmp_path_factory.mktemp("workers")
+    paths = [folder / f"{i}.json" for i in range(2)]
+    processes = [
+        start("workers", path, TF_CONFIG=config)
+        for path, config in zip(paths, cluster_of_two(), strict=True)
+    ]
+    try:
+        processes[1].wait(400)
+        killed = time.monotonic()
+        code = processes[0].wait(120)
+        seconds = time.monotonic() - killed
+    finally:
+        for process in processes:
+            process.kill()
+    log = (folder / "0.json.log").read_text()
+    assert all(path.exists() for path in paths), log[-3000:]
+    return {
+        "workers": [json.loads(path.read_text())["workers"] for path in paths],
+        "killed": processes[1].returncode,
+        "survivor": (code, seconds, log),
+    }
+
+
+def check_equal(got, expected):
+    """Adam divides by small gradients, so float32's rounding grows from step to step."""
+    for name, values in expected["history"].items():
+        np.testing.assert_allclose(got["history"][name], values, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(got["steps"], expected["steps"], rtol=1e-3)
+    assert got["history"].keys() == expected["history"].keys()
+    assert got["evaluated"].keys() == expected["evaluated"].keys()
+    for name, value in expected["evaluated"].items():
+        np.testing.assert_allclose(got["evaluated"][name], value, rtol=1e-3, atol=1e-5)
+    for values, right in zip(got["found"], expected["found"], strict=True):
+        np.testing.assert_allclose(values, right, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_two_replicas_learn_what_one_device_learns(task, results):
+    check_equal(results["mirrored"][task], results["one"][task])
+    assert len(results["one"][task]["steps"]) == 6  # 3 batches in each of 2 epochs
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_two_processes_learn_what_one_device_learns(task, results, workers):
+    for got in workers["workers"]:
+        check_equal(got[task], results["one"][task])
+
+
+def test_a_killed_worker_ends_the_other_with_an_error_that_says_what_to_do(workers):
+    assert workers["killed"] == -9
+    code, seconds, log = workers["survivor"]
+    assert code == 1 and seconds < 60
+    assert "RuntimeError: Another worker of this training has gone" in log
+
+
+def test_losses_and_gradients_of_uneven_parts_add_up_to_those_of_the_whole(results):
+    for parts, whole in results["reductions"]:
+        np.testing.assert_allclose(parts, whole, rtol=1e-6)
+    assert len({whole[0] for _, whole in results["reductions"]}) == 3  # two of them mean the same
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_every_row_of_a_batch_goes_to_one_replica(workers):
+    batches = [np.arange(8), np.arange(5), np.arange(3), np.arange(1)]
+    dataset = tf.data.Dataset.from_generator(
+        lambda: ({"ids": b[:, None]} for b in batches),
+        output_signature={"ids": tf.TensorSpec((None, 1), tf.int64)},
+    )
+    parts = []
+    for worker in range(workers):
+        context = tf.distribute.InputContext(workers, worker, num_replicas_in_sync=4)
+        mine = [part[0]["ids"].numpy()[:, 0] for part in parts_of_batches(dataset, context)]
+        parts.append(np.array(mine, object).reshape(len(batches), -1))
+    for step, batch in enumerate(batches):
+        sizes = {len(part) for row in parts for part in row[step]}
+        assert max(sizes) - min(sizes) <= 1
+        # The order in which Keras puts predictions of several workers together.
+        order = [parts[w][step][r] for r in range(4 // workers) for w in range(workers)]
+        np.testing.assert_array_equal(np.concatenate(order), batch)
+
+
+def test_a_worker_with_its_own_examples_keeps_them_all():
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    dataset = tf.data.Dataset.range(6).batch(6).with_options(options)
+    context = tf.distribute.InputContext(2, 1, num_replicas_in_sync=4)
+    parts = [part[0].numpy().tolist() for part in parts_of_batches(dataset, context)]
+    assert parts == [[0, 1, 2], [3, 4, 5]]
+
+
+class OddLoss(keras.losses.Loss):
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    "loss", [OddLoss(), keras.losses.MeanSquaredError(reduction=None), ["mse", "mae"]]
+)
+def test_losses_that_do_not_add_up_are_refused(loss):
+    with pytest.raises(ValueError, match="Under tf.distribute the loss must be"):
+        check_loss(loss)
+
+
+def test_what_keras_would_get_wrong_under_a_strategy_is_refused():
+    with tf.distribute.OneDeviceStrategy("CPU:0").scope():
+        backbone = ez.BertBackbone(9, num_layers=1, num_heads=1, hidden_dim=4, intermediate_dim=4)
+        classifier = ez.SequenceClassifier(backbone, num_classes=2)
+    ids = {"token_ids": np.ones((2, 3), int)}
+    with pytest.raises(ValueError, match="Pass sample_weight"):
+        classifier.fit(ids, np.array([0, 1]), class_weight={0: 1.0, 1: 2.0})
+
+
+# -- TPUs: programs of fixed shape, without strings ----------------------------------------------
+
+# Without dropout, whose random numbers XLA needs long to compile for a CPU.
+SIZES = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16, "dropout": 0.0}
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "on", "mat"]
+TEXTS = ["the cat sat", "the mat", "sat on the mat", "cat"]
+TAGS = [["O"] * len(text.split()) for text in TEXTS]
+ANSWERS = [{"text": text.split()[0], "answer_start": 0} for text in TEXTS]
+STATIC = {
+    "SequenceClassifier": ({"num_classes": 2}, TEXTS, [0, 1, 0, 1]),
+    "TokenClassifier": ({"labels": ["O", "B-X"]}, [text.split() for text in TEXTS], TAGS),
+    "MaskedLM": ({}, TEXTS, None),
+    "SpanQA": ({}, (["the cat"] * 4, TEXTS), ANSWERS),
+}
+
+
+def operations(graph):
+    """All operations of a graph and of the functions in it."""
+    yield from graph.get_operations()
+    for function in graph._functions.values():
+        yield from operations(function.graph)
+
+
+@pytest.mark.parametrize("name", STATIC)
+def test_steps_compile_with_fixed_shapes_and_without_strings(name):
+    arguments, x, y = STATIC[name]
+    task_class, preprocessor_class = getattr(ez, name), getattr(ez, f"{name}Preprocessor")
+    preprocessor = preprocessor_class(ez.BertTokenizer(WORDS), sequence_length=16)
+    backbone = ez.BertBackbone(
+        30, **SIZES, attention_dropout=0.0, pooler=name == "SequenceClassifier"
+    )
+    task = task_class(backbone, preprocessor, **arguments)
+    task.compile()
+    data = task.preprocessor(x, y)
+
+    @tf.function(jit_compile=True)
+    def steps(data):
+        return task.predict_step(data), task.train_step(data)
+
+    expected = task(data[0], training=False)
+    program = steps.get_concrete_function(data)
+    for operation in operations(program.graph):
+        for tensor in operation.outputs:
+            assert tensor.dtype not in (tf.string, tf.variant), operation.name
+            assert tensor.dtype == tf.resource or tensor.shape.is_fully_defined(), tensor
+    outputs, logs = program(data)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
+    assert np.isfinite(logs["loss"])
+
+
+# -- JAX ------------------------------------------------------------------------------------------
+
+JAX_SCRIPT = """
+import sys
+import jax
+import keras
+import numpy as np
+import encoder_zoo as ez
+
+texts, labels = ["the cat sat", "a dog", "the film was good", "bad"] * 5, [0, 1, 2, 1] * 5
+
+
+def train(count=18):
+    keras.utils.set_random_seed(0)
+    model = ez.Classifier.from_preset(sys.argv[1], dropout=0.0, attention_dropout=0.0)
+    model.compile(learning_rate=1e-2)
+    history = model.fit(texts[:count], labels[:count], epochs=2, batch_size=8, verbose=0).history
+    evaluated = model.evaluate(texts[:18], labels[:18], verbose=0)
+    return [*history["loss"], *evaluated, *model.predict(texts[:5], verbose=0).ravel()], model
+
+
+one = train()[0]
+devices = jax.devices()
+assert len(devices) == 2
+keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
+two, model = train()
+np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-3)
+assert all(len(v.value.sharding.device_set) == 2 for v in model.trainable_variables)
+try:
+    train(count=19)
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_jax_data_parallel_equals_one_device():
+    pytest.importorskip("jax")
+    environment = {"KERAS_BACKEND": "jax", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = subprocess.run(
+        [sys.executable, "-c", JAX_SCRIPT, str(CHECKPOINT)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Received: 19 rows in batches of 8. Leave out 1" in done.stdout
