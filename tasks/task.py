@@ -473,7 +473,7 @@ class Task(Configured, Distributed, keras.Model):
     ) -> tf.data.Dataset:
         """Batches of raw inputs preprocessed, from the batch behind those that are done."""
         if _is_prepared(keras.utils.unpack_x_y_sample_weight(batched.element_spec)[0]):
-            return batched.skip(done)
+            return batched.skip(done) if done else batched
         collate = self._collate()
 
         def prepare(data, number):
