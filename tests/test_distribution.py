@@ -108,7 +108,9 @@ def train(task, strategy):
     steps = Steps()
     arguments = {"validation_data": data, "callbacks": [steps], **arguments}
     history = model.fit(*data, epochs=2, batch_size=8, verbose=0, **arguments)
-    evaluated = model.evaluate(*data, batch_size=5, verbose=0, return_dict=True)
+    held_out = arguments["validation_data"]
+    held_out = held_out if isinstance(held_out, tuple) else (held_out,)
+    evaluated = model.evaluate(*held_out, batch_size=5, verbose=0, return_dict=True)
     found = [np.ravel(values).tolist() for values in ask()]
     return {
         "history": {n: [float(v) for v in vs] for n, vs in history.history.items()},
