@@ -32,11 +32,7 @@ class Characters(NamedTuple):
 
     def where(self, keep: tf.Tensor) -> "Characters":
         """The characters of which `keep`, boolean (N,), is true."""
-        return tf.cond(
-            tf.reduce_all(keep),
-            lambda: self,
-            lambda: self.take(tf.cast(tf.where(keep)[:, 0], tf.int32)),
-        )
+        return self.take(tf.cast(tf.where(keep)[:, 0], tf.int32))
 
     def row_starts(self) -> tf.Tensor:
         """Boolean (N,): is it the first character of its text?"""

@@ -1,20 +1,23 @@
 """BERT's tokenizer: normalise, split at spaces and punctuation, then longest match first."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.characters import Characters, after, before, laid_out
-from encoder_zoo.encoders.normalization import SPACE, WORD, BertNormalizer
-from encoder_zoo.encoders.tokenizer import Tokenizer, Tokens, collect, note
-from encoder_zoo.encoders.trie import Trie
+from encoder_zoo.encoders.characters import Characters, after, laid_out
+from encoder_zoo.encoders.normalization import FIRST_ALONE, FIRST_SPACE, BertNormalizer, number_of
+from encoder_zoo.encoders.tokenizer import Tokenizer, Tokens
+from encoder_zoo.encoders.trie import NOWHERE, Trie
 from encoder_zoo.encoders.unicode_tables import SPECIALS
-from encoder_zoo.encoders.word_table import WordTable
+from encoder_zoo.encoders.word_table import MAX_SYMBOL, Pieces, WordTable
 
 MAX_WORD_CHARACTERS = 100
-START, CONTINUATION = 0, 1  # roots of the trie
+START, CONTINUATION = 1, 2  # roots of the trie
+FOREIGN = 1  # the number of all characters that no token has
+FAILED = -1
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -72,11 +75,12 @@ class BertTokenizer(Tokenizer):
         self.strip_accents = strip_accents
         self.split_chinese_characters = split_chinese_characters
         strips = lowercase if strip_accents is None else strip_accents
-        self._normalize = BertNormalizer(lowercase, strips, split_chinese_characters)
         entries = list(self._entries())
+        numbers = character_numbers(codes for _, codes, _ in entries)
+        self._normalize = BertNormalizer(lowercase, strips, split_chinese_characters, numbers)
+        entries = [(root, numbers[codes].tolist(), i) for root, codes, i in entries]
         self._trie = Trie(entries, num_roots=2)
-        words = [(codes, i) for root, codes, i in entries if root == START]
-        self._words = WordTable(w for w in words if len(w[0]) <= MAX_WORD_CHARACTERS)
+        self._words = WordTable((symbols, i) for root, symbols, i in entries if root == START)
         self._spelling = tf.constant(
             [t.removeprefix("##") if not self.starts_word(t) else f" {t}" for t in self.vocabulary]
         )
@@ -118,95 +122,107 @@ class BertTokenizer(Tokenizer):
             yield START, [code], token_id
 
     def _tokens(self, chars: Characters) -> Tokens:
-        chars, kinds = self._normalize(chars)
-        starts, ends = word_bounds(kinds, chars.row_starts())
-        ids = self._words.look_up(chars.codes, starts, ends)
-        pieces = note(tf.zeros([tf.size(chars.codes), 2], tf.int32), starts, ids, ends)
-        missed = tf.where(ids < 0)[:, 0]
-        missed = self._longest_matches(
-            chars.codes, tf.gather(starts, missed), tf.gather(ends, missed)
+        chars = self._normalize(chars)
+        starts, ends = word_bounds(chars)
+        words = tf.searchsorted(starts, chars.row_splits)
+        ids, starts, ends, splits = self._words.tokens(
+            number_of(chars.codes), starts, ends, self._longest_matches
         )
-        pieces = note(pieces, *missed)
-        ids, starts, ends = collect(pieces)
         return Tokens(
             ids,
             tf.gather(chars.starts, starts),
             tf.gather(chars.ends, ends - 1),
-            tf.searchsorted(starts, chars.row_splits),
+            tf.gather(splits, words),
         )
 
-    def _longest_matches(
-        self, codes: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Starts, ids and ends of the longest pieces of words (W,), from left to right."""
-        places, _, splits = laid_out(starts, ends)  # (P,), (W + 1,)
-        word_start, word_end = splits[:-1], splits[1:]
-        too_long = word_end - word_start > MAX_WORD_CHARACTERS
-        unknown = tf.where(too_long, self.unknown_token_id, -1)
-        pieces = note(tf.zeros([tf.size(places), 2], tf.int32), word_start, unknown, word_end)
-        none = tf.fill(tf.shape(word_start), -1)
-        # (active words, 7): word start, word end, piece start, cursor, node, match id, match end
-        state = tf.stack([word_start, word_end, word_start, word_start, none + 1, none, none], 1)
-        codes = tf.gather(codes, places)
-        _, pieces = tf.while_loop(
-            lambda state, pieces: tf.shape(state)[0] > 0,
-            lambda state, pieces: self._advance(codes, state, pieces),
-            [tf.boolean_mask(state, ~too_long), pieces],
-            shape_invariants=[tf.TensorShape([None, 7]), tf.TensorShape([None, 2])],
+    def _longest_matches(self, codes: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> Pieces:
+        """The longest pieces of words (W,), from left to right."""
+        places, word, splits = laid_out(starts, ends + 1)  # (P,), (P,), (W + 1,)
+        codes = tf.gather(codes, tf.minimum(places, tf.size(codes) - 1))
+        codes = tf.tensor_scatter_nd_update(codes, splits[1:, None] - 1, tf.zeros_like(starts))
+        begins = splits[:-1]  # every word stands there now, and a zero behind it
+
+        # what starts at each place: 0 nothing, FAILED a word that is no pieces, or a token's id + 1
+        too_long = ends - starts > MAX_WORD_CHARACTERS
+        found = tf.scatter_nd(begins[:, None], tf.where(too_long, FAILED, 0), [tf.size(codes) + 1])
+        state = tf.boolean_mask(tf.stack([begins, begins, begins, begins]), ~too_long, axis=1)
+        node = tf.fill([tf.shape(state)[1]], tf.constant(START, tf.int64))
+        *_, found = tf.while_loop(
+            lambda state, node, found: tf.size(node) > 0,
+            lambda state, node, found: self._advance(codes, state, node, found),
+            [state, node, found],
+            shape_invariants=[tf.TensorShape(shape) for shape in ([4, None], [None], [None])],
             parallel_iterations=1,
         )
-        ids, starts, ends = collect(without_failed(pieces, word_start))
-        return tf.gather(places, starts), ids, tf.gather(places, ends - 1) + 1
+        failed = tf.gather(found, begins) == FAILED
+        found = tf.where(tf.gather(failed, word), 0, found[:-1])
+        unknown = tf.where(failed, self.unknown_token_id + 1, tf.gather(found, begins))
+        found = tf.tensor_scatter_nd_update(found, begins[:, None], unknown)
+        places = tf.cast(tf.where(found > 0)[:, 0], tf.int32)
+        return Pieces(
+            tf.gather(found, places) - 1,
+            places - tf.gather(begins, tf.gather(word, places)),
+            tf.searchsorted(places, splits),
+        )
 
     def _advance(
-        self, codes: tf.Tensor, state: tf.Tensor, pieces: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Moves every active word one character on, and notes the pieces that end here."""
-        word_start, word_end, start, cursor, node, match, match_end = tf.unstack(
-            state, num=7, axis=1
-        )
-        code = tf.gather(codes, tf.minimum(cursor, tf.size(codes) - 1))
-        node = tf.where(cursor < word_end, self._trie.step(node, code), -1)
+        self, codes: tf.Tensor, state: tf.Tensor, node: tf.Tensor, found: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Moves every active word one character on, and notes the longest pieces so far.
+
+        The state (4, active words) is where the word and the piece start, where the piece's longest
+        match ends, and the next character.
+        """
+        word, start, match_end, cursor = tf.unstack(state, num=4)
+        node = self._trie.step(node, tf.gather(codes, cursor))
         value = self._trie.value(node)
         cursor += 1
-        match = tf.where(value >= 0, value, match)
-        match_end = tf.where(value >= 0, cursor, match_end)
+        matches = value >= 0
+        match_end = tf.where(matches, cursor, match_end)
+        stopped = node == NOWHERE
+        failed = stopped & (match_end == start)  # then the whole word is one unknown token
 
-        stopped = node < 0
-        failed = stopped & (match < 0)  # the whole word is one unknown token
-        found = tf.where(failed, self.unknown_token_id, tf.where(stopped, match, -1))
-        pieces = note(
-            pieces,
-            tf.where(failed, word_start, start),
-            found,
-            tf.where(failed, word_end, match_end),
+        place = tf.where(matches, start, tf.where(failed, word, tf.size(found) - 1))
+        found = tf.tensor_scatter_nd_update(
+            found, place[:, None], tf.where(matches, value + 1, FAILED)
         )
-        cursor = tf.where(stopped, match_end, cursor)  # look for the next piece from there
-        start = tf.where(stopped, match_end, start)
-        node = tf.where(stopped, CONTINUATION, node)
-        match = tf.where(stopped, -1, match)
-        active = tf.where(~stopped | (~failed & (match_end < word_end)))[:, 0]
-        state = tf.stack([word_start, word_end, start, cursor, node, match, match_end], 1)
-        return tf.gather(state, active), pieces
+        start = tf.where(stopped, match_end, start)  # on to the next piece
+        cursor = tf.where(stopped, match_end, cursor)
+        node = tf.where(stopped, tf.constant(CONTINUATION, tf.int64), node)
+        finished = failed | (stopped & (tf.gather(codes, match_end) == 0))
+        active = tf.where(~finished)[:, 0]
+        state = tf.gather(tf.stack([word, start, match_end, cursor]), active, axis=1)
+        return state, tf.gather(node, active), found
 
 
-def word_bounds(kinds: tf.Tensor, row_starts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def character_numbers(words: Iterable[Sequence[int]]) -> np.ndarray:
+    """Numbers the characters of words, given as code points: int32 (code points,), from 2 on.
+
+    Raises:
+        ValueError: "the vocabulary has 70000 different characters; expected at most 65534"
+    """
+    alphabet = sorted({code for word in words for code in word})
+    if len(alphabet) >= MAX_SYMBOL:
+        raise ValueError(
+            f"the vocabulary has {len(alphabet)} different characters; expected at most "
+            f"{MAX_SYMBOL - 1}"
+        )
+    numbers = np.full(SPECIALS.stop, FOREIGN, np.int32)
+    numbers[alphabet] = np.arange(len(alphabet)) + FOREIGN + 1
+    return numbers
+
+
+def word_bounds(chars: Characters) -> tuple[tf.Tensor, tf.Tensor]:
     """Starts and ends (W,) of the words: runs of WORD, and every ALONE for itself."""
-    is_word = kinds == WORD
-    goes_on = is_word & before(is_word, 1, False) & ~row_starts
-    in_word = kinds != SPACE
+    is_word = chars.codes < FIRST_ALONE
+    follows = tf.concat([[False], is_word], 0)
+    row_starts = chars.row_splits[:-1, None]
+    follows = tf.tensor_scatter_nd_update(follows, row_starts, tf.zeros_like(row_starts[:, 0], bool))
+    goes_on = is_word & follows[:-1]
+    in_word = chars.codes < FIRST_SPACE
     starts = tf.where(in_word & ~goes_on)[:, 0]
     lasts = tf.where(in_word & ~after(goes_on, 1, False))[:, 0]
     return tf.cast(starts, tf.int32), tf.cast(lasts, tf.int32) + 1
-
-
-def without_failed(pieces: tf.Tensor, word_starts: tf.Tensor) -> tf.Tensor:
-    """Forgets the pieces of a word that were found before it turned out to be unknown."""
-    _, begins, _ = collect(pieces)
-    word = tf.gather(word_starts, tf.searchsorted(word_starts, begins, side="right") - 1)
-    stale = (begins > word) & (begins < tf.gather(pieces[:, 1], word))
-    stale = tf.boolean_mask(begins, stale)[:, None]
-    return tf.tensor_scatter_nd_update(pieces, stale, tf.zeros([tf.size(stale), 2], tf.int32))
 
 
 def read_vocabulary(path: str | Path) -> list[str]:

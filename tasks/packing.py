@@ -96,7 +96,7 @@ def pack(
 def written(
     ids: tf.Tensor, pieces: tf.RaggedTensor, begins: tf.Tensor, kept: tf.Tensor
 ) -> tf.Tensor:
-    """Writes the first `kept[i]` pieces of every row i to `begins[i]`, all others to the last place.
+    """Writes the first `kept[i]` pieces of row i from `begins[i]` on, the others to the last place.
 
     Example:
         >>> import tensorflow as tf
