@@ -12,7 +12,12 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.characters import Characters, SpecialTokenFinder, characters
+from encoder_zoo.encoders.characters import (
+    Characters,
+    SpecialTokenFinder,
+    characters,
+    row_numbers,
+)
 from encoder_zoo.encoders.text_input import as_text_tensor, shown
 
 CHUNK_BYTES = 2**18  # of text tokenized at a time
@@ -223,7 +228,8 @@ class Tokenizer(tf.Module):
             tokens = self._tokens(chars)
             splits = tf.cast(tokens.row_splits, tf.int64)
             ids = tf.RaggedTensor.from_row_splits(tokens.ids, splits, validate=False)
-            row_start = tf.gather(chars.original_splits, tf.cast(ids.value_rowids(), tf.int32))
+            row = row_numbers(tokens.row_splits, tf.size(tokens.ids))
+            row_start = tf.gather(chars.original_splits, row)
             return (
                 ids,
                 ids.with_values(tokens.starts - row_start),

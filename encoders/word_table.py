@@ -1,5 +1,7 @@
 """Looks up many words at once, each a stretch of one long row of symbols."""
 
+import functools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -50,16 +52,17 @@ class WordTable(tf.Module):
         padded = np.array([[*w, *[0] * (LONGEST - len(w))] for w, _ in short], np.uint16)
         keys = padded.reshape(-1, LONGEST).view(np.int64)  # (words, KEYS)
         prints, rows = np.unique((keys * FACTORS).sum(1), return_index=True)
-        self._keys = tf.constant(np.concatenate([keys, np.zeros([1, KEYS], np.int64)]))
+        keys = np.concatenate([keys, np.zeros([1, KEYS], np.int64)])  # the last is no word
+        self._keys = [tf.constant(column) for column in keys.T]
         self._ids = tf.constant([i for _, i in short] + [-1], tf.int32)
         self._rows = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(prints, rows), default_value=len(short)
         )
 
-    def look_up(self, keys: tf.Tensor) -> tf.Tensor:
-        """The ids (W,) int32 of words, given their keys (W, KEYS); -1 for what is not here."""
+    def look_up(self, keys: list[tf.Tensor]) -> tf.Tensor:
+        """The ids (W,) int32 of words, given their `KEYS` keys (W,); -1 for what is not here."""
         row = self._rows.lookup(fingerprints(keys))
-        same = tf.reduce_all(tf.gather(self._keys, row) == keys, 1)
+        same = all_equal([tf.gather(column, row) for column in self._keys], keys)
         return tf.where(same, tf.gather(self._ids, row), -1)
 
     def tokens(
@@ -80,7 +83,7 @@ class WordTable(tf.Module):
         keys = word_keys(symbols, starts, ends)
         ids = self.look_up(keys)
         missed = tf.cast(tf.where(ids < 0)[:, 0], tf.int32)
-        chosen, alike = distinct(tf.gather(keys, missed))
+        chosen, alike = distinct([tf.gather(key, missed) for key in keys])
         chosen = tf.gather(missed, chosen)
         pieces = slow(symbols, tf.gather(starts, chosen), tf.gather(ends, chosen))
 
@@ -102,41 +105,52 @@ FACTORS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, KEYS) | 1
 # what of its keys belongs to a word of each length; nothing where it is longer than its keys
 MASKS = np.where(np.arange(LONGEST) < np.arange(LONGEST + 2)[:, None], MAX_SYMBOL, 0)
 MASKS[-1] = 0
-MASKS = MASKS.astype(np.uint16).view(np.int64)  # (LONGEST + 2, KEYS)
+MASKS = MASKS.astype(np.uint16).view(np.int64).T  # (KEYS, LONGEST + 2)
 
 
-def fingerprints(keys: tf.Tensor) -> tf.Tensor:
-    """Numbers (W,) that are equal for equal keys (W, KEYS), and hardly ever for others."""
-    return tf.reduce_sum(keys * FACTORS, 1)
+def fingerprints(keys: list[tf.Tensor]) -> tf.Tensor:
+    """Numbers (W,) that are equal for equal keys, and hardly ever for others."""
+    return tf.add_n([key * factor for key, factor in zip(keys, FACTORS.tolist(), strict=True)])
 
 
-def word_keys(symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """The keys (W, KEYS) of words that lie at starts (W,) ... ends (W,) in the symbols (S,).
+def all_equal(keys: list[tf.Tensor], others: list[tf.Tensor]) -> tf.Tensor:
+    """Boolean (W,): are all keys of a word equal to the other one's?"""
+    return functools.reduce(operator.and_, map(tf.equal, keys, others))
+
+
+def word_keys(symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> list[tf.Tensor]:
+    """The `KEYS` keys (W,) of words that lie at starts (W,) ... ends (W,) in the symbols (S,).
 
     They are the symbols themselves, and zero for a word of more than `LONGEST` symbols.
     """
-    narrow = tf.pad(tf.cast(symbols, tf.uint16), [[0, LONGEST]])
-    windows = [narrow[i : tf.size(narrow) - SYMBOLS_PER_KEY + i] for i in range(SYMBOLS_PER_KEY)]
-    windows = tf.bitcast(tf.stack(windows, 1), tf.int64)  # the four symbols from each place on
-    keys = tf.gather(windows, starts[:, None] + range(0, LONGEST, SYMBOLS_PER_KEY))
-    return tf.bitwise.bitwise_and(keys, tf.gather(MASKS, tf.minimum(ends - starts, LONGEST + 1)))
+    step = SYMBOLS_PER_KEY
+    narrow = tf.pad(tf.cast(symbols, tf.uint16), [[0, LONGEST + step]])
+    num = tf.size(symbols) // step + KEYS  # of windows that start at 0, 4, 8, ...; or at 1, 5, 9
+    windows = tf.concat([narrow[shift : shift + step * num] for shift in range(step)], 0)
+    windows = tf.bitcast(tf.reshape(windows, [-1, step]), tf.int64)
+    first = starts % step * num + starts // step
+    lengths = tf.minimum(ends - starts, LONGEST + 1)
+    return [
+        tf.bitwise.bitwise_and(tf.gather(windows, first + i), tf.gather(MASKS[i], lengths))
+        for i in range(KEYS)
+    ]
 
 
-def distinct(keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """One of each of many words, which keys (W, KEYS) tell apart; too long ones are all kept.
+def distinct(keys: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    """One of each of many words, which their keys (W,) tell apart; too long ones are all kept.
 
     Returns:
         chosen (D,), words of which no two are equal, and for every word (W,) its like among these.
 
     Example:
-        >>> keys = tf.constant([[7, 0, 0], [8, 0, 0], [7, 0, 0], [0, 0, 0], [0, 0, 0]], tf.int64)
+        >>> keys = [tf.constant(key, tf.int64) for key in ([7, 8, 7, 0, 0], [0] * 5, [0] * 5)]
         >>> [part.numpy().tolist() for part in distinct(keys)]
         [[0, 1, 3, 4], [0, 1, 0, 2, 3]]
     """
     unique, group = tf.unique(fingerprints(keys))
     index = tf.range(tf.size(group))
     first = tf.gather(tf.math.unsorted_segment_min(index, group, tf.size(unique)), group)
-    same = tf.reduce_all(tf.gather(keys, first) == keys, 1) & (keys[:, 0] != 0)
+    same = all_equal([tf.gather(key, first) for key in keys], keys) & (keys[0] != 0)
     first = tf.where(same, first, index)
     chosen = first == index
     number = tf.cumsum(tf.cast(chosen, tf.int32)) - 1

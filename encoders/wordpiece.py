@@ -80,7 +80,8 @@ class BertTokenizer(Tokenizer):
         self._normalize = BertNormalizer(lowercase, strips, split_chinese_characters, numbers)
         entries = [(root, numbers[codes].tolist(), i) for root, codes, i in entries]
         self._trie = Trie(entries, num_roots=2)
-        self._words = WordTable((symbols, i) for root, symbols, i in entries if root == START)
+        words = [(symbols, i) for root, symbols, i in entries if root == START]
+        self._words = WordTable([*words, ([FOREIGN], self.unknown_token_id)])
         self._spelling = tf.constant(
             [t.removeprefix("##") if not self.starts_word(t) else f" {t}" for t in self.vocabulary]
         )

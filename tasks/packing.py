@@ -37,19 +37,6 @@ def truncated_lengths(first: tf.Tensor, second: tf.Tensor, budget: int) -> tuple
     )
 
 
-def row_numbers(rows: tf.RaggedTensor) -> tf.Tensor:
-    """The row (T,) of each piece: `rows.value_rowids()`, in a time that only T counts for.
-
-    Example:
-        >>> import tensorflow as tf
-        >>> row_numbers(tf.ragged.constant([[5, 6], [], [7]])).numpy().tolist()
-        [0, 0, 2]
-    """
-    ends = tf.cast(rows.row_splits[1:], tf.int32)
-    num = tf.size(rows.values)
-    return tf.cumsum(tf.scatter_nd(ends[:, None], tf.ones_like(ends), [num + 1])[:num])
-
-
 def pack(
     segments: list[tf.RaggedTensor], start_id: int, end_id: int, separators: int, max_length: int
 ) -> tuple[tf.RaggedTensor, tf.Tensor]:
@@ -104,7 +91,9 @@ def written(
         >>> written(tf.zeros([6], tf.int32), pieces, tf.constant([0, 3]), tf.constant([2, 1]))
         [1, 2, 0, 4, 0]
     """
-    row = row_numbers(pieces)  # (T,)
+    from encoder_zoo.encoders.characters import row_numbers
+
+    row = row_numbers(pieces.row_splits, tf.size(pieces.values))  # (T,)
     moved = begins - tf.cast(pieces.row_splits[:-1], tf.int32)
     places = tf.range(tf.size(row)) + tf.gather(moved, row)
     places = tf.where(places < tf.gather(begins + kept, row), places, tf.size(ids) - 1)
