@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.characters import Characters, after, laid_out
+from encoder_zoo.encoders.characters import Characters, after, laid_out, marked
 from encoder_zoo.encoders.normalization import FIRST_ALONE, FIRST_SPACE, BertNormalizer, number_of
 from encoder_zoo.encoders.tokenizer import Tokenizer, Tokens
 from encoder_zoo.encoders.trie import NOWHERE, Trie
@@ -17,7 +17,6 @@ from encoder_zoo.encoders.word_table import MAX_SYMBOL, Pieces, WordTable
 MAX_WORD_CHARACTERS = 100
 START, CONTINUATION = 1, 2  # roots of the trie
 FOREIGN = 1  # the number of all characters that no token has
-FAILED = -1
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -138,62 +137,74 @@ class BertTokenizer(Tokenizer):
 
     def _longest_matches(self, codes: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> Pieces:
         """The longest pieces of words (W,), from left to right."""
+        too_long = ends - starts > MAX_WORD_CHARACTERS
+        ends = tf.where(too_long, starts, ends)
         places, word, splits = laid_out(starts, ends + 1)  # (P,), (P,), (W + 1,)
         codes = tf.gather(codes, tf.minimum(places, tf.size(codes) - 1))
         codes = tf.tensor_scatter_nd_update(codes, splits[1:, None] - 1, tf.zeros_like(starts))
         begins = splits[:-1]  # every word stands there now, and a zero behind it
 
-        # what starts at each place: 0 nothing, FAILED a word that is no pieces, or a token's id + 1
-        too_long = ends - starts > MAX_WORD_CHARACTERS
-        found = tf.scatter_nd(begins[:, None], tf.where(too_long, FAILED, 0), [tf.size(codes) + 1])
-        state = tf.boolean_mask(tf.stack([begins, begins, begins, begins]), ~too_long, axis=1)
-        node = tf.fill([tf.shape(state)[1]], tf.constant(START, tf.int64))
-        *_, found = tf.while_loop(
-            lambda state, node, found: tf.size(node) > 0,
-            lambda state, node, found: self._advance(codes, state, node, found),
-            [state, node, found],
-            shape_invariants=[tf.TensorShape(shape) for shape in ([4, None], [None], [None])],
+        ids, lengths = self._matches(codes, begins)
+        reached = reached_from(begins, lengths)
+        stuck = tf.boolean_mask(word, reached & (lengths == 0) & (codes != 0))
+        failed = too_long | marked(stuck, tf.size(starts))  # then the whole word is unknown
+        ids = tf.where(tf.gather(failed, word), self.unknown_token_id, ids)
+        is_piece = tf.where(
+            tf.gather(failed, word), marked(begins, tf.size(codes)), reached & (lengths > 0)
+        )
+        found = tf.cast(tf.where(is_piece)[:, 0], tf.int32)
+        within = found - tf.gather(begins, tf.gather(word, found))
+        return Pieces(tf.gather(ids, found), within, tf.searchsorted(found, splits))
+
+    def _matches(self, codes: tf.Tensor, begins: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The longest piece that starts at each place, where it may: ids and lengths (P,)."""
+        nothing = tf.zeros_like(codes)
+        nodes = tf.where(marked(begins, tf.size(codes)), START, CONTINUATION)
+
+        def step(length, origin, node, ids, lengths):  # one character on, from all places at once
+            node = self._trie.step(node, tf.gather(codes, origin + length))
+            alive = tf.where(node != NOWHERE)[:, 0]
+            origin, node, length = tf.gather(origin, alive), tf.gather(node, alive), length + 1
+            value = self._trie.value(node)
+            matching = tf.where(value >= 0)[:, 0]
+            place = tf.gather(origin, matching)[:, None]
+            ids = tf.tensor_scatter_nd_update(ids, place, tf.gather(value, matching))
+            longest = tf.fill(tf.shape(matching), length)
+            lengths = tf.tensor_scatter_nd_update(lengths, place, longest)
+            return length, origin, node, ids, lengths
+
+        *_, ids, lengths = tf.while_loop(
+            lambda length, origin, *_: tf.size(origin) > 0,
+            step,
+            [0, tf.range(tf.size(codes)), tf.cast(nodes, tf.int64), nothing, nothing],
+            shape_invariants=[tf.TensorShape([]), *[tf.TensorShape([None])] * 4],
             parallel_iterations=1,
         )
-        failed = tf.gather(found, begins) == FAILED
-        found = tf.where(tf.gather(failed, word), 0, found[:-1])
-        unknown = tf.where(failed, self.unknown_token_id + 1, tf.gather(found, begins))
-        found = tf.tensor_scatter_nd_update(found, begins[:, None], unknown)
-        places = tf.cast(tf.where(found > 0)[:, 0], tf.int32)
-        return Pieces(
-            tf.gather(found, places) - 1,
-            places - tf.gather(begins, tf.gather(word, places)),
-            tf.searchsorted(places, splits),
-        )
+        return ids, lengths
 
-    def _advance(
-        self, codes: tf.Tensor, state: tf.Tensor, node: tf.Tensor, found: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Moves every active word one character on, and notes the longest pieces so far.
 
-        The state (4, active words) is where the word and the piece start, where the piece's longest
-        match ends, and the next character.
-        """
-        word, start, match_end, cursor = tf.unstack(state, num=4)
-        node = self._trie.step(node, tf.gather(codes, cursor))
-        value = self._trie.value(node)
-        cursor += 1
-        matches = value >= 0
-        match_end = tf.where(matches, cursor, match_end)
-        stopped = node == NOWHERE
-        failed = stopped & (match_end == start)  # then the whole word is one unknown token
+def reached_from(begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+    """Boolean (P,): does a chain of pieces of these lengths (P,), from one of the begins, get here?
 
-        place = tf.where(matches, start, tf.where(failed, word, tf.size(found) - 1))
-        found = tf.tensor_scatter_nd_update(
-            found, place[:, None], tf.where(matches, value + 1, FAILED)
-        )
-        start = tf.where(stopped, match_end, start)  # on to the next piece
-        cursor = tf.where(stopped, match_end, cursor)
-        node = tf.where(stopped, tf.constant(CONTINUATION, tf.int64), node)
-        finished = failed | (stopped & (tf.gather(codes, match_end) == 0))
-        active = tf.where(~finished)[:, 0]
-        state = tf.gather(tf.stack([word, start, match_end, cursor]), active, axis=1)
-        return state, tf.gather(node, active), found
+    Example:
+        >>> reached_from(tf.constant([0, 4]), tf.constant([2, 1, 1, 0, 0])).numpy().tolist()
+        [True, False, True, True, True]
+    """
+
+    def follow(current, reached):
+        ones = tf.ones_like(current)
+        reached = tf.tensor_scatter_nd_update(reached, current[:, None], ones)
+        length = tf.gather(lengths, current)
+        return tf.boolean_mask(current + length, length > 0), reached
+
+    _, reached = tf.while_loop(
+        lambda current, _: tf.size(current) > 0,
+        follow,
+        [begins, tf.zeros_like(lengths)],
+        shape_invariants=[tf.TensorShape([None])] * 2,
+        parallel_iterations=1,
+    )
+    return reached > 0
 
 
 def character_numbers(words: Iterable[Sequence[int]]) -> np.ndarray:
