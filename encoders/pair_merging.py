@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.characters import after, before, laid_out
-from encoder_zoo.encoders.tokenizer import collect, note
+from encoder_zoo.encoders.word_table import Pieces
 
 NO_RANK = 2**31 - 1
 HALF_WINDOW = 128  # symbols; longer than nearly every token
@@ -52,7 +52,16 @@ class PairMerges(tf.Module):
         self._all_safe = bool(safe.all())
         self._safe = tf.constant([*safe, True])
 
-    def encode(
+    def encode(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> Pieces:
+        """The tokens of words that lie at starts (W,) ... ends (W,) in the symbols (S,)."""
+        places, word, splits = laid_out(starts, ends)  # (P,), (P,), (W + 1,)
+        nothing = tf.zeros([tf.size(places), 2], tf.int32)
+        pieces = self._encode(tf.gather(symbols, places), splits[:-1], splits[1:], nothing)
+        ids, begins, _ = collect(pieces)
+        within = begins - tf.gather(splits, tf.gather(word, begins))
+        return Pieces(ids, within, tf.searchsorted(begins, splits))
+
+    def _encode(
         self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, pieces: tf.Tensor
     ) -> tf.Tensor:
         """Notes the tokens of words (W,) of the symbols (S,) among the pieces (S, 2).
@@ -140,6 +149,26 @@ class PairMerges(tf.Module):
         first = tf.math.segment_min(tf.where(merges, index, NO_RANK), word)
         safe = tf.gather(self._safe, tf.where(merges, rank, 0))
         return merges & (safe | (index == tf.gather(first, word)))
+
+
+def note(pieces: tf.Tensor, starts: tf.Tensor, ids: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
+    """Enters tokens (T,) into pieces (N, 2) at their starts, as id + 1 and end; but no id of -1.
+
+    Example:
+        >>> pieces = note(tf.zeros([3, 2], tf.int32), [1], tf.constant([7]), tf.constant([3]))
+        >>> pieces.numpy().tolist()
+        [[0, 0], [8, 3], [0, 0]]
+    """
+    real = tf.where(ids >= 0)[:, 0]
+    entries = tf.gather(tf.stack([ids + 1, ends], 1), real)
+    return tf.tensor_scatter_nd_update(pieces, tf.gather(starts, real)[:, None], entries)
+
+
+def collect(pieces: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Ids, starts and ends (T,) of the tokens entered by `note`, in the order of the text."""
+    starts = tf.cast(tf.where(pieces[:, 0] > 0)[:, 0], tf.int32)
+    ids, ends = tf.unstack(tf.gather(pieces, starts), num=2, axis=1)
+    return ids - 1, starts, ends
 
 
 def safe_everywhere(ranks: Mapping[int, int], merged: Sequence[int]) -> np.ndarray:

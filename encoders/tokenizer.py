@@ -64,26 +64,6 @@ class Tokens(NamedTuple):
     row_splits: tf.Tensor
 
 
-def note(pieces: tf.Tensor, starts: tf.Tensor, ids: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """Enters tokens (T,) into pieces (N, 2) at their starts, as id + 1 and end; but no id of -1.
-
-    Example:
-        >>> pieces = note(tf.zeros([3, 2], tf.int32), [1], tf.constant([7]), tf.constant([3]))
-        >>> pieces.numpy().tolist()
-        [[0, 0], [8, 3], [0, 0]]
-    """
-    real = tf.where(ids >= 0)[:, 0]
-    entries = tf.gather(tf.stack([ids + 1, ends], 1), real)
-    return tf.tensor_scatter_nd_update(pieces, tf.gather(starts, real)[:, None], entries)
-
-
-def collect(pieces: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Ids, starts and ends (T,) of the tokens entered by `note`, in the order of the text."""
-    starts = tf.cast(tf.where(pieces[:, 0] > 0)[:, 0], tf.int32)
-    ids, ends = tf.unstack(tf.gather(pieces, starts), num=2, axis=1)
-    return ids - 1, starts, ends
-
-
 def in_chunks(
     function: Callable[[tf.Tensor], tuple[tf.RaggedTensor, ...]], rows: tf.Tensor | tf.RaggedTensor
 ) -> tuple[tf.RaggedTensor, ...]:

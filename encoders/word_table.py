@@ -73,8 +73,8 @@ class WordTable(tf.Module):
         Args:
             symbols: int32 (S,).
             starts, ends: int32 (W,), where the words lie in the symbols.
-            slow: gives the `Pieces` of words that are not in the table, called with symbols, starts
-                and ends; every word once.
+            slow: gives the `Pieces` of words that are not in the table, called with their starts
+                and ends; of equal words there is only one.
 
         Returns:
             ids, starts and ends (T,) of the tokens, in order, and splits (W + 1,), where the tokens
@@ -85,7 +85,7 @@ class WordTable(tf.Module):
         missed = tf.cast(tf.where(ids < 0)[:, 0], tf.int32)
         chosen, alike = distinct([tf.gather(key, missed) for key in keys])
         chosen = tf.gather(missed, chosen)
-        pieces = slow(symbols, tf.gather(starts, chosen), tf.gather(ends, chosen))
+        pieces = slow(tf.gather(starts, chosen), tf.gather(ends, chosen))
 
         # a word's tokens: itself, or a stretch of the pieces, which stand behind all words
         num = tf.size(starts)

@@ -1,5 +1,6 @@
 """BERT's tokenizer: normalise, split at spaces and punctuation, then longest match first."""
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -125,8 +126,9 @@ class BertTokenizer(Tokenizer):
         chars = self._normalize(chars)
         starts, ends = word_bounds(chars)
         words = tf.searchsorted(starts, chars.row_splits)
+        numbers = number_of(chars.codes)
         ids, starts, ends, splits = self._words.tokens(
-            number_of(chars.codes), starts, ends, self._longest_matches
+            numbers, starts, ends, functools.partial(self._longest_matches, numbers)
         )
         return Tokens(
             ids,
