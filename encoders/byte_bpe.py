@@ -139,16 +139,15 @@ class RobertaTokenizer(Tokenizer):
 
     def _tokens(self, chars: Characters) -> Tokens:
         starts = word_starts(chars.codes, self._kinds(chars.codes), chars.row_starts())
-        symbols, splits = utf8_symbols(chars.codes)  # (S,), (N + 1,)
+        symbols, splits, owners = utf8_symbols(chars.codes)  # (S,), (N + 1,), (S,)
         begins = tf.gather(splits, starts)
         ends = after(begins, 1, tf.size(symbols))
         ids, begins, ends, tokens = self._words.tokens(
             1 + symbols, begins, ends, functools.partial(self._merges.encode, symbols)
         )
         rows = tf.gather(tokens, tf.searchsorted(starts, chars.row_splits))
-        first = tf.searchsorted(splits, begins, side="right") - 1
-        last = tf.searchsorted(splits, ends - 1, side="right") - 1
-        starts, ends = tf.gather(chars.starts, first), tf.gather(chars.ends, last)
+        starts = tf.gather(chars.starts, tf.gather(owners, begins))
+        ends = tf.gather(chars.ends, tf.gather(owners, ends - 1))
         return Tokens(ids, *self._trim(ids, starts, ends, rows), rows)
 
     def _trim(
