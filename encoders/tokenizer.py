@@ -18,7 +18,7 @@ from encoder_zoo.encoders.characters import (
     characters,
     row_numbers,
 )
-from encoder_zoo.encoders.text_input import as_text_tensor, shown
+from encoder_zoo.encoders.text_input import as_text_tensor, shown, without_rest
 
 CHUNK_BYTES = 2**18  # of text tokenized at a time
 
@@ -164,11 +164,13 @@ class Tokenizer(tf.Module):
         """The token of an id."""
         return self._vocabulary.token(int(token_id))
 
-    def tokenize(self, texts: object) -> tf.RaggedTensor:
+    def tokenize(self, texts: object, first: int | None = None) -> tf.RaggedTensor:
         """Token ids of texts, without any special token added.
 
         Args:
             texts: a string, or a list, array, pandas column or tensor (B,) of strings.
+            first: how many tokens of each text are wanted; of those behind them some or all may be
+                left out, which saves time on long texts. None: all.
 
         Returns:
             RaggedTensor int32 (B, None); for a single string a tensor (length,).
@@ -177,7 +179,11 @@ class Tokenizer(tf.Module):
             ValueError: "texts[1] is None (NoneType); expected a string ..."
         """
         texts = as_text_tensor(texts)
-        ids, _, _ = in_chunks(self._ragged, tf.reshape(texts, [-1]))
+        if first is None or self.special_tokens_in_text:  # a special token may be of many words
+            function = self._ragged
+        else:
+            function = lambda rows: self._ragged(without_rest(rows, first))  # noqa: E731
+        ids, _, _ = in_chunks(function, tf.reshape(texts, [-1]))
         return ids[0] if texts.shape.rank == 0 else ids
 
     def tokenize_with_offsets(

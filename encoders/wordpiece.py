@@ -231,7 +231,9 @@ def word_bounds(chars: Characters) -> tuple[tf.Tensor, tf.Tensor]:
     is_word = chars.codes < FIRST_ALONE
     follows = tf.concat([[False], is_word], 0)
     row_starts = chars.row_splits[:-1, None]
-    follows = tf.tensor_scatter_nd_update(follows, row_starts, tf.zeros_like(row_starts[:, 0], bool))
+    follows = tf.tensor_scatter_nd_update(
+        follows, row_starts, tf.zeros_like(row_starts[:, 0], bool)
+    )
     goes_on = is_word & follows[:-1]
     in_word = chars.codes < FIRST_SPACE
     starts = tf.where(in_word & ~goes_on)[:, 0]

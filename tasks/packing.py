@@ -88,7 +88,8 @@ def written(
     Example:
         >>> import tensorflow as tf
         >>> pieces = tf.ragged.constant([[1, 2, 3], [4]])
-        >>> written(tf.zeros([6], tf.int32), pieces, tf.constant([0, 3]), tf.constant([2, 1]))
+        >>> ids = written(tf.zeros([6], tf.int32), pieces, tf.constant([0, 3]), tf.constant([2, 1]))
+        >>> ids[:-1].numpy().tolist()
         [1, 2, 0, 4, 0]
     """
     from encoder_zoo.encoders.characters import row_numbers
