@@ -179,10 +179,11 @@ class Tokenizer(tf.Module):
             ValueError: "texts[1] is None (NoneType); expected a string ..."
         """
         texts = as_text_tensor(texts)
-        if first is None or self.special_tokens_in_text:  # a special token may be of many words
-            function = self._ragged
-        else:
-            function = lambda rows: self._ragged(without_rest(rows, first))  # noqa: E731
+        whole = first is None or self.special_tokens_in_text  # special tokens may be of many words
+
+        def function(rows: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+            return self._ragged(rows if whole else without_rest(rows, first))
+
         ids, _, _ = in_chunks(function, tf.reshape(texts, [-1]))
         return ids[0] if texts.shape.rank == 0 else ids
 
