@@ -1,5 +1,6 @@
 """RoBERTa's tokenizer: GPT-2's split into words, then byte pair encoding of their UTF-8 bytes."""
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ import tensorflow as tf
 
 from encoder_zoo.encoders.characters import Characters, after, before, with_spaces
 from encoder_zoo.encoders.pair_merging import PairMerges
-from encoder_zoo.encoders.tokenizer import Tokenizer, Tokens, collect, note
+from encoder_zoo.encoders.tokenizer import Tokenizer, Tokens
 from encoder_zoo.encoders.unicode_tables import SPECIALS, CodePointTable
 from encoder_zoo.encoders.word_splitting import character_kinds, utf8_symbols, word_starts
 from encoder_zoo.encoders.word_table import WordTable
@@ -110,7 +111,7 @@ class RobertaTokenizer(Tokenizer):
         return self._joined(ids, self._spelling, skip_special_tokens)
 
     def _reachable(self) -> list[tuple[list[int], int]]:
-        """(symbols, id) of the tokens that the merges make of their own bytes."""
+        """(1 + symbols, id) of the tokens that the merges make of their own bytes."""
         byte_of = {c: byte for byte, c in enumerate(byte_alphabet())}
         spelled = [
             ([byte_of[c] for c in token], token_id)
@@ -120,14 +121,13 @@ class RobertaTokenizer(Tokenizer):
         symbols = tf.constant([byte for word, _ in spelled for byte in word], tf.int32)
         ends = np.cumsum([len(word) for word, _ in spelled]).astype("int32")
         starts = np.array([0, *ends[:-1]], "int32")
-        nothing = tf.zeros([len(symbols), 2], tf.int32)
-        pieces = tf.function(self._merges.encode, autograph=False)(
-            symbols, starts, ends, nothing
-        ).numpy()
-        made = pieces[starts] == np.stack([[i + 1 for _, i in spelled], ends], 1)
-        reachable = [word for word, is_made in zip(spelled, made.all(1), strict=True) if is_made]
+        made = tf.function(self._merges.encode, autograph=False)(symbols, starts, ends)
+        first, num = tf.gather(made.ids, made.splits[:-1]).numpy(), np.diff(made.splits)
+        is_made = (num == 1) & (first == [token_id for _, token_id in spelled])
+        reachable = [word for word, own in zip(spelled, is_made, strict=True) if own]
         special = zip(range(256, 512), self.special_token_ids, strict=False)
-        return reachable + [([symbol], token_id) for symbol, token_id in special]
+        reachable += [([symbol], token_id) for symbol, token_id in special]
+        return [([1 + symbol for symbol in word], token_id) for word, token_id in reachable]
 
     def _characters(self, texts: tf.Tensor, as_words: bool) -> Characters:
         chars = super()._characters(texts, as_words)
@@ -139,20 +139,15 @@ class RobertaTokenizer(Tokenizer):
 
     def _tokens(self, chars: Characters) -> Tokens:
         starts = word_starts(chars.codes, self._kinds(chars.codes), chars.row_starts())
-        symbols, splits = utf8_symbols(chars.codes)  # (S,), (N + 1,)
+        symbols, splits, owners = utf8_symbols(chars.codes)  # (S,), (N + 1,), (S,)
         begins = tf.gather(splits, starts)
         ends = after(begins, 1, tf.size(symbols))
-        ids = self._words.look_up(symbols, begins, ends)
-        pieces = note(tf.zeros([tf.size(symbols), 2], tf.int32), begins, ids, ends)
-        missed = tf.where(ids < 0)[:, 0]
-        pieces = self._merges.encode(
-            symbols, tf.gather(begins, missed), tf.gather(ends, missed), pieces
+        ids, begins, ends, tokens = self._words.tokens(
+            1 + symbols, begins, ends, functools.partial(self._merges.encode, symbols)
         )
-        ids, begins, ends = collect(pieces)
-        rows = tf.searchsorted(begins, tf.gather(splits, chars.row_splits))
-        first = tf.searchsorted(splits, begins, side="right") - 1
-        last = tf.searchsorted(splits, ends - 1, side="right") - 1
-        starts, ends = tf.gather(chars.starts, first), tf.gather(chars.ends, last)
+        rows = tf.gather(tokens, tf.searchsorted(starts, chars.row_splits))
+        starts = tf.gather(chars.starts, tf.gather(owners, begins))
+        ends = tf.gather(chars.ends, tf.gather(owners, ends - 1))
         return Tokens(ids, *self._trim(ids, starts, ends, rows), rows)
 
     def _trim(

@@ -32,11 +32,7 @@ class Characters(NamedTuple):
 
     def where(self, keep: tf.Tensor) -> "Characters":
         """The characters of which `keep`, boolean (N,), is true."""
-        return tf.cond(
-            tf.reduce_all(keep),
-            lambda: self,
-            lambda: self.take(tf.cast(tf.where(keep)[:, 0], tf.int32)),
-        )
+        return self.take(tf.cast(tf.where(keep)[:, 0], tf.int32))
 
     def row_starts(self) -> tf.Tensor:
         """Boolean (N,): is it the first character of its text?"""
@@ -51,19 +47,86 @@ def characters(texts: tf.Tensor) -> Characters:
         [0, 2, 2, 3]
     """
     joined = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
-
-    def from_ascii() -> tuple[tf.Tensor, tf.Tensor]:
-        ends = tf.cumsum(tf.strings.length(texts))
-        return tf.cast(joined, tf.int32), tf.concat([[0], ends], 0)
-
-    def from_utf8() -> tuple[tf.Tensor, tf.Tensor]:
-        decoded = tf.strings.unicode_decode(texts, "UTF-8")
-        return decoded.values, tf.cast(decoded.row_splits, tf.int32)
-
-    # decoding a character costs ten times as much as casting a byte
-    codes, splits = tf.cond(tf.reduce_all(joined < 128), from_ascii, from_utf8)
+    splits = tf.concat([[0], tf.cumsum(tf.strings.length(texts))], 0)
+    codes, splits = tf.cond(
+        tf.reduce_all(joined < 128),
+        lambda: (tf.cast(joined, tf.int32), splits),
+        lambda: from_utf8(texts, joined, splits),
+    )
     positions = tf.range(tf.size(codes))
     return Characters(codes, positions, positions + 1, splits, splits)
+
+
+def from_utf8(
+    texts: tf.Tensor, joined: tf.Tensor, splits: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Code points (N,) of texts (B,), and where each text starts among them (B + 1,).
+
+    TensorFlow's own decoding takes many times as long; it has what is not well-formed.
+
+    Args:
+        texts: strings.
+        joined: uint8 (S,), their bytes one text after the other.
+        splits: int32 (B + 1,), where each text starts among the bytes.
+    """
+    is_first = tf.pad(tf.bitcast(joined, tf.int8) >= -64, [[0, 1]], constant_values=True)
+    places = tf.cast(tf.where(is_first)[:, 0], tf.int32)  # (N + 1,), of first bytes, and the end
+    codes = tf.cast(tf.gather(joined, places[:-1]), tf.int32)
+    long = tf.cast(tf.where(codes >= 0x80)[:, 0], tf.int32)  # characters of several bytes
+    sizes = tf.gather(places, long + 1) - tf.gather(places, long)
+    long_codes, valid = decoded(joined, tf.gather(places, long), sizes)
+    valid &= tf.reduce_sum(sizes - 1) + tf.size(codes) == tf.size(joined)
+    valid &= tf.reduce_all(tf.gather(is_first, splits))
+
+    def by_tensorflow() -> tuple[tf.Tensor, tf.Tensor]:
+        rows = tf.strings.unicode_decode(texts, "UTF-8")
+        return rows.values, tf.cast(rows.row_splits, tf.int32)
+
+    return tf.cond(
+        valid,
+        lambda: (
+            tf.tensor_scatter_nd_update(codes, long[:, None], long_codes),
+            tf.searchsorted(places, splits),
+        ),
+        by_tensorflow,
+    )
+
+
+def decoded(joined: tf.Tensor, places: tf.Tensor, sizes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The code points (M,) of characters that take several bytes; and are all of them well-formed?
+
+    Source: The Unicode Standard, section 3.9, table 3-7.
+
+    Example:
+        >>> joined = tf.io.decode_raw("½", tf.uint8)
+        >>> code, valid = decoded(joined, tf.constant([0]), tf.constant([2]))
+        >>> chr(code[0]), bool(valid)
+        ('½', True)
+    """
+    first = tf.cast(tf.gather(joined, places), tf.int32)
+    codes = tf.bitwise.bitwise_and(first, tf.gather([0, 0, 31, 15, 7, 0], tf.minimum(sizes, 5)))
+    for i in (1, 2, 3):
+        byte = tf.gather(joined, tf.minimum(places + i, tf.size(joined) - 1))
+        low = tf.cast(tf.bitwise.bitwise_and(byte, 63), tf.int32)
+        codes = tf.where(sizes > i, codes * 64 + low, codes)
+    expected = 2 + tf.cast(first >= 0xE0, tf.int32) + tf.cast(first >= 0xF0, tf.int32)
+    lowest = tf.gather([0, 0, 0x80, 0x800, 0x10000, 0], tf.minimum(sizes, 5))
+    surrogate = tf.bitwise.right_shift(codes, 11) == 0xD800 >> 11
+    valid = (sizes == expected) & (first < 0xF8) & ~surrogate
+    return codes, tf.reduce_all(valid & (codes >= lowest) & (codes <= 0x10FFFF))
+
+
+def row_numbers(splits: tf.Tensor, num: tf.Tensor) -> tf.Tensor:
+    """The row (num,) of everything in rows that start at splits (B + 1,).
+
+    `value_rowids` takes the longer, the more the rows differ in length.
+
+    Example:
+        >>> row_numbers(tf.constant([0, 2, 2, 3]), 3).numpy().tolist()
+        [0, 0, 2]
+    """
+    ends = tf.cast(splits[1:, None], tf.int32)
+    return tf.cumsum(tf.scatter_nd(ends, tf.ones_like(ends[:, 0]), [num + 1])[:num])
 
 
 def marked(indices: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
@@ -84,7 +147,7 @@ def laid_out(starts: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, 
         [1, 2, 7]
     """
     splits = tf.concat([[0], tf.cumsum(ends - starts)], 0)
-    word = tf.cumsum(tf.cast(marked(splits[:-1], splits[-1]), tf.int32)) - 1
+    word = row_numbers(splits, splits[-1])
     return tf.range(splits[-1]) + tf.gather(starts - splits[:-1], word), word, splits
 
 

@@ -16,9 +16,12 @@ from encoder_zoo.encoders.unicode_tables import (
 
 # What a character is to the splitter. A MARK falls away, but only after it has kept its neighbours
 # in their places; a COMPLEX character becomes several, or may change places itself.
-WORD, SPACE, ALONE, DROPPED, MARK, COMPLEX = range(6)
-# One int32 holds a combining order, a kind, and what to add to the code point modulo 2**21.
-CODE_MASK, KIND_SHIFT, ORDER_SHIFT = 2**21 - 1, 21, 24
+WORD, ALONE, SPACE, DROPPED, MARK, COMPLEX = range(6)
+# One int32 holds a kind, a combining order and a code point: kinds are compared without unpacking.
+CODE_MASK, ORDER_SHIFT, ORDER_MASK, KIND_SHIFT = 2**21 - 1, 21, 63, 27
+FIRST_ALONE, FIRST_SPACE, FIRST_DROPPED, FIRST_MARK, FIRST_COMPLEX = (
+    kind << KIND_SHIFT for kind in (ALONE, SPACE, DROPPED, MARK, COMPLEX)
+)
 
 
 class BertNormalizer(tf.Module):
@@ -28,36 +31,45 @@ class BertNormalizer(tf.Module):
         lowercase: lower-case, character by character.
         strip_accents: decompose (NFD) and leave out nonspacing marks.
         split_chinese: make every Chinese character a word.
+        numbers: int32 (code points,), what to call each character that is left.
 
     Source: Devlin et al., "BERT" (2019), its released tokenization; the tables follow the Rust
     library `tokenizers`, which trained and serves most vocabularies.
     """
 
-    def __init__(self, lowercase: bool, strip_accents: bool, split_chinese: bool):
+    def __init__(
+        self, lowercase: bool, strip_accents: bool, split_chinese: bool, numbers: np.ndarray
+    ):
         super().__init__()
         tables = normalization_tables(lowercase, strip_accents, split_chinese)
-        self._table = CodePointTable(tables.packed)
-        self._expansions = tf.constant([*tables.expansions, 0], tf.int32)
+
+        def numbered(packed: np.ndarray) -> np.ndarray:
+            called = packed & ~CODE_MASK | numbers[packed & CODE_MASK]
+            return np.where(packed < FIRST_COMPLEX, called, packed)
+
+        self._table = CodePointTable(numbered(tables.packed))
+        self._expansions = tf.constant(numbered(np.array([*tables.expansions, 0], np.int32)))
         self._expansion_splits = tf.constant([*tables.expansion_splits, 0], tf.int32)
 
-    def __call__(self, chars: Characters) -> tuple[Characters, tf.Tensor]:
-        """The characters that are left, and their kinds: WORD, SPACE or ALONE."""
-        packed = self._table(chars.codes)
-        code = tf.bitwise.bitwise_and(chars.codes + packed, CODE_MASK)
-        upper = tf.bitwise.bitwise_and(packed, ~CODE_MASK)
-        chars = chars._replace(codes=tf.bitwise.bitwise_or(upper, code))
-        chars = tf.cond(
-            tf.reduce_any(kind_of(packed) == COMPLEX),
-            lambda: in_canonical_order(self._expand(without(chars, DROPPED))),
-            lambda: chars,
+    def __call__(self, chars: Characters) -> Characters:
+        """The characters that are left, of the kinds WORD, ALONE and SPACE; packed, see above."""
+        chars = chars._replace(codes=self._table(chars.codes))
+        return tf.cond(
+            tf.reduce_max(chars.codes) < FIRST_DROPPED, lambda: chars, lambda: self._cleaned(chars)
         )
-        chars = without(chars, MARK, DROPPED)
-        codes = tf.bitwise.bitwise_and(chars.codes, CODE_MASK)
-        return chars._replace(codes=codes), kind_of(chars.codes)
+
+    def _cleaned(self, chars: Characters) -> Characters:
+        chars = tf.cond(
+            tf.reduce_max(chars.codes) < FIRST_COMPLEX,
+            lambda: chars,
+            lambda: in_canonical_order(self._expand(chars)),
+        )
+        return chars.where(chars.codes < FIRST_DROPPED)
 
     def _expand(self, chars: Characters) -> Characters:
-        """Puts the characters that a COMPLEX one becomes in its place."""
-        is_complex = kind_of(chars.codes) == COMPLEX
+        """Leaves out the DROPPED, and puts what a COMPLEX character becomes in its place."""
+        chars = chars.where((chars.codes < FIRST_DROPPED) | (chars.codes >= FIRST_MARK))
+        is_complex = chars.codes >= FIRST_COMPLEX
         entry = tf.where(is_complex, tf.bitwise.bitwise_and(chars.codes, CODE_MASK), 0)
         first = tf.gather(self._expansion_splits, entry)
         lengths = tf.where(is_complex, tf.gather(self._expansion_splits, entry + 1) - first, 1)
@@ -75,18 +87,9 @@ class BertNormalizer(tf.Module):
         )
 
 
-def kind_of(packed: tf.Tensor) -> tf.Tensor:
-    """What each character is to the splitter."""
-    return tf.bitwise.bitwise_and(tf.bitwise.right_shift(packed, KIND_SHIFT), 7)
-
-
-def without(chars: Characters, *kinds: int) -> Characters:
-    """Leaves out the characters of some kinds."""
-    kind = kind_of(chars.codes)
-    keep = kind != kinds[0]
-    for other in kinds[1:]:
-        keep &= kind != other
-    return chars.where(keep)
+def number_of(packed: tf.Tensor) -> tf.Tensor:
+    """What each character is called."""
+    return tf.bitwise.bitwise_and(packed, CODE_MASK)
 
 
 def in_canonical_order(chars: Characters) -> Characters:
@@ -96,7 +99,7 @@ def in_canonical_order(chars: Characters) -> Characters:
 
     Source: The Unicode Standard, section 3.11, canonical ordering algorithm.
     """
-    order = tf.bitwise.right_shift(chars.codes, ORDER_SHIFT)
+    order = tf.bitwise.bitwise_and(tf.bitwise.right_shift(chars.codes, ORDER_SHIFT), ORDER_MASK)
     run = tf.cumsum(tf.cast((order == 0) | chars.row_starts(), tf.int32))
     key = tf.cast(run, tf.int64) * 64 + tf.cast(order, tf.int64)
 
@@ -114,8 +117,8 @@ class NormalizationTables:
     """How every character is cleaned, decomposed, lower-cased and classed.
 
     Attributes:
-        packed: int32 (code points,), see CODE_MASK; a COMPLEX character leads to an entry of
-            `expansion_splits` instead of a code point.
+        packed: int32 (code points,), see CODE_MASK: what each character becomes; of a COMPLEX one
+            an entry of `expansion_splits` stands in place of a code point.
         expansions: packed numbers, with code points, of the characters that COMPLEX ones become.
         expansion_splits: where the expansion of each entry starts.
     """
@@ -134,21 +137,19 @@ class NormalizationTables:
         kinds[members("space")] = SPACE
         kinds[members("dropped")] = DROPPED
         kinds[SPECIALS.start :] = ALONE
-        self.packed = (kinds << KIND_SHIFT).astype(np.int32)
+        self.packed = (kinds << KIND_SHIFT | np.arange(len(kinds))).astype(np.int32)
         for code in sorted({*self.parts, *self.orders, *map(int, self.lower)}):
             if kinds[code] not in (SPACE, DROPPED):
-                packed = self._becomes(code)
-                difference = (packed & CODE_MASK) - code & CODE_MASK
-                self.packed[code] = packed & ~CODE_MASK | difference
+                self.packed[code] = self._becomes(code)
 
     def _becomes(self, code: int) -> int:
         """What a character becomes: another, or an entry of the expansions."""
         parts = [p for part in self.parts.get(code, [code]) for p in self._lowered(code, part)]
-        kept = [p for p in parts if p >> KIND_SHIFT & 7 != MARK]
-        if all(p >> ORDER_SHIFT for p in parts if p not in kept):  # no mark here ends a run
+        kept = [p for p in parts if p >> KIND_SHIFT != MARK]
+        if all(order_of(p) for p in parts if p not in kept):  # no mark here ends a run
             if not kept:
                 return parts[0]
-            if len(kept) == 1 and not kept[0] >> ORDER_SHIFT:
+            if len(kept) == 1 and not order_of(kept[0]):
                 return kept[0]
         self.expansions += parts
         self.expansion_splits.append(len(self.expansions))
@@ -160,6 +161,11 @@ class NormalizationTables:
         lowered = self.lower.get(str(part), [part])
         kinds = [ALONE if self.chinese[code] else int(self.kinds[c]) for c in lowered]
         return [order | kind << KIND_SHIFT | c for kind, c in zip(kinds, lowered, strict=True)]
+
+
+def order_of(packed: int) -> int:
+    """The combining order of a character; 0 for one that does not combine."""
+    return packed >> ORDER_SHIFT & ORDER_MASK
 
 
 def combining_orders() -> dict[int, int]:

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.characters import after, before, laid_out
-from encoder_zoo.encoders.tokenizer import collect, note
+from encoder_zoo.encoders.word_table import Pieces
 
 NO_RANK = 2**31 - 1
 HALF_WINDOW = 128  # symbols; longer than nearly every token
@@ -52,7 +52,16 @@ class PairMerges(tf.Module):
         self._all_safe = bool(safe.all())
         self._safe = tf.constant([*safe, True])
 
-    def encode(
+    def encode(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> Pieces:
+        """The tokens of words that lie at starts (W,) ... ends (W,) in the symbols (S,)."""
+        places, word, splits = laid_out(starts, ends)  # (P,), (P,), (W + 1,)
+        nothing = tf.zeros([tf.size(places), 2], tf.int32)
+        pieces = self._encode(tf.gather(symbols, places), splits[:-1], splits[1:], nothing)
+        ids, begins, _ = collect(pieces)
+        within = begins - tf.gather(splits, tf.gather(word, begins))
+        return Pieces(ids, within, tf.searchsorted(begins, splits))
+
+    def _encode(
         self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, pieces: tf.Tensor
     ) -> tf.Tensor:
         """Notes the tokens of words (W,) of the symbols (S,) among the pieces (S, 2).
@@ -94,41 +103,43 @@ class PairMerges(tf.Module):
     def _merge_words(
         self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, pieces: tf.Tensor
     ) -> tf.Tensor:
-        """`encode` without windows, in as many steps as the longest word needs."""
+        """`_encode` without windows, in as many steps as the longest word needs."""
         places, word, splits = laid_out(starts, ends)  # (P,), (P,), (W + 1,)
         ids = tf.gather(self._symbol_ids, tf.gather(symbols, places))
-        state = tf.stack([ids, word, tf.range(tf.size(ids)), tf.gather(splits[1:], word)], 1)
         _, found = tf.while_loop(
-            lambda state, found: tf.shape(state)[0] > 0,
+            lambda state, found: tf.shape(state)[1] > 0,
             self._merge_once,
-            [state, tf.zeros([tf.size(ids), 2], tf.int32)],
-            shape_invariants=[tf.TensorShape([None, 4]), tf.TensorShape([None, 2])],
+            [tf.stack([ids, word, tf.range(tf.size(ids))]), tf.zeros_like(ids)],
+            shape_invariants=[tf.TensorShape([3, None]), tf.TensorShape([None])],
             parallel_iterations=1,
         )
-        ids, starts, ends = collect(found)
-        return note(pieces, tf.gather(places, starts), ids, tf.gather(places, ends - 1) + 1)
+        starts = tf.cast(tf.where(found > 0)[:, 0], tf.int32)
+        ends = after(starts, 1, splits[-1])  # the tokens leave no gap
+        entries = tf.stack([tf.gather(found, starts), tf.gather(places, ends - 1) + 1], 1)
+        return tf.tensor_scatter_nd_update(pieces, tf.gather(places, starts)[:, None], entries)
 
-    def _merge_once(self, state: tf.Tensor, pieces: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Merges the pair of lowest rank in every word; notes the words that have none left."""
-        ids, word, place, word_end = tf.unstack(
-            state, num=4, axis=1
-        )  # (tokens of active words,) each
-        pairs = tf.bitwise.left_shift(tf.cast(ids, tf.int64), 32) + tf.cast(
-            after(ids, 1, 0), tf.int64
-        )
+    def _merge_once(self, state: tf.Tensor, found: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Merges the pair of lowest rank in every word; notes the words that have none left.
+
+        The state (3, tokens of active words) is the tokens, their words, and where they start. What
+        was found is id + 1 where a token starts.
+        """
+        ids, word, place = tf.unstack(state, num=3)
+        following = tf.cast(after(ids, 1, 0), tf.int64)
+        pairs = tf.bitwise.left_shift(tf.cast(ids, tf.int64), 32) + following
         rank = tf.cast(self._ranks.lookup(pairs), tf.int32)
         rank = tf.where(word == after(word, 1, -1), rank, NO_RANK)
         lowest = tf.gather(tf.math.segment_min(rank, word), word)
-        merges = self._apart((rank == lowest) & (rank < NO_RANK), rank, word)
+        done = lowest == NO_RANK
+        merges = self._apart((rank == lowest) & ~done, rank, word)
 
-        last = word != after(word, 1, -1)
-        end = tf.where(last, word_end, after(place, 1, 0))
-        pieces = note(pieces, place, tf.where(lowest == NO_RANK, ids, -1), end)
-        rank = tf.where(merges, rank, 0)
-        ids = tf.where(merges, tf.gather(self._merged, rank), ids)
-        swallowed = before(merges, 1, False)
-        active = tf.where(~swallowed & (lowest < NO_RANK))[:, 0]
-        return tf.gather(tf.stack([ids, word, place, word_end], 1), active), pieces
+        final = tf.where(done)[:, 0]
+        found = tf.tensor_scatter_nd_update(
+            found, tf.gather(place, final)[:, None], tf.gather(ids, final) + 1
+        )
+        ids = tf.where(merges, tf.gather(self._merged, tf.where(merges, rank, 0)), ids)
+        active = tf.where(~before(merges, 1, False) & ~done)[:, 0]
+        return tf.gather(tf.stack([ids, word, place]), active, axis=1), found
 
     def _apart(self, merges: tf.Tensor, rank: tf.Tensor, word: tf.Tensor) -> tf.Tensor:
         """Of the pairs of lowest rank, those to merge in this step, going from the left."""
@@ -140,6 +151,16 @@ class PairMerges(tf.Module):
         first = tf.math.segment_min(tf.where(merges, index, NO_RANK), word)
         safe = tf.gather(self._safe, tf.where(merges, rank, 0))
         return merges & (safe | (index == tf.gather(first, word)))
+
+
+def collect(pieces: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Ids, starts and ends (T,) of the tokens entered in pieces (N, 2), in the order of the text.
+
+    A token is entered where it starts, as id + 1 and its end.
+    """
+    starts = tf.cast(tf.where(pieces[:, 0] > 0)[:, 0], tf.int32)
+    ids, ends = tf.unstack(tf.gather(pieces, starts), num=2, axis=1)
+    return ids - 1, starts, ends
 
 
 def safe_everywhere(ranks: Mapping[int, int], merged: Sequence[int]) -> np.ndarray:
@@ -170,9 +191,11 @@ def every_other(flags: tf.Tensor) -> tf.Tensor:
 
 def windows(starts: tf.Tensor, ends: tf.Tensor, offset: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Windows of words (W,) side by side, as starts and ends; the last one ends with its word."""
-    begins = tf.ragged.range(starts + offset, ends - HALF_WINDOW, 2 * HALF_WINDOW)
-    word_ends = tf.gather(ends, begins.value_rowids())
-    return begins.values, tf.minimum(begins.values + 2 * HALF_WINDOW, word_ends)
+    starts += offset
+    num = tf.maximum(0, (ends - HALF_WINDOW - starts - 1) // (2 * HALF_WINDOW) + 1)
+    within, word, _ = laid_out(tf.zeros_like(num), num)
+    begins = tf.gather(starts, word) + 2 * HALF_WINDOW * within
+    return begins, tf.minimum(begins + 2 * HALF_WINDOW, tf.gather(ends, word))
 
 
 def join_windows(

@@ -12,8 +12,13 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.characters import Characters, SpecialTokenFinder, characters
-from encoder_zoo.encoders.text_input import as_text_tensor, shown
+from encoder_zoo.encoders.characters import (
+    Characters,
+    SpecialTokenFinder,
+    characters,
+    row_numbers,
+)
+from encoder_zoo.encoders.text_input import as_text_tensor, shown, without_rest
 
 CHUNK_BYTES = 2**18  # of text tokenized at a time
 
@@ -57,26 +62,6 @@ class Tokens(NamedTuple):
     starts: tf.Tensor
     ends: tf.Tensor
     row_splits: tf.Tensor
-
-
-def note(pieces: tf.Tensor, starts: tf.Tensor, ids: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """Enters tokens (T,) into pieces (N, 2) at their starts, as id + 1 and end; but no id of -1.
-
-    Example:
-        >>> pieces = note(tf.zeros([3, 2], tf.int32), [1], tf.constant([7]), tf.constant([3]))
-        >>> pieces.numpy().tolist()
-        [[0, 0], [8, 3], [0, 0]]
-    """
-    real = tf.where(ids >= 0)[:, 0]
-    entries = tf.gather(tf.stack([ids + 1, ends], 1), real)
-    return tf.tensor_scatter_nd_update(pieces, tf.gather(starts, real)[:, None], entries)
-
-
-def collect(pieces: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Ids, starts and ends (T,) of the tokens entered by `note`, in the order of the text."""
-    starts = tf.cast(tf.where(pieces[:, 0] > 0)[:, 0], tf.int32)
-    ids, ends = tf.unstack(tf.gather(pieces, starts), num=2, axis=1)
-    return ids - 1, starts, ends
 
 
 def in_chunks(
@@ -179,11 +164,13 @@ class Tokenizer(tf.Module):
         """The token of an id."""
         return self._vocabulary.token(int(token_id))
 
-    def tokenize(self, texts: object) -> tf.RaggedTensor:
+    def tokenize(self, texts: object, first: int | None = None) -> tf.RaggedTensor:
         """Token ids of texts, without any special token added.
 
         Args:
             texts: a string, or a list, array, pandas column or tensor (B,) of strings.
+            first: how many tokens of each text are wanted; of those behind them some or all may be
+                left out, which saves time on long texts. None: all.
 
         Returns:
             RaggedTensor int32 (B, None); for a single string a tensor (length,).
@@ -192,7 +179,12 @@ class Tokenizer(tf.Module):
             ValueError: "texts[1] is None (NoneType); expected a string ..."
         """
         texts = as_text_tensor(texts)
-        ids, _, _ = in_chunks(self._ragged, tf.reshape(texts, [-1]))
+        whole = first is None or self.special_tokens_in_text  # special tokens may be of many words
+
+        def function(rows: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+            return self._ragged(rows if whole else without_rest(rows, first))
+
+        ids, _, _ = in_chunks(function, tf.reshape(texts, [-1]))
         return ids[0] if texts.shape.rank == 0 else ids
 
     def tokenize_with_offsets(
@@ -223,7 +215,8 @@ class Tokenizer(tf.Module):
             tokens = self._tokens(chars)
             splits = tf.cast(tokens.row_splits, tf.int64)
             ids = tf.RaggedTensor.from_row_splits(tokens.ids, splits, validate=False)
-            row_start = tf.gather(chars.original_splits, tf.cast(ids.value_rowids(), tf.int32))
+            row = row_numbers(tokens.row_splits, tf.size(tokens.ids))
+            row_start = tf.gather(chars.original_splits, row)
             return (
                 ids,
                 ids.with_values(tokens.starts - row_start),

@@ -12,6 +12,7 @@ NUM_CODE_POINTS = 0x110000
 # Special tokens that stand in a text travel as code points of their own, beyond Unicode's last.
 SPECIALS = range(NUM_CODE_POINTS, NUM_CODE_POINTS + 128)
 PAGE_BITS = 7
+NUM_LOW = 0x3000  # code points before the East Asian ones
 
 
 class CodePointTable(tf.Module):
@@ -29,11 +30,19 @@ class CodePointTable(tf.Module):
     def __init__(self, values: np.ndarray):
         super().__init__()
         pages, page_of = np.unique(values.reshape(-1, 1 << PAGE_BITS), axis=0, return_inverse=True)
+        self._low_numbers = tf.constant(values[:NUM_LOW], tf.int32)
         self._numbers = tf.constant(pages.reshape(-1), tf.int32)
         self._page_starts = tf.constant(page_of.reshape(-1) << PAGE_BITS, tf.int32)
 
     def __call__(self, code_points: tf.Tensor) -> tf.Tensor:
         """The number of each code point; int32, same shape."""
+        return tf.cond(
+            tf.reduce_max(code_points) < NUM_LOW,
+            lambda: tf.gather(self._low_numbers, code_points),
+            lambda: self._on_pages(code_points),
+        )
+
+    def _on_pages(self, code_points: tf.Tensor) -> tf.Tensor:
         page = tf.gather(self._page_starts, tf.bitwise.right_shift(code_points, PAGE_BITS))
         return tf.gather(self._numbers, page + tf.bitwise.bitwise_and(code_points, 127))
 

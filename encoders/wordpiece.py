@@ -1,20 +1,23 @@
 """BERT's tokenizer: normalise, split at spaces and punctuation, then longest match first."""
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.characters import Characters, after, before, laid_out
-from encoder_zoo.encoders.normalization import SPACE, WORD, BertNormalizer
-from encoder_zoo.encoders.tokenizer import Tokenizer, Tokens, collect, note
-from encoder_zoo.encoders.trie import Trie
+from encoder_zoo.encoders.characters import Characters, after, laid_out, marked
+from encoder_zoo.encoders.normalization import FIRST_ALONE, FIRST_SPACE, BertNormalizer, number_of
+from encoder_zoo.encoders.tokenizer import Tokenizer, Tokens
+from encoder_zoo.encoders.trie import NOWHERE, Trie
 from encoder_zoo.encoders.unicode_tables import SPECIALS
-from encoder_zoo.encoders.word_table import WordTable
+from encoder_zoo.encoders.word_table import MAX_SYMBOL, Pieces, WordTable
 
 MAX_WORD_CHARACTERS = 100
-START, CONTINUATION = 0, 1  # roots of the trie
+START, CONTINUATION = 1, 2  # roots of the trie
+FOREIGN = 1  # the number of all characters that no token has
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -72,11 +75,13 @@ class BertTokenizer(Tokenizer):
         self.strip_accents = strip_accents
         self.split_chinese_characters = split_chinese_characters
         strips = lowercase if strip_accents is None else strip_accents
-        self._normalize = BertNormalizer(lowercase, strips, split_chinese_characters)
         entries = list(self._entries())
+        numbers = character_numbers(codes for _, codes, _ in entries)
+        self._normalize = BertNormalizer(lowercase, strips, split_chinese_characters, numbers)
+        entries = [(root, numbers[codes].tolist(), i) for root, codes, i in entries]
         self._trie = Trie(entries, num_roots=2)
-        words = [(codes, i) for root, codes, i in entries if root == START]
-        self._words = WordTable(w for w in words if len(w[0]) <= MAX_WORD_CHARACTERS)
+        words = [(symbols, i) for root, symbols, i in entries if root == START]
+        self._words = WordTable([*words, ([FOREIGN], self.unknown_token_id)])
         self._spelling = tf.constant(
             [t.removeprefix("##") if not self.starts_word(t) else f" {t}" for t in self.vocabulary]
         )
@@ -118,95 +123,122 @@ class BertTokenizer(Tokenizer):
             yield START, [code], token_id
 
     def _tokens(self, chars: Characters) -> Tokens:
-        chars, kinds = self._normalize(chars)
-        starts, ends = word_bounds(kinds, chars.row_starts())
-        ids = self._words.look_up(chars.codes, starts, ends)
-        pieces = note(tf.zeros([tf.size(chars.codes), 2], tf.int32), starts, ids, ends)
-        missed = tf.where(ids < 0)[:, 0]
-        missed = self._longest_matches(
-            chars.codes, tf.gather(starts, missed), tf.gather(ends, missed)
+        chars = self._normalize(chars)
+        starts, ends = word_bounds(chars)
+        words = tf.searchsorted(starts, chars.row_splits)
+        numbers = number_of(chars.codes)
+        ids, starts, ends, splits = self._words.tokens(
+            numbers, starts, ends, functools.partial(self._longest_matches, numbers)
         )
-        pieces = note(pieces, *missed)
-        ids, starts, ends = collect(pieces)
         return Tokens(
             ids,
             tf.gather(chars.starts, starts),
             tf.gather(chars.ends, ends - 1),
-            tf.searchsorted(starts, chars.row_splits),
+            tf.gather(splits, words),
         )
 
-    def _longest_matches(
-        self, codes: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Starts, ids and ends of the longest pieces of words (W,), from left to right."""
-        places, _, splits = laid_out(starts, ends)  # (P,), (W + 1,)
-        word_start, word_end = splits[:-1], splits[1:]
-        too_long = word_end - word_start > MAX_WORD_CHARACTERS
-        unknown = tf.where(too_long, self.unknown_token_id, -1)
-        pieces = note(tf.zeros([tf.size(places), 2], tf.int32), word_start, unknown, word_end)
-        none = tf.fill(tf.shape(word_start), -1)
-        # (active words, 7): word start, word end, piece start, cursor, node, match id, match end
-        state = tf.stack([word_start, word_end, word_start, word_start, none + 1, none, none], 1)
-        codes = tf.gather(codes, places)
-        _, pieces = tf.while_loop(
-            lambda state, pieces: tf.shape(state)[0] > 0,
-            lambda state, pieces: self._advance(codes, state, pieces),
-            [tf.boolean_mask(state, ~too_long), pieces],
-            shape_invariants=[tf.TensorShape([None, 7]), tf.TensorShape([None, 2])],
+    def _longest_matches(self, codes: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> Pieces:
+        """The longest pieces of words (W,), from left to right."""
+        too_long = ends - starts > MAX_WORD_CHARACTERS
+        ends = tf.where(too_long, starts, ends)
+        places, word, splits = laid_out(starts, ends + 1)  # (P,), (P,), (W + 1,)
+        codes = tf.gather(codes, tf.minimum(places, tf.size(codes) - 1))
+        codes = tf.tensor_scatter_nd_update(codes, splits[1:, None] - 1, tf.zeros_like(starts))
+        begins = splits[:-1]  # every word stands there now, and a zero behind it
+
+        ids, lengths = self._matches(codes, begins)
+        reached = reached_from(begins, lengths)
+        stuck = tf.boolean_mask(word, reached & (lengths == 0) & (codes != 0))
+        failed = too_long | marked(stuck, tf.size(starts))  # then the whole word is unknown
+        ids = tf.where(tf.gather(failed, word), self.unknown_token_id, ids)
+        is_piece = tf.where(
+            tf.gather(failed, word), marked(begins, tf.size(codes)), reached & (lengths > 0)
+        )
+        found = tf.cast(tf.where(is_piece)[:, 0], tf.int32)
+        within = found - tf.gather(begins, tf.gather(word, found))
+        return Pieces(tf.gather(ids, found), within, tf.searchsorted(found, splits))
+
+    def _matches(self, codes: tf.Tensor, begins: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The longest piece that starts at each place, where it may: ids and lengths (P,)."""
+        nothing = tf.zeros_like(codes)
+        nodes = tf.where(marked(begins, tf.size(codes)), START, CONTINUATION)
+
+        def step(length, origin, node, ids, lengths):  # one character on, from all places at once
+            node = self._trie.step(node, tf.gather(codes, origin + length))
+            alive = tf.where(node != NOWHERE)[:, 0]
+            origin, node, length = tf.gather(origin, alive), tf.gather(node, alive), length + 1
+            value = self._trie.value(node)
+            matching = tf.where(value >= 0)[:, 0]
+            place = tf.gather(origin, matching)[:, None]
+            ids = tf.tensor_scatter_nd_update(ids, place, tf.gather(value, matching))
+            longest = tf.fill(tf.shape(matching), length)
+            lengths = tf.tensor_scatter_nd_update(lengths, place, longest)
+            return length, origin, node, ids, lengths
+
+        *_, ids, lengths = tf.while_loop(
+            lambda length, origin, *_: tf.size(origin) > 0,
+            step,
+            [0, tf.range(tf.size(codes)), tf.cast(nodes, tf.int64), nothing, nothing],
+            shape_invariants=[tf.TensorShape([]), *[tf.TensorShape([None])] * 4],
             parallel_iterations=1,
         )
-        ids, starts, ends = collect(without_failed(pieces, word_start))
-        return tf.gather(places, starts), ids, tf.gather(places, ends - 1) + 1
+        return ids, lengths
 
-    def _advance(
-        self, codes: tf.Tensor, state: tf.Tensor, pieces: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Moves every active word one character on, and notes the pieces that end here."""
-        word_start, word_end, start, cursor, node, match, match_end = tf.unstack(
-            state, num=7, axis=1
+
+def reached_from(begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+    """Boolean (P,): does a chain of pieces of these lengths (P,), from one of the begins, get here?
+
+    Example:
+        >>> reached_from(tf.constant([0, 4]), tf.constant([2, 1, 1, 0, 0])).numpy().tolist()
+        [True, False, True, True, True]
+    """
+
+    def follow(current, reached):
+        ones = tf.ones_like(current)
+        reached = tf.tensor_scatter_nd_update(reached, current[:, None], ones)
+        length = tf.gather(lengths, current)
+        return tf.boolean_mask(current + length, length > 0), reached
+
+    _, reached = tf.while_loop(
+        lambda current, _: tf.size(current) > 0,
+        follow,
+        [begins, tf.zeros_like(lengths)],
+        shape_invariants=[tf.TensorShape([None])] * 2,
+        parallel_iterations=1,
+    )
+    return reached > 0
+
+
+def character_numbers(words: Iterable[Sequence[int]]) -> np.ndarray:
+    """Numbers the characters of words, given as code points: int32 (code points,), from 2 on.
+
+    Raises:
+        ValueError: "the vocabulary has 70000 different characters; expected at most 65534"
+    """
+    alphabet = sorted({code for word in words for code in word})
+    if len(alphabet) >= MAX_SYMBOL:
+        raise ValueError(
+            f"the vocabulary has {len(alphabet)} different characters; expected at most "
+            f"{MAX_SYMBOL - 1}"
         )
-        code = tf.gather(codes, tf.minimum(cursor, tf.size(codes) - 1))
-        node = tf.where(cursor < word_end, self._trie.step(node, code), -1)
-        value = self._trie.value(node)
-        cursor += 1
-        match = tf.where(value >= 0, value, match)
-        match_end = tf.where(value >= 0, cursor, match_end)
-
-        stopped = node < 0
-        failed = stopped & (match < 0)  # the whole word is one unknown token
-        found = tf.where(failed, self.unknown_token_id, tf.where(stopped, match, -1))
-        pieces = note(
-            pieces,
-            tf.where(failed, word_start, start),
-            found,
-            tf.where(failed, word_end, match_end),
-        )
-        cursor = tf.where(stopped, match_end, cursor)  # look for the next piece from there
-        start = tf.where(stopped, match_end, start)
-        node = tf.where(stopped, CONTINUATION, node)
-        match = tf.where(stopped, -1, match)
-        active = tf.where(~stopped | (~failed & (match_end < word_end)))[:, 0]
-        state = tf.stack([word_start, word_end, start, cursor, node, match, match_end], 1)
-        return tf.gather(state, active), pieces
+    numbers = np.full(SPECIALS.stop, FOREIGN, np.int32)
+    numbers[alphabet] = np.arange(len(alphabet)) + FOREIGN + 1
+    return numbers
 
 
-def word_bounds(kinds: tf.Tensor, row_starts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def word_bounds(chars: Characters) -> tuple[tf.Tensor, tf.Tensor]:
     """Starts and ends (W,) of the words: runs of WORD, and every ALONE for itself."""
-    is_word = kinds == WORD
-    goes_on = is_word & before(is_word, 1, False) & ~row_starts
-    in_word = kinds != SPACE
+    is_word = chars.codes < FIRST_ALONE
+    follows = tf.concat([[False], is_word], 0)
+    row_starts = chars.row_splits[:-1, None]
+    follows = tf.tensor_scatter_nd_update(
+        follows, row_starts, tf.zeros_like(row_starts[:, 0], bool)
+    )
+    goes_on = is_word & follows[:-1]
+    in_word = chars.codes < FIRST_SPACE
     starts = tf.where(in_word & ~goes_on)[:, 0]
     lasts = tf.where(in_word & ~after(goes_on, 1, False))[:, 0]
     return tf.cast(starts, tf.int32), tf.cast(lasts, tf.int32) + 1
-
-
-def without_failed(pieces: tf.Tensor, word_starts: tf.Tensor) -> tf.Tensor:
-    """Forgets the pieces of a word that were found before it turned out to be unknown."""
-    _, begins, _ = collect(pieces)
-    word = tf.gather(word_starts, tf.searchsorted(word_starts, begins, side="right") - 1)
-    stale = (begins > word) & (begins < tf.gather(pieces[:, 1], word))
-    stale = tf.boolean_mask(begins, stale)[:, None]
-    return tf.tensor_scatter_nd_update(pieces, stale, tf.zeros([tf.size(stale), 2], tf.int32))
 
 
 def read_vocabulary(path: str | Path) -> list[str]:

@@ -37,19 +37,6 @@ def truncated_lengths(first: tf.Tensor, second: tf.Tensor, budget: int) -> tuple
     )
 
 
-def keep_first(pieces: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-    """The first `lengths[i]` pieces of every row i.
-
-    Example:
-        >>> import tensorflow as tf
-        >>> keep_first(tf.ragged.constant([[1, 2, 3], [4]]), tf.constant([2, 1])).to_list()
-        [[1, 2], [4]]
-    """
-    columns = tf.ragged.range(pieces.row_lengths())
-    keep = columns.flat_values < tf.gather(tf.cast(lengths, tf.int64), pieces.value_rowids())
-    return tf.ragged.boolean_mask(pieces, columns.with_flat_values(keep))
-
-
 def pack(
     segments: list[tf.RaggedTensor], start_id: int, end_id: int, separators: int, max_length: int
 ) -> tuple[tf.RaggedTensor, tf.Tensor]:
@@ -76,20 +63,42 @@ def pack(
         ([[2, 5, 6, 3, 7, 3]], [4])
     """
     specials = 2 if len(segments) == 1 else 2 + separators
-    lengths = [s.row_lengths() for s in segments]
+    lengths = [tf.cast(s.row_lengths(), tf.int32) for s in segments]
     if len(segments) == 1:
         kept = [tf.minimum(lengths[0], max_length - specials)]
     else:
         kept = truncated_lengths(*lengths, budget=max_length - specials)
-    segments = [keep_first(s, k) for s, k in zip(segments, kept, strict=True)]
 
-    rows = segments[0].nrows()
-    start = tf.fill([rows, 1], start_id)
-    end = tf.fill([rows, 1], end_id)
-    parts = [start, segments[0], end]
+    splits = tf.concat([[0], tf.cumsum(sum(kept) + specials)], 0)
+    begins = splits[:-1]  # (B,)
+    ids = tf.fill([splits[-1] + 1], end_id)  # what is not written below; and a place for the rest
+    ids = tf.tensor_scatter_nd_update(ids, begins[:, None], tf.fill(tf.shape(begins), start_id))
+    ids = written(ids, segments[0], begins + 1, kept[0])
     if len(segments) == 2:
-        parts += [end] * (separators - 1) + [segments[1], end]
-    return tf.concat(parts, axis=1), tf.cast(kept[0] + 2, tf.int32)
+        ids = written(ids, segments[1], begins + 1 + kept[0] + separators, kept[1])
+    rows = tf.RaggedTensor.from_row_splits(ids[:-1], tf.cast(splits, tf.int64), validate=False)
+    return rows, kept[0] + 2
+
+
+def written(
+    ids: tf.Tensor, pieces: tf.RaggedTensor, begins: tf.Tensor, kept: tf.Tensor
+) -> tf.Tensor:
+    """Writes the first `kept[i]` pieces of row i from `begins[i]` on, the others to the last place.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> pieces = tf.ragged.constant([[1, 2, 3], [4]])
+        >>> ids = written(tf.zeros([6], tf.int32), pieces, tf.constant([0, 3]), tf.constant([2, 1]))
+        >>> ids[:-1].numpy().tolist()
+        [1, 2, 0, 4, 0]
+    """
+    from encoder_zoo.encoders.characters import row_numbers
+
+    row = row_numbers(pieces.row_splits, tf.size(pieces.values))  # (T,)
+    moved = begins - tf.cast(pieces.row_splits[:-1], tf.int32)
+    places = tf.range(tf.size(row)) + tf.gather(moved, row)
+    places = tf.where(places < tf.gather(begins + kept, row), places, tf.size(ids) - 1)
+    return tf.tensor_scatter_nd_update(ids, places[:, None], pieces.values)
 
 
 def pad(

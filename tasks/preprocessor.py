@@ -84,7 +84,10 @@ class Preprocessor(Configured):
             Tensors with one row per example: "token_ids" (ragged), "first_length" (tokens in
             segment 0) and, where given, "labels" and "sample_weight".
         """
-        segments = [self.tokenizer.tokenize(text) for text in as_texts(x)]
+        texts = as_texts(x)
+        # which tokens of a pair are kept depends on the whole lengths of both
+        wanted = self.max_sequence_length - 2 if len(texts) == 1 else None
+        segments = [self.tokenizer.tokenize(text, wanted) for text in texts]
         token_ids, first_length = pack(
             segments,
             self.tokenizer.start_token_id,

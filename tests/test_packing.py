@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from encoder_zoo.tasks.batching import bucket_length, epoch_order, ordered_batches, training_batches
-from encoder_zoo.tasks.packing import keep_first, pack, pad, truncated_lengths
+from encoder_zoo.tasks.packing import pack, pad, truncated_lengths
 
 lengths = st.lists(st.integers(0, 40), min_size=1, max_size=8)
 
@@ -38,12 +38,11 @@ def test_the_longer_text_is_trimmed_first(first, second, budget):
 
 @given(lengths, st.integers(0, 9))
 @settings(deadline=None)
-def test_keep_first(sizes, kept):
-    rows = [list(range(size)) for size in sizes]
-    found = keep_first(
-        tf.ragged.constant(rows, ragged_rank=1, dtype=tf.int32), tf.fill([len(rows)], kept)
-    )
-    assert found.to_list() == [row[:kept] for row in rows]
+def test_rows_keep_their_first_pieces(sizes, kept):
+    rows = [list(range(10, 10 + size)) for size in sizes]
+    ids, first = pack([tf.ragged.constant(rows, ragged_rank=1, dtype=tf.int32)], 2, 3, 1, kept + 2)
+    assert ids.to_list() == [[2, *row[:kept], 3] for row in rows]
+    assert first.numpy().tolist() == [min(size, kept) + 2 for size in sizes]
 
 
 A, B = tf.ragged.constant([[11, 12, 13], [14]]), tf.ragged.constant([[21], [22, 23, 24]])

@@ -1,5 +1,6 @@
 """BertTokenizer against the `tokenizers` library: stored answers, and any text one can think of."""
 
+import functools
 import json
 import pathlib
 import subprocess
@@ -12,6 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
+from encoder_zoo.encoders.byte_bpe import RobertaTokenizer, byte_alphabet
+from encoder_zoo.encoders.characters import characters
 from encoder_zoo.encoders.wordpiece import BertTokenizer
 
 GOLDEN = json.loads(
@@ -261,3 +264,40 @@ def test_saved_model_needs_tensorflow_only(small, tmp_path):
     command = [sys.executable, "-c", LOADER, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == small.tokenize(["Ab é [MASK]", "", "zz"]).to_list()
+
+
+BYTES = st.lists(st.binary(max_size=6) | st.text(max_size=4).map(lambda t: t.encode("utf-8")))
+
+
+@given(BYTES)
+@QUICK
+def test_any_bytes_are_decoded_as_tensorflow_does(texts):
+    texts = tf.constant(texts, tf.string, shape=(len(texts),))
+    found = tf.function(characters)(texts)
+    expected = tf.strings.unicode_decode(texts, "UTF-8")
+    assert found.codes.numpy().tolist() == expected.values.numpy().tolist()
+    assert found.row_splits.numpy().tolist() == expected.row_splits.numpy().tolist()
+
+
+PARTS = [" a", " b", "ab", " ", "  ", "'s", "\u0301", "é", "中", " x\u0301", "\n", ".", "\x00"]
+
+
+@given(st.lists(st.lists(st.sampled_from(PARTS), max_size=60).map("".join)), st.integers(1, 9))
+@QUICK
+def test_first_tokens_are_those_of_the_whole_text(texts, first):
+    for tokenizer in (BertTokenizer(SMALL), byte_tokenizer()):
+        some, all_ = tokenizer.tokenize(texts, first).to_list(), tokenizer.tokenize(texts).to_list()
+        assert [ids[:first] for ids in some] == [ids[:first] for ids in all_]
+
+
+def test_long_texts_are_not_read_to_the_end():
+    tokenizer = BertTokenizer(SMALL)
+    ids = tokenizer.tokenize(["ab " * 1000, "ab " * 3, "abc" * 1000], first=10)
+    assert ids.row_lengths()[0] < 30 and ids.row_lengths()[1] == 3 and ids.row_lengths()[2] == 1
+
+
+@functools.cache
+def byte_tokenizer():
+    """RoBERTa's tokenizer without merges."""
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *byte_alphabet()]
+    return RobertaTokenizer({token: i for i, token in enumerate(tokens)}, [])
