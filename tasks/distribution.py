@@ -259,8 +259,10 @@ def parts_of_batches(
     """The parts of every batch that the replicas of one worker take, one after the other.
 
     `tf.distribute` would cut the dataset into batches of equal size, across the borders of batches
-    that are padded to different lengths. A worker whose dataset holds its own examples, with the
-    auto-shard policy OFF, divides its batches among its own replicas only.
+    that are padded to different lengths. Every worker reads the whole dataset, so all must read it
+    in the same order: a `shuffle` needs a seed, and all workers the same
+    `keras.utils.set_random_seed`, which TensorFlow mixes in. A worker whose dataset holds its own
+    examples, with the auto-shard policy OFF, divides its batches among its own replicas only.
 
     Args:
         dataset: of batches, endless: then the replicas need not tell each other when it ends.
