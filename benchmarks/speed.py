@@ -2,6 +2,7 @@
 
     python benchmarks/speed.py                      # everything
     python benchmarks/speed.py --work train predict --rounds 3
+    python benchmarks/speed.py --work train --words 180 --count 200  # texts of about 256 tokens
 
 All sides have the all-MiniLM-L6-v2 weights, float32, batches of 32, the same sentences and the same
 recipe, text in. Every measurement is a process of its own; sides take turns. Works:
@@ -41,8 +42,8 @@ WORKS = ("train", "predict", "job", "mlm", "latency")
 BATCH, MASK_RATE = 32, 0.15
 
 
-def sentences(count: int) -> tuple[list[str], list[int]]:
-    """Texts and labels, in the same random order for all."""
+def sentences(count: int, words: int) -> tuple[list[str], list[int]]:
+    """Texts and labels, in the same random order for all; of so many words each, unless 0."""
     import numpy as np
 
     data = pathlib.Path(os.environ.get("ENCODER_ZOO_DATA", HERE.parents[1] / "shared" / "data"))
@@ -54,7 +55,11 @@ def sentences(count: int) -> tuple[list[str], list[int]]:
     chosen = np.random.default_rng(0).permutation(len(rows))[:count]
     label = header.index("label")
     text = header.index("sentence")
-    return [rows[i][text] for i in chosen], [int(rows[i][label]) for i in chosen]
+    texts = [rows[i][text] for i in chosen]
+    if words:
+        every = [word for row in rows for word in row[text].split()]
+        texts = [" ".join(every[i * words : (i + 1) * words]) for i in range(count)]
+    return texts, [int(rows[i][label]) for i in chosen]
 
 
 def minilm() -> str:
@@ -172,7 +177,9 @@ def torch_side(work: str, texts: list[str], labels: list[int], group: bool) -> d
     collate = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=MASK_RATE)
 
     def inputs_of(batch):
-        rows = tokenizer([texts[i] for i in batch], padding=True, return_tensors="pt")
+        rows = tokenizer(
+            [texts[i] for i in batch], padding=True, truncation=True, return_tensors="pt"
+        )
         if work != "mlm":
             return {**rows, "labels": torch.tensor([labels[i] for i in batch])}
         rows["input_ids"], rows["labels"] = collate.torch_mask_tokens(rows["input_ids"])
@@ -205,10 +212,10 @@ def torch_side(work: str, texts: list[str], labels: list[int], group: bool) -> d
     return {"value": len(texts) / second_call(lambda: predict(texts, order))}
 
 
-def measure(side: str, work: str, count: int) -> dict[str, float]:
+def measure(side: str, work: str, count: int, words: int) -> dict[str, float]:
     """One measurement in a fresh process."""
     function, backend = SIDES[side]
-    command = [sys.executable, __file__, "--measure", function, work, str(count)]
+    command = [sys.executable, __file__, "--measure", function, work, str(count), str(words)]
     start = time.perf_counter()
     output = subprocess.run(
         command,
@@ -221,12 +228,12 @@ def measure(side: str, work: str, count: int) -> dict[str, float]:
     return {"value": seconds, **json.loads(output.strip().split("\n")[-1])}
 
 
-def print_table(work: str, sides: list[str], rounds: int, count: int) -> None:
+def print_table(work: str, sides: list[str], rounds: int, count: int, words: int) -> None:
     """Medians and ranges of every side, and what they are to the first."""
     runs = {side: [] for side in sides}
     for _ in range(rounds):
         for side in sides:
-            runs[side].append(measure(side, work, count))
+            runs[side].append(measure(side, work, count, words))
     unit = {"job": "s", "latency": "ms"}.get(work, "sentences/s")
     print(f"\n| {work}, {count} sentences | {unit} | range | ours is ... times as fast | peak MB |")
     print("|---" * 5 + "|")
@@ -248,16 +255,19 @@ def main() -> None:
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--count", type=int, default=2000, help="sentences")
-    parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--words", type=int, default=0, help="of each text; 0 takes whole sentences"
+    )
+    parser.add_argument("--measure", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        function, work, count = options.measure
-        result = globals()[function](work, *sentences(int(count)))
+        function, work, count, words = options.measure
+        result = globals()[function](work, *sentences(int(count), int(words)))
         result["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(json.dumps(result))
         return
     for work in options.work:
-        print_table(work, options.sides, options.rounds, options.count)
+        print_table(work, options.sides, options.rounds, options.count, options.words)
 
 
 if __name__ == "__main__":

@@ -359,28 +359,8 @@ def clip_the_sum(optimizer: keras.optimizers.Optimizer) -> None:
     clip, add = optimizer._clip_gradients, optimizer._all_reduce_sum_gradients
 
     def clip_sum(grads: list) -> list:
-        return clip([rows_added_up(grad) for grad, _ in add([(grad, None) for grad in grads])])
+        sums = [grad for grad, _ in add([(grad, None) for grad in grads])]
+        return clip([grad if grad is None else tf.convert_to_tensor(grad) for grad in sums])
 
     optimizer._clip_gradients = clip_sum
     optimizer._all_reduce_sum_gradients = lambda grads_and_variables: grads_and_variables
-
-
-def rows_added_up(gradient: tf.Tensor | tf.IndexedSlices | None):
-    """A gradient of some rows with each row at most once; as many rows, the last ones 0.
-
-    Example:
-        >>> import tensorflow as tf
-        >>> slices = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0]]), tf.constant([7, 3, 7]))
-        >>> added = rows_added_up(slices)
-        >>> added.indices.numpy().tolist(), added.values.numpy().tolist()
-        ([3, 7, 0], [[2.0], [5.0], [0.0]])
-    """
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    order = tf.argsort(gradient.indices)
-    indices = tf.gather(gradient.indices, order)
-    is_new = tf.cast(indices[1:] != indices[:-1], tf.int32)
-    row, count = tf.concat([[0], tf.cumsum(is_new)], 0)[: tf.size(indices)], tf.size(indices)
-    values = tf.math.unsorted_segment_sum(tf.gather(gradient.values, order), row, count)
-    indices = tf.maximum(tf.math.unsorted_segment_max(indices, row, count), 0)
-    return tf.IndexedSlices(values, indices, gradient.dense_shape)
