@@ -68,7 +68,7 @@ def attention_bias(
         >>> keras.ops.shape(attention_bias(np.array([[1, 1, 0]]), "float32"))
         (1, 1, 1, 3)
     """
-    allowed = ops.cast(padding_mask, "bool")[:, None, None, :]
+    allowed = ops.expand_dims(ops.cast(padding_mask, "bool"), (1, 2))
     if text_starts is not None:
         number = text_numbers(text_starts, ops.shape(padding_mask)[1])
         allowed = allowed & (number[:, None, :, None] == number[:, None, None, :])
