@@ -423,6 +423,10 @@ class Task(Configured, Distributed, keras.Model):
             example = super().predict(self.preprocessor.collate(self.preprocess([""])), **kwargs)
             return keras.tree.map_structure(lambda values: values[:0], example)
         count = rows["token_ids"].shape[0]
+        if count <= size and kwargs == {"verbose": 0}:
+            # For a single batch Keras's loop over a dataset takes longer than the model.
+            inputs = keras.utils.unpack_x_y_sample_weight(self._collate()(rows))[0]
+            return self.predict_on_batch({n: v.numpy() for n, v in inputs.items()})
         repeated = filled(count, data_parallel_devices())
         batches = self._ordered({n: tf.gather(v, repeated) for n, v in rows.items()}, size)
         outputs = super().predict(batches.dataset, **kwargs)
