@@ -145,7 +145,8 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             )
         if self._continued:
             model = self.model
-            model.optimizer.build(model.trainable_variables)
+            with model.scope():
+                model.optimizer.build(model.trainable_variables)
             self._restore("model", model.variables)
             self._restore("optimizer", model.optimizer.variables)
 
