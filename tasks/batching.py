@@ -25,16 +25,14 @@ GRAPH_BATCH = 32
 
 @dataclasses.dataclass(frozen=True)
 class Batches:
-    """Prepared batches.
+    """One pass over prepared batches.
 
     Attributes:
         dataset: of what the preprocessor's `collate` returns.
-        steps: number of batches in one pass.
-        order: (N,) which example stands where in one pass.
+        order: (N,) which example stands where.
     """
 
     dataset: tf.data.Dataset
-    steps: int
     order: np.ndarray
 
 
@@ -155,11 +153,9 @@ def training_batches(
     collate: Callable,
     batch_size: int,
     epochs: range,
-    seed: int,
     shuffle: bool = True,
     capacity: int | None = None,
-    done: int = 0,
-) -> Batches:
+) -> tuple[int, Callable[[int, int], tf.data.Dataset]]:
     """Batches of several epochs in one dataset, each epoch in an order of its own.
 
     The order depends on seed and epoch alone, so training that is taken up again at a later epoch
@@ -170,14 +166,13 @@ def training_batches(
         collate: makes a batch of some rows, called with `(rows, seed)`.
         batch_size: B.
         epochs: numbers of the epochs.
-        seed: of order and masking.
         shuffle: whether to reorder at all.
         capacity: put examples together into rows of so many tokens; `batch_size` counts these
             rows, and the collated "token_ids" are ragged (B, None, None).
-        done: how many batches, of all epochs, to leave out; they are never made.
 
     Returns:
-        The batches; `steps` are those of one epoch.
+        The number of batches in one epoch, and `batches(seed, done)`: those of all epochs but the
+        first that are done, which are never made. The seed is of order and masking.
     """
     lengths = tf.cast(rows["token_ids"].row_lengths(), tf.int32)
     count = int(lengths.shape[0])
@@ -185,14 +180,14 @@ def training_batches(
         shared = shared_rows(np.sort(lengths.numpy())[::-1], capacity)
     steps = -(-(count if capacity is None else int(shared.nrows())) // batch_size)
 
-    def order_of(epoch):
+    def order_of(epoch, seed):
         epoch_seed = tf.stack([seed, tf.cast(epoch, tf.int32) if shuffle else 0])
         if capacity is not None:
             return packed_epoch_order(lengths, shared, epoch_seed)
         return epoch_order(lengths, batch_size, epoch_seed) if shuffle else tf.range(count)
 
-    def epoch_batches(epoch):
-        order = order_of(epoch)
+    def epoch_batches(epoch, seed):
+        order = order_of(epoch, seed)
         return tf.data.Dataset.range(steps).map(
             lambda step: (
                 order[step * batch_size : (step + 1) * batch_size],
@@ -200,9 +195,13 @@ def training_batches(
             )
         )
 
-    plan = tf.data.Dataset.range(epochs.start, epochs.stop).flat_map(epoch_batches)
-    plan = plan.apply(tf.data.experimental.assert_cardinality(steps * len(epochs)))
-    return Batches(_collated(plan.skip(done), rows, collate), steps, np.arange(count))
+    def batches(seed, done=0):
+        plan = tf.data.Dataset.range(epochs.start, epochs.stop)
+        plan = plan.flat_map(lambda epoch: epoch_batches(epoch, seed))
+        plan = plan.apply(tf.data.experimental.assert_cardinality(steps * len(epochs)))
+        return _collated(plan.skip(done), rows, collate)
+
+    return steps, batches
 
 
 def ordered_batches(rows: dict, collate: Callable, batch_size: int, seed: int = 0) -> Batches:
@@ -225,7 +224,7 @@ def ordered_batches(rows: dict, collate: Callable, batch_size: int, seed: int = 
         tf.data.Dataset.from_tensor_slices(order).batch(batch_size),
         tf.data.Dataset.range(steps).map(lambda step: tf.stack([tf.cast(seed, tf.int64), step])),
     )
-    return Batches(_collated(plan, rows, collate), steps, order)
+    return Batches(_collated(plan, rows, collate), order)
 
 
 def in_graph_batches(

@@ -192,7 +192,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             )
             for i, variable in enumerate(variables)
         }
-        self._check_finite(epoch, step)
+        self._check_finite(arrays, epoch, step)
         if not _is_chief(model):
             return
         target = self.folder / f"epoch-{epoch:06d}-step-{step:09d}"
@@ -206,15 +206,12 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         self._remove_all_but(target, self._kept)
         self._kept = target
 
-    def _check_finite(self, epoch: int, step: int) -> None:
+    def _check_finite(self, arrays: dict[str, np.ndarray], epoch: int, step: int) -> None:
         """Raises an error if the weights, or in the middle of an epoch the loss, are not finite."""
-        model = self.model
-        finite = all(
-            np.isfinite(keras.ops.convert_to_numpy(variable)).all()
-            for variable in model.trainable_variables
-        )
+        weights = (array for name, array in arrays.items() if name.startswith("model."))
+        finite = all(np.isfinite(array).all() for array in weights)
         if step and finite:
-            finite = np.isfinite(float(model.get_metrics_result()["loss"]))
+            finite = np.isfinite(float(self.model.get_metrics_result()["loss"]))
         if not finite:
             if step == 0:
                 epoch, step = epoch - 1, self.params["steps"]

@@ -354,24 +354,14 @@ class Task(Configured, Distributed, keras.Model):
 
     def _rows_stream(self, rows: dict, batch_size: int, epochs: range, shuffle: bool) -> Stream:
         """Encoded rows, to train on."""
-
-        def batches(seed, done):
-            return training_batches(
-                rows,
-                self._collate(),
-                batch_size,
-                epochs,
-                seed,
-                shuffle,
-                self.preprocessor.shared_row_length,
-                done,
-            )
+        steps, batches = training_batches(
+            rows, self._collate(), batch_size, epochs, shuffle, self.preprocessor.shared_row_length
+        )
 
         def describe():
             return {**describe_rows(rows), "batch_size": batch_size, "shuffle": shuffle}
 
-        steps = batches(0, 0).steps
-        return Stream(steps, lambda seed, done: batches(seed, done).dataset, describe)
+        return Stream(steps, batches, describe)
 
     def _dataset_stream(
         self, dataset: tf.data.Dataset, batch_size: int, epochs: int, steps: int | None

@@ -83,9 +83,9 @@ def test_pairs_keep_their_segments():
 def test_an_epoch_of_fit_has_every_text_once(family):
     task = ez.MaskedLM.from_preset(family, pack_texts=True, sequence_length=32)
     rows = task.preprocess(TEXTS)
-    batches = training_batches(rows, task._collate(), 4, range(1), seed=3, capacity=32)
+    steps, batches = training_batches(rows, task._collate(), 4, range(1), capacity=32)
     seen = []
-    for x, y, weight in batches.dataset:
+    for x, y, weight in batches(seed=3):
         ids = x["token_ids"].numpy()
         for row, positions, labels, real in zip(ids, x["mask_positions"], y, weight, strict=True):
             row[positions.numpy()[real.numpy() > 0]] = labels.numpy()[real.numpy() > 0]
@@ -93,15 +93,15 @@ def test_an_epoch_of_fit_has_every_text_once(family):
             tokens = row[mask.numpy()]
             begins = [s for s in starts.numpy() if s < 32]
             seen += [part.tolist() for part in np.split(tokens, begins[1:])]
-    assert batches.steps < len(TEXTS) / 4 / 2
+    assert steps < len(TEXTS) / 4 / 2
     assert sorted(seen) == sorted(rows["token_ids"].to_list())
 
 
 def test_fit_learns_from_shared_rows_with_weights():
     task = ez.MaskedLM.from_preset(FAMILIES[0], pack_texts=True, sequence_length=32)
     rows = task.preprocess(TEXTS, sample_weight=np.arange(len(TEXTS)) % 2)
-    batches = training_batches(rows, task._collate(), 2, range(1), seed=0, capacity=32)
-    weights = np.concatenate([w.numpy().ravel() for _, _, w in batches.dataset])
+    _, batches = training_batches(rows, task._collate(), 2, range(1), capacity=32)
+    weights = np.concatenate([w.numpy().ravel() for _, _, w in batches(seed=0)])
     assert set(weights) == {0.0, 1.0}
     keras.utils.set_random_seed(0)
     task.compile(learning_rate=1e-3)
