@@ -16,8 +16,8 @@ from encoder_zoo.encoders.gradient_checkpointing import recomputed
 from encoder_zoo.encoders.layers import (
     Embeddings,
     EncoderBlock,
-    attention_bias,
     initializer,
+    make_attention_mask,
     take_positions,
 )
 
@@ -198,16 +198,16 @@ class Backbone(Configured, keras.Model):
         x = self.embeddings(
             token_ids, inputs.get("segment_ids"), padding_mask, text_starts, training=training
         )
-        bias = attention_bias(padding_mask, self.compute_dtype, text_starts)
+        attention_mask = make_attention_mask(padding_mask, text_starts)
         probabilities = []
         for block in self.blocks:
             if return_probabilities:
-                x, p = block(x, bias, training=training, return_probabilities=True)
+                x, p = block(x, attention_mask, training=training, return_probabilities=True)
                 probabilities.append(p)
             elif training and self._checkpoints_gradients:
-                x = recomputed(block, x, bias)
+                x = recomputed(block, x, attention_mask)
             else:
-                x = block(x, bias, training=training)
+                x = block(x, attention_mask, training=training)
         return x, probabilities
 
     def enable_gradient_checkpointing(self) -> None:

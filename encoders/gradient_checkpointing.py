@@ -7,14 +7,14 @@ from encoder_zoo.encoders.layers import EncoderBlock
 
 
 def recomputed(
-    block: EncoderBlock, x: keras.KerasTensor, bias: keras.KerasTensor
+    block: EncoderBlock, x: keras.KerasTensor, attention_mask: keras.KerasTensor
 ) -> keras.KerasTensor:
-    """`block(x, bias, training=True)`, keeping nothing but `x` for the gradients.
+    """`block(x, attention_mask, training=True)`, keeping nothing but `x` for the gradients.
 
     Args:
         block: whose inner values are computed a second time when gradients are taken.
         x: (B, L, D).
-        bias: see `SelfAttention`.
+        attention_mask: see `SelfAttention`.
 
     Returns:
         (B, L, D).
@@ -30,13 +30,14 @@ def recomputed(
     ]
     states = [(g.state, ops.copy(g.state)) for g in generators]  # before the draws below
 
-    def call(x, bias, *weights):
+    # Not of the mask: TensorFlow asks for a gradient by each argument.
+    def call(x, *weights):
         mapping = [*zip(block.weights, weights, strict=True), *states]
         with keras.StatelessScope(state_mapping=mapping):
-            return block(x, bias, training=True)
+            return block(x, attention_mask, training=True)
 
     weights = [ops.convert_to_tensor(weight) for weight in block.weights]
-    y = keras.remat(call)(x, bias, *weights)
+    y = keras.remat(call)(x, *weights)
     for generator in generators:  # each drawn from once
         generator.next()
     return y

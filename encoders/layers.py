@@ -49,32 +49,29 @@ def initializer() -> keras.initializers.Initializer:
     return keras.initializers.TruncatedNormal(stddev=0.02)
 
 
-def attention_bias(
-    padding_mask: keras.KerasTensor, dtype: str, text_starts: keras.KerasTensor | None = None
+def make_attention_mask(
+    padding_mask: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """What to add to attention scores so that nothing attends to padding or to another text.
+    """Which tokens may attend to which: none to padding, and none to another text.
 
     Args:
         padding_mask: (B, L), true or 1 at real tokens, false or 0 at padding.
-        dtype: of the result.
         text_starts: (B, K) int, where the texts of packed rows begin, see `text_numbers`.
 
     Returns:
-        (B, 1, 1, L), or for packed rows (B, 1, L, L): 0 where a token may attend, a large negative
-        number elsewhere.
+        (B, 1, 1, L), or for packed rows (B, 1, L, L), bool: true where the token of the last axis
+        may be attended to.
 
     Example:
         >>> import numpy as np
-        >>> keras.ops.shape(attention_bias(np.array([[1, 1, 0]]), "float32"))
-        (1, 1, 1, 3)
+        >>> np.array(make_attention_mask(np.array([[1, 1, 0]]))).tolist()
+        [[[[True, True, False]]]]
     """
     allowed = ops.expand_dims(ops.cast(padding_mask, "bool"), (1, 2))
     if text_starts is not None:
         number = text_numbers(text_starts, ops.shape(padding_mask)[1])
         allowed = allowed & (number[:, None, :, None] == number[:, None, None, :])
-    # Finite, so that a row of padding alone stays finite; within float16's range where need be.
-    lowest = -3e4 if dtype == "float16" else -1e9
-    return ops.cast(ops.where(allowed, 0.0, lowest), dtype)
+    return allowed
 
 
 def text_numbers(text_starts: keras.KerasTensor, length: int) -> keras.KerasTensor:
@@ -253,7 +250,7 @@ class SelfAttention(Configured, keras.layers.Layer):
 
     Call arguments:
         x: (B, L, D).
-        bias: broadcastable to (B, H, L, L), added to the scores; see `attention_bias`.
+        attention_mask: broadcastable to (B, H, L, L), bool; see `make_attention_mask`.
         return_probabilities: also return the attention probabilities (B, H, L, L).
 
     Returns:
@@ -297,28 +294,71 @@ class SelfAttention(Configured, keras.layers.Layer):
         for layer in (self.query_dense, self.key_dense, self.value_dense, self.output_dense):
             layer.build((None, None, self.hidden_dim))
 
-    def call(self, x, bias=None, training=None, return_probabilities=False):
-        head_dim = self.hidden_dim // self.num_heads
-        query = self._split_heads(self.query_dense(x) * head_dim**-0.5)  # (B, H, L, D/H)
-        key = self._split_heads(self.key_dense(x))
-        value = self._split_heads(self.value_dense(x))
+    def call(self, x, attention_mask=None, training=None, return_probabilities=False):
+        batch, length = ops.shape(x)[:2]
+        heads = (batch, length, self.num_heads, self.hidden_dim // self.num_heads)
+        query = ops.reshape(self.query_dense(x), heads)
+        key = ops.reshape(self.key_dense(x), heads)
+        value = ops.reshape(self.value_dense(x), heads)
 
-        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # (B, H, L, L)
-        if bias is not None:
-            scores = scores + ops.cast(bias, scores.dtype)
+        drops = training and self.attention_dropout
+        if keras.config.backend() == "tensorflow" or drops or return_probabilities:
+            mixed, probabilities = self._mix(query, key, value, attention_mask, training)
+        else:
+            mixed = fused_attention(query, key, value, attention_mask)
+        output = self.output_dense(ops.reshape(mixed, ops.shape(x)))  # (B, L, D)
+        return (output, probabilities) if return_probabilities else output
+
+    def _mix(self, query, key, value, attention_mask, training):
+        """(B, L, H, D/H): the values that every token attends to; and the probabilities."""
+        query = ops.transpose(query * query.shape[-1] ** -0.5, (0, 2, 1, 3))  # (B, H, L, D/H)
+        scores = ops.matmul(query, ops.transpose(key, (0, 2, 3, 1)))  # (B, H, L, L)
+        if attention_mask is not None:
+            # Finite, so that a row of padding alone stays finite; within float16's range.
+            lowest = -3e4 if self.compute_dtype == "float16" else -1e9
+            scores = scores + ops.cast(ops.where(attention_mask, 0.0, lowest), scores.dtype)
         # In float32 also under mixed precision: bfloat16 sums of many terms lose too much.
         probabilities = ops.softmax(ops.cast(scores, "float32"), axis=-1)
         probabilities = ops.cast(probabilities, self.compute_dtype)
 
         dropped = self.dropout_layer(probabilities, training=training)
-        mixed = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))  # (B, L, H, D/H)
-        output = self.output_dense(ops.reshape(mixed, ops.shape(x)))  # (B, L, D)
-        return (output, probabilities) if return_probabilities else output
+        mixed = ops.matmul(dropped, ops.transpose(value, (0, 2, 1, 3)))
+        return ops.transpose(mixed, (0, 2, 1, 3)), probabilities
 
-    def _split_heads(self, x):
-        batch, length = ops.shape(x)[:2]
-        x = ops.reshape(x, (batch, length, self.num_heads, self.hidden_dim // self.num_heads))
-        return ops.transpose(x, (0, 2, 1, 3))  # (B, H, L, D/H)
+
+def fused_attention(
+    query: keras.KerasTensor,
+    key: keras.KerasTensor,
+    value: keras.KerasTensor,
+    attention_mask: keras.KerasTensor | None,
+) -> keras.KerasTensor:
+    """Attention by the backend's own kernel, which never writes the (B, H, L, L) probabilities.
+
+    Args:
+        query: (B, L, H, D/H).
+        key: as the query.
+        value: as the query.
+        attention_mask: see `SelfAttention`.
+
+    Returns:
+        (B, L, H, D/H).
+
+    Source: Dao et al. 2022, FlashAttention.
+    """
+    flash_attention = None  # where it can
+    if keras.config.backend() == "jax":
+        import jax
+
+        if jax.default_backend() == "tpu":
+            # Keras's kernel there applies the first row's mask to all (backend/jax/nn.py).
+            flash_attention = False
+    if attention_mask is not None:
+        # cuDNN does not broadcast it. (B, 1, L, L)
+        shape = (*attention_mask.shape[:2], query.shape[1], query.shape[1])
+        attention_mask = ops.broadcast_to(attention_mask, shape)
+    return ops.dot_product_attention(
+        query, key, value, mask=attention_mask, flash_attention=flash_attention
+    )
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -336,7 +376,7 @@ class EncoderBlock(Configured, keras.layers.Layer):
 
     Call arguments:
         x: (B, L, D).
-        bias: see `SelfAttention`.
+        attention_mask: see `SelfAttention`.
         return_probabilities: also return the attention probabilities (B, H, L, L).
 
     Returns:
@@ -403,9 +443,9 @@ class EncoderBlock(Configured, keras.layers.Layer):
             layer.build(shape)
         self.output_dense.build((None, None, self.intermediate_dim))
 
-    def call(self, x, bias=None, training=None, return_probabilities=False):
+    def call(self, x, attention_mask=None, training=None, return_probabilities=False):
         attended = self.attention(
-            x, bias, training=training, return_probabilities=return_probabilities
+            x, attention_mask, training=training, return_probabilities=return_probabilities
         )
         if return_probabilities:
             attended, probabilities = attended

@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.recipe import FusedAdamW
 
 
 def in_scope(method):
@@ -44,12 +45,12 @@ class Distributed:
         """The scope that variables of the model, its metrics and its optimizer belong into."""
         return self.strategy.scope() if self.strategy else contextlib.nullcontext()
 
-    def agreed(self, number: int) -> int:
-        """The first worker's number, on every worker: seeds are drawn by each process."""
+    def of_all_workers(self, numbers: list[int]) -> list[list[int]]:
+        """What the workers call it with, once for each of their replicas; the first one's first."""
         if not is_multi_worker(self.strategy):
-            return number
-        drawn = self.strategy.run(tf.function(lambda: tf.constant([number])))
-        return int(self.strategy.gather(drawn, axis=0)[0])
+            return [numbers]
+        mine = self.strategy.run(tf.function(lambda: tf.constant([numbers], tf.int64)))
+        return self.strategy.gather(mine, axis=0).numpy().tolist()
 
     def splittable(self, rows: dict, batch_size: int) -> dict:
         """The rows, if every batch of them is: Keras on JAX does not split 3 rows over 2 devices.
@@ -73,13 +74,12 @@ class Distributed:
         super().compile(*args, **kwargs)
         if self.strategy:
             check_loss(self.loss)
-            if getattr(self.optimizer, "gradient_accumulation_steps", None):
-                raise ValueError(
-                    "Under tf.distribute gradient_accumulation_steps is not supported: Keras adds "
-                    "up in a branch, in which TensorFlow does not sum over replicas."
-                )
         if keras.config.backend() == "tensorflow":
-            clip_the_sum(getattr(self.optimizer, "inner_optimizer", self.optimizer))
+            optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+            if not isinstance(optimizer, FusedAdamW):
+                if self.strategy:
+                    check_no_accumulation(optimizer)
+                clip_the_sum(optimizer)
 
     def fit(
         self,
@@ -344,6 +344,19 @@ def global_loss(loss_function, loss, added: list, y_pred, sample_weight):
         loss = loss * count * share
     whole = context.all_reduce("SUM", ops.stop_gradient(loss)) / count
     return loss + ops.stop_gradient(whole - loss) + added
+
+
+def check_no_accumulation(optimizer: keras.optimizers.Optimizer) -> None:
+    """Raises ValueError if an optimizer of Keras's adds up gradients.
+
+    It does so in the branch of a condition, in which TensorFlow does not sum over replicas
+    (optimizers/base_optimizer.py).
+    """
+    if optimizer.gradient_accumulation_steps:
+        raise ValueError(
+            "Under tf.distribute Keras's optimizers do not support gradient_accumulation_steps. "
+            "Pass compile(gradient_accumulation_steps=...), with optimizer='auto'."
+        )
 
 
 def clip_the_sum(optimizer: keras.optimizers.Optimizer) -> None:

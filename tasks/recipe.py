@@ -59,7 +59,8 @@ class FusedAdamW(keras.optimizers.AdamW):
     """AdamW on TensorFlow's own kernel: one pass over the memory of each weight, not a dozen.
 
     For the TensorFlow backend only; elsewhere the compiler does the same. Arguments as for
-    `keras.optimizers.AdamW`, with `weight_decay` and `global_clipnorm`, without `amsgrad`.
+    `keras.optimizers.AdamW`, with `weight_decay` and `global_clipnorm`, without `amsgrad` and
+    `use_ema`. Under `tf.distribute` it clips, and adds up, the gradient of the whole batch.
 
     Source: Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization, algorithm 2.
 
@@ -71,7 +72,39 @@ class FusedAdamW(keras.optimizers.AdamW):
         0.9
     """
 
+    def _backend_apply_gradients(self, grads, trainable_variables):
+        # Keras takes the norm before it adds up the rows of a token, and the replicas.
+        grads = tf.distribute.get_replica_context().all_reduce("SUM", grads)
+        grads = [tf.convert_to_tensor(gradient) for gradient in grads]
+        if self.gradient_accumulation_steps:
+            indices = map(self._get_variable_index, trainable_variables)
+            sums = [self._accumulated_gradients[index] for index in indices]
+            self._backend_increment_gradient_accumulators(grads, sums)
+            grads = [total.value / self.gradient_accumulation_steps for total in sums]
+        grads, _ = tf.clip_by_global_norm(grads, self.global_clipnorm)
+        variables = [variable.value for variable in trainable_variables]
+        pairs = list(zip(grads, variables, strict=True))
+        tf.__internal__.distribute.interim.maybe_merge_call(
+            self._distributed_tf_update_step, self._distribution_strategy, pairs, self.learning_rate
+        )
+
     def update_step(self, gradient, variable, learning_rate):
+        """Updates one weight on one device, if the batch is the last of an accumulated step."""
+        steps = self.gradient_accumulation_steps
+        if not steps:
+            self._update(gradient, variable, learning_rate)
+            return
+
+        def update():
+            self._update(gradient, variable, learning_rate)
+            total = self._accumulated_gradients[self._get_variable_index(variable)]
+            total.assign(tf.zeros_like(total))
+
+        # Around each weight. Keras's own branch is around all of them, and in a branch TensorFlow
+        # does not sum over replicas.
+        tf.cond((self._iterations + 1) % steps == 0, update, lambda: None)
+
+    def _update(self, gradient, variable, learning_rate):
         learning_rate = tf.cast(learning_rate, variable.dtype)
         if self._use_weight_decay(variable):
             variable.assign(variable * (1 - learning_rate * self.weight_decay))
@@ -89,14 +122,6 @@ class FusedAdamW(keras.optimizers.AdamW):
             epsilon=self.epsilon,
             grad=tf.cast(gradient, variable.dtype),
         )
-
-    def _apply_weight_decay(self, variables):
-        pass  # in `update_step`
-
-    def _clip_gradients(self, grads):
-        # Keras takes the norm of an embedding's gradient before it adds up the rows of a token.
-        grads = [tf.convert_to_tensor(gradient) for gradient in grads]
-        return tf.clip_by_global_norm(grads, self.global_clipnorm)[0]
 
 
 def fine_tuning_optimizer(

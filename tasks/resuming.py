@@ -57,11 +57,11 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     What other callbacks know (the patience of `EarlyStopping`) is not in a backup, and the history
     that `fit` returns begins with the epoch it continues. Put the callback last, so that what the
-    others change at an epoch's end is in the backup. Several workers share the folder, and the
-    chief alone writes.
+    others change at an epoch's end is in the backup. Of several workers the chief alone writes, and
+    all read.
 
     Args:
-        backup_dir: a local folder, of this `fit` alone.
+        backup_dir: a local folder, of this `fit` alone; with several workers one that all share.
         save_freq: "epoch", or every so many steps of an epoch as well.
         delete_checkpoint: whether to remove the backups when training is finished.
 
@@ -115,6 +115,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             self._check_same_run(training["run"])
             place = Place(**training["place"])
             logger.info("Training continues from %s.", self._continued)
+        self._check_same_place(task, place)
         self._place = place
         return place
 
@@ -132,8 +133,15 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             model.compute_loss(x, y, y_pred, sample_weight, training=False)
             model.compute_metrics(x, y, y_pred, sample_weight)
             model.reset_metrics()
-        if _is_chief(model):  # the workers' metrics are added up
+        if model.strategy:
+            model.strategy.run(self._restore_metrics_of_replica)
+        else:
             self._restore("metrics", model.metrics_variables)
+
+    def _restore_metrics_of_replica(self) -> None:
+        # The replicas' metrics are added up: the first gets them all.
+        if tf.distribute.get_replica_context().replica_id_in_sync_group == 0:
+            self._restore("metrics", self.model.metrics_variables)
 
     # -- what Keras calls ----------------------------------------------------------------------
 
@@ -246,6 +254,16 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             )
         return None
 
+    def _check_same_place(self, task: Task, place: Place) -> None:
+        places = task.of_all_workers([place.epoch, place.step])
+        if any(other != places[0] for other in places):
+            raise ValueError(
+                f"The workers of this training found different backups: the first one's is of "
+                f"epoch {places[0][0] + 1}, step {places[0][1]}, this one's of epoch "
+                f"{place.epoch + 1}, step {place.step}. backup_dir must be a folder that all "
+                f"workers share. Received: {self.folder}."
+            )
+
     def _check_same_run(self, stored: dict) -> None:
         differing = [
             f"{name} is {_short(stored.get(name))} there, {_short(self._run.get(name))} now"
@@ -346,8 +364,8 @@ def continued(
         Batches, callbacks, and the number of the epoch to begin with.
     """
     epochs, verbose = options["epochs"], options["verbose"]
-    # `keras.utils.set_random_seed` makes it repeatable.
-    seed = task.agreed(int(np.random.randint(2**31)))
+    # `keras.utils.set_random_seed` makes it repeatable. Every worker draws one: the first's counts.
+    [seed], *_ = task.of_all_workers([int(np.random.randint(2**31))])
     place = Place(first_epoch, 0, seed)
     backup = _backup_among(callbacks)
     if backup:

@@ -1,5 +1,6 @@
-"""The same training on raw text gives the same losses on every Keras backend."""
+"""Every Keras backend trains to the same losses, with fused attention and with checkpointing."""
 
+import functools
 import importlib.util
 import os
 import subprocess
@@ -11,24 +12,49 @@ import pytest
 SCRIPT = """
 import sys
 import keras
+import numpy as np
 import encoder_zoo as ez
+from encoder_zoo.encoders.layers import make_attention_mask
 
-keras.utils.set_random_seed(0)
+
+def make_classifier(dropout, **compiled):
+    keras.utils.set_random_seed(0)
+    rates = {"dropout": dropout, "attention_dropout": dropout}
+    classifier = ez.Classifier.from_preset(sys.argv[1], **rates)
+    classifier.compile(**compiled)
+    return classifier
+
+
 texts = ["the cat sat on the mat", "a dog ran", "the film was good", "bad", "it is not good"] * 4
-classifier = ez.Classifier.from_preset(sys.argv[1], dropout=0.0, attention_dropout=0.0)
-classifier.compile(learning_rate=1e-3)
+labels = [0, 1, 2, 1, 0] * 4
+classifier = make_classifier(dropout=0.0, learning_rate=1e-3)
 history = classifier.fit(
-    texts,
-    [0, 1, 2, 1, 0] * 4,
-    validation_data=(texts[:5], [0, 1, 2, 1, 0]),
-    epochs=3,
-    batch_size=8,
-    verbose=0,
+    texts, labels, validation_data=(texts[:5], labels[:5]), epochs=3, batch_size=8, verbose=0
 ).history
 print(*history["loss"], *history["val_loss"], *classifier.predict(texts[:2], verbose=0).ravel())
+
+attention = classifier.backbone.blocks[0].attention
+rows = keras.random.normal((4, 16, attention.hidden_dim), seed=1)
+real = np.arange(16) < np.array([1, 5, 16, 0])[:, None]  # the last row is padding alone
+with_kernel = attention(rows, make_attention_mask(real))
+spelled_out, _ = attention(rows, make_attention_mask(real), return_probabilities=True)
+for result in (with_kernel, spelled_out):
+    assert np.isfinite(keras.ops.convert_to_numpy(result)).all()
+difference = keras.ops.max(keras.ops.abs(with_kernel - spelled_out))
+assert difference < 1e-5, difference
+
+ids, losses = {"token_ids": np.arange(5, 29).reshape(4, 6)}, []
+for checkpointing in (False, True):
+    classifier = make_classifier(dropout=0.3, optimizer=keras.optimizers.SGD(0.02))
+    if checkpointing:
+        classifier.backbone.enable_gradient_checkpointing()
+    history = classifier.fit(ids, np.array(labels[:4]), batch_size=2, epochs=2, verbose=0)
+    losses.append(history.history["loss"])
+np.testing.assert_allclose(*losses, rtol=1e-5)
 """
 
 
+@functools.cache
 def losses(backend: str, folder) -> np.ndarray:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(folder)],
