@@ -10,6 +10,7 @@ import collections
 import dataclasses
 from collections.abc import Callable
 
+import keras
 import numpy as np
 
 from encoder_zoo.lazy import tf
@@ -202,6 +203,62 @@ def training_batches(
         return _collated(plan.skip(done), rows, collate)
 
     return steps, batches
+
+
+def grouped_batches(
+    windows: tf.data.Dataset, batch_size: int, seed: int | tf.Tensor
+) -> tf.data.Dataset:
+    """Batches of raw inputs of like length, from a dataset of windows of them.
+
+    Args:
+        windows: of `window_size(batch_size)` raw examples each, the last of a pass perhaps fewer:
+            `x`, `(x, y)` or `(x, y, sample_weight)`, tensors or ragged tensors.
+        batch_size: B.
+        seed: of the order inside the windows.
+
+    Returns:
+        Batches with the structure of the windows, every example exactly once.
+    """
+
+    def cut(number, window):
+        sizes = text_sizes(keras.utils.unpack_x_y_sample_weight(window)[0])
+        order = epoch_order(sizes, batch_size, tf.stack([tf.cast(seed, tf.int64), number]))
+
+        def batch_at(start):
+            chosen = order[start : start + batch_size]
+            return tf.nest.map_structure(lambda values: tf.gather(values, chosen), window)
+
+        return tf.data.Dataset.range(0, tf.size(order, tf.int64), batch_size).map(batch_at)
+
+    return tf.data.Dataset.zip(tf.data.Dataset.counter(), windows).flat_map(cut)
+
+
+def window_size(batch_size: int) -> int:
+    """Of how many examples neighbours in length are put together."""
+    return batch_size * WINDOW
+
+
+def text_sizes(x) -> tf.Tensor:
+    """(N,) int32: bytes of N raw inputs, which say well enough how many tokens they will be.
+
+    Args:
+        x: tensors or ragged tensors of texts or words, in any structure.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> words = tf.ragged.constant([["a", "cat"], ["it"]])
+        >>> text_sizes((words, tf.constant(["why", "how"]))).numpy().tolist()
+        [7, 5]
+    """
+    total = 0
+    for texts in tf.nest.flatten(x):
+        if texts.dtype != tf.string:
+            continue
+        sizes = tf.strings.length(texts)
+        while sizes.shape.rank > 1:
+            sizes = tf.reduce_sum(sizes, axis=-1)
+        total += sizes
+    return total
 
 
 def ordered_batches(rows: dict, collate: Callable, batch_size: int, seed: int = 0) -> Batches:

@@ -2,7 +2,7 @@
 
 A model that is built in a strategy's scope learns from a batch what one device would learn: every
 replica gets its part of the batch, loss and gradients are those of the whole. Keras 3.15 falls
-short of that in six places, each named where it is mended; what it mends itself can go.
+short of that in seven places, each named where it is mended; what it mends itself can go.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ class Distributed:
         if self.strategy:
             check_loss(self.loss)
         if keras.config.backend() == "tensorflow":
-            optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+            optimizer = self.optimizer
+            if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+                overflow_anywhere(optimizer)
+                optimizer = optimizer.inner_optimizer
             if not isinstance(optimizer, FusedAdamW):
                 if self.strategy:
                     check_no_accumulation(optimizer)
@@ -344,6 +347,20 @@ def global_loss(loss_function, loss, added: list, y_pred, sample_weight):
         loss = loss * count * share
     whole = context.all_reduce("SUM", ops.stop_gradient(loss)) / count
     return loss + ops.stop_gradient(whole - loss) + added
+
+
+def overflow_anywhere(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
+    """Has all replicas leave out a step whose gradients are not finite in one of them.
+
+    Keras asks the first replica, as if gradients had been added up (loss_scale_optimizer.py).
+    """
+    check = optimizer.check_finite
+
+    def check_everywhere(grads: list):
+        bad = tf.cast(tf.logical_not(check(grads)), tf.float32)
+        return tf.distribute.get_replica_context().all_reduce("SUM", bad) == 0
+
+    optimizer.check_finite = check_everywhere
 
 
 def check_no_accumulation(optimizer: keras.optimizers.Optimizer) -> None:

@@ -14,7 +14,14 @@ import numpy as np
 from encoder_zoo.encoders.backbone import Backbone, Family
 from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.batching import Batches, Stream, ordered_batches, training_batches
+from encoder_zoo.tasks.batching import (
+    Batches,
+    Stream,
+    grouped_batches,
+    ordered_batches,
+    training_batches,
+    window_size,
+)
 from encoder_zoo.tasks.distribution import (
     Distributed,
     count_batches,
@@ -275,7 +282,9 @@ class Task(Configured, Distributed, keras.Model):
         """As `keras.Model.fit`, on raw inputs.
 
         Texts in memory are tokenized once; batches are drawn from examples of like length, in an
-        order that `keras.utils.set_random_seed` fixes, and padded to what they need.
+        order that `keras.utils.set_random_seed` fixes, and padded to what they need. From a dataset
+        of single examples, the batches are drawn from windows of 50 of them; a dataset of batches
+        stays as it is.
 
         Args:
             x: raw inputs (list, NumPy array, pandas column, tensor; a tuple of two for pairs), a
@@ -291,7 +300,8 @@ class Task(Configured, Distributed, keras.Model):
                 whenever it is read.
             validation_split: share of the examples, from the end, kept for validation.
             validation_data: `(x, y)` or `(x, y, sample_weight)`, or a dataset.
-            shuffle: whether texts in memory are shuffled.
+            shuffle: whether texts in memory are shuffled, and the single examples of a dataset
+                inside their windows.
             sample_weight: one number per example.
             initial_epoch: number of the first epoch.
             steps_per_epoch: batches in an epoch; None is one pass. A dataset is begun anew as
@@ -322,7 +332,9 @@ class Task(Configured, Distributed, keras.Model):
             options |= {"shuffle": shuffle, "validation_split": validation_split}
         else:
             if _is_dataset(x):
-                stream = self._dataset_stream(x, size, epochs - initial_epoch, steps_per_epoch)
+                stream = self._dataset_stream(
+                    x, size, epochs - initial_epoch, steps_per_epoch, shuffle
+                )
             else:
                 rows = self.preprocess(x, y, sample_weight)
                 if validation_split:
@@ -364,16 +376,25 @@ class Task(Configured, Distributed, keras.Model):
         return Stream(steps, batches, describe)
 
     def _dataset_stream(
-        self, dataset: tf.data.Dataset, batch_size: int, epochs: int, steps: int | None
+        self,
+        dataset: tf.data.Dataset,
+        batch_size: int,
+        epochs: int,
+        steps: int | None,
+        shuffle: bool = True,
     ) -> Stream:
         """A dataset, to train on: so many passes of it, or as many as so many steps take."""
         if self.preprocessor is not None and self.preprocessor.shared_row_length:
             raise ValueError("pack_texts needs all texts in memory. Received: a dataset.")
         batched = self._batched(dataset, batch_size)
-        passes = batched.repeat(None if steps else epochs)
+        passes = None if steps else epochs
 
         def batches(seed, done):
-            return self._preprocessed(passes, seed, done)
+            raw = batched.repeat(passes)
+            if shuffle and batched is not dataset:
+                windows = self._batched(dataset, window_size(batch_size))
+                raw = grouped_batches(windows.repeat(passes), batch_size, seed)
+            return self._preprocessed(raw, seed, done)
 
         def describe():
             return {"dataset": str(batched.element_spec)}

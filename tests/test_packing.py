@@ -6,7 +6,14 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from encoder_zoo.tasks.batching import bucket_length, epoch_order, ordered_batches, training_batches
+from encoder_zoo.tasks.batching import (
+    bucket_length,
+    epoch_order,
+    grouped_batches,
+    ordered_batches,
+    training_batches,
+    window_size,
+)
 from encoder_zoo.tasks.packing import pack, pad, truncated_lengths
 
 lengths = st.lists(st.integers(0, 40), min_size=1, max_size=8)
@@ -135,3 +142,29 @@ def test_ordered_batches_begin_with_the_longest():
     batches = ordered_batches(rows_of([1, 5, 3]), lambda rows, seed: rows["number"], 2)
     assert numbers(batches.dataset) == [[1, 2], [0]]
     assert batches.order.tolist() == [1, 2, 0]
+
+
+@pytest.mark.parametrize("count", [1, 8, 203])
+def test_single_examples_of_a_dataset_are_grouped_by_length(count):
+    rng = np.random.default_rng(0)
+    words = [["w" * n for n in rng.integers(1, 9, rng.integers(1, 30))] for _ in range(count)]
+    dataset = tf.data.Dataset.from_tensor_slices((tf.ragged.constant(words), range(count)))
+    windows = dataset.ragged_batch(window_size(2)).repeat(2)
+
+    def numbers(seed):
+        return [n.numpy().tolist() for _, n in grouped_batches(windows, 2, seed)]
+
+    found = numbers(1)
+    assert found == numbers(1)
+    steps = -(-count // 2)
+    assert len(found) == 2 * steps
+    for epoch in (found[:steps], found[steps:]):
+        assert sorted(np.concatenate(epoch)) == list(range(count))
+        assert all(len(batch) == 2 for batch in epoch[: count // 2])
+        # Windows follow each other as they do in the dataset.
+        assert sorted(np.concatenate(epoch[:50])) == list(range(min(count, 100)))
+    if count > 100:
+        assert found[:steps] != found[steps:] and found != numbers(2)
+        letters = [sum(map(len, row)) for row in words]
+        apart = [abs(letters[a] - letters[b]) for a, b in found[:100]]
+        assert np.mean(apart) < 0.1 * np.mean(np.abs(np.diff(letters)))
