@@ -26,7 +26,9 @@ For your own machines:
 
   `batch_size` stays that of the whole: each worker reads the same texts and takes its part of every
   batch. Only worker 0 should save: `if strategy.cluster_resolver.task_id == 0`. If a worker dies,
-  the others end with an error within seconds; start all of them again.
+  the others end with an error within seconds; start all of them again. With
+  `fit(..., callbacks=[ez.BackupAndRestore(folder)])`, in a folder that all hosts share, they go on
+  where they were.
 - TPUs: programs of fixed shape, so give `from_preset` a `sequence_length`, and
 
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu="")

@@ -59,6 +59,8 @@ class Task(Configured, Distributed, keras.Model):
         self.learning_rate = LEARNING_RATE
         self.gradient_accumulation_steps = None
         self._optimizer_is_ours = False
+        if keras.config.backend() == "tensorflow":
+            self.jit_compile = False  # until `compile` decides: Keras's own default is XLA
 
     # -- what a task says of itself ------------------------------------------------------------
 

@@ -30,8 +30,6 @@ class WindowedTask(Task):
         Yields:
             Numbers of the batch's rows (B,), and their outputs.
         """
-        if not self.compiled and keras.config.backend() == "tensorflow":
-            self.jit_compile = False  # see `compile`
         if not int(rows["token_ids"].nrows()):
             return
         size = batch_size or 32
