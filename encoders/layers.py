@@ -231,7 +231,8 @@ class Embeddings(Configured, keras.layers.Layer):
 
     def _check_length(self, token_ids):
         length = token_ids.shape[1]
-        if length is not None and length > self.max_sequence_length:
+        # JAX has symbols for lengths that are not known yet.
+        if isinstance(length, int) and length > self.max_sequence_length:
             raise ValueError(
                 f"Received a sequence of {length} tokens, but there are positions for "
                 f"{self.max_sequence_length}. Truncate the input, for example with the "

@@ -76,19 +76,21 @@ def epoch_order(lengths: tf.Tensor, batch_size: int, seed: tf.Tensor) -> tf.Tens
 
     Returns:
         (N,) int64, every example exactly once. Shuffled, then sorted by length inside windows of
-        `WINDOW` batches, then the batches shuffled; a last, smaller batch stays last.
+        `WINDOW` batches, then the batches shuffled. A last, smaller batch has examples of any
+        length: sorted with the others, it would always have the longest.
     """
     count = tf.size(lengths)
+    full = count // batch_size * batch_size
     order = tf.random.experimental.stateless_shuffle(tf.range(count), seed)
-    window = tf.range(count) // (batch_size * WINDOW)
+    order, rest = order[:full], order[full:]
+    window = tf.range(full) // (batch_size * WINDOW)
     shuffled = tf.cast(tf.gather(lengths, order), tf.int64)
     key = tf.cast(window, tf.int64) * (tf.reduce_max(shuffled) + 1) + shuffled
     order = tf.gather(order, tf.argsort(key, stable=True))
 
-    full = count // batch_size * batch_size
-    batches = tf.reshape(order[:full], (-1, batch_size))
+    batches = tf.reshape(order, (-1, batch_size))
     batches = tf.random.experimental.stateless_shuffle(batches, seed + 1)
-    return tf.cast(tf.concat([tf.reshape(batches, (-1,)), order[full:]], axis=0), tf.int64)
+    return tf.cast(tf.concat([tf.reshape(batches, (-1,)), rest], axis=0), tf.int64)
 
 
 def shared_rows(lengths: np.ndarray, capacity: int) -> tf.RaggedTensor:
@@ -156,6 +158,7 @@ def training_batches(
     epochs: range,
     shuffle: bool = True,
     capacity: int | None = None,
+    steps_per_epoch: int | None = None,
 ) -> tuple[int, Callable[[int, int], tf.data.Dataset]]:
     """Batches of several epochs in one dataset, each epoch in an order of its own.
 
@@ -170,9 +173,11 @@ def training_batches(
         shuffle: whether to reorder at all.
         capacity: put examples together into rows of so many tokens; `batch_size` counts these
             rows, and the collated "token_ids" are ragged (B, None, None).
+        steps_per_epoch: batches of an epoch, taken from as many passes as that needs; None is one
+            pass.
 
     Returns:
-        The number of batches in one epoch, and `batches(seed, done)`: those of all epochs but the
+        The number of batches in one pass, and `batches(seed, done)`: those of all epochs but the
         first that are done, which are never made. The seed is of order and masking.
     """
     lengths = tf.cast(rows["token_ids"].row_lengths(), tf.int32)
@@ -180,6 +185,8 @@ def training_batches(
     if capacity is not None:
         shared = shared_rows(np.sort(lengths.numpy())[::-1], capacity)
     steps = -(-(count if capacity is None else int(shared.nrows())) // batch_size)
+
+    total = (steps_per_epoch or steps) * len(epochs)
 
     def order_of(epoch, seed):
         epoch_seed = tf.stack([seed, tf.cast(epoch, tf.int32) if shuffle else 0])
@@ -197,9 +204,9 @@ def training_batches(
         )
 
     def batches(seed, done=0):
-        plan = tf.data.Dataset.range(epochs.start, epochs.stop)
-        plan = plan.flat_map(lambda epoch: epoch_batches(epoch, seed))
-        plan = plan.apply(tf.data.experimental.assert_cardinality(steps * len(epochs)))
+        plan = tf.data.Dataset.counter(epochs.start)
+        plan = plan.flat_map(lambda epoch: epoch_batches(epoch, seed)).take(total)
+        plan = plan.apply(tf.data.experimental.assert_cardinality(total))
         return _collated(plan.skip(done), rows, collate)
 
     return steps, batches
@@ -226,7 +233,10 @@ def grouped_batches(
 
         def batch_at(start):
             chosen = order[start : start + batch_size]
-            return tf.nest.map_structure(lambda values: tf.gather(values, chosen), window)
+            # No labels beside weights are None.
+            return tf.nest.map_structure(
+                lambda values: None if values is None else tf.gather(values, chosen), window
+            )
 
         return tf.data.Dataset.range(0, tf.size(order, tf.int64), batch_size).map(batch_at)
 

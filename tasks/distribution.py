@@ -97,7 +97,7 @@ class Distributed:
         self._check_arguments(x, **kwargs)
         x, steps_per_epoch = self._in_parts(x, steps_per_epoch)
         validation_data, validation_steps = self._in_parts(validation_data, validation_steps)
-        with self._lost_workers_named():
+        with self.lost_workers_named():
             return super().fit(
                 x,
                 y,
@@ -109,12 +109,13 @@ class Distributed:
 
     def evaluate(self, x=None, *args, steps: int | None = None, **kwargs):
         x, steps = self._in_parts(x, steps)
-        with self._lost_workers_named():
+        with self.lost_workers_named():
             return super().evaluate(x, *args, steps=steps, **kwargs)
 
     def predict(self, x, *args, steps: int | None = None, **kwargs):
         x, steps = self._in_parts(x, steps)
-        return super().predict(x, *args, steps=steps, **kwargs)
+        with self.lost_workers_named():
+            return super().predict(x, *args, steps=steps, **kwargs)
 
     def predict_on_batch(self, x):
         if self.strategy:
@@ -183,7 +184,7 @@ class Distributed:
             )
 
     @contextlib.contextmanager
-    def _lost_workers_named(self):
+    def lost_workers_named(self):
         """An error that says what to do, where TensorFlow's speaks of an aborted operation."""
         try:
             yield

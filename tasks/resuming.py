@@ -153,8 +153,9 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             )
         if self._continued:
             model = self.model
-            with model.scope():
-                model.optimizer.build(model.trainable_variables)
+            if not model.optimizer.built:
+                with model.scope():
+                    model.optimizer.build(model.trainable_variables)
             self._restore("model", model.variables)
             self._restore("optimizer", model.optimizer.variables)
 
@@ -256,12 +257,12 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     def _check_same_place(self, task: Task, place: Place) -> None:
         places = task.of_all_workers([place.epoch, place.step])
-        if any(other != places[0] for other in places):
+        found = sorted({f"epoch {epoch + 1}, step {step}" for epoch, step in places})
+        if len(found) > 1:
             raise ValueError(
-                f"The workers of this training found different backups: the first one's is of "
-                f"epoch {places[0][0] + 1}, step {places[0][1]}, this one's of epoch "
-                f"{place.epoch + 1}, step {place.step}. backup_dir must be a folder that all "
-                f"workers share. Received: {self.folder}."
+                f"The workers of this training found different backups, of {' and of '.join(found)}"
+                ". backup_dir must be a folder that all workers share. Here it is "
+                f"{self.folder.absolute()}."
             )
 
     def _check_same_run(self, stored: dict) -> None:
@@ -364,10 +365,18 @@ def continued(
         Batches, callbacks, and the number of the epoch to begin with.
     """
     epochs, verbose = options["epochs"], options["verbose"]
-    # `keras.utils.set_random_seed` makes it repeatable. Every worker draws one: the first's counts.
-    [seed], *_ = task.of_all_workers([int(np.random.randint(2**31))])
-    place = Place(first_epoch, 0, seed)
     backup = _backup_among(callbacks)
+    # `keras.utils.set_random_seed` makes it repeatable. Every worker draws one: the first's counts.
+    drawn = int(np.random.randint(2**31))
+    workers = task.of_all_workers([drawn, steps, backup is not None])
+    seed = workers[0][0]
+    found = sorted({f"{n} steps{' and backups' if backs else ''}" for _, n, backs in workers})
+    if len(found) > 1:
+        raise ValueError(
+            "All workers must call `fit` alike, with as many steps in an epoch, and all or none of "
+            f"them with BackupAndRestore, of which the first one writes. Found {' / '.join(found)}."
+        )
+    place = Place(first_epoch, 0, seed)
     if backup:
         run = {"initial_epoch": first_epoch, "epochs": epochs, "steps_per_epoch": steps}
         place = backup.begin(task, {**_describe_task(task), **stream.describe(), **run}, place)

@@ -334,6 +334,7 @@ class Task(Configured, Distributed, keras.Model):
             options |= {"shuffle": shuffle, "validation_split": validation_split}
         else:
             if _is_dataset(x):
+                check_dataset_alone(y, sample_weight, validation_split)
                 stream = self._dataset_stream(
                     x, size, epochs - initial_epoch, steps_per_epoch, shuffle
                 )
@@ -344,13 +345,16 @@ class Task(Configured, Distributed, keras.Model):
                     held_out = self.splittable(held_out, held_out_size)
                     validation_data = self._ordered(held_out, held_out_size).dataset
                 rows = self.splittable(rows, size)
-                stream = self._rows_stream(rows, size, range(initial_epoch, epochs), shuffle)
+                stream = self._rows_stream(
+                    rows, size, range(initial_epoch, epochs), shuffle, steps_per_epoch
+                )
             steps_per_epoch = steps_per_epoch or stream.steps
             self._start_optimizer((epochs - initial_epoch) * steps_per_epoch)
             options["shuffle"] = False
-            x, callbacks, initial_epoch = continued(
-                self, stream, callbacks, initial_epoch, steps_per_epoch, options
-            )
+            with self.lost_workers_named():
+                x, callbacks, initial_epoch = continued(
+                    self, stream, callbacks, initial_epoch, steps_per_epoch, options
+                )
         return super().fit(
             x,
             callbacks=callbacks,
@@ -363,13 +367,26 @@ class Task(Configured, Distributed, keras.Model):
     @in_scope
     def _start_optimizer(self, total_batches: int) -> None:
         """Begins the recipe's schedule anew, if the optimizer is the recipe's."""
+        if 0 < total_batches < (self.gradient_accumulation_steps or 0):
+            raise ValueError(
+                f"gradient_accumulation_steps is {self.gradient_accumulation_steps}, but `fit` has "
+                f"{total_batches} batches in all: it would not make a single step."
+            )
         if self._optimizer_is_ours:
             self._compile(optimizer=self._fine_tuning_optimizer(total_batches))
 
-    def _rows_stream(self, rows: dict, batch_size: int, epochs: range, shuffle: bool) -> Stream:
+    def _rows_stream(
+        self,
+        rows: dict,
+        batch_size: int,
+        epochs: range,
+        shuffle: bool,
+        steps_per_epoch: int | None,
+    ) -> Stream:
         """Encoded rows, to train on."""
+        capacity = self.preprocessor.shared_row_length
         steps, batches = training_batches(
-            rows, self._collate(), batch_size, epochs, shuffle, self.preprocessor.shared_row_length
+            rows, self._collate(), batch_size, epochs, shuffle, capacity, steps_per_epoch
         )
 
         def describe():
@@ -390,16 +407,18 @@ class Task(Configured, Distributed, keras.Model):
             raise ValueError("pack_texts needs all texts in memory. Received: a dataset.")
         batched = self._batched(dataset, batch_size)
         passes = None if steps else epochs
+        single = batched is not dataset
 
         def batches(seed, done):
             raw = batched.repeat(passes)
-            if shuffle and batched is not dataset:
+            if shuffle and single:
                 windows = self._batched(dataset, window_size(batch_size))
                 raw = grouped_batches(windows.repeat(passes), batch_size, seed)
             return self._preprocessed(raw, seed, done)
 
         def describe():
-            return {"dataset": str(batched.element_spec)}
+            order = {"batch_size": batch_size, "shuffle": shuffle} if single else {}
+            return {"dataset": str(batched.element_spec), **order}
 
         return Stream(steps or count_batches(batched), batches, describe)
 
@@ -412,7 +431,11 @@ class Task(Configured, Distributed, keras.Model):
         size = batch_size or 32
         if _is_prepared(x):
             return super().evaluate(x, y, size, sample_weight=sample_weight, **kwargs)
-        data = x if _is_dataset(x) else (x, y, sample_weight)
+        data = x
+        if _is_dataset(x):
+            check_dataset_alone(y, sample_weight)
+        else:
+            data = x, y, sample_weight
         return super().evaluate(self._evaluation_data(data, size), **kwargs)
 
     def predict(self, x, batch_size: int | None = None, **kwargs):
@@ -451,12 +474,15 @@ class Task(Configured, Distributed, keras.Model):
         Raises:
             ValueError: "... has no preprocessor ..."
         """
+        self._check_preprocessor(type(x).__name__)
+        return self.preprocessor.encode(x, y, sample_weight)
+
+    def _check_preprocessor(self, received: str) -> None:
         if self.preprocessor is None:
             raise ValueError(
                 f"This {type(self).__name__} has no preprocessor, so it takes prepared inputs: "
-                f"{{'token_ids': ..., 'padding_mask': ...}}. Received: {type(x).__name__}."
+                f"{{'token_ids': ..., 'padding_mask': ...}}. Received: {received}."
             )
-        return self.preprocessor.encode(x, y, sample_weight)
 
     def _lengths_vary(self) -> bool:
         return self.preprocessor is None or self.preprocessor.sequence_length is None
@@ -483,6 +509,7 @@ class Task(Configured, Distributed, keras.Model):
         """A dataset of raw inputs in batches; one of prepared inputs as it is."""
         if _is_prepared(keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]):
             return dataset
+        self._check_preprocessor(f"a dataset of {dataset.element_spec}")
         return self.preprocessor.batched(dataset, batch_size)
 
     def _preprocessed(
@@ -499,6 +526,22 @@ class Task(Configured, Distributed, keras.Model):
 
         numbered = tf.data.Dataset.zip(batched, tf.data.Dataset.counter()).skip(done)
         return numbered.map(prepare, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+def check_dataset_alone(y, sample_weight, validation_split: float = 0.0) -> None:
+    """Refuses what belongs into a dataset, where it is passed beside one.
+
+    Raises:
+        ValueError: "Labels and weights belong into the dataset, ... Received also: y."
+    """
+    beside = {"y": y, "sample_weight": sample_weight, "validation_split": validation_split or None}
+    names = [name for name, value in beside.items() if value is not None]
+    if names:
+        raise ValueError(
+            "Labels and weights belong into the dataset, as elements (x, y) or (x, y, "
+            "sample_weight); examples held out for validation are a dataset of their own, "
+            f"`validation_data`. Received also: {', '.join(names)}."
+        )
 
 
 def _has_accelerator() -> bool:

@@ -43,6 +43,9 @@ for result in (with_kernel, spelled_out):
 difference = keras.ops.max(keras.ops.abs(with_kernel - spelled_out))
 assert difference < 1e-5, difference
 
+inputs = {"token_ids": keras.Input((None,), dtype="int32")}
+assert classifier.backbone(inputs)["sequence_output"].shape[-1] == attention.hidden_dim
+
 ids, losses = {"token_ids": np.arange(5, 29).reshape(4, 6)}, []
 for checkpointing in (False, True):
     classifier = make_classifier(dropout=0.3, optimizer=keras.optimizers.SGD(0.02))

@@ -144,6 +144,31 @@ def test_ordered_batches_begin_with_the_longest():
     assert batches.order.tolist() == [1, 2, 0]
 
 
+def test_the_last_smaller_batch_has_any_lengths():
+    sizes = tf.range(100)
+    last = [epoch_order(sizes, 33, tf.constant([seed, 0])).numpy()[-1] for seed in range(20)]
+    assert len(set(last)) > 10
+
+
+def test_an_epoch_may_be_longer_than_a_pass():
+    _, batches = training_batches(
+        rows_of([1] * 10), lambda rows, seed: rows["number"], 4, range(2), steps_per_epoch=4
+    )
+    found = numbers(batches(seed=0))
+    assert len(found) == 8
+    assert (
+        sorted(np.concatenate(found[:3])) == sorted(np.concatenate(found[3:6])) == list(range(10))
+    )
+
+
+def test_weights_without_labels_are_grouped():
+    dataset = tf.data.Dataset.from_tensor_slices((["a", "bb", "c"], [1.0, 2.0, 3.0]))
+    windows = dataset.map(lambda text, weight: (text, None, weight)).batch(window_size(2))
+    weights = [weight.numpy().tolist() for _, _, weight in grouped_batches(windows, 2, 0)]
+    assert sorted(map(len, weights)) == [1, 2]
+    assert sorted(weights[0] + weights[1]) == [1.0, 2.0, 3.0]
+
+
 @pytest.mark.parametrize("count", [1, 8, 203])
 def test_single_examples_of_a_dataset_are_grouped_by_length(count):
     rng = np.random.default_rng(0)

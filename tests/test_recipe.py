@@ -52,6 +52,13 @@ def test_accumulated_gradients_take_the_steps_of_whole_batches(batches, golden):
     np.testing.assert_allclose(fitted(batches), fitted(None), atol=1e-5)
 
 
+def test_more_accumulated_batches_than_there_are(golden):
+    classifier = ez.Classifier.from_preset(golden("Bert_ForSequenceClassification").folder)
+    classifier.compile(gradient_accumulation_steps=3)
+    with pytest.raises(ValueError, match="is 3, but `fit` has 2 batches in all"):
+        classifier.fit(["a"] * 4, [0] * 4, batch_size=2)
+
+
 def test_accumulation_belongs_to_the_recipe(golden):
     classifier = ez.Classifier.from_preset(golden("Bert_ForSequenceClassification").folder)
     with pytest.raises(ValueError, match="gradient_accumulation_steps belongs to optimizer='auto'"):

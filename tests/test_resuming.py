@@ -194,6 +194,26 @@ def test_datasets_continue_behind_the_batches_that_are_done(tmp_path, steps_per_
     assert_same_curve({**before, **after}, whole)
 
 
+@pytest.mark.parametrize("changed", [{"batch_size": 2}, {"shuffle": False}])
+def test_another_order_of_single_examples_is_another_run(tmp_path, changed):
+    dataset = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS))
+    arguments = {"data": (dataset,), "steps_per_epoch": 5}
+    train(classifier(), tmp_path / "b", fails_at=(0, 3), **arguments)
+    with pytest.raises(ValueError, match=f"another run: {next(iter(changed))} is"):
+        train(classifier(), tmp_path / "b", **arguments, **changed)
+
+
+def test_scaled_losses_continue_where_keras_builds_the_optimizer_first(tmp_path):
+    def half_precision():
+        with tf.distribute.OneDeviceStrategy("CPU:0").scope():
+            return classifier(dtype="mixed_float16")
+
+    whole, _ = train(half_precision())
+    before, _ = train(half_precision(), tmp_path / "b", fails_at=(1, 3))
+    after, _ = train(half_precision(), tmp_path / "b")
+    assert_same_curve({**before, **after}, whole)
+
+
 def test_masks_of_datasets_change_from_epoch_to_epoch_and_can_be_repeated():
     dataset = tf.data.Dataset.from_tensor_slices(TEXTS[:8]).batch(4)
     preprocessor = ez.MaskedLMPreprocessor(TOKENIZER())

@@ -288,6 +288,24 @@ class TestRefusals:
         with pytest.raises(ValueError, match="sequence_length=40 .* at most 32"):
             build(sequence_length=40, num_classes=2)
 
+    @pytest.mark.parametrize(
+        "beside", [{"y": NUMBERS}, {"sample_weight": [1.0] * 6}, {"validation_split": 0.5}]
+    )
+    def test_what_belongs_into_a_dataset(self, classifier, beside):
+        dataset = tf.data.Dataset.from_tensor_slices((TEXTS, NUMBERS))
+        with pytest.raises(ValueError, match=f"Received also: {next(iter(beside))}"):
+            classifier.fit(dataset, **beside)
+        if "validation_split" not in beside:
+            with pytest.raises(ValueError, match=f"Received also: {next(iter(beside))}"):
+                classifier.evaluate(dataset, **beside)
+
+    def test_a_dataset_of_texts_without_a_preprocessor(self, build):
+        task = ez.SequenceClassifier(build(num_classes=2).backbone, num_classes=2)
+        dataset = tf.data.Dataset.from_tensor_slices((TEXTS, NUMBERS))
+        for method in (task.fit, task.evaluate, task.predict):
+            with pytest.raises(ValueError, match="has no preprocessor"):
+                method(dataset)
+
     def test_raw_text_without_a_preprocessor(self, build):
         classifier = ez.SequenceClassifier(build(num_classes=2).backbone, num_classes=2)
         with pytest.raises(ValueError, match="has no preprocessor"):
