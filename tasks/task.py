@@ -52,7 +52,8 @@ class Task(Configured, Distributed, keras.Model):
     preprocessor_class: type[Preprocessor]
 
     def __init__(self, backbone: Backbone, preprocessor: Preprocessor | None = None, **kwargs):
-        super().__init__(**kwargs)
+        # Keras scales losses by the task's precision.
+        super().__init__(**{"dtype": backbone.dtype_policy, **kwargs})
         self.backbone = backbone
         # A copy: `attach` notes this task's labels and lengths in it.
         self.preprocessor = copy.copy(preprocessor)

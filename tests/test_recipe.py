@@ -59,6 +59,14 @@ def test_more_accumulated_batches_than_there_are(golden):
         classifier.fit(["a"] * 4, [0] * 4, batch_size=2)
 
 
+def test_a_float16_backbone_has_its_task_scale_the_loss():
+    backbone = ez.BertBackbone(9, 1, 1, 4, 4, dtype="mixed_float16")
+    classifier = ez.SequenceClassifier(backbone, num_classes=2)
+    classifier.compile()
+    assert isinstance(classifier.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert isinstance(classifier.optimizer.inner_optimizer, FusedAdamW)
+
+
 def test_accumulation_belongs_to_the_recipe(golden):
     classifier = ez.Classifier.from_preset(golden("Bert_ForSequenceClassification").folder)
     with pytest.raises(ValueError, match="gradient_accumulation_steps belongs to optimizer='auto'"):

@@ -52,7 +52,10 @@ class Log(keras.callbacks.Callback):
 def train(name, seed, end=None):
     keras.utils.set_random_seed(seed)
     preprocessor = ez.MaskedLMPreprocessor(ez.BertTokenizer(tokens), sequence_length=16)
-    task = ez.MaskedLM(ez.BertBackbone(len(tokens), dropout=0.2, **small), preprocessor)
+    # With scaled losses the optimizer is another one, which Keras builds before it trains.
+    dtype = "mixed_float16" if keras.config.backend() == "torch" else "float32"
+    backbone = ez.BertBackbone(len(tokens), dropout=0.2, dtype=dtype, **small)
+    task = ez.MaskedLM(backbone, preprocessor)
     task.compile(learning_rate=1e-2)
     callbacks = [Log(name, end), ez.BackupAndRestore(f"{folder}/{name}", save_freq=2)]
     task.fit(texts, batch_size=4, epochs=3, verbose=0, callbacks=callbacks)
@@ -201,17 +204,6 @@ def test_another_order_of_single_examples_is_another_run(tmp_path, changed):
     train(classifier(), tmp_path / "b", fails_at=(0, 3), **arguments)
     with pytest.raises(ValueError, match=f"another run: {next(iter(changed))} is"):
         train(classifier(), tmp_path / "b", **arguments, **changed)
-
-
-def test_scaled_losses_continue_where_keras_builds_the_optimizer_first(tmp_path):
-    def half_precision():
-        with tf.distribute.OneDeviceStrategy("CPU:0").scope():
-            return classifier(dtype="mixed_float16")
-
-    whole, _ = train(half_precision())
-    before, _ = train(half_precision(), tmp_path / "b", fails_at=(1, 3))
-    after, _ = train(half_precision(), tmp_path / "b")
-    assert_same_curve({**before, **after}, whole)
 
 
 def test_masks_of_datasets_change_from_epoch_to_epoch_and_can_be_repeated():
