@@ -14,6 +14,7 @@ from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.preprocessor import as_texts
 
 IMPOSSIBLE = -1e9  # logit of what cannot be an answer
+_WHITE_SPACE = r"[\x09-\x0d\x1c-\x20\x{85}\p{Z}]+"
 
 
 class Candidates(NamedTuple):
@@ -197,8 +198,43 @@ def answers_in_graph(y: dict, contexts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
     there = tf.strings.substr(contexts, begin, length, unit="UTF8_CHAR")
     wrong = (text != "") & ((start < 0) | (inside < length) | (there != text))
     message = "Answers that do not stand at their answer_start:"
-    with tf.control_dependencies(
-        [tf.debugging.Assert(~tf.reduce_any(wrong), [message, text[wrong]])]
-    ):
+    with tf.control_dependencies([refused(wrong, message, text)]):
         start = tf.where(length > 0, start, -1)
     return start, start + length
+
+
+def without_white_space(
+    contexts: tf.Tensor, start: tf.Tensor, end: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The bounds of answers without the white space, as `str.strip` has it, at their ends.
+
+    Args:
+        contexts: (N,) strings.
+        start: (N,) int32, the first character of every answer; -1 where there is none.
+        end: (N,) int32, the character after the last; -1 where there is none.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> bounds = without_white_space(
+        ...     tf.constant(["in Rome "]), tf.constant([2]), tf.constant([8]))
+        >>> [bound.numpy().tolist() for bound in bounds]
+        [[3], [7]]
+    """
+    answer = tf.strings.substr(contexts, tf.maximum(start, 0), end - start, unit="UTF8_CHAR")
+    answer = tf.strings.regex_replace(answer, f"^{_WHITE_SPACE}", "")
+    start = end - tf.strings.length(answer, unit="UTF8_CHAR")
+    answer = tf.strings.regex_replace(answer, f"{_WHITE_SPACE}$", "")
+    return start, start + tf.strings.length(answer, unit="UTF8_CHAR")
+
+
+def refused(wrong: tf.Tensor, message: str, values: tf.Tensor) -> tf.Operation:
+    """Fails, inside a graph, with the numbers and values of a batch's wrong examples.
+
+    Args:
+        wrong: (N,) bool.
+        message: what is wrong.
+        values: (N,), to be shown.
+    """
+    found = tf.where(wrong)[:, 0]
+    shown = [message, tf.gather(values, found), "Examples of the batch:", found]
+    return tf.debugging.Assert(~tf.reduce_any(wrong), shown)

@@ -8,9 +8,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import keras
+import numpy as np
 
 from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.answers import answers_in_graph, check_answers, split_examples
+from encoder_zoo.tasks.answers import (
+    answers_in_graph,
+    check_answers,
+    refused,
+    split_examples,
+    without_white_space,
+)
 from encoder_zoo.tasks.packing import pack
 from encoder_zoo.tasks.pieces import ROW, keys
 from encoder_zoo.tasks.preprocessor import Preprocessor, check_same_rows
@@ -166,15 +173,7 @@ class SpanQAPreprocessor(Preprocessor):
 
     def _labels(self, contexts: Contexts, rows: dict, start, end) -> tf.Tensor:
         """(W, 2) int32 columns, from the answers' first character and the one after the last."""
-        row = tf.range(tf.size(start), dtype=tf.int64) * ROW
-        begins = tf.cast(contexts.ids.row_starts(), tf.int32)
-        # The last piece that starts at or before the answer, the first that ends with or after it.
-        start_keys, end_keys = row + tf.cast(start, tf.int64), row + tf.cast(end, tf.int64)
-        first = tf.searchsorted(keys(contexts.starts), start_keys, side="right") - 1 - begins
-        last = tf.searchsorted(keys(contexts.ends), end_keys, side="left") - begins
-        first = tf.maximum(first, 0)
-        last = tf.maximum(last, first)
-
+        first, last = _pieces_of_answers(contexts, start, end)
         windows = contexts.windows
         begin = tf.cast(windows.begin, tf.int32)
         first, last, known = (tf.gather(v, windows.example) for v in (first, last, start >= 0))
@@ -188,3 +187,29 @@ class SpanQAPreprocessor(Preprocessor):
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         question = x["question"] if isinstance(x, dict) else x[0]
         return dataset.ragged_batch(batch_size) if question.shape.rank == 0 else dataset
+
+
+def _pieces_of_answers(contexts: Contexts, start, end) -> tuple[tf.Tensor, tf.Tensor]:
+    """(N,) int32 numbers of the first and last piece of the answers' characters.
+
+    White space at an answer's ends, which may be a piece of its own, does not count.
+    """
+    first_character, stop = without_white_space(contexts.texts, start, end)
+    row = tf.range(tf.size(start), dtype=tf.int64) * ROW
+    begins = tf.cast(contexts.ids.row_starts(), tf.int32)
+    start_keys, end_keys = row + tf.cast(first_character, tf.int64), row + tf.cast(stop, tf.int64)
+    # The first piece that ends behind the answer's start, the last that starts before its end.
+    first = tf.searchsorted(keys(contexts.ends), start_keys, side="right") - begins
+    last = tf.searchsorted(keys(contexts.starts), end_keys, side="left") - 1 - begins
+    empty = (start >= 0) & ((first_character == stop) | (first > last))
+    if tf.is_symbolic_tensor(empty):
+        message = "Answers of which the tokenizer keeps nothing, by their answer_start:"
+        with tf.control_dependencies([refused(empty, message, start)]):
+            return tf.identity(first), last
+    for i in np.flatnonzero(empty):
+        text = contexts.texts[i].numpy().decode()[start[i] : end[i]]
+        raise ValueError(
+            f"Example {i}: the answer {text!r} has no token: the tokenizer drops all of it. "
+            "Correct the answer, or leave the example out."
+        )
+    return first, last

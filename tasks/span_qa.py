@@ -27,6 +27,10 @@ from encoder_zoo.tasks.span_preprocessor import SpanQAPreprocessor
 from encoder_zoo.tasks.squad import squad_scores, squad_v2_scores
 from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
 
+# The most spans of tokens that are one span of characters: up to 4 tokens, and a lone space's
+# without characters, begin at the same one; up to 4 end with it.
+SAME_CHARACTERS = 5 * 4
+
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanQA(WindowedTask):
@@ -238,10 +242,11 @@ class SpanQA(WindowedTask):
         contexts = self.preprocessor.contexts(questions, texts)
         rows = self.preprocessor.rows(contexts)
         columns, order, parts = self.preprocessor.context_column(rows), [], []
+        wanted = n_best if n_best == 1 else n_best * SAME_CHARACTERS
         for numbers, logits in self.row_outputs(rows, batch_size):
             column, length = (tf.gather(v, numbers) for v in (columns, contexts.windows.length))
             is_context = self._is_context(column, length, logits.shape[-1])
-            parts.append(find_spans(tf.constant(logits), is_context, max_answer_length, n_best))
+            parts.append(find_spans(tf.constant(logits), is_context, max_answer_length, wanted))
             order.extend(numbers)
         found = (tf.gather(tf.concat(f, 0), np.argsort(order)) for f in zip(*parts, strict=True))
         return best_answers(Candidates(*found), contexts, columns, n_best)

@@ -1,5 +1,7 @@
 """SpanQA: transformers' numbers, labels and windows by hand, the search, learning."""
 
+import pathlib
+
 import keras
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from keras import ops
 import encoder_zoo as ez
 from encoder_zoo.tasks.answers import find_spans
 
+SQUAD = pathlib.Path(__file__).parents[1] / "guides" / "data" / "squad_excerpt.json"
 NAMES = ["anna", "ben", "carl", "dora"]
 PLACES = ["rome", "paris", "oslo", "kyoto"]
 WORDS = [*NAMES, *PLACES, "jo", "##sé", "who", "where", "lives", "in", "is", "there", ".", "?"]
@@ -81,11 +84,30 @@ class TestLabels:
             ("José lives in Rome.", "sé", "##sé"),
             ("José lives in Rome.", "os", "jo ##sé"),  # whole pieces around the answer
             ("🙂🙂 Anna lives.", "Anna lives", "anna lives"),
-            ("Anna  lives", " lives", "anna lives"),  # a space belongs to what is before it
+            ("Anna  lives", " lives", "lives"),  # white space around an answer does not count
+            ("Anna lives in Rome ", "Rome ", "rome"),
+            ("Anna lives in Rome.\n", "Rome.\n", "rome ."),
+            ("Rome\u3000\x1c\x85 is in", "Rome\u3000\x1c\x85 ", "rome"),
+            ("Anna lives in Rome\u200b", "Rome\u200b", "rome"),  # a character without a piece
+            ("Anna lives in\u200b Rome", "in\u200b", "in"),
         ],
     )
     def test_pieces_of_the_answer(self, build, context, text, pieces):
-        assert labelled(build(), self.example(context, text)) == [pieces]
+        example = self.example(context, text)
+        assert labelled(build(), example) == [pieces]
+        [(x, y)] = as_dataset([example]).batch(1)
+        _, labels = build().preprocessor(x, y)
+        _, expected = build().preprocessor([example])
+        np.testing.assert_array_equal(labels, expected)
+
+    def test_an_answer_that_the_tokenizer_drops_is_refused(self, build):
+        model = build()
+        for text in (" ", "\u200b"):
+            examples = [EXAMPLES[0], self.example("Anna lives\u200b in Rome", text)]
+            with pytest.raises(ValueError, match=r"Example 1: the answer '.*' has no token"):
+                model.preprocessor(examples)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"keeps nothing.*\[10\].*\[1\]"):
+            model.evaluate(as_dataset(examples), verbose=0)
 
     def test_family_with_two_separators_and_no_segments(self, golden):
         model = ez.SpanQA.from_preset(golden("Roberta_ForQuestionAnswering").folder)
@@ -94,8 +116,27 @@ class TestLabels:
         token = model.preprocessor.tokenizer.id_to_token
         row = [token(i) for i in inputs["token_ids"].numpy()[0]]
         assert row.count("</s>") == 3
-        assert labelled(model, example) == ["Ġcat Ġ s a t"] or "cat" in labelled(model, example)[0]
+        assert labelled(model, example) == ["Ġcat Ġsat"]
         assert "segment_ids" not in inputs
+        # All bytes of a character; the space before is a piece of its own, without characters.
+        assert labelled(model, self.example("a  🙂 b\n", "🙂 b\n")) == ["ð Ł Ļ Ĥ Ġ b"]
+
+    @pytest.mark.parametrize("family", ["Bert", "Roberta"])
+    def test_clean_answers_are_labelled_as_transformers_example_scripts_do(self, golden, family):
+        tokenizer = ez.SpanQA.from_preset(
+            golden(f"{family}_ForQuestionAnswering").folder
+        ).preprocessor.tokenizer
+        preprocessor = ez.SpanQAPreprocessor(tokenizer, sequence_length=3000, window_length=3000)
+        examples = [e for e in ez.read_squad(SQUAD)[::12] if e["answers"][0]["text"].isascii()]
+        assert len(examples) > 80
+        rows = preprocessor.encode(examples)
+        columns = preprocessor.context_column(rows)
+        for example, column, label in zip(examples, columns, rows["labels"].numpy(), strict=True):
+            _, starts, ends = tokenizer.tokenize_with_offsets(example["context"])
+            answer = example["answers"][0]
+            first = np.flatnonzero(starts <= answer["answer_start"])[-1]
+            last = np.flatnonzero(ends >= answer["answer_start"] + len(answer["text"]))[0]
+            assert label.tolist() == [column + first, column + last]
 
     def test_windows_hold_the_answer_or_point_at_the_start_token(self, build):
         model = build(window_length=16, doc_stride=4)  # 16 - 3 specials - 2 = 11 pieces each
@@ -185,6 +226,14 @@ class TestSearch:
     def test_the_length_of_answers_is_limited(self, build):
         found = build().answer("Who?", "Anna lives in Rome.", n_best=40, max_answer_length=2)
         assert len(found) == 9
+
+    def test_n_best_counts_answers_not_spans_of_tokens(self, golden):
+        model = ez.SpanQA.from_preset(golden("Roberta_ForQuestionAnswering").folder)
+        for context, count in (("🙂🙂 b", 9), ("a   🙂🙂", 19)):  # 4 tokens for each 🙂
+            every = model.answer("the?", context, n_best=count + 5)
+            assert len(every) == count
+            for n in (2, 3, 8, count - 1):
+                assert model.answer("the?", context, n_best=n) == every[:n]
 
     def test_windows_give_spans_of_the_whole_context_once(self, build):
         model = build(window_length=16, doc_stride=4)
