@@ -58,10 +58,14 @@ class SpanQAPreprocessor(Preprocessor):
         tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
         sequence_length: see `Preprocessor`.
         window_length: the most tokens of a row, question and special tokens included.
-        doc_stride: tokens that neighbouring windows share, as transformers counts it.
+        doc_stride: tokens that neighbouring windows share, as transformers counts it; at most
+            half of the room that the question leaves in a window.
 
     Returns:
         When called with answers `(x, y)`: y (B, 2) int.
+
+    Raises:
+        ValueError: "doc_stride=-1; expected 0 or more ...", "Rows of 8 tokens have no room ..."
 
     Source: Devlin et al. 2019, sections 4.2 and 4.3, and the code released with it.
 
@@ -86,11 +90,22 @@ class SpanQAPreprocessor(Preprocessor):
         super().__init__(tokenizer, sequence_length)
         self.window_length = window_length
         self.doc_stride = doc_stride
-        self.max_sequence_length = min(self.max_sequence_length, window_length)
+        if doc_stride < 0:
+            raise ValueError(f"doc_stride={doc_stride}; expected 0 or more shared tokens.")
+        self._limit_rows()
 
     def attach(self, task) -> None:
         super().attach(task)
+        self._limit_rows()
+
+    def _limit_rows(self) -> None:
         self.max_sequence_length = min(self.max_sequence_length, self.window_length)
+        if self._longest_question < 1:
+            raise ValueError(
+                f"Rows of {self.max_sequence_length} tokens have no room for a question and its "
+                f"context. Expected at least {self._specials + 1 + LEAST_CONTEXT} as "
+                "sequence_length and window_length."
+            )
 
     def contexts(self, questions: tf.Tensor, contexts: tf.Tensor) -> Contexts:
         """Questions (N,) and contexts (N,) in pieces, and the windows onto the contexts."""
@@ -117,8 +132,7 @@ class SpanQAPreprocessor(Preprocessor):
     def _checked_in_graph(self, lengths: tf.Tensor) -> tf.Tensor:
         most = self._longest_question
         message = f"Questions leave no room for their contexts: expected at most {most} tokens, got"
-        fits = tf.reduce_all(lengths <= most)
-        with tf.control_dependencies([tf.debugging.Assert(fits, [message, lengths])]):
+        with tf.control_dependencies([refused(lengths > most, message, lengths)]):
             return tf.identity(lengths)
 
     def _check(self, question_lengths, context_lengths) -> None:
@@ -157,7 +171,9 @@ class SpanQAPreprocessor(Preprocessor):
     def encode(self, x, y=None, sample_weight=None) -> dict:
         questions, texts, y = split_examples(x, y)
         contexts = self.contexts(questions, texts)
-        rows = self.rows(contexts)
+        empty = contexts.ids.row_lengths() == 0  # in memory, these are refused by now
+        with tf.control_dependencies([refused(empty, "Empty contexts:", texts)]):
+            rows = self.rows(contexts)
         if y is None:
             return rows
         if isinstance(y, dict) and tf.is_tensor(y["text"]):

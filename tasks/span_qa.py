@@ -17,6 +17,7 @@ from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.answer_ranking import Answers, best_answers, ranked, shares
 from encoder_zoo.tasks.answers import (
     IMPOSSIBLE,
+    NO_LABELS,
     Candidates,
     answer_lists,
     find_spans,
@@ -79,6 +80,8 @@ class SpanQA(WindowedTask):
         return ops.transpose(self.output_dense(x), (0, 2, 1))  # (B, 2, L)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        if y is None:
+            raise ValueError(NO_LABELS)
         weight = _for_start_and_end(sample_weight)
         return super().compute_loss(x, y, _without_padding(x, y_pred), weight, training)
 
@@ -123,7 +126,7 @@ class SpanQA(WindowedTask):
         """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
 
         Args:
-            x: as for `fit`, or prepared inputs.
+            x: as for `fit`, or prepared inputs or a dataset of them.
             batch_size: default 32.
             **kwargs: for prepared inputs those of `keras.Model.predict`.
 
@@ -131,9 +134,11 @@ class SpanQA(WindowedTask):
             For each question a list with one array (2, tokens) of logits for every window onto
             its context. For prepared inputs an array (B, 2, L).
         """
-        if isinstance(x, dict) and "token_ids" in x:
+        is_dataset = hasattr(x, "element_spec")
+        given = keras.utils.unpack_x_y_sample_weight(x.element_spec)[0] if is_dataset else x
+        if isinstance(given, dict) and "token_ids" in given:
             return super().predict(x, batch_size, **kwargs)
-        if hasattr(x, "element_spec"):
+        if is_dataset:
             batches = read_batches(self.preprocessor.batched(x, batch_size or 32))
             return [row for batch in batches for row in self.predict(batch, batch_size)]
         rows = self.preprocess(x)
@@ -175,7 +180,8 @@ class SpanQA(WindowedTask):
             is the answer's share among all spans of all windows.
 
         Raises:
-            ValueError: "Example 3: the context is empty.", "Example 3: the question has ..."
+            ValueError: "Example 3: the context is empty.", "Example 3: the question has ...",
+                "n_best=0; expected ...", "max_answer_length=0; expected ..."
         """
         if isinstance(question, str):
             [found] = self.answer(
@@ -210,7 +216,7 @@ class SpanQA(WindowedTask):
         """Exact match and F1 of the answers, as SQuAD's official scripts count them, in percent.
 
         Args:
-            x: as for `fit`.
+            x: as for `fit`, in memory.
             y: as for `fit`; all answers of a question count, the best of them.
             max_answer_length: in tokens.
             null_threshold: as for `answer`; None is 0 where there are questions without an
@@ -220,9 +226,14 @@ class SpanQA(WindowedTask):
         Returns:
             `{"exact_match", "f1", "total"}` where every question has an answer (v1.1); else those
             of `squad_v2_scores`, in which the `best_..._thresh` are for `null_threshold`.
+
+        Raises:
+            ValueError: "The answers are missing. ...", "Expected at least one question. ..."
         """
         questions, contexts, answers = split_examples(x, y)
         texts = [text.decode() for text in contexts.numpy()]
+        if not texts:
+            raise ValueError("Expected at least one question. Received: none.")
         right = [[a["text"] for a in given] for given in answer_lists(answers)]
         if len(right) != len(texts):
             raise ValueError(f"Received {len(texts)} questions, but answers of {len(right)}.")
@@ -236,6 +247,8 @@ class SpanQA(WindowedTask):
 
     def _search(self, x, n_best: int, max_answer_length: int, batch_size: int | None) -> Answers:
         """The best answers of every question."""
+        if n_best < 1:
+            raise ValueError(f"n_best={n_best}; expected at least 1 answer.")
         if self.preprocessor is None:
             self.preprocess(x)  # raises
         questions, texts, _ = split_examples(x, None)

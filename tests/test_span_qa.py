@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import ops
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.answers import find_spans
+from encoder_zoo.tasks.answers import answer_lists, find_spans, split_examples
 
 SQUAD = pathlib.Path(__file__).parents[1] / "guides" / "data" / "squad_excerpt.json"
 NAMES = ["anna", "ben", "carl", "dora"]
@@ -172,6 +172,7 @@ class TestLabels:
             ((QUESTIONS, CONTEXTS), ANSWERS),
             ((QUESTIONS, CONTEXTS), flat),
             ((QUESTIONS, CONTEXTS), lists),
+            ((QUESTIONS, CONTEXTS), [np.array(a * 2) for a in ANSWERS]),  # parquet gives arrays
         ):
             np.testing.assert_array_equal(preprocessor(*arguments)[1], expected)
 
@@ -321,6 +322,10 @@ def test_predictions_are_one_list_of_windows_for_each_question(build):
     assert [len(windows) for windows in outputs] == [1, 3, 1]
     assert [w.shape for w in outputs[1]] == [(2, 16), (2, 16), (2, 15)]
     assert model.predict(([], [])) == []
+    prepared = tf.data.Dataset.from_tensors(model.preprocessor((["Who?"] * 3, contexts)))
+    rows = model.predict(prepared, verbose=0)  # padded to 16 tokens
+    assert rows.shape == (5, 2, 16)
+    np.testing.assert_allclose(rows[1:3], outputs[1][:2], atol=1e-5)
 
 
 class TestRefusals:
@@ -345,10 +350,64 @@ class TestRefusals:
         with pytest.raises(ValueError, match=message):
             build().fit(examples)
 
-    def test_a_wrong_offset_in_a_dataset(self, build):
-        wrong = {**EXAMPLES[0], "answers": [{"text": "Rome", "answer_start": 3}]}
-        with pytest.raises(tf.errors.InvalidArgumentError, match="do not stand"):
-            build().fit(as_dataset([wrong]), verbose=0)
+    @pytest.mark.parametrize(
+        "answers",
+        [
+            [{"text": "Rome", "answer_start": "14"}],
+            [{"text": "Rome", "answer_start": 14.0}],
+            [{"text": "Rome", "answer_start": None}],
+            [{"text": None, "answer_start": 14}],
+            {"text": b"Rome", "answer_start": 14},
+            {"text": ["Rome"], "answer_start": [14.0]},
+            {"answer_start": [14]},
+            float("nan"),
+            "Rome",
+        ],
+    )
+    def test_answers_of_other_types(self, answers):
+        with pytest.raises(ValueError, match="^Example 1: .* is no answer. Expected a dict with"):
+            answer_lists([None, answers])
+
+    def test_answers_in_columns_of_different_lengths(self):
+        for starts in ([], None, 14):
+            with pytest.raises(ValueError, match="^Example 1: expected one answer_start for each"):
+                answer_lists([None, {"text": ["Rome"], "answer_start": starts}])
+
+    def test_missing_answers(self, build):
+        model = build()
+        for call in (model.fit, model.evaluate, model.evaluate_answers):
+            with pytest.raises(ValueError, match="The answers are missing"):
+                call((QUESTIONS[:2], CONTEXTS[:2]))
+        with pytest.raises(ValueError, match="Expected at least one question"):
+            model.evaluate_answers([])
+
+    @pytest.mark.parametrize(
+        "change, message",
+        [
+            (
+                {"answers": [{"text": "Rome", "answer_start": 3}]},
+                r"do not stand at their answer_start:\] \[\"?Rome\"?\] .* \[4\]",
+            ),
+            ({"question": "who " * 38}, r"expected at most 37 tokens, got\] \[38\] .* \[4\]"),
+            ({"context": " ", "answers": []}, r"Empty contexts:\] \[\"? \"?\] .* \[4\]"),
+        ],
+        ids=["answer", "question", "context"],
+    )
+    def test_a_dataset_names_the_example_of_the_batch(self, build, change, message):
+        dataset = as_dataset([*EXAMPLES[:4], {**EXAMPLES[4], **change}])
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            build().evaluate(dataset, verbose=0)
+
+    def test_settings_without_a_meaning(self, build):
+        with pytest.raises(ValueError, match="doc_stride=-1; expected 0 or more"):
+            build(doc_stride=-1)
+        for name in ("sequence_length", "window_length"):
+            with pytest.raises(ValueError, match="Rows of 8 tokens have no room.* at least 12"):
+                build(**{name: 8})
+        model = build(window_length=13)
+        for name in ("n_best", "max_answer_length"):
+            with pytest.raises(ValueError, match=f"{name}=0; expected at least 1"):
+                model.answer("Who?", "Anna.", **{name: 0})
 
     def test_answer_with_an_empty_context(self, build):
         with pytest.raises(ValueError, match="Example 0: the context is empty"):
@@ -361,6 +420,16 @@ class TestRefusals:
     def test_an_example_without_a_context(self, build):
         with pytest.raises(ValueError, match="Example 1 has no 'context'"):
             build().fit([EXAMPLES[0], {"question": "Who?", "answers": []}])
+
+    def test_examples_of_different_kinds(self):
+        answerless = {"question": "Who?", "context": "Anna."}
+        for examples, message in (
+            ([answerless, EXAMPLES[0]], "Example 0 has no 'answers'"),
+            ([EXAMPLES[0], None], "Example 1 is None"),
+            ({"question": ["Who?"], "text": ["Anna."]}, r"Expected \(questions, contexts\)"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                split_examples(examples, None)
 
 
 def test_a_saved_preset_gives_the_same_answers(build, tmp_path):
