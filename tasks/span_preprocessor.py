@@ -44,6 +44,16 @@ class Contexts(NamedTuple):
     ends: tf.RaggedTensor
     windows: Windows
 
+    @property
+    def has_characters(self) -> tf.RaggedTensor:
+        """Ragged (N, None) bool: not so for a space that is a piece of its own in RoBERTa."""
+        return self.ids.with_flat_values(self.starts.flat_values < self.ends.flat_values)
+
+    @property
+    def is_empty(self) -> tf.Tensor:
+        """(N,) bool: contexts in which no answer can stand."""
+        return ~tf.reduce_any(self.has_characters, axis=1)
+
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanQAPreprocessor(Preprocessor):
@@ -115,11 +125,15 @@ class SpanQAPreprocessor(Preprocessor):
         if tf.is_symbolic_tensor(contexts):
             lengths = self._checked_in_graph(lengths)
         else:
-            self._check(lengths.numpy(), ids.row_lengths().numpy())
+            self._check(lengths.numpy())
         capacity = self.max_sequence_length - self._specials - lengths  # (N,)
         overlap = tf.minimum(tf.cast(self.doc_stride, tf.int64), capacity // 2)
         windows = make_windows(ids.row_lengths(), capacity, overlap)
-        return Contexts(contexts, question_ids, ids, starts, ends, windows)
+        found = Contexts(contexts, question_ids, ids, starts, ends, windows)
+        if not tf.is_symbolic_tensor(contexts):
+            for i in np.flatnonzero(found.is_empty):
+                raise ValueError(f"Example {i}: the context is empty.")
+        return found
 
     @property
     def _specials(self) -> int:
@@ -135,18 +149,13 @@ class SpanQAPreprocessor(Preprocessor):
         with tf.control_dependencies([refused(lengths > most, message, lengths)]):
             return tf.identity(lengths)
 
-    def _check(self, question_lengths, context_lengths) -> None:
+    def _check(self, lengths: np.ndarray) -> None:
         most = self._longest_question
-        for i, (question, context) in enumerate(
-            zip(question_lengths, context_lengths, strict=True)
-        ):
-            if question > most:
-                raise ValueError(
-                    f"Example {i}: the question has {question} tokens, which leaves no room for "
-                    f"its context in rows of {self.max_sequence_length}. Expected at most {most}."
-                )
-            if not context:
-                raise ValueError(f"Example {i}: the context is empty.")
+        for i in np.flatnonzero(lengths > most):
+            raise ValueError(
+                f"Example {i}: the question has {lengths[i]} tokens, which leaves no room for "
+                f"its context in rows of {self.max_sequence_length}. Expected at most {most}."
+            )
 
     def rows(self, contexts: Contexts) -> dict:
         """One row for every window: question and a stretch of the context."""
@@ -171,8 +180,8 @@ class SpanQAPreprocessor(Preprocessor):
     def encode(self, x, y=None, sample_weight=None) -> dict:
         questions, texts, y = split_examples(x, y)
         contexts = self.contexts(questions, texts)
-        empty = contexts.ids.row_lengths() == 0  # in memory, these are refused by now
-        with tf.control_dependencies([refused(empty, "Empty contexts:", texts)]):
+        # Only in a graph: in memory, these are refused by now.
+        with tf.control_dependencies([refused(contexts.is_empty, "Empty contexts:", texts)]):
             rows = self.rows(contexts)
         if y is None:
             return rows

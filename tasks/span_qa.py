@@ -27,10 +27,12 @@ from encoder_zoo.tasks.preprocessor import as_valid_text
 from encoder_zoo.tasks.span_preprocessor import SpanQAPreprocessor
 from encoder_zoo.tasks.squad import squad_scores, squad_v2_scores
 from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
+from encoder_zoo.tasks.windows import take
 
-# The most spans of tokens that are one span of characters: up to 4 tokens, and a lone space's
-# without characters, begin at the same one; up to 4 end with it.
-SAME_CHARACTERS = 5 * 4
+# The most spans of tokens that are one span of characters. A character is 4 tokens at most: bytes
+# (RoBERTa) or what it decomposes to (BERT). One of the first's begins the span, one of the last's
+# ends it.
+SAME_CHARACTERS = 4 * 4
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -255,10 +257,11 @@ class SpanQA(WindowedTask):
         contexts = self.preprocessor.contexts(questions, texts)
         rows = self.preprocessor.rows(contexts)
         columns, order, parts = self.preprocessor.context_column(rows), [], []
+        pieces = take(contexts.has_characters, contexts.windows).to_tensor()
         wanted = n_best if n_best == 1 else n_best * SAME_CHARACTERS
         for numbers, logits in self.row_outputs(rows, batch_size):
-            column, length = (tf.gather(v, numbers) for v in (columns, contexts.windows.length))
-            is_context = self._is_context(column, length, logits.shape[-1])
+            chosen = (tf.gather(values, numbers) for values in (columns, pieces))
+            is_context = self._is_context(*chosen, logits.shape[-1])
             parts.append(find_spans(tf.constant(logits), is_context, max_answer_length, wanted))
             order.extend(numbers)
         found = (tf.gather(tf.concat(f, 0), np.argsort(order)) for f in zip(*parts, strict=True))
@@ -284,7 +287,8 @@ class SpanQA(WindowedTask):
             rows = self.preprocessor.rows(contexts)
             columns = self.preprocessor.context_column(rows)
             logits = tf.transpose(self.outputs_in_graph(rows).to_tensor(), (0, 2, 1))
-            is_context = self._is_context(columns, contexts.windows.length, tf.shape(logits)[2])
+            pieces = take(contexts.has_characters, contexts.windows).to_tensor()
+            is_context = self._is_context(columns, pieces, tf.shape(logits)[2])
             found = find_spans(logits, is_context, max_answer_length, 1)
             found = ranked(best_answers(found, contexts, columns, 1), null_threshold)
             start, end = found.start[:, 0], found.end[:, 0]
@@ -297,10 +301,18 @@ class SpanQA(WindowedTask):
         return tf.transpose(super().token_logits(inputs), (0, 2, 1))
 
     @staticmethod
-    def _is_context(column: tf.Tensor, length: tf.Tensor, total) -> tf.Tensor:
-        """(W, L) bool: the columns where each window's context stands."""
-        inside = tf.range(total) - column[:, None]
-        return (inside >= 0) & (inside < tf.cast(length, tf.int32)[:, None])
+    def _is_context(column: tf.Tensor, pieces: tf.Tensor, total) -> tf.Tensor:
+        """(W, L) bool: the columns where an answer may begin and end.
+
+        Args:
+            column: (W,) int32, of the context's first piece.
+            pieces: (W, P) bool, those of the context that have characters.
+            total: L.
+        """
+        place = tf.range(total) - column[:, None]
+        outside = tf.shape(pieces)[1]
+        place = tf.where(place < 0, outside, tf.minimum(place, outside))
+        return tf.gather(tf.pad(pieces, [[0, 0], [0, 1]]), place, batch_dims=1)
 
 
 def _for_start_and_end(sample_weight):

@@ -230,11 +230,15 @@ class TestSearch:
 
     def test_n_best_counts_answers_not_spans_of_tokens(self, golden):
         model = ez.SpanQA.from_preset(golden("Roberta_ForQuestionAnswering").folder)
-        for context, count in (("🙂🙂 b", 9), ("a   🙂🙂", 19)):  # 4 tokens for each 🙂
+        # 4 tokens for each 🙂, and for all spaces but one a token that has no characters.
+        for context, count in (("🙂🙂 b", 6), ("a   🙂🙂   ", 6)):
             every = model.answer("the?", context, n_best=count + 5)
             assert len(every) == count
+            assert all(answer["text"].strip() == answer["text"] != "" for answer in every)
             for n in (2, 3, 8, count - 1):
-                assert model.answer("the?", context, n_best=n) == every[:n]
+                found = model.answer("the?", context, n_best=n)
+                assert [a["end"] for a in found] == [a["end"] for a in every[:n]]
+                assert [a["start"] for a in found] == [a["start"] for a in every[:n]]
 
     def test_windows_give_spans_of_the_whole_context_once(self, build):
         model = build(window_length=16, doc_stride=4)
@@ -412,6 +416,18 @@ class TestRefusals:
     def test_answer_with_an_empty_context(self, build):
         with pytest.raises(ValueError, match="Example 0: the context is empty"):
             build().answer("Who?", " ")
+
+    def test_spaces_that_are_tokens_are_no_context(self, golden):
+        model = ez.SpanQA.from_preset(golden("Roberta_ForQuestionAnswering").folder)
+        with pytest.raises(ValueError, match="Example 1: the context is empty"):
+            model.answer(["Who?"] * 2, ["Anna", "   "])
+        served = tf.function(model.served()["serving_default"], autograph=False)
+        contexts = ["a  🙂 b  ", "  ", "", " é"]
+        found = served(tf.constant(["Who?"] * 4), tf.constant(contexts))
+        expected = [model.answer("Who?", contexts[i])["text"] for i in (0, 3)]
+        texts = [text.decode() for text in found["text"].numpy()]
+        assert texts == [expected[0], "", "", expected[1]]
+        np.testing.assert_array_equal(found["score"][1:3], [0, 0])
 
     def test_texts_alone(self, build):
         with pytest.raises(ValueError, match=r"Expected \(questions, contexts\)"):
