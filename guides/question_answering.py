@@ -74,7 +74,11 @@ def shaded(context: str, pieces: list, answer: dict, right: list[dict]) -> str:
 
 
 def write_page(
-    model: ez.SpanQA, examples: list[dict], title: str, path: pathlib.Path, null_threshold
+    model: ez.SpanQA,
+    examples: list[dict],
+    null_threshold: float | None,
+    title: str,
+    path: pathlib.Path,
 ) -> None:
     """Questions, answers and shaded contexts."""
     rows = []
@@ -143,7 +147,7 @@ def main() -> None:
         print(f"\n{question}\n  {told(answer)}")
 
     page = OUTPUT / "question_answering.html"
-    write_page(model, shown, f"{options.preset}: {summary(after)}", page, null_threshold)
+    write_page(model, shown, null_threshold, f"{options.preset}: {summary(after)}", page)
     print(f"\nShaded: {page}\n{time.perf_counter() - start:.0f} seconds in all")
 
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from encoder_zoo.encoders.text_input import shown
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.preprocessor import as_texts
 
@@ -110,6 +109,8 @@ def split_examples(x, y) -> tuple:
 
 def _field(example: dict, name: str, number: int):
     if not isinstance(example, dict):
+        from encoder_zoo.encoders.text_input import shown
+
         raise ValueError(
             f"Example {number} is {shown(example)}; expected a dict with question and context."
         )
