@@ -5,6 +5,7 @@ Comment letters: N questions, W windows, L sequence, K longest answer.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,11 @@ from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.preprocessor import as_texts
 
 IMPOSSIBLE = -1e9  # logit of what cannot be an answer
+NO_LABELS = (
+    "The answers are missing. Expected y, or examples with 'answers'; a question without an answer "
+    "has an empty list of them."
+)
+_WHITE_SPACE = r"[\x09-\x0d\x1c-\x20\x{85}\p{Z}]+"
 
 
 class Candidates(NamedTuple):
@@ -57,6 +63,8 @@ def find_spans(
         >>> found.score.numpy().tolist(), found.start.numpy().tolist(), found.end.numpy().tolist()
         ([[5.0]], [[1]], [[1]])
     """
+    if max_answer_length < 1:
+        raise ValueError(f"max_answer_length={max_answer_length}; expected at least 1 token.")
     masked = tf.where(is_context[:, None], tf.cast(logits, tf.float32), IMPOSSIBLE)
     start, end = tf.unstack(masked, axis=1)  # (W, L)
     reach = max_answer_length
@@ -83,10 +91,11 @@ def split_examples(x, y) -> tuple:
     Returns:
         Questions (N,) and contexts (N,), string tensors, and the answers or None.
     """
-    if isinstance(x, list) and (not x or isinstance(x[0], dict)):
-        names = ["question", "context", *(["answers"] if x and "answers" in x[0] else [])]
+    if isinstance(x, list) and (not x or any(isinstance(e, dict) for e in x)):
+        answered = any("answers" in e for e in x if isinstance(e, dict))
+        names = ["question", "context", *(["answers"] if answered else [])]
         x = {name: [_field(example, name, i) for i, example in enumerate(x)] for name in names}
-    if isinstance(x, dict):
+    if isinstance(x, dict) and {"question", "context"} <= set(x):
         y = x.get("answers") if y is None else y
         x = (x["question"], x["context"])
     if not isinstance(x, tuple) or len(x) != 2:
@@ -99,6 +108,12 @@ def split_examples(x, y) -> tuple:
 
 
 def _field(example: dict, name: str, number: int):
+    if not isinstance(example, dict):
+        from encoder_zoo.encoders.text_input import shown
+
+        raise ValueError(
+            f"Example {number} is {shown(example)}; expected a dict with question and context."
+        )
     if name not in example:
         raise ValueError(f"Example {number} has no {name!r}. Received: {sorted(example)}.")
     return example[name]
@@ -111,28 +126,44 @@ def answer_lists(y) -> list[list[dict]]:
         y: for every question one such dict, a list of them, or a dict of lists; None or an empty
             list where there is no answer.
 
+    Raises:
+        ValueError: "The answers are missing. ...", "Example 3: {'text': 7, ...} is no answer. ..."
+
     Example:
         >>> answer_lists([{"text": ["a", "b"], "answer_start": [3, 7]}, None])
         [[{'text': 'a', 'answer_start': 3}, {'text': 'b', 'answer_start': 7}], []]
     """
+    if y is None:
+        raise ValueError(NO_LABELS)
     return [_answers(answers, i) for i, answers in enumerate(y)]
 
 
 def _answers(answers, number: int) -> list[dict]:
-    if not isinstance(answers, dict):
-        answers = list(answers or [])
-    elif isinstance(answers["text"], str):
-        answers = [answers]
-    else:
-        pairs = zip(answers["text"], answers["answer_start"], strict=True)
-        answers = [{"text": text, "answer_start": int(start)} for text, start in pairs]
-    for answer in answers:
-        if not isinstance(answer, dict) or not {"text", "answer_start"} <= set(answer):
+    if isinstance(answers, dict):
+        columns = isinstance(answers.get("text"), list | tuple | np.ndarray)
+        answers = _rows(answers, number) if columns else [answers]
+    elif answers is None:
+        answers = []
+    for answer in answers if isinstance(answers, list | tuple | np.ndarray) else [answers]:
+        if (
+            not isinstance(answer, dict)
+            or not isinstance(answer.get("text"), str)
+            or not isinstance(answer.get("answer_start"), numbers.Integral)
+        ):
             raise ValueError(
-                f"Example {number}: {answer!r} is no answer. Expected a dict with text and "
-                "answer_start."
+                f"Example {number}: {answer!r} is no answer. Expected a dict with text, a string, "
+                "and answer_start, a whole number; or an empty list where there is no answer."
             )
-    return answers
+    return list(answers)
+
+
+def _rows(columns: dict, number: int) -> list[dict]:
+    texts, starts = columns["text"], columns.get("answer_start")
+    if np.shape(starts) != np.shape(texts):
+        raise ValueError(
+            f"Example {number}: expected one answer_start for each text. Received: {columns!r}."
+        )
+    return [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=True)]
 
 
 def check_answers(y, contexts: Sequence[str]) -> tuple[tf.Tensor, tf.Tensor]:
@@ -197,8 +228,43 @@ def answers_in_graph(y: dict, contexts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
     there = tf.strings.substr(contexts, begin, length, unit="UTF8_CHAR")
     wrong = (text != "") & ((start < 0) | (inside < length) | (there != text))
     message = "Answers that do not stand at their answer_start:"
-    with tf.control_dependencies(
-        [tf.debugging.Assert(~tf.reduce_any(wrong), [message, text[wrong]])]
-    ):
+    with tf.control_dependencies([refused(wrong, message, text)]):
         start = tf.where(length > 0, start, -1)
     return start, start + length
+
+
+def without_white_space(
+    contexts: tf.Tensor, start: tf.Tensor, end: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The bounds of answers without the white space, as `str.strip` has it, at their ends.
+
+    Args:
+        contexts: (N,) strings.
+        start: (N,) int32, the first character of every answer; -1 where there is none.
+        end: (N,) int32, the character after the last; -1 where there is none.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> bounds = without_white_space(
+        ...     tf.constant(["in Rome "]), tf.constant([2]), tf.constant([8]))
+        >>> [bound.numpy().tolist() for bound in bounds]
+        [[3], [7]]
+    """
+    answer = tf.strings.substr(contexts, tf.maximum(start, 0), end - start, unit="UTF8_CHAR")
+    answer = tf.strings.regex_replace(answer, f"^{_WHITE_SPACE}", "")
+    start = end - tf.strings.length(answer, unit="UTF8_CHAR")
+    answer = tf.strings.regex_replace(answer, f"{_WHITE_SPACE}$", "")
+    return start, start + tf.strings.length(answer, unit="UTF8_CHAR")
+
+
+def refused(wrong: tf.Tensor, message: str, values: tf.Tensor) -> tf.Operation:
+    """Fails, inside a graph, with the numbers and values of a batch's wrong examples.
+
+    Args:
+        wrong: (N,) bool.
+        message: what is wrong.
+        values: (N,), to be shown.
+    """
+    found = tf.where(wrong)[:, 0]
+    shown = [message, tf.gather(values, found), "Examples of the batch:", found]
+    return tf.debugging.Assert(~tf.reduce_any(wrong), shown)

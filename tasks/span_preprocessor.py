@@ -8,9 +8,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import keras
+import numpy as np
 
 from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.answers import answers_in_graph, check_answers, split_examples
+from encoder_zoo.tasks.answers import (
+    answers_in_graph,
+    check_answers,
+    refused,
+    split_examples,
+    without_white_space,
+)
 from encoder_zoo.tasks.packing import pack
 from encoder_zoo.tasks.pieces import ROW, keys
 from encoder_zoo.tasks.preprocessor import Preprocessor, check_same_rows
@@ -37,6 +44,16 @@ class Contexts(NamedTuple):
     ends: tf.RaggedTensor
     windows: Windows
 
+    @property
+    def has_characters(self) -> tf.RaggedTensor:
+        """Ragged (N, None) bool: not so for a space that is a piece of its own in RoBERTa."""
+        return self.ids.with_flat_values(self.starts.flat_values < self.ends.flat_values)
+
+    @property
+    def is_empty(self) -> tf.Tensor:
+        """(N,) bool: contexts in which no answer can stand."""
+        return ~tf.reduce_any(self.has_characters, axis=1)
+
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanQAPreprocessor(Preprocessor):
@@ -51,10 +68,14 @@ class SpanQAPreprocessor(Preprocessor):
         tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
         sequence_length: see `Preprocessor`.
         window_length: the most tokens of a row, question and special tokens included.
-        doc_stride: tokens that neighbouring windows share, as transformers counts it.
+        doc_stride: tokens that neighbouring windows share, as transformers counts it; at most
+            half of the room that the question leaves in a window.
 
     Returns:
         When called with answers `(x, y)`: y (B, 2) int.
+
+    Raises:
+        ValueError: "doc_stride=-1; expected 0 or more ...", "Rows of 8 tokens have no room ..."
 
     Source: Devlin et al. 2019, sections 4.2 and 4.3, and the code released with it.
 
@@ -79,11 +100,22 @@ class SpanQAPreprocessor(Preprocessor):
         super().__init__(tokenizer, sequence_length)
         self.window_length = window_length
         self.doc_stride = doc_stride
-        self.max_sequence_length = min(self.max_sequence_length, window_length)
+        if doc_stride < 0:
+            raise ValueError(f"doc_stride={doc_stride}; expected 0 or more shared tokens.")
+        self._limit_rows()
 
     def attach(self, task) -> None:
         super().attach(task)
+        self._limit_rows()
+
+    def _limit_rows(self) -> None:
         self.max_sequence_length = min(self.max_sequence_length, self.window_length)
+        if self._longest_question < 1:
+            raise ValueError(
+                f"Rows of {self.max_sequence_length} tokens have no room for a question and its "
+                f"context. Expected at least {self._specials + 1 + LEAST_CONTEXT} as "
+                "sequence_length and window_length."
+            )
 
     def contexts(self, questions: tf.Tensor, contexts: tf.Tensor) -> Contexts:
         """Questions (N,) and contexts (N,) in pieces, and the windows onto the contexts."""
@@ -93,11 +125,15 @@ class SpanQAPreprocessor(Preprocessor):
         if tf.is_symbolic_tensor(contexts):
             lengths = self._checked_in_graph(lengths)
         else:
-            self._check(lengths.numpy(), ids.row_lengths().numpy())
+            self._check(lengths.numpy())
         capacity = self.max_sequence_length - self._specials - lengths  # (N,)
         overlap = tf.minimum(tf.cast(self.doc_stride, tf.int64), capacity // 2)
         windows = make_windows(ids.row_lengths(), capacity, overlap)
-        return Contexts(contexts, question_ids, ids, starts, ends, windows)
+        found = Contexts(contexts, question_ids, ids, starts, ends, windows)
+        if not tf.is_symbolic_tensor(contexts):
+            for i in np.flatnonzero(found.is_empty):
+                raise ValueError(f"Example {i}: the context is empty.")
+        return found
 
     @property
     def _specials(self) -> int:
@@ -110,22 +146,16 @@ class SpanQAPreprocessor(Preprocessor):
     def _checked_in_graph(self, lengths: tf.Tensor) -> tf.Tensor:
         most = self._longest_question
         message = f"Questions leave no room for their contexts: expected at most {most} tokens, got"
-        fits = tf.reduce_all(lengths <= most)
-        with tf.control_dependencies([tf.debugging.Assert(fits, [message, lengths])]):
+        with tf.control_dependencies([refused(lengths > most, message, lengths)]):
             return tf.identity(lengths)
 
-    def _check(self, question_lengths, context_lengths) -> None:
+    def _check(self, lengths: np.ndarray) -> None:
         most = self._longest_question
-        for i, (question, context) in enumerate(
-            zip(question_lengths, context_lengths, strict=True)
-        ):
-            if question > most:
-                raise ValueError(
-                    f"Example {i}: the question has {question} tokens, which leaves no room for "
-                    f"its context in rows of {self.max_sequence_length}. Expected at most {most}."
-                )
-            if not context:
-                raise ValueError(f"Example {i}: the context is empty.")
+        for i in np.flatnonzero(lengths > most):
+            raise ValueError(
+                f"Example {i}: the question has {lengths[i]} tokens, which leaves no room for "
+                f"its context in rows of {self.max_sequence_length}. Expected at most {most}."
+            )
 
     def rows(self, contexts: Contexts) -> dict:
         """One row for every window: question and a stretch of the context."""
@@ -150,7 +180,9 @@ class SpanQAPreprocessor(Preprocessor):
     def encode(self, x, y=None, sample_weight=None) -> dict:
         questions, texts, y = split_examples(x, y)
         contexts = self.contexts(questions, texts)
-        rows = self.rows(contexts)
+        # Only in a graph: in memory, these are refused by now.
+        with tf.control_dependencies([refused(contexts.is_empty, "Empty contexts:", texts)]):
+            rows = self.rows(contexts)
         if y is None:
             return rows
         if isinstance(y, dict) and tf.is_tensor(y["text"]):
@@ -166,15 +198,7 @@ class SpanQAPreprocessor(Preprocessor):
 
     def _labels(self, contexts: Contexts, rows: dict, start, end) -> tf.Tensor:
         """(W, 2) int32 columns, from the answers' first character and the one after the last."""
-        row = tf.range(tf.size(start), dtype=tf.int64) * ROW
-        begins = tf.cast(contexts.ids.row_starts(), tf.int32)
-        # The last piece that starts at or before the answer, the first that ends with or after it.
-        start_keys, end_keys = row + tf.cast(start, tf.int64), row + tf.cast(end, tf.int64)
-        first = tf.searchsorted(keys(contexts.starts), start_keys, side="right") - 1 - begins
-        last = tf.searchsorted(keys(contexts.ends), end_keys, side="left") - begins
-        first = tf.maximum(first, 0)
-        last = tf.maximum(last, first)
-
+        first, last = _pieces_of_answers(contexts, start, end)
         windows = contexts.windows
         begin = tf.cast(windows.begin, tf.int32)
         first, last, known = (tf.gather(v, windows.example) for v in (first, last, start >= 0))
@@ -188,3 +212,29 @@ class SpanQAPreprocessor(Preprocessor):
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         question = x["question"] if isinstance(x, dict) else x[0]
         return dataset.ragged_batch(batch_size) if question.shape.rank == 0 else dataset
+
+
+def _pieces_of_answers(contexts: Contexts, start, end) -> tuple[tf.Tensor, tf.Tensor]:
+    """(N,) int32 numbers of the first and last piece of the answers' characters.
+
+    White space at an answer's ends, which may be a piece of its own, does not count.
+    """
+    first_character, stop = without_white_space(contexts.texts, start, end)
+    row = tf.range(tf.size(start), dtype=tf.int64) * ROW
+    begins = tf.cast(contexts.ids.row_starts(), tf.int32)
+    start_keys, end_keys = row + tf.cast(first_character, tf.int64), row + tf.cast(stop, tf.int64)
+    # The first piece that ends behind the answer's start, the last that starts before its end.
+    first = tf.searchsorted(keys(contexts.ends), start_keys, side="right") - begins
+    last = tf.searchsorted(keys(contexts.starts), end_keys, side="left") - 1 - begins
+    empty = (start >= 0) & ((first_character == stop) | (first > last))
+    if tf.is_symbolic_tensor(empty):
+        message = "Answers of which the tokenizer keeps nothing, by their answer_start:"
+        with tf.control_dependencies([refused(empty, message, start)]):
+            return tf.identity(first), last
+    for i in np.flatnonzero(empty):
+        text = contexts.texts[i].numpy().decode()[start[i] : end[i]]
+        raise ValueError(
+            f"Example {i}: the answer {text!r} has no token: the tokenizer drops all of it. "
+            "Correct the answer, or leave the example out."
+        )
+    return first, last

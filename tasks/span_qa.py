@@ -17,6 +17,7 @@ from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.answer_ranking import Answers, best_answers, ranked, shares
 from encoder_zoo.tasks.answers import (
     IMPOSSIBLE,
+    NO_LABELS,
     Candidates,
     answer_lists,
     find_spans,
@@ -26,6 +27,12 @@ from encoder_zoo.tasks.preprocessor import as_valid_text
 from encoder_zoo.tasks.span_preprocessor import SpanQAPreprocessor
 from encoder_zoo.tasks.squad import squad_scores, squad_v2_scores
 from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
+from encoder_zoo.tasks.windows import take
+
+# The most spans of tokens that are one span of characters. A character is 4 tokens at most: bytes
+# (RoBERTa) or what it decomposes to (BERT). One of the first's begins the span, one of the last's
+# ends it.
+SAME_CHARACTERS = 4 * 4
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -75,6 +82,8 @@ class SpanQA(WindowedTask):
         return ops.transpose(self.output_dense(x), (0, 2, 1))  # (B, 2, L)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        if y is None:
+            raise ValueError(NO_LABELS)
         weight = _for_start_and_end(sample_weight)
         return super().compute_loss(x, y, _without_padding(x, y_pred), weight, training)
 
@@ -119,7 +128,7 @@ class SpanQA(WindowedTask):
         """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
 
         Args:
-            x: as for `fit`, or prepared inputs.
+            x: as for `fit`, or prepared inputs or a dataset of them.
             batch_size: default 32.
             **kwargs: for prepared inputs those of `keras.Model.predict`.
 
@@ -127,9 +136,11 @@ class SpanQA(WindowedTask):
             For each question a list with one array (2, tokens) of logits for every window onto
             its context. For prepared inputs an array (B, 2, L).
         """
-        if isinstance(x, dict) and "token_ids" in x:
+        is_dataset = hasattr(x, "element_spec")
+        given = keras.utils.unpack_x_y_sample_weight(x.element_spec)[0] if is_dataset else x
+        if isinstance(given, dict) and "token_ids" in given:
             return super().predict(x, batch_size, **kwargs)
-        if hasattr(x, "element_spec"):
+        if is_dataset:
             batches = read_batches(self.preprocessor.batched(x, batch_size or 32))
             return [row for batch in batches for row in self.predict(batch, batch_size)]
         rows = self.preprocess(x)
@@ -171,7 +182,8 @@ class SpanQA(WindowedTask):
             is the answer's share among all spans of all windows.
 
         Raises:
-            ValueError: "Example 3: the context is empty.", "Example 3: the question has ..."
+            ValueError: "Example 3: the context is empty.", "Example 3: the question has ...",
+                "n_best=0; expected ...", "max_answer_length=0; expected ..."
         """
         if isinstance(question, str):
             [found] = self.answer(
@@ -206,7 +218,7 @@ class SpanQA(WindowedTask):
         """Exact match and F1 of the answers, as SQuAD's official scripts count them, in percent.
 
         Args:
-            x: as for `fit`.
+            x: as for `fit`, in memory.
             y: as for `fit`; all answers of a question count, the best of them.
             max_answer_length: in tokens.
             null_threshold: as for `answer`; None is 0 where there are questions without an
@@ -216,9 +228,14 @@ class SpanQA(WindowedTask):
         Returns:
             `{"exact_match", "f1", "total"}` where every question has an answer (v1.1); else those
             of `squad_v2_scores`, in which the `best_..._thresh` are for `null_threshold`.
+
+        Raises:
+            ValueError: "The answers are missing. ...", "Expected at least one question. ..."
         """
         questions, contexts, answers = split_examples(x, y)
         texts = [text.decode() for text in contexts.numpy()]
+        if not texts:
+            raise ValueError("Expected at least one question. Received: none.")
         right = [[a["text"] for a in given] for given in answer_lists(answers)]
         if len(right) != len(texts):
             raise ValueError(f"Received {len(texts)} questions, but answers of {len(right)}.")
@@ -232,16 +249,20 @@ class SpanQA(WindowedTask):
 
     def _search(self, x, n_best: int, max_answer_length: int, batch_size: int | None) -> Answers:
         """The best answers of every question."""
+        if n_best < 1:
+            raise ValueError(f"n_best={n_best}; expected at least 1 answer.")
         if self.preprocessor is None:
             self.preprocess(x)  # raises
         questions, texts, _ = split_examples(x, None)
         contexts = self.preprocessor.contexts(questions, texts)
         rows = self.preprocessor.rows(contexts)
         columns, order, parts = self.preprocessor.context_column(rows), [], []
+        pieces = take(contexts.has_characters, contexts.windows).to_tensor()
+        wanted = n_best if n_best == 1 else n_best * SAME_CHARACTERS
         for numbers, logits in self.row_outputs(rows, batch_size):
-            column, length = (tf.gather(v, numbers) for v in (columns, contexts.windows.length))
-            is_context = self._is_context(column, length, logits.shape[-1])
-            parts.append(find_spans(tf.constant(logits), is_context, max_answer_length, n_best))
+            chosen = (tf.gather(values, numbers) for values in (columns, pieces))
+            is_context = self._is_context(*chosen, logits.shape[-1])
+            parts.append(find_spans(tf.constant(logits), is_context, max_answer_length, wanted))
             order.extend(numbers)
         found = (tf.gather(tf.concat(f, 0), np.argsort(order)) for f in zip(*parts, strict=True))
         return best_answers(Candidates(*found), contexts, columns, n_best)
@@ -266,7 +287,8 @@ class SpanQA(WindowedTask):
             rows = self.preprocessor.rows(contexts)
             columns = self.preprocessor.context_column(rows)
             logits = tf.transpose(self.outputs_in_graph(rows).to_tensor(), (0, 2, 1))
-            is_context = self._is_context(columns, contexts.windows.length, tf.shape(logits)[2])
+            pieces = take(contexts.has_characters, contexts.windows).to_tensor()
+            is_context = self._is_context(columns, pieces, tf.shape(logits)[2])
             found = find_spans(logits, is_context, max_answer_length, 1)
             found = ranked(best_answers(found, contexts, columns, 1), null_threshold)
             start, end = found.start[:, 0], found.end[:, 0]
@@ -279,10 +301,18 @@ class SpanQA(WindowedTask):
         return tf.transpose(super().token_logits(inputs), (0, 2, 1))
 
     @staticmethod
-    def _is_context(column: tf.Tensor, length: tf.Tensor, total) -> tf.Tensor:
-        """(W, L) bool: the columns where each window's context stands."""
-        inside = tf.range(total) - column[:, None]
-        return (inside >= 0) & (inside < tf.cast(length, tf.int32)[:, None])
+    def _is_context(column: tf.Tensor, pieces: tf.Tensor, total) -> tf.Tensor:
+        """(W, L) bool: the columns where an answer may begin and end.
+
+        Args:
+            column: (W,) int32, of the context's first piece.
+            pieces: (W, P) bool, those of the context that have characters.
+            total: L.
+        """
+        place = tf.range(total) - column[:, None]
+        outside = tf.shape(pieces)[1]
+        place = tf.where(place < 0, outside, tf.minimum(place, outside))
+        return tf.gather(tf.pad(pieces, [[0, 0], [0, 1]]), place, batch_dims=1)
 
 
 def _for_start_and_end(sample_weight):

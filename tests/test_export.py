@@ -170,7 +170,7 @@ class TestAnswersOfTensorFlowAlone:
         for key in ("text", "start", "end"):
             assert found[key] == [answer[key] for answer in expected]
         np.testing.assert_allclose(found["score"], [a["score"] for a in expected], atol=1e-5)
-        assert found["text"].count("") == (11 if "null_threshold" in OPTIONS[name] else 0)
+        assert found["text"].count("") == (16 if "null_threshold" in OPTIONS[name] else 0)
 
     @pytest.mark.parametrize("family", FAMILIES)
     def test_fill_mask(self, tasks, answers, family):

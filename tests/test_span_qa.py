@@ -1,5 +1,7 @@
 """SpanQA: transformers' numbers, labels and windows by hand, the search, learning."""
 
+import pathlib
+
 import keras
 import numpy as np
 import pytest
@@ -7,8 +9,9 @@ import tensorflow as tf
 from keras import ops
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.answers import find_spans
+from encoder_zoo.tasks.answers import answer_lists, find_spans, split_examples
 
+SQUAD = pathlib.Path(__file__).parents[1] / "guides" / "data" / "squad_excerpt.json"
 NAMES = ["anna", "ben", "carl", "dora"]
 PLACES = ["rome", "paris", "oslo", "kyoto"]
 WORDS = [*NAMES, *PLACES, "jo", "##sé", "who", "where", "lives", "in", "is", "there", ".", "?"]
@@ -81,11 +84,30 @@ class TestLabels:
             ("José lives in Rome.", "sé", "##sé"),
             ("José lives in Rome.", "os", "jo ##sé"),  # whole pieces around the answer
             ("🙂🙂 Anna lives.", "Anna lives", "anna lives"),
-            ("Anna  lives", " lives", "anna lives"),  # a space belongs to what is before it
+            ("Anna  lives", " lives", "lives"),  # white space around an answer does not count
+            ("Anna lives in Rome ", "Rome ", "rome"),
+            ("Anna lives in Rome.\n", "Rome.\n", "rome ."),
+            ("Rome\u3000\x1c\x85 is in", "Rome\u3000\x1c\x85 ", "rome"),
+            ("Anna lives in Rome\u200b", "Rome\u200b", "rome"),  # a character without a piece
+            ("Anna lives in\u200b Rome", "in\u200b", "in"),
         ],
     )
     def test_pieces_of_the_answer(self, build, context, text, pieces):
-        assert labelled(build(), self.example(context, text)) == [pieces]
+        example = self.example(context, text)
+        assert labelled(build(), example) == [pieces]
+        [(x, y)] = as_dataset([example]).batch(1)
+        _, labels = build().preprocessor(x, y)
+        _, expected = build().preprocessor([example])
+        np.testing.assert_array_equal(labels, expected)
+
+    def test_an_answer_that_the_tokenizer_drops_is_refused(self, build):
+        model = build()
+        for text in (" ", "\u200b"):
+            examples = [EXAMPLES[0], self.example("Anna lives\u200b in Rome", text)]
+            with pytest.raises(ValueError, match=r"Example 1: the answer '.*' has no token"):
+                model.preprocessor(examples)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"keeps nothing.*\[10\].*\[1\]"):
+            model.evaluate(as_dataset(examples), verbose=0)
 
     def test_family_with_two_separators_and_no_segments(self, golden):
         model = ez.SpanQA.from_preset(golden("Roberta_ForQuestionAnswering").folder)
@@ -94,8 +116,27 @@ class TestLabels:
         token = model.preprocessor.tokenizer.id_to_token
         row = [token(i) for i in inputs["token_ids"].numpy()[0]]
         assert row.count("</s>") == 3
-        assert labelled(model, example) == ["Ġcat Ġ s a t"] or "cat" in labelled(model, example)[0]
+        assert labelled(model, example) == ["Ġcat Ġsat"]
         assert "segment_ids" not in inputs
+        # All bytes of a character; the space before is a piece of its own, without characters.
+        assert labelled(model, self.example("a  🙂 b\n", "🙂 b\n")) == ["ð Ł Ļ Ĥ Ġ b"]
+
+    @pytest.mark.parametrize("family", ["Bert", "Roberta"])
+    def test_clean_answers_are_labelled_as_transformers_example_scripts_do(self, golden, family):
+        tokenizer = ez.SpanQA.from_preset(
+            golden(f"{family}_ForQuestionAnswering").folder
+        ).preprocessor.tokenizer
+        preprocessor = ez.SpanQAPreprocessor(tokenizer, sequence_length=3000, window_length=3000)
+        examples = [e for e in ez.read_squad(SQUAD)[::12] if e["answers"][0]["text"].isascii()]
+        assert len(examples) > 80
+        rows = preprocessor.encode(examples)
+        columns = preprocessor.context_column(rows)
+        for example, column, label in zip(examples, columns, rows["labels"].numpy(), strict=True):
+            _, starts, ends = tokenizer.tokenize_with_offsets(example["context"])
+            answer = example["answers"][0]
+            first = np.flatnonzero(starts <= answer["answer_start"])[-1]
+            last = np.flatnonzero(ends >= answer["answer_start"] + len(answer["text"]))[0]
+            assert label.tolist() == [column + first, column + last]
 
     def test_windows_hold_the_answer_or_point_at_the_start_token(self, build):
         model = build(window_length=16, doc_stride=4)  # 16 - 3 specials - 2 = 11 pieces each
@@ -131,6 +172,7 @@ class TestLabels:
             ((QUESTIONS, CONTEXTS), ANSWERS),
             ((QUESTIONS, CONTEXTS), flat),
             ((QUESTIONS, CONTEXTS), lists),
+            ((QUESTIONS, CONTEXTS), [np.array(a * 2) for a in ANSWERS]),  # parquet gives arrays
         ):
             np.testing.assert_array_equal(preprocessor(*arguments)[1], expected)
 
@@ -185,6 +227,18 @@ class TestSearch:
     def test_the_length_of_answers_is_limited(self, build):
         found = build().answer("Who?", "Anna lives in Rome.", n_best=40, max_answer_length=2)
         assert len(found) == 9
+
+    def test_n_best_counts_answers_not_spans_of_tokens(self, golden):
+        model = ez.SpanQA.from_preset(golden("Roberta_ForQuestionAnswering").folder)
+        # 4 tokens for each 🙂, and for all spaces but one a token that has no characters.
+        for context, count in (("🙂🙂 b", 6), ("a   🙂🙂   ", 6)):
+            every = model.answer("the?", context, n_best=count + 5)
+            assert len(every) == count
+            assert all(answer["text"].strip() == answer["text"] != "" for answer in every)
+            for n in (2, 3, 8, count - 1):
+                found = model.answer("the?", context, n_best=n)
+                assert [a["end"] for a in found] == [a["end"] for a in every[:n]]
+                assert [a["start"] for a in found] == [a["start"] for a in every[:n]]
 
     def test_windows_give_spans_of_the_whole_context_once(self, build):
         model = build(window_length=16, doc_stride=4)
@@ -272,6 +326,10 @@ def test_predictions_are_one_list_of_windows_for_each_question(build):
     assert [len(windows) for windows in outputs] == [1, 3, 1]
     assert [w.shape for w in outputs[1]] == [(2, 16), (2, 16), (2, 15)]
     assert model.predict(([], [])) == []
+    prepared = tf.data.Dataset.from_tensors(model.preprocessor((["Who?"] * 3, contexts)))
+    rows = model.predict(prepared, verbose=0)  # padded to 16 tokens
+    assert rows.shape == (5, 2, 16)
+    np.testing.assert_allclose(rows[1:3], outputs[1][:2], atol=1e-5)
 
 
 class TestRefusals:
@@ -296,14 +354,80 @@ class TestRefusals:
         with pytest.raises(ValueError, match=message):
             build().fit(examples)
 
-    def test_a_wrong_offset_in_a_dataset(self, build):
-        wrong = {**EXAMPLES[0], "answers": [{"text": "Rome", "answer_start": 3}]}
-        with pytest.raises(tf.errors.InvalidArgumentError, match="do not stand"):
-            build().fit(as_dataset([wrong]), verbose=0)
+    @pytest.mark.parametrize(
+        "answers",
+        [
+            [{"text": "Rome", "answer_start": "14"}],
+            [{"text": "Rome", "answer_start": 14.0}],
+            [{"text": "Rome", "answer_start": None}],
+            [{"text": None, "answer_start": 14}],
+            {"text": b"Rome", "answer_start": 14},
+            {"text": ["Rome"], "answer_start": [14.0]},
+            {"answer_start": [14]},
+            float("nan"),
+            "Rome",
+        ],
+    )
+    def test_answers_of_other_types(self, answers):
+        with pytest.raises(ValueError, match="^Example 1: .* is no answer. Expected a dict with"):
+            answer_lists([None, answers])
+
+    def test_answers_in_columns_of_different_lengths(self):
+        for starts in ([], None, 14):
+            with pytest.raises(ValueError, match="^Example 1: expected one answer_start for each"):
+                answer_lists([None, {"text": ["Rome"], "answer_start": starts}])
+
+    def test_missing_answers(self, build):
+        model = build()
+        for call in (model.fit, model.evaluate, model.evaluate_answers):
+            with pytest.raises(ValueError, match="The answers are missing"):
+                call((QUESTIONS[:2], CONTEXTS[:2]))
+        with pytest.raises(ValueError, match="Expected at least one question"):
+            model.evaluate_answers([])
+
+    @pytest.mark.parametrize(
+        "change, message",
+        [
+            (
+                {"answers": [{"text": "Rome", "answer_start": 3}]},
+                r"do not stand at their answer_start:\] \[\"?Rome\"?\] .* \[4\]",
+            ),
+            ({"question": "who " * 38}, r"expected at most 37 tokens, got\] \[38\] .* \[4\]"),
+            ({"context": " ", "answers": []}, r"Empty contexts:\] \[\"? \"?\] .* \[4\]"),
+        ],
+        ids=["answer", "question", "context"],
+    )
+    def test_a_dataset_names_the_example_of_the_batch(self, build, change, message):
+        dataset = as_dataset([*EXAMPLES[:4], {**EXAMPLES[4], **change}])
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            build().evaluate(dataset, verbose=0)
+
+    def test_settings_without_a_meaning(self, build):
+        with pytest.raises(ValueError, match="doc_stride=-1; expected 0 or more"):
+            build(doc_stride=-1)
+        for name in ("sequence_length", "window_length"):
+            with pytest.raises(ValueError, match="Rows of 8 tokens have no room.* at least 12"):
+                build(**{name: 8})
+        model = build(window_length=13)
+        for name in ("n_best", "max_answer_length"):
+            with pytest.raises(ValueError, match=f"{name}=0; expected at least 1"):
+                model.answer("Who?", "Anna.", **{name: 0})
 
     def test_answer_with_an_empty_context(self, build):
         with pytest.raises(ValueError, match="Example 0: the context is empty"):
             build().answer("Who?", " ")
+
+    def test_spaces_that_are_tokens_are_no_context(self, golden):
+        model = ez.SpanQA.from_preset(golden("Roberta_ForQuestionAnswering").folder)
+        with pytest.raises(ValueError, match="Example 1: the context is empty"):
+            model.answer(["Who?"] * 2, ["Anna", "   "])
+        served = tf.function(model.served()["serving_default"], autograph=False)
+        contexts = ["a  🙂 b  ", "  ", "", " é"]
+        found = served(tf.constant(["Who?"] * 4), tf.constant(contexts))
+        first, last = model.answer(["Who?"] * 2, [contexts[0], contexts[3]])
+        texts = [text.decode() for text in found["text"].numpy()]
+        assert texts == [first["text"], "", "", last["text"]]
+        np.testing.assert_array_equal(found["score"][1:3], [0, 0])
 
     def test_texts_alone(self, build):
         with pytest.raises(ValueError, match=r"Expected \(questions, contexts\)"):
@@ -312,6 +436,16 @@ class TestRefusals:
     def test_an_example_without_a_context(self, build):
         with pytest.raises(ValueError, match="Example 1 has no 'context'"):
             build().fit([EXAMPLES[0], {"question": "Who?", "answers": []}])
+
+    def test_examples_of_different_kinds(self):
+        answerless = {"question": "Who?", "context": "Anna."}
+        for examples, message in (
+            ([answerless, EXAMPLES[0]], "Example 0 has no 'answers'"),
+            ([EXAMPLES[0], None], "Example 1 is None"),
+            ({"question": ["Who?"], "text": ["Anna."]}, r"Expected \(questions, contexts\)"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                split_examples(examples, None)
 
 
 def test_a_saved_preset_gives_the_same_answers(build, tmp_path):
