@@ -129,10 +129,11 @@ class EntityF1(Configured, keras.metrics.Metric):
         begins = begins_span(prefix, kind, before, kind_before)
 
         length = ops.shape(tags)[1]
-        column = ops.arange(length)
         breaks = begins | (prefix == OUTSIDE)
-        later = breaks[:, None, :] & (column[None, :] > column[:, None])  # (B, L, L)
-        return begins, kind, ops.min(ops.where(later, column, length), axis=-1)
+        places = ops.sort(ops.where(breaks, ops.arange(length), length), axis=1)  # of the breaks
+        places = ops.pad(places, [[0, 0], [0, 1]], constant_values=length)
+        number = ops.cumsum(ops.cast(breaks, "int32"), axis=1)  # of breaks up to here
+        return begins, kind, ops.take_along_axis(places, number, axis=1)  # the next break
 
     def _count(self, found, kind, weight):
         """(T,) the weight of the spans of each type."""
@@ -170,6 +171,7 @@ def score_tags(
     predicted: Sequence[Sequence[str]],
     scheme: str | None = None,
     average: str = "micro",
+    tag_set: Sequence[str] | None = None,
 ) -> dict:
     """Entity F1 of tags by name; sentences of any length.
 
@@ -179,6 +181,8 @@ def score_tags(
         scheme: None reads ill-formed tags as the CoNLL script does; "IOB1", "IOB2" or "IOBES"
             counts only well-formed entities, seqeval's strict mode.
         average: see `EntityF1`.
+        tag_set: all tags there are, so that a stray E-LOC is known to be of the type LOC; None
+            for those that occur.
 
     Returns:
         See `score_entities`.
@@ -198,7 +202,8 @@ def score_tags(
             raise ValueError(
                 f"Sentence {row} has {len(right)} true and {len(guess)} predicted tags."
             )
-    vocabulary = sorted({tag for rows in (true, predicted) for tags in rows for tag in tags})
+    occurring = {tag for rows in (true, predicted) for tags in rows for tag in tags}
+    vocabulary = sorted(occurring | set(tag_set or []))
     spans = [
         [set(spans_of_tags(tags, scheme, vocabulary)) for tags in rows]
         for rows in (true, predicted)

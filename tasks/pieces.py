@@ -32,28 +32,36 @@ class Pieces(NamedTuple):
     words: tf.RaggedTensor
 
 
+def is_list(x) -> bool:
+    """Whether a value is a list, or an array or tensor that serves as one."""
+    return isinstance(x, list | tuple) or getattr(x, "ndim", 0) > 0
+
+
 def is_words(x) -> bool:
     """Whether an input is sentences in words, not texts."""
     if isinstance(x, tf.RaggedTensor):
         return True
     if tf.is_tensor(x):
         return x.shape.rank == 2
-    return len(x) > 0 and not isinstance(x, str | bytes) and not isinstance(_first(x), str | bytes)
-
-
-def _first(x):
-    return x.iloc[0] if hasattr(x, "iloc") else x[0]
+    return is_list(x) and len(x) > 0 and is_list(x.iloc[0] if hasattr(x, "iloc") else x[0])
 
 
 def as_word_tensor(x) -> tf.RaggedTensor:
-    """Ragged (N, None) checked strings from lists of words, or from a tensor padded with ""."""
-    from encoder_zoo.encoders.tokenizer import as_text_tensor
+    """Ragged (N, None) checked strings from lists of words, or from a tensor padded with "".
+
+    Raises:
+        ValueError: "words[1] is 'Rome' (str); expected a list of words"
+    """
+    from encoder_zoo.encoders.text_input import as_text_tensor, shown
 
     if isinstance(x, tf.RaggedTensor):
         return x
     if tf.is_tensor(x):
         return tf.RaggedTensor.from_tensor(x, padding="")
-    rows = [as_text_tensor(list(row), name=f"words[{i}]") for i, row in enumerate(x)]
+    for i, row in enumerate(x):
+        if not is_list(row):
+            raise ValueError(f"words[{i}] is {shown(row)}; expected a list of words")
+    rows = [as_text_tensor(row, name=f"words[{i}]") for i, row in enumerate(x)]
     lengths = tf.constant([row.shape[0] for row in rows], tf.int64)
     return tf.RaggedTensor.from_row_lengths(tf.concat(rows, axis=0), lengths)
 

@@ -5,6 +5,7 @@ Comment letters: N texts, P pieces of all texts, S spans of all texts, C tags, T
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +13,8 @@ import numpy as np
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.pieces import Pieces, keys, numbered, row_begins, word_begins
 from encoder_zoo.tasks.tags import parse_tags, piece_tags
+
+logger = logging.getLogger("encoder_zoo")
 
 ONLY, FIRST, MIDDLE, LAST = range(4)  # columns of `piece_tags`
 
@@ -48,7 +51,7 @@ def labels_of_spans(
     """Labels of pieces from spans of characters.
 
     A piece is in a span if they share a character. What a span cuts off from a word counts as a
-    word of its own.
+    word of its own. In memory a log line says of spans to which no piece belongs.
 
     Args:
         pieces: of texts.
@@ -74,6 +77,8 @@ def labels_of_spans(
     inside = (span >= 0) & (tf.gather(row, known) == pieces.ids.value_rowids())
     inside &= tf.gather(end, known) > pieces.starts.flat_values
     span = tf.where(inside, span, -1)
+    if not tf.is_symbolic_tensor(span):
+        _report_lost(spans, order.numpy(), span.numpy())
 
     other = tf.concat([[True], span[1:] != span[:-1]], 0)[: tf.size(span)]
     other |= row_begins(pieces.ids)  # where a span, or what is outside of spans, begins
@@ -85,6 +90,23 @@ def labels_of_spans(
     table = tf.concat([_tags_of_types(names), [[_outside(names)] * 4]], 0)
     kind = tf.where(inside, tf.gather(kind, known), -1) % tf.shape(table)[0]
     return tf.gather_nd(table, tf.stack([kind, _place(other, ends)], axis=1)), units
+
+
+def _report_lost(spans: dict[str, tf.RaggedTensor], order: np.ndarray, span: np.ndarray) -> None:
+    """Says how many spans are of white space, or inside a piece that belongs to another span."""
+    lost = order[np.setdiff1d(np.arange(len(order)), span)]
+    if len(lost):
+        columns = (
+            spans["start"].value_rowids(),
+            spans["start"].flat_values,
+            spans["end"].flat_values,
+        )
+        logger.warning(
+            "%d of the spans have no piece of their own, so they are left out. The first: "
+            "example %d, from %d to %d.",
+            len(lost),
+            *(int(values[lost[0]]) for values in columns),
+        )
 
 
 def _place(begins: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:

@@ -157,42 +157,14 @@ def _shifted(values: np.ndarray, first: int) -> np.ndarray:
     return np.concatenate([[first], values])[: len(values)]
 
 
-def scheme_of(tags: Iterable[str]) -> str | None:
-    """The scheme that a set of tags, or a sentence's tags one after the other, is written in.
-
-    Args:
-        tags: all tags of a data set, sentence after sentence with an "O" between them.
-
-    Returns:
-        "IOBES" where E or S occurs, "IOB1" where a span begins with I, else "IOB2"; None for tags
-        without prefixes.
-
-    Example:
-        >>> scheme_of(["B-PER", "I-PER", "O"]), scheme_of(["O", "I-PER"]), scheme_of(["O", "PER"])
-        ('IOB2', 'IOB1', None)
-    """
-    tags = list(tags)
-    parsed = parse_tags(list(dict.fromkeys(tags)))
-    numbers = {tag: i for i, tag in enumerate(dict.fromkeys(tags))}
-    ids = np.array([numbers[tag] for tag in tags], "int32")
-    if all(name in numbers for name in parsed.type_names):
-        return None
-    prefixes = parsed.prefixes[ids]
-    if np.isin(prefixes, (END, SINGLE)).any():
-        return "IOBES"
-    starts, _ = span_bounds(prefixes, parsed.types[ids])
-    return "IOB1" if (prefixes[starts] == INSIDE).any() else "IOB2"
-
-
-def all_tags(types: Iterable[str], scheme: str = "IOB2") -> list[str]:
-    """The tags of a scheme for some types, O first.
+def all_tags(types: Iterable[str]) -> list[str]:
+    """The IOB2 tags for some types, O first.
 
     Example:
         >>> all_tags(["PER", "LOC"])
         ['O', 'B-LOC', 'I-LOC', 'B-PER', 'I-PER']
     """
-    letters = {"IOB1": "BI", "IOB2": "BI", "IOBES": "BIES"}[scheme]
-    return ["O", *(f"{letter}-{kind}" for kind in sorted(set(types)) for letter in letters)]
+    return ["O", *(f"{letter}-{kind}" for kind in sorted(set(types)) for letter in "BI")]
 
 
 def piece_tags(tags: Sequence[str]) -> np.ndarray:
@@ -229,6 +201,28 @@ def piece_tags(tags: Sequence[str]) -> np.ndarray:
         ],
         "int32",
     ).reshape(-1, 4)
+
+
+def word_tags(tags: Sequence[str]) -> np.ndarray:
+    """The tag of a word with several pieces, the other way round than `piece_tags`.
+
+    Args:
+        tags: all tags there are, C of them.
+
+    Returns:
+        (C, C) int, places in `tags`: of a word whose first piece has one tag and whose last piece
+        another. Where no word is written so, the first piece's.
+
+    Example:
+        >>> tags = ["O", "B-PER", "I-PER", "E-PER", "S-PER"]
+        >>> table = word_tags(tags)
+        >>> tags[table[1, 3]], tags[table[1, 2]], tags[table[1, 0]]
+        ('S-PER', 'B-PER', 'B-PER')
+    """
+    table = np.repeat(np.arange(len(tags))[:, None], len(tags), axis=1)
+    for tag, (_, first, _, last) in enumerate(piece_tags(tags)):
+        table[first, last] = tag
+    return table
 
 
 def sorted_tags(tags: Iterable[str]) -> list[str]:

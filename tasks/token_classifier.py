@@ -19,9 +19,9 @@ from encoder_zoo.tasks.distribution import in_scope
 from encoder_zoo.tasks.entity_aggregation import STRATEGIES, find_entities, padded_entities
 from encoder_zoo.tasks.labels import LabelledTask, number_of_classes, softmax
 from encoder_zoo.tasks.metrics import EntityF1, TokenAccuracy, score_entities, score_tags
-from encoder_zoo.tasks.pieces import Pieces, is_words, word_begins
+from encoder_zoo.tasks.pieces import Pieces, as_word_tensor, is_words, word_begins
 from encoder_zoo.tasks.preprocessor import as_valid_text
-from encoder_zoo.tasks.tags import parse_tags
+from encoder_zoo.tasks.tags import parse_tags, word_tags
 from encoder_zoo.tasks.token_preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
 from encoder_zoo.tasks.windows import merge
@@ -96,13 +96,16 @@ class TokenClassifier(WindowedTask, LabelledTask):
         self.built = True
 
     def call(self, inputs, training=None):
+        self._check_labels_known()
+        x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
+        return self.output_dense(self.dropout_layer(x, training=training))  # (B, L, C)
+
+    def _check_labels_known(self) -> None:
         if self.output_dense is None:
             raise ValueError(
                 "This TokenClassifier does not know its labels yet. Pass labels=[...] or "
                 "num_classes, or call fit, which learns them from its data."
             )
-        x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
-        return self.output_dense(self.dropout_layer(x, training=training))  # (B, L, C)
 
     def head_layers(self) -> list[keras.layers.Layer]:
         return [self.output_dense] if self.output_dense is not None else []
@@ -146,23 +149,40 @@ class TokenClassifier(WindowedTask, LabelledTask):
         Raises:
             ValueError: "Example 3 has 7 words but 6 tags." and others that name the example.
         """
+        _check_labelled(x, y)
         if self.num_classes is None:
-            learned = token_labels.learn_labels(
-                y if y is not None else token_labels.labels_of_dataset(x)
-            )
-            many = isinstance(learned, int)
-            self._set_classes(learned if many else None, None if many else learned)
-            if self.preprocessor is not None:
-                self.preprocessor.attach(self)
-            if self.compiled:
-                self._compile_again()  # the metrics know the labels now
+            self._learn_labels(x, y)
+        if self.preprocessor is not None and not isinstance(x, dict):
+            self.preprocessor.split_symbols = _has_spans(x)
         return super().fit(x, y, *args, **kwargs)
+
+    def _learn_labels(self, x, y) -> None:
+        """Builds the head for the labels that occur."""
+        learned = token_labels.learn_labels(
+            y if y is not None else token_labels.labels_of_dataset(x)
+        )
+        num_classes, labels = (learned, None) if isinstance(learned, int) else (None, learned)
+        if y is not None and not isinstance(x, dict):
+            # Whatever is wrong with them must be said before the head is built for them.
+            token_labels.check_labels(x, y, labels, num_classes or len(labels))
+        self._set_classes(num_classes, labels)
+        if self.preprocessor is not None:
+            self.preprocessor.attach(self)
+        if self.compiled:
+            self._compile_again()  # the metrics know the labels now
+
+    def evaluate(self, x=None, y=None, *args, **kwargs):
+        """As `Task.evaluate`, on texts with spans of characters, or words with tags; see `fit`."""
+        self._check_labels_known()
+        _check_labelled(x, y)
+        return super().evaluate(x, y, *args, **kwargs)
 
     def predict(self, x, batch_size: int | None = None, **kwargs):
         """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
 
         Args:
-            x: as for `fit`, or prepared inputs.
+            x: as for `fit`, or prepared inputs. In a dataset without tags a vector of strings is a
+                batch of texts; the words of one sentence are ragged, or a batch (1, words).
             batch_size: default 32.
             **kwargs: for prepared inputs those of `keras.Model.predict`.
 
@@ -170,9 +190,11 @@ class TokenClassifier(WindowedTask, LabelledTask):
             For each text an array (pieces, C) of logits, without special tokens; long texts are
             put together from their windows. For prepared inputs an array (B, L, C).
         """
-        if isinstance(x, dict):
+        in_dataset = hasattr(x, "element_spec")
+        inputs = keras.utils.unpack_x_y_sample_weight(x.element_spec)[0] if in_dataset else x
+        if isinstance(inputs, dict):
             return super().predict(x, batch_size, **kwargs)
-        if hasattr(x, "element_spec"):
+        if in_dataset:
             batches = read_batches(self.preprocessor.batched(x, batch_size or 32))
             return [row for batch in batches for row in self.predict(batch, batch_size)]
         pieces, logits = self._piece_logits(x, batch_size)
@@ -207,7 +229,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
                 first piece, of its pieces' mean, or of its surest piece. "none": every tagged
                 piece by itself. A classifier that learned the first pieces only, as is the
                 default, is best asked with "first". RoBERTa knows of words only where spaces
-                are: there "London." is one word, unless words are given.
+                are: there "London." is one word, unless words are given, or `fit` was with spans.
             batch_size: default 32.
 
         Returns:
@@ -266,7 +288,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
         return {"serving_default": entities}
 
     def tag_words(self, words, batch_size: int | None = None) -> list[list[str]]:
-        """The tag of every word, by its first piece.
+        """The tag of every word: its first piece's, or what all pieces were labelled for.
 
         Args:
             words: lists of words.
@@ -274,22 +296,38 @@ class TokenClassifier(WindowedTask, LabelledTask):
 
         Returns:
             For every list of words as many tags; a word without a piece has the tag O.
+
+        Raises:
+            ValueError: "Expected lists of words. Received texts: ..."
         """
+        if not is_words(words) and len(words):
+            raise ValueError(f"Expected lists of words. Received texts: {words[0]!r}, ...")
         pieces, logits = self._piece_logits(words, batch_size)
         names = self.tag_names
         outside = "O" if "O" in names else names[0]
-        tags = [[outside] * len(row) for row in words]
+        counts = as_word_tensor(words).row_lengths().numpy() if is_words(words) else []
+        tags = [[outside] * count for count in counts]
         begins = word_begins(pieces).numpy()
-        best = logits.argmax(axis=-1)[begins]
+        best = self._word_tags(logits.argmax(axis=-1), begins)
         rows, numbers = pieces.words.value_rowids().numpy(), pieces.words.flat_values.numpy()
         for row, word, tag in zip(rows[begins], numbers[begins], best, strict=True):
             tags[row][word] = names[tag]
         return tags
 
+    def _word_tags(self, best: np.ndarray, begins: np.ndarray) -> np.ndarray:
+        """The words' tags by number, from those of the pieces (P,)."""
+        first = best[begins]
+        if not self.preprocessor.label_all_pieces:
+            return first
+        last = best[np.roll(begins, -1)]  # the first piece of all begins a word, so the last ends
+        return word_tags(self.tag_names)[first, last]
+
     def evaluate_entities(self, x, y, scheme: str | None = None, batch_size: int | None = None):
         """Entity precision, recall and F1 over whole texts, however long, and of every type.
 
-        The metric of `evaluate` sees one window at a time; this puts the windows together first.
+        The metric of `evaluate` sees one window at a time; this puts the windows together first,
+        and judges what `tag_words` and `extract_entities` give: of texts with the strategy
+        "first", or "simple" where all pieces were labelled.
 
         Args:
             x: lists of words, or texts.
@@ -300,18 +338,17 @@ class TokenClassifier(WindowedTask, LabelledTask):
         Returns:
             `{"precision", "recall", "f1", "per_type": {type: {..., "support"}}}`.
         """
-        self.preprocessor.encode(x, y)  # complains of what does not fit together
+        self._check_labels_known()
+        token_labels.check_labels(x, y, self.labels, self.num_classes)
+        y = token_labels.label_lists(y)
         if is_words(x):
             names = self.tag_names
             true = [[t if isinstance(t, str) else names[t] for t in tags] for tags in y]
-            return score_tags(true, self.tag_words(x, batch_size), scheme)
-        # As it was learned: words cut at symbols, tagged by their first piece or piece by piece.
-        pieces, logits = self._piece_logits(x, batch_size)
+            return score_tags(true, self.tag_words(x, batch_size), scheme, tag_set=names)
         strategy = "simple" if self.preprocessor.label_all_pieces else "first"
-        found = self._entities(self.preprocessor.learned_words(pieces), logits, strategy)
         spans = [
             [{(e["label"], e["start"], e["end"]) for e in row} for row in rows]
-            for rows in (y, found)
+            for rows in (y, self.extract_entities(x, strategy, batch_size))
         ]
         return score_entities(*spans)
 
@@ -319,6 +356,21 @@ class TokenClassifier(WindowedTask, LabelledTask):
     def tag_names(self) -> list[str]:
         """The labels; LABEL_0, LABEL_1 and so on where they have no names."""
         return self.labels or [f"LABEL_{i}" for i in range(self.num_classes)]
+
+
+def _check_labelled(x, y) -> None:
+    if y is None and not hasattr(x, "element_spec"):
+        raise ValueError(
+            "The labels are missing. Expected y: for every text a list of spans, or for every "
+            "list of words a list of tags."
+        )
+
+
+def _has_spans(x) -> bool:
+    """Whether what `fit` is given are texts with spans, not words with tags."""
+    if hasattr(x, "element_spec"):
+        return isinstance(keras.utils.unpack_x_y_sample_weight(x.element_spec)[1], dict)
+    return not is_words(x)
 
 
 def _check_strategy(strategy: str) -> None:

@@ -47,6 +47,9 @@ class TokenClassifierPreprocessor(Preprocessor):
         sequence_length: see `Preprocessor`; the length of a window.
         overlap: pieces that neighbouring windows share; None for a quarter of a window.
         label_all_pieces: label every piece of a word, instead of the first alone.
+        split_symbols: cut the words of texts at symbols, so that of "London." the stop is a word
+            of its own, as spans are learned; `fit` sets it. Where symbols are words by themselves,
+            as in BERT's vocabularies, it changes nothing.
 
     Returns:
         When called with labels `(x, y, sample_weight)`: y (B, L) int tags, sample_weight (B, L) 1
@@ -71,10 +74,16 @@ class TokenClassifierPreprocessor(Preprocessor):
         sequence_length: int | None = None,
         overlap: int | None = None,
         label_all_pieces: bool = False,
+        split_symbols: bool = False,
     ):
         super().__init__(tokenizer, sequence_length)
+        if sequence_length is not None and sequence_length < 3:
+            raise ValueError(
+                f"sequence_length={sequence_length} leaves no room for a piece. Expected 3 or more."
+            )
         self.overlap = overlap
         self.label_all_pieces = label_all_pieces
+        self.split_symbols = split_symbols
 
     def attach(self, task: TokenClassifier) -> None:
         super().attach(task)
@@ -90,7 +99,8 @@ class TokenClassifierPreprocessor(Preprocessor):
         """The pieces of texts, or of sentences in words."""
         if is_words(x):
             return pieces_of_words(self.tokenizer, as_word_tensor(x))
-        return pieces_of_texts(self.tokenizer, as_column(x), self._word_marks)
+        pieces = pieces_of_texts(self.tokenizer, as_column(x), self._word_marks)
+        return self._split_at_symbols(pieces) if self.split_symbols else pieces
 
     def windows(self, pieces: Pieces) -> Windows:
         """The windows that the pieces are looked at through."""
@@ -134,26 +144,25 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     def _align(self, x, pieces: Pieces, y) -> tuple[tf.Tensor, tf.Tensor]:
         """Labels (P,), and whether a piece has one."""
-        in_graph = tf.is_symbolic_tensor(pieces.texts)
-        if is_words(x):
+        words = is_words(x)
+        if not tf.is_symbolic_tensor(pieces.texts):
+            labels = token_labels.check_labels(x, y, self.labels, self._most_classes)
+        elif isinstance(y, dict) == words:
+            raise ValueError(
+                "Words need tags, and texts spans {start, end, label}. "
+                f"Received: {'words with spans' if words else 'texts with tags'}."
+            )
+        elif words:
             counts = as_word_tensor(x).row_lengths()
-            if in_graph:
-                tags = token_labels.tags_in_graph(y, counts, self.labels, self._most_classes)
-            else:
-                y = y.to_list() if isinstance(y, tf.RaggedTensor) else y
-                counts = counts.numpy().tolist()
-                tags = token_labels.check_tags(y, counts, self.labels, self._most_classes)
-            return labels_of_words(pieces, tags, self.labels, self.label_all_pieces)
-        if in_graph or isinstance(y, dict):
-            spans = token_labels.spans_in_graph(y, self.labels)
+            labels = token_labels.tags_in_graph(y, counts, self.labels, self._most_classes)
         else:
-            texts = [text.decode() for text in pieces.texts.numpy()]
-            spans = token_labels.check_spans(y, texts, self.labels)
-        pieces = self.learned_words(pieces)
-        return labels_of_spans(pieces, spans, self.labels, self.label_all_pieces)
+            labels = token_labels.spans_in_graph(y, pieces.texts, self.labels)
+        if words:
+            return labels_of_words(pieces, labels, self.labels, self.label_all_pieces)
+        pieces = self._split_at_symbols(pieces)
+        return labels_of_spans(pieces, labels, self.labels, self.label_all_pieces)
 
-    def learned_words(self, pieces: Pieces) -> Pieces:
-        """The words whose first pieces are labelled by spans: a symbol is one of its own."""
+    def _split_at_symbols(self, pieces: Pieces) -> Pieces:
         return words_split_at_symbols(pieces, self._symbols)
 
     @functools.cached_property
@@ -183,10 +192,14 @@ class TokenClassifierPreprocessor(Preprocessor):
         return inputs, y, weights
 
     def batched(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
-        """Single examples in batches: a text is a scalar; words with tags are two vectors."""
+        """Single examples in batches: a text is a scalar; words with tags are two vectors.
+
+        A vector without tags is a batch of texts, unless its kind is ragged.
+        """
         x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
-        words = isinstance(y, tf.TensorSpec) and x.shape.rank == 1 and y.shape.rank == 1
-        single = x.shape.rank == 0 or (words and not isinstance(x, tf.RaggedTensorSpec))
+        tagged = isinstance(y, tf.TypeSpec) and y.shape.rank == 1
+        is_sentence = x.shape.rank == 1 and (tagged or isinstance(x, tf.RaggedTensorSpec))
+        single = x.shape.rank == 0 or is_sentence
         return dataset.ragged_batch(batch_size) if single else dataset
 
 

@@ -102,6 +102,21 @@ def test_tensors_and_names_give_the_same_on_random_tags():
     assert 0 < named["f1"] < 1
 
 
+def test_a_stray_tag_is_of_a_known_type():
+    true, predicted = [["S-LOC", "O"]], [["S-LOC", "E-PER"]]
+    scores = score_tags(true, predicted, tag_set=["O", "S-LOC", "B-PER", "E-PER"])
+    assert set(scores["per_type"]) == {"LOC", "PER"}
+
+
+def test_long_rows_need_little_memory():
+    # Every position against every other would take 10 GB.
+    metric = ez.EntityF1(TAGS)
+    tags = np.zeros((1, 100_000), "int32")
+    tags[0, ::3] = 3
+    metric.update_state(tags, tags)
+    assert float(metric.counts[2, 1]) == 33334
+
+
 def test_sentences_of_different_length_are_refused():
     with pytest.raises(ValueError, match="Sentence 1 has 2 true and 1 predicted tags"):
         score_tags([["O"], ["O", "O"]], [["O"], ["O"]])

@@ -4,11 +4,10 @@ import pytest
 import tensorflow as tf
 
 from encoder_zoo.tasks.tags import (
-    all_tags,
     piece_tags,
-    scheme_of,
     sorted_tags,
     spans_of_tags,
+    word_tags,
 )
 from encoder_zoo.tasks.windows import make_windows, merge, owned, take
 
@@ -50,17 +49,6 @@ def test_an_unknown_scheme_is_refused():
         spans_of_tags(["O"], "BIO")
 
 
-@pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "IOBES"])
-def test_schemes_are_recognised(scheme):
-    text = {
-        "IOB1": "I-A B-A O I-B I-B",
-        "IOB2": "B-A I-A O B-B",
-        "IOBES": "B-A I-A E-A O S-B",
-    }[scheme]
-    assert scheme_of(text.split()) == scheme
-    assert set(text.split()) <= set(all_tags(["A", "B"], scheme))
-
-
 def test_tags_are_sorted_by_type():
     assert sorted_tags(["I-B", "S-A", "B-B", "E-A", "B-A", "I-A"]) == [
         *("O", "B-A", "I-A", "E-A", "S-A"),
@@ -79,6 +67,20 @@ def test_pieces_of_a_word_take_the_tags_of_a_span():
         ["S-A", "B-A", "I-A", "E-A"],
         ["X", "X", "X", "X"],
     ]
+
+
+@pytest.mark.parametrize("letters", ["", "BI", "BIES", "BIS", "BE", "IE"])
+def test_words_get_their_tags_back_from_their_pieces(letters):
+    tags = ["O", *(f"{letter}-{kind}" for kind in "AB" for letter in letters), "X"]
+    only, first, _, last = piece_tags(tags).T
+    table = word_tags(tags)
+    assert table[first, last].tolist() == list(range(len(tags)))
+    assert table[only, only].tolist() == list(range(len(tags)))
+
+
+def test_pieces_that_fit_no_word_give_the_first_tag():
+    tags = ["O", "B-A", "I-A", "E-A", "S-A"]
+    assert word_tags(tags)[1, [0, 1, 4]].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("capacity, overlap", [(1, 0), (4, 0), (4, 1), (5, 3), (7, 2), (100, 30)])

@@ -133,6 +133,16 @@ class TestAlignment:
         _, y, _ = preprocessor([["José"]], [["S-PER"]])
         assert [labels[i] for i in y.numpy()[0, 1:-1]] == ["B-PER", "E-PER"]
 
+    def test_words_get_their_tags_back_where_all_pieces_are_labelled(self, build, monkeypatch):
+        labels = ["O", "B-PER", "I-PER", "E-PER", "S-PER"]
+        classifier = build(labels=labels, label_all_pieces=True)
+        words, tags = [["José", "José", "sees", "Anna"]], [["B-PER", "E-PER", "O", "S-PER"]]
+        words, tags = [*words, ["José"]], [*tags, ["S-PER"]]
+        logits = learned_logits(classifier, words, tags)
+        monkeypatch.setattr(classifier, "_piece_logits", lambda *_: logits)
+        assert classifier.tag_words(words) == tags
+        assert classifier.evaluate_entities(words, tags, scheme="IOBES")["f1"] == 1.0
+
     def test_a_space_based_vocabulary_knows_symbols_as_words(self, golden):
         classifier = ez.TokenClassifier.from_preset(golden("Roberta_ForTokenClassification").folder)
         spans = [[{"start": 4, "end": 7, "label": "PER"}]]
@@ -227,6 +237,38 @@ class TestLearning:
         assert classifier.evaluate_entities(texts, spans)["f1"] == 1.0
 
 
+def learned_logits(classifier, x, y):
+    """The pieces of texts in one window each, and logits that say what was to be learned."""
+    labels = classifier.preprocessor.encode(x, y)["labels"][:, 1:-1].flat_values
+    return classifier.preprocessor.pieces(x), np.eye(classifier.num_classes)[labels]
+
+
+def test_what_is_learned_from_spans_is_what_is_found(golden, tmp_path, monkeypatch):
+    # RoBERTa's words are what stands between spaces: "cat." and "dog,", unless cut.
+    folder = golden("Roberta_ForTokenClassification").folder
+    classifier = ez.TokenClassifier.from_preset(folder)
+    texts = ["the cat.", "the dog, it was bad", "it was not the cat"]
+    bounds = [(4, 7), (4, 7), (15, 18)]
+    spans = [[{"start": s, "end": e, "label": "PER"}] for s, e in bounds]
+    classifier.fit(texts, spans, verbose=0)
+    classifier.save_to_preset(tmp_path / "preset")
+    for tagger in (classifier, ez.TokenClassifier.from_preset(tmp_path / "preset")):
+        logits = learned_logits(tagger, texts, spans)
+        monkeypatch.setattr(tagger, "_piece_logits", lambda *_, logits=logits: logits)
+        found = tagger.extract_entities(texts, "first")
+        assert [[(e["start"], e["end"]) for e in row] for row in found] == [[b] for b in bounds]
+        assert tagger.evaluate_entities(texts, spans)["f1"] == 1.0
+
+
+def test_entities_are_judged_as_they_are_delivered(golden):
+    classifier = ez.TokenClassifier.from_preset(golden("Roberta_ForTokenClassification").folder)
+    texts = ["the cat.", "it was not bad, the dog"]
+    found = classifier.extract_entities(texts, "first")
+    assert classifier.preprocessor.split_symbols is False  # transformers' words
+    assert sum(map(len, found)) > 0
+    assert classifier.evaluate_entities(texts, found)["f1"] == 1.0
+
+
 def as_generator(x, y):
     def examples():
         yield from zip(x, y, strict=True)
@@ -234,6 +276,25 @@ def as_generator(x, y):
     kind = tf.TensorSpec([None], tf.string)
     dataset = tf.data.Dataset.from_generator(examples, output_signature=(kind, kind))
     return dataset.apply(tf.data.experimental.assert_cardinality(len(x)))
+
+
+def as_slices(*x):
+    return tf.data.Dataset.from_tensor_slices(x if len(x) > 1 else x[0])
+
+
+def first_batch(classifier, dataset):
+    """What the model trains on, as `fit` makes it from a dataset."""
+    return next(iter(classifier.preprocessor.batched(dataset, 32).map(classifier.preprocessor)))
+
+
+def columns(*spans) -> dict[str, list]:
+    """Spans as (start, end, label), for each text a list of them, as columns."""
+    names = ("start", "end", "label")
+    return {name: [[span[i] for span in row] for row in spans] for i, name in enumerate(names)}
+
+
+def ragged(*spans) -> dict[str, tf.RaggedTensor]:
+    return {name: tf.ragged.constant(rows) for name, rows in columns(*spans).items()}
 
 
 @pytest.mark.parametrize(
@@ -244,12 +305,65 @@ def as_generator(x, y):
         lambda x, y: (as_generator(x, y), None),
         lambda x, y: (as_generator(x, y).ragged_batch(3), None),
         lambda x, y: (as_generator(x, y).padded_batch(3), None),
+        lambda x, y: (as_slices(tf.ragged.constant(x), tf.ragged.constant(y)), None),
+        lambda x, y: (as_slices(tf.ragged.constant(x), tf.ragged.constant(y)).batch(3), None),
+        lambda x, y: (x, [tf.constant(row) for row in y]),
     ],
 )
 def test_every_kind_of_input_gives_the_same_evaluation(classifier, make):
     expected = classifier.evaluate(SENTENCES, TAGS, verbose=0)
     found = classifier.evaluate(*make(SENTENCES, TAGS), verbose=0)
     np.testing.assert_allclose(found[1:], expected[1:], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x, y: as_slices(x, ragged(*y)),
+        lambda x, y: as_slices(x, ragged(*y)).batch(2),
+        lambda x, y: as_slices(x, columns(*y)),
+        lambda x, y: as_slices(x, columns(*y)).batch(2),
+    ],
+)
+def test_every_kind_of_spans_gives_the_same_labels(classifier, make):
+    texts, spans = ["Anna sees Rome", "José in Rome"], [[(10, 14, "LOC")], [(0, 4, "PER")]]
+    lists = [[{"start": s, "end": e, "label": n} for s, e, n in row] for row in spans]
+    expected = classifier.preprocessor(texts, lists)
+    found = first_batch(classifier, make(texts, spans))
+    for a, b in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_spans_without_a_piece_of_their_own_are_reported(classifier, caplog):
+    spans = [[], [(4, 5, "PER"), (5, 6, "LOC"), (6, 7, "LOC")]]  # a space, two inside of one piece
+    _, y, _ = classifier.preprocessor(["in", "Anna in"], ragged(*spans))
+    assert [LABELS[i] for i in y.numpy()[1, 1:3]] == ["O", "B-LOC"]
+    assert "2 of the spans have no piece" in caplog.text
+    assert "The first: example 1, from 4 to 5." in caplog.text
+
+
+def test_padded_spans_are_not_there(classifier):
+    texts, spans = ["Anna sees Rome", "in"], ragged([(0, 4, "PER"), (10, 14, "LOC")], [])
+    padded = {name: values.to_tensor() for name, values in spans.items()}
+    _, found, _ = first_batch(classifier, as_slices(texts, padded))
+    _, expected, _ = classifier.preprocessor(texts, spans)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "x, y",
+    [
+        (tf.ragged.constant(SENTENCES), tf.ragged.constant(TAGS)),
+        (SENTENCES, [[tag.encode() for tag in tags] for tags in TAGS]),
+        ([TEXT], ragged([(0, 4, "PER"), (8, 16, "LOC")])),
+    ],
+)
+def test_labels_are_learned_and_judged_from_every_kind(build, x, y):
+    classifier = build(labels=None)
+    classifier.fit(x, y, verbose=0)
+    assert classifier.labels == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    support = classifier.evaluate_entities(x, y)["per_type"]["PER"]["support"]
+    assert support == (1 if isinstance(y, dict) else 4)
 
 
 def test_sample_weights_reach_the_words(classifier):
@@ -267,6 +381,17 @@ def test_predictions_are_of_the_pieces_in_the_order_of_the_texts(classifier):
     dataset = tf.data.Dataset.from_tensor_slices(texts).batch(7)
     for a, b in zip(classifier.predict(dataset), together, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_datasets_of_words_and_of_prepared_inputs_are_predicted(classifier):
+    expected = classifier.predict(SENTENCES)
+    words = as_slices(tf.ragged.constant(SENTENCES))
+    for a, b in zip(classifier.predict(words), expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    prepared = as_slices(classifier.preprocessor(SENTENCES)).batch(2)
+    logits = classifier.predict(prepared, verbose=0)
+    assert logits.shape == (4, 10, 5)
+    np.testing.assert_allclose(logits[1, 1:6], expected[1], atol=1e-5)
 
 
 def test_no_texts_and_texts_without_pieces(classifier):
@@ -338,24 +463,112 @@ class TestRefusals:
             ([TEXT], [["B-PER"]], "'B-PER' is no span"),
             ([TEXT, TEXT], [SPANS], "2 texts, but spans for 1"),
             ([["Anna", None]], [["O", "O"]], r"words\[0\]\[1\] is None"),
+            ([["Anna"], "Rome"], [["O"], ["O"]], r"words\[1\] is 'Rome' .str.; expected a list"),
+            ([["Anna"], None], [["O"], ["O"]], r"words\[1\] is None"),
+            ([None, "Anna"], [[], []], r"texts\[0\] is None"),
+            ([float("nan"), "Anna"], [[], []], r"texts\[0\] is nan"),
+            ([["Anna"], ["Rome"]], [["O"], None], "Example 1: its labels are None"),
+            ([["Anna"]], [[["O"]]], r"Example 0, word 0: unknown tag \['O'\]"),
+            (SENTENCES[3:], [SPANS + SPANS[:1]], "Example 0, word 0: unknown tag {'start': 0"),
+            ([TEXT], [[{**SPANS[0], "start": None}]], "Example 0: .* whole numbers"),
+            ([TEXT], [[{**SPANS[0], "start": 0.9}]], "Example 0: .* whole numbers"),
+            ([TEXT], ragged([(20, 99, "LOC")]), "Example 0: .* outside of the text"),
+            ([TEXT], None, "The labels are missing"),
         ],
     )
     def test_fit_names_the_example(self, classifier, x, y, message):
         with pytest.raises(ValueError, match=message):
             classifier.fit(x, y)
 
-    def test_an_unknown_tag_in_a_dataset(self, classifier):
-        dataset = as_generator([["Anna"]], [["B-DOG"]])
-        with pytest.raises(tf.errors.InvalidArgumentError, match="Unknown tags"):
-            classifier.fit(dataset, verbose=0)
+    @pytest.mark.parametrize(
+        "x, y, message",
+        [
+            ([["Anna"], ["Rome"]], [["O"], ["O", "B-LOC"]], "Example 1 .*has 1 words but 2 tags"),
+            ([["Anna"], ["New", "York"]], [["O", "O"], ["O"]], "Example 0 .*has 1 words but 2 tag"),
+            (
+                [["Anna"], ["in", "Rome"]],
+                [["O"], ["O", "B-DOG"]],
+                "Example 1 of the batch, word 1: unknown tag B-DOG. Expected one of O, B-PER, I",
+            ),
+        ],
+    )
+    @pytest.mark.parametrize("batch", ["ragged_batch", "padded_batch"])
+    def test_datasets_of_words_name_the_example_of_the_batch(
+        self, classifier, x, y, message, batch
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            first_batch(classifier, getattr(as_generator(x, y), batch)(2))
+
+    @pytest.mark.parametrize(
+        "spans, message",
+        [
+            ([(0, 4, "PER"), (0, 9, "LOC")], "from 0 to 4 and from 0 to 9 overlap"),
+            ([(3, 4, "PER"), (0, 9, "LOC")], "from 0 to 9 and from 3 to 4 overlap"),
+            ([(20, 99, "LOC")], "from 20 to 99 is outside of the text, which has 11 characters"),
+            ([(-1, 3, "LOC")], "from -1 to 3 is outside"),
+            ([(3, 3, "LOC")], "from 3 to 3 is outside .* or empty"),
+            ([(0, 4, "DOG")], "unknown label DOG. Expected one of LOC, PER"),
+        ],
+    )
+    def test_datasets_of_spans_name_the_example_of_the_batch(self, classifier, spans, message):
+        spans = ragged([(0, 4, "PER")], [], spans)
+        dataset = as_slices(["Anna sees Rome", "", "Anna, José!"], spans).batch(3)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"Example 2 of .*{message}"):
+            first_batch(classifier, dataset)
+
+    def test_datasets_of_words_with_spans_and_of_texts_with_tags(self, classifier):
+        words = as_slices(tf.ragged.constant(SENTENCES[:1]), ragged([(0, 4, "PER")])).batch(1)
+        texts = as_slices([TEXT], tf.ragged.constant(TAGS[:1])).batch(1)
+        for dataset, kind in ((words, "words with spans"), (texts, "texts with tags")):
+            with pytest.raises(ValueError, match=f"Words need tags, .* Received: {kind}"):
+                first_batch(classifier, dataset)
+
+    @pytest.mark.parametrize(
+        "x, y, message",
+        [
+            ([["Anna", "in"], ["Rome"]], [["B-PER", 0], ["O"]], "Example 0, label 1 is 0"),
+            ([TEXT], [[{"start": 0, "end": 4}]], "Example 0, label 0 is {'start': 0, 'end': 4}"),
+            ([["Anna"]], [["O"]], "Every tag is 'O'"),
+            (["Anna"], None, "The labels are missing"),
+            ([["Anna"]], [["B-LCO", "O"]], "Example 0 has 1 words but 2 tags"),
+        ],
+    )
+    def test_labels_are_not_learned_from_mistakes(self, build, x, y, message):
+        classifier = build(labels=None)
+        with pytest.raises(ValueError, match=message):
+            classifier.fit(x, y)
+        assert classifier.labels is None and classifier.output_dense is None
+
+    def test_labels_are_not_learned_from_places_of_types(self, build):
+        spans = {name: tf.ragged.constant([[n]]) for name, n in (("start", 0), ("end", 4))}
+        dataset = as_slices([TEXT], {**spans, "label": tf.ragged.constant([[0]])}).batch(1)
+        with pytest.raises(ValueError, match="Example 0, label 0 is {'label': 0}"):
+            build(labels=None).fit(dataset)
+
+    def test_texts_have_no_tags_of_words(self, classifier):
+        with pytest.raises(ValueError, match="Expected lists of words. Received texts: 'Anna'"):
+            classifier.tag_words(["Anna"])
+
+    def test_no_room_for_pieces(self, build):
+        with pytest.raises(ValueError, match="sequence_length=2 leaves no room"):
+            build(sequence_length=2)
 
     def test_an_unknown_strategy(self, classifier):
         with pytest.raises(ValueError, match="'last'. Expected one of simple, first"):
             classifier.extract_entities("Anna", strategy="last")
 
     def test_labels_not_known_yet(self, build):
-        with pytest.raises(ValueError, match="does not know its labels yet"):
-            build(labels=None).extract_entities("Anna")
+        for ask in (
+            lambda c: c.extract_entities("Anna"),
+            lambda c: c.evaluate([["Anna"]], [["O"]]),
+            lambda c: c.evaluate_entities([["Anna"]], [["O"]]),
+        ):
+            with pytest.raises(ValueError, match="does not know its labels yet"):
+                ask(build(labels=None))
+
+    def test_evaluation_needs_labels(self, classifier):
+        with pytest.raises(ValueError, match="The labels are missing"):
+            classifier.evaluate([["Anna"]])
 
 
 @pytest.mark.parametrize("labels", [["I-PER", "O", "B-PER"], ["x", "y"]])
