@@ -9,6 +9,10 @@ from encoder_zoo.lazy import tf
 LEARNING_RATE = 5e-5
 WARMUP = 0.1
 WEIGHT_DECAY = 0.01
+# PyTorch's, and so that of the field's fine-tuning code. Gradients of single weights are small here,
+# and Keras does not correct epsilon for the first steps as the paper has it: with 1e-6 a short
+# training is a weaker one.
+EPSILON = 1e-8
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -153,7 +157,7 @@ def fine_tuning_optimizer(
     optimizer = (FusedAdamW if on_tensorflow else keras.optimizers.AdamW)(
         schedule,
         weight_decay=weight_decay,
-        epsilon=1e-6,
+        epsilon=EPSILON,
         global_clipnorm=1.0,
         gradient_accumulation_steps=gradient_accumulation_steps,
     )
