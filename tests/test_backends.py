@@ -44,7 +44,7 @@ difference = keras.ops.max(keras.ops.abs(with_kernel - spelled_out))
 assert difference < 1e-5, difference
 
 inputs = {"token_ids": keras.Input((None,), dtype="int32")}
-assert classifier.backbone(inputs)["sequence_output"].shape[-1] == attention.hidden_dim
+assert ez.BertBackbone(30, 1, 2, 8, 16)(inputs)["sequence_output"].shape[-1] == 8
 
 ids, losses = {"token_ids": np.arange(5, 29).reshape(4, 6)}, []
 for checkpointing in (False, True):
