@@ -11,7 +11,7 @@ WARMUP = 0.1
 WEIGHT_DECAY = 0.01
 # PyTorch's, and so that of the field's fine-tuning code. Gradients of single weights are small, and
 # Keras does not correct epsilon for the first steps as the paper has it: with 1e-6 a short training
-# is a weaker one.
+# learns a little less.
 EPSILON = 1e-8
 
 
