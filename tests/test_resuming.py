@@ -398,3 +398,18 @@ def test_weights_that_are_no_numbers_are_not_backed_up(tmp_path):
     with pytest.raises(FloatingPointError, match="Epoch 1/2, step 4/5: the weights or the loss"):
         classifier().fit(TEXTS, LABELS, 4, 2, callbacks=[Spoil(4), backup], verbose=0)
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["epoch-000000-step-000000002"]
+
+
+def test_workers_that_call_fit_differently_are_told(tmp_path, monkeypatch):
+    task = classifier()
+    monkeypatch.setattr(task, "of_all_workers", lambda numbers: [numbers, [1, 9, 0]])
+    with pytest.raises(ValueError, match="Found 5 steps and backups / 9 steps"):
+        train(task, tmp_path / "b")
+
+
+def test_workers_with_different_backups_are_told(tmp_path, monkeypatch):
+    task = classifier()
+    others = {3: [1, STEPS, 1], 2: [1, 4]}  # seed, steps and backups; epoch and step
+    monkeypatch.setattr(task, "of_all_workers", lambda numbers: [numbers, others[len(numbers)]])
+    with pytest.raises(ValueError, match="of epoch 1, step 0 and of epoch 2, step 4"):
+        train(task, tmp_path / "b")
