@@ -21,7 +21,7 @@ import numpy as np
 from token_classification import DATA, MINILM, report, torch_steps
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.squad import squad_scores
+from encoder_zoo.tasks.question_answering.squad import squad_scores
 
 LENGTH, STRIDE = 384, 128
 

@@ -23,7 +23,7 @@ import keras
 import numpy as np
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.metrics import score_tags
+from encoder_zoo.tasks.token_classification.metrics import score_tags
 
 DATA = pathlib.Path(
     os.environ.get("ENCODER_ZOO_DATA", pathlib.Path(__file__).parents[2] / "shared" / "data")

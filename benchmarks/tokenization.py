@@ -23,9 +23,9 @@ import keras_hub
 import tensorflow as tf
 import transformers
 
-from encoder_zoo.encoders.byte_bpe import RobertaTokenizer
-from encoder_zoo.encoders.tokenizer import Tokenizer
-from encoder_zoo.encoders.wordpiece import BertTokenizer
+from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 from encoder_zoo.tasks.sequence_classifier import SequenceClassifierPreprocessor
 
 BATCH = 4096

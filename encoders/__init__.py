@@ -4,8 +4,8 @@ import importlib
 
 # family name (a checkpoint's `model_type`): module that defines its `FAMILY` record
 FAMILIES = {
-    "bert": "encoder_zoo.encoders.bert",
-    "roberta": "encoder_zoo.encoders.roberta",
+    "bert": "encoder_zoo.encoders.families.bert",
+    "roberta": "encoder_zoo.encoders.families.roberta",
 }
 
 

@@ -22,7 +22,7 @@ from encoder_zoo.encoders.layers import (
 )
 
 if TYPE_CHECKING:
-    from encoder_zoo.encoders.tokenizer import Tokenizer
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)

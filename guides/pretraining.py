@@ -21,7 +21,7 @@ import numpy as np
 
 import encoder_zoo as ez
 from encoder_zoo.presets.train_vocabulary import train_byte_bpe, train_wordpiece
-from encoder_zoo.tasks.recipe import fine_tuning_optimizer
+from encoder_zoo.tasks.training.recipe import fine_tuning_optimizer
 
 # Small on purpose: 1.5 million parameters, ten thousand tokens a second and more on two CPU cores.
 SIZE = {

@@ -8,8 +8,8 @@ import pathlib
 import re
 import time
 
-from encoder_zoo.presets.huggingface import INDEX, WEIGHTS, no_safetensors
-from encoder_zoo.presets.manifest import checksum
+from encoder_zoo.presets.files.manifest import checksum
+from encoder_zoo.presets.formats.huggingface import INDEX, WEIGHTS, no_safetensors
 
 logger = logging.getLogger("encoder_zoo")
 

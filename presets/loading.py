@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from encoder_zoo.encoders.backbone import Backbone, Family
 from encoder_zoo.encoders.configured import argument_names
-from encoder_zoo.presets.checkpoint import (
+from encoder_zoo.presets.config import backbone_arguments
+from encoder_zoo.presets.formats.checkpoint import (
     TIED,
     Checkpoint,
     backbone_layers,
@@ -17,11 +18,10 @@ from encoder_zoo.presets.checkpoint import (
     match,
     unexpected,
 )
-from encoder_zoo.presets.config import backbone_arguments
 from encoder_zoo.presets.opening import Safeguards, open_preset
 
 if TYPE_CHECKING:
-    from encoder_zoo.encoders.tokenizer import Tokenizer
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.tasks.task import Task
 
 logger = logging.getLogger("encoder_zoo")

@@ -8,10 +8,10 @@ import pathlib
 
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.backbone import Family
-from encoder_zoo.presets.checkpoint import Checkpoint
 from encoder_zoo.presets.config import check_config, check_sizes
-from encoder_zoo.presets.manifest import read_manifest
-from encoder_zoo.presets.plain_files import check_files, read_json
+from encoder_zoo.presets.files.manifest import read_manifest
+from encoder_zoo.presets.files.plain_files import check_files, read_json
+from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.registry import resolve
 
 
@@ -70,9 +70,9 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> tuple[Chec
 
 def _open(folder: pathlib.Path, safeguards: Safeguards) -> Checkpoint:
     """The checkpoint in a folder, read by what its format is."""
-    from encoder_zoo.presets.huggingface import HuggingFaceCheckpoint
-    from encoder_zoo.presets.kerashub import KerasHubCheckpoint
-    from encoder_zoo.presets.tf1 import CONFIG, Tf1Checkpoint
+    from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
+    from encoder_zoo.presets.formats.kerashub import KerasHubCheckpoint
+    from encoder_zoo.presets.formats.tf1 import CONFIG, Tf1Checkpoint
 
     settings = read_manifest(folder, safeguards.verify)
     check_files(folder)

@@ -17,13 +17,13 @@ from safetensors.numpy import save_file
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.configured import argument_names
-from encoder_zoo.presets.atomic import replacing
-from encoder_zoo.presets.checkpoint import backbone_layers, layer_at, named_weights
 from encoder_zoo.presets.config import CONFIG_KEYS
-from encoder_zoo.presets.manifest import write_manifest
+from encoder_zoo.presets.files.atomic import replacing
+from encoder_zoo.presets.files.manifest import write_manifest
+from encoder_zoo.presets.files.plain_files import FILES
+from encoder_zoo.presets.formats.checkpoint import backbone_layers, layer_at, named_weights
 from encoder_zoo.presets.model_card import model_card
-from encoder_zoo.presets.plain_files import FILES
-from encoder_zoo.tasks.recipe import LEARNING_RATE
+from encoder_zoo.tasks.training.recipe import LEARNING_RATE
 
 SHARD_BYTES = 5_000_000_000
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from encoder_zoo.encoders.byte_bpe import RobertaTokenizer, read_merges
-from encoder_zoo.encoders.wordpiece import BertTokenizer, read_vocabulary
+from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer, read_merges
+from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer, read_vocabulary
 from encoder_zoo.presets.tokenizer_writing import SPECIAL_TOKENS
 from encoder_zoo.presets.tokenizer_writing import write_tokenizer as write_tokenizer
 

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from encoder_zoo.encoders.byte_bpe import RobertaTokenizer
-from encoder_zoo.encoders.tokenizer import Tokenizer
-from encoder_zoo.encoders.wordpiece import BertTokenizer
+from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
 # our argument: the names of that token in the files, the first of which counts
 SPECIAL_TOKENS = {

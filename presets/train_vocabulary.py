@@ -6,8 +6,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from encoder_zoo.encoders.byte_bpe import RobertaTokenizer
-    from encoder_zoo.encoders.wordpiece import BertTokenizer
+    from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
+    from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
 BERT_SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA_SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # <mask> has the last id
@@ -38,7 +38,7 @@ def train_wordpiece(
         >>> tokenizer.id_to_token(int(tokenizer.tokenize("low")[0]))
         'low'
     """
-    from encoder_zoo.encoders.wordpiece import BertTokenizer
+    from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
     library = _tokenizers_library()
     learner = library.Tokenizer(library.models.WordPiece(unk_token="[UNK]"))
@@ -74,7 +74,7 @@ def train_byte_bpe(texts: Iterable[str], vocabulary_size: int) -> "RobertaTokeni
         >>> tokenizer.id_to_token(int(tokenizer.tokenize(" low")[0]))
         'Ġlow'
     """
-    from encoder_zoo.encoders.byte_bpe import RobertaTokenizer
+    from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
 
     if vocabulary_size < 261:
         raise ValueError(

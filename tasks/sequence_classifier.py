@@ -11,9 +11,9 @@ from keras import ops
 from encoder_zoo.encoders.backbone import Backbone, Family
 from encoder_zoo.encoders.layers import initializer
 from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.batching import in_graph_batches
 from encoder_zoo.tasks.labels import LabelledTask, label_names, number_of_classes
-from encoder_zoo.tasks.preprocessor import Preprocessor
+from encoder_zoo.tasks.rows.batching import in_graph_batches
+from encoder_zoo.tasks.rows.preprocessor import Preprocessor
 
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 

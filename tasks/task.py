@@ -14,7 +14,7 @@ import numpy as np
 from encoder_zoo.encoders.backbone import Backbone, Family
 from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.batching import (
+from encoder_zoo.tasks.rows.batching import (
     Batches,
     Stream,
     grouped_batches,
@@ -22,20 +22,20 @@ from encoder_zoo.tasks.batching import (
     training_batches,
     window_size,
 )
-from encoder_zoo.tasks.distribution import (
+from encoder_zoo.tasks.rows.preprocessor import Preprocessor
+from encoder_zoo.tasks.training.distribution import (
     Distributed,
     count_batches,
     data_parallel_devices,
     filled,
     in_scope,
 )
-from encoder_zoo.tasks.divergence import StopAtDivergence
-from encoder_zoo.tasks.preprocessor import Preprocessor
-from encoder_zoo.tasks.recipe import LEARNING_RATE, fine_tuning_optimizer
-from encoder_zoo.tasks.resuming import check_no_backup, continued, describe_rows
+from encoder_zoo.tasks.training.divergence import StopAtDivergence
+from encoder_zoo.tasks.training.recipe import LEARNING_RATE, fine_tuning_optimizer
+from encoder_zoo.tasks.training.resuming import check_no_backup, continued, describe_rows
 
 if TYPE_CHECKING:
-    from encoder_zoo.encoders.tokenizer import Tokenizer
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 
 class Task(Configured, Distributed, keras.Model):
@@ -155,9 +155,9 @@ class Task(Configured, Distributed, keras.Model):
         Raises:
             ValueError: "Unknown format ...", "Export needs Keras's TensorFlow backend ..."
 
-        Source: `tasks/export.py` says what the files hold.
+        Source: `tasks/serving/export.py` says what the files hold.
         """
-        from encoder_zoo.tasks.export import export_task
+        from encoder_zoo.tasks.serving.export import export_task
 
         export_task(self, path, format, **options)
 

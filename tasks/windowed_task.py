@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.batching import in_graph_batches
+from encoder_zoo.tasks.rows.batching import in_graph_batches
 from encoder_zoo.tasks.task import Task
 
 

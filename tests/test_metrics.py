@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.metrics import TokenAccuracy, score_tags
+from encoder_zoo.tasks.token_classification.metrics import TokenAccuracy, score_tags
 
 TAGS = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from encoder_zoo.tasks.batching import (
+from encoder_zoo.tasks.rows.batching import (
     bucket_length,
     epoch_order,
     grouped_batches,
@@ -14,7 +14,7 @@ from encoder_zoo.tasks.batching import (
     training_batches,
     window_size,
 )
-from encoder_zoo.tasks.packing import pack, pad, truncated_lengths
+from encoder_zoo.tasks.rows.packing import pack, pad, truncated_lengths
 
 lengths = st.lists(st.integers(0, 40), min_size=1, max_size=8)
 

@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import encoder_zoo as ez
-from encoder_zoo.presets.atomic import replacing
+from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.saving import save_task
 
 FAMILIES = ["Bert", "Roberta"]

@@ -16,9 +16,9 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.presets.manifest import write_manifest
-from encoder_zoo.tasks import resuming
-from encoder_zoo.tasks.batching import training_batches
+from encoder_zoo.presets.files.manifest import write_manifest
+from encoder_zoo.tasks.rows.batching import training_batches
+from encoder_zoo.tasks.training import resuming
 
 WORDS = "the cat sat on a mat dog ran film was good bad it is not".split()
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

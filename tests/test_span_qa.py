@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import ops
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.answers import answer_lists, find_spans, split_examples
+from encoder_zoo.tasks.question_answering.answers import answer_lists, find_spans, split_examples
 
 SQUAD = pathlib.Path(__file__).parents[1] / "guides" / "data" / "squad_excerpt.json"
 NAMES = ["anna", "ben", "carl", "dora"]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.squad import (
+from encoder_zoo.tasks.question_answering.squad import (
     exact_match,
     normalize_answer,
     squad_scores,

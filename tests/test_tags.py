@@ -3,13 +3,13 @@
 import pytest
 import tensorflow as tf
 
-from encoder_zoo.tasks.tags import (
+from encoder_zoo.tasks.rows.windows import make_windows, merge, owned, take
+from encoder_zoo.tasks.token_classification.tags import (
     piece_tags,
     sorted_tags,
     spans_of_tags,
     word_tags,
 )
-from encoder_zoo.tasks.windows import make_windows, merge, owned, take
 
 
 @pytest.mark.parametrize(

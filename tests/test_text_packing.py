@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from keras import ops
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.batching import packed_epoch_order, shared_rows, training_batches
-from encoder_zoo.tasks.packing import join_texts
+from encoder_zoo.tasks.rows.batching import packed_epoch_order, shared_rows, training_batches
+from encoder_zoo.tasks.rows.packing import join_texts
 
 FAMILIES = ["bert_nano_en_uncased", "roberta_nano_en"]
 TEXTS = ["a good film", "", "the cat sat on the mat and looked at the dog", "bad", "so long"] * 5

@@ -9,8 +9,8 @@ import tensorflow as tf
 from keras import ops
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.entity_aggregation import find_entities
-from encoder_zoo.tasks.tags import parse_tags
+from encoder_zoo.tasks.token_classification.entities import find_entities
+from encoder_zoo.tasks.token_classification.tags import parse_tags
 
 LABELS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 WORDS = ["anna", "jo", "##sé", "de", "la", "rome", "new", "york", "in", "sees", "and", ".", "-"]

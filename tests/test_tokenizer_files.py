@@ -6,8 +6,8 @@ import logging
 import pytest
 from tokenizers import Tokenizer
 
-from encoder_zoo.encoders.byte_bpe import RobertaTokenizer, byte_alphabet
-from encoder_zoo.encoders.wordpiece import BertTokenizer
+from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer, byte_alphabet
+from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 from encoder_zoo.presets.tokenizer_files import (
     read_bert_tokenizer,
     read_roberta_tokenizer,

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from encoder_zoo.encoders.byte_bpe import RobertaTokenizer, byte_alphabet
-from encoder_zoo.encoders.characters import characters
-from encoder_zoo.encoders.wordpiece import BertTokenizer
+from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer, byte_alphabet
+from encoder_zoo.encoders.tokenizers.characters import characters
+from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
 GOLDEN = json.loads(
     (pathlib.Path(__file__).parent / "golden" / "tokens.json").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from encoder_zoo import EntityF1
-from encoder_zoo.tasks.tags import spans_of_tags
+from encoder_zoo.tasks.token_classification.tags import spans_of_tags
 
 pytestmark = pytest.mark.peers
 PREFIXES = {"IOB1": "IB", "IOB2": "IB", "IOBES": "IBES"}

@@ -7,8 +7,8 @@ import unicodedata
 
 import pytest
 
-from encoder_zoo.encoders.byte_bpe import RobertaTokenizer
-from encoder_zoo.encoders.wordpiece import BertTokenizer
+from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
+from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 transformers = pytest.importorskip("transformers")

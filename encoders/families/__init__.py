@@ -1,0 +1,1 @@
+"""The families of encoders: one file each."""

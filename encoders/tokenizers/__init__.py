@@ -1,0 +1,1 @@
+"""The tokenizers of the checkpoints, exact to the id, and what they are made of."""

@@ -1,0 +1,212 @@
+"""RoBERTa's tokenizer: GPT-2's split into words, then byte pair encoding of their UTF-8 bytes."""
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from encoder_zoo.encoders.tokenizers.characters import Characters, after, before, with_spaces
+from encoder_zoo.encoders.tokenizers.pair_merging import PairMerges
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
+from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS, CodePointTable
+from encoder_zoo.encoders.tokenizers.word_splitting import (
+    character_kinds,
+    utf8_symbols,
+    word_starts,
+)
+from encoder_zoo.encoders.tokenizers.word_table import WordTable
+
+
+class RobertaTokenizer(Tokenizer):
+    """Byte-level BPE ids of texts, exactly those that RoBERTa checkpoints were trained with.
+
+    Args:
+        vocabulary: token to id, or the path of a vocab.json. A byte that it lacks becomes the
+            unknown token.
+        merges: "a b" pairs in the order in which they were learned, or the path of a merges.txt.
+        add_prefix_space: treat the first word like one after a space.
+        special_tokens_in_text: read a literal "</s>" or "<mask>" in a text as that token, a mask
+            together with the white space before it; without this, it is text like any other, so
+            that a text cannot forge structure.
+        start_token, end_token, pad_token, mask_token, unknown_token: names in the vocabulary.
+
+    Raises:
+        ValueError: "'<s>' is not among the 3 tokens ...", "merges[0] is 'ab'; expected two ..."
+
+    Source: Liu et al., "RoBERTa" (2019), section 4.4; Radford et al., "Language Models are
+        Unsupervised Multitask Learners" (2019), section 2.2.
+
+    Example:
+        >>> tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *byte_alphabet(), "Ġh", "Ġhi"]
+        >>> vocabulary = {token: i for i, token in enumerate(tokens)}
+        >>> tokenizer = RobertaTokenizer(vocabulary, ["Ġ h", "Ġh i"], add_prefix_space=True)
+        >>> ids, starts, ends = tokenizer.tokenize_with_offsets("hi hi!")
+        >>> [tokenizer.id_to_token(i) for i in ids], starts.numpy().tolist()
+        (['Ġhi', 'Ġhi', '!'], [0, 3, 5])
+    """
+
+    mask_takes_space_before = True
+    pair_separators = 2  # end tokens between the two texts of a pair
+    uses_segments = False  # whether the second text of a pair has segment id 1
+
+    def __init__(
+        self,
+        vocabulary: Mapping[str, int] | str | Path,
+        merges: Sequence[str] | str | Path,
+        add_prefix_space: bool = False,
+        special_tokens_in_text: bool = False,
+        start_token: str = "<s>",
+        end_token: str = "</s>",
+        pad_token: str = "<pad>",
+        mask_token: str = "<mask>",
+        unknown_token: str = "<unk>",
+    ):
+        if isinstance(vocabulary, str | Path):
+            vocabulary = json.loads(Path(vocabulary).read_text(encoding="utf-8"))
+        merges = read_merges(merges) if isinstance(merges, str | Path) else list(merges)
+        tokens = [""] * (max(vocabulary.values()) + 1)  # "": an id that no token has
+        for token, token_id in vocabulary.items():
+            tokens[token_id] = token
+        special_tokens = [start_token, end_token, pad_token, mask_token, unknown_token]
+        super().__init__(tokens, special_tokens, special_tokens_in_text)
+        self.add_prefix_space = add_prefix_space
+        self._merge_lines = "\n".join(merges)
+        self._kinds = CodePointTable(character_kinds())
+        self._spelling = tf.constant([spelled_bytes(token) for token in tokens], tf.string)
+        self._spaces = tf.constant(surrounding_spaces(tokens), tf.int32)
+        byte_ids = [vocabulary.get(c, self.unknown_token_id) for c in byte_alphabet()]
+        symbol_ids = [*byte_ids, *self.special_token_ids]
+        self._merges = PairMerges(symbol_ids, merges, vocabulary)
+        self._words = WordTable(self._reachable())
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """Token to id."""
+        return {token: i for i, token in enumerate(self._vocabulary.tokens) if token}
+
+    @property
+    def merges(self) -> list[str]:
+        """Pairs of tokens in the order in which they were learned."""
+        return self._merge_lines.split("\n") if self._merge_lines else []
+
+    def starts_word(self, token: str) -> bool:
+        """Whether a piece begins a word, rather than continuing one."""
+        return token.startswith("Ġ")
+
+    def detokenize(self, ids: object, skip_special_tokens: bool = True) -> tf.Tensor:
+        """The texts whose tokens these are, byte for byte.
+
+        Args:
+            ids: integers (B, L), ragged or padded, or those of one text (L,).
+            skip_special_tokens: leave out padding, <s> and the like.
+
+        Returns:
+            tf.string tensor (B,); () for one text.
+
+        Example:
+            >>> tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *byte_alphabet()]
+            >>> tokenizer = RobertaTokenizer({token: i for i, token in enumerate(tokens)}, [])
+            >>> tokenizer.detokenize(tokenizer.tokenize("naïve  ½")).numpy().decode()
+            'naïve  ½'
+        """
+        return self._joined(ids, self._spelling, skip_special_tokens)
+
+    def _reachable(self) -> list[tuple[list[int], int]]:
+        """(1 + symbols, id) of the tokens that the merges make of their own bytes."""
+        byte_of = {c: byte for byte, c in enumerate(byte_alphabet())}
+        spelled = [
+            ([byte_of[c] for c in token], token_id)
+            for token, token_id in self._vocabulary.ids.items()
+            if token and all(c in byte_of for c in token)
+        ]
+        symbols = tf.constant([byte for word, _ in spelled for byte in word], tf.int32)
+        ends = np.cumsum([len(word) for word, _ in spelled]).astype("int32")
+        starts = np.array([0, *ends[:-1]], "int32")
+        made = tf.function(self._merges.encode, autograph=False)(symbols, starts, ends)
+        first, num = tf.gather(made.ids, made.splits[:-1]).numpy(), np.diff(made.splits)
+        is_made = (num == 1) & (first == [token_id for _, token_id in spelled])
+        reachable = [word for word, own in zip(spelled, is_made, strict=True) if own]
+        special = zip(range(256, 512), self.special_token_ids, strict=False)
+        reachable += [([symbol], token_id) for symbol, token_id in special]
+        return [([1 + symbol for symbol in word], token_id) for word, token_id in reachable]
+
+    def _characters(self, texts: tf.Tensor, as_words: bool) -> Characters:
+        chars = super()._characters(texts, as_words)
+        if not (self.add_prefix_space or as_words):
+            return chars
+        special = chars.codes >= SPECIALS.start
+        first = chars.row_starts() | before(special, 1, False)
+        return with_spaces(chars, first & ~special & (chars.codes != ord(" ")))
+
+    def _tokens(self, chars: Characters) -> Tokens:
+        starts = word_starts(chars.codes, self._kinds(chars.codes), chars.row_starts())
+        symbols, splits, owners = utf8_symbols(chars.codes)  # (S,), (N + 1,), (S,)
+        begins = tf.gather(splits, starts)
+        ends = after(begins, 1, tf.size(symbols))
+        ids, begins, ends, tokens = self._words.tokens(
+            1 + symbols, begins, ends, functools.partial(self._merges.encode, symbols)
+        )
+        rows = tf.gather(tokens, tf.searchsorted(starts, chars.row_splits))
+        starts = tf.gather(chars.starts, tf.gather(owners, begins))
+        ends = tf.gather(chars.ends, tf.gather(owners, ends - 1))
+        return Tokens(ids, *self._trim(ids, starts, ends, rows), rows)
+
+    def _trim(
+        self, ids: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, rows: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Spans without the spaces around a token, as RoBERTa's own tokenizer gives them."""
+        leading, trailing = tf.unstack(tf.gather(self._spaces, ids), num=2, axis=1)
+        if self.add_prefix_space:  # the first space of a text is taken for the one put there
+            first = tf.boolean_mask(rows[:-1], rows[:-1] < rows[1:])
+            ones = tf.minimum(tf.gather(leading, first), 1)
+            leading = tf.tensor_scatter_nd_sub(leading, first[:, None], ones)
+        starts = tf.minimum(starts + leading, ends)
+        return starts, tf.maximum(ends - trailing, starts)
+
+
+def byte_alphabet() -> list[str]:
+    """The character that stands for each byte in the vocabulary files: 256 visible ones.
+
+    Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section
+        2.2, and the files released with it.
+
+    Example:
+        >>> byte_alphabet()[32], byte_alphabet()[65]
+        ('Ġ', 'A')
+    """
+    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    characters = {byte: chr(byte) for byte in visible}
+    characters |= {byte: chr(256 + i) for i, byte in enumerate(hidden)}
+    return [characters[byte] for byte in range(256)]
+
+
+def spelled_bytes(token: str) -> bytes:
+    """The bytes that a token of the vocabulary stands for; special tokens are as written."""
+    byte_of = {c: byte for byte, c in enumerate(byte_alphabet())}
+    if all(c in byte_of for c in token):
+        return bytes(byte_of[c] for c in token)
+    return token.encode("utf-8")
+
+
+def surrounding_spaces(tokens: Sequence[str]) -> list[tuple[int, int]]:
+    """How many spaces each token begins and ends with.
+
+    Example:
+        >>> surrounding_spaces(["Ġthe", "ĠĠ"])
+        [(1, 0), (2, 2)]
+    """
+    space = byte_alphabet()[ord(" ")]
+    return [
+        (len(token) - len(token.lstrip(space)), len(token) - len(token.rstrip(space)))
+        for token in tokens
+    ]
+
+
+def read_merges(path: str | Path) -> list[str]:
+    """The pairs of a merges.txt, without its version line."""
+    lines = Path(path).read_text(encoding="utf-8").split("\n")
+    return [line for line in lines if line and not line.startswith("#version")]

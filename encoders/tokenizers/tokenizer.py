@@ -1,0 +1,315 @@
+"""What all tokenizers share: checked input, the vocabulary, special tokens, offsets, words."""
+
+import difflib
+import inspect
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from encoder_zoo.encoders.tokenizers.characters import (
+    Characters,
+    SpecialTokenFinder,
+    characters,
+    row_numbers,
+)
+from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor, shown, without_rest
+
+CHUNK_BYTES = 2**18  # of text tokenized at a time
+
+
+class Vocabulary:
+    """Tokens and their ids, both ways. Of a token written twice the later id counts.
+
+    Example:
+        >>> Vocabulary(["[UNK]", "cat"]).id("cat")
+        1
+    """
+
+    def __init__(self, tokens: Sequence[str]):
+        self.tokens = list(tokens)
+        self.ids = {token: i for i, token in enumerate(self.tokens)}
+
+    def id(self, token: str) -> int:
+        """The token's id, or an error that names tokens like it."""
+        if token in self.ids:
+            return self.ids[token]
+        near = difflib.get_close_matches(str(token), self.ids, n=3)
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise ValueError(f"{token!r} is not among the {len(self.ids)} tokens{hint}")
+
+    def token(self, token_id: int) -> str:
+        """The token of an id, or an error that gives the range of ids."""
+        if not 0 <= token_id < len(self.tokens):
+            raise ValueError(f"token id {token_id} is outside 0..{len(self.tokens) - 1}")
+        return self.tokens[token_id]
+
+
+class Tokens(NamedTuple):
+    """Tokens of a batch, in order: int32 (T,) each.
+
+    Attributes:
+        ids: token ids.
+        starts, ends: spans of the original characters, counted over the batch.
+    """
+
+    ids: tf.Tensor
+    starts: tf.Tensor
+    ends: tf.Tensor
+    row_splits: tf.Tensor
+
+
+def in_chunks(
+    function: Callable[[tf.Tensor], tuple[tf.RaggedTensor, ...]], rows: tf.Tensor | tf.RaggedTensor
+) -> tuple[tf.RaggedTensor, ...]:
+    """A function of rows, with much text in memory taken chunk by chunk.
+
+    The function's memory is that of some chunks, and the chunks run in parallel.
+
+    Args:
+        function: of rows (B, ...), to ragged tensors with as many rows.
+        rows: string tensor (B,), or ragged (B, None).
+
+    Returns:
+        What the function returns for all rows at once.
+
+    Example:
+        >>> letters, = in_chunks(lambda rows: (tf.strings.unicode_split(rows, "UTF-8"),),
+        ...                      tf.constant(["ab", "c"] * 200_000))
+        >>> letters.shape[0], letters[-2].numpy().tolist()
+        (400000, [b'a', b'b'])
+    """
+    flat = rows.values if isinstance(rows, tf.RaggedTensor) else rows
+    if tf.is_symbolic_tensor(flat):
+        return function(rows)
+    bounds = chunk_bounds(rows)
+    if len(bounds) <= 2:
+        return function(rows)
+    chunks = [rows[start:end] for start, end in itertools.pairwise(bounds)]
+    # Threads, not tf.data: a dataset would optimize the function's large graph in every call.
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        parts = zip(*threads.map(function, chunks), strict=True)
+    return tuple(tf.concat(list(part), axis=0) for part in parts)
+
+
+def chunk_bounds(rows: tf.Tensor | tf.RaggedTensor) -> list[int]:
+    """Where chunks of about `CHUNK_BYTES` begin, and the number of rows.
+
+    Example:
+        >>> chunk_bounds(tf.constant(["a" * 2**18, "b", "c"]))
+        [0, 1, 3]
+    """
+    if isinstance(rows, tf.RaggedTensor):
+        sizes = tf.reduce_sum(rows.with_values(1 + tf.strings.length(rows.values)), axis=1)
+    else:
+        sizes = tf.strings.length(rows)
+    sizes = sizes.numpy() + np.int64(1)
+    chunk = (np.cumsum(sizes) - sizes) // CHUNK_BYTES
+    return [0, *(np.flatnonzero(np.diff(chunk)) + 1).tolist(), len(chunk)]
+
+
+class Tokenizer(tf.Module):
+    """Text to token ids, with the place of every token in the text, and back.
+
+    It works on eager strings, inside `tf.function` and `tf.data`, and in a SavedModel, with
+    TensorFlow's core operations only. A subclass gives `_tokens(characters)` and `detokenize`, and
+    keeps its arguments under their own names.
+
+    Attributes:
+        start_token_id, end_token_id, pad_token_id, mask_token_id, unknown_token_id: int.
+        pair_separators: how many end tokens stand between the two texts of a pair.
+        uses_segments: whether the second text of a pair has segment id 1.
+    """
+
+    mask_takes_space_before: bool  # "a [MASK]": does the mask swallow the space?
+
+    def __init__(self, tokens: Sequence[str], special_tokens: Sequence[str], in_text: bool):
+        super().__init__()
+        self._vocabulary = Vocabulary(tokens)
+        self.special_tokens_in_text = in_text
+        self.start_token, self.end_token, self.pad_token = special_tokens[:3]
+        self.mask_token, self.unknown_token = special_tokens[3:]
+        self.start_token_id, self.end_token_id, self.pad_token_id = map(
+            self._vocabulary.id, special_tokens[:3]
+        )
+        self.mask_token_id, self.unknown_token_id = map(self._vocabulary.id, special_tokens[3:])
+        takes_space = self.mask_token if self.mask_takes_space_before else None
+        self._find_special = SpecialTokenFinder(special_tokens, takes_space) if in_text else None
+
+    @property
+    def special_token_ids(self) -> tuple[int, ...]:
+        """Ids that stand for no text: start, end, padding, mask and unknown."""
+        ids = (self.start_token_id, self.end_token_id, self.pad_token_id)
+        return (*ids, self.mask_token_id, self.unknown_token_id)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of token ids."""
+        return len(self._vocabulary.tokens)
+
+    def get_vocabulary(self) -> list[str]:
+        """All tokens, in the order of their ids."""
+        return list(self._vocabulary.tokens)
+
+    def token_to_id(self, token: str) -> int:
+        """The id of a token."""
+        return self._vocabulary.id(token)
+
+    def id_to_token(self, token_id: int) -> str:
+        """The token of an id."""
+        return self._vocabulary.token(int(token_id))
+
+    def tokenize(self, texts: object, first: int | None = None) -> tf.RaggedTensor:
+        """Token ids of texts, without any special token added.
+
+        Args:
+            texts: a string, or a list, array, pandas column or tensor (B,) of strings.
+            first: how many tokens of each text are wanted; of those behind them some or all may be
+                left out, which saves time on long texts. None: all.
+
+        Returns:
+            RaggedTensor int32 (B, None); for a single string a tensor (length,).
+
+        Raises:
+            ValueError: "texts[1] is None (NoneType); expected a string ..."
+        """
+        texts = as_text_tensor(texts)
+        whole = first is None or self.special_tokens_in_text  # special tokens may be of many words
+
+        def function(rows: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+            return self._ragged(rows if whole else without_rest(rows, first))
+
+        ids, _, _ = in_chunks(function, tf.reshape(texts, [-1]))
+        return ids[0] if texts.shape.rank == 0 else ids
+
+    def tokenize_with_offsets(
+        self, texts: object
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """Token ids, and the span of each token in the caller's own text.
+
+        Args:
+            texts: as for `tokenize`.
+
+        Returns:
+            ids, starts, ends: three results like that of `tokenize`. A token is
+            `text[start:end]`: spans count characters, as Python does, from 0, and `end` is the
+            first behind the token. A byte of a character has the span of that character.
+        """
+        texts = as_text_tensor(texts)
+        parts = in_chunks(self._ragged, tf.reshape(texts, [-1]))
+        return tuple(part[0] for part in parts) if texts.shape.rank == 0 else parts
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+    def _ragged(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+        return self._encode(texts, as_words=False)
+
+    def _encode(self, texts: tf.Tensor, as_words: bool) -> tuple[tf.RaggedTensor, ...]:
+        """Ids, starts and ends of texts (B,), or of words that each follow a space."""
+        with tf.device("CPU"):  # integer work on strings: a GPU would only wait for copies
+            chars = self._characters(texts, as_words)
+            tokens = self._tokens(chars)
+            splits = tf.cast(tokens.row_splits, tf.int64)
+            ids = tf.RaggedTensor.from_row_splits(tokens.ids, splits, validate=False)
+            row = row_numbers(tokens.row_splits, tf.size(tokens.ids))
+            row_start = tf.gather(chars.original_splits, row)
+            return (
+                ids,
+                ids.with_values(tokens.starts - row_start),
+                ids.with_values(tokens.ends - row_start),
+            )
+
+    def _characters(self, texts: tf.Tensor, as_words: bool) -> Characters:
+        chars = characters(texts)
+        return self._find_special(chars) if self.special_tokens_in_text else chars
+
+    def tokenize_words(self, words: object) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        """Token ids of texts that are split into words already, and the word of every token.
+
+        Args:
+            words: lists of strings, one list per text, or a RaggedTensor of strings (B, None).
+
+        Returns:
+            ids and word numbers: RaggedTensors int32 (B, None). A word without any token, such as
+            an empty one, has no place among them.
+
+        Raises:
+            ValueError: "words[0] is 'ab' (str); expected a list of words"
+        """
+        if not isinstance(words, tf.RaggedTensor):
+            for i, row in enumerate(words):
+                if isinstance(row, str | bytes) or np.ndim(row) == 0:
+                    raise ValueError(f"words[{i}] is {shown(row)}; expected a list of words")
+            flat = [as_text_tensor(row, f"words[{i}]") for i, row in enumerate(words)]
+            lengths = [len(row) for row in words]
+            values = tf.concat(flat, 0) if flat else tf.constant([], tf.string)
+            words = tf.RaggedTensor.from_row_lengths(values, tf.constant(lengths, tf.int64))
+        return in_chunks(self._ragged_words, words)
+
+    @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.string)], autograph=False)
+    def _ragged_words(self, words: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        with tf.device("CPU"):
+            ids, _, _ = self._encode(words.values, as_words=True)  # (words, None)
+            per_text = words.with_values(ids)
+            within = tf.range(tf.size(words.values)) - tf.gather(
+                tf.cast(words.row_splits, tf.int32), tf.cast(words.value_rowids(), tf.int32)
+            )
+            merged = per_text.merge_dims(1, 2)
+            return merged, merged.with_values(tf.gather(within, ids.value_rowids()))
+
+    def _joined(self, ids: object, spelling: tf.Tensor, skip_special_tokens: bool) -> tf.Tensor:
+        """Strings (B,) of the tokens' spellings, one after the other."""
+        if isinstance(ids, list | tuple):
+            single = all(np.ndim(token_id) == 0 for token_id in ids)
+        else:
+            single = isinstance(ids, tf.Tensor | np.ndarray) and ids.ndim == 1
+        rows = ids if isinstance(ids, tf.Tensor | tf.RaggedTensor) else tf.ragged.constant(ids)
+        rows = tf.cast(tf.RaggedTensor.from_tensor(rows[None]) if single else rows, tf.int32)
+        if not isinstance(rows, tf.RaggedTensor):
+            rows = tf.RaggedTensor.from_tensor(rows)
+        texts = self._spelled(rows, spelling, skip_special_tokens)
+        return texts[0] if single else texts
+
+    @tf.function(reduce_retracing=True, autograph=False)
+    def _spelled(
+        self, rows: tf.RaggedTensor, spelling: tf.Tensor, skip_special_tokens: bool
+    ) -> tf.Tensor:
+        if skip_special_tokens:
+            special = tf.reduce_any(rows.values[:, None] == self.special_token_ids, 1)
+            rows = tf.ragged.boolean_mask(rows, rows.with_values(~special))
+        return tf.strings.reduce_join(rows.with_values(tf.gather(spelling, rows.values)), axis=1)
+
+    def get_config(self) -> dict:
+        """The arguments that build this tokenizer again; they can be written as JSON."""
+        names = list(inspect.signature(type(self).__init__).parameters)[1:]
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def from_preset(cls, source: str | Path, **safeguards) -> "Tokenizer":
+        """The tokenizer of a preset.
+
+        Args:
+            source: a bundled or registered name, a folder, or an address.
+            **safeguards: how much to check, see `presets.opening.Safeguards`.
+
+        Raises:
+            ValueError: "SOURCE holds a RobertaTokenizer. Received: BertTokenizer.from_preset."
+
+        Example:
+            >>> import encoder_zoo as ez
+            >>> tokenizer = ez.BertTokenizer.from_preset("bert_nano_en_uncased")
+            >>> tokenizer.id_to_token(tokenizer.start_token_id)
+            '[CLS]'
+        """
+        from encoder_zoo.presets.loading import load_tokenizer
+
+        return load_tokenizer(cls, source, **safeguards)
+
+    @classmethod
+    def from_config(cls, config: dict) -> "Tokenizer":
+        """Builds a tokenizer from `get_config`."""
+        return cls(**config)

@@ -1,0 +1,252 @@
+"""BERT's tokenizer: normalise, split at spaces and punctuation, then longest match first."""
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from encoder_zoo.encoders.tokenizers.characters import Characters, after, laid_out, marked
+from encoder_zoo.encoders.tokenizers.normalization import (
+    FIRST_ALONE,
+    FIRST_SPACE,
+    BertNormalizer,
+    number_of,
+)
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
+from encoder_zoo.encoders.tokenizers.trie import NOWHERE, Trie
+from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS
+from encoder_zoo.encoders.tokenizers.word_table import MAX_SYMBOL, Pieces, WordTable
+
+MAX_WORD_CHARACTERS = 100
+START, CONTINUATION = 1, 2  # roots of the trie
+FOREIGN = 1  # the number of all characters that no token has
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class BertTokenizer(Tokenizer):
+    """WordPiece ids of texts, exactly those that BERT checkpoints were trained with.
+
+    Args:
+        vocabulary: tokens in the order of their ids, or the path of a vocab.txt. Pieces that
+            continue a word start with "##".
+        lowercase: lower-case the text, character by character.
+        strip_accents: decompose characters and leave out nonspacing marks; None follows lowercase.
+        split_chinese_characters: make every Chinese character a word.
+        special_tokens_in_text: read a literal "[SEP]" or "[MASK]" in a text as that token; without
+            it, it is text like any other, so that a text cannot forge structure.
+        start_token, end_token, pad_token, mask_token, unknown_token: names in the vocabulary.
+
+    Raises:
+        ValueError: "'[CLS]' is not among the 3 tokens ..."
+
+    Source: Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers" (2019); Wu et
+        al., "Google's Neural Machine Translation System" (2016), section 4.1, for WordPiece.
+
+    Example:
+        >>> words = ["un", "##affable", "café", "cafe"]
+        >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
+        >>> tokenizer.tokenize(["Unaffable Café?"]).to_list()
+        [[5, 6, 8, 1]]
+        >>> ids, starts, ends = tokenizer.tokenize_with_offsets("Unaffable Café?")
+        >>> starts.numpy().tolist(), ends.numpy().tolist()
+        ([0, 2, 10, 14], [2, 9, 14, 15])
+    """
+
+    mask_takes_space_before = False
+    pair_separators = 1  # end tokens between the two texts of a pair
+    uses_segments = True  # whether the second text of a pair has segment id 1
+
+    def __init__(
+        self,
+        vocabulary: Sequence[str] | str | Path,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        split_chinese_characters: bool = True,
+        special_tokens_in_text: bool = False,
+        start_token: str = "[CLS]",
+        end_token: str = "[SEP]",
+        pad_token: str = "[PAD]",
+        mask_token: str = "[MASK]",
+        unknown_token: str = "[UNK]",
+    ):
+        if isinstance(vocabulary, str | Path):
+            vocabulary = read_vocabulary(vocabulary)
+        special_tokens = [start_token, end_token, pad_token, mask_token, unknown_token]
+        super().__init__(vocabulary, special_tokens, special_tokens_in_text)
+        self.lowercase = lowercase
+        self.strip_accents = strip_accents
+        self.split_chinese_characters = split_chinese_characters
+        strips = lowercase if strip_accents is None else strip_accents
+        entries = list(self._entries())
+        numbers = character_numbers(codes for _, codes, _ in entries)
+        self._normalize = BertNormalizer(lowercase, strips, split_chinese_characters, numbers)
+        entries = [(root, numbers[codes].tolist(), i) for root, codes, i in entries]
+        self._trie = Trie(entries, num_roots=2)
+        words = [(symbols, i) for root, symbols, i in entries if root == START]
+        self._words = WordTable([*words, ([FOREIGN], self.unknown_token_id)])
+        self._spelling = tf.constant(
+            [t.removeprefix("##") if not self.starts_word(t) else f" {t}" for t in self.vocabulary]
+        )
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """All tokens, in the order of their ids."""
+        return self.get_vocabulary()
+
+    def starts_word(self, token: str) -> bool:
+        """Whether a piece begins a word, rather than continuing one."""
+        return not token.startswith("##")
+
+    def detokenize(self, ids: object, skip_special_tokens: bool = True) -> tf.Tensor:
+        """Readable texts of token ids: words with one space between them.
+
+        Args:
+            ids: integers (B, L), ragged or padded, or those of one text (L,).
+            skip_special_tokens: leave out padding, [CLS] and the like.
+
+        Returns:
+            tf.string tensor (B,); () for one text.
+
+        Example:
+            >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##do", "it"]
+            >>> BertTokenizer(tokens).detokenize([2, 5, 6, 7, 3]).numpy()
+            b'undo it'
+        """
+        return tf.strings.strip(self._joined(ids, self._spelling, skip_special_tokens))
+
+    def _entries(self) -> Iterator[tuple[int, list[int], int]]:
+        """(root of the trie, code points, id) of every token that text can hold."""
+        for token, token_id in self._vocabulary.ids.items():
+            if token.startswith("##") and len(token) > 2:
+                yield CONTINUATION, [ord(c) for c in token[2:]], token_id
+            elif token:
+                yield START, [ord(c) for c in token], token_id
+        for code, token_id in zip(SPECIALS, self.special_token_ids, strict=False):
+            yield START, [code], token_id
+
+    def _tokens(self, chars: Characters) -> Tokens:
+        chars = self._normalize(chars)
+        starts, ends = word_bounds(chars)
+        words = tf.searchsorted(starts, chars.row_splits)
+        numbers = number_of(chars.codes)
+        ids, starts, ends, splits = self._words.tokens(
+            numbers, starts, ends, functools.partial(self._longest_matches, numbers)
+        )
+        return Tokens(
+            ids,
+            tf.gather(chars.starts, starts),
+            tf.gather(chars.ends, ends - 1),
+            tf.gather(splits, words),
+        )
+
+    def _longest_matches(self, codes: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> Pieces:
+        """The longest pieces of words (W,), from left to right."""
+        too_long = ends - starts > MAX_WORD_CHARACTERS
+        ends = tf.where(too_long, starts, ends)
+        places, word, splits = laid_out(starts, ends + 1)  # (P,), (P,), (W + 1,)
+        codes = tf.gather(codes, tf.minimum(places, tf.size(codes) - 1))
+        codes = tf.tensor_scatter_nd_update(codes, splits[1:, None] - 1, tf.zeros_like(starts))
+        begins = splits[:-1]  # every word stands there now, and a zero behind it
+
+        ids, lengths = self._matches(codes, begins)
+        reached = reached_from(begins, lengths)
+        stuck = tf.boolean_mask(word, reached & (lengths == 0) & (codes != 0))
+        failed = too_long | marked(stuck, tf.size(starts))  # then the whole word is unknown
+        ids = tf.where(tf.gather(failed, word), self.unknown_token_id, ids)
+        is_piece = tf.where(
+            tf.gather(failed, word), marked(begins, tf.size(codes)), reached & (lengths > 0)
+        )
+        found = tf.cast(tf.where(is_piece)[:, 0], tf.int32)
+        within = found - tf.gather(begins, tf.gather(word, found))
+        return Pieces(tf.gather(ids, found), within, tf.searchsorted(found, splits))
+
+    def _matches(self, codes: tf.Tensor, begins: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The longest piece that starts at each place, where it may: ids and lengths (P,)."""
+        nothing = tf.zeros_like(codes)
+        nodes = tf.where(marked(begins, tf.size(codes)), START, CONTINUATION)
+
+        def step(length, origin, node, ids, lengths):  # one character on, from all places at once
+            node = self._trie.step(node, tf.gather(codes, origin + length))
+            alive = tf.where(node != NOWHERE)[:, 0]
+            origin, node, length = tf.gather(origin, alive), tf.gather(node, alive), length + 1
+            value = self._trie.value(node)
+            matching = tf.where(value >= 0)[:, 0]
+            place = tf.gather(origin, matching)[:, None]
+            ids = tf.tensor_scatter_nd_update(ids, place, tf.gather(value, matching))
+            longest = tf.fill(tf.shape(matching), length)
+            lengths = tf.tensor_scatter_nd_update(lengths, place, longest)
+            return length, origin, node, ids, lengths
+
+        *_, ids, lengths = tf.while_loop(
+            lambda length, origin, *_: tf.size(origin) > 0,
+            step,
+            [0, tf.range(tf.size(codes)), tf.cast(nodes, tf.int64), nothing, nothing],
+            shape_invariants=[tf.TensorShape([]), *[tf.TensorShape([None])] * 4],
+            parallel_iterations=1,
+        )
+        return ids, lengths
+
+
+def reached_from(begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+    """Boolean (P,): does a chain of pieces of these lengths (P,), from one of the begins, get here?
+
+    Example:
+        >>> reached_from(tf.constant([0, 4]), tf.constant([2, 1, 1, 0, 0])).numpy().tolist()
+        [True, False, True, True, True]
+    """
+
+    def follow(current, reached):
+        ones = tf.ones_like(current)
+        reached = tf.tensor_scatter_nd_update(reached, current[:, None], ones)
+        length = tf.gather(lengths, current)
+        return tf.boolean_mask(current + length, length > 0), reached
+
+    _, reached = tf.while_loop(
+        lambda current, _: tf.size(current) > 0,
+        follow,
+        [begins, tf.zeros_like(lengths)],
+        shape_invariants=[tf.TensorShape([None])] * 2,
+        parallel_iterations=1,
+    )
+    return reached > 0
+
+
+def character_numbers(words: Iterable[Sequence[int]]) -> np.ndarray:
+    """Numbers the characters of words, given as code points: int32 (code points,), from 2 on.
+
+    Raises:
+        ValueError: "the vocabulary has 70000 different characters; expected at most 65534"
+    """
+    alphabet = sorted({code for word in words for code in word})
+    if len(alphabet) >= MAX_SYMBOL:
+        raise ValueError(
+            f"the vocabulary has {len(alphabet)} different characters; expected at most "
+            f"{MAX_SYMBOL - 1}"
+        )
+    numbers = np.full(SPECIALS.stop, FOREIGN, np.int32)
+    numbers[alphabet] = np.arange(len(alphabet)) + FOREIGN + 1
+    return numbers
+
+
+def word_bounds(chars: Characters) -> tuple[tf.Tensor, tf.Tensor]:
+    """Starts and ends (W,) of the words: runs of WORD, and every ALONE for itself."""
+    is_word = chars.codes < FIRST_ALONE
+    follows = tf.concat([[False], is_word], 0)
+    row_starts = chars.row_splits[:-1, None]
+    follows = tf.tensor_scatter_nd_update(
+        follows, row_starts, tf.zeros_like(row_starts[:, 0], bool)
+    )
+    goes_on = is_word & follows[:-1]
+    in_word = chars.codes < FIRST_SPACE
+    starts = tf.where(in_word & ~goes_on)[:, 0]
+    lasts = tf.where(in_word & ~after(goes_on, 1, False))[:, 0]
+    return tf.cast(starts, tf.int32), tf.cast(lasts, tf.int32) + 1
+
+
+def read_vocabulary(path: str | Path) -> list[str]:
+    """The tokens of a vocab.txt, one per line; a line's number is its token's id."""
+    tokens = Path(path).read_text(encoding="utf-8").split("\n")
+    return tokens[:-1] if tokens[-1] == "" else tokens

@@ -1,0 +1,1 @@
+"""Files as plain data, with limits; written whole or not at all."""

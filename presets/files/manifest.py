@@ -1,0 +1,131 @@
+"""`encoder_zoo.json`: what a preset's other files do not say, and the checksums of them all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pathlib
+from collections.abc import Mapping
+
+import encoder_zoo
+from encoder_zoo.presets.files.plain_files import preset_file, read_json
+
+NAME = "encoder_zoo.json"
+FORMAT = 1
+# Kept in the list, but free to be edited: it is for people, and nothing here reads it.
+_UNCHECKED = ("README.md",)
+
+
+def write_manifest(folder: pathlib.Path, settings: Mapping) -> None:
+    """Writes the manifest of a folder; call it when the folder's other files are written.
+
+    Args:
+        folder: holds the files to list.
+        settings: what else to write, plain data.
+    """
+    files = {
+        path.name: {"bytes": path.stat().st_size, "sha256": checksum(path)}
+        for path in sorted(folder.iterdir())
+    }
+    versions = {"format": FORMAT, "encoder_zoo": encoder_zoo.__version__}
+    manifest = {**versions, **settings, "files": files}
+    manifest["sha256"] = _digest(manifest)
+    (folder / NAME).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def read_manifest(folder: pathlib.Path, verify: bool) -> dict:
+    """The manifest of a folder, {} where there is none.
+
+    Args:
+        folder: of the preset.
+        verify: whether to compare every file that it lists with its checksum.
+
+    Raises:
+        ValueError: "... is damaged or changed: ...", "... is cut off: it has 10 bytes, ..."
+    """
+    path = folder / NAME
+    if not path.exists():
+        return {}
+    manifest = read_json(path)
+    _check_schema(manifest, path)
+    if not verify:
+        return manifest
+    if manifest.get("sha256") != _digest(manifest):
+        raise ValueError(_changed(path, "its own checksum does not fit"))
+    for name, entry in manifest["files"].items():
+        if name not in _UNCHECKED:
+            _check(preset_file(folder, name, f"{path}: files"), entry)
+    return manifest
+
+
+def _check_schema(manifest: Mapping, path: pathlib.Path) -> None:
+    """Refuses what a manifest of this format cannot say."""
+    files = manifest.get("files")
+    kinds = {"bytes": int, "sha256": str}
+    rate = manifest.get("learning_rate", 1e-5)
+    for field, holds, words in (
+        ("format", manifest.get("format") == FORMAT, f"{FORMAT}, which this version reads"),
+        ("task", isinstance(manifest.get("task"), str), "a task's name"),
+        ("learning_rate", type(rate) is float and 0 < rate < 1, "a number between 0 and 1"),
+        ("preprocessor", _is_plain(manifest.get("preprocessor", {})), "plain settings"),
+        ("files", isinstance(files, dict), "an object"),
+    ):
+        if not holds:
+            raise ValueError(f"{path}: {field} is {manifest.get(field)!r}. Expected {words}.")
+    for name, entry in files.items():
+        good = isinstance(entry, dict) and all(type(entry.get(k)) is t for k, t in kinds.items())
+        if not good:
+            raise ValueError(f"{path}: files.{name} is {entry!r}. Expected bytes and sha256.")
+
+
+def _is_plain(settings: object) -> bool:
+    """Whether these are names with numbers, words, truth values, or lists of such."""
+    plain = (bool, int, float, str, type(None))
+    return isinstance(settings, dict) and all(
+        isinstance(value, plain)
+        or (isinstance(value, list) and all(isinstance(v, plain) for v in value))
+        for value in settings.values()
+    )
+
+
+def _check(path: pathlib.Path, entry: Mapping) -> None:
+    size = path.stat().st_size
+    if size < entry["bytes"]:
+        raise ValueError(
+            f"{path} is cut off: it has {size} bytes, expected {entry['bytes']}. Get it again."
+        )
+    if size > entry["bytes"]:
+        raise ValueError(_changed(path, f"it has {size} bytes, expected {entry['bytes']}"))
+    found = checksum(path)
+    if found != entry["sha256"]:
+        raise ValueError(_changed(path, f"SHA-256 {found[:12]}, expected {entry['sha256'][:12]}"))
+
+
+def _changed(path: pathlib.Path, how: str) -> str:
+    return (
+        f"{path} is damaged or changed: {how}. If you or another program changed it on purpose, "
+        "pass verify=False, and save the preset anew."
+    )
+
+
+def checksum(path: pathlib.Path, algorithm: str = "sha256", prefix: bytes = b"") -> str:
+    """The checksum of a prefix and a file's contents, as hexadecimal digits.
+
+    Example:
+        >>> import tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "empty"
+        >>> path.touch()
+        >>> checksum(path)[:12]
+        'e3b0c44298fc'
+    """
+    digest = hashlib.new(algorithm, prefix)
+    with open(path, "rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _digest(manifest: Mapping) -> str:
+    """The checksum of a manifest without its own `sha256`."""
+    rest = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

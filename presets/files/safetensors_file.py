@@ -1,0 +1,138 @@
+"""Reading a `.safetensors` file, which is checked whole before any of it is used.
+
+The format: 8 bytes with the length of a JSON header, the header, the tensors' bytes one after
+the other. https://github.com/huggingface/safetensors describes it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+
+import ml_dtypes
+import numpy as np
+
+from encoder_zoo.presets.files.plain_files import preset_file
+
+_HEADER_BYTES = 100_000_000  # the format's own limit
+_DTYPES = {
+    "F64": np.dtype("float64"),
+    "F32": np.dtype("float32"),
+    "F16": np.dtype("float16"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "I64": np.dtype("int64"),
+    "I32": np.dtype("int32"),
+    "I16": np.dtype("int16"),
+    "I8": np.dtype("int8"),
+    "U64": np.dtype("uint64"),
+    "U32": np.dtype("uint32"),
+    "U16": np.dtype("uint16"),
+    "U8": np.dtype("uint8"),
+    "BOOL": np.dtype("bool"),
+}
+
+
+class SafetensorsFile:
+    """The tensors of one file.
+
+    Args:
+        path: of the file.
+
+    Attributes:
+        shapes: {tensor name: shape}.
+
+    Raises:
+        ValueError: "... is cut off: it has 1000 bytes, expected 2000 ...", "...: the header ..."
+
+    Example:
+        >>> import tempfile
+        >>> from safetensors.numpy import save_file
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.safetensors"
+        >>> save_file({"bias": np.array([1.0, 2.0])}, path)
+        >>> SafetensorsFile(path).read("bias").tolist()
+        [1.0, 2.0]
+    """
+
+    def __init__(self, path: pathlib.Path):
+        self.path = preset_file(path.parent, path.name)
+        header, self._data_start = self._read_header()
+        self._entries = {name: self._entry(name, entry) for name, entry in header.items()}
+        self.shapes = {name: shape for name, (_, shape, _) in self._entries.items()}
+        self._check_layout()
+
+    def read(self, name: str) -> np.ndarray:
+        """One tensor."""
+        dtype, shape, start = self._entries[name]
+        count = math.prod(shape)
+        values = np.fromfile(self.path, dtype, count, offset=self._data_start + start)
+        if values.size < count:
+            raise self._error("it was changed while it was read")
+        return values.reshape(shape)
+
+    def _read_header(self) -> tuple[dict, int]:
+        size = self.path.stat().st_size
+        with open(self.path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8:
+                raise self._cut_off(size, "at least 8")
+            if length > _HEADER_BYTES:
+                raise self._error(f"the header claims {length} bytes, the limit is {_HEADER_BYTES}")
+            if size < 8 + length:
+                raise self._cut_off(size, f"at least {8 + length}")
+            text = file.read(length)
+        try:
+            header = json.loads(text.decode("utf-8"), object_pairs_hook=_without_repeats)
+        except (ValueError, RecursionError) as error:
+            raise self._error(f"the header is not readable: {error}") from None
+        if not isinstance(header, dict):
+            raise self._error("the header is not a JSON object")
+        header.pop("__metadata__", None)
+        return header, 8 + length
+
+    def _entry(self, name: str, entry: object) -> tuple[np.dtype, tuple[int, ...], int]:
+        """(type, shape, where its bytes begin) of a tensor, checked against each other."""
+        try:
+            dtype, shape, (start, end) = (entry[k] for k in ("dtype", "shape", "data_offsets"))
+            numbers = [*shape, start, end]
+        except (TypeError, KeyError, ValueError):
+            raise self._error(f"the header's entry for {name!r} is malformed") from None
+        if dtype not in _DTYPES:
+            known = ", ".join(_DTYPES)
+            raise self._error(f"{name} has the type {dtype!r}. Expected one of {known}")
+        if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+            raise self._error(f"{name} has the impossible shape {shape} or place {[start, end]}")
+        expected = math.prod(shape) * _DTYPES[dtype].itemsize
+        if end - start != expected:
+            raise self._error(f"{name} takes {end - start} bytes, but its shape takes {expected}")
+        return _DTYPES[dtype], tuple(shape), start
+
+    def _check_layout(self) -> None:
+        """One tensor after the other, from the header to the end of the file."""
+        end = 0
+        for name, (dtype, shape, start) in sorted(
+            self._entries.items(), key=lambda item: (item[1][2], math.prod(item[1][1]))
+        ):
+            if start != end:
+                raise self._error(f"{name} begins at byte {start}, expected {end}")
+            end += math.prod(shape) * dtype.itemsize
+        size = self.path.stat().st_size
+        if size < self._data_start + end:
+            raise self._cut_off(size, self._data_start + end)
+        if size > self._data_start + end:
+            raise self._error(f"it has {size} bytes, expected {self._data_start + end}")
+
+    def _cut_off(self, size: int, expected: int | str) -> ValueError:
+        return ValueError(
+            f"{self.path} is cut off: it has {size} bytes, expected {expected}. Download it again."
+        )
+
+    def _error(self, what: str) -> ValueError:
+        return ValueError(f"{self.path}: {what}. The file is damaged or not safetensors.")
+
+
+def _without_repeats(pairs: list[tuple]) -> dict:
+    names = dict(pairs)
+    if len(names) != len(pairs):
+        raise ValueError("a name stands in it twice")
+    return names

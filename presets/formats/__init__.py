@@ -1,0 +1,1 @@
+"""The formats of checkpoints, each told in the Hugging Face format's words."""

@@ -1,0 +1,1 @@
+"""Masked language modelling: pretraining, and filling in missing words."""

@@ -1,0 +1,207 @@
+"""Texts to rows in which some tokens are masked.
+
+Comment letters: B batch, L sequence, M masked positions, W words of a row.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import keras
+import numpy as np
+
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.rows.packing import join_texts
+from encoder_zoo.tasks.rows.preprocessor import Preprocessor
+
+# Of the selected tokens: the share that becomes the mask token, and the share (of all) up to
+# which one becomes a random token; the rest stays. Devlin et al. 2019, section 3.1.
+MASKED, RANDOM = 0.8, 0.9
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class MaskedLMPreprocessor(Preprocessor):
+    """Texts to rows in which some tokens are masked, with those tokens as labels.
+
+    Of every row's ordinary tokens a share is selected (at least one): 80 % of them become the
+    mask token, 10 % a random token, 10 % stay. Special tokens are never selected.
+
+    Args:
+        tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
+        sequence_length: see `Preprocessor`.
+        mask_rate: share of the tokens to select.
+        whole_words: select whole words instead of single pieces. A word that would exceed the
+            share is passed over.
+        dynamic: draw a fresh pattern whenever a batch is made, so in every epoch; else one
+            pattern for each example.
+        pack_texts: in `fit` on texts in memory, put several texts into one row of
+            `sequence_length` (default: what the model takes). Attention and positions stay within
+            each text, so that outputs are as in rows of their own, but hardly any padding is
+            left; a batch of as many rows holds more texts. For accelerators: on a CPU, batches of
+            texts of like length are as good.
+        seed: of the pattern when the preprocessor is called by itself, and with
+            `dynamic=False`. `fit` takes its own from `keras.utils.set_random_seed`.
+
+    Returns:
+        When called `(x, y, sample_weight)`: x is `{"token_ids", "padding_mask",
+        "mask_positions"}` and, for families with segments, "segment_ids"; y (B, M) int the ids
+        that stood there; sample_weight (B, M), 0 where a row has fewer than M selected tokens.
+
+    Source: Devlin et al. 2019, section 3.1 and appendix A.1; dynamic masking: Liu et al. 2019,
+    section 4.1; whole words: the BERT repository's README of 2019-05-31.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> words = ["the", "cat", "sat", "on", "mat"]
+        >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
+        >>> preprocessor = MaskedLMPreprocessor(tokenizer, mask_rate=0.5)
+        >>> x, y, sample_weight = preprocessor(["the cat sat on the mat"])
+        >>> y.shape, x["token_ids"].shape
+        (TensorShape([1, 4]), TensorShape([1, 8]))
+    """
+
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length: int | None = None,
+        mask_rate: float = 0.15,
+        whole_words: bool = False,
+        dynamic: bool = True,
+        pack_texts: bool = False,
+        seed: int = 0,
+    ):
+        super().__init__(tokenizer, sequence_length)
+        if not 0 < mask_rate < 1:
+            raise ValueError(f"mask_rate must lie between 0 and 1. Received: {mask_rate}.")
+        self.mask_rate = mask_rate
+        self.whole_words = whole_words
+        self.dynamic = dynamic
+        self.pack_texts = pack_texts
+        self.seed = seed
+        self._calls = 0
+
+    @property
+    def shared_row_length(self) -> int | None:
+        return self.max_sequence_length if self.pack_texts else None
+
+    def encode(self, x, y=None, sample_weight=None) -> dict:
+        if y is not None:
+            raise ValueError("MaskedLM makes its labels from the texts. Received: labels as y.")
+        rows = super().encode(x, sample_weight=sample_weight)
+        if not self.dynamic:
+            ids = rows["token_ids"]
+            shape = (tf.size(ids.flat_values), 3)
+            draws = tf.random.stateless_uniform(shape, [self.seed, 0])
+            rows["draws"] = ids.with_flat_values(draws)
+        return rows
+
+    def collate(self, rows: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        if rows["token_ids"].ragged_rank == 2:
+            rows = join_texts(rows)
+        inputs = self.pad(rows, bucketed)
+        token_ids = inputs["token_ids"]  # (B, L)
+        length = tf.shape(token_ids)[1]
+        if "text_starts" in rows:
+            inputs["text_starts"] = self._padded_starts(rows["text_starts"], length)
+        if "draws" in rows:
+            draws = rows["draws"].to_tensor(shape=(None, token_ids.shape[1], 3))
+            draws = tf.pad(draws, [[0, 0], [0, length - tf.shape(draws)[1]], [0, 0]])
+        else:
+            draws = tf.random.stateless_uniform(
+                tf.concat([tf.shape(token_ids), [3]], 0), self._next_seed(seed)
+            )  # (B, L, 3)
+
+        order, selected = self._select(token_ids, inputs["padding_mask"], draws[..., 0])
+        count = tf.maximum(
+            1, tf.cast(tf.round(self.mask_rate * tf.cast(length, "float32")), "int32")
+        )
+        if self.sequence_length is not None:
+            count = max(1, round(self.mask_rate * self.sequence_length))
+        positions, weights = order[:, :count], tf.cast(selected[:, :count], "float32")  # (B, M)
+
+        inputs["token_ids"] = self._replace(token_ids, positions, selected[:, :count], draws)
+        inputs["mask_positions"] = positions
+        labels = tf.gather(token_ids, positions, batch_dims=1)
+        if "sample_weight" in rows:
+            weights *= self._weights_at(positions, rows["sample_weight"], length)
+        return inputs, labels, weights
+
+    def _weights_at(self, positions, weights, length):
+        """(B, M) from one weight for each row (B,), or in packed rows for each token (B, None)."""
+        if not isinstance(weights, tf.RaggedTensor):
+            return weights[:, None]
+        shape = tf.stack([weights.nrows(), tf.cast(length, tf.int64)])
+        return tf.gather(weights.to_tensor(shape=shape), positions, batch_dims=1)
+
+    def _padded_starts(self, starts: tf.RaggedTensor, length: tf.Tensor) -> tf.Tensor:
+        """(B, K) int32: every text has at least its two special tokens, so K = L / 2 suffices."""
+        shape = tf.stack([starts.nrows(), tf.cast(length // 2, tf.int64)])
+        return starts.to_tensor(length, shape=shape)
+
+    def _next_seed(self, seed):
+        if seed is not None:
+            return seed
+        self._calls += 1
+        return [self.seed, self._calls]
+
+    def _select(self, token_ids, padding_mask, draws):
+        """(B, L) positions, the selected ones first, and whether each of them is selected."""
+        special = tf.reduce_any(token_ids[..., None] == tf.constant(self._special_ids), axis=-1)
+        ordinary = padding_mask & ~special
+        budget = tf.reduce_sum(tf.cast(ordinary, "float32"), axis=1) * self.mask_rate
+        budget = tf.maximum(1, tf.cast(tf.round(budget), "int32"))  # (B,)
+        if self.whole_words:
+            chosen = self._choose_words(token_ids, ordinary, draws, budget)
+        else:
+            rank = tf.argsort(tf.argsort(tf.where(ordinary, draws, 2.0), axis=1), axis=1)
+            chosen = ordinary & (rank < budget[:, None])
+        order = tf.argsort(tf.where(chosen, 0, 1), axis=1, stable=True)
+        return order, tf.gather(chosen, order, batch_dims=1)
+
+    def _choose_words(self, token_ids, ordinary, draws, budget):
+        """(B, L) tokens of randomly chosen words, no more than the budget in a row."""
+        starts = tf.gather(tf.constant(self._word_starts), token_ids)
+        previous = tf.pad(ordinary[:, :-1], [[0, 0], [1, 0]])
+        starts = ordinary & (starts | ~previous)
+        word = tf.cumsum(tf.cast(starts, "int32"), axis=1)  # (B, L), 0 before the first word
+        length = tf.shape(token_ids)[1]
+        is_word = tf.one_hot(tf.where(ordinary, word, 0), length + 1, dtype="int32")  # (B, L, W)
+        sizes = tf.reduce_sum(is_word, axis=1)[:, 1:]  # (B, W)
+        order = tf.argsort(tf.where(sizes > 0, draws, 2.0), axis=1)
+        shuffled = tf.transpose(tf.gather(sizes, order, batch_dims=1))  # (W, B)
+
+        def add(state, size):
+            fits = (size > 0) & (state[0] + size <= budget)
+            return tf.where(fits, state[0] + size, state[0]), fits
+
+        empty = (tf.zeros_like(budget), tf.zeros_like(budget, "bool"))
+        _, fits = tf.scan(add, shuffled, empty)
+        fits = tf.gather(tf.transpose(fits), tf.argsort(order, axis=1), batch_dims=1)  # (B, W)
+        return ordinary & tf.gather(fits, tf.maximum(word - 1, 0), batch_dims=1)
+
+    def _replace(self, token_ids, positions, selected, draws):
+        kind = tf.gather(draws[..., 1], positions, batch_dims=1)  # (B, M)
+        which = tf.gather(draws[..., 2], positions, batch_dims=1)
+        ordinary = tf.constant(self._ordinary_ids)
+        drawn = tf.gather(ordinary, tf.cast(which * len(self._ordinary_ids), "int32"))
+        kept = tf.gather(token_ids, positions, batch_dims=1)
+        new = tf.where(
+            kind < MASKED, self.tokenizer.mask_token_id, tf.where(kind < RANDOM, drawn, kept)
+        )
+        new = tf.where(selected, new, kept)
+        rows = tf.repeat(tf.range(tf.shape(positions)[0])[:, None], tf.shape(positions)[1], axis=1)
+        return tf.tensor_scatter_nd_update(token_ids, tf.stack([rows, positions], axis=-1), new)
+
+    @functools.cached_property
+    def _special_ids(self) -> np.ndarray:
+        return np.array(sorted(set(self.tokenizer.special_token_ids)), "int32")
+
+    @functools.cached_property
+    def _ordinary_ids(self) -> np.ndarray:
+        return np.setdiff1d(
+            np.arange(self.tokenizer.vocabulary_size, dtype="int32"), self._special_ids
+        )
+
+    @functools.cached_property
+    def _word_starts(self) -> np.ndarray:
+        return np.array([self.tokenizer.starts_word(t) for t in self.tokenizer.get_vocabulary()])

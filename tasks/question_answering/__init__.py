@@ -1,0 +1,1 @@
+"""Answers as spans of a text: task, preprocessor, ranking, SQuAD's scores."""

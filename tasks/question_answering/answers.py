@@ -1,0 +1,270 @@
+"""Questions and answers as callers give them, checked; the search for the best span.
+
+Comment letters: N questions, W windows, L sequence, K longest answer.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.rows.preprocessor import as_texts
+
+IMPOSSIBLE = -1e9  # logit of what cannot be an answer
+NO_LABELS = (
+    "The answers are missing. Expected y, or examples with 'answers'; a question without an answer "
+    "has an empty list of them."
+)
+_WHITE_SPACE = r"[\x09-\x0d\x1c-\x20\x{85}\p{Z}]+"
+
+
+class Candidates(NamedTuple):
+    """The best spans of every window, the best first.
+
+    Attributes:
+        score: (W, n) float32, sum of the two logits; `IMPOSSIBLE` or less where there are fewer.
+        start: (W, n) int32, column of the first token.
+        end: (W, n) int32, column of the last token.
+        total: (W,) float32, log of the sum of all spans' exponentiated scores.
+        null: (W,) float32, score of "no answer".
+    """
+
+    score: tf.Tensor
+    start: tf.Tensor
+    end: tf.Tensor
+    total: tf.Tensor
+    null: tf.Tensor
+
+
+def find_spans(
+    logits: tf.Tensor, is_context: tf.Tensor, max_answer_length: int, n_best: int
+) -> Candidates:
+    """The best spans of every window: all of them are looked at.
+
+    A span lies in the context, does not end before it starts, and has at most
+    `max_answer_length` tokens.
+
+    Args:
+        logits: (W, 2, L) float, of the first and of the last token.
+        is_context: (W, L) bool.
+        max_answer_length: K, in tokens.
+        n_best: n.
+
+    Source: Devlin et al. 2019, section 4.2 and 4.3.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> logits = tf.constant([[[9.0, 0.0, 3.0, 1.0], [9.0, 5.0, 0.0, 2.0]]])
+        >>> found = find_spans(logits, tf.constant([[False, True, True, True]]), 2, 1)
+        >>> found.score.numpy().tolist(), found.start.numpy().tolist(), found.end.numpy().tolist()
+        ([[5.0]], [[1]], [[1]])
+    """
+    if max_answer_length < 1:
+        raise ValueError(f"max_answer_length={max_answer_length}; expected at least 1 token.")
+    masked = tf.where(is_context[:, None], tf.cast(logits, tf.float32), IMPOSSIBLE)
+    start, end = tf.unstack(masked, axis=1)  # (W, L)
+    reach = max_answer_length
+    padded = tf.pad(end, [[0, 0], [0, reach - 1]], constant_values=IMPOSSIBLE)
+    ends = tf.signal.frame(padded, reach, 1)  # (W, L, K)
+    scores = start[:, :, None] + ends
+    flat = tf.reshape(scores, [tf.shape(scores)[0], -1])  # (W, L * K)
+    flat = tf.pad(flat, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE)
+    best, place = tf.math.top_k(flat, n_best)
+    first = place // reach
+    total = tf.reduce_logsumexp(flat, axis=1)
+    null = tf.cast(logits[:, 0, 0] + logits[:, 1, 0], tf.float32)
+    return Candidates(best, first, first + place % reach, total, null)
+
+
+def split_examples(x, y) -> tuple:
+    """Questions, contexts and answers from what `SpanQA` takes.
+
+    Args:
+        x: `(questions, contexts)`; or examples `{"question", "context", "answers"}`, a list of
+            such or a dict of columns.
+        y: answers, or None.
+
+    Returns:
+        Questions (N,) and contexts (N,), string tensors, and the answers or None.
+    """
+    if isinstance(x, list) and (not x or any(isinstance(e, dict) for e in x)):
+        answered = any("answers" in e for e in x if isinstance(e, dict))
+        names = ["question", "context", *(["answers"] if answered else [])]
+        x = {name: [_field(example, name, i) for i, example in enumerate(x)] for name in names}
+    if isinstance(x, dict) and {"question", "context"} <= set(x):
+        y = x.get("answers") if y is None else y
+        x = (x["question"], x["context"])
+    if not isinstance(x, tuple) or len(x) != 2:
+        raise ValueError(
+            "Expected (questions, contexts), or examples with question and context. "
+            f"Received: {type(x).__name__}."
+        )
+    questions, contexts = as_texts(x, ("question", "context"))
+    return questions, contexts, y
+
+
+def _field(example: dict, name: str, number: int):
+    if not isinstance(example, dict):
+        from encoder_zoo.encoders.tokenizers.text_input import shown
+
+        raise ValueError(
+            f"Example {number} is {shown(example)}; expected a dict with question and context."
+        )
+    if name not in example:
+        raise ValueError(f"Example {number} has no {name!r}. Received: {sorted(example)}.")
+    return example[name]
+
+
+def answer_lists(y) -> list[list[dict]]:
+    """For every question all its answers, as `{"text", "answer_start"}`.
+
+    Args:
+        y: for every question one such dict, a list of them, or a dict of lists; None or an empty
+            list where there is no answer.
+
+    Raises:
+        ValueError: "The answers are missing. ...", "Example 3: {'text': 7, ...} is no answer. ..."
+
+    Example:
+        >>> answer_lists([{"text": ["a", "b"], "answer_start": [3, 7]}, None])
+        [[{'text': 'a', 'answer_start': 3}, {'text': 'b', 'answer_start': 7}], []]
+    """
+    if y is None:
+        raise ValueError(NO_LABELS)
+    return [_answers(answers, i) for i, answers in enumerate(y)]
+
+
+def _answers(answers, number: int) -> list[dict]:
+    if isinstance(answers, dict):
+        columns = isinstance(answers.get("text"), list | tuple | np.ndarray)
+        answers = _rows(answers, number) if columns else [answers]
+    elif answers is None:
+        answers = []
+    for answer in answers if isinstance(answers, list | tuple | np.ndarray) else [answers]:
+        if (
+            not isinstance(answer, dict)
+            or not isinstance(answer.get("text"), str)
+            or not isinstance(answer.get("answer_start"), numbers.Integral)
+        ):
+            raise ValueError(
+                f"Example {number}: {answer!r} is no answer. Expected a dict with text, a string, "
+                "and answer_start, a whole number; or an empty list where there is no answer."
+            )
+    return list(answers)
+
+
+def _rows(columns: dict, number: int) -> list[dict]:
+    texts, starts = columns["text"], columns.get("answer_start")
+    if np.shape(starts) != np.shape(texts):
+        raise ValueError(
+            f"Example {number}: expected one answer_start for each text. Received: {columns!r}."
+        )
+    return [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=True)]
+
+
+def check_answers(y, contexts: Sequence[str]) -> tuple[tf.Tensor, tf.Tensor]:
+    """The first answer of every question, which is what is learned.
+
+    Args:
+        y: see `answer_lists`.
+        contexts: of the questions.
+
+    Returns:
+        (N,) int32 first character of every answer, -1 where there is none, and the character
+        after the last.
+
+    Raises:
+        ValueError: "Example 3: the answer 'cat' does not stand at character 7 of its context:
+            there is 'dog'. It stands at 12."
+    """
+    answers = answer_lists(y)
+    if len(answers) != len(contexts):
+        raise ValueError(f"Received {len(contexts)} questions, but answers of {len(answers)}.")
+    bounds = np.full((len(contexts), 2), -1, "int32")
+    for i, (given, context) in enumerate(zip(answers, contexts, strict=True)):
+        for answer in given:
+            _check_answer(i, answer, context)
+        if given:
+            start = given[0]["answer_start"]
+            bounds[i] = start, start + len(given[0]["text"])
+    return tf.constant(bounds[:, 0]), tf.constant(bounds[:, 1])
+
+
+def _check_answer(number: int, answer: dict, context: str) -> None:
+    text, start = answer["text"], answer["answer_start"]
+    if text and start >= 0 and context.startswith(text, start):
+        return
+    there = context[max(start, 0) : max(start, 0) + max(len(text), 10)]
+    place = context.find(text) if text else -1
+    hint = f" It stands at {place}." if place >= 0 else ""
+    raise ValueError(
+        f"Example {number}: the answer {text!r} does not stand at character {start} of its "
+        f"context: there is {there!r}.{hint} Correct answer_start, or leave the example out; "
+        "a question without an answer has an empty list of answers."
+    )
+
+
+def answers_in_graph(y: dict, contexts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """As `check_answers`, inside `tf.data`.
+
+    Args:
+        y: {"text", "answer_start"}: (N,), one answer for each question, "" where there is none;
+            or ragged (N, None).
+        contexts: (N,) strings.
+    """
+    text, start = y["text"], tf.cast(y["answer_start"], tf.int32)
+    if text.shape.rank == 2:
+        text = text if isinstance(text, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(text)
+        start = start if isinstance(start, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(start)
+        text = text[:, :1].to_tensor("", shape=(None, 1))[:, 0]
+        start = start[:, :1].to_tensor(-1, shape=(None, 1))[:, 0]
+    length = tf.strings.length(text, unit="UTF8_CHAR")
+    inside = tf.strings.length(contexts, unit="UTF8_CHAR") - tf.maximum(start, 0)
+    begin = tf.where(inside >= length, tf.maximum(start, 0), 0)
+    there = tf.strings.substr(contexts, begin, length, unit="UTF8_CHAR")
+    wrong = (text != "") & ((start < 0) | (inside < length) | (there != text))
+    message = "Answers that do not stand at their answer_start:"
+    with tf.control_dependencies([refused(wrong, message, text)]):
+        start = tf.where(length > 0, start, -1)
+    return start, start + length
+
+
+def without_white_space(
+    contexts: tf.Tensor, start: tf.Tensor, end: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The bounds of answers without the white space, as `str.strip` has it, at their ends.
+
+    Args:
+        contexts: (N,) strings.
+        start: (N,) int32, the first character of every answer; -1 where there is none.
+        end: (N,) int32, the character after the last; -1 where there is none.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> bounds = without_white_space(
+        ...     tf.constant(["in Rome "]), tf.constant([2]), tf.constant([8]))
+        >>> [bound.numpy().tolist() for bound in bounds]
+        [[3], [7]]
+    """
+    answer = tf.strings.substr(contexts, tf.maximum(start, 0), end - start, unit="UTF8_CHAR")
+    answer = tf.strings.regex_replace(answer, f"^{_WHITE_SPACE}", "")
+    start = end - tf.strings.length(answer, unit="UTF8_CHAR")
+    answer = tf.strings.regex_replace(answer, f"{_WHITE_SPACE}$", "")
+    return start, start + tf.strings.length(answer, unit="UTF8_CHAR")
+
+
+def refused(wrong: tf.Tensor, message: str, values: tf.Tensor) -> tf.Operation:
+    """Fails, inside a graph, with the numbers and values of a batch's wrong examples.
+
+    Args:
+        wrong: (N,) bool.
+        message: what is wrong.
+        values: (N,), to be shown.
+    """
+    found = tf.where(wrong)[:, 0]
+    shown = [message, tf.gather(values, found), "Examples of the batch:", found]
+    return tf.debugging.Assert(~tf.reduce_any(wrong), shown)

@@ -1,0 +1,240 @@
+"""Questions and contexts to rows, with the answer's first and last token as labels.
+
+Comment letters: B batch, L sequence, N questions, W windows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.question_answering.answers import (
+    answers_in_graph,
+    check_answers,
+    refused,
+    split_examples,
+    without_white_space,
+)
+from encoder_zoo.tasks.rows.packing import pack
+from encoder_zoo.tasks.rows.pieces import ROW, keys
+from encoder_zoo.tasks.rows.preprocessor import Preprocessor, check_same_rows
+from encoder_zoo.tasks.rows.windows import Windows, make_windows, take
+
+# A question that leaves less than this for the context is too long.
+LEAST_CONTEXT = 8
+
+
+class Contexts(NamedTuple):
+    """Questions and their contexts in pieces.
+
+    Attributes:
+        texts: (N,) strings, the contexts.
+        questions: ragged (N, None) int32 token ids.
+        ids, starts, ends: ragged (N, None) int32, the contexts' token ids and character spans.
+        windows: onto the contexts.
+    """
+
+    texts: tf.Tensor
+    questions: tf.RaggedTensor
+    ids: tf.RaggedTensor
+    starts: tf.RaggedTensor
+    ends: tf.RaggedTensor
+    windows: Windows
+
+    @property
+    def has_characters(self) -> tf.RaggedTensor:
+        """Ragged (N, None) bool: not so for a space that is a piece of its own in RoBERTa."""
+        return self.ids.with_flat_values(self.starts.flat_values < self.ends.flat_values)
+
+    @property
+    def is_empty(self) -> tf.Tensor:
+        """(N,) bool: contexts in which no answer can stand."""
+        return ~tf.reduce_any(self.has_characters, axis=1)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class SpanQAPreprocessor(Preprocessor):
+    """Questions and contexts to `[CLS] question [SEP] context [SEP]`, in RoBERTa's form with its
+    own separators.
+
+    A context that is longer than the model takes becomes several rows, windows that overlap. In
+    each the labels are the columns of the answer's first and last token, or 0 and 0 (the start
+    token, which says "no answer") where the answer is not wholly inside.
+
+    Args:
+        tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
+        sequence_length: see `Preprocessor`.
+        window_length: the most tokens of a row, question and special tokens included.
+        doc_stride: tokens that neighbouring windows share, as transformers counts it; at most
+            half of the room that the question leaves in a window.
+
+    Returns:
+        When called with answers `(x, y)`: y (B, 2) int.
+
+    Raises:
+        ValueError: "doc_stride=-1; expected 0 or more ...", "Rows of 8 tokens have no room ..."
+
+    Source: Devlin et al. 2019, sections 4.2 and 4.3, and the code released with it.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> words = ["who", "sings", "anna"]
+        >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
+        >>> preprocessor = SpanQAPreprocessor(tokenizer)
+        >>> answer = {"text": "Anna", "answer_start": 0}
+        >>> x, y = preprocessor((["Who sings"], ["Anna sings"]), [answer])
+        >>> x["token_ids"].numpy().tolist(), y.numpy().tolist()
+        ([[2, 5, 6, 3, 7, 6, 3]], [[4, 4]])
+    """
+
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length: int | None = None,
+        window_length: int = 384,
+        doc_stride: int = 128,
+    ):
+        super().__init__(tokenizer, sequence_length)
+        self.window_length = window_length
+        self.doc_stride = doc_stride
+        if doc_stride < 0:
+            raise ValueError(f"doc_stride={doc_stride}; expected 0 or more shared tokens.")
+        self._limit_rows()
+
+    def attach(self, task) -> None:
+        super().attach(task)
+        self._limit_rows()
+
+    def _limit_rows(self) -> None:
+        self.max_sequence_length = min(self.max_sequence_length, self.window_length)
+        if self._longest_question < 1:
+            raise ValueError(
+                f"Rows of {self.max_sequence_length} tokens have no room for a question and its "
+                f"context. Expected at least {self._specials + 1 + LEAST_CONTEXT} as "
+                "sequence_length and window_length."
+            )
+
+    def contexts(self, questions: tf.Tensor, contexts: tf.Tensor) -> Contexts:
+        """Questions (N,) and contexts (N,) in pieces, and the windows onto the contexts."""
+        question_ids = self.tokenizer.tokenize(tf.strings.strip(questions))
+        ids, starts, ends = self.tokenizer.tokenize_with_offsets(contexts)
+        lengths = question_ids.row_lengths()
+        if tf.is_symbolic_tensor(contexts):
+            lengths = self._checked_in_graph(lengths)
+        else:
+            self._check(lengths.numpy())
+        capacity = self.max_sequence_length - self._specials - lengths  # (N,)
+        overlap = tf.minimum(tf.cast(self.doc_stride, tf.int64), capacity // 2)
+        windows = make_windows(ids.row_lengths(), capacity, overlap)
+        found = Contexts(contexts, question_ids, ids, starts, ends, windows)
+        if not tf.is_symbolic_tensor(contexts):
+            for i in np.flatnonzero(found.is_empty):
+                raise ValueError(f"Example {i}: the context is empty.")
+        return found
+
+    @property
+    def _specials(self) -> int:
+        return 2 + self.tokenizer.pair_separators
+
+    @property
+    def _longest_question(self) -> int:
+        return self.max_sequence_length - self._specials - LEAST_CONTEXT
+
+    def _checked_in_graph(self, lengths: tf.Tensor) -> tf.Tensor:
+        most = self._longest_question
+        message = f"Questions leave no room for their contexts: expected at most {most} tokens, got"
+        with tf.control_dependencies([refused(lengths > most, message, lengths)]):
+            return tf.identity(lengths)
+
+    def _check(self, lengths: np.ndarray) -> None:
+        most = self._longest_question
+        for i in np.flatnonzero(lengths > most):
+            raise ValueError(
+                f"Example {i}: the question has {lengths[i]} tokens, which leaves no room for "
+                f"its context in rows of {self.max_sequence_length}. Expected at most {most}."
+            )
+
+    def rows(self, contexts: Contexts) -> dict:
+        """One row for every window: question and a stretch of the context."""
+        windows = contexts.windows
+        token_ids, first_length = pack(
+            [tf.gather(contexts.questions, windows.example), take(contexts.ids, windows)],
+            self.tokenizer.start_token_id,
+            self.tokenizer.end_token_id,
+            self.tokenizer.pair_separators,
+            self.max_sequence_length,
+        )
+        return {
+            "token_ids": token_ids,
+            "first_length": first_length,
+            "example": windows.example,
+        }
+
+    def context_column(self, rows: dict) -> tf.Tensor:
+        """(W,) int32: the column of the context's first token."""
+        return rows["first_length"] + self.tokenizer.pair_separators - 1
+
+    def encode(self, x, y=None, sample_weight=None) -> dict:
+        questions, texts, y = split_examples(x, y)
+        contexts = self.contexts(questions, texts)
+        # Only in a graph: in memory, these are refused by now.
+        with tf.control_dependencies([refused(contexts.is_empty, "Empty contexts:", texts)]):
+            rows = self.rows(contexts)
+        if y is None:
+            return rows
+        if isinstance(y, dict) and tf.is_tensor(y["text"]):
+            bounds = answers_in_graph(y, texts)
+        else:
+            bounds = check_answers(y, [text.decode() for text in texts.numpy()])
+        rows["labels"] = self._labels(contexts, rows, *bounds)
+        if sample_weight is not None:
+            weight = tf.cast(tf.convert_to_tensor(sample_weight), "float32")
+            check_same_rows({"token_ids": contexts.ids, "sample_weight": weight})
+            rows["sample_weight"] = tf.gather(weight, contexts.windows.example)
+        return rows
+
+    def _labels(self, contexts: Contexts, rows: dict, start, end) -> tf.Tensor:
+        """(W, 2) int32 columns, from the answers' first character and the one after the last."""
+        first, last = _pieces_of_answers(contexts, start, end)
+        windows = contexts.windows
+        begin = tf.cast(windows.begin, tf.int32)
+        first, last, known = (tf.gather(v, windows.example) for v in (first, last, start >= 0))
+        inside = known & (first >= begin) & (last < begin + tf.cast(windows.length, tf.int32))
+        shift = self.context_column(rows) - begin
+        columns = tf.stack([first + shift, last + shift], axis=1)
+        return tf.where(inside[:, None], columns, 0)
+
+    def batched(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+        """Single examples in batches; several answers of one question are a vector."""
+        x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
+        question = x["question"] if isinstance(x, dict) else x[0]
+        return dataset.ragged_batch(batch_size) if question.shape.rank == 0 else dataset
+
+
+def _pieces_of_answers(contexts: Contexts, start, end) -> tuple[tf.Tensor, tf.Tensor]:
+    """(N,) int32 numbers of the first and last piece of the answers' characters.
+
+    White space at an answer's ends, which may be a piece of its own, does not count.
+    """
+    first_character, stop = without_white_space(contexts.texts, start, end)
+    row = tf.range(tf.size(start), dtype=tf.int64) * ROW
+    begins = tf.cast(contexts.ids.row_starts(), tf.int32)
+    start_keys, end_keys = row + tf.cast(first_character, tf.int64), row + tf.cast(stop, tf.int64)
+    # The first piece that ends behind the answer's start, the last that starts before its end.
+    first = tf.searchsorted(keys(contexts.ends), start_keys, side="right") - begins
+    last = tf.searchsorted(keys(contexts.starts), end_keys, side="left") - 1 - begins
+    empty = (start >= 0) & ((first_character == stop) | (first > last))
+    if tf.is_symbolic_tensor(empty):
+        message = "Answers of which the tokenizer keeps nothing, by their answer_start:"
+        with tf.control_dependencies([refused(empty, message, start)]):
+            return tf.identity(first), last
+    for i in np.flatnonzero(empty):
+        text = contexts.texts[i].numpy().decode()[start[i] : end[i]]
+        raise ValueError(
+            f"Example {i}: the answer {text!r} has no token: the tokenizer drops all of it. "
+            "Correct the answer, or leave the example out."
+        )
+    return first, last

@@ -1,0 +1,128 @@
+"""From the best spans of windows to the best answers of questions.
+
+Comment letters: N questions, W windows, K spans of all windows, n answers of a question.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, Candidates
+from encoder_zoo.tasks.question_answering.preprocessor import Contexts
+
+
+class Answers(NamedTuple):
+    """The best answers of every question, the best first.
+
+    Attributes:
+        start: (N, n) int32, the first character in the context.
+        end: (N, n) int32, the character after the last.
+        score: (N, n) float32, sum of the two logits; `IMPOSSIBLE` or less where there are fewer.
+        total: (N,) float32, log of the sum of all spans' exponentiated scores, in all windows.
+        null: (N,) float32, score of "no answer": the lowest of the windows'.
+    """
+
+    start: tf.Tensor
+    end: tf.Tensor
+    score: tf.Tensor
+    total: tf.Tensor
+    null: tf.Tensor
+
+
+def best_answers(found: Candidates, contexts: Contexts, columns: tf.Tensor, n_best: int) -> Answers:
+    """The best answers of every question; a span that stands in two windows counts once.
+
+    Args:
+        found: the windows' best spans.
+        contexts: that the windows look at.
+        columns: (W,) int32, where the context begins in a window's row.
+        n_best: n.
+    """
+    example, count = contexts.windows.example, contexts.ids.nrows()
+    spans, scores = _distinct(*_spans(found, contexts, columns))
+
+    def by_question(values, rows, filler):
+        rows = tf.RaggedTensor.from_value_rowids(values, rows, count)
+        return rows.to_tensor(tf.cast(filler, values.dtype))
+
+    filler = [[0, 0], [0, n_best]]  # there may be fewer
+    scores = tf.pad(
+        by_question(scores, spans[:, 0], 2 * IMPOSSIBLE), filler, constant_values=2 * IMPOSSIBLE
+    )
+    best, place = tf.math.top_k(scores, n_best)
+    start, end = (
+        tf.gather(
+            tf.pad(by_question(tf.cast(spans[:, i], tf.int32), spans[:, 0], 0), filler),
+            place,
+            batch_dims=1,
+        )
+        for i in (1, 2)
+    )
+    total = tf.reduce_logsumexp(by_question(found.total, example, 2 * IMPOSSIBLE), axis=1)
+    null = tf.reduce_min(by_question(found.null, example, float("inf")), axis=1)
+    return Answers(start, end, best, total, null)
+
+
+def _spans(
+    found: Candidates, contexts: Contexts, columns: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """(K, 3) int64 question, first character and the one after the last; (K,) their scores."""
+    windows = contexts.windows
+    place = tf.where(found.score > IMPOSSIBLE / 2)  # (K, 2)
+    row_starts = tf.gather(tf.cast(contexts.ids.row_starts(), tf.int64), windows.example)
+    shift = row_starts + windows.begin - tf.cast(columns, tf.int64)  # (W,)
+    first, last = (
+        tf.cast(tf.gather_nd(column, place), tf.int64) + tf.gather(shift, place[:, 0])
+        for column in (found.start, found.end)
+    )
+    start = tf.gather(contexts.starts.flat_values, first)
+    end = tf.gather(contexts.ends.flat_values, last)
+    question = tf.gather(windows.example, place[:, 0])
+    characters = tf.cast(tf.stack([start, end], axis=1), tf.int64)
+    return tf.concat([question[:, None], characters], 1), tf.gather_nd(found.score, place)
+
+
+def _distinct(spans: tf.Tensor, scores: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The spans without repeats, in order, each with its best score."""
+    with tf.device("CPU"):  # GPUs compare single numbers only
+        spans, number = tf.raw_ops.UniqueV2(x=spans, axis=[0])
+    return spans, tf.math.unsorted_segment_max(scores, number, tf.shape(spans)[0])
+
+
+def ranked(found: Answers, null_threshold: float | None) -> Answers:
+    """The answers as they are given: "no answer", 0 to 0, among them if it is allowed.
+
+    Args:
+        found: of questions.
+        null_threshold: None leaves "no answer" out; else it comes before the spans whose score
+            does not reach the null score less this.
+
+    Returns:
+        As many answers, or one more, with `total` that of all that is allowed.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> one = tf.constant([[1]])
+        >>> found = Answers(one, one + 2, tf.constant([[5.0]]), tf.constant([5.0]), tf.zeros([1]))
+        >>> [ranked(found, t).end.numpy().tolist() for t in (None, 0.0, -9.0)]
+        [[[3]], [[3, 0]], [[0, 3]]]
+    """
+    if null_threshold is None:
+        return found
+    null = found.null[:, None]
+    rank = tf.concat([found.score, null - null_threshold], axis=1)
+    order = tf.argsort(rank, axis=1, direction="DESCENDING", stable=True)
+    fields = (
+        tf.pad(found.start, [[0, 0], [0, 1]]),
+        tf.pad(found.end, [[0, 0], [0, 1]]),
+        tf.concat([found.score, null], axis=1),
+    )
+    total = tf.reduce_logsumexp(tf.stack([found.total, found.null], axis=1), axis=1)
+    return Answers(*(tf.gather(f, order, batch_dims=1) for f in fields), total, found.null)
+
+
+def shares(found: Answers) -> tf.Tensor:
+    """(N, n) float32: every answer's share among all that are allowed; 0 where there is none."""
+    share = tf.exp(found.score - found.total[:, None])
+    return tf.where(found.score > IMPOSSIBLE / 2, share, 0.0)

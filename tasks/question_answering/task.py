@@ -1,0 +1,327 @@
+"""Questions to answers that stand in a text.
+
+Comment letters: B batch, L sequence, D hidden, W windows, N questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.layers import initializer
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.question_answering.answers import (
+    IMPOSSIBLE,
+    NO_LABELS,
+    Candidates,
+    answer_lists,
+    find_spans,
+    split_examples,
+)
+from encoder_zoo.tasks.question_answering.preprocessor import SpanQAPreprocessor
+from encoder_zoo.tasks.question_answering.ranking import Answers, best_answers, ranked, shares
+from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
+from encoder_zoo.tasks.rows.preprocessor import as_valid_text
+from encoder_zoo.tasks.rows.windows import take
+from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
+
+# The most spans of tokens that are one span of characters. A character is 4 tokens at most: bytes
+# (RoBERTa) or what it decomposes to (BERT). One of the first's begins the span, one of the last's
+# ends it.
+SAME_CHARACTERS = 4 * 4
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class SpanQA(WindowedTask):
+    """Answers questions by the first and last token of a span of the context.
+
+    Args:
+        backbone: any `Backbone`; no pooler is needed.
+        preprocessor: a `SpanQAPreprocessor`, for raw text.
+
+    Call arguments:
+        inputs: what the preprocessor makes.
+
+    Returns:
+        (B, 2, L) float32 logits: of the answer's first, and of its last token.
+
+    Source: Devlin et al. 2019, sections 4.2 and 4.3.
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                         intermediate_dim=16, pooler=False)
+        >>> tuple(SpanQA(backbone)({"token_ids": np.array([[2, 7, 3, 8, 3]])}).shape)
+        (1, 2, 5)
+    """
+
+    task_name = "span_qa"
+    checkpoint_class_suffix = "ForQuestionAnswering"
+    preprocessor_class = SpanQAPreprocessor
+
+    def __init__(
+        self, backbone: Backbone, preprocessor: SpanQAPreprocessor | None = None, **kwargs
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        # The loss is taken in float32 also under mixed precision.
+        self.output_dense = keras.layers.Dense(
+            2, kernel_initializer=initializer(), name="logits", dtype="float32"
+        )
+        self.output_dense.build((None, None, backbone.hidden_dim))
+        self.built = True
+        if preprocessor is not None:
+            self.preprocessor.attach(self)
+
+    def call(self, inputs, training=None):
+        x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
+        return ops.transpose(self.output_dense(x), (0, 2, 1))  # (B, 2, L)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        if y is None:
+            raise ValueError(NO_LABELS)
+        weight = _for_start_and_end(sample_weight)
+        return super().compute_loss(x, y, _without_padding(x, y_pred), weight, training)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        weight = _for_start_and_end(sample_weight)
+        return super().compute_metrics(x, y, _without_padding(x, y_pred), weight)
+
+    def head_layers(self) -> list[keras.layers.Layer]:
+        return [self.output_dense]
+
+    def default_loss(self) -> keras.losses.Loss:
+        # Over (B, 2): the mean of the two cross-entropies.
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def default_metrics(self) -> list:
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def fit(self, x=None, y=None, *args, validation_data=None, **kwargs):
+        """As `Task.fit`, on questions, contexts and answers.
+
+        Args:
+            x: `(questions, contexts)`, or examples as `read_squad` gives them,
+                `[{"question", "context", "answers"}]`; or a `tf.data.Dataset` of either.
+            y: for every question `{"text", "answer_start"}` or a list of such, of which the first
+                is learned; none or an empty list where there is no answer. Not with examples.
+            *args: as for `Task.fit`.
+            validation_data: `((questions, contexts), answers)`, examples, or a dataset.
+            **kwargs: as for `Task.fit`.
+
+        Returns:
+            Keras's history.
+
+        Raises:
+            ValueError: "Example 3: the answer 'cat' does not stand at character 7 ..." and others
+                that name the example.
+        """
+        if isinstance(validation_data, list):
+            validation_data = (validation_data,)
+        return super().fit(x, y, *args, validation_data=validation_data, **kwargs)
+
+    def predict(self, x, batch_size: int | None = None, **kwargs):
+        """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
+
+        Args:
+            x: as for `fit`, or prepared inputs or a dataset of them.
+            batch_size: default 32.
+            **kwargs: for prepared inputs those of `keras.Model.predict`.
+
+        Returns:
+            For each question a list with one array (2, tokens) of logits for every window onto
+            its context. For prepared inputs an array (B, 2, L).
+        """
+        is_dataset = hasattr(x, "element_spec")
+        given = keras.utils.unpack_x_y_sample_weight(x.element_spec)[0] if is_dataset else x
+        if isinstance(given, dict) and "token_ids" in given:
+            return super().predict(x, batch_size, **kwargs)
+        if is_dataset:
+            batches = read_batches(self.preprocessor.batched(x, batch_size or 32))
+            return [row for batch in batches for row in self.predict(batch, batch_size)]
+        rows = self.preprocess(x)
+        outputs = [[] for _ in range(int(tf.size(split_examples(x, None)[0])))]
+        results = [None] * len(rows["example"])
+        lengths = rows["token_ids"].row_lengths().numpy()
+        for numbers, values in self.row_outputs(rows, batch_size):
+            for number, row in zip(numbers, values, strict=True):
+                results[number] = row[:, : lengths[number]]
+        for example, result in zip(rows["example"].numpy(), results, strict=True):
+            outputs[example].append(result)
+        return outputs
+
+    def answer(
+        self,
+        question,
+        context,
+        n_best: int = 1,
+        max_answer_length: int = 30,
+        null_threshold: float | None = None,
+        batch_size: int | None = None,
+    ):
+        """The answers that the contexts give.
+
+        Args:
+            question: a question, or a list of them.
+            context: as many contexts.
+            n_best: how many answers for each question.
+            max_answer_length: in tokens.
+            null_threshold: None always answers. With a number, "" (no answer) is given where the
+                score of no answer exceeds the best span's by more than this; 0 is a good start,
+                `evaluate_answers` finds the best.
+            batch_size: default 32.
+
+        Returns:
+            `{"text", "start", "end", "score"}` for a single question, a list of such for a list;
+            with `n_best` above 1 a list of them for each question, the best first. Start and end
+            count the characters of the caller's context; no answer is "" from 0 to 0. The score
+            is the answer's share among all spans of all windows.
+
+        Raises:
+            ValueError: "Example 3: the context is empty.", "Example 3: the question has ...",
+                "n_best=0; expected ...", "max_answer_length=0; expected ..."
+        """
+        if isinstance(question, str):
+            [found] = self.answer(
+                [question], [context], n_best, max_answer_length, null_threshold, batch_size
+            )
+            return found
+        questions, contexts, _ = split_examples((question, context), None)
+        texts = [text.decode() for text in contexts.numpy()]
+        if not texts:
+            return []
+        found = self._search((questions, contexts), n_best, max_answer_length, batch_size)
+        found = ranked(found, null_threshold)
+        fields = (found.start, found.end, shares(found), found.score > IMPOSSIBLE / 2)
+        answers = [
+            [
+                {"text": text[start:end], "start": start, "end": end, "score": share}
+                for start, end, share, exists in zip(*row, strict=True)
+                if exists
+            ][:n_best]
+            for text, *row in zip(texts, *(f.numpy().tolist() for f in fields), strict=True)
+        ]
+        return answers if n_best > 1 else [row[0] for row in answers]
+
+    def evaluate_answers(
+        self,
+        x,
+        y=None,
+        max_answer_length: int = 30,
+        null_threshold: float | None = None,
+        batch_size: int | None = None,
+    ) -> dict[str, float]:
+        """Exact match and F1 of the answers, as SQuAD's official scripts count them, in percent.
+
+        Args:
+            x: as for `fit`, in memory.
+            y: as for `fit`; all answers of a question count, the best of them.
+            max_answer_length: in tokens.
+            null_threshold: as for `answer`; None is 0 where there are questions without an
+                answer.
+            batch_size: default 32.
+
+        Returns:
+            `{"exact_match", "f1", "total"}` where every question has an answer (v1.1); else those
+            of `squad_v2_scores`, in which the `best_..._thresh` are for `null_threshold`.
+
+        Raises:
+            ValueError: "The answers are missing. ...", "Expected at least one question. ..."
+        """
+        questions, contexts, answers = split_examples(x, y)
+        texts = [text.decode() for text in contexts.numpy()]
+        if not texts:
+            raise ValueError("Expected at least one question. Received: none.")
+        right = [[a["text"] for a in given] for given in answer_lists(answers)]
+        if len(right) != len(texts):
+            raise ValueError(f"Received {len(texts)} questions, but answers of {len(right)}.")
+        found = self._search((questions, contexts), 1, max_answer_length, batch_size)
+        best = zip(texts, found.start[:, 0].numpy(), found.end[:, 0].numpy(), strict=True)
+        guesses = [text[start:end] for text, start, end in best]
+        differences = (found.null - found.score[:, 0]).numpy().tolist()
+        if all(right) and null_threshold is None:
+            return squad_scores(guesses, right)
+        return squad_v2_scores(guesses, right, differences, null_threshold or 0.0)
+
+    def _search(self, x, n_best: int, max_answer_length: int, batch_size: int | None) -> Answers:
+        """The best answers of every question."""
+        if n_best < 1:
+            raise ValueError(f"n_best={n_best}; expected at least 1 answer.")
+        if self.preprocessor is None:
+            self.preprocess(x)  # raises
+        questions, texts, _ = split_examples(x, None)
+        contexts = self.preprocessor.contexts(questions, texts)
+        rows = self.preprocessor.rows(contexts)
+        columns, order, parts = self.preprocessor.context_column(rows), [], []
+        pieces = take(contexts.has_characters, contexts.windows).to_tensor()
+        wanted = n_best if n_best == 1 else n_best * SAME_CHARACTERS
+        for numbers, logits in self.row_outputs(rows, batch_size):
+            chosen = (tf.gather(values, numbers) for values in (columns, pieces))
+            is_context = self._is_context(*chosen, logits.shape[-1])
+            parts.append(find_spans(tf.constant(logits), is_context, max_answer_length, wanted))
+            order.extend(numbers)
+        found = (tf.gather(tf.concat(f, 0), np.argsort(order)) for f in zip(*parts, strict=True))
+        return best_answers(Candidates(*found), contexts, columns, n_best)
+
+    def served(
+        self, max_answer_length: int = 30, null_threshold: float | None = None
+    ) -> dict[str, Callable]:
+        """`answer` of "question" and "context", for exports.
+
+        Args:
+            max_answer_length: as for `answer`.
+            null_threshold: as for `answer`.
+
+        Returns:
+            A function whose results are "text", "start", "end" and "score", each (N,). The
+            answer of an empty context is "", with a score of 0 where one had to be given.
+        """
+
+        def answer(question, context):
+            context = as_valid_text(context)
+            contexts = self.preprocessor.contexts(question, context)
+            rows = self.preprocessor.rows(contexts)
+            columns = self.preprocessor.context_column(rows)
+            logits = tf.transpose(self.outputs_in_graph(rows).to_tensor(), (0, 2, 1))
+            pieces = take(contexts.has_characters, contexts.windows).to_tensor()
+            is_context = self._is_context(columns, pieces, tf.shape(logits)[2])
+            found = find_spans(logits, is_context, max_answer_length, 1)
+            found = ranked(best_answers(found, contexts, columns, 1), null_threshold)
+            start, end = found.start[:, 0], found.end[:, 0]
+            text = tf.strings.substr(context, start, end - start, unit="UTF8_CHAR")
+            return {"text": text, "start": start, "end": end, "score": shares(found)[:, 0]}
+
+        return {"serving_default": answer}
+
+    def token_logits(self, inputs):
+        return tf.transpose(super().token_logits(inputs), (0, 2, 1))
+
+    @staticmethod
+    def _is_context(column: tf.Tensor, pieces: tf.Tensor, total) -> tf.Tensor:
+        """(W, L) bool: the columns where an answer may begin and end.
+
+        Args:
+            column: (W,) int32, of the context's first piece.
+            pieces: (W, P) bool, those of the context that have characters.
+            total: L.
+        """
+        place = tf.range(total) - column[:, None]
+        outside = tf.shape(pieces)[1]
+        place = tf.where(place < 0, outside, tf.minimum(place, outside))
+        return tf.gather(tf.pad(pieces, [[0, 0], [0, 1]]), place, batch_dims=1)
+
+
+def _for_start_and_end(sample_weight):
+    """Weights (B,) as (B, 1), for both columns of the labels (B, 2)."""
+    return None if sample_weight is None else ops.convert_to_tensor(sample_weight)[:, None]
+
+
+def _without_padding(inputs, logits):
+    """Padding is no answer: loss and metrics do not depend on how long the batch is."""
+    if not isinstance(inputs, dict) or "padding_mask" not in inputs:
+        return logits
+    return ops.where(ops.cast(inputs["padding_mask"], "bool")[:, None], logits, IMPOSSIBLE)

@@ -1,0 +1,205 @@
+"""What every task's preprocessor shares: text to rows of ids, rows to padded batches.
+
+Comment letters: B batch, L sequence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import keras
+
+from encoder_zoo.encoders.configured import Configured
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.rows.batching import bucket_length
+from encoder_zoo.tasks.rows.packing import pack, pad
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+    from encoder_zoo.tasks.task import Task
+
+
+class Preprocessor(Configured):
+    """Base of the tasks' preprocessors.
+
+    Works in two steps, so that texts are tokenized once and padded anew in every batch:
+    `encode` makes rows of different length, `collate` pads some of them into a batch. Calling the
+    preprocessor does both. All steps are TensorFlow ops: they run in `tf.data` and travel inside
+    a SavedModel.
+
+    Args:
+        tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
+        sequence_length: pad every batch to so many tokens and truncate what is longer; None
+            pads to the longest row of the batch and truncates to what the model takes.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, sequence_length: int | None = None):
+        self.tokenizer = tokenizer
+        self.sequence_length = sequence_length
+        self.max_sequence_length = sequence_length or 512
+
+    def attach(self, task: Task) -> None:
+        """Learns from the task what it feeds; a task calls this when it is built.
+
+        Raises:
+            ValueError: if tokenizer or sequence length do not fit the task's backbone.
+        """
+        backbone = task.backbone
+        if self.tokenizer.vocabulary_size > backbone.vocabulary_size:
+            raise ValueError(
+                f"The tokenizer has {self.tokenizer.vocabulary_size} tokens, but the backbone has "
+                f"embeddings for {backbone.vocabulary_size}: they are not from the same preset."
+            )
+        if (self.sequence_length or 0) > backbone.max_sequence_length:
+            raise ValueError(
+                f"sequence_length={self.sequence_length} is more than the backbone takes. "
+                f"Expected at most {backbone.max_sequence_length}."
+            )
+        self.max_sequence_length = self.sequence_length or backbone.max_sequence_length
+
+    @property
+    def shared_row_length(self) -> int | None:
+        """Tokens of the rows that several texts share in `fit`; None if each has its own."""
+        return None
+
+    def __call__(self, x, y=None, sample_weight=None):
+        """Texts to what `fit` takes: `x`, `(x, y)` or `(x, y, sample_weight)`."""
+        return self.collate(self.encode(x, y, sample_weight))
+
+    def batched(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+        """A dataset of single raw inputs in batches; one that has batches as it is."""
+        x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
+        single = keras.tree.flatten(x)[0].shape.rank == 0
+        return dataset.batch(batch_size) if single else dataset
+
+    def encode(self, x, y=None, sample_weight=None) -> dict[str, tf.Tensor | tf.RaggedTensor]:
+        """Rows of token ids, not padded.
+
+        Args:
+            x: texts (list, NumPy array, pandas column, tensor) or a tuple of two such for pairs.
+            y: one label per text, or None.
+            sample_weight: one number per text, or None.
+
+        Returns:
+            Tensors with one row per example: "token_ids" (ragged), "first_length" (tokens in
+            segment 0) and, where given, "labels" and "sample_weight".
+        """
+        texts = as_texts(x)
+        # which tokens of a pair are kept depends on the whole lengths of both
+        wanted = self.max_sequence_length - 2 if len(texts) == 1 else None
+        segments = [self.tokenizer.tokenize(text, wanted) for text in texts]
+        token_ids, first_length = pack(
+            segments,
+            self.tokenizer.start_token_id,
+            self.tokenizer.end_token_id,
+            self.tokenizer.pair_separators,
+            self.max_sequence_length,
+        )
+        rows = {"token_ids": token_ids, "first_length": first_length}
+        if y is not None:
+            rows["labels"] = self.encode_labels(y)
+        if sample_weight is not None:
+            rows["sample_weight"] = tf.cast(tf.convert_to_tensor(sample_weight), "float32")
+        check_same_rows(rows)
+        return rows
+
+    def encode_labels(self, y) -> tf.Tensor:
+        """Labels as numbers; tasks with labels of another kind override this."""
+        return tf.convert_to_tensor(y)
+
+    def collate(self, rows: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        """A padded batch of encoded rows.
+
+        Args:
+            rows: what `encode` returns, or some of its rows.
+            seed: (2,) int, for preprocessors that draw random numbers.
+            bucketed: round the length up to one of few, for compilers that make a program for
+                every shape. Has no effect with a fixed `sequence_length`.
+
+        Returns:
+            `x`, `(x, y)` or `(x, y, sample_weight)`; x is `{"token_ids", "padding_mask"}` and,
+            for families with segments, "segment_ids", each (B, L).
+        """
+        return keras.utils.pack_x_y_sample_weight(
+            self.pad(rows, bucketed), rows.get("labels"), rows.get("sample_weight")
+        )
+
+    def pad(self, rows: dict, bucketed: bool = False) -> dict[str, tf.Tensor]:
+        """The model's inputs (B, L) from encoded rows."""
+        length = self.sequence_length
+        if length is None and bucketed:
+            longest = tf.cast(tf.reduce_max(rows["token_ids"].row_lengths()), "int32")
+            length = tf.minimum(bucket_length(longest), self.max_sequence_length)
+        inputs = pad(rows["token_ids"], self.tokenizer.pad_token_id, length)
+        length = tf.shape(inputs["token_ids"])[1]
+        if self.tokenizer.uses_segments and "segment_ids" in rows:
+            shape = tf.shape(inputs["token_ids"], tf.int64)
+            inputs["segment_ids"] = rows["segment_ids"].to_tensor(shape=shape)
+        elif self.tokenizer.uses_segments:
+            second = (tf.range(length) >= rows["first_length"][:, None]) & inputs["padding_mask"]
+            inputs["segment_ids"] = tf.cast(second, "int32")
+        return inputs
+
+
+def as_texts(x, names: tuple[str, str] = ("first", "second")) -> list[tf.Tensor]:
+    """One or two checked (B,) string tensors from a task's input.
+
+    Args:
+        x: texts, or a tuple of two such.
+        names: what errors call the texts of a pair.
+
+    Raises:
+        ValueError: "The texts of a pair must be equally many. Received: 3 first, 2 second."
+    """
+    if not isinstance(x, tuple):
+        return [as_column(x)]
+    if len(x) not in (1, 2):
+        raise ValueError(f"Expected one text or a pair (first, second). Received: {len(x)} texts.")
+    texts = [as_column(t, name) for t, name in zip(x, names, strict=False)]
+    counts = [t.shape[0] for t in texts]
+    if None not in counts and len(set(counts)) > 1:
+        raise ValueError(
+            f"The texts of a pair must be equally many. Received: {counts[0]} {names[0]}, "
+            f"{counts[1]} {names[1]}."
+        )
+    return texts
+
+
+def as_column(x, name: str = "texts") -> tf.Tensor:
+    """A checked (B,) string tensor from a list, array, column or tensor of texts.
+
+    Raises:
+        ValueError: "context is 'A cat.' (str); expected a list, array or tensor of texts"
+    """
+    from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor, shown
+
+    texts = as_text_tensor(x, name)
+    if texts.shape.rank == 0:
+        raise ValueError(f"{name} is {shown(x)}; expected a list, array or tensor of texts")
+    return texts
+
+
+def as_valid_text(texts: tf.Tensor) -> tf.Tensor:
+    """Strings (N,) from outside, inside a graph: what is not UTF-8 becomes U+FFFD.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> as_valid_text(tf.constant([bytes([97, 255])])).numpy()[0].decode()
+        'a\ufffd'
+    """
+    return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
+
+
+def check_same_rows(rows: dict) -> None:
+    """Raises ValueError if labels or weights are not as many as the texts."""
+    count = rows["token_ids"].shape[0]
+    for name in ("labels", "sample_weight"):
+        if (
+            name in rows
+            and None not in (count, rows[name].shape[0])
+            and rows[name].shape[0] != count
+        ):
+            raise ValueError(
+                f"Expected one of `{name}` for each text. "
+                f"Received: {count} texts, {rows[name].shape[0]} {name}."
+            )

@@ -1,0 +1,1 @@
+"""Tasks as files that answer without this package."""

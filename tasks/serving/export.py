@@ -1,0 +1,183 @@
+"""Tasks as files that run without this package: SavedModel, ONNX, LiteRT.
+
+A SavedModel goes from raw text to answers. Its signatures are those of the task's `served`, which
+share their code with `classify`, `extract_entities`, `answer` and `fill_mask`, and "ids", from
+prepared token ids to logits. It holds TensorFlow's core operations only. ONNX and LiteRT files hold
+what "ids" does: neither has strings enough for a tokenizer.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from encoder_zoo.lazy import tf
+from encoder_zoo.presets.files.atomic import replacing
+from encoder_zoo.tasks.serving.warm_up import write_warm_up
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.task import Task
+
+SUFFIXES = {"tf_saved_model": "", "onnx": ".onnx", "litert": ".tflite"}
+# What a SavedModel is made of; an export replaces this and leaves alone what else is there.
+SAVED_MODEL_FILES = (
+    "saved_model.pb",
+    "fingerprint.pb",
+    "variables",
+    "assets",
+    "assets.extra",
+)
+
+
+def export_task(task: Task, path: str | os.PathLike, format: str, **options) -> None:
+    """Writes a task in one of the formats; see `Task.export`.
+
+    Raises:
+        ValueError: "Unknown format 'h5'. Expected one of tf_saved_model, onnx, litert."
+    """
+    if format not in SUFFIXES:
+        raise ValueError(f"Unknown format {format!r}. Expected one of {', '.join(SUFFIXES)}.")
+    _check_backend(task, format)
+    if format == "tf_saved_model":
+        export_saved_model(task, path, **options)
+    else:
+        export_ids(task, path, format, **options)
+
+
+def _check_backend(task: Task, format: str) -> None:
+    if keras.config.backend() == "tensorflow":
+        return
+    raise ValueError(
+        "Export needs Keras's TensorFlow backend. "
+        f"Received: a task on the backend {keras.config.backend()!r}. Save it with "
+        "`save_to_preset('my_preset')`; then, in a process started with KERAS_BACKEND=tensorflow:\n"
+        "    import encoder_zoo as ez\n"
+        f"    ez.{type(task).__name__}.from_preset('my_preset').export('...', {format!r})"
+    )
+
+
+def export_saved_model(task: Task, path: str | os.PathLike, **options) -> None:
+    """Writes a SavedModel that takes text, with warm-up requests for TensorFlow Serving.
+
+    Args:
+        task: with a preprocessor.
+        path: the version folder. An older SavedModel in it is replaced in one step, once the new
+            one is whole; other files stay.
+        **options: of the task's `served`.
+
+    Raises:
+        ValueError: "... has no preprocessor ..."
+    """
+    if task.preprocessor is None:
+        raise ValueError(
+            f"This {type(task).__name__} has no preprocessor, so it cannot take text. Pass "
+            "preprocessor=..., load it with from_preset, or export it as 'onnx' or 'litert'."
+        )
+    tokenizer = task.served_tokenizer
+    module = tf.Module()  # what its functions refer to must be its own to be saved
+    module.weights = [variable.value for variable in task.variables]
+    module.tables = [
+        value
+        for part in (tokenizer, *tokenizer.submodules)
+        for value in vars(part).values()
+        if isinstance(value, tf.lookup.StaticHashTable)
+    ]
+    texts = {name: _of_texts(function) for name, function in task.served(**options).items()}
+    with replacing(path, SAVED_MODEL_FILES) as folder:
+        tf.saved_model.save(module, str(folder), {**texts, "ids": _of_ids(task)})
+        mask = tokenizer.mask_token
+        write_warm_up(folder, [r for n, f in texts.items() for r in _warm_up(n, f, mask)])
+
+
+def _of_texts(function: Callable) -> tf.types.experimental.PolymorphicFunction:
+    """A function of string tensors (N,), any number N, named as its arguments are."""
+    names = inspect.signature(function).parameters
+    signature = [tf.TensorSpec([None], tf.string, name) for name in names]
+    return tf.function(function, input_signature=signature, autograph=False)
+
+
+def _of_ids(task: Task) -> tf.types.experimental.PolymorphicFunction:
+    """The model from prepared inputs (B, L), both unknown, to logits."""
+
+    def logits(**inputs):
+        return {"logits": task(inputs, training=False)}
+
+    return tf.function(logits, autograph=False).get_concrete_function(**_prepared(task))
+
+
+def _prepared(task: Task) -> dict[str, tf.TensorSpec]:
+    return {name: tf.TensorSpec([None, None], tf.int32, name) for name in task.prepared_inputs()}
+
+
+def _warm_up(name: str, function, mask: str) -> list[tuple[str, dict]]:
+    """Requests to a signature: one text alone, and a batch with long ones in the last input."""
+    short, long = f"Hello {mask}!", "Hello, world! " * 100
+    *first, last = (spec.name for spec in function.input_signature)
+    requests = ([short], [short]), ([short] * 8, [short, long] * 4)
+    return [
+        (name, {**dict.fromkeys(first, tf.constant(a)), last: tf.constant(b)}) for a, b in requests
+    ]
+
+
+def export_ids(task: Task, path: str | os.PathLike, format: str, **options) -> None:
+    """Writes the model from prepared inputs to logits as a file, through Keras's exporter.
+
+    Args:
+        task: any.
+        path: ends in ".onnx" or ".tflite".
+        format: "onnx" or "litert".
+        **options: of Keras's exporter.
+
+    Raises:
+        ValueError: "The file of the format 'onnx' must end in .onnx. ...", "LiteRT takes no
+            quantized task. ..."
+        ImportError: "The format 'onnx' needs the package tf2onnx: ..."
+    """
+    path, suffix = pathlib.Path(path), SUFFIXES[format]
+    if path.suffix != suffix:
+        raise ValueError(
+            f"The file of the format {format!r} must end in {suffix}. Received: {path}."
+        )
+    if format == "onnx":
+        _teach_tf2onnx_erfc()
+    elif any(getattr(layer, "quantization_mode", None) for layer in task._flatten_layers()):
+        raise ValueError(
+            "LiteRT takes no quantized task. Export the task as it was before quantize(), with "
+            "optimizations=[tf.lite.Optimize.DEFAULT], which stores int8 weights."
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".saving-", dir=path.parent) as folder:
+        new = pathlib.Path(folder) / path.name
+        keras.Model.export(
+            task, str(new), format, verbose=False, input_signature=[_prepared(task)], **options
+        )
+        os.replace(new, path)
+
+
+@functools.cache
+def _teach_tf2onnx_erfc() -> None:
+    """The exact GELU is written with erfc(x) = 1 - erf(x), of which ONNX knows erf alone."""
+    try:
+        from tf2onnx.handler import tf_op
+        from tf2onnx.utils import make_name
+    except ImportError as error:
+        raise ImportError(
+            "The format 'onnx' needs the package tf2onnx: `pip install tf2onnx`."
+        ) from error
+
+    @tf_op("Erfc")
+    class Erfc:
+        @classmethod
+        def version_9(cls, ctx, node, **kwargs):
+            one = ctx.make_const(make_name("one"), np.ones((), "float32"))
+            erf = ctx.make_node("Erf", node.input)
+            ctx.remove_node(node.name)
+            ctx.make_node("Sub", [one.output[0], erf.output[0]], outputs=node.output)

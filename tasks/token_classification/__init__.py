@@ -1,0 +1,1 @@
+"""A label for every word: task, preprocessor, labels, decoding, metrics."""

@@ -1,0 +1,168 @@
+"""Tags of words, and spans of characters, as labels of pieces.
+
+Comment letters: N texts, P pieces of all texts, S spans of all texts, C tags, T types.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.rows.pieces import Pieces, keys, numbered, row_begins, word_begins
+from encoder_zoo.tasks.token_classification.tags import parse_tags, piece_tags
+
+logger = logging.getLogger("encoder_zoo")
+
+ONLY, FIRST, MIDDLE, LAST = range(4)  # columns of `piece_tags`
+
+
+def labels_of_words(
+    pieces: Pieces, tags: tf.RaggedTensor, names: Sequence[str] | None, all_pieces: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Labels of pieces from tags of words.
+
+    Args:
+        pieces: of sentences in words.
+        tags: ragged (N, None) int, the tag of every word.
+        names: the C tags' names, if there are.
+        all_pieces: label every piece; else the first of each word.
+
+    Returns:
+        Labels (P,) int32, and (P,) bool whether a piece has one.
+    """
+    row = pieces.ids.value_rowids()
+    place = tf.gather(tags.row_starts(), row) + tf.cast(pieces.words.flat_values, tf.int64)
+    labels = tf.gather(tf.cast(tags.flat_values, tf.int32), place)
+    begins = word_begins(pieces)
+    if not all_pieces:
+        return labels, begins
+    if names is not None:
+        ends = tf.concat([begins[1:], [True]], 0)[: tf.size(begins)]
+        labels = tf.gather_nd(piece_tags(names), tf.stack([labels, _place(begins, ends)], axis=1))
+    return labels, tf.ones_like(begins)
+
+
+def labels_of_spans(
+    pieces: Pieces, spans: dict[str, tf.RaggedTensor], names: Sequence[str], all_pieces: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Labels of pieces from spans of characters.
+
+    A piece is in a span if they share a character. What a span cuts off from a word counts as a
+    word of its own. In memory a log line says of spans to which no piece belongs.
+
+    Args:
+        pieces: of texts.
+        spans: {"start", "end", "label"}, ragged (N, None) int; labels are places in the sorted
+            types of the tags. The spans of a text do not overlap.
+        names: the C tags' names.
+        all_pieces: label every piece; else the first of each word.
+
+    Returns:
+        Labels (P,) int32, and (P,) bool whether a piece has one.
+    """
+    order = tf.argsort(keys(spans["start"]))
+    start_keys = tf.gather(keys(spans["start"]), order)
+    row = tf.gather(spans["start"].value_rowids(), order)
+    end, kind = (
+        tf.cast(tf.gather(spans[k].flat_values, order), tf.int32) for k in ("end", "label")
+    )
+
+    # The last span that starts before the piece's end, if it ends after the piece's start.
+    span = tf.searchsorted(start_keys, keys(pieces.ends), side="left") - 1
+    known = tf.maximum(span, 0)
+    row, end, kind = (tf.concat([values, [-1]], 0) for values in (row, end, kind))
+    inside = (span >= 0) & (tf.gather(row, known) == pieces.ids.value_rowids())
+    inside &= tf.gather(end, known) > pieces.starts.flat_values
+    span = tf.where(inside, span, -1)
+    if not tf.is_symbolic_tensor(span):
+        _report_lost(spans, order.numpy(), span.numpy())
+
+    other = tf.concat([[True], span[1:] != span[:-1]], 0)[: tf.size(span)]
+    other |= row_begins(pieces.ids)  # where a span, or what is outside of spans, begins
+    units = tf.ones_like(other) if all_pieces else other | word_begins(pieces)
+    span_ends = tf.concat([other[1:], [True]], 0)[: tf.size(other)]
+    # Of a unit only the first piece is labelled, so the unit's last piece tells where it ends.
+    unit = tf.cumsum(tf.cast(units, tf.int32)) - 1
+    ends = tf.gather(tf.math.segment_max(tf.cast(span_ends, tf.int32), unit), unit) > 0
+    table = tf.concat([_tags_of_types(names), [[_outside(names)] * 4]], 0)
+    kind = tf.where(inside, tf.gather(kind, known), -1) % tf.shape(table)[0]
+    return tf.gather_nd(table, tf.stack([kind, _place(other, ends)], axis=1)), units
+
+
+def _report_lost(spans: dict[str, tf.RaggedTensor], order: np.ndarray, span: np.ndarray) -> None:
+    """Says how many spans are of white space, or inside a piece that belongs to another span."""
+    lost = order[np.setdiff1d(np.arange(len(order)), span)]
+    if len(lost):
+        columns = (
+            spans["start"].value_rowids(),
+            spans["start"].flat_values,
+            spans["end"].flat_values,
+        )
+        logger.warning(
+            "%d of the spans have no piece of their own, so they are left out. The first: "
+            "example %d, from %d to %d.",
+            len(lost),
+            *(int(values[lost[0]]) for values in columns),
+        )
+
+
+def _place(begins: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
+    """ONLY, FIRST, MIDDLE or LAST."""
+    return tf.where(begins, tf.where(ends, ONLY, FIRST), tf.where(ends, LAST, MIDDLE))
+
+
+def _tags_of_types(names: Sequence[str]) -> np.ndarray:
+    """(T, 4) places in the tags: of a span of this type's only, first, middle and last word."""
+    parsed = parse_tags(names)
+    table = []
+    for kind in parsed.type_names:
+        only, first, inside, last = (
+            next(names.index(tag) for tag in choice if tag in names)
+            for choice in (
+                (f"S-{kind}", f"B-{kind}", f"I-{kind}", kind),
+                (f"B-{kind}", f"I-{kind}", f"S-{kind}", kind),
+                (f"I-{kind}", f"B-{kind}", f"S-{kind}", kind),
+                (f"E-{kind}", f"I-{kind}", f"B-{kind}", f"S-{kind}", kind),
+            )
+        )
+        table.append([only, first, inside, last])
+    return np.array(table, "int32").reshape(-1, 4)
+
+
+def _outside(names: Sequence[str]) -> int:
+    if "O" not in names:
+        raise ValueError(f"Spans need a tag O for what is outside of them. Received: {names}.")
+    return names.index("O")
+
+
+def symbol_table(tokenizer) -> np.ndarray:
+    """(vocabulary, 2) bool: whether a token begins, and ends, with neither letter nor digit.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> table = symbol_table(BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
+        >>> table[-2:].tolist()
+        [[True, True], [False, False]]
+    """
+    ids = tf.range(tokenizer.vocabulary_size)[:, None]
+    spelled = tokenizer.detokenize(ids, skip_special_tokens=False)
+    symbol = r"[^\p{L}\p{M}\p{N}\s]"
+    begins = tf.strings.regex_full_match(spelled, rf"(?s)\s*{symbol}.*")
+    ends = tf.strings.regex_full_match(spelled, rf"(?s).*{symbol}\s*")
+    return np.stack([begins.numpy(), ends.numpy()], axis=1)
+
+
+def words_split_at_symbols(pieces: Pieces, table: np.ndarray) -> Pieces:
+    """The same pieces with words cut at symbols, so that of "London." the stop is a word.
+
+    Args:
+        pieces: of texts.
+        table: the tokenizer's `symbol_table`.
+    """
+    symbols = tf.gather(table, pieces.ids.flat_values)  # (P, 2)
+    after = tf.concat([[False], symbols[:, 1]], 0)[: tf.shape(symbols)[0]]
+    begins = word_begins(pieces) | symbols[:, 0] | after
+    return pieces._replace(words=numbered(pieces.ids, begins))

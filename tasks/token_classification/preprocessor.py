@@ -1,0 +1,209 @@
+"""Texts, or sentences in words, to rows of pieces with a label for each.
+
+Comment letters: B batch, L sequence, N texts, P pieces of all texts.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.rows.packing import pack
+from encoder_zoo.tasks.rows.pieces import (
+    Pieces,
+    as_word_tensor,
+    is_words,
+    pieces_of_texts,
+    pieces_of_words,
+    word_marks,
+)
+from encoder_zoo.tasks.rows.preprocessor import Preprocessor, as_column, check_same_rows
+from encoder_zoo.tasks.rows.windows import Windows, make_windows, owned, take
+from encoder_zoo.tasks.token_classification import labels as token_labels
+from encoder_zoo.tasks.token_classification.alignment import (
+    labels_of_spans,
+    labels_of_words,
+    symbol_table,
+    words_split_at_symbols,
+)
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.token_classification.task import TokenClassifier
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class TokenClassifierPreprocessor(Preprocessor):
+    """Texts, or sentences in words, to `[CLS] pieces [SEP]`, with a label for every piece.
+
+    What is longer than the model takes becomes several rows that overlap, each piece labelled in
+    one of them only. Labels are tags of words, by name or number, or spans of characters.
+
+    Args:
+        tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
+        sequence_length: see `Preprocessor`; the length of a window.
+        overlap: pieces that neighbouring windows share; None for a quarter of a window.
+        label_all_pieces: label every piece of a word, instead of the first alone.
+        split_symbols: cut the words of texts at symbols, so that of "London." the stop is a word
+            of its own, as spans are learned; `fit` sets it. Where symbols are words by themselves,
+            as in BERT's vocabularies, it changes nothing.
+
+    Returns:
+        When called with labels `(x, y, sample_weight)`: y (B, L) int tags, sample_weight (B, L) 1
+        at labelled pieces and 0 elsewhere, times the example's weight.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "jo", "##sé", "sings"]
+        >>> tokenizer = BertTokenizer(words, strip_accents=False)
+        >>> preprocessor = TokenClassifierPreprocessor(tokenizer)
+        >>> x, y, weight = preprocessor([["José", "sings"]], [[1, 0]])
+        >>> x["token_ids"].numpy().tolist(), y.numpy().tolist(), weight.numpy().tolist()
+        ([[2, 5, 6, 7, 3]], [[0, 1, 1, 0, 0]], [[0.0, 1.0, 0.0, 1.0, 0.0]])
+    """
+
+    labels: list[str] | None = None
+    num_classes: int | None = None
+
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length: int | None = None,
+        overlap: int | None = None,
+        label_all_pieces: bool = False,
+        split_symbols: bool = False,
+    ):
+        super().__init__(tokenizer, sequence_length)
+        if sequence_length is not None and sequence_length < 3:
+            raise ValueError(
+                f"sequence_length={sequence_length} leaves no room for a piece. Expected 3 or more."
+            )
+        self.overlap = overlap
+        self.label_all_pieces = label_all_pieces
+        self.split_symbols = split_symbols
+
+    def attach(self, task: TokenClassifier) -> None:
+        super().attach(task)
+        self.labels = task.labels
+        self.num_classes = task.num_classes
+        if self.overlap is not None and not 0 <= self.overlap < self.max_sequence_length - 2:
+            raise ValueError(
+                f"overlap={self.overlap} leaves nothing of a window with "
+                f"{self.max_sequence_length - 2} pieces."
+            )
+
+    def pieces(self, x) -> Pieces:
+        """The pieces of texts, or of sentences in words."""
+        if is_words(x):
+            return pieces_of_words(self.tokenizer, as_word_tensor(x))
+        pieces = pieces_of_texts(self.tokenizer, as_column(x), self._word_marks)
+        return self._split_at_symbols(pieces) if self.split_symbols else pieces
+
+    def windows(self, pieces: Pieces) -> Windows:
+        """The windows that the pieces are looked at through."""
+        capacity = self.max_sequence_length - 2
+        overlap = capacity // 4 if self.overlap is None else self.overlap
+        return make_windows(pieces.ids.row_lengths(), capacity, overlap)
+
+    def rows(self, pieces: Pieces, windows: Windows) -> dict:
+        """One row of token ids for every window."""
+        token_ids, first_length = pack(
+            [take(pieces.ids, windows)],
+            self.tokenizer.start_token_id,
+            self.tokenizer.end_token_id,
+            self.tokenizer.pair_separators,
+            self.max_sequence_length,
+        )
+        return {
+            "token_ids": token_ids,
+            "first_length": first_length,
+            "example": windows.example,
+        }
+
+    def encode(self, x, y=None, sample_weight=None) -> dict:
+        pieces = self.pieces(x)
+        windows = self.windows(pieces)
+        rows = self.rows(pieces, windows)
+        if y is None:
+            return rows
+        labels, labelled = self._align(x, pieces, y)
+        weights = tf.cast(labelled, "float32")
+        if sample_weight is not None:
+            sample_weight = tf.cast(tf.convert_to_tensor(sample_weight), "float32")
+            check_same_rows({"token_ids": pieces.ids, "sample_weight": sample_weight})
+            weights *= tf.gather(sample_weight, pieces.ids.value_rowids())
+        labels = take(pieces.ids.with_flat_values(labels), windows)
+        weights = take(pieces.ids.with_flat_values(weights), windows)
+        weights = weights.with_flat_values(
+            weights.flat_values * tf.cast(owned(windows).flat_values, "float32")
+        )
+        return {**rows, "labels": _framed(labels), "label_weights": _framed(weights)}
+
+    def _align(self, x, pieces: Pieces, y) -> tuple[tf.Tensor, tf.Tensor]:
+        """Labels (P,), and whether a piece has one."""
+        words = is_words(x)
+        if not tf.is_symbolic_tensor(pieces.texts):
+            labels = token_labels.check_labels(x, y, self.labels, self._most_classes)
+        elif isinstance(y, dict) == words:
+            raise ValueError(
+                "Words need tags, and texts spans {start, end, label}. "
+                f"Received: {'words with spans' if words else 'texts with tags'}."
+            )
+        elif words:
+            counts = as_word_tensor(x).row_lengths()
+            labels = token_labels.tags_in_graph(y, counts, self.labels, self._most_classes)
+        else:
+            labels = token_labels.spans_in_graph(y, pieces.texts, self.labels)
+        if words:
+            return labels_of_words(pieces, labels, self.labels, self.label_all_pieces)
+        pieces = self._split_at_symbols(pieces)
+        return labels_of_spans(pieces, labels, self.labels, self.label_all_pieces)
+
+    def _split_at_symbols(self, pieces: Pieces) -> Pieces:
+        return words_split_at_symbols(pieces, self._symbols)
+
+    @functools.cached_property
+    def _word_marks(self) -> np.ndarray:
+        with tf.init_scope():
+            return word_marks(self.tokenizer)
+
+    @functools.cached_property
+    def _symbols(self) -> np.ndarray:
+        with tf.init_scope():
+            return symbol_table(self.tokenizer)
+
+    @property
+    def _most_classes(self) -> int:
+        return self.num_classes or np.iinfo("int32").max
+
+    def collate(self, rows: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        inputs = self.pad(rows, bucketed)
+        if "labels" not in rows:
+            return inputs
+        ids = inputs["token_ids"]
+        shape = tf.shape(ids, tf.int64)
+        y, weights = (
+            tf.ensure_shape(rows[name].to_tensor(shape=shape), ids.shape)
+            for name in ("labels", "label_weights")
+        )
+        return inputs, y, weights
+
+    def batched(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+        """Single examples in batches: a text is a scalar; words with tags are two vectors.
+
+        A vector without tags is a batch of texts, unless its kind is ragged.
+        """
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
+        tagged = isinstance(y, tf.TypeSpec) and y.shape.rank == 1
+        is_sentence = x.shape.rank == 1 and (tagged or isinstance(x, tf.RaggedTensorSpec))
+        single = x.shape.rank == 0 or is_sentence
+        return dataset.ragged_batch(batch_size) if single else dataset
+
+
+def _framed(values: tf.RaggedTensor) -> tf.RaggedTensor:
+    """0 before and after every row, at the start and end tokens."""
+    zero = tf.zeros([values.nrows(), 1], values.dtype)
+    return tf.concat([zero, values, zero], axis=1)

@@ -1,0 +1,387 @@
+"""Words, or characters of texts, to tags: named entities, parts of speech.
+
+Comment letters: B batch, L sequence, D hidden, C tags, P pieces of all texts.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import keras
+import numpy as np
+
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.layers import initializer
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.labels import LabelledTask, number_of_classes, softmax
+from encoder_zoo.tasks.rows.pieces import Pieces, as_word_tensor, is_words, word_begins
+from encoder_zoo.tasks.rows.preprocessor import as_valid_text
+from encoder_zoo.tasks.rows.windows import merge
+from encoder_zoo.tasks.token_classification import labels as token_labels
+from encoder_zoo.tasks.token_classification.entities import (
+    STRATEGIES,
+    find_entities,
+    padded_entities,
+)
+from encoder_zoo.tasks.token_classification.metrics import (
+    EntityF1,
+    TokenAccuracy,
+    score_entities,
+    score_tags,
+)
+from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
+from encoder_zoo.tasks.token_classification.tags import parse_tags, word_tags
+from encoder_zoo.tasks.training.distribution import in_scope
+from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class TokenClassifier(WindowedTask, LabelledTask):
+    """Tags words: names of persons and places, parts of speech.
+
+    Args:
+        backbone: any `Backbone`; no pooler is needed.
+        preprocessor: a `TokenClassifierPreprocessor`, for raw text.
+        num_classes: C; with `labels` their number.
+        labels: names of the tags, saved with the preset. Without `labels` and `num_classes`, the
+            first `fit` learns them from its data.
+        dropout: before the output layer, in training; None is the backbone's.
+
+    Call arguments:
+        inputs: what the preprocessor makes.
+
+    Returns:
+        (B, L, C) float32 logits.
+
+    Raises:
+        ValueError: if `labels` and `num_classes` disagree.
+
+    Source: Devlin et al. 2019, section 5.3.
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                         intermediate_dim=16, pooler=False)
+        >>> classifier = TokenClassifier(backbone, labels=["O", "B-PER", "I-PER"])
+        >>> tuple(classifier({"token_ids": np.array([[2, 7, 3]])}).shape)
+        (1, 3, 3)
+    """
+
+    task_name = "token_classifier"
+    checkpoint_class_suffix = "ForTokenClassification"
+    preprocessor_class = TokenClassifierPreprocessor
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocessor: TokenClassifierPreprocessor | None = None,
+        num_classes: int | None = None,
+        labels: Sequence[str] | None = None,
+        dropout: float | None = None,
+        **kwargs,
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        self.dropout = backbone.dropout if dropout is None else dropout
+        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
+        self.labels = self.num_classes = self.output_dense = None
+        self._set_classes(num_classes, labels)
+        if preprocessor is not None:
+            self.preprocessor.attach(self)
+
+    @in_scope
+    def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
+        """Builds the head, if it is known by now how many outputs it has."""
+        self.labels = list(labels) if labels is not None else None
+        self.num_classes = number_of_classes(num_classes, self.labels)
+        if self.num_classes is None:
+            return
+        # The loss is taken in float32 also under mixed precision.
+        self.output_dense = keras.layers.Dense(
+            self.num_classes, kernel_initializer=initializer(), name="logits", dtype="float32"
+        )
+        self.output_dense.build((None, None, self.backbone.hidden_dim))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        self._check_labels_known()
+        x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
+        return self.output_dense(self.dropout_layer(x, training=training))  # (B, L, C)
+
+    def _check_labels_known(self) -> None:
+        if self.output_dense is None:
+            raise ValueError(
+                "This TokenClassifier does not know its labels yet. Pass labels=[...] or "
+                "num_classes, or call fit, which learns them from its data."
+            )
+
+    def head_layers(self) -> list[keras.layers.Layer]:
+        return [self.output_dense] if self.output_dense is not None else []
+
+    def head_misfit(self, config: dict, arguments: dict) -> str | None:
+        if self.num_classes is None:
+            return "its labels are still to be learned"
+        return super().head_misfit(config, arguments)
+
+    def default_loss(self) -> keras.losses.Loss:
+        # Over labelled pieces: rows have different numbers of them.
+        return keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="mean_with_sample_weight"
+        )
+
+    def default_metrics(self) -> list:
+        accuracy = TokenAccuracy(name="accuracy")
+        return [accuracy, *([EntityF1(self.labels)] if "O" in (self.labels or []) else [])]
+
+    def compile(self, *args, **kwargs) -> None:
+        # In a partial, where Keras does not look for metrics to track.
+        self._compile_again = functools.partial(self.compile, *args, **kwargs)
+        super().compile(*args, **kwargs)
+
+    def fit(self, x=None, y=None, *args, **kwargs):
+        """As `Task.fit`: on texts with spans of characters, or sentences in words with tags.
+
+        Where the classifier has no labels yet, they are learned from these.
+
+        Args:
+            x: texts, or lists of words; or a `tf.data.Dataset`, see `Task.fit`, whose elements
+                may hold words and tags as vectors or ragged batches.
+            y: for every text a list of `{"start", "end", "label"}` in characters, not overlapping;
+                for every list of words a list of as many tags, names or numbers.
+            *args: as for `Task.fit`.
+            **kwargs: as for `Task.fit`.
+
+        Returns:
+            Keras's history.
+
+        Raises:
+            ValueError: "Example 3 has 7 words but 6 tags." and others that name the example.
+        """
+        _check_labelled(x, y)
+        if self.num_classes is None:
+            self._learn_labels(x, y)
+        if self.preprocessor is not None and not isinstance(x, dict):
+            self.preprocessor.split_symbols = _has_spans(x)
+        return super().fit(x, y, *args, **kwargs)
+
+    def _learn_labels(self, x, y) -> None:
+        """Builds the head for the labels that occur."""
+        learned = token_labels.learn_labels(
+            y if y is not None else token_labels.labels_of_dataset(x)
+        )
+        num_classes, labels = (learned, None) if isinstance(learned, int) else (None, learned)
+        if y is not None and not isinstance(x, dict):
+            # Whatever is wrong with them must be said before the head is built for them.
+            token_labels.check_labels(x, y, labels, num_classes or len(labels))
+        self._set_classes(num_classes, labels)
+        if self.preprocessor is not None:
+            self.preprocessor.attach(self)
+        if self.compiled:
+            self._compile_again()  # the metrics know the labels now
+
+    def evaluate(self, x=None, y=None, *args, **kwargs):
+        """As `Task.evaluate`, on texts with spans of characters, or words with tags; see `fit`."""
+        self._check_labels_known()
+        _check_labelled(x, y)
+        return super().evaluate(x, y, *args, **kwargs)
+
+    def predict(self, x, batch_size: int | None = None, **kwargs):
+        """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
+
+        Args:
+            x: as for `fit`, or prepared inputs. In a dataset without tags a vector of strings is a
+                batch of texts; the words of one sentence are ragged, or a batch (1, words).
+            batch_size: default 32.
+            **kwargs: for prepared inputs those of `keras.Model.predict`.
+
+        Returns:
+            For each text an array (pieces, C) of logits, without special tokens; long texts are
+            put together from their windows. For prepared inputs an array (B, L, C).
+        """
+        in_dataset = hasattr(x, "element_spec")
+        inputs = keras.utils.unpack_x_y_sample_weight(x.element_spec)[0] if in_dataset else x
+        if isinstance(inputs, dict):
+            return super().predict(x, batch_size, **kwargs)
+        if in_dataset:
+            batches = read_batches(self.preprocessor.batched(x, batch_size or 32))
+            return [row for batch in batches for row in self.predict(batch, batch_size)]
+        pieces, logits = self._piece_logits(x, batch_size)
+        splits = pieces.ids.row_splits.numpy()
+        return np.split(logits, splits[1:-1]) if len(splits) > 1 else []
+
+    def _piece_logits(self, x, batch_size: int | None) -> tuple[Pieces, np.ndarray]:
+        """The texts' pieces, and their logits (P, C)."""
+        if self.preprocessor is None:
+            self.preprocess(x)  # raises
+        pieces = self.preprocessor.pieces(x)
+        if not int(pieces.ids.nrows()):
+            return pieces, np.zeros((0, self.num_classes), "float32")
+        outputs = functools.partial(self.token_outputs, batch_size=batch_size)
+        return pieces, self._merged(pieces, outputs).numpy()
+
+    def _merged(self, pieces: Pieces, token_outputs: Callable) -> tf.Tensor:
+        """The logits (P, C) of all pieces, from what the model says of the windows' rows."""
+        windows = self.preprocessor.windows(pieces)
+        outputs = token_outputs(self.preprocessor.rows(pieces, windows))  # ragged (W, None, C)
+        return merge(outputs[:, 1:-1], windows)
+
+    def extract_entities(
+        self, texts, strategy: str = "simple", batch_size: int | None = None
+    ) -> list:
+        """The entities in texts.
+
+        Args:
+            texts: a text or a list of texts; or lists of words.
+            strategy: how pieces become entities. "simple": each piece has its tag, and neighbours
+                of one entity are joined. "first", "average", "max": a word has the tag of its
+                first piece, of its pieces' mean, or of its surest piece. "none": every tagged
+                piece by itself. A classifier that learned the first pieces only, as is the
+                default, is best asked with "first". RoBERTa knows of words only where spaces
+                are: there "London." is one word, unless words are given, or `fit` was with spans.
+            batch_size: default 32.
+
+        Returns:
+            For every text a list of `{"label", "text", "start", "end", "score"}`; start and end
+            count the characters of the caller's string, or of the words with one space between
+            them. For a single text its list alone.
+
+        Raises:
+            ValueError: "Unknown strategy 'last'. Expected one of simple, first, ..."
+
+        Source: the strategies are those of transformers' `TokenClassificationPipeline`.
+        """
+        _check_strategy(strategy)
+        if isinstance(texts, str):
+            return self.extract_entities([texts], strategy, batch_size)[0]
+        pieces, logits = self._piece_logits(texts, batch_size)
+        return self._entities(pieces, logits, strategy)
+
+    def _entities(self, pieces: Pieces, logits: np.ndarray, strategy: str) -> list[list[dict]]:
+        """The entities of every text, from the logits (P, C) of all pieces."""
+        tags = parse_tags(self.tag_names)
+        names = self._entity_names(strategy)
+        found = find_entities(tf.constant(softmax(logits)), pieces, tags, strategy)
+        strings = [text.decode() for text in pieces.texts.numpy()]
+        entities = [[] for _ in strings]
+        for row, label, start, end, score in zip(*(f.numpy().tolist() for f in found), strict=True):
+            text = strings[row][start:end]
+            entity = {"label": names[label], "text": text, "start": start, "end": end}
+            entities[row].append(entity | {"score": score})
+        return entities
+
+    def _entity_names(self, strategy: str) -> list[str]:
+        """What the labels of `find_entities` count."""
+        return self.tag_names if strategy == "none" else parse_tags(self.tag_names).type_names
+
+    def served(self, strategy: str = "simple") -> dict[str, Callable]:
+        """`extract_entities` of "text", for exports.
+
+        Args:
+            strategy: as for `extract_entities`.
+
+        Returns:
+            A function whose results are "count" (N,), the number of entities of every text, and
+            "label", "text", "start", "end" and "score", (N, G) with G the most entities of a
+            text; behind a text's last entity stand "" and 0.
+        """
+        _check_strategy(strategy)
+        tags, names = parse_tags(self.tag_names), tf.constant(self._entity_names(strategy))
+
+        def entities(text):
+            pieces = self.preprocessor.pieces(as_valid_text(text))
+            logits = self._merged(pieces, self.outputs_in_graph)
+            found = find_entities(tf.nn.softmax(logits), pieces, tags, strategy)
+            return padded_entities(found, pieces.texts, names)
+
+        return {"serving_default": entities}
+
+    def tag_words(self, words, batch_size: int | None = None) -> list[list[str]]:
+        """The tag of every word: its first piece's, or what all pieces were labelled for.
+
+        Args:
+            words: lists of words.
+            batch_size: default 32.
+
+        Returns:
+            For every list of words as many tags; a word without a piece has the tag O.
+
+        Raises:
+            ValueError: "Expected lists of words. Received texts: ..."
+        """
+        if not is_words(words) and len(words):
+            raise ValueError(f"Expected lists of words. Received texts: {words[0]!r}, ...")
+        pieces, logits = self._piece_logits(words, batch_size)
+        names = self.tag_names
+        outside = "O" if "O" in names else names[0]
+        counts = as_word_tensor(words).row_lengths().numpy() if is_words(words) else []
+        tags = [[outside] * count for count in counts]
+        begins = word_begins(pieces).numpy()
+        best = self._word_tags(logits.argmax(axis=-1), begins)
+        rows, numbers = pieces.words.value_rowids().numpy(), pieces.words.flat_values.numpy()
+        for row, word, tag in zip(rows[begins], numbers[begins], best, strict=True):
+            tags[row][word] = names[tag]
+        return tags
+
+    def _word_tags(self, best: np.ndarray, begins: np.ndarray) -> np.ndarray:
+        """The words' tags by number, from those of the pieces (P,)."""
+        first = best[begins]
+        if not self.preprocessor.label_all_pieces:
+            return first
+        last = best[np.roll(begins, -1)]  # the first piece of all begins a word, so the last ends
+        return word_tags(self.tag_names)[first, last]
+
+    def evaluate_entities(self, x, y, scheme: str | None = None, batch_size: int | None = None):
+        """Entity precision, recall and F1 over whole texts, however long, and of every type.
+
+        The metric of `evaluate` sees one window at a time; this puts the windows together first,
+        and judges what `tag_words` and `extract_entities` give: of texts with the strategy
+        "first", or "simple" where all pieces were labelled.
+
+        Args:
+            x: lists of words, or texts.
+            y: tags of the words, or spans of the texts, as for `fit`.
+            scheme: for tags: None, or "IOB1", "IOB2", "IOBES" to count well-formed entities only.
+            batch_size: default 32.
+
+        Returns:
+            `{"precision", "recall", "f1", "per_type": {type: {..., "support"}}}`.
+        """
+        self._check_labels_known()
+        token_labels.check_labels(x, y, self.labels, self.num_classes)
+        y = token_labels.label_lists(y)
+        if is_words(x):
+            names = self.tag_names
+            true = [[t if isinstance(t, str) else names[t] for t in tags] for tags in y]
+            return score_tags(true, self.tag_words(x, batch_size), scheme, tag_set=names)
+        strategy = "simple" if self.preprocessor.label_all_pieces else "first"
+        spans = [
+            [{(e["label"], e["start"], e["end"]) for e in row} for row in rows]
+            for rows in (y, self.extract_entities(x, strategy, batch_size))
+        ]
+        return score_entities(*spans)
+
+    @property
+    def tag_names(self) -> list[str]:
+        """The labels; LABEL_0, LABEL_1 and so on where they have no names."""
+        return self.labels or [f"LABEL_{i}" for i in range(self.num_classes)]
+
+
+def _check_labelled(x, y) -> None:
+    if y is None and not hasattr(x, "element_spec"):
+        raise ValueError(
+            "The labels are missing. Expected y: for every text a list of spans, or for every "
+            "list of words a list of tags."
+        )
+
+
+def _has_spans(x) -> bool:
+    """Whether what `fit` is given are texts with spans, not words with tags."""
+    if hasattr(x, "element_spec"):
+        return isinstance(keras.utils.unpack_x_y_sample_weight(x.element_spec)[1], dict)
+    return not is_words(x)
+
+
+def _check_strategy(strategy: str) -> None:
+    if strategy not in STRATEGIES:
+        raise ValueError(f"Unknown strategy {strategy!r}. Expected one of {', '.join(STRATEGIES)}.")

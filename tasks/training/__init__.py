@@ -1,0 +1,1 @@
+"""How tasks are trained: recipe, several devices, resuming, divergence."""
