@@ -206,6 +206,9 @@ class SequenceClassifier(LabelledTask):
             x = self.hidden_dense(x)
         return self.output_dense(self.dropout_layer(x, training=training))  # (B, C)
 
+    def compute_output_spec(self, inputs, training=None):
+        return keras.KerasTensor((inputs["token_ids"].shape[0], self.num_classes), "float32")
+
     def head_layers(self) -> list[keras.layers.Layer]:
         return [
             *([] if self.backbone.family.pooled_classifier else [self.hidden_dense]),

@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from encoder_zoo.tasks.rows.batching import (
+    RowBatches,
     bucket_length,
     epoch_order,
     grouped_batches,
-    ordered_batches,
-    training_batches,
     window_size,
 )
 from encoder_zoo.tasks.rows.packing import pack, pad, truncated_lengths
@@ -86,6 +85,10 @@ def test_buckets(length, bucket):
     assert int(bucket_length(tf.constant(length))) == bucket
 
 
+def row_numbers(rows, seed):
+    return rows["number"]
+
+
 def rows_of(sizes):
     values = [[i] * size for i, size in enumerate(sizes)]
     ids = tf.ragged.constant(values, ragged_rank=1, dtype=tf.int32)
@@ -107,7 +110,7 @@ def test_epochs_differ_are_complete_and_repeatable():
     sizes = np.random.default_rng(0).integers(1, 30, 103)
 
     def make(epochs):
-        _, batches = training_batches(rows_of(sizes), lambda rows, seed: rows["number"], 8, epochs)
+        _, batches = RowBatches(row_numbers).training(rows_of(sizes), 8, epochs)
         return numbers(batches(seed=5))
 
     both = make(range(0, 2))
@@ -120,26 +123,24 @@ def test_epochs_differ_are_complete_and_repeatable():
 
 def test_neighbours_have_like_lengths():
     sizes = np.random.default_rng(0).integers(1, 100, 800)
-    _, batches = training_batches(rows_of(sizes), lambda rows, seed: rows["number"], 16, range(1))
+    _, batches = RowBatches(row_numbers).training(rows_of(sizes), 16, range(1))
     spread = [np.ptp(sizes[batch]) for batch in numbers(batches(seed=0))]
     assert np.mean(spread) < 4  # 99 where batches are drawn at random
 
 
 def test_without_shuffling_the_order_is_kept():
-    _, batches = training_batches(
-        rows_of([3, 1, 2]), lambda rows, seed: rows["number"], 2, range(1), shuffle=False
-    )
+    _, batches = RowBatches(row_numbers).training(rows_of([3, 1, 2]), 2, range(1), shuffle=False)
     assert numbers(batches(seed=0)) == [[0, 1], [2]]
 
 
 def test_seeds_differ_in_every_batch_of_every_epoch():
-    _, batches = training_batches(rows_of([1] * 10), lambda rows, seed: seed, 4, range(2))
+    _, batches = RowBatches(lambda rows, seed: seed).training(rows_of([1] * 10), 4, range(2))
     seeds = [tuple(s.numpy().tolist()) for s in batches(seed=9)]
     assert len(set(seeds)) == 6
 
 
 def test_ordered_batches_begin_with_the_longest():
-    batches = ordered_batches(rows_of([1, 5, 3]), lambda rows, seed: rows["number"], 2)
+    batches = RowBatches(row_numbers).ordered(rows_of([1, 5, 3]), 2)
     assert numbers(batches.dataset) == [[1, 2], [0]]
     assert batches.order.tolist() == [1, 2, 0]
 
@@ -151,9 +152,7 @@ def test_the_last_smaller_batch_has_any_lengths():
 
 
 def test_an_epoch_may_be_longer_than_a_pass():
-    _, batches = training_batches(
-        rows_of([1] * 10), lambda rows, seed: rows["number"], 4, range(2), steps_per_epoch=4
-    )
+    _, batches = RowBatches(row_numbers).training(rows_of([1] * 10), 4, range(2), steps_per_epoch=4)
     found = numbers(batches(seed=0))
     assert len(found) == 8
     assert (

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import encoder_zoo as ez
 from encoder_zoo.presets.files.manifest import write_manifest
-from encoder_zoo.tasks.rows.batching import training_batches
+from encoder_zoo.tasks.rows.batching import RowBatches
 from encoder_zoo.tasks.training import resuming
 
 WORDS = "the cat sat on a mat dog ran film was good bad it is not".split()
@@ -226,7 +226,7 @@ def test_no_batch_that_is_done_is_made_again():
         tf.py_function(lambda s: made.append(int(s[1])), [seed], [])
         return rows["labels"]
 
-    _, batches = training_batches(rows, collate, 4, range(2))
+    _, batches = RowBatches(collate).training(rows, 4, range(2))
     rest = batches(seed=1, done=7)
     assert int(rest.cardinality()) == len(list(rest)) == 3
     assert sorted(made) == [7, 8, 9]

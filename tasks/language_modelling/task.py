@@ -88,6 +88,10 @@ class MaskedLM(Task):
         # The loss is taken in float32 also under mixed precision.
         return ops.cast(logits, "float32") + ops.cast(self.head.bias, "float32")
 
+    def compute_output_spec(self, inputs, training=None):
+        places = inputs.get("mask_positions", inputs["token_ids"])
+        return keras.KerasTensor((*places.shape, self.backbone.vocabulary_size), "float32")
+
     def head_layers(self) -> list[keras.layers.Layer]:
         return [self.head]
 

@@ -81,6 +81,10 @@ class SpanQA(WindowedTask):
         x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
         return ops.transpose(self.output_dense(x), (0, 2, 1))  # (B, 2, L)
 
+    def compute_output_spec(self, inputs, training=None):
+        batch, length = inputs["token_ids"].shape
+        return keras.KerasTensor((batch, 2, length), "float32")
+
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         if y is None:
             raise ValueError(NO_LABELS)

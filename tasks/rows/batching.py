@@ -8,12 +8,14 @@ from __future__ import annotations
 import bisect
 import collections
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import keras
 import numpy as np
 
 from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.rows.tracing import TracedOnce
 
 # Lengths for compilers that make a program for every shape: steps of at most a third.
 BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -35,22 +37,6 @@ class Batches:
 
     dataset: tf.data.Dataset
     order: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True)
-class Stream:
-    """What `fit` trains on, from any place on.
-
-    Attributes:
-        steps: number of batches in one pass.
-        batches: `batches(seed, done)` are the batches behind so many that are done; the seed is
-            of order and masking.
-        describe: says in plain data what it holds.
-    """
-
-    steps: int
-    batches: Callable[[int, int], tf.data.Dataset]
-    describe: Callable[[], dict]
 
 
 def bucket_length(length: tf.Tensor) -> tf.Tensor:
@@ -79,18 +65,18 @@ def epoch_order(lengths: tf.Tensor, batch_size: int, seed: tf.Tensor) -> tf.Tens
         `WINDOW` batches, then the batches shuffled. A last, smaller batch has examples of any
         length: sorted with the others, it would always have the longest.
     """
-    count = tf.size(lengths)
+    count = tf.size(lengths, tf.int64)
     full = count // batch_size * batch_size
     order = tf.random.experimental.stateless_shuffle(tf.range(count), seed)
     order, rest = order[:full], order[full:]
     window = tf.range(full) // (batch_size * WINDOW)
     shuffled = tf.cast(tf.gather(lengths, order), tf.int64)
-    key = tf.cast(window, tf.int64) * (tf.reduce_max(shuffled) + 1) + shuffled
+    key = window * (tf.reduce_max(shuffled) + 1) + shuffled
     order = tf.gather(order, tf.argsort(key, stable=True))
 
     batches = tf.reshape(order, (-1, batch_size))
     batches = tf.random.experimental.stateless_shuffle(batches, seed + 1)
-    return tf.cast(tf.concat([tf.reshape(batches, (-1,)), rest], axis=0), tf.int64)
+    return tf.concat([tf.reshape(batches, (-1,)), rest], axis=0)
 
 
 def shared_rows(lengths: np.ndarray, capacity: int) -> tf.RaggedTensor:
@@ -151,65 +137,113 @@ def packed_epoch_order(
     return tf.gather(plan.with_values(tf.gather(order, plan.values)), rows)
 
 
-def training_batches(
-    rows: dict,
-    collate: Callable,
-    batch_size: int,
-    epochs: range,
-    shuffle: bool = True,
-    capacity: int | None = None,
-    steps_per_epoch: int | None = None,
-) -> tuple[int, Callable[[int, int], tf.data.Dataset]]:
-    """Batches of several epochs in one dataset, each epoch in an order of its own.
-
-    The order depends on seed and epoch alone, so training that is taken up again at a later epoch
-    sees what it would have seen.
+class RowBatches:
+    """Makes batches of encoded rows, in graphs that are traced once.
 
     Args:
-        rows: encoded examples, tensors with N rows; "token_ids" is ragged.
         collate: makes a batch of some rows, called with `(rows, seed)`.
-        batch_size: B.
-        epochs: numbers of the epochs.
-        shuffle: whether to reorder at all.
-        capacity: put examples together into rows of so many tokens; `batch_size` counts these
-            rows, and the collated "token_ids" are ragged (B, None, None).
-        steps_per_epoch: batches of an epoch, taken from as many passes as that needs; None is one
-            pass.
-
-    Returns:
-        The number of batches in one pass, and `batches(seed, done)`: those of all epochs but the
-        first that are done, which are never made. The seed is of order and masking.
     """
-    lengths = tf.cast(rows["token_ids"].row_lengths(), tf.int32)
-    count = int(lengths.shape[0])
-    if capacity is not None:
-        shared = shared_rows(np.sort(lengths.numpy())[::-1], capacity)
-    steps = -(-(count if capacity is None else int(shared.nrows())) // batch_size)
 
-    total = (steps_per_epoch or steps) * len(epochs)
+    def __init__(self, collate: Callable):
+        self._collate = collate
+        self._ordered = TracedOnce(self._in_order)
+        self._shuffled = TracedOnce(functools.partial(self._epochs, shuffle=True))
+        self._unshuffled = TracedOnce(functools.partial(self._epochs, shuffle=False))
 
-    def order_of(epoch, seed):
-        epoch_seed = tf.stack([seed, tf.cast(epoch, tf.int32) if shuffle else 0])
-        if capacity is not None:
-            return packed_epoch_order(lengths, shared, epoch_seed)
-        return epoch_order(lengths, batch_size, epoch_seed) if shuffle else tf.range(count)
+    def ordered(self, rows: dict, batch_size: int, seed: int = 0) -> Batches:
+        """One pass over the examples, the longest first.
 
-    def epoch_batches(epoch, seed):
-        order = order_of(epoch, seed)
-        return tf.data.Dataset.range(steps).map(
-            lambda step: (
-                order[step * batch_size : (step + 1) * batch_size],
-                tf.stack([tf.cast(seed, tf.int64), epoch * steps + step]),
+        Longest first, so that whatever does not fit into memory fails at once.
+
+        Args:
+            rows: encoded examples, tensors with N rows; "token_ids" is ragged.
+            batch_size: B.
+            seed: of masking.
+
+        Returns:
+            The batches; `order` says which example stands where.
+        """
+        order = np.argsort(-rows["token_ids"].row_lengths().numpy(), kind="stable")
+        return Batches(self._ordered(rows, order, np.int64(batch_size), np.int64(seed)), order)
+
+    def training(
+        self,
+        rows: dict,
+        batch_size: int,
+        epochs: range,
+        shuffle: bool = True,
+        capacity: int | None = None,
+        steps_per_epoch: int | None = None,
+    ) -> tuple[int, Callable[[int, int], tf.data.Dataset]]:
+        """Batches of several epochs in one dataset, each epoch in an order of its own.
+
+        The order depends on seed and epoch alone, so training that is taken up again at a later
+        epoch sees what it would have seen.
+
+        Args:
+            rows: encoded examples, tensors with N rows; "token_ids" is ragged.
+            batch_size: B.
+            epochs: numbers of the epochs.
+            shuffle: whether to reorder at all.
+            capacity: put examples together into rows of so many tokens; `batch_size` counts these
+                rows, and the collated "token_ids" are ragged (B, None, None).
+            steps_per_epoch: batches of an epoch, taken from as many passes as that needs; None is
+                one pass.
+
+        Returns:
+            The number of batches in one pass, and `batches(seed, done)`: those of all epochs but
+            the first that are done, which are never made. The seed is of order and masking.
+        """
+        lengths = rows["token_ids"].row_lengths().numpy()
+        shared = () if capacity is None else (shared_rows(np.sort(lengths)[::-1], capacity),)
+        steps = -(-(int(shared[0].nrows()) if shared else len(lengths)) // batch_size)
+        total = (steps_per_epoch or steps) * len(epochs)
+        graph = self._shuffled if shuffle else self._unshuffled
+
+        def batches(seed, done=0):
+            numbers = (seed, epochs.start, steps, batch_size, total, done)
+            return graph(rows, shared, tuple(map(np.int64, numbers)))
+
+        return steps, batches
+
+    def _in_order(self, rows, order, batch_size, seed) -> tf.data.Dataset:
+        def plan(step):
+            return order[step * batch_size : (step + 1) * batch_size], tf.stack([seed, step])
+
+        steps = -(-tf.size(order, tf.int64) // batch_size)
+        return self._collated(tf.data.Dataset.range(steps).map(plan), rows)
+
+    def _epochs(self, rows, shared, numbers, shuffle: bool) -> tf.data.Dataset:
+        seed, first_epoch, steps, batch_size, total, done = numbers
+        lengths = tf.cast(rows["token_ids"].row_lengths(), tf.int32)
+
+        def order_of(epoch):
+            epoch_seed = tf.stack([seed, epoch if shuffle else tf.zeros_like(epoch)])
+            if shared:
+                return packed_epoch_order(lengths, *shared, epoch_seed)
+            if shuffle:
+                return epoch_order(lengths, batch_size, epoch_seed)
+            return tf.range(tf.size(lengths, tf.int64))
+
+        def epoch_plan(epoch):
+            order = order_of(epoch)
+            return tf.data.Dataset.range(steps).map(
+                lambda step: (
+                    order[step * batch_size : (step + 1) * batch_size],
+                    tf.stack([seed, epoch * steps + step]),
+                )
             )
-        )
 
-    def batches(seed, done=0):
-        plan = tf.data.Dataset.counter(epochs.start)
-        plan = plan.flat_map(lambda epoch: epoch_batches(epoch, seed)).take(total)
+        plan = tf.data.Dataset.counter(first_epoch).flat_map(epoch_plan).take(total)
         plan = plan.apply(tf.data.experimental.assert_cardinality(total))
-        return _collated(plan.skip(done), rows, collate)
+        return self._collated(plan.skip(done), rows)
 
-    return steps, batches
+    def _collated(self, plan: tf.data.Dataset, rows: dict) -> tf.data.Dataset:
+        def make(indices, seed):
+            chosen = {name: tf.gather(values, indices) for name, values in rows.items()}
+            return self._collate(chosen, seed)
+
+        return plan.map(make, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
 
 def grouped_batches(
@@ -271,36 +305,13 @@ def text_sizes(x) -> tf.Tensor:
     return total
 
 
-def ordered_batches(rows: dict, collate: Callable, batch_size: int, seed: int = 0) -> Batches:
-    """One pass over the examples, the longest first.
-
-    Longest first, so that whatever does not fit into memory fails at once.
-
-    Args:
-        rows: encoded examples, tensors with N rows; "token_ids" is ragged.
-        collate: makes a batch of some rows, called with `(rows, seed)`.
-        batch_size: B.
-        seed: of masking.
-
-    Returns:
-        The batches; `order` says which example stands where.
-    """
-    order = np.argsort(-rows["token_ids"].row_lengths().numpy(), kind="stable")
-    steps = -(-len(order) // batch_size)
-    plan = tf.data.Dataset.zip(
-        tf.data.Dataset.from_tensor_slices(order).batch(batch_size),
-        tf.data.Dataset.range(steps).map(lambda step: tf.stack([tf.cast(seed, tf.int64), step])),
-    )
-    return Batches(_collated(plan, rows, collate), order)
-
-
 def in_graph_batches(
     function: Callable[[dict], tf.Tensor], rows: dict, lengths: tf.Tensor, width: int
 ) -> tf.RaggedTensor:
     """A function of batches, called inside `tf.function` for all rows, the longest first.
 
-    Like `ordered_batches` followed by `predict`: batches need little padding, and memory is that of
-    one batch, however many rows there are.
+    Like `RowBatches.ordered` followed by `predict`: batches need little padding, and memory is that
+    of one batch, however many rows there are.
 
     Args:
         function: of some rows, to float32 (T, width), the values of row after row.
@@ -324,10 +335,3 @@ def in_graph_batches(
     _, parts = tf.while_loop(lambda i, _: i < steps, step, (0, parts), parallel_iterations=1)
     outputs = tf.RaggedTensor.from_row_lengths(parts.concat(), tf.gather(lengths, order))
     return tf.gather(outputs, tf.argsort(order))
-
-
-def _collated(plan: tf.data.Dataset, rows: dict, collate: Callable) -> tf.data.Dataset:
-    def make(indices, seed):
-        return collate({name: tf.gather(values, indices) for name, values in rows.items()}, seed)
-
-    return plan.map(make, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)

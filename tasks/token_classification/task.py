@@ -109,6 +109,10 @@ class TokenClassifier(WindowedTask, LabelledTask):
         x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
         return self.output_dense(self.dropout_layer(x, training=training))  # (B, L, C)
 
+    def compute_output_spec(self, inputs, training=None):
+        self._check_labels_known()
+        return keras.KerasTensor((*inputs["token_ids"].shape, self.num_classes), "float32")
+
     def _check_labels_known(self) -> None:
         if self.output_dense is None:
             raise ValueError(

@@ -23,10 +23,58 @@ def in_scope(method):
 
     @functools.wraps(method)
     def run(self, *args, **kwargs):
-        with self.scope():
+        strategy = strategy_of(self)
+        with strategy.scope() if strategy else contextlib.nullcontext():
             return method(self, *args, **kwargs)
 
     return run
+
+
+def strategy_of(model: keras.Model) -> tf.distribute.Strategy | None:
+    """The strategy in whose scope a model was built, or None."""
+    # Only Keras's trainer for TensorFlow has it.
+    return getattr(model, "_distribute_strategy", None)
+
+
+def of_all_workers(strategy: tf.distribute.Strategy | None, numbers: list[int]) -> list[list[int]]:
+    """What the workers call it with, once for each of their replicas; the first one's first."""
+    if not is_multi_worker(strategy):
+        return [numbers]
+    mine = strategy.run(tf.function(lambda: tf.constant([numbers], tf.int64)))
+    return strategy.gather(mine, axis=0).numpy().tolist()
+
+
+def splittable(rows: dict, batch_size: int) -> dict:
+    """The rows, if every batch of them is: Keras on JAX does not split 3 rows over 2 devices.
+
+    Raises:
+        ValueError: "keras.distribution splits every batch over 2 devices, ..."
+    """
+    devices, count = data_parallel_devices(), rows["token_ids"].shape[0]
+    if batch_size % devices or count % batch_size % devices:
+        raise ValueError(
+            f"keras.distribution splits every batch over {devices} devices, so each, also the "
+            f"last, must hold a multiple of {devices} rows. Received: {count} rows in batches "
+            f"of {batch_size}. Leave out {count % batch_size % devices}, or change batch_size."
+        )
+    return rows
+
+
+@contextlib.contextmanager
+def lost_workers_named(strategy: tf.distribute.Strategy | None):
+    """An error that says what to do, where TensorFlow's speaks of an aborted operation."""
+    try:
+        yield
+    except Exception as error:
+        if not is_multi_worker(strategy) or not isinstance(
+            error, (tf.errors.UnavailableError, tf.errors.AbortedError)
+        ):
+            raise
+        raise RuntimeError(
+            "Another worker of this training has gone, was killed or lost its connection: "
+            "look at its log. A strategy cannot go on with fewer. Start all workers again; "
+            "with a backup callback, fit continues at the last backup."
+        ) from error
 
 
 class Distributed:
@@ -35,44 +83,12 @@ class Distributed:
     Without a strategy, and on other backends, everything is as Keras has it.
     """
 
-    @property
-    def strategy(self) -> tf.distribute.Strategy | None:
-        """The strategy in whose scope the model was built, or None."""
-        # Only Keras's trainer for TensorFlow has it.
-        return getattr(self, "_distribute_strategy", None)
-
-    def scope(self) -> contextlib.AbstractContextManager:
-        """The scope that variables of the model, its metrics and its optimizer belong into."""
-        return self.strategy.scope() if self.strategy else contextlib.nullcontext()
-
-    def of_all_workers(self, numbers: list[int]) -> list[list[int]]:
-        """What the workers call it with, once for each of their replicas; the first one's first."""
-        if not is_multi_worker(self.strategy):
-            return [numbers]
-        mine = self.strategy.run(tf.function(lambda: tf.constant([numbers], tf.int64)))
-        return self.strategy.gather(mine, axis=0).numpy().tolist()
-
-    def splittable(self, rows: dict, batch_size: int) -> dict:
-        """The rows, if every batch of them is: Keras on JAX does not split 3 rows over 2 devices.
-
-        Raises:
-            ValueError: "keras.distribution splits every batch over 2 devices, ..."
-        """
-        devices, count = data_parallel_devices(), rows["token_ids"].shape[0]
-        if batch_size % devices or count % batch_size % devices:
-            raise ValueError(
-                f"keras.distribution splits every batch over {devices} devices, so each, also the "
-                f"last, must hold a multiple of {devices} rows. Received: {count} rows in batches "
-                f"of {batch_size}. Leave out {count % batch_size % devices}, or change batch_size."
-            )
-        return rows
-
     # -- what Keras calls ----------------------------------------------------------------------
 
     @in_scope
     def compile(self, *args, **kwargs) -> None:
         super().compile(*args, **kwargs)
-        if self.strategy:
+        if strategy_of(self):
             check_loss(self.loss)
         if keras.config.backend() == "tensorflow":
             optimizer = self.optimizer
@@ -80,7 +96,7 @@ class Distributed:
                 overflow_anywhere(optimizer)
                 optimizer = optimizer.inner_optimizer
             if not isinstance(optimizer, FusedAdamW):
-                if self.strategy:
+                if strategy_of(self):
                     check_no_accumulation(optimizer)
                 clip_the_sum(optimizer)
 
@@ -97,7 +113,7 @@ class Distributed:
         self._check_arguments(x, **kwargs)
         x, steps_per_epoch = self._in_parts(x, steps_per_epoch)
         validation_data, validation_steps = self._in_parts(validation_data, validation_steps)
-        with self.lost_workers_named():
+        with lost_workers_named(strategy_of(self)):
             return super().fit(
                 x,
                 y,
@@ -109,18 +125,18 @@ class Distributed:
 
     def evaluate(self, x=None, *args, steps: int | None = None, **kwargs):
         x, steps = self._in_parts(x, steps)
-        with self.lost_workers_named():
+        with lost_workers_named(strategy_of(self)):
             return super().evaluate(x, *args, steps=steps, **kwargs)
 
     def predict(self, x, *args, steps: int | None = None, **kwargs):
         x, steps = self._in_parts(x, steps)
-        with self.lost_workers_named():
+        with lost_workers_named(strategy_of(self)):
             return super().predict(x, *args, steps=steps, **kwargs)
 
     def predict_on_batch(self, x):
-        if self.strategy:
+        if strategy_of(self):
             # Keras gives the whole batch to every replica, and returns it as often.
-            x = self.strategy.experimental_distribute_values_from_function(
+            x = strategy_of(self).experimental_distribute_values_from_function(
                 functools.partial(self._part_of_replica, x)
             )
         devices = data_parallel_devices()
@@ -146,12 +162,12 @@ class Distributed:
         with keras.StatelessScope(state_mapping=list(zip(variables, sums, strict=True))):
             results = super().get_metrics_result()
         # Of several workers' results Keras takes the mean over axis 0, which a scalar has not.
-        if is_multi_worker(self.strategy):
+        if is_multi_worker(strategy_of(self)):
             results = keras.tree.map_structure(lambda value: value[None], results)
         return results
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None) -> None:
-        if self.strategy and iterator is not None:
+        if strategy_of(self) and iterator is not None:
             # Keras takes the mean of a batch over the replicas, which fails for masks and for
             # parts of different size. Shapes and types are all that it needs.
             spec = iterator._distributed_dataset.element_spec
@@ -165,50 +181,34 @@ class Distributed:
     def _in_replica(self) -> bool:
         # Outside of every scope TensorFlow speaks of a replica context as well.
         return (
-            self.strategy is not None
+            strategy_of(self) is not None
             and tf.distribute.has_strategy()
             and not tf.distribute.in_cross_replica_context()
         )
 
     def _check_arguments(self, x, shuffle: bool = True, class_weight=None, **others) -> None:
-        if self.strategy is not None and class_weight is not None:
+        if strategy_of(self) is not None and class_weight is not None:
             raise ValueError(
                 "Under tf.distribute class_weight is not supported. Pass sample_weight, the weight "
                 "of each example's class."
             )
-        if is_multi_worker(self.strategy) and isinstance(x, dict) and shuffle:
+        if is_multi_worker(strategy_of(self)) and isinstance(x, dict) and shuffle:
             raise ValueError(
                 "Keras shuffles prepared inputs in every worker on its own, so that examples would "
                 "be lost and others seen twice. Pass shuffle=False, or a tf.data.Dataset, whose "
                 "shuffle has a seed."
             )
 
-    @contextlib.contextmanager
-    def lost_workers_named(self):
-        """An error that says what to do, where TensorFlow's speaks of an aborted operation."""
-        try:
-            yield
-        except tf.errors.OpError as error:
-            if not is_multi_worker(self.strategy) or not isinstance(
-                error, (tf.errors.UnavailableError, tf.errors.AbortedError)
-            ):
-                raise
-            raise RuntimeError(
-                "Another worker of this training has gone, was killed or lost its connection: "
-                "look at its log. A strategy cannot go on with fewer. Start all workers again; "
-                "with a backup callback, fit continues at the last backup."
-            ) from error
-
     def _in_parts(self, dataset, steps: int | None) -> tuple:
         """A dataset of batches as one of their parts, and how many batches it has."""
-        if self.strategy is None or not isinstance(dataset, tf.data.Dataset):
+        if strategy_of(self) is None or not isinstance(dataset, tf.data.Dataset):
             return dataset, steps
         steps = steps or count_batches(dataset)
         parts = functools.partial(parts_of_batches, dataset.repeat())
-        return self.strategy.distribute_datasets_from_function(parts), steps
+        return strategy_of(self).distribute_datasets_from_function(parts), steps
 
     def _part_of_replica(self, batch, context):
-        extended, count = self.strategy.extended, context.num_replicas_in_sync
+        extended, count = strategy_of(self).extended, context.num_replicas_in_sync
         on_tpu = hasattr(extended, "num_hosts")
         workers = extended.num_hosts if on_tpu else count // len(extended.worker_devices)
         worker, replica = divmod(context.replica_id_in_sync_group, count // workers)

@@ -41,17 +41,24 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         warmup: float = WARMUP,
         batches_per_step: int = 1,
     ):
-        self.peak = peak
-        self.total_steps = total_steps
         self.warmup = warmup
         self.batches_per_step = batches_per_step
+        # Peak, steps up, steps down: a variable, so that another run has the same graph.
+        self.numbers = keras.Variable([0.0, 1.0, 1.0], trainable=False, name="schedule")
+        self.restart(peak, total_steps)
+
+    def restart(self, peak: float, total_steps: int) -> None:
+        """Becomes the schedule of another run."""
+        self.peak = peak
+        self.total_steps = total_steps
+        up = max(1, int(total_steps * self.warmup))
+        self.numbers.assign([peak, up, max(1, total_steps - up)])
 
     def __call__(self, step):
         step = ops.cast(step // self.batches_per_step, "float32")
-        up = max(1, int(self.total_steps * self.warmup))
-        down = max(1, self.total_steps - up)
-        share = ops.minimum(step / up, (self.total_steps - step) / down)
-        return self.peak * ops.maximum(share, 0.0)
+        peak, up, down = ops.unstack(self.numbers)
+        share = ops.minimum(step / up, (up + down - step) / down)
+        return peak * ops.maximum(share, 0.0)
 
     def get_config(self) -> dict:
         names = ("peak", "total_steps", "warmup", "batches_per_step")
@@ -59,7 +66,40 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class FusedAdamW(keras.optimizers.AdamW):
+class ScheduledAdamW(keras.optimizers.AdamW):
+    """AdamW that keeps its schedule's numbers among its variables; `restart` begins another run.
+
+    Arguments as for `keras.optimizers.AdamW`.
+
+    Example:
+        >>> optimizer = ScheduledAdamW(LinearWarmupDecay(1.0, total_steps=100))
+        >>> optimizer.build([keras.Variable([1.0])])
+        >>> optimizer.apply([ops.array([3.0])])
+        >>> optimizer.restart(0.5, total_steps=10)
+        >>> int(optimizer.iterations), float(optimizer.learning_rate)
+        (0, 0.0)
+    """
+
+    def __init__(self, learning_rate, **kwargs):
+        super().__init__(learning_rate, **kwargs)
+        if isinstance(self._learning_rate, LinearWarmupDecay):
+            self._track_variable(self._learning_rate.numbers)
+
+    def restart(self, peak: float, total_steps: int) -> None:
+        """Forgets all steps, and takes the schedule of another run; what was traced stays valid.
+
+        Args:
+            peak: of the learning rate.
+            total_steps: until it is 0.
+        """
+        if int(self.iterations):
+            for variable in self.variables:
+                variable.assign(ops.zeros_like(variable))
+        self._learning_rate.restart(peak, total_steps)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class FusedAdamW(ScheduledAdamW):
     """AdamW on TensorFlow's own kernel: one pass over the memory of each weight, not a dozen.
 
     For the TensorFlow backend only; elsewhere the compiler does the same. Arguments as for
@@ -77,30 +117,44 @@ class FusedAdamW(keras.optimizers.AdamW):
     """
 
     def _backend_apply_gradients(self, grads, trainable_variables):
-        # Keras takes the norm before it adds up the rows of a token, and the replicas.
-        grads = tf.distribute.get_replica_context().all_reduce("SUM", grads)
+        replicas = tf.distribute.get_replica_context()
+        if replicas.num_replicas_in_sync > 1:
+            # Keras takes the norm before it adds up the rows of a token, and the replicas.
+            grads = replicas.all_reduce("SUM", grads)
         grads = [tf.convert_to_tensor(gradient) for gradient in grads]
         if self.gradient_accumulation_steps:
             indices = map(self._get_variable_index, trainable_variables)
             sums = [self._accumulated_gradients[index] for index in indices]
             self._backend_increment_gradient_accumulators(grads, sums)
             grads = [total.value / self.gradient_accumulation_steps for total in sums]
-        grads, _ = tf.clip_by_global_norm(grads, self.global_clipnorm)
-        variables = [variable.value for variable in trainable_variables]
-        pairs = list(zip(grads, variables, strict=True))
+        norm = tf.sqrt(2 * tf.add_n([tf.cast(tf.nn.l2_loss(g), tf.float32) for g in grads]))
+        share = self.global_clipnorm / tf.maximum(norm, self.global_clipnorm)
+        step = tf.cast(self.iterations + 1, tf.float32)
+        constants = tf.constant([self.beta_1, self.beta_2, self.epsilon])
+        beta_1, beta_2, epsilon = tf.unstack(constants)
+        rate = tf.cast(self.learning_rate, tf.float32)
+        # Once for all weights: each operation less in a graph is traced and optimized faster.
+        kept = 1 - rate * self.weight_decay
+        numbers = (share, kept, rate, beta_1, beta_2, beta_1**step, beta_2**step, epsilon)
+        pairs = [(g, v.value) for g, v in zip(grads, trainable_variables, strict=True)]
         tf.__internal__.distribute.interim.maybe_merge_call(
-            self._distributed_tf_update_step, self._distribution_strategy, pairs, self.learning_rate
+            self._update_all, self._distribution_strategy, pairs, numbers
         )
 
-    def update_step(self, gradient, variable, learning_rate):
+    def _update_all(self, strategy, pairs: list[tuple], numbers: tuple) -> None:
+        for gradient, variable in pairs:
+            arguments = (gradient, *numbers)
+            strategy.extended.update(variable, self._update_one, args=arguments, group=False)
+
+    def _update_one(self, variable, gradient, *numbers):
         """Updates one weight on one device, if the batch is the last of an accumulated step."""
         steps = self.gradient_accumulation_steps
         if not steps:
-            self._update(gradient, variable, learning_rate)
+            self._update(variable, gradient, *numbers)
             return
 
         def update():
-            self._update(gradient, variable, learning_rate)
+            self._update(variable, gradient, *numbers)
             total = self._accumulated_gradients[self._get_variable_index(variable)]
             total.assign(tf.zeros_like(total))
 
@@ -108,23 +162,24 @@ class FusedAdamW(keras.optimizers.AdamW):
         # does not sum over replicas.
         tf.cond((self._iterations + 1) % steps == 0, update, lambda: None)
 
-    def _update(self, gradient, variable, learning_rate):
-        learning_rate = tf.cast(learning_rate, variable.dtype)
+    def _update(self, variable, gradient, *numbers):
+        if variable.dtype != tf.float32:
+            numbers = [tf.cast(number, variable.dtype) for number in numbers]
+        share, kept, rate, beta_1, beta_2, beta_1_power, beta_2_power, epsilon = numbers
         if self._use_weight_decay(variable):
-            variable.assign(variable * (1 - learning_rate * self.weight_decay))
-        step = tf.cast(self.iterations + 1, variable.dtype)
+            variable.assign(variable * kept)
         index = self._get_variable_index(variable)
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=self._momentums[index].value.handle,
             v=self._velocities[index].value.handle,
-            beta1_power=self.beta_1**step,
-            beta2_power=self.beta_2**step,
-            lr=learning_rate,
-            beta1=self.beta_1,
-            beta2=self.beta_2,
-            epsilon=self.epsilon,
-            grad=tf.cast(gradient, variable.dtype),
+            beta1_power=beta_1_power,
+            beta2_power=beta_2_power,
+            lr=rate,
+            beta1=beta_1,
+            beta2=beta_2,
+            epsilon=epsilon,
+            grad=tf.cast(gradient, variable.dtype) * share,
         )
 
 
@@ -154,7 +209,7 @@ def fine_tuning_optimizer(
     schedule = LinearWarmupDecay(
         learning_rate, max(1, total_batches // batches), batches_per_step=batches
     )
-    optimizer = (FusedAdamW if on_tensorflow else keras.optimizers.AdamW)(
+    optimizer = (FusedAdamW if on_tensorflow else ScheduledAdamW)(
         schedule,
         weight_decay=weight_decay,
         epsilon=EPSILON,
@@ -163,3 +218,21 @@ def fine_tuning_optimizer(
     )
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
     return optimizer
+
+
+def restart_optimizer(
+    optimizer: keras.optimizers.Optimizer, learning_rate: float, total_steps: int
+) -> None:
+    """Has an optimizer of the recipe begin another run, without any new graph.
+
+    Args:
+        optimizer: from `fine_tuning_optimizer`, perhaps inside Keras's `LossScaleOptimizer`.
+        learning_rate: at the peak.
+        total_steps: until the learning rate is 0; less than one counts as one.
+    """
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        if optimizer.built:
+            optimizer.step_counter.assign(0)
+            optimizer.dynamic_scale.assign(optimizer.initial_scale)
+        optimizer = optimizer.inner_optimizer
+    optimizer.restart(learning_rate, max(1, total_steps))

@@ -19,11 +19,12 @@ from encoder_zoo.lazy import tf
 from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.manifest import read_manifest, write_manifest
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
+from encoder_zoo.tasks.training.distribution import of_all_workers, strategy_of
 from encoder_zoo.tasks.training.divergence import divergence
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.rows.batching import Stream
     from encoder_zoo.tasks.task import Task
+    from encoder_zoo.tasks.training.data import Stream
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -133,8 +134,8 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             model.compute_loss(x, y, y_pred, sample_weight, training=False)
             model.compute_metrics(x, y, y_pred, sample_weight)
             model.reset_metrics()
-        if model.strategy:
-            model.strategy.run(self._restore_metrics_of_replica)
+        if strategy_of(model):
+            strategy_of(model).run(self._restore_metrics_of_replica)
         else:
             self._restore("metrics", model.metrics_variables)
 
@@ -153,9 +154,6 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             )
         if self._continued:
             model = self.model
-            if not model.optimizer.built:
-                with model.scope():
-                    model.optimizer.build(model.trainable_variables)
             self._restore("model", model.variables)
             self._restore("optimizer", model.optimizer.variables)
 
@@ -256,7 +254,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         return None
 
     def _check_same_place(self, task: Task, place: Place) -> None:
-        places = task.of_all_workers([place.epoch, place.step])
+        places = of_all_workers(strategy_of(task), [place.epoch, place.step])
         found = sorted({f"epoch {epoch + 1}, step {step}" for epoch, step in places})
         if len(found) > 1:
             raise ValueError(
@@ -368,7 +366,7 @@ def continued(
     backup = _backup_among(callbacks)
     # `keras.utils.set_random_seed` makes it repeatable. Every worker draws one: the first's counts.
     drawn = int(np.random.randint(2**31))
-    workers = task.of_all_workers([drawn, steps, backup is not None])
+    workers = of_all_workers(strategy_of(task), [drawn, steps, backup is not None])
     seed = workers[0][0]
     found = sorted({f"{n} steps{' and backups' if backs else ''}" for _, n, backs in workers})
     if len(found) > 1:

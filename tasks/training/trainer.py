@@ -1,0 +1,443 @@
+"""`fit`, `evaluate` and `predict` on raw inputs, in graphs that live from call to call."""
+
+from __future__ import annotations
+
+import functools
+import types
+
+import keras
+import numpy as np
+
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.rows.batching import Batches, RowBatches
+from encoder_zoo.tasks.rows.tracing import TracedOnce
+from encoder_zoo.tasks.training.data import (
+    Stream,
+    check_dataset_alone,
+    dataset_stream,
+    is_dataset,
+    is_prepared,
+    preprocessed,
+    split,
+)
+from encoder_zoo.tasks.training.distribution import (
+    Distributed,
+    data_parallel_devices,
+    filled,
+    in_scope,
+    lost_workers_named,
+    splittable,
+    strategy_of,
+)
+from encoder_zoo.tasks.training.divergence import StopAtDivergence
+from encoder_zoo.tasks.training.recipe import (
+    LEARNING_RATE,
+    fine_tuning_optimizer,
+    restart_optimizer,
+)
+from encoder_zoo.tasks.training.resuming import check_no_backup, continued, describe_rows
+
+
+class TextTrainer(Distributed):
+    """Mixin, before `keras.Model`: training and predicting on what a preprocessor takes.
+
+    Whatever is traced lives as long as it is valid: `fit`, `evaluate` and `predict` may follow each
+    other on other data, for other epochs and learning rates, without a new trace.
+    """
+
+    def _begin_untrained(self) -> None:
+        """The state of a task before its first `compile`."""
+        self.learning_rate = LEARNING_RATE
+        self.gradient_accumulation_steps = None
+        self._optimizer_is_ours = False
+        self._graphs = {}  # of batches and of the forward pass, see `_graph`
+        if keras.config.backend() == "tensorflow":
+            self.jit_compile = False  # until `compile` decides: Keras's own default is XLA
+
+    @in_scope
+    def compile(
+        self,
+        optimizer="auto",
+        loss="auto",
+        *,
+        weighted_metrics="auto",
+        jit_compile="auto",
+        learning_rate: float | None = None,
+        gradient_accumulation_steps: int | None = None,
+        **kwargs,
+    ) -> None:
+        """As `keras.Model.compile`, with the field's recipe where nothing else is given.
+
+        Args:
+            optimizer: "auto" is AdamW (weight decay 0.01, not on biases and LayerNorm) with
+                gradients clipped at norm 1 and a learning rate that rises linearly for a tenth
+                of the steps and falls linearly to 0; every `fit` starts it anew, for the number
+                of steps it will run. Any Keras optimizer takes its place.
+            loss: "auto" is the task's loss.
+            weighted_metrics: "auto" are the task's metrics.
+            jit_compile: "auto" has TensorFlow compile with XLA on a GPU or TPU where a
+                `sequence_length` is set: programs for CPUs, or for every length, cost more than
+                they save. Other backends decide as they do in Keras.
+            learning_rate: peak of the "auto" optimizer's learning rate; None is the preset's
+                recommendation, else 5e-5.
+            gradient_accumulation_steps: of the "auto" optimizer: the mean gradient of so many
+                batches makes a step, for batches larger than the memory. Batches left over at the
+                end of `fit` make none.
+            **kwargs: the other arguments of `keras.Model.compile`.
+        """
+        ours = _is_auto(optimizer)
+        for name, value in (
+            ("learning_rate", learning_rate),
+            ("gradient_accumulation_steps", gradient_accumulation_steps),
+        ):
+            if value is not None and not ours:
+                raise ValueError(f"{name} belongs to optimizer='auto'. Set it in the optimizer.")
+        self.learning_rate = learning_rate or self.learning_rate
+        settings = {"loss": loss, "weighted_metrics": weighted_metrics, "jit_compile": jit_compile}
+        settings |= {"accumulated": gradient_accumulation_steps, **kwargs}
+        if ours and self._optimizer_is_ours and settings == self._settings and self._is_as_traced():
+            return  # another learning rate, at most, which needs no other graph
+        self._optimizer_is_ours = ours
+        self._settings = types.MappingProxyType(settings)  # Keras tracks what is in a dict
+        self.gradient_accumulation_steps = gradient_accumulation_steps
+        if _is_auto(jit_compile) and keras.config.backend() == "tensorflow":
+            jit_compile = _has_accelerator() and not self._lengths_vary() and not strategy_of(self)
+        # In a partial, where Keras does not look for metrics to track.
+        self._compile = functools.partial(
+            super().compile,
+            loss=self.default_loss() if _is_auto(loss) else loss,
+            weighted_metrics=self.default_metrics()
+            if _is_auto(weighted_metrics)
+            else weighted_metrics,
+            jit_compile=jit_compile,
+            **kwargs,
+        )
+        if ours:
+            self._compile_recipe()
+        else:
+            self._compile(optimizer=optimizer)
+
+    def _compile_recipe(self) -> None:
+        """Compiles with a new optimizer of the recipe, for the weights that train now."""
+        optimizer = fine_tuning_optimizer(
+            1,
+            self.learning_rate,
+            gradient_accumulation_steps=self.gradient_accumulation_steps,
+        )
+        self._compile(optimizer=optimizer)
+        self._traced_with = self._traced_state()
+
+    def _traced_state(self) -> tuple:
+        """What graphs of training depend on beside the arguments of `compile`."""
+        trained = tuple(id(variable) for variable in self.trainable_variables)
+        return trained, self.backbone._checkpoints_gradients
+
+    def _is_as_traced(self) -> bool:
+        return self.compiled and self._traced_with == self._traced_state()
+
+    def get_compile_config(self) -> dict | None:
+        """What `compile` was called with: the recipe by name, not a used-up schedule."""
+        config = super().get_compile_config()
+        if config and self._optimizer_is_ours:
+            config |= {
+                "optimizer": "auto",
+                "learning_rate": self.learning_rate,
+                "gradient_accumulation_steps": self.gradient_accumulation_steps,
+            }
+        return config
+
+    def compile_from_config(self, config: dict) -> None:
+        """Compiles as `get_compile_config` says."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
+
+    def fit(
+        self,
+        x=None,
+        y=None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        *,
+        verbose: str | int = "auto",
+        callbacks: list | None = None,
+        validation_split: float = 0.0,
+        validation_data=None,
+        shuffle: bool = True,
+        sample_weight=None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_batch_size: int | None = None,
+        **kwargs,
+    ) -> keras.callbacks.History:
+        """As `keras.Model.fit`, on raw inputs.
+
+        Texts in memory are tokenized once; batches are drawn from examples of like length, in an
+        order that `keras.utils.set_random_seed` fixes, and padded to what they need. From a dataset
+        of single examples, the batches are drawn from windows of 50 of them; a dataset of batches
+        stays as it is.
+
+        Args:
+            x: raw inputs (list, NumPy array, pandas column, tensor; a tuple of two for pairs), a
+                `tf.data.Dataset` of them (elements `x`, `(x, y)` or `(x, y, sample_weight)`,
+                batched or single; pairs of texts without labels as `((first, second),)`), or
+                prepared inputs `{"token_ids", ...}`.
+            y: labels; none with a dataset.
+            batch_size: default 32.
+            epochs: number of passes.
+            verbose: as in Keras.
+            callbacks: Keras's; `encoder_zoo.BackupAndRestore` among them has a run that was
+                killed continue. A dataset must then give the same examples in the same order
+                whenever it is read.
+            validation_split: share of the examples, from the end, kept for validation.
+            validation_data: `(x, y)` or `(x, y, sample_weight)`, or a dataset.
+            shuffle: whether texts in memory are shuffled, and the single examples of a dataset
+                inside their windows.
+            sample_weight: one number per example.
+            initial_epoch: number of the first epoch.
+            steps_per_epoch: batches in an epoch; None is one pass. A dataset is begun anew as
+                often as that takes.
+            validation_batch_size: default `batch_size`.
+            **kwargs: the other arguments of `keras.Model.fit`.
+
+        Returns:
+            Keras's history.
+
+        Raises:
+            FloatingPointError: "Epoch 2/3, step 17/100: the loss is nan. ...", unless
+                `keras.callbacks.TerminateOnNaN` is among the callbacks.
+        """
+        if not self.compiled:
+            self.compile()
+        size = batch_size or 32
+        held_out_size = validation_batch_size or size
+        if validation_data is not None:
+            validation_data = self._evaluation_data(validation_data, held_out_size)
+        callbacks = _watched(callbacks)
+        options = {"epochs": epochs, "verbose": verbose, **kwargs}
+        if is_prepared(x):
+            check_no_backup(callbacks)
+            steps = -(-int(len(x["token_ids"]) * (1 - validation_split)) // size)
+            self._start_optimizer((epochs - initial_epoch) * (steps_per_epoch or steps))
+            options |= {"y": y, "sample_weight": sample_weight, "batch_size": size}
+            options |= {"shuffle": shuffle, "validation_split": validation_split}
+        else:
+            passes = range(initial_epoch, epochs)
+            if is_dataset(x):
+                check_dataset_alone(y, sample_weight, validation_split)
+                stream = self._dataset_stream(x, size, len(passes), steps_per_epoch, shuffle)
+            else:
+                rows = self.preprocess(x, y, sample_weight)
+                if validation_split:
+                    rows, held_out = split(rows, validation_split)
+                    held_out = splittable(held_out, held_out_size)
+                    validation_data = self._ordered(held_out, held_out_size).dataset
+                stream = self._rows_stream(rows, size, passes, shuffle, steps_per_epoch)
+            steps_per_epoch = steps_per_epoch or stream.steps
+            self._start_optimizer(len(passes) * steps_per_epoch)
+            options["shuffle"] = False
+            with lost_workers_named(strategy_of(self)):
+                x, callbacks, initial_epoch = continued(
+                    self, stream, callbacks, initial_epoch, steps_per_epoch, options
+                )
+            self._build_metrics(x)
+        return super().fit(
+            x,
+            callbacks=callbacks,
+            initial_epoch=initial_epoch,
+            steps_per_epoch=steps_per_epoch,
+            validation_data=validation_data,
+            **options,
+        )
+
+    @in_scope
+    def _start_optimizer(self, total_batches: int) -> None:
+        """Begins the recipe's schedule anew, if the optimizer is the recipe's."""
+        accumulated = self.gradient_accumulation_steps or 1
+        if 0 < total_batches < accumulated:
+            raise ValueError(
+                f"gradient_accumulation_steps is {accumulated}, but `fit` has {total_batches} "
+                "batches in all: it would not make a single step."
+            )
+        if self._optimizer_is_ours:
+            if not self._is_as_traced():
+                self._compile_recipe()
+            restart_optimizer(self.optimizer, self.learning_rate, total_batches // accumulated)
+        # Variables that appear in a trace have TensorFlow trace a second time.
+        if not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def _build_metrics(self, dataset: tf.data.Dataset) -> None:
+        """Makes the variables of loss and metrics, as in `_start_optimizer`."""
+        parts = [p for p in (self._compile_loss, self._compile_metrics) if p is not None]
+        if all(part.built for part in parts) or keras.config.backend() != "tensorflow":
+            return
+        if strategy_of(self):
+            return  # Keras does it
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
+        y_pred = self.compute_output_spec(keras.tree.map_structure(_symbol, x))
+        x, y, y_pred, weight = tf.nest.map_structure(_smallest, (x, y, y_pred, weight))
+        self.compute_loss(x, y, y_pred, weight, training=False)
+        self.compute_metrics(x, y, y_pred, weight)
+        self.reset_metrics()
+
+    def _rows_stream(
+        self, rows: dict, size: int, epochs: range, shuffle: bool, steps_per_epoch: int | None
+    ) -> Stream:
+        """Encoded rows, to train on."""
+        capacity = self.preprocessor.shared_row_length
+        steps, batches = self._row_batches().training(
+            splittable(rows, size), size, epochs, shuffle, capacity, steps_per_epoch
+        )
+
+        def describe():
+            return {**describe_rows(rows), "batch_size": size, "shuffle": shuffle}
+
+        return Stream(steps, batches, describe)
+
+    def _dataset_stream(self, dataset, size, passes, steps, shuffle=True) -> Stream:
+        self._check_preprocessor(dataset)
+        return dataset_stream(
+            dataset, self.preprocessor, self._collate(), size, passes, steps, shuffle
+        )
+
+    def evaluate(
+        self, x=None, y=None, batch_size: int | None = None, *, sample_weight=None, **kwargs
+    ):
+        """As `keras.Model.evaluate`, on raw inputs; see `fit` for what `x` may be."""
+        if not self.compiled:
+            self.compile()
+        size = batch_size or 32
+        if is_prepared(x):
+            return super().evaluate(x, y, size, sample_weight=sample_weight, **kwargs)
+        data = x
+        if is_dataset(x):
+            check_dataset_alone(y, sample_weight)
+        else:
+            data = x, y, sample_weight
+        batches = self._evaluation_data(data, size)
+        self._build_metrics(batches)
+        return super().evaluate(batches, **kwargs)
+
+    def _evaluation_data(self, data, batch_size: int):
+        """What Keras evaluates on, from `(x, y)`, `(x, y, sample_weight)` or a dataset."""
+        if is_dataset(data):
+            self._check_preprocessor(data)
+            return preprocessed(data, self.preprocessor, self._collate(), batch_size)
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        if is_prepared(x):
+            return data
+        rows = splittable(self.preprocess(x, y, sample_weight), batch_size)
+        return self._ordered(rows, batch_size).dataset
+
+    def predict(self, x, batch_size: int | None = None, **kwargs):
+        """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
+
+        Args:
+            x: see `fit`.
+            batch_size: default 32.
+            **kwargs: the other arguments of `keras.Model.predict`.
+
+        Returns:
+            The model's outputs, NumPy arrays with one row per input.
+        """
+        size = batch_size or 32
+        if is_prepared(x):
+            return super().predict(x, size, **kwargs)
+        if is_dataset(x):
+            return super().predict(self._evaluation_data(x, size), **kwargs)
+        rows = self.preprocess(x)
+        count = rows["token_ids"].shape[0]
+        if not count:
+            example = super().predict(self._ordered(self.preprocess([""]), 1).dataset, **kwargs)
+            return keras.tree.map_structure(lambda values: values[:0], example)
+        if count <= size and kwargs == {"verbose": 0}:
+            # For a single batch Keras's loop over a dataset takes longer than the model.
+            return self.predict_on_batch(self._inputs_of(rows))
+        repeated = filled(count, data_parallel_devices())
+        batches = self._ordered({n: tf.gather(v, repeated) for n, v in rows.items()}, size)
+        outputs = super().predict(batches.dataset, **kwargs)
+        return keras.tree.map_structure(lambda o: o[np.argsort(batches.order)[:count]], outputs)
+
+    def make_predict_function(self, force: bool = False) -> None:
+        """As in Keras; but on TensorFlow a graph for all sizes of batches, made once."""
+        one_graph = keras.config.backend() == "tensorflow" and not strategy_of(self)
+        if not one_graph or self.jit_compile or self.run_eagerly or self.steps_per_execution > 1:
+            super().make_predict_function(force)
+        elif force or self.predict_function is None:
+            weights = tuple((id(weight), weight.dtype) for weight in self.variables)
+            graph = self._graph(("forward", weights), lambda: TracedOnce(self.predict_step, 2))
+            self.predict_function = lambda batches: graph(*batches)
+
+    def preprocess(self, x, y=None, sample_weight=None) -> dict:
+        """Raw inputs in memory as encoded rows; see `Preprocessor.encode`.
+
+        Raises:
+            ValueError: "... has no preprocessor ..."
+        """
+        self._check_preprocessor(x)
+        return self.preprocessor.encode(x, y, sample_weight)
+
+    def _check_preprocessor(self, x) -> None:
+        if self.preprocessor is not None or is_prepared(x):
+            return
+        if is_dataset(x) and is_prepared(keras.utils.unpack_x_y_sample_weight(x.element_spec)[0]):
+            return
+        received = f"a dataset of {x.element_spec}" if is_dataset(x) else type(x).__name__
+        raise ValueError(
+            f"This {type(self).__name__} has no preprocessor, so it takes prepared inputs: "
+            f"{{'token_ids': ..., 'padding_mask': ...}}. Received: {received}."
+        )
+
+    def _lengths_vary(self) -> bool:
+        return self.preprocessor is None or self.preprocessor.sequence_length is None
+
+    def _collate(self):
+        # Where every new shape is compiled, few shapes are worth some padding.
+        bucketed = keras.config.backend() == "jax" or bool(self.compiled and self.jit_compile)
+        return functools.partial(self.preprocessor.collate, bucketed=bucketed)
+
+    def _row_batches(self) -> RowBatches:
+        return self._graph("batches", lambda: RowBatches(self._collate()))
+
+    def _ordered(self, rows: dict, batch_size: int) -> Batches:
+        return self._row_batches().ordered(rows, batch_size)
+
+    def _inputs_of(self, rows: dict) -> dict:
+        """The model's inputs from a few rows, NumPy arrays."""
+        graph = self._graph("inputs", lambda: TracedOnce(self._collate()))
+        inputs = keras.utils.unpack_x_y_sample_weight(graph(rows))[0]
+        return {name: values.numpy() for name, values in inputs.items()}
+
+    def _graph(self, name, make):
+        """What traces live in: made once for a setting of the preprocessor and the precision."""
+        settings = vars(self.preprocessor) if self.preprocessor is not None else {}
+        plain = [(n, v) for n, v in settings.items() if not n.startswith("_")]
+        key = name, bool(self.compiled and self.jit_compile), self.dtype_policy.name, repr(plain)
+        if key not in self._graphs:
+            self._graphs[key] = make()
+        return self._graphs[key]
+
+
+def _symbol(spec: tf.TensorSpec) -> keras.KerasTensor:
+    return keras.KerasTensor(spec.shape, spec.dtype.name)
+
+
+def _smallest(spec) -> tf.Tensor | None:
+    """Zeros of a kind, as few as can be."""
+    return spec if spec is None else tf.zeros([size or 1 for size in spec.shape], spec.dtype)
+
+
+def _has_accelerator() -> bool:
+    return bool(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"))
+
+
+def _watched(callbacks: list | None) -> list:
+    """The callbacks, behind one that stops at a loss that is no number, unless they have one."""
+    callbacks = keras.tree.flatten(callbacks or [])
+    if any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks):
+        return callbacks
+    return [StopAtDivergence(), *callbacks]
+
+
+def _is_auto(argument) -> bool:
+    return isinstance(argument, str) and argument == "auto"
