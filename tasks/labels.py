@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from keras import ops
 
 from encoder_zoo.tasks.task import Task
 
@@ -100,5 +99,16 @@ def number_of_classes(num_classes: int | None, labels: list[str] | None) -> int 
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Probabilities over the last axis."""
-    return np.asarray(ops.convert_to_numpy(ops.softmax(logits, axis=-1)))
+    """Probabilities over the last axis.
+
+    Example:
+        >>> softmax(np.float32([[0.0, np.log(3)]])).round(2).tolist()
+        [[0.25, 0.75]]
+    """
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """Each value's own probability."""
+    return np.exp(-np.logaddexp(0, -logits))

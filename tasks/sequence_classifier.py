@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
-from keras import ops
 
 from encoder_zoo.encoders.backbone import Backbone, Family
 from encoder_zoo.encoders.layers import initializer
 from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.labels import LabelledTask, label_names, number_of_classes
+from encoder_zoo.tasks.labels import LabelledTask, label_names, number_of_classes, sigmoid, softmax
 from encoder_zoo.tasks.rows.batching import in_graph_batches
 from encoder_zoo.tasks.rows.preprocessor import Preprocessor
 
@@ -259,23 +258,21 @@ class SequenceClassifier(LabelledTask):
         if self.problem_type == "regression":
             return [{"score": v[0].item() if len(v) == 1 else v.tolist()} for v in values]
         names = self.labels or range(self.num_classes)
-        order, scores = (ops.convert_to_numpy(v) for v in self._ranked(values))
+        scores = sigmoid(values) if self._takes_several() else softmax(values)
+        order = np.argsort(-scores, axis=-1, kind="stable")
+        scores = np.take_along_axis(scores, order, axis=-1)
         ranked = [
             [{"label": names[i], "score": s.item()} for i, s in zip(*row, strict=True)]
             for row in zip(order, scores, strict=True)
         ]
         if top_k is not None:
             return [row[:top_k] for row in ranked]
-        if self.problem_type == "multi_label_classification":
+        if self._takes_several():
             return [[label for label in row if label["score"] >= 0.5] for row in ranked]
         return [row[0] for row in ranked]
 
-    def _ranked(self, logits) -> tuple:
-        """The classes' numbers (B, C), the most probable first, and their probabilities."""
-        several = self.problem_type == "multi_label_classification"
-        scores = ops.sigmoid(logits) if several else ops.softmax(logits, axis=-1)
-        order = ops.argsort(-scores, axis=-1)
-        return order, ops.take_along_axis(scores, order, axis=-1)
+    def _takes_several(self) -> bool:
+        return self.problem_type == "multi_label_classification"
 
     def served(self) -> dict[str, Callable]:
         """`classify` of all classes, for exports: of "text", and as "pairs" of "first", "second".
@@ -292,7 +289,8 @@ class SequenceClassifier(LabelledTask):
             logits = in_graph_batches(self._logits_of_rows, rows, ones, self.num_classes)
             if self.problem_type == "regression":
                 return {"score": logits.flat_values}
-            order, scores = self._ranked(logits.flat_values)
+            scores = (tf.sigmoid if self._takes_several() else tf.nn.softmax)(logits.flat_values)
+            scores, order = tf.math.top_k(scores, self.num_classes)
             return {"label": tf.gather(names, order), "score": scores}
 
         return {

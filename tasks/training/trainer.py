@@ -10,6 +10,7 @@ import numpy as np
 
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.rows.batching import Batches, RowBatches
+from encoder_zoo.tasks.rows.preprocessor import as_texts
 from encoder_zoo.tasks.rows.tracing import TracedOnce
 from encoder_zoo.tasks.training.data import (
     Stream,
@@ -345,28 +346,55 @@ class TextTrainer(Distributed):
             return super().predict(x, size, **kwargs)
         if is_dataset(x):
             return super().predict(self._evaluation_data(x, size), **kwargs)
-        rows = self.preprocess(x)
+        self._check_preprocessor(x)
+        texts = tuple(as_texts(x))
+        if kwargs == {"verbose": 0} and 0 < texts[0].shape[0] <= size:
+            return self._predict_few(texts)
+        rows = self.preprocess(texts)
         count = rows["token_ids"].shape[0]
         if not count:
-            example = super().predict(self._ordered(self.preprocess([""]), 1).dataset, **kwargs)
-            return keras.tree.map_structure(lambda values: values[:0], example)
-        if count <= size and kwargs == {"verbose": 0}:
-            # For a single batch Keras's loop over a dataset takes longer than the model.
-            return self.predict_on_batch(self._inputs_of(rows))
+            return self._predict_few(tuple(tf.constant([""]) for _ in texts))[:0]
         repeated = filled(count, data_parallel_devices())
         batches = self._ordered({n: tf.gather(v, repeated) for n, v in rows.items()}, size)
         outputs = super().predict(batches.dataset, **kwargs)
         return keras.tree.map_structure(lambda o: o[np.argsort(batches.order)[:count]], outputs)
 
+    def _predict_few(self, texts: tuple) -> np.ndarray:
+        """The outputs of one batch of texts; on TensorFlow all of it is one graph.
+
+        Keras's loop over a dataset takes longer than the model.
+        """
+
+        def inputs_of(texts):
+            batch = self._collate()(self.preprocessor.encode(texts))
+            return keras.utils.unpack_x_y_sample_weight(batch)[0]
+
+        if not self._has_one_graph():
+            inputs = self._graph("inputs", lambda: TracedOnce(inputs_of))(texts)
+            return self.predict_on_batch({n: values.numpy() for n, values in inputs.items()})
+        self.make_predict_function()
+        forward = self._forward
+        answer = self._graph(
+            ("answer", id(forward)), lambda: TracedOnce(lambda t: forward((inputs_of(t),)))
+        )
+        return answer(texts).numpy()
+
     def make_predict_function(self, force: bool = False) -> None:
         """As in Keras; but on TensorFlow a graph for all sizes of batches, made once."""
-        one_graph = keras.config.backend() == "tensorflow" and not strategy_of(self)
-        if not one_graph or self.jit_compile or self.run_eagerly or self.steps_per_execution > 1:
+        if not self._has_one_graph():
             super().make_predict_function(force)
         elif force or self.predict_function is None:
             weights = tuple((id(weight), weight.dtype) for weight in self.variables)
-            graph = self._graph(("forward", weights), lambda: TracedOnce(self.predict_step, 2))
-            self.predict_function = lambda batches: graph(*batches)
+            step = self.predict_step
+            self._forward = self._graph(("forward", weights), lambda: TracedOnce(step, 2))
+            self.predict_function = lambda batches: self._forward(*batches)
+
+    def _has_one_graph(self) -> bool:
+        """Whether one graph predicts all batches, and not a program for each of their shapes."""
+        if keras.config.backend() != "tensorflow" or strategy_of(self):
+            return False
+        several = self.compiled and (self.run_eagerly or self.steps_per_execution > 1)
+        return not (several or self.jit_compile)
 
     def preprocess(self, x, y=None, sample_weight=None) -> dict:
         """Raw inputs in memory as encoded rows; see `Preprocessor.encode`.
@@ -401,12 +429,6 @@ class TextTrainer(Distributed):
 
     def _ordered(self, rows: dict, batch_size: int) -> Batches:
         return self._row_batches().ordered(rows, batch_size)
-
-    def _inputs_of(self, rows: dict) -> dict:
-        """The model's inputs from a few rows, NumPy arrays."""
-        graph = self._graph("inputs", lambda: TracedOnce(self._collate()))
-        inputs = keras.utils.unpack_x_y_sample_weight(graph(rows))[0]
-        return {name: values.numpy() for name, values in inputs.items()}
 
     def _graph(self, name, make):
         """What traces live in: made once for a setting of the preprocessor and the precision."""
