@@ -83,7 +83,7 @@ def test_pairs_keep_their_segments():
 def test_an_epoch_of_fit_has_every_text_once(family):
     task = ez.MaskedLM.from_preset(family, pack_texts=True, sequence_length=32)
     rows = task.preprocess(TEXTS)
-    steps, batches = RowBatches(task.collate()).training(rows, 4, range(1), capacity=32)
+    steps, batches = RowBatches(task.preprocessor.collate).training(rows, 4, range(1), capacity=32)
     seen = []
     for x, y, weight in batches(seed=3):
         ids = x["token_ids"].numpy()
@@ -100,7 +100,7 @@ def test_an_epoch_of_fit_has_every_text_once(family):
 def test_fit_learns_from_shared_rows_with_weights():
     task = ez.MaskedLM.from_preset(FAMILIES[0], pack_texts=True, sequence_length=32)
     rows = task.preprocess(TEXTS, sample_weight=np.arange(len(TEXTS)) % 2)
-    _, batches = RowBatches(task.collate()).training(rows, 2, range(1), capacity=32)
+    _, batches = RowBatches(task.preprocessor.collate).training(rows, 2, range(1), capacity=32)
     weights = np.concatenate([w.numpy().ravel() for _, _, w in batches(seed=0)])
     assert set(weights) == {0.0, 1.0}
     keras.utils.set_random_seed(0)

@@ -445,8 +445,8 @@ def _symbol(spec: tf.TensorSpec) -> keras.KerasTensor:
 
 
 def _smallest(spec) -> tf.Tensor | None:
-    """Zeros of a kind, as few as can be."""
-    return spec if spec is None else tf.zeros([size or 1 for size in spec.shape], spec.dtype)
+    """Zeros of a kind; two where any number may be, as Keras drops axes of one."""
+    return spec if spec is None else tf.zeros([size or 2 for size in spec.shape], spec.dtype)
 
 
 def _has_accelerator() -> bool:
