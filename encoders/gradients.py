@@ -50,9 +50,7 @@ def gelu(x: keras.KerasTensor) -> tuple[keras.KerasTensor, Callable]:
     return ops.cast(z * below, x.dtype), gradient
 
 
-def masked(
-    x: keras.KerasTensor, kept: keras.KerasTensor
-) -> tuple[keras.KerasTensor, Callable]:
+def masked(x: keras.KerasTensor, kept: keras.KerasTensor) -> tuple[keras.KerasTensor, Callable]:
     """x * kept, a dropout mask."""
     return x * kept, lambda dy: (dy * kept, None)
 

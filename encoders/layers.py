@@ -150,22 +150,37 @@ class LayerNorm(keras.layers.LayerNormalization):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Dropout(keras.layers.Dropout):
-    """Keras's dropout, cheaper on TensorFlow; arguments as there."""
+    """Keras's dropout, cheaper on TensorFlow; arguments as there.
+
+    Call arguments:
+        inputs: (N, D) or (B, H, L, L); D and H are known when the graph is made.
+        residual: as `inputs`; what is left of these is added to it.
+    """
 
     def call(self, inputs, training=False, residual=None):
-        """`inputs` with some dropped in training, added to `residual` where that is given."""
         drops = training and self.rate > 0
         if not drops or keras.config.backend() != "tensorflow":
             dropped = super().call(inputs, training=training)
             return dropped if residual is None else residual + dropped
-        # Drawn in float32: of bfloat16's few numbers no share of 0.1 is at least 0.9.
-        kept = keras.random.dropout(
-            ops.ones_like(inputs, dtype="float32"), self.rate, seed=self.seed_generator
-        )
-        kept = ops.cast(kept, inputs.dtype)
+        kept = self._kept(inputs)
         if residual is None:
             return gradients.apply(gradients.masked, inputs, kept, training=True)
         return gradients.apply(gradients.residual, residual, inputs, kept, training=True)
+
+    def _kept(self, x):
+        """In x's shape and type: 0 where an element is dropped, else what makes up for those."""
+        # Random numbers are most of what dropout costs, and 16 bits are enough: each number
+        # decides on two elements, by its upper and by its lower half.
+        batch, size, *others = ops.shape(x)
+        draws = keras.random.randint(
+            (batch, (size + 1) // 2, *others), -(2**31), 2**31 - 1, seed=self.seed_generator
+        )
+        dropped = round(self.rate * 2**16)
+        upper = draws >= (dropped - 2**15) * 2**16
+        lower = ops.bitwise_and(draws, 2**16 - 1) >= dropped
+        kept = ops.concatenate([upper, lower], axis=1)
+        kept = kept[:, :size] if size % 2 else kept
+        return ops.cast(kept, x.dtype) * (1 / (1 - self.rate))
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -231,9 +246,7 @@ class Embeddings(Configured, keras.layers.Layer):
         )
         self.position_embedding = table(max_positions, "position_embedding")
         self.segment_embedding = table(num_segments, "segment_embedding")
-        self.norm = LayerNorm(
-            epsilon=layer_norm_epsilon, name="norm", dtype=self.dtype_policy
-        )
+        self.norm = LayerNorm(epsilon=layer_norm_epsilon, name="norm", dtype=self.dtype_policy)
         self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, input_shape=None):
@@ -248,7 +261,8 @@ class Embeddings(Configured, keras.layers.Layer):
         if segment_ids is None or self.num_segments == 1:
             segment_ids = ops.zeros((1, 1), "int32")
         x = x + self.segment_embedding(segment_ids)
-        return self.dropout_layer(self.norm(x), training=training)
+        rows = self.norm(ops.reshape(x, (-1, self.hidden_dim)), training=training)
+        return ops.reshape(self.dropout_layer(rows, training=training), ops.shape(x))
 
     def position_ids(self, token_ids, padding_mask=None, text_starts=None):
         """(1 or B, L): positions count from 0."""
@@ -449,9 +463,7 @@ class EncoderBlock(Configured, keras.layers.Layer):
         self.layer_norm_epsilon = layer_norm_epsilon
 
         def norm(name: str) -> LayerNorm:
-            return LayerNorm(
-                epsilon=layer_norm_epsilon, name=name, dtype=self.dtype_policy
-            )
+            return LayerNorm(epsilon=layer_norm_epsilon, name=name, dtype=self.dtype_policy)
 
         def dense(units: int, name: str) -> keras.layers.Dense:
             return keras.layers.Dense(
@@ -487,11 +499,13 @@ class EncoderBlock(Configured, keras.layers.Layer):
         if return_probabilities:
             attended, probabilities = attended
         shape = ops.shape(x)
+        rows = (-1, self.hidden_dim)
+        x, attended = ops.reshape(x, rows), ops.reshape(attended, rows)  # (B L, D)
         x = self.attention_dropout_layer(attended, training=training, residual=x)
-        x = self.attention_norm(ops.reshape(x, (-1, self.hidden_dim)))  # (B L, D)
+        x = self.attention_norm(x, training=training)
         inner = self.activate(self.intermediate_dense(x), training)  # (B L, F)
         x = self.output_dropout_layer(self.output_dense(inner), training=training, residual=x)
-        x = ops.reshape(self.output_norm(x), shape)
+        x = ops.reshape(self.output_norm(x, training=training), shape)
         return (x, probabilities) if return_probabilities else x
 
     def activate(self, x, training=None):
