@@ -8,6 +8,7 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
+from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.configured import Configured
 
 # The names that checkpoints use. "gelu" is exact (erf); the tanh form has several names.
@@ -136,6 +137,53 @@ def take_positions(x: keras.KerasTensor, positions: keras.KerasTensor) -> keras.
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
+class LayerNorm(keras.layers.LayerNormalization):
+    """Keras's LayerNorm over the last axis, cheaper on TensorFlow; arguments as there."""
+
+    def call(self, inputs, training=None):
+        if keras.config.backend() != "tensorflow":
+            return super().call(inputs)
+        formula = gradients.layer_norm(self.epsilon)
+        weights = [ops.convert_to_tensor(weight) for weight in (self.gamma, self.beta)]
+        return gradients.apply(formula, inputs, *weights, training=training)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class Dropout(keras.layers.Dropout):
+    """Keras's dropout, cheaper on TensorFlow; arguments as there.
+
+    Call arguments:
+        inputs: (N, D) or (B, H, L, L); D and H are known when the graph is made.
+        residual: as `inputs`; what is left of these is added to it.
+    """
+
+    def call(self, inputs, training=False, residual=None):
+        drops = training and self.rate > 0
+        if not drops or keras.config.backend() != "tensorflow":
+            dropped = super().call(inputs, training=training)
+            return dropped if residual is None else residual + dropped
+        kept = self._kept(inputs)
+        if residual is None:
+            return gradients.apply(gradients.masked, inputs, kept, training=True)
+        return gradients.apply(gradients.residual, residual, inputs, kept, training=True)
+
+    def _kept(self, x):
+        """In x's shape and type: 0 where an element is dropped, else what makes up for those."""
+        # Random numbers are most of what dropout costs, and 16 bits are enough: each number
+        # decides on two elements, by its upper and by its lower half.
+        batch, size, *others = ops.shape(x)
+        draws = keras.random.randint(
+            (batch, (size + 1) // 2, *others), -(2**31), 2**31 - 1, seed=self.seed_generator
+        )
+        dropped = round(self.rate * 2**16)
+        upper = draws >= (dropped - 2**15) * 2**16
+        lower = ops.bitwise_and(draws, 2**16 - 1) >= dropped
+        kept = ops.concatenate([upper, lower], axis=1)
+        kept = kept[:, :size] if size % 2 else kept
+        return ops.cast(kept, x.dtype) * (1 / (1 - self.rate))
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
 class Embeddings(Configured, keras.layers.Layer):
     """Sum of token, position and segment embeddings, then LayerNorm and dropout.
 
@@ -198,10 +246,8 @@ class Embeddings(Configured, keras.layers.Layer):
         )
         self.position_embedding = table(max_positions, "position_embedding")
         self.segment_embedding = table(num_segments, "segment_embedding")
-        self.norm = keras.layers.LayerNormalization(
-            epsilon=layer_norm_epsilon, name="norm", dtype=self.dtype_policy
-        )
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.norm = LayerNorm(epsilon=layer_norm_epsilon, name="norm", dtype=self.dtype_policy)
+        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, input_shape=None):
         for layer in (self.token_embedding, self.position_embedding, self.segment_embedding):
@@ -215,7 +261,8 @@ class Embeddings(Configured, keras.layers.Layer):
         if segment_ids is None or self.num_segments == 1:
             segment_ids = ops.zeros((1, 1), "int32")
         x = x + self.segment_embedding(segment_ids)
-        return self.dropout_layer(self.norm(x), training=training)
+        rows = self.norm(ops.reshape(x, (-1, self.hidden_dim)), training=training)
+        return ops.reshape(self.dropout_layer(rows, training=training), ops.shape(x))
 
     def position_ids(self, token_ids, padding_mask=None, text_starts=None):
         """(1 or B, L): positions count from 0."""
@@ -289,7 +336,7 @@ class SelfAttention(Configured, keras.layers.Layer):
         self.key_dense = dense("key")
         self.value_dense = dense("value")
         self.output_dense = dense("output")
-        self.dropout_layer = keras.layers.Dropout(attention_dropout, dtype=self.dtype_policy)
+        self.dropout_layer = Dropout(attention_dropout, dtype=self.dtype_policy)
 
     def build(self, input_shape=None):
         for layer in (self.query_dense, self.key_dense, self.value_dense, self.output_dense):
@@ -297,33 +344,36 @@ class SelfAttention(Configured, keras.layers.Layer):
 
     def call(self, x, attention_mask=None, training=None, return_probabilities=False):
         batch, length = ops.shape(x)[:2]
+        rows = ops.reshape(x, (-1, self.hidden_dim))  # (B L, D)
         heads = (batch, length, self.num_heads, self.hidden_dim // self.num_heads)
-        query = ops.reshape(self.query_dense(x), heads)
-        key = ops.reshape(self.key_dense(x), heads)
-        value = ops.reshape(self.value_dense(x), heads)
+        query = ops.reshape(self.query_dense(rows), heads)
+        key = ops.reshape(self.key_dense(rows), heads)
+        value = ops.reshape(self.value_dense(rows), heads)
 
         drops = training and self.attention_dropout
         if keras.config.backend() == "tensorflow" or drops or return_probabilities:
             mixed, probabilities = self._mix(query, key, value, attention_mask, training)
         else:
             mixed = fused_attention(query, key, value, attention_mask)
-        output = self.output_dense(ops.reshape(mixed, ops.shape(x)))  # (B, L, D)
+        output = self.output_dense(ops.reshape(mixed, (-1, self.hidden_dim)))
+        output = ops.reshape(output, (batch, length, self.hidden_dim))
         return (output, probabilities) if return_probabilities else output
 
     def _mix(self, query, key, value, attention_mask, training):
         """(B, L, H, D/H): the values that every token attends to; and the probabilities."""
-        query = ops.transpose(query * query.shape[-1] ** -0.5, (0, 2, 1, 3))  # (B, H, L, D/H)
-        scores = ops.matmul(query, ops.transpose(key, (0, 2, 3, 1)))  # (B, H, L, L)
+        own = training and keras.config.backend() == "tensorflow"
+        query = ops.transpose(query, (0, 2, 1, 3)) * query.shape[-1] ** -0.5  # (B, H, L, D/H)
+        key = ops.transpose(key, (0, 2, 3, 1))
+        value = ops.transpose(value, (0, 2, 1, 3))
+        scores = gradients.apply(gradients.product, query, key, training=own)
         if attention_mask is not None:
             # Finite, so that a row of padding alone stays finite; within float16's range.
             lowest = -3e4 if self.compute_dtype == "float16" else -1e9
             scores = scores + ops.cast(ops.where(attention_mask, 0.0, lowest), scores.dtype)
         # In float32 also under mixed precision: bfloat16 sums of many terms lose too much.
-        probabilities = ops.softmax(ops.cast(scores, "float32"), axis=-1)
-        probabilities = ops.cast(probabilities, self.compute_dtype)
-
+        probabilities = gradients.apply(gradients.softmax, scores, training=own)
         dropped = self.dropout_layer(probabilities, training=training)
-        mixed = ops.matmul(dropped, ops.transpose(value, (0, 2, 1, 3)))
+        mixed = gradients.apply(gradients.product, dropped, value, training=own)
         return ops.transpose(mixed, (0, 2, 1, 3)), probabilities
 
 
@@ -412,10 +462,8 @@ class EncoderBlock(Configured, keras.layers.Layer):
         self.activation = activation
         self.layer_norm_epsilon = layer_norm_epsilon
 
-        def norm(name: str) -> keras.layers.LayerNormalization:
-            return keras.layers.LayerNormalization(
-                epsilon=layer_norm_epsilon, name=name, dtype=self.dtype_policy
-            )
+        def norm(name: str) -> LayerNorm:
+            return LayerNorm(epsilon=layer_norm_epsilon, name=name, dtype=self.dtype_policy)
 
         def dense(units: int, name: str) -> keras.layers.Dense:
             return keras.layers.Dense(
@@ -429,8 +477,8 @@ class EncoderBlock(Configured, keras.layers.Layer):
         self.intermediate_dense = dense(intermediate_dim, "intermediate")
         self.output_dense = dense(hidden_dim, "output")
         self.output_norm = norm("output_norm")
-        self.attention_dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
-        self.output_dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.attention_dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
+        self.output_dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
         self.activation_function = activation_function(activation)
 
     def build(self, input_shape=None):
@@ -450,9 +498,18 @@ class EncoderBlock(Configured, keras.layers.Layer):
         )
         if return_probabilities:
             attended, probabilities = attended
-        x = self.attention_norm(x + self.attention_dropout_layer(attended, training=training))
-
-        inner = self.activation_function(self.intermediate_dense(x))  # (B, L, F)
-        fed = self.output_dropout_layer(self.output_dense(inner), training=training)
-        x = self.output_norm(x + fed)
+        shape = ops.shape(x)
+        rows = (-1, self.hidden_dim)
+        x, attended = ops.reshape(x, rows), ops.reshape(attended, rows)  # (B L, D)
+        x = self.attention_dropout_layer(attended, training=training, residual=x)
+        x = self.attention_norm(x, training=training)
+        inner = self.activate(self.intermediate_dense(x), training)  # (B L, F)
+        x = self.output_dropout_layer(self.output_dense(inner), training=training, residual=x)
+        x = ops.reshape(self.output_norm(x, training=training), shape)
         return (x, probabilities) if return_probabilities else x
+
+    def activate(self, x, training=None):
+        """The activation, in training on TensorFlow with its own gradient."""
+        if self.activation == "gelu" and training and keras.config.backend() == "tensorflow":
+            return gradients.apply(gradients.gelu, x, training=True)
+        return self.activation_function(x)
