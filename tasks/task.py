@@ -35,6 +35,8 @@ from encoder_zoo.tasks.training.recipe import LEARNING_RATE, fine_tuning_optimiz
 from encoder_zoo.tasks.training.resuming import check_no_backup, continued, describe_rows
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 
@@ -94,7 +96,7 @@ class Task(Configured, Distributed, keras.Model):
     # -- loading -------------------------------------------------------------------------------
 
     @classmethod
-    def from_preset(cls, source: str | os.PathLike, **arguments) -> Task:
+    def from_preset(cls, source: str | os.PathLike, **arguments) -> Self:
         """Loads backbone, tokenizer and, where the checkpoint has one for this task, the head.
 
         What is not in the checkpoint, and what of it is not used, is said in one log line each.

@@ -1,5 +1,7 @@
 """What all tokenizers share: checked input, the vocabulary, special tokens, offsets, words."""
 
+from __future__ import annotations
+
 import difflib
 import inspect
 import itertools
@@ -7,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +21,9 @@ from encoder_zoo.encoders.tokenizers.characters import (
     row_numbers,
 )
 from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor, shown, without_rest
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 CHUNK_BYTES = 2**18  # of text tokenized at a time
 
@@ -289,7 +294,7 @@ class Tokenizer(tf.Module):
         return {name: getattr(self, name) for name in names}
 
     @classmethod
-    def from_preset(cls, source: str | Path, **safeguards) -> "Tokenizer":
+    def from_preset(cls, source: str | Path, **safeguards) -> Self:
         """The tokenizer of a preset.
 
         Args:
@@ -310,6 +315,16 @@ class Tokenizer(tf.Module):
         return load_tokenizer(cls, source, **safeguards)
 
     @classmethod
-    def from_config(cls, config: dict) -> "Tokenizer":
-        """Builds a tokenizer from `get_config`."""
+    def from_config(cls, config: dict) -> Self:
+        """Builds a tokenizer from `get_config`, which never names a file to be read.
+
+        Raises:
+            ValueError: "vocabulary is '/etc/passwd'. Expected the tokens, not a path ..."
+        """
+        for name in ("vocabulary", "merges"):
+            if isinstance(config.get(name), str | Path):
+                raise ValueError(
+                    f"{name} is {shown(config[name])}. Expected the tokens, not a path: a file "
+                    "that holds a tokenizer must not say what else is read."
+                )
         return cls(**config)
