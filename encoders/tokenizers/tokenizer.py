@@ -187,9 +187,9 @@ class Tokenizer(tf.Module):
         whole = first is None or self.special_tokens_in_text  # special tokens may be of many words
 
         def function(rows: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
-            return self._ragged(rows if whole else without_rest(rows, first))
+            return (self._ragged_ids(rows if whole else without_rest(rows, first)),)
 
-        ids, _, _ = in_chunks(function, tf.reshape(texts, [-1]))
+        [ids] = in_chunks(function, tf.reshape(texts, [-1]))
         return ids[0] if texts.shape.rank == 0 else ids
 
     def tokenize_with_offsets(
@@ -208,6 +208,15 @@ class Tokenizer(tf.Module):
         texts = as_text_tensor(texts)
         parts = in_chunks(self._ragged, tf.reshape(texts, [-1]))
         return tuple(part[0] for part in parts) if texts.shape.rank == 0 else parts
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+    def _ragged_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        with tf.device("CPU"):
+            return self._ids(texts, as_words=False)
+
+    def _ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
+        """The ids that `_encode` gives; a tokenizer that has a shorter way to them overrides it."""
+        return self._encode(texts, as_words)[0]
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
     def _ragged(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
@@ -258,7 +267,7 @@ class Tokenizer(tf.Module):
     @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.string)], autograph=False)
     def _ragged_words(self, words: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         with tf.device("CPU"):
-            ids, _, _ = self._encode(words.values, as_words=True)  # (words, None)
+            ids = self._ids(words.values, as_words=True)  # (words, None)
             per_text = words.with_values(ids)
             within = tf.range(tf.size(words.values)) - tf.gather(
                 tf.cast(words.row_splits, tf.int32), tf.cast(words.value_rowids(), tf.int32)
