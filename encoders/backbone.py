@@ -22,6 +22,8 @@ from encoder_zoo.encoders.layers import (
 )
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 
@@ -245,7 +247,7 @@ class Backbone(Configured, keras.Model):
                 dense.enable_lora(rank)
 
     @classmethod
-    def from_preset(cls, source: str | os.PathLike, **overrides) -> Backbone:
+    def from_preset(cls, source: str | os.PathLike, **overrides) -> Self:
         """Loads a backbone from a bundled preset or a checkpoint folder.
 
         Args:

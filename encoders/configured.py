@@ -1,8 +1,14 @@
 """A configuration written once: the signature of `__init__` is what `get_config` returns."""
 
+from __future__ import annotations
+
 import inspect
+from typing import TYPE_CHECKING
 
 import keras
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Configured:
@@ -26,7 +32,7 @@ class Configured:
         return {**inherited, **{name: getattr(self, name) for name in argument_names(type(self))}}
 
     @classmethod
-    def from_config(cls, config: dict, custom_objects: dict | None = None) -> "Configured":
+    def from_config(cls, config: dict, custom_objects: dict | None = None) -> Self:
         """Builds the object, and the objects inside its configuration, from `get_config`."""
         return cls(
             **{

@@ -1,7 +1,7 @@
 """encoder_zoo: encoder-only transformers for Keras 3, from raw text to answers.
 
 Every public name is imported when it is first used, so that `import encoder_zoo` loads neither
-Keras nor TensorFlow.
+Keras nor TensorFlow. Keras opens files that hold this package's classes after that import alone.
 
 Example:
     >>> import encoder_zoo as ez
@@ -9,42 +9,69 @@ Example:
     True
 """
 
-import importlib
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-_MODULES = {
-    "encoders.backbone": ["Backbone"],
-    "encoders.families.bert": ["BertBackbone"],
-    "encoders.families.roberta": ["RobertaBackbone"],
-    "encoders.tokenizers.wordpiece": ["BertTokenizer"],
-    "encoders.tokenizers.byte_bpe": ["RobertaTokenizer"],
-    "tasks.sequence_classifier": ["SequenceClassifier", "SequenceClassifierPreprocessor"],
-    "tasks.token_classification.task": ["TokenClassifier"],
-    "tasks.token_classification.preprocessor": ["TokenClassifierPreprocessor"],
-    "tasks.token_classification.metrics": ["EntityF1"],
-    "tasks.question_answering.task": ["SpanQA"],
-    "tasks.question_answering.preprocessor": ["SpanQAPreprocessor"],
-    "tasks.question_answering.squad": ["read_squad"],
-    "tasks.language_modelling.task": ["MaskedLM"],
-    "tasks.language_modelling.preprocessor": ["MaskedLMPreprocessor"],
-    "tasks.training.resuming": ["BackupAndRestore"],
-    "presets.registry": ["list_presets"],
-}
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
-_ALIASES = {"Classifier": "SequenceClassifier"}
+__all__ = [
+    "Backbone",
+    "BackupAndRestore",
+    "BertBackbone",
+    "BertTokenizer",
+    "Classifier",
+    "EntityF1",
+    "MaskedLM",
+    "MaskedLMPreprocessor",
+    "RobertaBackbone",
+    "RobertaTokenizer",
+    "SequenceClassifier",
+    "SequenceClassifierPreprocessor",
+    "SpanQA",
+    "SpanQAPreprocessor",
+    "TokenClassifier",
+    "TokenClassifierPreprocessor",
+    "list_presets",
+    "read_squad",
+]
 
-__all__ = sorted([*_HOMES, *_ALIASES])
+if TYPE_CHECKING:  # what editors and type checkers see
+    from encoder_zoo.encoders.backbone import Backbone
+    from encoder_zoo.encoders.families.bert import BertBackbone
+    from encoder_zoo.encoders.families.roberta import RobertaBackbone
+    from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
+    from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
+    from encoder_zoo.presets.registry import list_presets
+    from encoder_zoo.tasks.language_modelling.preprocessor import MaskedLMPreprocessor
+    from encoder_zoo.tasks.language_modelling.task import MaskedLM
+    from encoder_zoo.tasks.question_answering.preprocessor import SpanQAPreprocessor
+    from encoder_zoo.tasks.question_answering.squad import read_squad
+    from encoder_zoo.tasks.question_answering.task import SpanQA
+    from encoder_zoo.tasks.sequence_classifier import (
+        SequenceClassifier,
+        SequenceClassifierPreprocessor,
+    )
+    from encoder_zoo.tasks.token_classification.metrics import EntityF1
+    from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
+    from encoder_zoo.tasks.token_classification.task import TokenClassifier
+    from encoder_zoo.tasks.training.resuming import BackupAndRestore
 
+    Classifier = SequenceClassifier
+else:
+    import importlib
 
-def __getattr__(name: str) -> object:
-    public = _ALIASES.get(name, name)
-    if public not in _HOMES:
-        raise AttributeError(f"module 'encoder_zoo' has no attribute '{name}'")
-    value = getattr(importlib.import_module(f"encoder_zoo.{_HOMES[public]}"), public)
-    globals()[name] = value
-    return value
+    from encoder_zoo.keras_files import register_with_keras
+    from encoder_zoo.names import ALIASES, NOT_SAVED, SAVED, SAVED_PARTS, homes
 
+    register_with_keras(homes(SAVED, SAVED_PARTS))
+    _HOMES = homes(SAVED, NOT_SAVED)
 
-def __dir__() -> list[str]:
-    return __all__
+    def __getattr__(name: str) -> object:
+        public = ALIASES.get(name, name)
+        if public not in _HOMES:
+            raise AttributeError(f"module 'encoder_zoo' has no attribute '{name}'")
+        value = getattr(importlib.import_module(_HOMES[public]), public)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return __all__

@@ -2,6 +2,7 @@
 
 import importlib
 import types
+from typing import TYPE_CHECKING
 
 
 class _Lazy(types.ModuleType):
@@ -16,4 +17,7 @@ class _Lazy(types.ModuleType):
         return getattr(module, name)
 
 
-tf = _Lazy("tensorflow")
+if TYPE_CHECKING:
+    import tensorflow as tf
+else:
+    tf = _Lazy("tensorflow")

@@ -15,6 +15,8 @@ from encoder_zoo.tasks.rows.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.trainer import TextTrainer
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 
@@ -70,7 +72,7 @@ class Task(Configured, TextTrainer, keras.Model):
     # -- loading -------------------------------------------------------------------------------
 
     @classmethod
-    def from_preset(cls, source: str | os.PathLike, **arguments) -> Task:
+    def from_preset(cls, source: str | os.PathLike, **arguments) -> Self:
         """Loads backbone, tokenizer and, where the checkpoint has one for this task, the head.
 
         What is not in the checkpoint, and what of it is not used, is said in one log line each.

@@ -1,5 +1,7 @@
 """The package itself: light imports, work without TensorFlow, the public names."""
 
+import ast
+import inspect
 import os
 import subprocess
 import sys
@@ -8,6 +10,7 @@ import textwrap
 import pytest
 
 import encoder_zoo as ez
+from encoder_zoo.names import ALIASES, NOT_SAVED, SAVED, homes
 
 
 def run(code: str, **environment: str) -> str:
@@ -36,6 +39,17 @@ def test_importing_loads_nothing_heavy_and_takes_well_under_a_second():
     seconds, loaded = out.split("\n")[:2]
     assert float(seconds) < 0.5
     assert loaded == "set()"
+
+
+def test_static_names_and_lazy_names_are_the_same():
+    """Type checkers read the `if TYPE_CHECKING:` of the facade, which never runs."""
+    tree = ast.parse(inspect.getsource(ez))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    static = {alias.name: node.module for node in imports for alias in node.names}
+    lazy = homes(SAVED, NOT_SAVED)
+    assert lazy.items() <= static.items()
+    assert sorted([*lazy, *ALIASES]) == sorted(ez.__all__)
+    assert all(getattr(ez, name).__module__ == module for name, module in lazy.items())
 
 
 @pytest.mark.parametrize("name", ez.__all__)

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -20,6 +21,7 @@ from encoder_zoo.encoders.tokenizers.word_splitting import (
 from encoder_zoo.encoders.tokenizers.word_table import WordTable
 
 
+@keras.saving.register_keras_serializable(package="encoder_zoo")
 class RobertaTokenizer(Tokenizer):
     """Byte-level BPE ids of texts, exactly those that RoBERTa checkpoints were trained with.
 

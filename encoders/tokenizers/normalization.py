@@ -142,6 +142,22 @@ class NormalizationTables:
             if kinds[code] not in (SPACE, DROPPED):
                 self.packed[code] = self._becomes(code)
 
+    def unchanged(self, words: list[str]) -> list[str]:
+        """Those of some words, none of them empty, that are normalised to themselves, and one word.
+
+        Example:
+            >>> tables = normalization_tables(True, strip_accents=True, split_chinese=True)
+            >>> tables.unchanged(["cafe", "café", "Cafe", "!", "a!", "中", "中国"])
+            ['cafe', '!', '中']
+        """
+        codes = np.array([ord(c) for word in words for c in word])
+        lengths = np.array([len(word) for word in words])
+        starts = np.cumsum(lengths) - lengths
+        whole = np.logical_and.reduceat(self.packed[codes] == codes, starts)
+        alone = self.packed[codes[starts]] == (ALONE << KIND_SHIFT | codes[starts])
+        keep = whole | (alone & (lengths == 1))
+        return [word for word, kept in zip(words, keep, strict=True) if kept]
+
     def _becomes(self, code: int) -> int:
         """What a character becomes: another, or an entry of the expansions."""
         parts = [p for part in self.parts.get(code, [code]) for p in self._lowered(code, part)]

@@ -1,5 +1,7 @@
 """What all tokenizers share: checked input, the vocabulary, special tokens, offsets, words."""
 
+from __future__ import annotations
+
 import difflib
 import inspect
 import itertools
@@ -7,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +21,9 @@ from encoder_zoo.encoders.tokenizers.characters import (
     row_numbers,
 )
 from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor, shown, without_rest
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 CHUNK_BYTES = 2**18  # of text tokenized at a time
 
@@ -182,9 +187,9 @@ class Tokenizer(tf.Module):
         whole = first is None or self.special_tokens_in_text  # special tokens may be of many words
 
         def function(rows: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
-            return self._ragged(rows if whole else without_rest(rows, first))
+            return (self._ragged_ids(rows if whole else without_rest(rows, first)),)
 
-        ids, _, _ = in_chunks(function, tf.reshape(texts, [-1]))
+        [ids] = in_chunks(function, tf.reshape(texts, [-1]))
         return ids[0] if texts.shape.rank == 0 else ids
 
     def tokenize_with_offsets(
@@ -203,6 +208,15 @@ class Tokenizer(tf.Module):
         texts = as_text_tensor(texts)
         parts = in_chunks(self._ragged, tf.reshape(texts, [-1]))
         return tuple(part[0] for part in parts) if texts.shape.rank == 0 else parts
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+    def _ragged_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        with tf.device("CPU"):
+            return self._ids(texts, as_words=False)
+
+    def _ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
+        """The ids that `_encode` gives; a tokenizer that has a shorter way to them overrides it."""
+        return self._encode(texts, as_words)[0]
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
     def _ragged(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
@@ -253,7 +267,7 @@ class Tokenizer(tf.Module):
     @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.string)], autograph=False)
     def _ragged_words(self, words: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         with tf.device("CPU"):
-            ids, _, _ = self._encode(words.values, as_words=True)  # (words, None)
+            ids = self._ids(words.values, as_words=True)  # (words, None)
             per_text = words.with_values(ids)
             within = tf.range(tf.size(words.values)) - tf.gather(
                 tf.cast(words.row_splits, tf.int32), tf.cast(words.value_rowids(), tf.int32)
@@ -289,7 +303,7 @@ class Tokenizer(tf.Module):
         return {name: getattr(self, name) for name in names}
 
     @classmethod
-    def from_preset(cls, source: str | Path, **safeguards) -> "Tokenizer":
+    def from_preset(cls, source: str | Path, **safeguards) -> Self:
         """The tokenizer of a preset.
 
         Args:
@@ -310,6 +324,16 @@ class Tokenizer(tf.Module):
         return load_tokenizer(cls, source, **safeguards)
 
     @classmethod
-    def from_config(cls, config: dict) -> "Tokenizer":
-        """Builds a tokenizer from `get_config`."""
+    def from_config(cls, config: dict) -> Self:
+        """Builds a tokenizer from `get_config`, which never names a file to be read.
+
+        Raises:
+            ValueError: "vocabulary is '/etc/passwd'. Expected the tokens, not a path ..."
+        """
+        for name in ("vocabulary", "merges"):
+            if isinstance(config.get(name), str | Path):
+                raise ValueError(
+                    f"{name} is {shown(config[name])}. Expected the tokens, not a path: a file "
+                    "that holds a tokenizer must not say what else is read."
+                )
         return cls(**config)

@@ -13,11 +13,13 @@ from encoder_zoo.encoders.tokenizers.normalization import (
     FIRST_ALONE,
     FIRST_SPACE,
     BertNormalizer,
+    normalization_tables,
     number_of,
 )
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
 from encoder_zoo.encoders.tokenizers.trie import NOWHERE, Trie
 from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS
+from encoder_zoo.encoders.tokenizers.whole_words import WholeWords
 from encoder_zoo.encoders.tokenizers.word_table import MAX_SYMBOL, Pieces, WordTable
 
 MAX_WORD_CHARACTERS = 100
@@ -87,6 +89,10 @@ class BertTokenizer(Tokenizer):
         self._trie = Trie(entries, num_roots=2)
         words = [(symbols, i) for root, symbols, i in entries if root == START]
         self._words = WordTable([*words, ([FOREIGN], self.unknown_token_id)])
+        whole = [t for t in self._vocabulary.ids if self._may_be_word(t)]
+        whole = normalization_tables(lowercase, strips, split_chinese_characters).unchanged(whole)
+        whole_words = {token: self._vocabulary.ids[token] for token in whole}
+        self._whole_words = WholeWords(whole_words, lowercase)
         self._spelling = tf.constant(
             [t.removeprefix("##") if not self.starts_word(t) else f" {t}" for t in self.vocabulary]
         )
@@ -116,6 +122,16 @@ class BertTokenizer(Tokenizer):
             b'undo it'
         """
         return tf.strings.strip(self._joined(ids, self._spelling, skip_special_tokens))
+
+    def _may_be_word(self, token: str) -> bool:
+        """Whether a word of text, if it is spelled like a token, is that token."""
+        continues = token.startswith("##") and len(token) > 2
+        return 0 < len(token) <= MAX_WORD_CHARACTERS and not continues
+
+    def _ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
+        if self.special_tokens_in_text:  # they are made of several words
+            return super()._ids(texts, as_words)
+        return self._whole_words.ids(texts, lambda parts: self._encode(parts, as_words)[0])
 
     def _entries(self) -> Iterator[tuple[int, list[int], int]]:
         """(root of the trie, code points, id) of every token that text can hold."""

@@ -1,0 +1,80 @@
+"""Keras's own files open after `import encoder_zoo` alone, which imports no class of the package.
+
+Keras finds the classes that a file names among those that are registered, and a class registers
+itself when its module is imported. Until then a stand-in has its place.
+"""
+
+import importlib
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+
+
+def register_with_keras(homes: Mapping[str, str]) -> None:
+    """Makes classes known to Keras by their names: at once, or when Keras is imported.
+
+    Only these modules are ever imported: what a file says of modules is not looked at.
+
+    Args:
+        homes: {class: module that it is in}.
+    """
+
+    def register() -> None:
+        import keras
+
+        registered = keras.saving.get_custom_objects()
+        for name, module in homes.items():
+            registered.setdefault(f"encoder_zoo>{name}", StandIn(module, name))
+
+    if "keras" in sys.modules:
+        register()
+    else:
+        sys.meta_path.insert(0, AfterImport("keras", register))
+
+
+class StandIn:
+    """Stands for a class in Keras's register, and imports it when it is first used.
+
+    Example:
+        >>> StandIn("encoder_zoo.encoders.tokenizers.wordpiece", "BertTokenizer").get_config
+        <function Tokenizer.get_config at ...>
+    """
+
+    def __init__(self, module: str, name: str):
+        self._module, self._name = module, name
+
+    def __getattr__(self, attribute: str) -> object:
+        return getattr(getattr(importlib.import_module(self._module), self._name), attribute)
+
+    def __repr__(self) -> str:
+        return f"<{self._module}.{self._name}, to be imported>"
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Finds a module where the other finders do, and calls a function after it was imported.
+
+    Python has no hook for "after an import": this is the finder that PEP 369 describes.
+    """
+
+    def __init__(self, module: str, function: Callable[[], None]):
+        self._module, self._function = module, function
+        self._others_are_asked = False
+
+    def find_spec(self, name, path=None, target=None):
+        if name != self._module or self._others_are_asked:
+            return None
+        self._others_are_asked = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._others_are_asked = False
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_call(module):
+                execute(module)
+                self._function()
+
+            spec.loader.exec_module = execute_and_call
+        return spec

@@ -1,0 +1,48 @@
+"""Where the names of this package are: {module: names in it}."""
+
+# Classes that Keras writes into files, such as `.keras`, and opens again by their names.
+SAVED = {
+    "encoders.backbone": ["Backbone"],
+    "encoders.families.bert": ["BertBackbone"],
+    "encoders.families.roberta": ["RobertaBackbone"],
+    "encoders.tokenizers.wordpiece": ["BertTokenizer"],
+    "encoders.tokenizers.byte_bpe": ["RobertaTokenizer"],
+    "tasks.sequence_classifier": ["SequenceClassifier", "SequenceClassifierPreprocessor"],
+    "tasks.token_classification.task": ["TokenClassifier"],
+    "tasks.token_classification.preprocessor": ["TokenClassifierPreprocessor"],
+    "tasks.token_classification.metrics": ["EntityF1"],
+    "tasks.question_answering.task": ["SpanQA"],
+    "tasks.question_answering.preprocessor": ["SpanQAPreprocessor"],
+    "tasks.language_modelling.task": ["MaskedLM"],
+    "tasks.language_modelling.preprocessor": ["MaskedLMPreprocessor"],
+}
+# Classes inside of these, which are not public.
+SAVED_PARTS = {
+    "encoders.layers": ["Embeddings", "EncoderBlock", "SelfAttention"],
+    "encoders.families.roberta": ["RobertaEmbeddings"],
+    "tasks.language_modelling.head": ["MaskedLMHead"],
+    "tasks.token_classification.metrics": ["TokenAccuracy"],
+    "tasks.training.recipe": ["FusedAdamW", "LinearWarmupDecay"],
+}
+# Public names of other things.
+NOT_SAVED = {
+    "presets.registry": ["list_presets"],
+    "tasks.question_answering.squad": ["read_squad"],
+    "tasks.training.resuming": ["BackupAndRestore"],
+}
+ALIASES = {"Classifier": "SequenceClassifier"}
+
+
+def homes(*tables: dict[str, list[str]]) -> dict[str, str]:
+    """{name: module that it is in} of some of the tables.
+
+    Example:
+        >>> homes(NOT_SAVED)["list_presets"]
+        'encoder_zoo.presets.registry'
+    """
+    return {
+        name: f"encoder_zoo.{module}"
+        for table in tables
+        for module, names in table.items()
+        for name in names
+    }

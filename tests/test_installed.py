@@ -1,0 +1,103 @@
+"""The package as pip installs it: its files, standing in the repository's root, and its types."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def run(*command: object, cwd: pathlib.Path = ROOT, ok: bool = True, **environment: str) -> str:
+    """What a command prints."""
+    env = {**os.environ, **environment}
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=cwd, env=env)
+    assert (done.returncode == 0) is ok, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> pathlib.Path:
+    """A folder into which a wheel was installed."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"  # a copy: building leaves files behind
+    for part in ("facade", "encoders", "presets", "tasks"):
+        shutil.copytree(ROOT / part, source / part)
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, source)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    run(*pip, "wheel", source, "--no-deps", "--no-build-isolation", "-w", folder)
+    (wheel,) = folder.glob("*.whl")
+    run(*pip, "install", wheel, "--no-deps", "--target", folder / "installed")
+    return folder / "installed"
+
+
+WHERE = "import encoder_zoo.encoders as e, sys; print(e.__file__, 'keras' in sys.modules)"
+
+
+def test_the_repository_does_not_shadow_the_installed_package(installed):
+    """`python -c` has the current folder first on its path."""
+    where = run(sys.executable, "-c", WHERE, PYTHONPATH=os.fspath(installed))
+    assert where.split() == [str(installed / "encoder_zoo" / "encoders" / "__init__.py"), "False"]
+
+
+def test_the_editable_package_in_the_root_of_the_repository():
+    where = run(sys.executable, "-c", WHERE)
+    assert where.split() == [str(ROOT / "encoders" / "__init__.py"), "False"]
+
+
+def test_a_wheel_holds_every_file_and_one_top_level_package(installed):
+    wings = {"facade": ".", "encoders": "encoders", "presets": "presets", "tasks": "tasks"}
+    files = {
+        os.path.join(wing, file.relative_to(ROOT / folder))
+        for folder, wing in wings.items()
+        for file in (ROOT / folder).rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+    package = installed / "encoder_zoo"
+    there = {os.path.join(".", p.relative_to(package)) for p in package.rglob("*") if p.is_file()}
+    there = {os.path.normpath(file) for file in there if "__pycache__" not in file}
+    assert {os.path.normpath(file) for file in files} == there
+    assert "py.typed" in there
+    assert {p.name for p in installed.iterdir() if p.suffix != ".dist-info"} == {"encoder_zoo"}
+
+
+SCRIPT = """
+    import encoder_zoo as ez
+
+    reveal_type(ez.Classifier.from_preset("bert_nano_en_uncased", num_classes=2))
+    reveal_type(ez.MaskedLM.from_preset("roberta_nano_en"))
+    reveal_type(ez.BertBackbone.from_preset("bert_nano_en_uncased"))
+    reveal_type(ez.RobertaTokenizer.from_preset("roberta_nano_en"))
+    ez.Clasifier
+"""
+TYPES = ["SequenceClassifier", "MaskedLM", "BertBackbone", "RobertaTokenizer"]
+
+
+@pytest.fixture
+def script(tmp_path) -> pathlib.Path:
+    (tmp_path / "user.py").write_text(textwrap.dedent(SCRIPT))
+    return tmp_path / "user.py"
+
+
+def test_mypy_knows_the_types_and_finds_a_typo(installed, script):
+    command = [sys.executable, "-m", "mypy", "--cache-dir", script.parent / "cache", script]
+    out = run(*command, cwd=script.parent, ok=False, PYTHONPATH=os.fspath(installed))
+    assert re.findall(r'Revealed type is "[\w.]*\.(\w+)"', out) == TYPES
+    assert re.findall(r"user.py:(\d+): error: .*", out) == ["8"]
+    assert 'has no attribute "Clasifier"' in out
+
+
+def test_pyright_knows_the_types_and_finds_a_typo(installed, script):
+    (script.parent / "pyrightconfig.json").write_text(
+        f'{{"extraPaths": ["{installed}"], "typeCheckingMode": "standard"}}'
+    )
+    out = run(sys.executable, "-m", "basedpyright", "-p", script.parent, script, ok=False)
+    assert re.findall(r' is "(\w+)"', out) == TYPES
+    assert re.findall(r"user.py:(\d+):\d+ - error: .*", out) == ["8"]
+    assert '"Clasifier" is not a known attribute' in out

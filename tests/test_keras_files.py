@@ -1,0 +1,149 @@
+"""Keras's own files: opened by a new process after `import encoder_zoo` alone."""
+
+import importlib
+import inspect
+import json
+import os
+import pkgutil
+import subprocess
+import sys
+import textwrap
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+
+import encoder_zoo as ez
+from encoder_zoo.names import SAVED, SAVED_PARTS, homes
+
+TEXTS = ["a good film", "a bad film"]
+
+
+def every_class() -> list[type]:
+    """The classes that the package's modules define, all of them imported."""
+    found = []
+    for wing in ("encoder_zoo.encoders", "encoder_zoo.presets", "encoder_zoo.tasks"):
+        for module in pkgutil.walk_packages(importlib.import_module(wing).__path__, f"{wing}."):
+            module = importlib.import_module(module.name)
+            classes = inspect.getmembers(module, inspect.isclass)
+            found += [cls for _, cls in classes if cls.__module__ == module.__name__]
+    return found
+
+
+def test_the_table_holds_what_is_registered_and_nothing_else():
+    every_class()
+    registered = keras.saving.get_custom_objects()
+    ours = {name: cls for name, cls in registered.items() if name.startswith("encoder_zoo>")}
+    # pytest imports a module with doctests a second time, without the name of the package.
+    modules = {name: cls.__module__.removeprefix("encoder_zoo.") for name, cls in ours.items()}
+    tables = [*SAVED.items(), *SAVED_PARTS.items()]
+    assert modules == {f"encoder_zoo>{name}": home for home, names in tables for name in names}
+
+
+def test_no_class_that_keras_can_save_is_forgotten():
+    classes = every_class()
+    bases = {base for cls in classes for base in cls.__mro__[1:]}
+    saved = {cls.__name__ for cls in classes if hasattr(cls, "get_config") and cls not in bases}
+    assert "RobertaTokenizer" in saved
+    assert saved <= set(homes(SAVED, SAVED_PARTS))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder of `.keras` files, and what the models in them answer."""
+    folder = tmp_path_factory.mktemp("files")
+    bert = ez.SequenceClassifier.from_preset("bert_nano_en_uncased", labels=["no", "yes"])
+    checkpoint = keras.callbacks.ModelCheckpoint(folder / "checkpoint.keras")
+    bert.fit(TEXTS, ["yes", "no"], callbacks=[checkpoint], verbose=0)
+    tagger = ez.TokenClassifier.from_preset("roberta_nano_en", labels=["O", "B-X", "I-X"])
+    tagger.save(folder / "tagger.keras")
+
+    names = ("token_ids", "padding_mask")
+    inputs = {name: keras.Input([None], dtype="int32", name=name) for name in names}
+    encoded = ez.RobertaBackbone.from_preset("roberta_nano_en")(inputs)
+    users = keras.Model(inputs, keras.layers.Dense(3)(encoded["sequence_output"]))
+    users.save(folder / "users.keras")
+    ids = {"token_ids": np.array([[0, 9, 2]]), "padding_mask": np.ones([1, 3], int)}
+    expected = {
+        "checkpoint": bert.predict(TEXTS, verbose=0).tolist(),
+        "tagger": np.array(tagger.predict(TEXTS, verbose=0)).tolist(),
+        "users": users.predict(ids, verbose=0).tolist(),
+    }
+    (folder / "expected.json").write_text(json.dumps(expected))
+    return folder
+
+
+OPEN = """
+    import json, pathlib, sys
+    {imports}
+    import numpy as np
+
+    folder = pathlib.Path(sys.argv[1])
+    inputs = dict.fromkeys(["checkpoint", "tagger"], ["a good film", "a bad film"])
+    inputs["users"] = {{"token_ids": np.array([[0, 9, 2]]), "padding_mask": np.ones([1, 3], int)}}
+    for name, expected in json.loads((folder / "expected.json").read_text()).items():
+        model = keras.saving.load_model(folder / f"{{name}}.keras")
+        answers = model.predict(inputs[name], verbose=0)
+        np.testing.assert_allclose(answers, expected, atol=1e-6)
+        print(name, type(model).__module__)
+    print(model.layers[2:])
+"""
+
+
+@pytest.mark.parametrize("imports", ["import encoder_zoo, keras", "import keras, encoder_zoo"])
+def test_a_new_process_opens_tasks_checkpoints_and_models_of_users(files, imports):
+    code = textwrap.dedent(OPEN.format(imports=imports))
+    command = [sys.executable, "-c", code, files]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:2] == [
+        "checkpoint encoder_zoo.tasks.sequence_classifier",
+        "tagger encoder_zoo.tasks.token_classification.task",
+    ]
+    assert "RobertaBackbone" in done.stdout
+
+
+def edited(file, folder, change):
+    """A copy of a `.keras` file, its configuration changed."""
+    with zipfile.ZipFile(file) as source, zipfile.ZipFile(folder / "evil.keras", "w") as copy:
+        for name in source.namelist():
+            content = source.read(name)
+            if name == "config.json":
+                config = json.loads(content)
+                change(config)
+                content = json.dumps(config)
+            copy.writestr(name, content)
+    return folder / "evil.keras"
+
+
+def test_a_module_that_a_file_names_is_not_imported(files, tmp_path, monkeypatch):
+    (tmp_path / "evil.py").write_text("import pathlib\npathlib.Path(__file__ + '.mark').touch()\n")
+    monkeypatch.syspath_prepend(os.fspath(tmp_path))
+
+    def change(config):
+        config["module"] = config["config"]["backbone"]["module"] = "evil"
+
+    file = edited(files / "checkpoint.keras", tmp_path, change)
+    assert isinstance(keras.saving.load_model(file), ez.SequenceClassifier)
+
+    def rename(config):
+        config.update(module="evil", class_name="Evil", registered_name="encoder_zoo>Evil")
+
+    with pytest.raises(TypeError, match="Could not locate class 'Evil'"):
+        keras.saving.load_model(edited(files / "checkpoint.keras", tmp_path, rename))
+    assert not (tmp_path / "evil.py.mark").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "argument"),
+    [("checkpoint", "vocabulary"), ("tagger", "vocabulary"), ("tagger", "merges")],
+)
+def test_a_file_that_a_file_names_is_not_read(files, tmp_path, file, argument):
+    def change(config):
+        tokenizer = config["config"]["preprocessor"]["config"]["tokenizer"]["config"]
+        tokenizer[argument] = os.fspath(tmp_path / "secret.txt")
+
+    (tmp_path / "secret.txt").write_text("secret")
+    with pytest.raises(ValueError, match=rf"{argument} is '.*Expected the tokens, not a path"):
+        keras.saving.load_model(edited(files / f"{file}.keras", tmp_path, change))
