@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from encoder_zoo.encoders.backbone import Backbone, Family
+from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.configured import Configured
+from encoder_zoo.encoders.family import Head
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.rows.batching import (
     Batches,
@@ -31,7 +32,7 @@ from encoder_zoo.tasks.training.distribution import (
     in_scope,
 )
 from encoder_zoo.tasks.training.divergence import StopAtDivergence
-from encoder_zoo.tasks.training.recipe import LEARNING_RATE, fine_tuning_optimizer
+from encoder_zoo.tasks.training.recipe import fine_tuning_optimizer
 from encoder_zoo.tasks.training.resuming import check_no_backup, continued, describe_rows
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Task(Configured, Distributed, keras.Model):
 
     task_name: str
     checkpoint_class_suffix: str
+    pipeline_tag: str
     preprocessor_class: type[Preprocessor]
 
     def __init__(self, backbone: Backbone, preprocessor: Preprocessor | None = None, **kwargs):
@@ -57,7 +59,7 @@ class Task(Configured, Distributed, keras.Model):
         self.backbone = backbone
         # A copy: `attach` notes this task's labels and lengths in it.
         self.preprocessor = copy.copy(preprocessor)
-        self.learning_rate = LEARNING_RATE
+        self.learning_rate = backbone.family.learning_rate
         self.gradient_accumulation_steps = None
         self._optimizer_is_ours = False
         if keras.config.backend() == "tensorflow":
@@ -65,23 +67,20 @@ class Task(Configured, Distributed, keras.Model):
 
     # -- what a task says of itself ------------------------------------------------------------
 
-    @classmethod
-    def uses_pooler(cls, family: Family) -> bool:
-        """Whether the task's head reads `pooled_output`."""
-        return False
+    @property
+    def head_record(self) -> Head:
+        """What the backbone's family has between it and this task's logits."""
+        return self.backbone.family.heads[self.checkpoint_class_suffix]
 
     @classmethod
-    def checkpoint_arguments(cls, config: dict, arguments: dict) -> dict:
+    def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
         """Constructor arguments from config.json, under those that the caller gave."""
-        return arguments
+        stored = {"dropout": config.get(head.dropout)} if head.dropout else {}
+        return {**stored, **arguments}
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
         """Why the head of a checkpoint must not be taken over, or None if it may."""
         return None
-
-    def head_layers(self) -> list[keras.layers.Layer]:
-        """The layers that the task adds to its backbone."""
-        raise NotImplementedError
 
     def default_loss(self) -> keras.losses.Loss:
         """The loss that `compile` takes where none is given."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.encoders.preset_door import presets
 from encoder_zoo.encoders.tokenizers.characters import (
     Characters,
     SpecialTokenFinder,
@@ -305,9 +306,7 @@ class Tokenizer(tf.Module):
             >>> tokenizer.id_to_token(tokenizer.start_token_id)
             '[CLS]'
         """
-        from encoder_zoo.presets.loading import load_tokenizer
-
-        return load_tokenizer(cls, source, **safeguards)
+        return presets("load_tokenizer")(cls, source, **safeguards)
 
     @classmethod
     def from_config(cls, config: dict) -> "Tokenizer":

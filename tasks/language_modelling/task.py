@@ -60,20 +60,14 @@ class MaskedLM(Task):
 
     task_name = "masked_lm"
     checkpoint_class_suffix = "ForMaskedLM"
+    pipeline_tag = "fill-mask"
     preprocessor_class = MaskedLMPreprocessor
 
     def __init__(
         self, backbone: Backbone, preprocessor: MaskedLMPreprocessor | None = None, **kwargs
     ):
         super().__init__(backbone, preprocessor, **kwargs)
-        self.head = MaskedLMHead(
-            backbone.vocabulary_size,
-            backbone.hidden_dim,
-            backbone.family.masked_lm_activation or backbone.activation,
-            backbone.layer_norm_epsilon,
-            name="head",
-            dtype=self.dtype_policy,
-        )
+        self.head = MaskedLMHead(self.head_record, backbone, dtype=self.dtype_policy)
         self.head.build()
         self.built = True
         if preprocessor is not None:
@@ -87,9 +81,6 @@ class MaskedLM(Task):
         logits = self.backbone.embeddings.token_embedding(self.head(x), reverse=True)
         # The loss is taken in float32 also under mixed precision.
         return ops.cast(logits, "float32") + ops.cast(self.head.bias, "float32")
-
-    def head_layers(self) -> list[keras.layers.Layer]:
-        return [self.head]
 
     def default_loss(self) -> keras.losses.Loss:
         # Over real predictions: rows have different numbers of them.
