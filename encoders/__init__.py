@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from encoder_zoo.encoders.family import Family
 
-# family name (a checkpoint's `model_type`): module that defines its `FAMILY` record
+# family name (a checkpoint's `model_type`), and its file in `families/`: its backbone
 FAMILIES = {
-    "bert": "encoder_zoo.encoders.families.bert",
-    "roberta": "encoder_zoo.encoders.families.roberta",
+    "bert": "BertBackbone",
+    "roberta": "RobertaBackbone",
 }
+
+
+def family_module(name: str) -> str:
+    """The module that defines a family's backbone and its `FAMILY` record.
+
+    Example:
+        >>> family_module("xlm-roberta")
+        'encoder_zoo.encoders.families.xlm_roberta'
+    """
+    return f"{__name__}.families.{name.replace('-', '_')}"
 
 
 def get_family(name: str) -> Family:
@@ -22,7 +32,7 @@ def get_family(name: str) -> Family:
         >>> get_family("roberta").pair_separators
         2
     """
-    return importlib.import_module(FAMILIES[name]).FAMILY
+    return importlib.import_module(family_module(name)).FAMILY
 
 
 def all_families() -> list[Family]:

@@ -11,12 +11,12 @@ Example:
 
 import importlib
 
+from encoder_zoo.encoders import FAMILIES, family_module
+
 __version__ = "0.1.0"
 
 _MODULES = {
     "encoders.backbone": ["Backbone"],
-    "encoders.families.bert": ["BertBackbone"],
-    "encoders.families.roberta": ["RobertaBackbone"],
     "encoders.tokenizers.wordpiece": ["BertTokenizer"],
     "encoders.tokenizers.byte_bpe": ["RobertaTokenizer"],
     "tasks.sequence_classifier": ["SequenceClassifier", "SequenceClassifierPreprocessor"],
@@ -31,7 +31,8 @@ _MODULES = {
     "tasks.training.resuming": ["BackupAndRestore"],
     "presets.registry": ["list_presets"],
 }
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+_HOMES = {name: f"encoder_zoo.{module}" for module, names in _MODULES.items() for name in names}
+_HOMES |= {backbone: family_module(name) for name, backbone in FAMILIES.items()}
 _ALIASES = {"Classifier": "SequenceClassifier"}
 
 __all__ = sorted([*_HOMES, *_ALIASES])
@@ -41,7 +42,7 @@ def __getattr__(name: str) -> object:
     public = _ALIASES.get(name, name)
     if public not in _HOMES:
         raise AttributeError(f"module 'encoder_zoo' has no attribute '{name}'")
-    value = getattr(importlib.import_module(f"encoder_zoo.{_HOMES[public]}"), public)
+    value = getattr(importlib.import_module(_HOMES[public]), public)
     globals()[name] = value
     return value
 
