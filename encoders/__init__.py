@@ -1,14 +1,40 @@
 """Encoders: layers, backbones, tokenizers; one file and one line here per family."""
 
-import importlib
+from __future__ import annotations
 
-# family name (a checkpoint's `model_type`): module that defines its `FAMILY` record
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.family import Family
+
+# family name (a checkpoint's `model_type`), and its file in `families/`: its backbone
 FAMILIES = {
-    "bert": "encoder_zoo.encoders.families.bert",
-    "roberta": "encoder_zoo.encoders.families.roberta",
+    "bert": "BertBackbone",
+    "roberta": "RobertaBackbone",
 }
 
 
-def get_family(name: str):
-    """The `Family` record of a name in `FAMILIES`; importing it is put off until here."""
-    return importlib.import_module(FAMILIES[name]).FAMILY
+def family_module(name: str) -> str:
+    """The module that defines a family's backbone and its `FAMILY` record.
+
+    Example:
+        >>> family_module("xlm-roberta")
+        'encoder_zoo.encoders.families.xlm_roberta'
+    """
+    return f"{__name__}.families.{name.replace('-', '_')}"
+
+
+def get_family(name: str) -> Family:
+    """The `Family` record of a name in `FAMILIES`; importing it is put off until here.
+
+    Example:
+        >>> get_family("roberta").pair_separators
+        2
+    """
+    return importlib.import_module(family_module(name)).FAMILY
+
+
+def all_families() -> list[Family]:
+    """The records of all families, in the order of `FAMILIES`."""
+    return [get_family(name) for name in FAMILIES]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import keras
@@ -20,41 +18,13 @@ from encoder_zoo.encoders.layers import (
     make_attention_mask,
     take_positions,
 )
+from encoder_zoo.encoders.preset_door import presets
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from encoder_zoo.encoders.family import Family
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
-
-
-@dataclasses.dataclass(frozen=True)
-class Family:
-    """What distinguishes one family of encoders from another, as data.
-
-    Attributes:
-        name: the family's name, also the `model_type` in a checkpoint's configuration.
-        backbone: the `Backbone` subclass.
-        load_tokenizer: makes the tokenizer from a checkpoint folder.
-        pair_separators: how many end tokens stand between the two texts of a pair.
-        uses_segments: whether the second text of a pair is marked by segment id 1.
-        positions_skip_padding: whether positions count from the number after the padding id.
-        pooled_classifier: whether a sequence classifier reads `pooled_output`; otherwise its
-            head has a dense layer of its own.
-        masked_lm_activation: of the masked language model's head; None is the backbone's.
-        checkpoint_class_prefix: of the class names in a checkpoint's `architectures`.
-        head_tensors: {task: {attribute path in the task: tensor name in the checkpoint}}.
-    """
-
-    name: str
-    backbone: type[Backbone]
-    load_tokenizer: Callable[[pathlib.Path], Tokenizer]
-    pair_separators: int
-    uses_segments: bool
-    positions_skip_padding: bool
-    pooled_classifier: bool
-    masked_lm_activation: str | None
-    checkpoint_class_prefix: str
-    head_tensors: Mapping[str, Mapping[str, str]]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -264,9 +234,7 @@ class Backbone(Configured, keras.Model):
             ValueError: if the checkpoint is of another family than the class it is asked of,
                 lacks a weight or holds one that nothing here takes.
         """
-        from encoder_zoo.presets.loading import load_backbone
-
-        return load_backbone(cls, source, **overrides)
+        return presets("load_backbone")(cls, source, **overrides)
 
     def save_to_preset(
         self,
@@ -287,6 +255,4 @@ class Backbone(Configured, keras.Model):
             ValueError: for quantized weights, which the format does not hold.
             OSError: "The disk is full: ... was not saved."
         """
-        from encoder_zoo.presets.saving import save_backbone
-
-        save_backbone(self, directory, tokenizer, dtype, **options)
+        presets("save_backbone")(self, directory, tokenizer, dtype, **options)

@@ -1,10 +1,16 @@
 """Where the names of this package are: {module: names in it}."""
 
+from encoder_zoo.encoders import FAMILIES, family_module
+
+
+def _inside(module: str) -> str:
+    return module.removeprefix("encoder_zoo.")
+
+
 # Classes that Keras writes into files, such as `.keras`, and opens again by their names.
 SAVED = {
     "encoders.backbone": ["Backbone"],
-    "encoders.families.bert": ["BertBackbone"],
-    "encoders.families.roberta": ["RobertaBackbone"],
+    **{_inside(family_module(name)): [backbone] for name, backbone in FAMILIES.items()},
     "encoders.tokenizers.wordpiece": ["BertTokenizer"],
     "encoders.tokenizers.byte_bpe": ["RobertaTokenizer"],
     "tasks.sequence_classifier": ["SequenceClassifier", "SequenceClassifierPreprocessor"],
@@ -22,7 +28,7 @@ SAVED_PARTS = {
     "encoders.families.roberta": ["RobertaEmbeddings"],
     "tasks.language_modelling.head": ["MaskedLMHead"],
     "tasks.token_classification.metrics": ["TokenAccuracy"],
-    "tasks.training.recipe": ["FusedAdamW", "LinearWarmupDecay"],
+    "tasks.training.recipe": ["FusedAdamW", "LinearWarmupDecay", "ScheduledAdamW"],
 }
 # Public names of other things.
 NOT_SAVED = {

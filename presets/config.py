@@ -1,101 +1,24 @@
-"""The part of `config.json` that decides an encoder's numbers, as a small schema of our own."""
+"""`config.json`: read, checked and written in the words of its family."""
 
 from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
-from encoder_zoo.encoders.backbone import Family
-from encoder_zoo.encoders.layers import ACTIVATIONS
-
-# Backbone argument: key in config.json
-CONFIG_KEYS = {
-    "vocabulary_size": "vocab_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "hidden_dim": "hidden_size",
-    "intermediate_dim": "intermediate_size",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "activation": "hidden_act",
-    "layer_norm_epsilon": "layer_norm_eps",
-    "max_sequence_length": "max_position_embeddings",
-    "num_segments": "type_vocab_size",
-    "pad_token_id": "pad_token_id",
-}
-_REQUIRED = ("vocab_size", "num_hidden_layers", "num_attention_heads", "hidden_size")
-
-
-class Rule(NamedTuple):
-    """What a value must be: a test, and the words for it."""
-
-    holds: Callable[[object], bool]
-    words: str
-
-
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
-_SIZE = Rule(lambda v: type(v) is int and 0 < v < 2**40, "a positive integer")
-_SHARE = Rule(lambda v: _is_number(v) and 0 <= v < 1, "a number from 0 up to below 1")
-_EPSILON = Rule(lambda v: _is_number(v) and 0 < v < 1, "a number between 0 and 1")
-_ID = Rule(lambda v: type(v) is int and 0 <= v < 2**40, "an integer from 0")
-_ACTIVATION = Rule(
-    lambda v: isinstance(v, str) and v in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}"
-)
-_ABSENT = Rule(lambda v: not v, "nothing: encoders here have no such part")
-_NAMES = Rule(
-    lambda v: isinstance(v, list) and all(isinstance(n, str) for n in v), "a list of class names"
-)
-_LABELS = Rule(
-    lambda v: (
-        isinstance(v, dict)
-        and sorted(v) == sorted(str(i) for i in range(len(v)))
-        and all(isinstance(label, str) for label in v.values())
-    ),
-    'an object such as {"0": "negative", "1": "positive"}',
-)
-_RULES = {
-    **dict.fromkeys(
-        (
-            "vocab_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "hidden_size",
-            "intermediate_size",
-            "max_position_embeddings",
-            "type_vocab_size",
-        ),
-        _SIZE,
-    ),
-    "hidden_dropout_prob": _SHARE,
-    "attention_probs_dropout_prob": _SHARE,
-    "classifier_dropout": Rule(lambda v: v is None or _SHARE.holds(v), f"{_SHARE.words}, or null"),
-    "layer_norm_eps": _EPSILON,
-    "hidden_act": _ACTIVATION,
-    "pad_token_id": _ID,
-    "architectures": Rule(lambda v: v is None or _NAMES.holds(v), f"{_NAMES.words}, or null"),
-    "id2label": Rule(lambda v: v is None or _LABELS.holds(v), f"{_LABELS.words}, or null"),
-    # What would change the numbers in ways that the backbones do not implement.
-    "position_embedding_type": Rule(lambda v: v in (None, "absolute"), "'absolute'"),
-    "is_decoder": _ABSENT,
-    "is_encoder_decoder": _ABSENT,
-    "add_cross_attention": _ABSENT,
-    "pruned_heads": _ABSENT,
-    "quantization_config": _ABSENT,
-}
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import Family
+from encoder_zoo.encoders.rules import ARGUMENTS, COMMON, REQUIRED, SHARE, Rule, or_null
 
 
 def check_config(
-    config: Mapping, path: pathlib.Path, names: Mapping[str, str] | None = None
+    config: Mapping, family: Family, path: pathlib.Path, names: Mapping[str, str] | None = None
 ) -> None:
     """Checks every field of a configuration that is read here.
 
     Args:
         config: contents of config.json.
+        family: whose words it is in.
         path: of the file, for errors.
         names: what the file calls the fields, where that is something else.
 
@@ -103,32 +26,43 @@ def check_config(
         ValueError: "config.json: hidden_size is '768'. Expected a positive integer."
 
     Example:
+        >>> from encoder_zoo.encoders import get_family
         >>> sizes = {"vocab_size": 9, "num_hidden_layers": 1, "num_attention_heads": 2}
-        >>> check_config({**sizes, "hidden_size": -1}, pathlib.Path("config.json"))
+        >>> path = pathlib.Path("config.json")
+        >>> check_config({**sizes, "hidden_size": -1}, get_family("bert"), path)
         Traceback (most recent call last):
         ValueError: config.json: hidden_size is -1. Expected a positive integer.
     """
-    names = names or {}
-    for field in _REQUIRED:
-        if config.get(field) is None:
-            raise ValueError(f"{path}: {names.get(field, field)} is missing.")
-    for field, rule in _RULES.items():
-        # A family's tokenizer has a padding token also where the configuration has null.
-        if field in config and not (field == "pad_token_id" and config[field] is None):
-            name = names.get(field, field)
-            _expect(rule.holds(config[field]), path, name, config[field], rule.words)
-    hidden, heads = config["hidden_size"], config["num_attention_heads"]
-    _expect(hidden % heads == 0, path, "hidden_size", hidden, f"a multiple of {heads} heads")
-    padding, vocabulary = config.get("pad_token_id") or 0, config["vocab_size"]
-    _expect(padding < vocabulary, path, "pad_token_id", padding, f"below vocab_size, {vocabulary}")
-    width = config.get("embedding_size", hidden)
-    _expect(width == hidden, path, "embedding_size", width, f"hidden_size, {hidden}")
+    names, keys = names or {}, family.config_keys
+
+    def expect(holds: bool, key: str, words: str) -> None:
+        if not holds:
+            value = repr(config[key])
+            shown = value if len(value) < 80 else value[:77] + "..."
+            raise ValueError(f"{path}: {names.get(key, key)} is {shown}. Expected {words}.")
+
+    for argument in REQUIRED:
+        key = keys[argument]
+        if config.get(key) is None:
+            raise ValueError(f"{path}: {names.get(key, key)} is missing.")
+    for key, rule in _rules(family).items():
+        if key in config:
+            expect(rule.holds(config[key]), key, rule.words)
+    hidden, heads = config[keys["hidden_dim"]], config[keys["num_heads"]]
+    expect(hidden % heads == 0, keys["hidden_dim"], f"a multiple of {heads} heads")
+    padding, vocabulary = config.get("pad_token_id") or 0, config[keys["vocabulary_size"]]
+    words = f"below {keys['vocabulary_size']}, {vocabulary}"
+    expect(padding < vocabulary, "pad_token_id", words)
+    if "embedding_dim" not in keys:
+        width = config.get("embedding_size", hidden)
+        expect(width == hidden, "embedding_size", f"{keys['hidden_dim']}, {hidden}")
 
 
-def _expect(holds: bool, path: pathlib.Path, field: str, value: object, words: str) -> None:
-    if not holds:
-        shown = repr(value) if len(repr(value)) < 80 else repr(value)[:77] + "..."
-        raise ValueError(f"{path}: {field} is {shown}. Expected {words}.")
+def _rules(family: Family) -> dict[str, Rule]:
+    """What each field of a family's config.json must be."""
+    dropouts = [head.dropout for head in family.heads.values() if head.dropout]
+    own = {key: ARGUMENTS[a] for a, key in family.config_keys.items() if a in ARGUMENTS}
+    return {**dict.fromkeys(dropouts, or_null(SHARE)), **own, **COMMON, **family.rules}
 
 
 def backbone_arguments(config: Mapping, family: Family) -> dict:
@@ -143,31 +77,52 @@ def backbone_arguments(config: Mapping, family: Family) -> dict:
     """
     arguments = {
         ours: config[theirs]
-        for ours, theirs in CONFIG_KEYS.items()
+        for ours, theirs in family.config_keys.items()
         if config.get(theirs) is not None
     }
-    arguments.setdefault("intermediate_dim", 4 * config["hidden_size"])
-    padding = arguments.get("pad_token_id", 1)
-    if not family.positions_skip_padding:
-        arguments.pop("pad_token_id", None)
-    elif "max_sequence_length" in arguments:
-        arguments["max_sequence_length"] -= padding + 1
+    arguments.setdefault("intermediate_dim", 4 * arguments["hidden_dim"])
+    if family.positions_skip_padding and "max_sequence_length" in arguments:
+        arguments["max_sequence_length"] -= arguments.get("pad_token_id", 1) + 1
     return arguments
 
 
-# Field: the tensor that must agree, and its axis.
+def backbone_config(backbone: Backbone, tokenizer) -> dict:
+    """A backbone's configuration in the words of its family's config.json.
+
+    Args:
+        backbone: whose arguments to write.
+        tokenizer: that is saved along, or None.
+    """
+    family = backbone.family
+    keys = {ours: theirs for ours, theirs in family.config_keys.items() if hasattr(backbone, ours)}
+    config = {
+        "model_type": family.name,
+        **{theirs: getattr(backbone, ours) for ours, theirs in keys.items()},
+    }
+    if family.positions_skip_padding:
+        config[keys["max_sequence_length"]] += backbone.pad_token_id + 1
+    if tokenizer is not None:
+        config |= {key: getattr(tokenizer, name) for key, name in family.token_ids.items()}
+    return {**config, **family.constants}
+
+
+# Backbone argument: attribute path of the layer whose tensor must agree, and the tensor's axis.
 _SIZES = {
-    "vocab_size": ("embeddings.word_embeddings.weight", 0),
-    "hidden_size": ("embeddings.word_embeddings.weight", 1),
-    "max_position_embeddings": ("embeddings.position_embeddings.weight", 0),
-    "type_vocab_size": ("embeddings.token_type_embeddings.weight", 0),
-    "intermediate_size": ("encoder.layer.0.intermediate.dense.weight", 0),
+    "vocabulary_size": ("embeddings.token_embedding", 0),
+    "embedding_dim": ("embeddings.token_embedding", 1),
+    "hidden_dim": ("blocks.{}.output_dense", 0),
+    "max_sequence_length": ("embeddings.position_embedding", 0),
+    "num_segments": ("embeddings.segment_embedding", 0),
+    "intermediate_dim": ("blocks.{}.output_dense", 1),
 }
-_LAYER = "encoder.layer.{}.attention.self.query.weight"
 
 
 def check_sizes(
-    config: Mapping, shapes: Mapping[str, tuple[int, ...]], path: pathlib.Path, max_bytes: int
+    config: Mapping,
+    family: Family,
+    shapes: Mapping[str, tuple[int, ...]],
+    path: pathlib.Path,
+    max_bytes: int,
 ) -> None:
     """Compares the configuration's sizes with the weights' and both with the budget.
 
@@ -175,6 +130,7 @@ def check_sizes(
 
     Args:
         config: contents of config.json, checked.
+        family: whose words it is in.
         shapes: {tensor name: shape} of the weights.
         path: of config.json, for errors.
         max_bytes: the most that the weights may take in float32.
@@ -183,20 +139,15 @@ def check_sizes(
         ValueError: "...: vocab_size is 4000000000, but embeddings.word_embeddings.weight has
             30522.", "... needs 9.1 GB ..."
     """
-    for field, (name, axis) in _SIZES.items():
-        if field in config and name in shapes and len(shapes[name]) > axis:
+    for argument, (layer, axis) in _SIZES.items():
+        key = family.config_keys.get(argument)
+        name = f"{family.tensors.get(layer, '')}.weight".format(0)
+        if key in config and len(shapes.get(name, ())) > axis:
             found = shapes[name][axis]
-            if config[field] != found:
-                raise ValueError(f"{path}: {field} is {config[field]}, but {name} has {found}.")
-    layers = 0
-    while _LAYER.format(layers) in shapes:
-        layers += 1
-    if config["num_hidden_layers"] > layers:
-        raise ValueError(
-            f"{path}: num_hidden_layers is {config['num_hidden_layers']}, but the weights hold "
-            f"{layers} layers."
-        )
-    needed = 4 * max(_estimate(config), sum(map(math.prod, shapes.values())))
+            if config[key] != found:
+                raise ValueError(f"{path}: {key} is {config[key]}, but {name} has {found}.")
+    _check_layers(config, family, shapes, path)
+    needed = 4 * max(_estimate(config, family), sum(map(math.prod, shapes.values())))
     if needed > max_bytes:
         raise ValueError(
             f"{path}: a model of these sizes needs {needed / 1e9:.1f} GB, the limit is "
@@ -204,9 +155,21 @@ def check_sizes(
         )
 
 
-def _estimate(config: Mapping) -> int:
+def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathlib.Path) -> None:
+    """Refuses a configuration with more blocks than the weights hold."""
+    name = next(name for name in family.tensors.values() if "{}" in name)
+    layers, key = 0, family.config_keys[family.blocks]
+    while f"{name}.weight".format(layers) in shapes:
+        layers += 1
+    if config[key] > layers:
+        raise ValueError(f"{path}: {key} is {config[key]}, but the weights hold {layers} layers.")
+
+
+def _estimate(config: Mapping, family: Family) -> int:
     """Number of weights in the large matrices."""
-    hidden = config["hidden_size"]
-    rows = config["vocab_size"] + config.get("max_position_embeddings", 512)
-    block = 4 * hidden**2 + 2 * hidden * config.get("intermediate_size", 4 * hidden)
-    return rows * hidden + config["num_hidden_layers"] * block
+    arguments = backbone_arguments(config, family)
+    hidden, vocabulary = arguments["hidden_dim"], arguments["vocabulary_size"]
+    rows = vocabulary + arguments.get("max_sequence_length", 512)
+    block = 4 * hidden**2 + 2 * hidden * arguments["intermediate_dim"]
+    width = arguments.get("embedding_dim", hidden)
+    return rows * width + arguments[family.blocks] * block

@@ -9,34 +9,15 @@ import re
 import time
 
 from encoder_zoo.presets.files.manifest import checksum
-from encoder_zoo.presets.formats.huggingface import INDEX, WEIGHTS, no_safetensors
+from encoder_zoo.presets.formats import kerashub
+from encoder_zoo.presets.formats.huggingface import no_safetensors
+from encoder_zoo.presets.preset_files import CONFIG, INDEX, MANIFEST, WEIGHTS, tokenizer_files
 
 logger = logging.getLogger("encoder_zoo")
 
 _ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 _PAUSES = (1, 4, None)  # seconds to wait before the next attempt
-_COMMON = (
-    "config.json",
-    "encoder_zoo.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-)
-_KERAS_HUB = (
-    "config.json",
-    "tokenizer.json",
-    "task.json",
-    "model.weights.h5",
-    "task.weights.h5",
-    "assets/tokenizer/vocabulary.txt",
-    "assets/tokenizer/vocabulary.json",
-    "assets/tokenizer/merges.txt",
-)
 
 
 def from_hugging_face(address: str, verify: bool = True, max_bytes: int = 2**63) -> pathlib.Path:
@@ -121,12 +102,13 @@ def select_files(address: str, names: list[str]) -> list[str]:
         >>> select_files("hf://a/b", ["config.json", "model.safetensors", "pytorch_model.bin"])
         ['config.json', 'model.safetensors']
     """
+    plain = {CONFIG, MANIFEST, *tokenizer_files()}
     if WEIGHTS in names:
-        return [name for name in names if name in (*_COMMON, WEIGHTS)]
+        return [name for name in names if name in {*plain, WEIGHTS}]
     if INDEX in names:
-        return [name for name in names if name in (*_COMMON, INDEX) or _SHARD.fullmatch(name)]
-    if "model.weights.h5" in names:
-        return [name for name in names if name in _KERAS_HUB]
+        return [name for name in names if name in {*plain, INDEX} or _SHARD.fullmatch(name)]
+    if kerashub.WEIGHTS in names:
+        return [name for name in names if name in kerashub.files()]
     raise ValueError(no_safetensors(address, names))
 
 

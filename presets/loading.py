@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from encoder_zoo.encoders.backbone import Backbone, Family
+from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.configured import argument_names
+from encoder_zoo.encoders.family import Family, Head
+from encoder_zoo.encoders.tokenizers.absent import AbsentTokenizer
 from encoder_zoo.presets.config import backbone_arguments
 from encoder_zoo.presets.formats.checkpoint import (
-    TIED,
     Checkpoint,
     backbone_layers,
     copy,
@@ -19,10 +19,10 @@ from encoder_zoo.presets.formats.checkpoint import (
     unexpected,
 )
 from encoder_zoo.presets.opening import Safeguards, open_preset
+from encoder_zoo.presets.preset_task import PresetTask
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
-    from encoder_zoo.tasks.task import Task
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -30,13 +30,14 @@ logger = logging.getLogger("encoder_zoo")
 def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -> Backbone:
     """See `Backbone.from_preset`."""
     safeguards = Safeguards.taken_from(overrides)
-    checkpoint, family = open_preset(source, safeguards)
-    if not issubclass(family.backbone, cls):
+    checkpoint = open_preset(source, safeguards)
+    found = checkpoint.family.backbone
+    if not issubclass(found, cls):
         raise ValueError(
-            f"{source} holds a {family.backbone.__name__}. Load it with that class or with "
+            f"{source} holds a {found.__name__}. Load it with that class or with "
             f"Backbone.from_preset. Received: {cls.__name__}.from_preset."
         )
-    backbone, used = _read_backbone(checkpoint, family, overrides, safeguards)
+    backbone, used = _read_backbone(checkpoint, overrides, safeguards)
     _report_unused(checkpoint, used, cls.__name__)
     return backbone
 
@@ -46,8 +47,7 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
     safeguards = Safeguards.taken_from(options)
     if options:
         raise TypeError(f"{cls.__name__}.from_preset got unknown arguments: {sorted(options)}.")
-    checkpoint, family = open_preset(source, safeguards)
-    tokenizer = _read_tokenizer(checkpoint, family)
+    tokenizer = _read_tokenizer(open_preset(source, safeguards))
     if not isinstance(tokenizer, cls):
         raise ValueError(
             f"{source} holds a {type(tokenizer).__name__}. Received: {cls.__name__}.from_preset."
@@ -55,39 +55,49 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
     return tokenizer
 
 
-def load_task(cls: type[Task], source: str | os.PathLike, **arguments) -> Task:
+def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> PresetTask:
     """See `Task.from_preset`."""
     safeguards = Safeguards.taken_from(arguments)
-    checkpoint, family = open_preset(source, safeguards)
-    settings = checkpoint.settings
+    checkpoint = open_preset(source, safeguards)
+    family, settings = checkpoint.family, checkpoint.settings
+    head = family.heads[cls.checkpoint_class_suffix]
     for_backbone, for_preprocessor, for_task = _route(cls, family, arguments)
 
-    for_backbone.setdefault("pooler", cls.uses_pooler(family))
-    tokenizer = _read_tokenizer(checkpoint, family)
-    backbone, used = _read_backbone(
-        checkpoint, family, for_backbone, safeguards, new_pooler_allowed=True
-    )
+    for_backbone.setdefault("pooler", head.pooled)
+    tokenizer = _read_tokenizer(checkpoint)
+    backbone, used = _read_backbone(checkpoint, for_backbone, safeguards, new_pooler_allowed=True)
     task = cls(
         backbone,
         cls.preprocessor_class(
             tokenizer, **{**_stored_settings(cls, settings), **for_preprocessor}
         ),
-        **cls.checkpoint_arguments(checkpoint.config, for_task),
+        **cls.checkpoint_arguments(checkpoint.config, head, for_task),
     )
     task.learning_rate = settings.get("learning_rate", task.learning_rate)
-    used |= _read_head(checkpoint, task, for_task, safeguards)
+    used |= _read_head(checkpoint, task, head, for_task, safeguards)
     _report_unused(checkpoint, used, cls.__name__)
     return task
 
 
-def _read_tokenizer(checkpoint: Checkpoint, family: Family) -> Tokenizer:
+def _read_tokenizer(checkpoint: Checkpoint) -> Tokenizer | AbsentTokenizer:
     """The tokenizer, checked against the model it feeds."""
-    tokenizer = checkpoint.load_tokenizer(family)
-    rows, count = checkpoint.config["vocab_size"], tokenizer.vocabulary_size
-    if count > rows:
+    family, files = checkpoint.family, checkpoint.tokenizer_files()
+    rows = checkpoint.config[family.config_keys["vocabulary_size"]]
+    try:
+        cls = family.tokenizer.load()
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise
+        ids = {name: checkpoint.config.get(key) for key, name in family.token_ids.items()}
+        return AbsentTokenizer(files, {"vocabulary_size": rows, **ids})
+    tokenizer = cls.from_files(
+        files, uses_segments=family.uses_segments, pair_separators=family.pair_separators
+    )
+    if tokenizer.vocabulary_size > rows:
         raise ValueError(
-            f"{checkpoint.folder}: the tokenizer's vocabulary has {count} tokens, but vocab_size "
-            f"in {checkpoint.config_file.name} is {rows}: they are not from the same model."
+            f"{checkpoint.folder}: the tokenizer's vocabulary has {tokenizer.vocabulary_size} "
+            f"tokens, but {family.config_keys['vocabulary_size']} in "
+            f"{checkpoint.config_file.name} is {rows}: they are not from the same model."
         )
     tokens = tokenizer.get_vocabulary()
     if len(set(tokens)) < len(tokens):
@@ -100,7 +110,7 @@ def _read_tokenizer(checkpoint: Checkpoint, family: Family) -> Tokenizer:
     return tokenizer
 
 
-def _stored_settings(cls: type[Task], settings: dict) -> dict:
+def _stored_settings(cls: type[PresetTask], settings: dict) -> dict:
     """The preprocessor's settings that the same task was saved with."""
     if settings.get("task") != cls.task_name:
         return {}
@@ -109,7 +119,7 @@ def _stored_settings(cls: type[Task], settings: dict) -> dict:
     return {name: value for name, value in stored.items() if name in known}
 
 
-def _route(cls: type[Task], family: Family, arguments: dict) -> tuple[dict, dict, dict]:
+def _route(cls: type[PresetTask], family: Family, arguments: dict) -> tuple[dict, dict, dict]:
     """Each argument of `from_preset` goes to the object whose constructor takes it."""
     takers = (family.backbone, cls.preprocessor_class, cls)
     routed: tuple[dict, dict, dict] = ({}, {}, {})
@@ -130,22 +140,23 @@ def _route(cls: type[Task], family: Family, arguments: dict) -> tuple[dict, dict
 
 def _read_backbone(
     checkpoint: Checkpoint,
-    family: Family,
     overrides: dict,
     safeguards: Safeguards,
     new_pooler_allowed: bool = False,
 ) -> tuple[Backbone, set[str]]:
     """The backbone, and the names of the tensors that are in it."""
+    family = checkpoint.family
     arguments = backbone_arguments(checkpoint.config, family)
-    has_pooler = "pooler.dense.weight" in checkpoint.shapes
+    has_pooler = f"{family.pooler}.weight" in checkpoint.shapes
     backbone = family.backbone(**{**arguments, "pooler": has_pooler, **overrides})
     matched, misfits = match(checkpoint, backbone, backbone_layers(backbone))
-    new = [line for line in misfits if new_pooler_allowed and line.startswith("- pooler.")]
+    new = [name for name in misfits if new_pooler_allowed and name.startswith(f"{family.pooler}.")]
     if len(misfits) > len(new):
-        left = [f"+ {name} (unexpected)" for name in unexpected(checkpoint, matched)]
+        lines = [f"- {name} ({what})" for name, what in misfits.items()]
+        lines += [f"+ {name} (unexpected)" for name in unexpected(checkpoint, matched)]
         raise ValueError(
             f"{checkpoint.folder}: the weights do not fit {checkpoint.config_file.name}.\n"
-            + "\n".join([*misfits, *left])
+            + "\n".join(lines)
         )
     if new:
         logger.warning("%s has no pooler: it starts from random weights.", checkpoint.folder.name)
@@ -154,19 +165,19 @@ def _read_backbone(
 
 
 def _read_head(
-    checkpoint: Checkpoint, task: Task, arguments: dict, safeguards: Safeguards
+    checkpoint: Checkpoint, task: PresetTask, head: Head, arguments: dict, safeguards: Safeguards
 ) -> set[str]:
     """Takes the task's head over, whole or not at all."""
-    layers = task.backbone.family.head_tensors[task.task_name]
     reason = task.head_misfit(checkpoint.config, arguments)
     if reason is None:
-        matched, misfits = match(checkpoint, task, layers)
+        matched, misfits = match(checkpoint, task, head.tensors)
         if not misfits:
-            _refuse_untied(checkpoint, layers)
+            _refuse_untied(checkpoint, head)
             copy(checkpoint, matched, safeguards.allow_nonfinite)
             return set(matched)
-        absent = all(line.endswith("(missing)") for line in misfits)
-        reason = "the checkpoint has none" if absent else "; ".join(misfits).replace("- ", "")
+        absent = all(what == "missing" for what in misfits.values())
+        described = "; ".join(f"{name} ({what})" for name, what in misfits.items())
+        reason = "the checkpoint has none" if absent else described
     logger.warning(
         "%s: the head of %s starts from random weights: %s. Fine-tune before use.",
         checkpoint.folder.name,
@@ -176,20 +187,21 @@ def _read_head(
     return set()
 
 
-def _refuse_untied(checkpoint: Checkpoint, layers: Mapping[str, str]) -> None:
+def _refuse_untied(checkpoint: Checkpoint, head: Head) -> None:
     """Refuses a head whose output projection is not the token embedding, as it is here."""
-    parts = {name.split(".")[0] for name in layers.values()}
-    untied = [n for n in unexpected(checkpoint, ()) if n in TIED and n.split(".")[0] in parts]
-    if untied:
-        raise ValueError(
-            f"{checkpoint.folder}: {untied[0]} differs from {TIED[untied[0]]}. Only output "
-            "projections that are tied to the token embedding are supported."
-        )
+    twins = checkpoint.family.tied if head.tied_bias else {}
+    for name in unexpected(checkpoint, ()):
+        if name in twins and name.startswith(f"{head.output}."):
+            raise ValueError(
+                f"{checkpoint.folder}: {name} differs from {twins[name]}. Only output "
+                "projections that are tied to the token embedding are supported."
+            )
 
 
 def _report_unused(checkpoint: Checkpoint, used: set[str], reader: str) -> None:
     left = unexpected(checkpoint, used)
-    inside = [f"+ {name}" for name in left if name.startswith(("embeddings.", "encoder."))]
+    stems = {f"{name.split('.')[0]}." for name in checkpoint.family.tensors.values()}
+    inside = [f"+ {name}" for name in left if name.startswith(tuple(stems))]
     if inside:
         raise ValueError(
             f"{checkpoint.folder}: weights that the architecture in {checkpoint.config_file.name} "

@@ -3,65 +3,76 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
+from typing import NamedTuple
+
+from encoder_zoo.encoders.backbone import Backbone
 
 # Written cards bear this line; a card without it is a person's own and is kept.
 MARK = "<!-- Written by encoder_zoo. Delete this line to keep your own version of this file. -->"
 
-# Task: (the hub's name for it, class here, class in transformers)
-_TASKS = {
-    "backbone": ("feature-extraction", "Backbone", "AutoModel"),
-    "sequence_classifier": (
-        "text-classification", "SequenceClassifier", "AutoModelForSequenceClassification"
-    ),
-    "token_classifier": (
-        "token-classification", "TokenClassifier", "AutoModelForTokenClassification"
-    ),
-    "span_qa": ("question-answering", "SpanQA", "AutoModelForQuestionAnswering"),
-    "masked_lm": ("fill-mask", "MaskedLM", "AutoModelForMaskedLM"),
-}  # fmt: skip
+
+class Readers(NamedTuple):
+    """With what a preset is opened.
+
+    Attributes:
+        pipeline: the hub's name for what it does.
+        our_class: its class here.
+        their_class: its class in transformers.
+    """
+
+    pipeline: str
+    our_class: str
+    their_class: str
 
 
-def model_card(
-    path: pathlib.Path, earlier: pathlib.Path, name: str, config: Mapping, settings: Mapping
+class CardFacts(NamedTuple):
+    """What a card says of its preset: the folder's name, the model, its weights and labels."""
+
+    name: str
+    backbone: Backbone
+    dtype: str
+    labels: list[str]
+
+
+def write_card(
+    path: pathlib.Path, earlier: pathlib.Path, facts: CardFacts, readers: Readers
 ) -> None:
     """Writes a model card, or copies the earlier one where a person wrote it.
 
     Args:
         path: file to write.
         earlier: file that may be there already.
-        name: of the preset.
-        config: contents of config.json.
-        settings: contents of encoder_zoo.json.
+        facts: of the preset.
+        readers: of the preset.
     """
     if earlier.is_file():
         text = earlier.read_text(encoding="utf-8")
         if MARK not in text:
             path.write_text(text, encoding="utf-8")
             return
-    path.write_text(_card(name, config, settings["task"]), encoding="utf-8")
+    path.write_text(_card(facts, readers), encoding="utf-8")
 
 
-def _card(name: str, config: Mapping, task: str) -> str:
-    pipeline, our_class, their_class = _TASKS[task]
-    labels = list(config.get("id2label", {}).values())
-    about_labels = f"\nLabels: {', '.join(labels)}.\n" if labels else ""
+def _card(facts: CardFacts, readers: Readers) -> str:
+    name, backbone, family = facts.name, facts.backbone, facts.backbone.family.name
+    pipeline, our_class, their_class = readers
+    about_labels = f"\nLabels: {', '.join(facts.labels)}.\n" if facts.labels else ""
     return f"""---
 library_name: keras
 pipeline_tag: {pipeline}
 tags:
 - encoder_zoo
-- {config["model_type"]}
+- {family}
 ---
 
 # {name}
 
 {MARK}
 
-A {config["model_type"]} encoder for {pipeline.replace("-", " ")}:
-{config["num_hidden_layers"]} layers, {config["num_attention_heads"]} heads,
-hidden size {config["hidden_size"]}, vocabulary of {config["vocab_size"]},
-weights in {config["dtype"]}.
+A {family} encoder for {pipeline.replace("-", " ")}:
+{backbone.num_layers} layers, {backbone.num_heads} heads,
+hidden size {backbone.hidden_dim}, vocabulary of {backbone.vocabulary_size},
+weights in {facts.dtype}.
 {about_labels}
 With encoder_zoo, on Keras 3:
 

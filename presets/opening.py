@@ -6,12 +6,14 @@ import dataclasses
 import os
 import pathlib
 
-from encoder_zoo.encoders import FAMILIES, get_family
-from encoder_zoo.encoders.backbone import Family
 from encoder_zoo.presets.config import check_config, check_sizes
 from encoder_zoo.presets.files.manifest import read_manifest
 from encoder_zoo.presets.files.plain_files import check_files, read_json
+from encoder_zoo.presets.formats import tf1
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
+from encoder_zoo.presets.formats.kerashub import KerasHubCheckpoint
+from encoder_zoo.presets.preset_files import preset_files
 from encoder_zoo.presets.registry import resolve
 
 
@@ -42,7 +44,7 @@ class Safeguards:
         return cls(**{name: arguments.pop(name) for name in names if name in arguments})
 
 
-def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> tuple[Checkpoint, Family]:
+def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint:
     """Finds a preset, in whichever format it is, and checks it.
 
     Args:
@@ -50,34 +52,25 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> tuple[Chec
         safeguards: how much to check.
 
     Returns:
-        The checkpoint, none of whose weights has been read yet, and its family.
+        The checkpoint, none of whose weights has been read yet.
 
     Raises:
         ValueError: naming the file and the field that is wrong.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes)
     checkpoint = _open(folder, safeguards)
-    path = checkpoint.config_file
-    family = checkpoint.config.get("model_type")
-    if not isinstance(family, str) or family not in FAMILIES:
-        raise ValueError(
-            f"{path}: model_type is {family!r}. Expected one of {', '.join(FAMILIES)}."
-        )
-    check_config(checkpoint.config, path, checkpoint.config_names)
-    check_sizes(checkpoint.config, checkpoint.shapes, path, safeguards.max_bytes)
-    return checkpoint, get_family(family)
+    config, family, path = checkpoint.config, checkpoint.family, checkpoint.config_file
+    check_config(config, family, path, checkpoint.config_names)
+    check_sizes(config, family, checkpoint.shapes, path, safeguards.max_bytes)
+    return checkpoint
 
 
 def _open(folder: pathlib.Path, safeguards: Safeguards) -> Checkpoint:
     """The checkpoint in a folder, read by what its format is."""
-    from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
-    from encoder_zoo.presets.formats.kerashub import KerasHubCheckpoint
-    from encoder_zoo.presets.formats.tf1 import CONFIG, Tf1Checkpoint
-
     settings = read_manifest(folder, safeguards.verify)
-    check_files(folder)
-    if not (folder / "config.json").exists() and (folder / CONFIG).exists():
-        return Tf1Checkpoint(folder)
+    check_files(folder, preset_files())
+    if not (folder / "config.json").exists() and (family := tf1.family_in(folder)):
+        return tf1.Tf1Checkpoint(folder, family)
     if "class_name" in read_json(folder / "config.json"):
         return KerasHubCheckpoint(folder)
     return HuggingFaceCheckpoint(folder, settings)

@@ -17,13 +17,14 @@ from safetensors.numpy import save_file
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.configured import argument_names
-from encoder_zoo.presets.config import CONFIG_KEYS
+from encoder_zoo.encoders.family import Head
+from encoder_zoo.presets.config import backbone_config
 from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.manifest import write_manifest
-from encoder_zoo.presets.files.plain_files import FILES
 from encoder_zoo.presets.formats.checkpoint import backbone_layers, layer_at, named_weights
-from encoder_zoo.presets.model_card import model_card
-from encoder_zoo.tasks.training.recipe import LEARNING_RATE
+from encoder_zoo.presets.model_card import CardFacts, Readers, write_card
+from encoder_zoo.presets.preset_files import CARD, CONFIG, INDEX, WEIGHTS, preset_files
+from encoder_zoo.presets.preset_task import PresetTask
 
 SHARD_BYTES = 5_000_000_000
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -38,69 +39,57 @@ def save_backbone(
 ) -> None:
     """See `Backbone.save_to_preset`."""
     weights = _weights(backbone, backbone_layers(backbone))
-    config = {"architectures": [f"{backbone.family.checkpoint_class_prefix}Model"]}
+    config = {"architectures": [f"{backbone.family.class_prefix}Model"]}
     settings = {"task": "backbone"}
-    _save(folder, backbone, config, weights, settings, tokenizer, dtype, shard_bytes)
+    readers = Readers("feature-extraction", "Backbone", "AutoModel")
+    _save(folder, backbone, config, weights, settings, readers, tokenizer, dtype, shard_bytes)
 
 
-def save_task(task, folder: str | os.PathLike, dtype=None, shard_bytes=SHARD_BYTES) -> None:
+def save_task(
+    task: PresetTask, folder: str | os.PathLike, dtype=None, shard_bytes=SHARD_BYTES
+) -> None:
     """See `Task.save_to_preset`."""
-    backbone = task.backbone
+    backbone, suffix = task.backbone, task.checkpoint_class_suffix
     family = backbone.family
+    head = family.heads[suffix]
     weights = {
-        **_weights(backbone, backbone_layers(backbone), prefix=f"{family.name}."),
-        **_weights(task, family.head_tensors[task.task_name]),
+        **_weights(backbone, backbone_layers(backbone), prefix=f"{family.prefix}."),
+        **_weights(task, head.tensors),
     }
-    config = {
-        "architectures": [family.checkpoint_class_prefix + task.checkpoint_class_suffix],
-        **_label_config(task),
-    }
+    config = {"architectures": [family.class_prefix + suffix], **_head_config(task, head)}
     settings = {"task": task.task_name}
-    if task.learning_rate != LEARNING_RATE:
+    if task.learning_rate != family.learning_rate:
         settings["learning_rate"] = task.learning_rate
     tokenizer = None
     if task.preprocessor is not None:
         tokenizer = task.preprocessor.tokenizer
         settings["preprocessor"] = _preprocessor_settings(task.preprocessor)
-    _save(folder, backbone, config, weights, settings, tokenizer, dtype, shard_bytes)
+    here = next(cls for cls in type(task).__mro__ if "task_name" in vars(cls))
+    readers = Readers(task.pipeline_tag, here.__name__, f"AutoModel{suffix}")
+    _save(folder, backbone, config, weights, settings, readers, tokenizer, dtype, shard_bytes)
 
 
-def _save(folder, backbone, config, weights, settings, tokenizer, dtype, shard_bytes) -> None:
+def _save(
+    folder, backbone, config, weights, settings, readers, tokenizer, dtype, shard_bytes
+) -> None:
     dtypes = {name: _dtype(dtype, weight) for name, (weight, _) in weights.items()}
-    config = {**config, **_backbone_config(backbone, tokenizer), "dtype": _main(dtypes)}
-    with replacing(folder, [*FILES, "README.md"]) as new:
-        _write_json(new / "config.json", config)
+    config = {**config, **backbone_config(backbone, tokenizer), "dtype": _main(dtypes)}
+    with replacing(folder, [*preset_files(), CARD]) as new:
+        (new / CONFIG).write_text(_as_json(config), encoding="utf-8")
         _write_weights(new, weights, dtypes, shard_bytes)
         if tokenizer is not None:
-            from encoder_zoo.presets.tokenizer_files import write_tokenizer
-
-            write_tokenizer(tokenizer, new)
+            for name, text in tokenizer.to_files().items():
+                (new / name).write_text(text, encoding="utf-8", newline="\n")
         name = pathlib.Path(folder).resolve().name
-        model_card(new / "README.md", pathlib.Path(folder) / "README.md", name, config, settings)
+        facts = CardFacts(
+            name, backbone, config["dtype"], list(config.get("id2label", {}).values())
+        )
+        write_card(new / CARD, pathlib.Path(folder) / CARD, facts, readers)
         write_manifest(new, settings)
 
 
-# -- config.json -------------------------------------------------------------------------------
-
-
-def _backbone_config(backbone: Backbone, tokenizer) -> dict:
-    """A backbone's configuration in config.json's words."""
-    config = {"model_type": backbone.family.name}
-    for ours, theirs in CONFIG_KEYS.items():
-        if hasattr(backbone, ours):
-            config[theirs] = getattr(backbone, ours)
-    if backbone.family.positions_skip_padding:
-        config["max_position_embeddings"] += backbone.pad_token_id + 1
-    if tokenizer is not None:
-        config["pad_token_id"] = tokenizer.pad_token_id
-        if backbone.family.name == "roberta":
-            config["bos_token_id"] = tokenizer.start_token_id
-            config["eos_token_id"] = tokenizer.end_token_id
-    return {**config, "position_embedding_type": "absolute", "initializer_range": 0.02}
-
-
-def _label_config(task) -> dict:
-    """What a task knows of its classes, in config.json's words."""
+def _head_config(task: PresetTask, head: Head) -> dict:
+    """What a task knows of its head and its classes, in config.json's words."""
     config = {}
     if getattr(task, "num_classes", None):
         labels = task.labels or [f"LABEL_{i}" for i in range(task.num_classes)]
@@ -108,8 +97,8 @@ def _label_config(task) -> dict:
         config["label2id"] = {label: i for i, label in enumerate(labels)}
     if hasattr(task, "problem_type"):
         config["problem_type"] = task.problem_type
-    if hasattr(task, "dropout"):
-        config["classifier_dropout"] = task.dropout
+    if head.dropout:
+        config[head.dropout] = task.dropout
     return config
 
 
@@ -118,9 +107,8 @@ def _preprocessor_settings(preprocessor) -> dict:
     return {name: getattr(preprocessor, name) for name in names}
 
 
-def _write_json(path: pathlib.Path, value: Mapping) -> None:
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")
+def _as_json(value: Mapping) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 # -- model.safetensors -------------------------------------------------------------------------
@@ -172,7 +160,7 @@ def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_b
     names = {}
     for i, shard in enumerate(shards, 1):
         file = f"model-{i:05}-of-{len(shards):05}.safetensors"
-        file = "model.safetensors" if len(shards) == 1 else file
+        file = WEIGHTS if len(shards) == 1 else file
         arrays = {name: _array(*weights[name], dtypes[name]) for name in shard}
         try:
             # Readers for torch look for this word before they open a file.
@@ -182,7 +170,7 @@ def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_b
         names |= dict.fromkeys(shard, file)
     if len(shards) > 1:
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": names}
-        _write_json(folder / "model.safetensors.index.json", index)
+        (folder / INDEX).write_text(_as_json(index), encoding="utf-8")
 
 
 def _as_os_error(error: SafetensorError) -> OSError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from encoder_zoo.encoders.family import Head
 from encoder_zoo.tasks.task import Task
 
 # Classes in transformers whose heads have the same names, and perhaps the same shape.
@@ -20,11 +21,11 @@ class LabelledTask(Task):
     num_classes: int | None
 
     @classmethod
-    def checkpoint_arguments(cls, config: dict, arguments: dict) -> dict:
+    def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
         """What config.json says of the classes, where the caller says nothing."""
         stored = {}
         if cls.is_head_of(config):
-            stored["dropout"] = config.get("classifier_dropout")
+            stored |= super().checkpoint_arguments(config, head, {})
             if cls.asks_for_classes_of(config, arguments):
                 names = label_names(config)
                 stored["labels"] = None if are_generic(names) else names

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 import keras
 import numpy as np
 
-from encoder_zoo.encoders.backbone import Backbone, Family
-from encoder_zoo.encoders.layers import initializer
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import Head
 from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.head import TaskHead, head_dropout
 from encoder_zoo.tasks.labels import LabelledTask, label_names, number_of_classes, sigmoid, softmax
 from encoder_zoo.tasks.rows.batching import in_graph_batches
 from encoder_zoo.tasks.rows.preprocessor import Preprocessor
@@ -152,6 +153,7 @@ class SequenceClassifier(LabelledTask):
 
     task_name = "sequence_classifier"
     checkpoint_class_suffix = "ForSequenceClassification"
+    pipeline_tag = "text-classification"
     preprocessor_class = SequenceClassifierPreprocessor
 
     def __init__(
@@ -174,57 +176,38 @@ class SequenceClassifier(LabelledTask):
             raise ValueError(
                 "Pass labels=[...] or num_classes: the checkpoint does not state them."
             )
-        self.dropout = backbone.dropout if dropout is None else dropout
-        if self.uses_pooler(backbone.family) and not backbone.pooler:
+        record = self.head_record
+        if record.pooled and not backbone.pooler:
             raise ValueError(
-                "A BERT classifier reads the pooler's output. Build the backbone with "
-                "pooler=True, or load the classifier with from_preset, which adds a pooler."
+                f"A {backbone.family.class_prefix} classifier reads the pooler's output. Build "
+                "the backbone with pooler=True, or load the classifier with from_preset, which "
+                "adds a pooler."
             )
-
-        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
-        if not self.uses_pooler(backbone.family):
-            self.hidden_dense = self._dense(backbone.hidden_dim, "hidden", activation="tanh")
-        # The loss is taken in float32 also under mixed precision.
-        self.output_dense = self._dense(self.num_classes, "logits", dtype="float32")
-        for layer in self.head_layers():
-            layer.build((None, backbone.hidden_dim))
+        self.dropout = head_dropout(record, backbone, dropout)
+        self.head = TaskHead(
+            record, backbone, self.num_classes, self.dropout, dtype=self.dtype_policy
+        )
+        self.head.build()
         self.built = True
         if preprocessor is not None:
             self.preprocessor.attach(self)
 
-    def _dense(self, units: int, name: str, **kwargs) -> keras.layers.Dense:
-        kwargs.setdefault("dtype", self.dtype_policy)
-        return keras.layers.Dense(units, kernel_initializer=initializer(), name=name, **kwargs)
-
     def call(self, inputs, training=None):
         outputs = self.backbone(inputs, training=training)
-        if self.uses_pooler(self.backbone.family):
-            x = outputs["pooled_output"]  # (B, D)
-        else:
-            x = self.dropout_layer(outputs["sequence_output"][:, 0], training=training)
-            x = self.hidden_dense(x)
-        return self.output_dense(self.dropout_layer(x, training=training))  # (B, C)
+        pooled = self.head_record.pooled
+        x = outputs["pooled_output"] if pooled else outputs["sequence_output"][:, 0]  # (B, D)
+        return self.head(x, training=training)  # (B, C)
 
     def compute_output_spec(self, inputs, training=None):
         return keras.KerasTensor((inputs["token_ids"].shape[0], self.num_classes), "float32")
 
-    def head_layers(self) -> list[keras.layers.Layer]:
-        return [
-            *([] if self.backbone.family.pooled_classifier else [self.hidden_dense]),
-            self.output_dense,
-        ]
-
     @classmethod
-    def uses_pooler(cls, family: Family) -> bool:
-        return family.pooled_classifier
-
-    @classmethod
-    def checkpoint_arguments(cls, config: dict, arguments: dict) -> dict:
+    def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
         stored = {}
         if cls.is_head_of(config) and cls.asks_for_classes_of(config, arguments):
             usual = "regression" if len(label_names(config)) == 1 else PROBLEM_TYPES[0]
             stored["problem_type"] = config.get("problem_type") or usual
-        return {**stored, **super().checkpoint_arguments(config, arguments)}
+        return {**stored, **super().checkpoint_arguments(config, head, arguments)}
 
     def default_loss(self) -> keras.losses.Loss:
         if self.problem_type == "regression":

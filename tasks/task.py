@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import keras
 
-from encoder_zoo.encoders.backbone import Backbone, Family
+from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.configured import Configured
+from encoder_zoo.encoders.family import Head
 from encoder_zoo.tasks.rows.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.trainer import TextTrainer
 
@@ -31,6 +32,7 @@ class Task(Configured, TextTrainer, keras.Model):
 
     task_name: str
     checkpoint_class_suffix: str
+    pipeline_tag: str
     preprocessor_class: type[Preprocessor]
 
     def __init__(self, backbone: Backbone, preprocessor: Preprocessor | None = None, **kwargs):
@@ -43,23 +45,20 @@ class Task(Configured, TextTrainer, keras.Model):
 
     # -- what a task says of itself ------------------------------------------------------------
 
-    @classmethod
-    def uses_pooler(cls, family: Family) -> bool:
-        """Whether the task's head reads `pooled_output`."""
-        return False
+    @property
+    def head_record(self) -> Head:
+        """What the backbone's family has between it and this task's logits."""
+        return self.backbone.family.heads[self.checkpoint_class_suffix]
 
     @classmethod
-    def checkpoint_arguments(cls, config: dict, arguments: dict) -> dict:
+    def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
         """Constructor arguments from config.json, under those that the caller gave."""
-        return arguments
+        stored = {"dropout": config.get(head.dropout)} if head.dropout else {}
+        return {**stored, **arguments}
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
         """Why the head of a checkpoint must not be taken over, or None if it may."""
         return None
-
-    def head_layers(self) -> list[keras.layers.Layer]:
-        """The layers that the task adds to its backbone."""
-        raise NotImplementedError
 
     def default_loss(self) -> keras.losses.Loss:
         """The loss that `compile` takes where none is given."""

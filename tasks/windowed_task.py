@@ -55,9 +55,7 @@ class WindowedTask(Task):
             inputs = self.preprocessor.pad(rows)
             return tf.boolean_mask(self.token_logits(inputs), inputs["padding_mask"])
 
-        return in_graph_batches(
-            outputs, rows, rows["token_ids"].row_lengths(), self.output_dense.units
-        )
+        return in_graph_batches(outputs, rows, rows["token_ids"].row_lengths(), self.head.units)
 
     def token_logits(self, inputs: dict) -> tf.Tensor:
         """The model's outputs as (B, L, C)."""

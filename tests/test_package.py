@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 
 import encoder_zoo as ez
@@ -89,3 +90,42 @@ def test_prepared_ids_train_where_tensorflow_is_not_installed(backend, backbone)
     pytest.importorskip(backend, reason=f"the {backend} backend needs the extra 'peers'")
     out = run(TRAIN_ON_IDS.format(block=BLOCK_TENSORFLOW, backbone=backbone), KERAS_BACKEND=backend)
     assert out.split("\n")[:2] == ["True (32, 2)", "False"]
+
+
+FROM_PRESET_WITHOUT_TENSORFLOW = """
+    import sys
+    sys.modules["tensorflow"] = None
+    import numpy as np
+    import encoder_zoo as ez
+
+    classifier = ez.Classifier.from_preset({preset!r}, num_classes=2, sequence_length=16)
+    ids = np.random.default_rng(0).integers(5, 300, (32, 6)).astype("int32")
+    x = {{"token_ids": ids, "padding_mask": np.ones((32, 6), bool)}}
+    y = (ids[:, 1] > 150).astype("int32")
+    losses = classifier.fit(x, y, epochs=8, batch_size=16, verbose=0).history["loss"]
+    print(losses[-1] < losses[0])
+    try:
+        classifier.fit(["a text"], [1], verbose=0)
+    except ImportError as error:
+        print(error)
+    classifier.save_to_preset({folder!r})
+    np.save({folder!r} + ".npy", classifier.predict(x, verbose=0))
+"""
+
+
+@pytest.mark.parametrize("preset", ["bert_nano_en_uncased", "roberta_nano_en"])
+def test_a_preset_loads_trains_and_is_saved_where_tensorflow_is_not_installed(preset, tmp_path):
+    pytest.importorskip("jax", reason="the JAX backend needs the extra 'peers'")
+    folder = str(tmp_path / "trained")
+    code = FROM_PRESET_WITHOUT_TENSORFLOW.format(preset=preset, folder=folder)
+    learned, message = run(code, KERAS_BACKEND="jax").strip().split("\n")
+    assert learned == "True"
+    assert message.startswith("Raw text is preprocessed by TensorFlow, which is not installed")
+    # Whoever has TensorFlow opens it with its tokenizer.
+    loaded = ez.Classifier.from_preset(folder)
+    ids = np.random.default_rng(0).integers(5, 300, (32, 6)).astype("int32")
+    logits = loaded.predict({"token_ids": ids, "padding_mask": np.ones((32, 6), bool)}, verbose=0)
+    np.testing.assert_allclose(logits, np.load(folder + ".npy"), atol=1e-4)
+    original = ez.Classifier.from_preset(preset, num_classes=2).preprocessor.tokenizer
+    assert loaded.preprocessor.tokenizer.get_config() == original.get_config()
+    assert loaded.preprocessor.sequence_length == 16

@@ -324,7 +324,7 @@ def test_a_backup_of_another_run_is_refused(interrupted, tmp_path):
     with pytest.raises(ValueError, match="backbone.attention_dropout is 0.1 there, 0.3 now"):
         train(classifier(attention_dropout=0.3), folder)
     task = classifier()
-    task.head_layers()[-1].trainable = False
+    task.head.output_dense.trainable = False
     with pytest.raises(ValueError, match="another run: variable optimizer"):
         train(task, folder)
     (tmp_path / "b" / "epoch-000009-step-000000000").mkdir()

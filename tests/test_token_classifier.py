@@ -537,7 +537,7 @@ class TestRefusals:
         classifier = build(labels=None)
         with pytest.raises(ValueError, match=message):
             classifier.fit(x, y)
-        assert classifier.labels is None and classifier.output_dense is None
+        assert classifier.labels is None and classifier.head is None
 
     def test_labels_are_not_learned_from_places_of_types(self, build):
         spans = {name: tf.ragged.constant([[n]]) for name, n in (("start", 0), ("end", 4))}

@@ -6,13 +6,12 @@ import logging
 import pytest
 from tokenizers import Tokenizer
 
+from encoder_zoo.encoders import all_families
+from encoder_zoo.encoders.tokenizers import BYTE_BPE, WORDPIECE
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer, byte_alphabet
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
-from encoder_zoo.presets.tokenizer_files import (
-    read_bert_tokenizer,
-    read_roberta_tokenizer,
-    write_tokenizer,
-)
+from encoder_zoo.presets.tokenizer_files import read_tokenizer_files
+from encoder_zoo.tasks.sequence_classifier import SequenceClassifierPreprocessor
 
 BERT_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "Cat", "##s", "é", "中", ","]
 ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", *byte_alphabet(), "Ġc", "Ġca", "<mask>"]
@@ -26,6 +25,20 @@ def bert(**options):
 def roberta(**options):
     vocabulary = {token: i for i, token in enumerate(ROBERTA_TOKENS)}
     return RobertaTokenizer(vocabulary, ["Ġ c", "Ġc a"], **options)
+
+
+def write_tokenizer(tokenizer, folder):
+    folder.mkdir(exist_ok=True)
+    for name, text in tokenizer.to_files().items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def read_bert_tokenizer(folder):
+    return BertTokenizer.from_files(read_tokenizer_files(folder, WORDPIECE))
+
+
+def read_roberta_tokenizer(folder):
+    return RobertaTokenizer.from_files(read_tokenizer_files(folder, BYTE_BPE))
 
 
 CASES = {
@@ -181,13 +194,15 @@ def test_missing_and_broken_files_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"has no vocab.json and merges.txt and no token"):
         read_roberta_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"tokenizer_config.json is not JSON in UTF-8"):
+    with pytest.raises(ValueError, match=r"tokenizer_config.json: not readable as JSON"):
         read_bert_tokenizer(tmp_path)
     write(tmp_path, tokenizer_config={"do_lower_case": "no"}, vocab=BERT_TOKENS)
     with pytest.raises(ValueError, match=r"tokenizer_config.json: do_lower_case is 'no'; expected"):
         read_bert_tokenizer(tmp_path)
     write(tmp_path, tokenizer_config=[1])
-    with pytest.raises(ValueError, match=r"tokenizer_config.json holds a list; expected an object"):
+    with pytest.raises(
+        ValueError, match=r"tokenizer_config.json: expected a JSON object. Received: list"
+    ):
         read_bert_tokenizer(tmp_path)
 
 
@@ -198,9 +213,29 @@ def test_from_preset(minilm):
         RobertaTokenizer.from_preset(minilm)
 
 
-def test_other_objects_cannot_be_written(tmp_path):
-    with pytest.raises(ValueError, match="cannot write a dict; expected a BertTokenizer or a"):
-        write_tokenizer({}, tmp_path)
+@pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
+def test_a_familys_tokenizer_is_of_its_class_and_writes_its_files(family):
+    cls = family.tokenizer.load()
+    written = {"BertTokenizer": bert, "RobertaTokenizer": roberta}[cls.__name__]().to_files()
+    assert set(family.tokenizer.files) < set(written)
+    assert json.loads(written["tokenizer_config.json"])["tokenizer_class"] in (
+        family.tokenizer.checkpoint_names
+    )
+
+
+@pytest.mark.parametrize("make", [bert, roberta])
+@pytest.mark.parametrize("separators", [1, 2])
+@pytest.mark.parametrize("segments", [False, True])
+def test_the_library_puts_pairs_together_as_the_template_says(tmp_path, make, separators, segments):
+    tokenizer = make(uses_segments=segments, pair_separators=separators)
+    write_tokenizer(tokenizer, tmp_path)
+    library = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    encoded = library.encode("cat", "cat")
+    inputs = SequenceClassifierPreprocessor(tokenizer)((["cat"], ["cat"]))
+    assert encoded.ids == inputs["token_ids"][0].numpy().tolist()
+    ours = inputs["segment_ids"][0].numpy().tolist() if segments else [0] * len(encoded.ids)
+    assert encoded.type_ids == ours
+    assert segments == ("segment_ids" in inputs)
 
 
 def test_an_id_far_beyond_the_tokens_is_refused_before_it_takes_memory(tmp_path):

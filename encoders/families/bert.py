@@ -1,10 +1,11 @@
-"""BERT: the architecture and what its checkpoints call the heads."""
-
-import pathlib
+"""BERT: the architecture, and what its checkpoints call everything."""
 
 import keras
 
-from encoder_zoo.encoders.backbone import Backbone, Family
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import Family, Head, HeadAlias, Hidden, KerasHubNames, Tf1Names
+from encoder_zoo.encoders.rules import one_of
+from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -28,31 +29,114 @@ class BertBackbone(Backbone):
     """
 
 
-def _load_tokenizer(folder: pathlib.Path):
-    from encoder_zoo.presets.tokenizer_files import read_bert_tokenizer
+TENSORS = {
+    "embeddings.token_embedding": "embeddings.word_embeddings",
+    "embeddings.position_embedding": "embeddings.position_embeddings",
+    "embeddings.segment_embedding": "embeddings.token_type_embeddings",
+    "embeddings.norm": "embeddings.LayerNorm",
+    "blocks.{}.attention.query_dense": "encoder.layer.{}.attention.self.query",
+    "blocks.{}.attention.key_dense": "encoder.layer.{}.attention.self.key",
+    "blocks.{}.attention.value_dense": "encoder.layer.{}.attention.self.value",
+    "blocks.{}.attention.output_dense": "encoder.layer.{}.attention.output.dense",
+    "blocks.{}.attention_norm": "encoder.layer.{}.attention.output.LayerNorm",
+    "blocks.{}.intermediate_dense": "encoder.layer.{}.intermediate.dense",
+    "blocks.{}.output_dense": "encoder.layer.{}.output.dense",
+    "blocks.{}.output_norm": "encoder.layer.{}.output.LayerNorm",
+}
+CONFIG_KEYS = {
+    "vocabulary_size": "vocab_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "hidden_dim": "hidden_size",
+    "intermediate_dim": "intermediate_size",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "activation": "hidden_act",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "max_sequence_length": "max_position_embeddings",
+    "num_segments": "type_vocab_size",
+}
+RULES = {"position_embedding_type": one_of(None, "absolute")}
+CONSTANTS = {"position_embedding_type": "absolute", "initializer_range": 0.02}
 
-    return read_bert_tokenizer(folder)
-
+KERAS_HUB_BLOCKS = {
+    "blocks.{}.attention.query_dense": "transformer_encoder_{}/_self_attention_layer/query_dense",
+    "blocks.{}.attention.key_dense": "transformer_encoder_{}/_self_attention_layer/key_dense",
+    "blocks.{}.attention.value_dense": "transformer_encoder_{}/_self_attention_layer/value_dense",
+    "blocks.{}.attention.output_dense": "transformer_encoder_{}/_self_attention_layer/output_dense",
+    "blocks.{}.attention_norm": "transformer_encoder_{}/_self_attention_layer_norm",
+    "blocks.{}.intermediate_dense": "transformer_encoder_{}/_feedforward_intermediate_dense",
+    "blocks.{}.output_dense": "transformer_encoder_{}/_feedforward_output_dense",
+    "blocks.{}.output_norm": "transformer_encoder_{}/_feedforward_layer_norm",
+}
+KERAS_HUB_MASKED_LM = {
+    "head.hidden.dense": "masked_lm_head/_intermediate_dense",
+    "head.hidden.norm": "masked_lm_head/_intermediate_layer_norm",
+    "head.bias": "masked_lm_head",
+}
+_KERAS_HUB = KerasHubNames(
+    backbone="BertBackbone",
+    # KerasHub's BERT has the tanh GELU also where the original weights had the exact one.
+    built_in={"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-12},
+    groups={
+        "embeddings.token_embedding": "reversible_embedding",
+        "embeddings.position_embedding": "position_embedding",
+        "embeddings.segment_embedding": "embedding",
+        "embeddings.norm": "layer_normalization",
+        **KERAS_HUB_BLOCKS,
+        "pooler_dense": "dense",
+    },
+    heads={
+        "ForSequenceClassification": ("BertTextClassifier", {"head.output_dense": "dense"}),
+        "ForMaskedLM": ("BertMaskedLM", KERAS_HUB_MASKED_LM),
+    },
+    tokenizer="BertTokenizer",
+    tokenizer_files={"vocab.txt": "vocabulary.txt"},
+    tokenizer_settings={"do_lower_case": "lowercase"},
+)
+_TF1 = Tf1Names(
+    config_file="bert_config.json",
+    parts=(
+        (r"^cls/predictions/output_bias$", "cls/predictions/bias"),
+        (r"^cls/seq_relationship/output_weights$", "cls/seq_relationship/weight"),
+        (r"^cls/seq_relationship/output_bias$", "cls/seq_relationship/bias"),
+        # Fine-tuned by the same code, `run_squad.py` and `run_classifier.py`.
+        (r"^cls/squad/output_weights$", "qa_outputs/weight"),
+        (r"^cls/squad/output_bias$", "qa_outputs/bias"),
+        (r"^output_weights$", "classifier/weight"),
+        (r"^output_bias$", "classifier/bias"),
+    ),
+)
 
 FAMILY = Family(
     name="bert",
     backbone=BertBackbone,
-    load_tokenizer=_load_tokenizer,
-    pair_separators=1,
+    class_prefix="Bert",
+    prefix="bert",
+    tensors=TENSORS,
+    pooler="pooler.dense",
+    config_keys=CONFIG_KEYS,
+    rules=RULES,
+    constants=CONSTANTS,
+    tokenizer=WORDPIECE,
     uses_segments=True,
-    positions_skip_padding=False,
-    pooled_classifier=True,
-    masked_lm_activation=None,
-    checkpoint_class_prefix="Bert",
-    head_tensors={
-        "sequence_classifier": {"output_dense": "classifier"},
-        "token_classifier": {"output_dense": "classifier"},
-        "span_qa": {"output_dense": "qa_outputs"},
-        "masked_lm": {
-            "head.dense": "cls.predictions.transform.dense",
-            "head.norm": "cls.predictions.transform.LayerNorm",
-            "head.bias": "cls.predictions.bias",
-        },
+    heads={
+        "ForSequenceClassification": Head("classifier", pooled=True, dropout="classifier_dropout"),
+        "ForTokenClassification": Head("classifier", dropout="classifier_dropout"),
+        "ForQuestionAnswering": Head("qa_outputs"),
+        "ForMaskedLM": Head(
+            "cls.predictions.decoder",
+            Hidden("cls.predictions.transform.dense", norm="cls.predictions.transform.LayerNorm"),
+            tied_bias="cls.predictions.bias",
+        ),
     },
+    # Next-sentence prediction is a classification of pairs.
+    aliases={
+        "ForNextSentencePrediction": HeadAlias(
+            "ForSequenceClassification", "cls.seq_relationship", ("is_next", "is_not_next")
+        )
+    },
+    keras_hub=_KERAS_HUB,
+    tf1=_TF1,
 )
 BertBackbone.family = FAMILY

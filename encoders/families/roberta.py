@@ -1,12 +1,20 @@
-"""RoBERTa: the architecture and what its checkpoints call the heads."""
-
-import pathlib
+"""RoBERTa: BERT's blocks, with positions, a tokenizer and heads of its own."""
 
 import keras
 from keras import ops
 
-from encoder_zoo.encoders.backbone import Backbone, Family
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.families.bert import (
+    CONFIG_KEYS,
+    CONSTANTS,
+    KERAS_HUB_BLOCKS,
+    KERAS_HUB_MASKED_LM,
+    RULES,
+    TENSORS,
+)
+from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubNames
 from encoder_zoo.encoders.layers import Embeddings, positions_in_texts
+from encoder_zoo.encoders.tokenizers import BYTE_BPE
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -101,34 +109,64 @@ class RobertaBackbone(Backbone):
         )
 
 
-def _load_tokenizer(folder: pathlib.Path):
-    from encoder_zoo.presets.tokenizer_files import read_roberta_tokenizer
-
-    return read_roberta_tokenizer(folder)
-
+_KERAS_HUB = KerasHubNames(
+    backbone="RobertaBackbone",
+    built_in={
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-5,
+        "pad_token_id": 1,
+        "type_vocab_size": 1,
+    },
+    groups={
+        "embeddings.token_embedding": "token_and_position_embedding/token_embedding",
+        "embeddings.position_embedding": "token_and_position_embedding/position_embedding",
+        "embeddings.norm": "layer_normalization",
+        **KERAS_HUB_BLOCKS,
+    },
+    heads={
+        "ForSequenceClassification": (
+            "RobertaTextClassifier",
+            {"head.hidden.dense": "dense", "head.output_dense": "dense_1"},
+        ),
+        "ForMaskedLM": ("RobertaMaskedLM", KERAS_HUB_MASKED_LM),
+    },
+    tokenizer="RobertaTokenizer",
+    tokenizer_files={"vocab.json": "vocabulary.json", "merges.txt": "merges.txt"},
+    tokenizer_settings={"add_prefix_space": "add_prefix_space"},
+)
 
 FAMILY = Family(
     name="roberta",
     backbone=RobertaBackbone,
-    load_tokenizer=_load_tokenizer,
-    pair_separators=2,
-    uses_segments=False,
-    positions_skip_padding=True,
-    pooled_classifier=False,
-    masked_lm_activation="gelu",
-    checkpoint_class_prefix="Roberta",
-    head_tensors={
-        "sequence_classifier": {
-            "hidden_dense": "classifier.dense",
-            "output_dense": "classifier.out_proj",
-        },
-        "token_classifier": {"output_dense": "classifier"},
-        "span_qa": {"output_dense": "qa_outputs"},
-        "masked_lm": {
-            "head.dense": "lm_head.dense",
-            "head.norm": "lm_head.layer_norm",
-            "head.bias": "lm_head.bias",
-        },
+    class_prefix="Roberta",
+    prefix="roberta",
+    tensors=TENSORS,
+    pooler="pooler.dense",
+    config_keys={**CONFIG_KEYS, "pad_token_id": "pad_token_id"},
+    rules=RULES,
+    constants=CONSTANTS,
+    token_ids={
+        "pad_token_id": "pad_token_id",
+        "bos_token_id": "start_token_id",
+        "eos_token_id": "end_token_id",
     },
+    positions_skip_padding=True,
+    tokenizer=BYTE_BPE,
+    pair_separators=2,
+    heads={
+        "ForSequenceClassification": Head(
+            "classifier.out_proj",
+            Hidden("classifier.dense", "tanh", after_dropout=True),
+            dropout="classifier_dropout",
+        ),
+        "ForTokenClassification": Head("classifier", dropout="classifier_dropout"),
+        "ForQuestionAnswering": Head("qa_outputs"),
+        "ForMaskedLM": Head(
+            "lm_head.decoder",
+            Hidden("lm_head.dense", "gelu", norm="lm_head.layer_norm"),
+            tied_bias="lm_head.bias",
+        ),
+    },
+    keras_hub=_KERAS_HUB,
 )
 RobertaBackbone.family = FAMILY

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.encoders.tokenizers.byte_bpe_files import ByteBPEFiles, merges_in
 from encoder_zoo.encoders.tokenizers.characters import Characters, after, before, with_spaces
 from encoder_zoo.encoders.tokenizers.pair_merging import PairMerges
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
@@ -22,7 +23,7 @@ from encoder_zoo.encoders.tokenizers.word_table import WordTable
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class RobertaTokenizer(Tokenizer):
+class RobertaTokenizer(ByteBPEFiles, Tokenizer):
     """Byte-level BPE ids of texts, exactly those that RoBERTa checkpoints were trained with.
 
     Args:
@@ -34,6 +35,8 @@ class RobertaTokenizer(Tokenizer):
             together with the white space before it; without this, it is text like any other, so
             that a text cannot forge structure.
         start_token, end_token, pad_token, mask_token, unknown_token: names in the vocabulary.
+        uses_segments: whether the second text of a pair has segment id 1.
+        pair_separators: how many end tokens stand between the two texts of a pair.
 
     Raises:
         ValueError: "'<s>' is not among the 3 tokens ...", "merges[0] is 'ab'; expected two ..."
@@ -51,8 +54,6 @@ class RobertaTokenizer(Tokenizer):
     """
 
     mask_takes_space_before = True
-    pair_separators = 2  # end tokens between the two texts of a pair
-    uses_segments = False  # whether the second text of a pair has segment id 1
 
     def __init__(
         self,
@@ -65,15 +66,20 @@ class RobertaTokenizer(Tokenizer):
         pad_token: str = "<pad>",
         mask_token: str = "<mask>",
         unknown_token: str = "<unk>",
+        uses_segments: bool = False,
+        pair_separators: int = 2,
     ):
         if isinstance(vocabulary, str | Path):
             vocabulary = json.loads(Path(vocabulary).read_text(encoding="utf-8"))
-        merges = read_merges(merges) if isinstance(merges, str | Path) else list(merges)
+        if isinstance(merges, str | Path):
+            merges = merges_in(Path(merges).read_text(encoding="utf-8"))
         tokens = [""] * (max(vocabulary.values()) + 1)  # "": an id that no token has
         for token, token_id in vocabulary.items():
             tokens[token_id] = token
         special_tokens = [start_token, end_token, pad_token, mask_token, unknown_token]
         super().__init__(tokens, special_tokens, special_tokens_in_text)
+        self.uses_segments = uses_segments
+        self.pair_separators = pair_separators
         self.add_prefix_space = add_prefix_space
         self._merge_lines = "\n".join(merges)
         self._kinds = CodePointTable(character_kinds())
@@ -206,9 +212,3 @@ def surrounding_spaces(tokens: Sequence[str]) -> list[tuple[int, int]]:
         (len(token) - len(token.lstrip(space)), len(token) - len(token.rstrip(space)))
         for token in tokens
     ]
-
-
-def read_merges(path: str | Path) -> list[str]:
-    """The pairs of a merges.txt, without its version line."""
-    lines = Path(path).read_text(encoding="utf-8").split("\n")
-    return [line for line in lines if line and not line.startswith("#version")]

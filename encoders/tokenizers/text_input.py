@@ -3,7 +3,8 @@
 import re
 
 import numpy as np
-import tensorflow as tf
+
+from encoder_zoo.lazy import tf
 
 BYTES_PER_WORD = 8  # most texts have more words than this promises
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.encoders.preset_door import presets
 from encoder_zoo.encoders.tokenizers.characters import (
     Characters,
     SpecialTokenFinder,
@@ -319,9 +320,7 @@ class Tokenizer(tf.Module):
             >>> tokenizer.id_to_token(tokenizer.start_token_id)
             '[CLS]'
         """
-        from encoder_zoo.presets.loading import load_tokenizer
-
-        return load_tokenizer(cls, source, **safeguards)
+        return presets("load_tokenizer")(cls, source, **safeguards)
 
     @classmethod
     def from_config(cls, config: dict) -> Self:

@@ -21,6 +21,7 @@ from encoder_zoo.encoders.tokenizers.trie import NOWHERE, Trie
 from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS
 from encoder_zoo.encoders.tokenizers.whole_words import WholeWords
 from encoder_zoo.encoders.tokenizers.word_table import MAX_SYMBOL, Pieces, WordTable
+from encoder_zoo.encoders.tokenizers.wordpiece_files import WordPieceFiles, tokens_in
 
 MAX_WORD_CHARACTERS = 100
 START, CONTINUATION = 1, 2  # roots of the trie
@@ -28,7 +29,7 @@ FOREIGN = 1  # the number of all characters that no token has
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class BertTokenizer(Tokenizer):
+class BertTokenizer(WordPieceFiles, Tokenizer):
     """WordPiece ids of texts, exactly those that BERT checkpoints were trained with.
 
     Args:
@@ -40,6 +41,8 @@ class BertTokenizer(Tokenizer):
         special_tokens_in_text: read a literal "[SEP]" or "[MASK]" in a text as that token; without
             it, it is text like any other, so that a text cannot forge structure.
         start_token, end_token, pad_token, mask_token, unknown_token: names in the vocabulary.
+        uses_segments: whether the second text of a pair has segment id 1.
+        pair_separators: how many end tokens stand between the two texts of a pair.
 
     Raises:
         ValueError: "'[CLS]' is not among the 3 tokens ..."
@@ -58,8 +61,6 @@ class BertTokenizer(Tokenizer):
     """
 
     mask_takes_space_before = False
-    pair_separators = 1  # end tokens between the two texts of a pair
-    uses_segments = True  # whether the second text of a pair has segment id 1
 
     def __init__(
         self,
@@ -73,11 +74,15 @@ class BertTokenizer(Tokenizer):
         pad_token: str = "[PAD]",
         mask_token: str = "[MASK]",
         unknown_token: str = "[UNK]",
+        uses_segments: bool = True,
+        pair_separators: int = 1,
     ):
         if isinstance(vocabulary, str | Path):
-            vocabulary = read_vocabulary(vocabulary)
+            vocabulary = tokens_in(Path(vocabulary).read_text(encoding="utf-8"))
         special_tokens = [start_token, end_token, pad_token, mask_token, unknown_token]
         super().__init__(vocabulary, special_tokens, special_tokens_in_text)
+        self.uses_segments = uses_segments
+        self.pair_separators = pair_separators
         self.lowercase = lowercase
         self.strip_accents = strip_accents
         self.split_chinese_characters = split_chinese_characters
@@ -260,9 +265,3 @@ def word_bounds(chars: Characters) -> tuple[tf.Tensor, tf.Tensor]:
     starts = tf.where(in_word & ~goes_on)[:, 0]
     lasts = tf.where(in_word & ~after(goes_on, 1, False))[:, 0]
     return tf.cast(starts, tf.int32), tf.cast(lasts, tf.int32) + 1
-
-
-def read_vocabulary(path: str | Path) -> list[str]:
-    """The tokens of a vocab.txt, one per line; a line's number is its token's id."""
-    tokens = Path(path).read_text(encoding="utf-8").split("\n")
-    return tokens[:-1] if tokens[-1] == "" else tokens

@@ -5,22 +5,8 @@ from __future__ import annotations
 import json
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-# What a preset is made of; other files in its folder are nobody's business here.
-FILES = (
-    "config.json",
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "encoder_zoo.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-)
 JSON_BYTES = 256 * 2**20
 # Layers of Keras that run whatever code or program a file holds.
 _CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
@@ -77,14 +63,18 @@ def is_plain(name: object) -> bool:
     )
 
 
-def check_files(folder: pathlib.Path) -> None:
+def check_files(folder: pathlib.Path, patterns: Iterable[str]) -> None:
     """Looks at every file of the preset before any is used.
+
+    Args:
+        folder: of the preset.
+        patterns: of the names of its files; others in the folder are nobody's business here.
 
     Raises:
         ValueError: see `preset_file` and `read_json`.
     """
     for path in sorted(folder.iterdir()):
-        if any(path.match(pattern) for pattern in FILES):
+        if any(path.match(pattern) for pattern in patterns):
             preset_file(folder, path.name)
             if path.suffix == ".json":
                 read_json(path)
@@ -130,6 +120,19 @@ def read_json(path: pathlib.Path) -> dict:
                 "Presets are plain data; such a one is never opened."
             )
     return value
+
+
+def read_text(path: pathlib.Path) -> str:
+    """The text in a file.
+
+    Raises:
+        ValueError: "...: file not found", "... is not text in UTF-8: ..."
+    """
+    path = preset_file(path.parent, path.name)
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not text in UTF-8: {error}.") from None
 
 
 def _class_names(value: object) -> Iterator[tuple[str, str]]:

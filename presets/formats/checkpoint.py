@@ -4,36 +4,15 @@ from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 
-from encoder_zoo.encoders.backbone import Backbone, Family
-
-if TYPE_CHECKING:
-    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
-
-# Layer of the backbone: its name in the checkpoint
-_EMBEDDINGS = {
-    "embeddings.token_embedding": "embeddings.word_embeddings",
-    "embeddings.position_embedding": "embeddings.position_embeddings",
-    "embeddings.segment_embedding": "embeddings.token_type_embeddings",
-    "embeddings.norm": "embeddings.LayerNorm",
-}
-_BLOCK = {
-    "attention.query_dense": "attention.self.query",
-    "attention.key_dense": "attention.self.key",
-    "attention.value_dense": "attention.self.value",
-    "attention.output_dense": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "intermediate_dense": "intermediate.dense",
-    "output_dense": "output.dense",
-    "output_norm": "output.LayerNorm",
-}
-_POOLER = {"pooler_dense": "pooler.dense"}
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import Family
+from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
 
 # Weight of a layer: its name in the checkpoint
 _WEIGHTS = {
@@ -43,15 +22,8 @@ _WEIGHTS = {
     "beta": "bias",
     "bias": "bias",
 }
-
-# Buffers without information, and second copies of tied weights.
-_REDUNDANT = re.compile(r"embeddings\.(position_ids|token_type_ids)$")
-TIED = {
-    "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-    "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
-    "lm_head.decoder.bias": "lm_head.bias",
-}
+# Buffers without information.
+_REDUNDANT = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
 
 
 class Checkpoint:
@@ -59,6 +31,7 @@ class Checkpoint:
 
     Attributes:
         folder: where it lies.
+        family: of its model.
         config_file: which of its files `config` is from.
         config: what `config.json` says or would say.
         config_names: what the file calls the fields of `config`, where that is something else.
@@ -67,6 +40,7 @@ class Checkpoint:
     """
 
     folder: pathlib.Path
+    family: Family
     config_file: pathlib.Path
     config: dict
     config_names: Mapping[str, str] = MappingProxyType({})
@@ -77,19 +51,40 @@ class Checkpoint:
         """One tensor, read when asked for."""
         raise NotImplementedError
 
-    def load_tokenizer(self, family: Family) -> Tokenizer:
-        """The tokenizer that lies in the folder."""
+    def tokenizer_files(self) -> TokenizerFiles:
+        """What the folder says of its tokenizer."""
         raise NotImplementedError
+
+    def set_head(self, name: str, labels: Sequence[str]) -> None:
+        """Notes in `config` which head the checkpoint has, and what its outputs are called."""
+        self.config["architectures"] = [self.family.class_prefix + name]
+        if labels:
+            self.config["id2label"] = {str(i): label for i, label in enumerate(labels)}
 
 
 def backbone_layers(backbone: Backbone) -> dict[str, str]:
     """{attribute path of a layer in the backbone: its name in the checkpoint}."""
+    family = backbone.family
+    count = getattr(backbone, family.blocks)
+    layers = numbered(family.tensors, count)
+    return {**layers, **({"pooler_dense": family.pooler} if backbone.pooler else {})}
+
+
+def numbered(names: Mapping[str, str], count: int) -> dict[str, str]:
+    """Names with {} for a block's number, written out for so many blocks.
+
+    Example:
+        >>> numbered({"norm": "LayerNorm", "blocks.{}.dense": "layer.{}.fc"}, 2)
+        {'norm': 'LayerNorm', 'blocks.0.dense': 'layer.0.fc', 'blocks.1.dense': 'layer.1.fc'}
+    """
+    once = {ours: theirs for ours, theirs in names.items() if "{}" not in ours}
     blocks = {
-        f"blocks.{i}.{ours}": f"encoder.layer.{i}.{theirs}"
-        for i in range(backbone.num_layers)
-        for ours, theirs in _BLOCK.items()
+        ours.format(i): theirs.format(i)
+        for i in range(count)
+        for ours, theirs in names.items()
+        if "{}" in ours
     }
-    return {**_EMBEDDINGS, **blocks, **(_POOLER if backbone.pooler else {})}
+    return {**once, **blocks}
 
 
 def named_weights(
@@ -106,6 +101,8 @@ def named_weights(
     """
     for path, name in layers.items():
         target = layer_at(model, path)
+        if target is None:  # a layer that not every configuration has
+            continue
         if not isinstance(target, keras.layers.Layer):
             yield name, target, False
             continue
@@ -126,7 +123,7 @@ def layer_at(model: keras.Model, path: str) -> object:
 
 def match(
     checkpoint: Checkpoint, model: keras.Model, layers: Mapping[str, str]
-) -> tuple[dict[str, tuple[keras.Variable, bool]], list[str]]:
+) -> tuple[dict[str, tuple[keras.Variable, bool]], dict[str, str]]:
     """Finds the checkpoint's tensors for the listed layers, by name and shape.
 
     Args:
@@ -135,16 +132,16 @@ def match(
         layers: {attribute path: name in the checkpoint}.
 
     Returns:
-        {tensor name: (weight, whether it is the transpose)} for what fits, and lines for what
-        does not: "- name (missing)" or "- name (is (2, 8), expected (3, 8))".
+        {tensor name: (weight, whether it is the transpose)} for what fits, and {tensor name:
+        what is wrong} for what does not: "missing" or "is (2, 8), expected (3, 8)".
     """
-    fitting, misfits = {}, []
+    fitting, misfits = {}, {}
     for name, weight, transposed in named_weights(model, layers):
         expected = tuple(weight.shape)[:: -1 if transposed else 1]
         if name not in checkpoint.shapes:
-            misfits.append(f"- {name} (missing)")
+            misfits[name] = "missing"
         elif checkpoint.shapes[name] != expected:
-            misfits.append(f"- {name} (is {checkpoint.shapes[name]}, expected {expected})")
+            misfits[name] = f"is {checkpoint.shapes[name]}, expected {expected}"
         else:
             fitting[name] = (weight, transposed)
     return fitting, misfits
@@ -182,7 +179,7 @@ def unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
 
 def _is_copy(checkpoint: Checkpoint, name: str) -> bool:
     """Whether a tensor says only what another one, to which it is tied, says too."""
-    twin = TIED.get(name)
+    twin = checkpoint.family.tied.get(name)
     return twin in checkpoint.shapes and np.array_equal(
         checkpoint.tensor(name), checkpoint.tensor(twin)
     )

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import pathlib
+import re
 
 import numpy as np
 
-from encoder_zoo.encoders import FAMILIES
-from encoder_zoo.encoders.backbone import Family
+from encoder_zoo.encoders import FAMILIES, all_families, get_family
+from encoder_zoo.encoders.family import Family
+from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
 from encoder_zoo.presets.files.plain_files import preset_file, read_json
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.preset_files import CONFIG, INDEX, WEIGHTS
+from encoder_zoo.presets.tokenizer_files import read_tokenizer_files
 
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-# Class in tokenizer_config.json, without "Fast": they all do the same to a text.
-_TOKENIZERS = {
-    "bert": ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer"),
-    "roberta": ("RobertaTokenizer", "GPT2Tokenizer", "BartTokenizer", "LongformerTokenizer"),
-}
 # What transformers writes of any tokenizer whose steps are in tokenizer.json.
 _ANY_TOKENIZER = ("PreTrainedTokenizer", "TokenizersBackend", None)
+# Older names of LayerNorm's weights
+_OLD_NAMES = {"gamma": "weight", "beta": "bias"}
 
 
 class HuggingFaceCheckpoint(Checkpoint):
@@ -36,44 +36,47 @@ class HuggingFaceCheckpoint(Checkpoint):
     def __init__(self, folder: pathlib.Path, settings: dict):
         self.folder = folder
         self.settings = settings
-        self.config_file = folder / "config.json"
+        self.config_file = folder / CONFIG
         self.config = read_json(self.config_file)
         self._files = [SafetensorsFile(path) for path in weight_files(folder)]
         raw_names = [name for file in self._files for name in file.shapes]
         self.config.setdefault("model_type", _guess_family(raw_names, folder))
+        self.family = _family_of(self.config, self.config_file)
         self._places: dict[str, tuple[SafetensorsFile, str]] = {}
         for file in self._files:
             for raw_name in file.shapes:
-                name = _normalise(raw_name, self.config["model_type"])
+                name = _normalise(raw_name, self.family.prefix)
                 if name in self._places:
                     raise ValueError(f"{folder}: {name} stands in the weights twice.")
                 self._places[name] = (file, raw_name)
-        self._read_next_sentence_head()
+        self._read_alias()
         self.shapes = {name: file.shapes[raw] for name, (file, raw) in self._places.items()}
 
     def tensor(self, name: str) -> np.ndarray:
         file, raw_name = self._places[name]
         return file.read(raw_name)
 
-    def load_tokenizer(self, family: Family):
+    def tokenizer_files(self) -> TokenizerFiles:
         path = self.folder / "tokenizer_config.json"
         described = read_json(path).get("tokenizer_class") if path.exists() else None
         plain = described.removesuffix("Fast") if isinstance(described, str) else described
-        if plain not in _TOKENIZERS[family.name] + _ANY_TOKENIZER:
+        known = self.family.tokenizer.checkpoint_names
+        if plain not in known + _ANY_TOKENIZER:
             raise ValueError(
-                f"{path}: tokenizer_class is {described!r}. Expected "
-                f"{_TOKENIZERS[family.name][0]} for a {family.name} checkpoint."
+                f"{path}: tokenizer_class is {described!r}. Expected {known[0]} for a "
+                f"{self.family.name} checkpoint."
             )
-        return family.load_tokenizer(self.folder)
+        return read_tokenizer_files(self.folder, self.family.tokenizer)
 
-    def _read_next_sentence_head(self) -> None:
-        """Next-sentence prediction is a classification of pairs."""
-        if self.config.get("architectures") == ["BertForNextSentencePrediction"]:
-            self.config["architectures"] = ["BertForSequenceClassification"]
-            self.config["id2label"] = {"0": "is_next", "1": "is_not_next"}
-            for part in ("weight", "bias"):
-                if (old := f"cls.seq_relationship.{part}") in self._places:
-                    self._places[f"classifier.{part}"] = self._places.pop(old)
+    def _read_alias(self) -> None:
+        """Gives a head that has another name here the one it has elsewhere."""
+        for name, alias in self.family.aliases.items():
+            if self.config.get("architectures") == [self.family.class_prefix + name]:
+                self.set_head(alias.head, alias.labels)
+                output = self.family.heads[alias.head].output
+                for part in ("weight", "bias"):
+                    if (old := f"{alias.output}.{part}") in self._places:
+                        self._places[f"{output}.{part}"] = self._places.pop(old)
 
 
 def weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -108,25 +111,32 @@ def no_safetensors(where: object, names: list[str]) -> str:
     )
 
 
+def _family_of(config: dict, path: pathlib.Path) -> Family:
+    """The family that a configuration names."""
+    name = config["model_type"]
+    if not isinstance(name, str) or name not in FAMILIES:
+        raise ValueError(f"{path}: model_type is {name!r}. Expected one of {', '.join(FAMILIES)}.")
+    return get_family(name)
+
+
 def _guess_family(raw_names: list[str], folder: pathlib.Path) -> str | None:
-    """The family of a checkpoint whose configuration does not say."""
-    for family in FAMILIES:
-        if any(name.startswith(f"{family}.") for name in raw_names):
-            return family
-    vocabularies = {"vocab.txt": "bert", "vocab.json": "roberta"}
-    found = [family for name, family in vocabularies.items() if (folder / name).exists()]
-    return found[0] if len(found) == 1 else None
+    """The family of a checkpoint whose configuration does not say: one of the oldest."""
+    for family in all_families():
+        if any(name.startswith(f"{family.prefix}.") for name in raw_names):
+            return family.name
+    found = {}
+    for family in all_families():
+        if (folder / family.tokenizer.files[0]).exists():
+            found.setdefault(family.tokenizer, family.name)
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
-def _normalise(name: str, family_name: str) -> str:
+def _normalise(name: str, prefix: str) -> str:
     """Without prefixes, and with the newer names of LayerNorm's weights.
 
     Example:
         >>> _normalise("module.bert.embeddings.LayerNorm.gamma", "bert")
         'embeddings.LayerNorm.weight'
     """
-    name = name.removeprefix("module.").removeprefix(f"{family_name}.")
-    for norm in ("LayerNorm", "layer_norm"):
-        name = name.replace(f"{norm}.gamma", f"{norm}.weight")
-        name = name.replace(f"{norm}.beta", f"{norm}.bias")
-    return name
+    name = name.removeprefix("module.").removeprefix(f"{prefix}.")
+    return re.sub(r"(?<=\.)(gamma|beta)$", lambda found: _OLD_NAMES[found[0]], name)

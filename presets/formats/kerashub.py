@@ -1,77 +1,43 @@
 """Reading a KerasHub preset: its JSON as plain data, its weights as arrays.
 
-A preset's files name Python modules and classes. Here a class name is looked up in a closed
-table and a module is never imported.
+A preset's files name Python modules and classes. Here a class name is looked up in the records
+of the families and a module is never imported.
 """
 
 from __future__ import annotations
 
+import math
 import pathlib
 from collections.abc import Mapping
 
 import numpy as np
 
-from encoder_zoo.encoders.backbone import Family
-from encoder_zoo.presets.config import CONFIG_KEYS
+from encoder_zoo.encoders import all_families
+from encoder_zoo.encoders.family import Family
+from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
-from encoder_zoo.presets.files.plain_files import preset_file, read_json
-from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.files.plain_files import preset_file, read_json, read_text
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, numbered
+from encoder_zoo.presets.preset_files import CONFIG
 
-# Class in a KerasHub file: (family, what that class has built in)
-_BACKBONES = {
-    "BertBackbone": ("bert", {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-12}),
-    "RobertaBackbone": ("roberta", {"hidden_act": "gelu", "layer_norm_eps": 1e-5}),
-}
-_TOKENIZERS = {"bert": "BertTokenizer", "roberta": "RobertaTokenizer"}
-_TASKS = {"TextClassifier": "ForSequenceClassification", "MaskedLM": "ForMaskedLM"}
+WEIGHTS, TASK_WEIGHTS, TASK = "model.weights.h5", "task.weights.h5", "task.json"
+_TOKENIZER, _ASSETS = "tokenizer.json", "assets/tokenizer"
+_BLOCK = "transformer_encoder"
+_POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_embedding"
 
-# Layer in the Hugging Face format: group in the h5 file
-_BLOCK_GROUPS = {
-    "attention.self.query": "_self_attention_layer/query_dense",
-    "attention.self.key": "_self_attention_layer/key_dense",
-    "attention.self.value": "_self_attention_layer/value_dense",
-    "attention.output.dense": "_self_attention_layer/output_dense",
-    "attention.output.LayerNorm": "_self_attention_layer_norm",
-    "intermediate.dense": "_feedforward_intermediate_dense",
-    "output.dense": "_feedforward_output_dense",
-    "output.LayerNorm": "_feedforward_layer_norm",
-}
-_BACKBONE_GROUPS = {
-    "bert": {
-        "embeddings.word_embeddings": "reversible_embedding",
-        "embeddings.position_embeddings": "position_embedding",
-        "embeddings.token_type_embeddings": "embedding",
-        "embeddings.LayerNorm": "layer_normalization",
-        "pooler.dense": "dense",
-    },
-    "roberta": {
-        "embeddings.word_embeddings": "token_and_position_embedding/token_embedding",
-        "embeddings.position_embeddings": "token_and_position_embedding/position_embedding",
-        "embeddings.LayerNorm": "layer_normalization",
-    },
-}
-_HEAD_GROUPS = {
-    ("bert", "TextClassifier"): {"classifier": "dense"},
-    ("roberta", "TextClassifier"): {"classifier.dense": "dense", "classifier.out_proj": "dense_1"},
-    ("bert", "MaskedLM"): {
-        "cls.predictions.transform.dense": "masked_lm_head/_intermediate_dense",
-        "cls.predictions.transform.LayerNorm": "masked_lm_head/_intermediate_layer_norm",
-        "cls.predictions": "masked_lm_head",
-    },
-    ("roberta", "MaskedLM"): {
-        "lm_head.dense": "masked_lm_head/_intermediate_dense",
-        "lm_head.layer_norm": "masked_lm_head/_intermediate_layer_norm",
-        "lm_head": "masked_lm_head",
-    },
-}
+
+def files() -> set[str]:
+    """The names of a KerasHub preset's files."""
+    named = [f.keras_hub.tokenizer_files.values() for f in all_families() if f.keras_hub]
+    vocabularies = {f"{_ASSETS}/{name}" for names in named for name in names}
+    return {CONFIG, _TOKENIZER, TASK, WEIGHTS, TASK_WEIGHTS, *vocabularies}
 
 
 class KerasHubCheckpoint(Checkpoint):
     """A folder that KerasHub's `save_to_preset` wrote, or that its Kaggle presets are.
 
-    KerasHub's BERT has the tanh GELU built in, also where the original weights had the exact one.
-    This is kept, so that the numbers are KerasHub's. Its masked-LM head has the exact one; here a
-    head has its backbone's.
+    What KerasHub's class has built in, such as BERT's tanh GELU, is kept, so that the numbers are
+    KerasHub's. Its masked-LM head has the exact GELU; here a head has its backbone's.
 
     Args:
         folder: holds `config.json` with a `class_name`, and `model.weights.h5`.
@@ -83,145 +49,121 @@ class KerasHubCheckpoint(Checkpoint):
     def __init__(self, folder: pathlib.Path):
         self.folder = folder
         self.settings = {}
-        self.config_file = folder / "config.json"
-        self.config_names = {theirs: ours for ours, theirs in CONFIG_KEYS.items()}
+        self.config_file = folder / CONFIG
         description = read_json(self.config_file)
-        self._family, built_in = _look_up(
-            _BACKBONES, description["class_name"], self.config_file, "class_name"
-        )
-        self.config = {**_config(description, self.config_file), **built_in}
-        self.config["model_type"] = self._family
-        self._places: dict[str, tuple[Hdf5File, str, tuple[int, ...]]] = {}
-        self._read_backbone(Hdf5File(preset_file(folder, "model.weights.h5")))
-        if (folder / "task.json").exists():
-            self._read_head(folder / "task.json")
-        self.shapes = {name: shape for name, (_, _, shape) in self._places.items()}
-        if self._family == "roberta":
-            self._describe_roberta()
+        families = {f.keras_hub.backbone: f for f in all_families() if f.keras_hub}
+        self.family = _look_up(families, description["class_name"], self.config_file)
+        self._names = self.family.keras_hub
+        keys = self.family.config_keys
+        self.config_names = {theirs: ours for ours, theirs in keys.items()}
+        self.config = {
+            **_config(description, self.family, self.config_file),
+            **self._names.built_in,
+            "model_type": self.family.name,
+        }
+        self._places: dict[str, tuple[Hdf5File, str]] = {}
+        self._kernels: set[str] = set()
+        self.shapes = {}
+        file = Hdf5File(preset_file(folder, WEIGHTS))
+        groups = numbered(self._names.groups, file.count(_BLOCK))
+        names = numbered(self.family.tensors, file.count(_BLOCK))
+        self._add(file, groups, {**names, "pooler_dense": self.family.pooler})
+        if (folder / TASK).exists():
+            self._read_head(folder / TASK)
+        if self.family.positions_skip_padding:
+            self._skip_padding(names[_POSITIONS])
+        if _SEGMENTS not in groups:
+            hidden = self.shapes[f"{names[_POSITIONS]}.weight"][1]
+            self.shapes[f"{names[_SEGMENTS]}.weight"] = (self.config[keys["num_segments"]], hidden)
 
     def tensor(self, name: str) -> np.ndarray:
         shape = self.shapes[name]
         if name not in self._places:
             return np.zeros(shape, "float32")
-        file, place, stored = self._places[name]
+        file, place = self._places[name]
         value = file.read(place)
-        if name == _POSITIONS and shape != stored:
-            return np.pad(value, ((shape[0] - stored[0], 0), (0, 0)))
-        if _is_kernel(name):
+        if name == f"{self.family.tensors[_POSITIONS]}.weight":
+            return np.pad(value, ((shape[0] - len(value), 0), (0, 0)))
+        if name in self._kernels:
             return value.reshape(shape[::-1]).T
         return value.reshape(shape)
 
-    def load_tokenizer(self, family: Family):
-        path = self.folder / "tokenizer.json"
+    def tokenizer_files(self) -> TokenizerFiles:
+        path = self.folder / _TOKENIZER
         description = read_json(path)
-        expected = _TOKENIZERS[family.name]
+        expected = self._names.tokenizer
         if description.get("class_name") != expected:
             raise ValueError(
                 f"{path}: class_name is {description.get('class_name')!r}. "
-                f"Expected {expected} for a {family.name} checkpoint."
+                f"Expected {expected} for a {self.family.name} checkpoint."
             )
         settings = description.get("config") or {}
-        return _TOKENIZER_READERS[family.name](self.folder, settings)
-
-    def _read_backbone(self, file: Hdf5File) -> None:
-        groups = dict(_BACKBONE_GROUPS[self._family])
-        for i in range(file.count("transformer_encoder")):
-            block = "transformer_encoder" + (f"_{i}" if i else "")
-            for theirs, group in _BLOCK_GROUPS.items():
-                groups[f"encoder.layer.{i}.{theirs}"] = f"{block}/{group}"
-        self._add(file, groups)
+        contents = {
+            "tokenizer_config.json": {
+                theirs: bool(settings.get(ours, False))
+                for theirs, ours in self._names.tokenizer_settings.items()
+            }
+        }
+        for theirs, ours in self._names.tokenizer_files.items():
+            file = preset_file(self.folder, ours, inside=_ASSETS)
+            contents[theirs] = read_json(file) if file.suffix == ".json" else read_text(file)
+        return TokenizerFiles(self.folder, contents)
 
     def _read_head(self, path: pathlib.Path) -> None:
-        prefix = {"bert": "Bert", "roberta": "Roberta"}[self._family]
-        described = str(read_json(path).get("class_name"))
-        task = described.removeprefix(prefix)
-        _look_up({prefix + name: None for name in _TASKS}, described, path, "class_name")
-        self._add(
-            Hdf5File(preset_file(self.folder, "task.weights.h5")),
-            _HEAD_GROUPS[self._family, task],
-        )
-        self.config["architectures"] = [prefix + _TASKS[task]]
-        if task == "TextClassifier":
-            output = "classifier" if self._family == "bert" else "classifier.out_proj"
-            count = self._places[f"{output}.weight"][2][0]
-            self.config["id2label"] = {str(i): f"LABEL_{i}" for i in range(count)}
+        heads = {cls: (head, groups) for head, (cls, groups) in self._names.heads.items()}
+        head, groups = _look_up(heads, read_json(path).get("class_name"), path)
+        names = self.family.heads[head].tensors
+        self._add(Hdf5File(preset_file(self.folder, TASK_WEIGHTS)), groups, names)
+        output = self.family.heads[head].output
+        rows = self.shapes.get(f"{output}.weight", (0,))[0]  # none where it is tied
+        self.set_head(head, [f"LABEL_{i}" for i in range(rows)])
 
-    def _add(self, file: Hdf5File, groups: Mapping[str, str]) -> None:
-        """Notes where the arrays of the groups lie, and their shapes in the other format."""
-        for layer, group in groups.items():
-            shapes = file.shapes(group)
-            names = ("bias",) if layer in ("cls.predictions", "lm_head") else ("weight", "bias")
-            for i, (part, stored) in enumerate(zip(names, shapes, strict=False)):
-                name = f"{layer}.{part}"
-                shape = _shape(name, stored, group)
-                self._places[name] = (file, f"{group}/vars/{i}", shape)
+    def _add(self, file: Hdf5File, groups: Mapping[str, str], names: Mapping[str, str]) -> None:
+        """Notes where the arrays of some layers lie, and their shapes in the other format."""
+        for path, group in groups.items():
+            parts = [""] if path == "head.bias" else [".weight", ".bias"]
+            group = group.replace(f"{_BLOCK}_0/", f"{_BLOCK}/")  # the first has no number
+            for i, (part, stored) in enumerate(zip(parts, file.shapes(group), strict=False)):
+                name = f"{names[path]}{part}"
+                self._places[name] = (file, f"{group}/vars/{i}")
+                self.shapes[name] = stored
+                if path.endswith("dense") and part == ".weight":
+                    self._kernels.add(name)
+                    self.shapes[name] = _kernel_shape(stored, group)
+                elif not path.endswith("embedding"):
+                    self.shapes[name] = (math.prod(stored),)
 
-    def _describe_roberta(self) -> None:
-        """KerasHub counts RoBERTa's positions from 0 and has no segments."""
-        rows, hidden = self.shapes[_POSITIONS]
-        self.shapes[_POSITIONS] = (rows + 2, hidden)
-        self.shapes["embeddings.token_type_embeddings.weight"] = (1, hidden)
-        self.config["pad_token_id"] = 1
-        self.config["type_vocab_size"] = 1
-        if isinstance(self.config.get("max_position_embeddings"), int):
-            self.config["max_position_embeddings"] += 2
+    def _skip_padding(self, positions: str) -> None:
+        """KerasHub counts the positions of such families from 0."""
+        skipped = self.config["pad_token_id"] + 1
+        rows, hidden = self.shapes[f"{positions}.weight"]
+        self.shapes[f"{positions}.weight"] = (rows + skipped, hidden)
+        key = self.family.config_keys["max_sequence_length"]
+        if isinstance(self.config.get(key), int):
+            self.config[key] += skipped
 
 
-_POSITIONS = "embeddings.position_embeddings.weight"
-
-
-def _look_up(table: Mapping, name: object, path: pathlib.Path, field: str):
+def _look_up(table: Mapping, name: object, path: pathlib.Path):
     if not isinstance(name, str) or name not in table:
-        raise ValueError(f"{path}: {field} is {name!r}. Expected one of {', '.join(table)}.")
+        raise ValueError(f"{path}: class_name is {name!r}. Expected one of {', '.join(table)}.")
     return table[name]
 
 
-def _config(description: Mapping, path: pathlib.Path) -> dict:
+def _config(description: Mapping, family: Family, path: pathlib.Path) -> dict:
     """KerasHub's configuration in config.json's words."""
     config = description.get("config")
     if not isinstance(config, dict):
         raise ValueError(f"{path}: config is {config!r}. Expected an object.")
-    known = {theirs: config[ours] for ours, theirs in CONFIG_KEYS.items() if ours in config}
+    keys = family.config_keys
+    known = {theirs: config[ours] for ours, theirs in keys.items() if ours in config}
     if "dropout" in config:
-        known["attention_probs_dropout_prob"] = config["dropout"]
+        known[keys["attention_dropout"]] = config["dropout"]
     return known
 
 
-def _is_kernel(name: str) -> bool:
-    return (
-        name.endswith(".weight")
-        and "LayerNorm" not in name
-        and not (name.startswith("embeddings.") or "layer_norm" in name)
-    )
-
-
-def _shape(name: str, stored: tuple[int, ...], group: str) -> tuple[int, ...]:
-    """An array's shape in the other format: heads merged, kernels as (out, in)."""
-    if not _is_kernel(name):
-        return stored if name.startswith("embeddings.") else (int(np.prod(stored)),)
-    merged = (np.prod(stored[:-1]), stored[-1])
+def _kernel_shape(stored: tuple[int, ...], group: str) -> tuple[int, int]:
+    """A kernel's shape as (out, in), with its heads merged."""
+    merged = (math.prod(stored[:-1]), stored[-1])
     if len(stored) == 3 and not group.endswith("output_dense"):
-        merged = (stored[0], np.prod(stored[1:]))
-    return (int(merged[1]), int(merged[0]))
-
-
-def _read_bert_tokenizer(folder: pathlib.Path, settings: Mapping):
-    from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
-
-    vocabulary = preset_file(folder, "vocabulary.txt", inside="assets/tokenizer")
-    return BertTokenizer(vocabulary, lowercase=bool(settings.get("lowercase", False)))
-
-
-def _read_roberta_tokenizer(folder: pathlib.Path, settings: Mapping):
-    from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
-    from encoder_zoo.presets.tokenizer_files import checked_vocabulary
-
-    path = preset_file(folder, "vocabulary.json", inside="assets/tokenizer")
-    return RobertaTokenizer(
-        checked_vocabulary(read_json(path), str(path)),
-        preset_file(folder, "merges.txt", inside="assets/tokenizer"),
-        add_prefix_space=bool(settings.get("add_prefix_space", False)),
-    )
-
-
-_TOKENIZER_READERS = {"bert": _read_bert_tokenizer, "roberta": _read_roberta_tokenizer}
+        merged = (stored[0], math.prod(stored[1:]))
+    return merged[::-1]

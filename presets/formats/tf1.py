@@ -1,5 +1,6 @@
-"""Reading the original TensorFlow 1 checkpoints of BERT: `bert_config.json`, `vocab.txt` and
-`bert_model.ckpt.*`, as https://github.com/google-research/bert publishes them."""
+"""Reading checkpoints of TensorFlow 1: a configuration, the vocabulary and `*.ckpt.*`, such as
+`bert_config.json`, `vocab.txt` and `bert_model.ckpt.*` of https://github.com/google-research/bert.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +9,32 @@ import re
 
 import numpy as np
 
-from encoder_zoo.encoders.backbone import Family
+from encoder_zoo.encoders import all_families
+from encoder_zoo.encoders.family import Family
+from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
 from encoder_zoo.lazy import tf
 from encoder_zoo.presets.files.plain_files import preset_file, read_json
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.tokenizer_files import read_tokenizer_files
 
-CONFIG = "bert_config.json"
-# Parts of names there and here; the rest of a name is the same but for "/" and ".".
+# Parts of names there and here, in every family; the rest of a name is the same but for "/".
 _PARTS = (
-    (r"^bert/", ""),
     (r"encoder/layer_(\d+)/", r"encoder/layer/\1/"),
     (r"LayerNorm/gamma$", "LayerNorm/weight"),
     (r"LayerNorm/beta$", "LayerNorm/bias"),
     (r"/kernel$", "/weight"),
     (r"(embeddings/\w+_embeddings)$", r"\1/weight"),
-    (r"^cls/predictions/output_bias$", "cls/predictions/bias"),
-    (r"^cls/seq_relationship/output_weights$", "cls/seq_relationship/weight"),
-    (r"^cls/seq_relationship/output_bias$", "cls/seq_relationship/bias"),
-    # Fine-tuned by the same code, `run_squad.py` and `run_classifier.py`.
-    (r"^cls/squad/output_weights$", "qa_outputs/weight"),
-    (r"^cls/squad/output_bias$", "qa_outputs/bias"),
-    (r"^output_weights$", "classifier/weight"),
-    (r"^output_bias$", "classifier/bias"),
 )
 # The optimizer's own: not part of the model.
 _TRAINING = re.compile(r"adam_[mv]$|^global_step$|LAMB|/Adam")
+
+
+def family_in(folder: pathlib.Path) -> Family | None:
+    """The family of the TensorFlow 1 checkpoint in a folder, None if there is no such."""
+    for family in all_families():
+        if family.tf1 and (folder / family.tf1.config_file).exists():
+            return family
+    return None
 
 
 class Tf1Checkpoint(Checkpoint):
@@ -42,16 +44,18 @@ class Tf1Checkpoint(Checkpoint):
 
     Args:
         folder: see above.
+        family: see `family_in`.
 
     Raises:
         ValueError: naming the file and what is wrong with it.
     """
 
-    def __init__(self, folder: pathlib.Path):
+    def __init__(self, folder: pathlib.Path, family: Family):
         self.folder = folder
+        self.family = family
         self.settings = {}
-        self.config_file = folder / CONFIG
-        self.config = {"model_type": "bert", **read_json(self.config_file)}
+        self.config_file = folder / family.tf1.config_file
+        self.config = {"model_type": family.name, **read_json(self.config_file)}
         index = _index_file(folder)
         for part in folder.glob(f"{index.stem}.data-*"):
             preset_file(folder, part.name)
@@ -59,17 +63,19 @@ class Tf1Checkpoint(Checkpoint):
             self._reader = tf.train.load_checkpoint(str(index.with_suffix("")))
         except Exception as error:  # TensorFlow turns its errors into many of Python's
             raise ValueError(f"{index}: TensorFlow cannot open it: {error}") from None
-        self._names = {
-            _translate(name): name
-            for name in self._reader.get_variable_to_shape_map()
-            if not _TRAINING.search(name)
-        }
         shapes = self._reader.get_variable_to_shape_map()
+        self._names = {
+            _translate(name, family): name for name in shapes if not _TRAINING.search(name)
+        }
         self.shapes = {
             ours: tuple(shapes[theirs][:: -1 if theirs.endswith("/kernel") else 1])
             for ours, theirs in self._names.items()
         }
-        self._describe_head()
+        # Such checkpoints do not hold the names of a fine-tuned head's classes.
+        head = "ForSequenceClassification"
+        output = f"{family.heads[head].output}.weight"
+        if output in self.shapes:
+            self.set_head(head, [f"LABEL_{i}" for i in range(self.shapes[output][0])])
 
     def tensor(self, name: str) -> np.ndarray:
         theirs = self._names[name]
@@ -79,15 +85,8 @@ class Tf1Checkpoint(Checkpoint):
             raise ValueError(f"{self.folder}: {theirs} is not readable: {error}") from None
         return value.T if theirs.endswith("/kernel") else value
 
-    def load_tokenizer(self, family: Family):
-        return family.load_tokenizer(self.folder)
-
-    def _describe_head(self) -> None:
-        """States the classes of a fine-tuned head, whose names such checkpoints do not hold."""
-        if "classifier.weight" in self.shapes:
-            count = self.shapes["classifier.weight"][0]
-            self.config["architectures"] = ["BertForSequenceClassification"]
-            self.config["id2label"] = {str(i): f"LABEL_{i}" for i in range(count)}
+    def tokenizer_files(self) -> TokenizerFiles:
+        return read_tokenizer_files(self.folder, self.family.tokenizer)
 
 
 def _index_file(folder: pathlib.Path) -> pathlib.Path:
@@ -101,13 +100,15 @@ def _index_file(folder: pathlib.Path) -> pathlib.Path:
     return preset_file(folder, found[0])
 
 
-def _translate(name: str) -> str:
+def _translate(name: str, family: Family) -> str:
     """A variable's name in the Hugging Face format.
 
     Example:
-        >>> _translate("bert/encoder/layer_3/attention/output/LayerNorm/gamma")
-        'encoder.layer.3.attention.output.LayerNorm.weight'
+        >>> from encoder_zoo.encoders import get_family
+        >>> _translate("bert/encoder/layer_3/output/LayerNorm/gamma", get_family("bert"))
+        'encoder.layer.3.output.LayerNorm.weight'
     """
-    for old, new in _PARTS:
+    name = name.removeprefix(f"{family.prefix}/")
+    for old, new in (*_PARTS, *family.tf1.parts):
         name = re.sub(old, new, name)
     return name.replace("/", ".")

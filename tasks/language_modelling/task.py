@@ -60,20 +60,14 @@ class MaskedLM(Task):
 
     task_name = "masked_lm"
     checkpoint_class_suffix = "ForMaskedLM"
+    pipeline_tag = "fill-mask"
     preprocessor_class = MaskedLMPreprocessor
 
     def __init__(
         self, backbone: Backbone, preprocessor: MaskedLMPreprocessor | None = None, **kwargs
     ):
         super().__init__(backbone, preprocessor, **kwargs)
-        self.head = MaskedLMHead(
-            backbone.vocabulary_size,
-            backbone.hidden_dim,
-            backbone.family.masked_lm_activation or backbone.activation,
-            backbone.layer_norm_epsilon,
-            name="head",
-            dtype=self.dtype_policy,
-        )
+        self.head = MaskedLMHead(self.head_record, backbone, dtype=self.dtype_policy)
         self.head.build()
         self.built = True
         if preprocessor is not None:
@@ -91,9 +85,6 @@ class MaskedLM(Task):
     def compute_output_spec(self, inputs, training=None):
         places = inputs.get("mask_positions", inputs["token_ids"])
         return keras.KerasTensor((*places.shape, self.backbone.vocabulary_size), "float32")
-
-    def head_layers(self) -> list[keras.layers.Layer]:
-        return [self.head]
 
     def default_loss(self) -> keras.losses.Loss:
         # Over real predictions: rows have different numbers of them.

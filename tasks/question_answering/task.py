@@ -12,8 +12,8 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.layers import initializer
 from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.head import TaskHead, head_dropout
 from encoder_zoo.tasks.question_answering.answers import (
     IMPOSSIBLE,
     NO_LABELS,
@@ -42,6 +42,8 @@ class SpanQA(WindowedTask):
     Args:
         backbone: any `Backbone`; no pooler is needed.
         preprocessor: a `SpanQAPreprocessor`, for raw text.
+        dropout: before the output layer, in training, in families whose head has one there; None
+            is the backbone's. BERT's and RoBERTa's have none.
 
     Call arguments:
         inputs: what the preprocessor makes.
@@ -62,24 +64,27 @@ class SpanQA(WindowedTask):
 
     task_name = "span_qa"
     checkpoint_class_suffix = "ForQuestionAnswering"
+    pipeline_tag = "question-answering"
     preprocessor_class = SpanQAPreprocessor
 
     def __init__(
-        self, backbone: Backbone, preprocessor: SpanQAPreprocessor | None = None, **kwargs
+        self,
+        backbone: Backbone,
+        preprocessor: SpanQAPreprocessor | None = None,
+        dropout: float | None = None,
+        **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
-        # The loss is taken in float32 also under mixed precision.
-        self.output_dense = keras.layers.Dense(
-            2, kernel_initializer=initializer(), name="logits", dtype="float32"
-        )
-        self.output_dense.build((None, None, backbone.hidden_dim))
+        self.dropout = head_dropout(self.head_record, backbone, dropout)
+        self.head = TaskHead(self.head_record, backbone, 2, self.dropout, dtype=self.dtype_policy)
+        self.head.build()
         self.built = True
         if preprocessor is not None:
             self.preprocessor.attach(self)
 
     def call(self, inputs, training=None):
         x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
-        return ops.transpose(self.output_dense(x), (0, 2, 1))  # (B, 2, L)
+        return ops.transpose(self.head(x, training=training), (0, 2, 1))  # (B, 2, L)
 
     def compute_output_spec(self, inputs, training=None):
         batch, length = inputs["token_ids"].shape
@@ -94,9 +99,6 @@ class SpanQA(WindowedTask):
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         weight = _for_start_and_end(sample_weight)
         return super().compute_metrics(x, y, _without_padding(x, y_pred), weight)
-
-    def head_layers(self) -> list[keras.layers.Layer]:
-        return [self.output_dense]
 
     def default_loss(self) -> keras.losses.Loss:
         # Over (B, 2): the mean of the two cross-entropies.

@@ -12,8 +12,8 @@ import keras
 import numpy as np
 
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.layers import initializer
 from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.head import TaskHead, head_dropout
 from encoder_zoo.tasks.labels import LabelledTask, number_of_classes, softmax
 from encoder_zoo.tasks.rows.pieces import Pieces, as_word_tensor, is_words, word_begins
 from encoder_zoo.tasks.rows.preprocessor import as_valid_text
@@ -71,6 +71,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
 
     task_name = "token_classifier"
     checkpoint_class_suffix = "ForTokenClassification"
+    pipeline_tag = "token-classification"
     preprocessor_class = TokenClassifierPreprocessor
 
     def __init__(
@@ -83,9 +84,8 @@ class TokenClassifier(WindowedTask, LabelledTask):
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
-        self.dropout = backbone.dropout if dropout is None else dropout
-        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
-        self.labels = self.num_classes = self.output_dense = None
+        self.dropout = head_dropout(self.head_record, backbone, dropout)
+        self.labels = self.num_classes = self.head = None
         self._set_classes(num_classes, labels)
         if preprocessor is not None:
             self.preprocessor.attach(self)
@@ -97,31 +97,31 @@ class TokenClassifier(WindowedTask, LabelledTask):
         self.num_classes = number_of_classes(num_classes, self.labels)
         if self.num_classes is None:
             return
-        # The loss is taken in float32 also under mixed precision.
-        self.output_dense = keras.layers.Dense(
-            self.num_classes, kernel_initializer=initializer(), name="logits", dtype="float32"
+        self.head = TaskHead(
+            self.head_record,
+            self.backbone,
+            self.num_classes,
+            self.dropout,
+            dtype=self.dtype_policy,
         )
-        self.output_dense.build((None, None, self.backbone.hidden_dim))
+        self.head.build()
         self.built = True
 
     def call(self, inputs, training=None):
         self._check_labels_known()
         x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
-        return self.output_dense(self.dropout_layer(x, training=training))  # (B, L, C)
+        return self.head(x, training=training)  # (B, L, C)
 
     def compute_output_spec(self, inputs, training=None):
         self._check_labels_known()
         return keras.KerasTensor((*inputs["token_ids"].shape, self.num_classes), "float32")
 
     def _check_labels_known(self) -> None:
-        if self.output_dense is None:
+        if self.head is None:
             raise ValueError(
                 "This TokenClassifier does not know its labels yet. Pass labels=[...] or "
                 "num_classes, or call fit, which learns them from its data."
             )
-
-    def head_layers(self) -> list[keras.layers.Layer]:
-        return [self.output_dense] if self.output_dense is not None else []
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
         if self.num_classes is None:

@@ -3,10 +3,10 @@
 import keras
 from keras import ops
 
+from encoder_zoo.encoders.family import LEARNING_RATE
 from encoder_zoo.lazy import tf
 
 # Devlin et al. 2019, appendix A.3, and the code released with it.
-LEARNING_RATE = 5e-5
 WARMUP = 0.1
 WEIGHT_DECAY = 0.01
 # PyTorch's, and so that of the field's fine-tuning code. Gradients of single weights are small, and

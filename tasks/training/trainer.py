@@ -31,11 +31,7 @@ from encoder_zoo.tasks.training.distribution import (
     strategy_of,
 )
 from encoder_zoo.tasks.training.divergence import StopAtDivergence
-from encoder_zoo.tasks.training.recipe import (
-    LEARNING_RATE,
-    fine_tuning_optimizer,
-    restart_optimizer,
-)
+from encoder_zoo.tasks.training.recipe import fine_tuning_optimizer, restart_optimizer
 from encoder_zoo.tasks.training.resuming import check_no_backup, continued, describe_rows
 
 
@@ -48,7 +44,7 @@ class TextTrainer(Distributed):
 
     def _begin_untrained(self) -> None:
         """The state of a task before its first `compile`."""
-        self.learning_rate = LEARNING_RATE
+        self.learning_rate = self.backbone.family.learning_rate
         self.gradient_accumulation_steps = None
         self._optimizer_is_ours = False
         self._graphs = {}  # of batches and of the forward pass, see `_graph`

@@ -20,7 +20,7 @@ def answerer(minilm, tmp_path_factory):
     """A real backbone with a random head, saved as a preset."""
     rng = np.random.default_rng(0)
     model = ez.SpanQA.from_preset(minilm, sequence_length=LENGTH, doc_stride=STRIDE)
-    model.output_dense.kernel.assign(rng.normal(size=(384, 2)))
+    model.head.output_dense.kernel.assign(rng.normal(size=(384, 2)))
     folder = tmp_path_factory.mktemp("minilm") / "answerer"
     model.save_to_preset(folder)
     return model, folder

@@ -51,7 +51,7 @@ def minilm_tagger(minilm, tmp_path_factory):
     """A real backbone with a random head that is sure of itself, saved as a preset."""
     rng = np.random.default_rng(0)
     classifier = ez.TokenClassifier.from_preset(minilm, labels=LABELS)
-    classifier.output_dense.kernel.assign(rng.normal(size=(384, 5)))
+    classifier.head.output_dense.kernel.assign(rng.normal(size=(384, 5)))
     folder = tmp_path_factory.mktemp("minilm") / "tagger"
     classifier.save_to_preset(folder)
     return classifier, folder

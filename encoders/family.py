@@ -1,0 +1,186 @@
+"""The records that say what distinguishes one family of encoders from another, as data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.backbone import Backbone
+    from encoder_zoo.encoders.rules import Rule
+    from encoder_zoo.encoders.tokenizers import TokenizerClass
+
+LEARNING_RATE = 5e-5  # peak; of Devlin et al. 2019, appendix A.3
+
+
+@dataclasses.dataclass(frozen=True)
+class Hidden:
+    """A dense layer with an activation, between the backbone and the output layer of a head.
+
+    Attributes:
+        dense: name of the layer in the checkpoint.
+        activation: see `layers.ACTIVATIONS`; None is the backbone's.
+        norm: name of the LayerNorm behind it, if there is one.
+        bias: whether the dense layer and the LayerNorm have a bias.
+        after_dropout: whether the head's dropout stands before this layer too.
+    """
+
+    dense: str
+    activation: str | None = None
+    norm: str | None = None
+    bias: bool = True
+    after_dropout: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """What a family has between its backbone and the logits of one task.
+
+    Attributes:
+        output: name of the output layer in the checkpoint.
+        hidden: the layer before it, if there is one.
+        pooled: whether the head reads `pooled_output`, rather than `sequence_output`.
+        dropout: what config.json calls the dropout before the output layer; None: there is none.
+        tied_bias: name of the output layer's bias, where its kernel is the token embedding's.
+
+    Example:
+        >>> Head("classifier.out_proj", Hidden("classifier.dense", "tanh")).tensors
+        {'head.hidden.dense': 'classifier.dense', 'head.output_dense': 'classifier.out_proj'}
+    """
+
+    output: str
+    hidden: Hidden | None = None
+    pooled: bool = False
+    dropout: str | None = None
+    tied_bias: str | None = None
+
+    @property
+    def tensors(self) -> dict[str, str]:
+        """{attribute path in the task: name in the checkpoint}."""
+        names = {}
+        if self.hidden:
+            names["head.hidden.dense"] = self.hidden.dense
+            if self.hidden.norm:
+                names["head.hidden.norm"] = self.hidden.norm
+        if self.tied_bias:
+            return {**names, "head.bias": self.tied_bias}
+        return {**names, "head.output_dense": self.output}
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadAlias:
+    """A head under other names that does what one of the tasks does.
+
+    Attributes:
+        head: the task's, see `Family.heads`.
+        output: what the checkpoint calls the output layer.
+        labels: of its outputs.
+    """
+
+    head: str
+    output: str
+    labels: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class KerasHubNames:
+    """What KerasHub's files call a family and its layers.
+
+    Attributes:
+        backbone: name of the class.
+        built_in: {field of config.json: what KerasHub's class has instead of a setting}.
+        groups: {attribute path in the backbone: group in the h5 file}.
+        heads: {head, see `Family.heads`: (name of the task's class, {attribute path in the task:
+            group in the h5 file})}.
+        tokenizer: name of the class.
+        tokenizer_files: {file of a Hugging Face folder: the same file there}.
+        tokenizer_settings: {setting in tokenizer_config.json: the same setting there}.
+    """
+
+    backbone: str
+    built_in: Mapping[str, object]
+    groups: Mapping[str, str]
+    heads: Mapping[str, tuple[str, Mapping[str, str]]]
+    tokenizer: str
+    tokenizer_files: Mapping[str, str]
+    tokenizer_settings: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tf1Names:
+    """What the checkpoints of TensorFlow 1 call a family's layers.
+
+    Attributes:
+        config_file: name of the configuration's file.
+        parts: (regular expression, what stands for it) in the names of variables, in order.
+    """
+
+    config_file: str
+    parts: tuple[tuple[str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """What distinguishes one family of encoders from another, as data.
+
+    Whatever else is written of a family is written once for all families.
+
+    Attributes:
+        name: the family's name, also the `model_type` in a checkpoint's configuration.
+        backbone: the `Backbone` subclass.
+        class_prefix: of the class names in a checkpoint's `architectures`.
+        prefix: of the backbone's tensors in the checkpoint of a task.
+        tensors: {attribute path in the backbone, with {} for a block's number: name in the
+            checkpoint}.
+        pooler: name of the pooler's dense layer, where checkpoints have one.
+        blocks: the backbone argument that counts the blocks with tensors of their own.
+        config_keys: {backbone argument: key in config.json}.
+        rules: {key in config.json: what it must be}, for keys of this family alone.
+        constants: {key in config.json: what is always written there}.
+        token_ids: {key in config.json: attribute of the tokenizer}, written there.
+        positions_skip_padding: whether positions count from the number after the padding id, so
+            that config.json's number of positions is larger by as much.
+        tokenizer: the class that reads its texts.
+        uses_segments: whether the second text of a pair is marked by segment id 1.
+        pair_separators: how many end tokens stand between the two texts of a pair.
+        heads: {what the names of classes in transformers end in: the task's head}.
+        aliases: {end of a class name: the head that it is, under other names}.
+        learning_rate: peak in fine-tuning, as its paper recommends.
+        keras_hub: the names in KerasHub's files, where KerasHub has the family.
+        tf1: the names in TensorFlow 1's checkpoints, where there are such.
+    """
+
+    name: str
+    backbone: type[Backbone]
+    class_prefix: str
+    prefix: str
+    tensors: Mapping[str, str]
+    config_keys: Mapping[str, str]
+    tokenizer: TokenizerClass
+    heads: Mapping[str, Head]
+    pooler: str | None = None
+    blocks: str = "num_layers"
+    rules: Mapping[str, Rule] = dataclasses.field(default_factory=dict)
+    constants: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    token_ids: Mapping[str, str] = dataclasses.field(
+        default_factory=lambda: {"pad_token_id": "pad_token_id"}
+    )
+    positions_skip_padding: bool = False
+    uses_segments: bool = False
+    pair_separators: int = 1
+    aliases: Mapping[str, HeadAlias] = dataclasses.field(default_factory=dict)
+    learning_rate: float = LEARNING_RATE
+    keras_hub: KerasHubNames | None = None
+    tf1: Tf1Names | None = None
+
+    @property
+    def tied(self) -> dict[str, str]:
+        """{tensor that only repeats another one: that other one}."""
+        embedding = f"{self.tensors['embeddings.token_embedding']}.weight"
+        tied = {}
+        for head in self.heads.values():
+            if head.tied_bias:
+                tied[f"{head.output}.weight"] = embedding
+                tied[f"{head.output}.bias"] = head.tied_bias
+        return {name: twin for name, twin in tied.items() if name != twin}

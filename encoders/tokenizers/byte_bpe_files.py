@@ -1,0 +1,122 @@
+"""A byte-level BPE tokenizer's files: vocab.json, merges.txt, its steps in tokenizer.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from encoder_zoo.encoders.tokenizers.files import (
+    SPECIAL_TOKENS,
+    TokenizerFiles,
+    WritesFiles,
+    as_json,
+    checked_vocabulary,
+)
+
+
+class ByteBPEFiles(WritesFiles):
+    """Mixin: how a byte-level BPE tokenizer reads and writes itself."""
+
+    special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = SPECIAL_TOKENS
+
+    @classmethod
+    def from_files(cls, files: TokenizerFiles, **template) -> ByteBPEFiles:
+        """The tokenizer that a checkpoint's files describe.
+
+        Args:
+            files: with vocab.json and merges.txt, or tokenizer.json.
+            **template: how the family puts texts together: `uses_segments`, `pair_separators`.
+
+        Raises:
+            FileNotFoundError: "FOLDER has no vocab.json and merges.txt and no tokenizer.json ..."
+            ValueError: "FILE: FIELD is ...; expected ..."
+        """
+        files.expect("normalizer", "type", None)
+        files.expect("pre_tokenizer", "type", "ByteLevel")
+        files.expect("pre_tokenizer", "use_regex", True)
+        files.expect("model", "type", "BPE")
+        if "vocab.json" in files and "merges.txt" in files:
+            vocabulary = checked_vocabulary(files.contents["vocab.json"], "vocab.json")
+            vocabulary = {**vocabulary, **files.added_tokens()}
+            merges = merges_in(files.contents["merges.txt"])
+        else:
+            vocabulary = files.vocabulary("vocab.json and merges.txt")
+            merges = _merges_in_json(files)
+        prefix = files.setting("add_prefix_space", "pre_tokenizer", "add_prefix_space", bool)
+        return cls(
+            vocabulary,
+            merges,
+            add_prefix_space=bool(prefix),
+            **files.special_tokens(),
+            **template,
+        )
+
+    def _vocabulary_files(self) -> dict[str, str]:
+        lines = ["#version: 0.2", *self.merges]
+        return {
+            "vocab.json": as_json(self.vocabulary),
+            "merges.txt": "".join(f"{line}\n" for line in lines),
+        }
+
+    def _settings(self) -> dict:
+        return {
+            "tokenizer_class": "RobertaTokenizer",
+            "add_prefix_space": self.add_prefix_space,
+            "trim_offsets": True,
+        }
+
+    def _steps(self) -> dict:
+        byte_level = {
+            "type": "ByteLevel",
+            "add_prefix_space": self.add_prefix_space,
+            "trim_offsets": True,
+            "use_regex": True,
+        }
+        return {
+            "normalizer": None,
+            "pre_tokenizer": byte_level,
+            "post_processor": self._template(),
+            "decoder": byte_level,
+            "model": {
+                "type": "BPE",
+                "dropout": None,
+                "unk_token": None,
+                "continuing_subword_prefix": "",
+                "end_of_word_suffix": "",
+                "fuse_unk": False,
+                "byte_fallback": False,
+                "ignore_merges": False,
+                "vocab": self.vocabulary,
+                "merges": [merge.split(" ") for merge in self.merges],
+            },
+        }
+
+    def _template(self) -> dict:
+        if self.pair_separators != 2 or self.uses_segments:
+            return super()._template()
+        return {
+            "type": "RobertaProcessing",
+            "sep": [self.end_token, self.end_token_id],
+            "cls": [self.start_token, self.start_token_id],
+            "trim_offsets": True,
+            "add_prefix_space": self.add_prefix_space,
+        }
+
+
+def merges_in(merges_txt: str) -> list[str]:
+    """The pairs of a merges.txt, without its version line.
+
+    Example:
+        >>> merges_in("#version: 0.2\\na b\\n")
+        ['a b']
+    """
+    lines = merges_txt.split("\n")
+    return [line for line in lines if line and not line.startswith("#version")]
+
+
+def _merges_in_json(files: TokenizerFiles) -> list[str]:
+    """The merges of tokenizer.json, which writes each as a string or as a pair."""
+    merges = files.part("model").get("merges")
+    if not isinstance(merges, list):
+        raise ValueError(f"{files.folder / 'tokenizer.json'}: model.merges is not a list")
+    return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]

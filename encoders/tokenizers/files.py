@@ -1,0 +1,261 @@
+"""What a tokenizer's files say, whatever its class: a tokenizer reads and writes itself with this.
+
+Files come as plain data and go as text; this floor opens none.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+logger = logging.getLogger("encoder_zoo")
+
+# our argument: the names of that token in the files, the first of which counts
+SPECIAL_TOKENS = {
+    "start_token": ("cls_token", "bos_token"),
+    "end_token": ("sep_token", "eos_token"),
+    "pad_token": ("pad_token",),
+    "mask_token": ("mask_token",),
+    "unknown_token": ("unk_token",),
+}
+
+
+class TokenizerFiles:
+    """The files of a checkpoint's folder that say something about its tokenizer.
+
+    Args:
+        folder: that they are from, for errors.
+        contents: {file name: a JSON file's object, or another file's text}.
+
+    Example:
+        >>> files = TokenizerFiles("preset", {"tokenizer_config.json": {"cls_token": "<c>"}})
+        >>> files.special_tokens(), "vocab.txt" in files
+        ({'start_token': '<c>'}, False)
+    """
+
+    def __init__(self, folder: str | Path, contents: Mapping[str, Any]):
+        self.folder = Path(folder)
+        self.contents = dict(contents)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.contents
+
+    def part(self, name: str) -> dict:
+        """A part of tokenizer.json, such as its model; {} where there is none."""
+        part = self._object("tokenizer.json").get(name) or {}
+        if not isinstance(part, dict):
+            raise ValueError(f"{self.folder / 'tokenizer.json'}: {name} is not an object")
+        return part
+
+    def expect(self, part: str, field: str, value: object) -> None:
+        """Refuses a tokenizer.json that asks for what this package does otherwise."""
+        found = self.part(part).get(field, value)
+        if found != value:
+            raise ValueError(
+                f"{self.folder / 'tokenizer.json'}: {part}.{field} is {found!r}; this family's "
+                f"tokenizer has {value!r}, so the ids would differ"
+            )
+
+    def setting(self, name: str, part: str, field: str, kind: type) -> Any:
+        """A setting from tokenizer_config.json, or else from a part of tokenizer.json, or None."""
+        for file, value in (
+            ("tokenizer_config.json", self._object("tokenizer_config.json").get(name)),
+            ("tokenizer.json", self.part(part).get(field)),
+        ):
+            if value is not None:
+                if not isinstance(value, kind):
+                    raise ValueError(
+                        f"{self.folder / file}: {name} is {value!r}; expected {kind.__name__}"
+                    )
+                return value
+        return None
+
+    def special_tokens(self) -> dict[str, str]:
+        """The special tokens that the files name, under the names of our arguments."""
+        sources = [
+            self._object("tokenizer_config.json"),
+            self._object("special_tokens_map.json"),
+        ]
+        found = {}
+        for argument, names in SPECIAL_TOKENS.items():
+            values = [source.get(n) for n in names for source in sources]
+            contents = [v.get("content") if isinstance(v, dict) else v for v in values if v]
+            if contents:
+                if not isinstance(contents[0], str):
+                    raise ValueError(f"{self.folder}: {names[0]} is {values}; expected a string")
+                found[argument] = contents[0]
+        return found
+
+    def vocabulary(self, alternative: str) -> dict[str, int]:
+        """The vocabulary in tokenizer.json, with the special tokens that were added to it.
+
+        Args:
+            alternative: the file that might hold it instead, for the error.
+
+        Raises:
+            FileNotFoundError: "FOLDER has no vocab.txt and no tokenizer.json ..."
+        """
+        path = self.folder / "tokenizer.json"
+        if path.name not in self:
+            raise FileNotFoundError(
+                f"{self.folder} has no {alternative} and no tokenizer.json; one of them must hold "
+                "the vocabulary"
+            )
+        vocabulary = checked_vocabulary(self.part("model").get("vocab"), f"{path}: model.vocab")
+        return {**vocabulary, **self.added_tokens()}
+
+    def added_tokens(self) -> dict[str, int]:
+        """Tokens of tokenizer.json beside its model's, of which the special ones have a use."""
+        added = self._object("tokenizer.json").get("added_tokens") or []
+        try:
+            plain = [token["content"] for token in added if not token.get("special")]
+            ids = {token["content"]: token["id"] for token in added}
+        except (TypeError, KeyError, AttributeError):
+            path = self.folder / "tokenizer.json"
+            raise ValueError(
+                f"{path}: added_tokens must hold objects with content and id"
+            ) from None
+        slow = self._object("added_tokens.json")
+        plain += [token for token in slow if token not in ids]
+        if plain:
+            logger.warning("%s: added tokens %s are not looked for in text", self.folder, plain[:9])
+        ids = {**slow, **ids}
+        return checked_vocabulary(ids, f"{self.folder}: added_tokens", 2**21) if ids else {}
+
+    def _object(self, name: str) -> dict:
+        return self.contents.get(name, {})
+
+
+class WritesFiles:
+    """Mixin: what the files of every tokenizer have in common.
+
+    A subclass gives `_vocabulary_files`, `_settings` and `_steps`.
+    """
+
+    special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        argument: names[:1] for argument, names in SPECIAL_TOKENS.items()
+    }
+
+    def to_files(self) -> dict[str, str]:
+        """The tokenizer as files that transformers' AutoTokenizer reads with the same ids.
+
+        Returns:
+            {file name: text}: the vocabulary's own, tokenizer.json, tokenizer_config.json and
+            special_tokens_map.json.
+        """
+        special = {
+            name: getattr(self, argument)
+            for argument, names in self.special_token_names.items()
+            for name in names
+        }
+        added = [self._added_token(argument) for argument in SPECIAL_TOKENS]
+        fast = {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": sorted(added, key=lambda token: token["id"]),
+            **self._steps(),
+        }
+        return {
+            **self._vocabulary_files(),
+            "tokenizer.json": as_json(fast),
+            "tokenizer_config.json": as_json({**self._settings(), **special}),
+            "special_tokens_map.json": as_json(special),
+        }
+
+    def _added_token(self, argument: str) -> dict:
+        """How tokenizer.json describes a special token; a mask may take the space before it."""
+        token = getattr(self, argument)
+        return {
+            "id": self.token_to_id(token),
+            "content": token,
+            "single_word": False,
+            "lstrip": argument == "mask_token" and self.mask_takes_space_before,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+
+    def _template(self) -> dict:
+        """Where the special tokens stand, of one text and of a pair."""
+        start, end = self.start_token, self.end_token
+        second = int(self.uses_segments)
+        single = [special(start, 0), text("A", 0), special(end, 0)]
+        between = [special(end, second)] * (self.pair_separators - 1)
+        return {
+            "type": "TemplateProcessing",
+            "single": single,
+            "pair": [*single, *between, text("B", second), special(end, second)],
+            "special_tokens": {
+                token: {"id": token, "ids": [self.token_to_id(token)], "tokens": [token]}
+                for token in (start, end)
+            },
+        }
+
+    def _vocabulary_files(self) -> dict[str, str]:
+        """The files of the tokenizer's class."""
+        raise NotImplementedError
+
+    def _settings(self) -> dict:
+        """What tokenizer_config.json says, beside the special tokens."""
+        raise NotImplementedError
+
+    def _steps(self) -> dict:
+        """The steps from a text to ids, in the terms of tokenizer.json."""
+        raise NotImplementedError
+
+
+def special(token: str, segment: int) -> dict:
+    """A special token in a template."""
+    return {"SpecialToken": {"id": token, "type_id": segment}}
+
+
+def text(name: str, segment: int) -> dict:
+    """A text in a template."""
+    return {"Sequence": {"id": name, "type_id": segment}}
+
+
+def as_json(content: object) -> str:
+    """JSON that a person can read."""
+    return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
+
+
+def checked_vocabulary(vocabulary: object, name: str, most: int | None = None) -> dict[str, int]:
+    """A mapping from tokens to ids, or an error that says what it is.
+
+    Args:
+        vocabulary: what the file holds.
+        name: of the file, for errors.
+        most: ids must be below; None allows a few gaps among as many ids as there are tokens.
+    """
+    ids = vocabulary.values() if isinstance(vocabulary, Mapping) else ()
+    if not ids or not all(type(i) is int and i >= 0 for i in ids):
+        raise ValueError(f"{name} must be an object of tokens with their ids 0, 1, 2 ...")
+    most = most or 2 * len(ids) + 1000
+    if max(ids) >= most:  # a list with a place for every id is made next
+        raise ValueError(
+            f"{name} has the id {max(ids)} among {len(ids)} tokens. Expected ids below {most}."
+        )
+    return dict(vocabulary)
+
+
+def with_added(tokens: list[str], added: Mapping[str, int]) -> list[str]:
+    """A vocabulary with the tokens that were added behind it.
+
+    Example:
+        >>> with_added(["a", "b"], {"b": 1, "[E1]": 2})
+        ['a', 'b', '[E1]']
+    """
+    behind = {token: i for token, i in added.items() if i >= len(tokens)}
+    return [*tokens, *in_id_order(behind)[len(tokens) :]] if behind else tokens
+
+
+def in_id_order(vocabulary: Mapping[str, int]) -> list[str]:
+    """The tokens, each at the place of its id."""
+    tokens = [f"[unused id {i}]" for i in range(max(vocabulary.values()) + 1)]
+    for token, token_id in vocabulary.items():
+        tokens[token_id] = token
+    return tokens

@@ -1,0 +1,33 @@
+"""The names of the files that a preset is made of, said once."""
+
+from __future__ import annotations
+
+from encoder_zoo.encoders import all_families
+from encoder_zoo.presets.files.manifest import CARD as CARD
+from encoder_zoo.presets.files.manifest import NAME as MANIFEST
+
+CONFIG = "config.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+# What any tokenizer may have, beside the files of its class.
+TOKENIZER_JSON = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+
+
+def preset_files() -> list[str]:
+    """Patterns of the names of a preset's files, without its card.
+
+    Example:
+        >>> {"config.json", "*.safetensors", "vocab.txt", "merges.txt"} <= set(preset_files())
+        True
+    """
+    return [CONFIG, MANIFEST, "*.safetensors", "*.safetensors.index.json", *tokenizer_files()]
+
+
+def tokenizer_files() -> list[str]:
+    """The names of the files that hold a family's tokenizer."""
+    vocabularies = [file for family in all_families() for file in family.tokenizer.files]
+    return [*TOKENIZER_JSON, *dict.fromkeys(vocabularies)]
