@@ -385,6 +385,24 @@ class TextTrainer(Distributed):
             self._forward = self._graph(("forward", weights), lambda: TracedOnce(step, 2))
             self.predict_function = lambda batches: self._forward(*batches)
 
+    def _make_function(self, step):
+        """What Keras calls with an iterator for each step of `fit` and `evaluate`.
+
+        Keras's own is a graph that takes the batch from the iterator and calls another one, which
+        TensorFlow traces and optimizes one by one.
+        """
+        if not self._has_one_graph():
+            return super()._make_function(step)
+        graph = tf.function(step, autograph=False)
+
+        def function(iterator):
+            if isinstance(iterator, tf.data.Iterator):
+                # Found, once it is there, for every batch that it fits.
+                graph.get_concrete_function(iterator.element_spec)
+            return graph(next(iterator))
+
+        return function
+
     def _has_one_graph(self) -> bool:
         """Whether one graph predicts all batches, and not a program for each of their shapes."""
         if keras.config.backend() != "tensorflow" or strategy_of(self):
