@@ -3,6 +3,7 @@
 import functools
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -17,15 +18,15 @@ from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer, byte_alph
 from encoder_zoo.encoders.tokenizers.characters import characters
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
-GOLDEN = json.loads(
-    (pathlib.Path(__file__).parent / "golden" / "tokens.json").read_text(encoding="utf-8")
-)
+ROOT = pathlib.Path(__file__).parents[1]
+GOLDEN = json.loads((ROOT / "tests" / "golden" / "tokens.json").read_text(encoding="utf-8"))
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SMALL = [*SPECIAL, *"abcdeé中가각αβςσi,'", "##a", "##b", "##ab", "##é", "##e", "abc", "##\u0301"]
 SMALL += ["##\u1161", "\u1100", "##\u11a8", "##σ", "##ς", "<", "##i", "##\u0307", "İ", "ab", "Abc"]
 
 # letters of the small vocabulary, and every kind of character that normalisation treats apart
-LETTERS = "aAbcdeéÉ中豈가각αβςσΣİiI,'. \t\n\r\x00\x07\x85\xa0\xad\u200b\u2028\u3000\ufeff\ufffd"
+LETTERS = "aAbcdeéÉ中豈가각αβςσΣİiI,'. \t\n\r\x00\x07\x0b\x0c\x7f"
+LETTERS += "\x85\xa0\xad\u200b\u2028\u3000\ufeff\ufffd"
 MARKS = "\u0301\u0307\u0323\u0345\u302e\u1baa\U00011127\U00011131\U0001e003\u0344\u1112"
 TEXT = st.text(
     st.one_of(st.sampled_from(LETTERS + MARKS), st.characters(exclude_categories=["Cs"]))
@@ -54,8 +55,9 @@ def reference(vocabulary, lowercase=True, strip_accents=None, split_chinese_char
 
 
 def encoded(tokenizer, texts):
-    """[(ids, offsets)] of our tokenizer."""
+    """[(ids, offsets)] of our tokenizer, whose two ways to the ids must agree."""
     ids, starts, ends = (part.to_list() for part in tokenizer.tokenize_with_offsets(texts))
+    assert tokenizer.tokenize(texts).to_list() == ids
     spans = [list(zip(s, e, strict=True)) for s, e in zip(starts, ends, strict=True)]
     return list(zip(ids, spans, strict=True))
 
@@ -236,6 +238,36 @@ def test_long_text_and_long_words(small):
     assert ids.shape[0] == 200_001
     assert ids[0] == small.unknown_token_id
     assert ends[0] == 100_000
+
+
+def test_words_that_are_tokens_as_they_stand():
+    long = ["a" * 100, "a" * 101]
+    tokenizer = BertTokenizer([*SPECIAL, "cat", "##cat", *"#!", "Cat", "é", "b!", *long])
+    texts = ["cat Cat!b! é", "##cat", "[SEP] cat\x0bcat", *long, "", " \t", "ca\x00t"]
+    expected = reference(tokenizer.vocabulary).encode_batch(texts)
+    assert tokenizer.tokenize(texts).to_list() == [e.ids for e in expected]
+    assert [tokenizer.tokenize(text).numpy().tolist() for text in texts] == [
+        e.ids for e in expected
+    ]
+
+
+def test_ids_as_tensorflow_text(minilm):
+    """Its WordPiece is Google's own code; the texts are clean, so that normalisation is trivial."""
+    tensorflow_text = pytest.importorskip("tensorflow_text", reason="there is none for Windows")
+    tokenizer = BertTokenizer(minilm / "vocab.txt")
+    rows = (ROOT / "guides/data/sentiment_sentences.tsv").read_text(encoding="utf-8").split("\n")
+    texts = [re.sub("[^a-z ]", "", row.split("\t")[-1].lower()) for row in rows]
+    table = tf.lookup.StaticVocabularyTable(
+        tf.lookup.KeyValueTensorInitializer(
+            tokenizer.vocabulary, tf.range(tokenizer.vocabulary_size, dtype=tf.int64)
+        ),
+        num_oov_buckets=1,
+    )
+    theirs = tensorflow_text.WordpieceTokenizer(table, token_out_type=tf.int64)
+    expected = theirs.tokenize(tf.strings.split(texts)).merge_dims(1, 2).to_list()
+    assert sum(map(len, expected)) > 10_000
+    assert tokenizer.tokenize(texts).to_list() == expected
+    assert tokenizer.tokenize_with_offsets(texts)[0].to_list() == expected
 
 
 def test_parallel_pipeline(small):

@@ -8,7 +8,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.characters import Characters, after, laid_out, marked
+from encoder_zoo.encoders.tokenizers.characters import (
+    Characters,
+    after,
+    characters,
+    laid_out,
+    marked,
+)
 from encoder_zoo.encoders.tokenizers.normalization import (
     FIRST_ALONE,
     FIRST_SPACE,
@@ -136,7 +142,15 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
     def _ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
         if self.special_tokens_in_text:  # they are made of several words
             return super()._ids(texts, as_words)
-        return self._whole_words.ids(texts, lambda parts: self._encode(parts, as_words)[0])
+        return self._whole_words.ids(texts, self._pieces)
+
+    def _pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Ids (B, None) of texts (B,) few of whose words are tokens, so that none is looked up."""
+        chars = self._normalize(characters(texts))
+        starts, ends = word_bounds(chars)
+        pieces = self._longest_matches(number_of(chars.codes), starts, ends)
+        splits = tf.gather(pieces.splits, tf.searchsorted(starts, chars.row_splits))
+        return tf.RaggedTensor.from_row_splits(pieces.ids, splits, validate=False)
 
     def _entries(self) -> Iterator[tuple[int, list[int], int]]:
         """(root of the trie, code points, id) of every token that text can hold."""

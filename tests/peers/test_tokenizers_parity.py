@@ -105,6 +105,7 @@ def test_ids_and_offsets(family, corpus, data, minilm, tmp_path):
     for i in range(0, len(texts), BATCH):
         batch = texts[i : i + BATCH]
         ids, starts, ends = (part.to_list() for part in ours.tokenize_with_offsets(batch))
+        assert ours.tokenize(batch).to_list() == ids
         expected = theirs(
             batch,
             add_special_tokens=False,
