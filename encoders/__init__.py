@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 FAMILIES = {
     "bert": "BertBackbone",
     "roberta": "RobertaBackbone",
+    "electra": "ElectraBackbone",
 }
 
 
@@ -22,7 +23,7 @@ def family_module(name: str) -> str:
         >>> family_module("xlm-roberta")
         'encoder_zoo.encoders.families.xlm_roberta'
     """
-    return f"{__name__}.families.{name.replace('-', '_')}"
+    return f"encoder_zoo.encoders.families.{name.replace('-', '_')}"
 
 
 def get_family(name: str) -> Family:

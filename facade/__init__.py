@@ -19,6 +19,7 @@ __all__ = [
     "BertBackbone",
     "BertTokenizer",
     "Classifier",
+    "ElectraBackbone",
     "EntityF1",
     "MaskedLM",
     "MaskedLMPreprocessor",
@@ -37,6 +38,7 @@ __all__ = [
 if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.encoders.backbone import Backbone
     from encoder_zoo.encoders.families.bert import BertBackbone
+    from encoder_zoo.encoders.families.electra import ElectraBackbone
     from encoder_zoo.encoders.families.roberta import RobertaBackbone
     from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
     from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer

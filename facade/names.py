@@ -24,8 +24,10 @@ SAVED = {
 }
 # Classes inside of these, which are not public.
 SAVED_PARTS = {
-    "encoders.layers": ["Embeddings", "EncoderBlock", "SelfAttention"],
+    "encoders.layers": ["Dropout", "Embeddings", "EncoderBlock", "LayerNorm", "SelfAttention"],
     "encoders.families.roberta": ["RobertaEmbeddings"],
+    "encoders.families.electra": ["ElectraEmbeddings"],
+    "tasks.head": ["HiddenLayer", "TaskHead"],
     "tasks.language_modelling.head": ["MaskedLMHead"],
     "tasks.token_classification.metrics": ["TokenAccuracy"],
     "tasks.training.recipe": ["FusedAdamW", "LinearWarmupDecay", "ScheduledAdamW"],

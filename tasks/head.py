@@ -8,65 +8,79 @@ from __future__ import annotations
 import keras
 
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.encoders.family import Head, Hidden
 from encoder_zoo.encoders.layers import activation_function, initializer
 
 
-class HiddenLayer(keras.layers.Layer):
-    """A dense layer, its activation and, where the family has one, a LayerNorm.
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class HiddenLayer(Configured, keras.layers.Layer):
+    """A dense layer, its activation and, where there is an epsilon for it, a LayerNorm.
 
     Args:
-        hidden: the family's record of it.
-        backbone: whose outputs it reads, and whose activation and epsilon it may share.
-        units: width of the outputs; None is the backbone's.
+        units: width of the outputs.
+        activation: see `layers.ACTIVATIONS`.
+        layer_norm_epsilon: added to the variance; None: there is no LayerNorm.
+        use_bias: whether the dense layer and the LayerNorm have a bias.
 
     Call arguments:
         x: (..., D).
 
     Returns:
         (..., units).
+
+    Example:
+        >>> import numpy as np
+        >>> keras.ops.shape(HiddenLayer(3, "tanh")(np.zeros((1, 4), "float32")))
+        (1, 3)
     """
 
-    def __init__(self, hidden: Hidden, backbone: Backbone, units: int | None = None, **kwargs):
+    def __init__(
+        self,
+        units: int,
+        activation: str,
+        layer_norm_epsilon: float | None = None,
+        use_bias: bool = True,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
-        self.input_dim = backbone.hidden_dim
-        self.units = units or backbone.hidden_dim
-        self.activation_function = activation_function(hidden.activation or backbone.activation)
+        self.units = units
+        self.activation = activation
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.use_bias = use_bias
+        self.activation_function = activation_function(activation)
         self.dense = keras.layers.Dense(
-            self.units,
-            use_bias=hidden.bias,
+            units,
+            use_bias=use_bias,
             kernel_initializer=initializer(),
             name="dense",
             dtype=self.dtype_policy,
         )
         self.norm = None
-        if hidden.norm:
+        if layer_norm_epsilon is not None:
             self.norm = keras.layers.LayerNormalization(
-                epsilon=backbone.layer_norm_epsilon,
-                center=hidden.bias,
-                name="norm",
-                dtype=self.dtype_policy,
+                epsilon=layer_norm_epsilon, center=use_bias, name="norm", dtype=self.dtype_policy
             )
 
-    def build(self, input_shape=None):
-        self.dense.build((None, None, self.input_dim))
+    def build(self, input_shape):
+        self.dense.build(input_shape)
         if self.norm is not None:
-            self.norm.build((None, None, self.units))
+            self.norm.build((*input_shape[:-1], self.units))
 
     def call(self, x):
         x = self.activation_function(self.dense(x))
         return x if self.norm is None else self.norm(x)
 
 
-class TaskHead(keras.layers.Layer):
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class TaskHead(Configured, keras.layers.Layer):
     """From a backbone's output to float32 logits: dropout, hidden layer, output layer.
 
     Args:
-        head: the family's record of it.
-        backbone: whose outputs it reads.
         units: C.
-        dropout: share of what the layers read dropped in training, in heads that have a dropout;
-            None is the backbone's.
+        dropout: share of what the output layer reads dropped in training.
+        hidden: the layer before the output layer, if there is one.
+        hidden_after_dropout: whether the dropout stands before the hidden layer too.
 
     Call arguments:
         x: (B, D) or (B, L, D).
@@ -76,50 +90,91 @@ class TaskHead(keras.layers.Layer):
 
     Example:
         >>> import numpy as np
-        >>> from encoder_zoo import RobertaBackbone
-        >>> backbone = RobertaBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
-        ...                            intermediate_dim=16)
-        >>> record = backbone.family.heads["ForSequenceClassification"]
-        >>> record.hidden.activation
-        'tanh'
-        >>> keras.ops.shape(TaskHead(record, backbone, units=3)(np.zeros((1, 8), "float32")))
+        >>> head = TaskHead(units=3, hidden=HiddenLayer(8, "tanh"))
+        >>> keras.ops.shape(head(np.zeros((1, 8), "float32")))
         (1, 3)
     """
 
     def __init__(
         self,
-        head: Head,
-        backbone: Backbone,
         units: int,
-        dropout: float | None = None,
+        dropout: float = 0.0,
+        hidden: HiddenLayer | None = None,
+        hidden_after_dropout: bool = False,
         **kwargs,
     ):
-        super().__init__(**{"name": "head", "dtype": backbone.dtype_policy, **kwargs})
-        self.input_dim = backbone.hidden_dim
+        super().__init__(**kwargs)
         self.units = units
-        self.after_dropout = bool(head.hidden and head.hidden.after_dropout)
-        self.dropout_layer = keras.layers.Dropout(
-            head_dropout(head, backbone, dropout), dtype=self.dtype_policy
-        )
-        self.hidden = None
-        if head.hidden:
-            self.hidden = HiddenLayer(head.hidden, backbone, dtype=self.dtype_policy)
+        self.dropout = dropout
+        self.hidden = hidden
+        self.hidden_after_dropout = hidden_after_dropout
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
         # The loss is taken in float32 also under mixed precision.
         self.output_dense = keras.layers.Dense(
             units, kernel_initializer=initializer(), name="logits", dtype="float32"
         )
 
-    def build(self, input_shape=None):
+    def build(self, input_shape):
         if self.hidden is not None:
-            self.hidden.build()
-        self.output_dense.build((None, None, self.input_dim))
+            self.hidden.build(input_shape)
+            input_shape = (*input_shape[:-1], self.hidden.units)
+        self.output_dense.build(input_shape)
 
     def call(self, x, training=None):
         if self.hidden is not None:
-            if self.after_dropout:
+            if self.hidden_after_dropout:
                 x = self.dropout_layer(x, training=training)
             x = self.hidden(x)
         return self.output_dense(self.dropout_layer(x, training=training))
+
+
+def make_head(
+    head: Head, backbone: Backbone, units: int, dropout: float, dtype: keras.DTypePolicy
+) -> TaskHead:
+    """A family's head, built.
+
+    Args:
+        head: the family's record of it.
+        backbone: whose outputs it reads.
+        units: C.
+        dropout: see `head_dropout`.
+        dtype: of the task.
+
+    Example:
+        >>> from encoder_zoo import RobertaBackbone
+        >>> backbone = RobertaBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                            intermediate_dim=16)
+        >>> record = backbone.family.heads["ForSequenceClassification"]
+        >>> head = make_head(record, backbone, 3, dropout=0.1, dtype=backbone.dtype_policy)
+        >>> head.hidden.activation, head.hidden_after_dropout
+        ('tanh', True)
+    """
+    hidden = head.hidden and make_hidden(head.hidden, backbone, backbone.hidden_dim, dtype)
+    after_dropout = bool(head.hidden and head.hidden.after_dropout)
+    layer = TaskHead(units, dropout, hidden, after_dropout, name="head", dtype=dtype)
+    layer.build((None, backbone.hidden_dim))
+    return layer
+
+
+def make_hidden(
+    hidden: Hidden, backbone: Backbone, units: int, dtype: keras.DTypePolicy
+) -> HiddenLayer:
+    """The hidden layer of a family's head, with what it shares with the backbone.
+
+    Args:
+        hidden: the family's record of it.
+        backbone: whose activation and epsilon it may share.
+        units: width of its outputs.
+        dtype: of the task.
+    """
+    return HiddenLayer(
+        units,
+        hidden.activation or backbone.activation,
+        backbone.layer_norm_epsilon if hidden.norm else None,
+        hidden.bias,
+        name="hidden",
+        dtype=dtype,
+    )
 
 
 def head_dropout(head: Head, backbone: Backbone, dropout: float | None) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.head import TaskHead, head_dropout
+from encoder_zoo.tasks.head import head_dropout, make_head
 from encoder_zoo.tasks.labels import LabelledTask, label_names, number_of_classes, sigmoid, softmax
 from encoder_zoo.tasks.rows.batching import in_graph_batches
 from encoder_zoo.tasks.rows.preprocessor import Preprocessor
@@ -184,10 +184,7 @@ class SequenceClassifier(LabelledTask):
                 "adds a pooler."
             )
         self.dropout = head_dropout(record, backbone, dropout)
-        self.head = TaskHead(
-            record, backbone, self.num_classes, self.dropout, dtype=self.dtype_policy
-        )
-        self.head.build()
+        self.head = make_head(record, backbone, self.num_classes, self.dropout, self.dtype_policy)
         self.built = True
         if preprocessor is not None:
             self.preprocessor.attach(self)

@@ -36,7 +36,7 @@ def unmask(x, y, weights):
     return ids
 
 
-@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+@pytest.mark.parametrize("family", ["Bert", "Roberta", "Electra"])
 def test_logits_equal_those_of_transformers(golden, family, caplog):
     checkpoint = golden(f"{family}_ForMaskedLM")
     model = ez.MaskedLM.from_preset(checkpoint.folder)
@@ -46,7 +46,7 @@ def test_logits_equal_those_of_transformers(golden, family, caplog):
     np.testing.assert_allclose(logits[real], checkpoint.expected["logits"][real], atol=1e-4)
 
 
-@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+@pytest.mark.parametrize("family", ["Bert", "Roberta", "Electra"])
 def test_logits_at_masked_positions_are_those_of_all_positions(golden, family):
     checkpoint = golden(f"{family}_ForMaskedLM")
     model = ez.MaskedLM.from_preset(checkpoint.folder)

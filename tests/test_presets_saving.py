@@ -20,7 +20,7 @@ import encoder_zoo as ez
 from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.saving import save_task
 
-FAMILIES = ["Bert", "Roberta"]
+FAMILIES = ["Bert", "Roberta", "Electra"]
 # Class here: what transformers calls it. A task that the package does not have yet is left out.
 TASKS = {
     name: theirs

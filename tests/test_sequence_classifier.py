@@ -46,7 +46,7 @@ def classifier(build):
     return build(labels=["down", "up"])
 
 
-@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+@pytest.mark.parametrize("family", ["Bert", "Roberta", "Electra"])
 def test_logits_equal_those_of_transformers(golden, family, caplog):
     checkpoint = golden(f"{family}_ForSequenceClassification")
     classifier = ez.SequenceClassifier.from_preset(checkpoint.folder)

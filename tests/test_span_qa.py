@@ -62,7 +62,7 @@ def labelled(model, example) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+@pytest.mark.parametrize("family", ["Bert", "Roberta", "Electra"])
 def test_logits_equal_those_of_transformers(golden, family, caplog):
     checkpoint = golden(f"{family}_ForQuestionAnswering")
     model = ez.SpanQA.from_preset(checkpoint.folder)

@@ -71,7 +71,7 @@ def aligned(classifier, x, y) -> list[list[tuple[str, str]]]:
     ]
 
 
-@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+@pytest.mark.parametrize("family", ["Bert", "Roberta", "Electra"])
 def test_logits_equal_those_of_transformers(golden, family, caplog):
     checkpoint = golden(f"{family}_ForTokenClassification")
     classifier = ez.TokenClassifier.from_preset(checkpoint.folder)

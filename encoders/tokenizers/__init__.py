@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
+_FOLDER = "encoder_zoo.encoders.tokenizers"
+
 
 class TokenizerClass(NamedTuple):
     """A tokenizer by name: importing it, and TensorFlow with it, is put off until `load`.
@@ -36,7 +38,7 @@ class TokenizerClass(NamedTuple):
             >>> WORDPIECE.load().__name__
             'BertTokenizer'
         """
-        return getattr(importlib.import_module(f"{__name__}.{self.module}"), self.name)
+        return getattr(importlib.import_module(f"{_FOLDER}.{self.module}"), self.name)
 
 
 WORDPIECE = TokenizerClass(

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import keras
 
-from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import Head
+from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.tasks.head import HiddenLayer
 
 
-class MaskedLMHead(keras.layers.Layer):
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class MaskedLMHead(Configured, keras.layers.Layer):
     """The layers between the backbone and the projection onto the token embedding.
 
     Args:
-        head: the family's record of it.
-        backbone: whose outputs it reads and whose token embedding comes after it.
+        vocabulary_size: V.
+        hidden: the layer that makes the token embedding's width of the backbone's.
 
     Call arguments:
         x: (B, M, D).
@@ -29,22 +29,18 @@ class MaskedLMHead(keras.layers.Layer):
 
     Example:
         >>> import numpy as np
-        >>> from encoder_zoo import BertBackbone
-        >>> backbone = BertBackbone(11, num_layers=1, num_heads=2, hidden_dim=4,
-        ...                         intermediate_dim=8)
-        >>> head = MaskedLMHead(backbone.family.heads["ForMaskedLM"], backbone)
-        >>> keras.ops.shape(head(np.zeros((1, 2, 4), "float32"))), tuple(head.bias.shape)
+        >>> head = MaskedLMHead(11, HiddenLayer(4, "gelu", layer_norm_epsilon=1e-12))
+        >>> keras.ops.shape(head(np.zeros((1, 2, 6), "float32"))), tuple(head.bias.shape)
         ((1, 2, 4), (11,))
     """
 
-    def __init__(self, head: Head, backbone: Backbone, **kwargs):
-        super().__init__(**{"name": "head", "dtype": backbone.dtype_policy, **kwargs})
-        self.vocabulary_size = backbone.vocabulary_size
-        width = backbone.embeddings.token_embedding.output_dim
-        self.hidden = HiddenLayer(head.hidden, backbone, width, dtype=self.dtype_policy)
+    def __init__(self, vocabulary_size: int, hidden: HiddenLayer, **kwargs):
+        super().__init__(**kwargs)
+        self.vocabulary_size = vocabulary_size
+        self.hidden = hidden
 
-    def build(self, input_shape=None):
-        self.hidden.build()
+    def build(self, input_shape):
+        self.hidden.build(input_shape)
         self.bias = self.add_weight(shape=(self.vocabulary_size,), initializer="zeros", name="bias")
 
     def call(self, x):

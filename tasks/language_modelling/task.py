@@ -17,6 +17,7 @@ from keras import ops
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.layers import take_positions
 from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.head import make_hidden
 from encoder_zoo.tasks.language_modelling.head import MaskedLMHead
 from encoder_zoo.tasks.language_modelling.preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.rows.batching import in_graph_batches
@@ -67,8 +68,12 @@ class MaskedLM(Task):
         self, backbone: Backbone, preprocessor: MaskedLMPreprocessor | None = None, **kwargs
     ):
         super().__init__(backbone, preprocessor, **kwargs)
-        self.head = MaskedLMHead(self.head_record, backbone, dtype=self.dtype_policy)
-        self.head.build()
+        width = backbone.embeddings.token_embedding.output_dim
+        hidden = make_hidden(self.head_record.hidden, backbone, width, self.dtype_policy)
+        self.head = MaskedLMHead(
+            backbone.vocabulary_size, hidden, name="head", dtype=self.dtype_policy
+        )
+        self.head.build((None, None, backbone.hidden_dim))
         self.built = True
         if preprocessor is not None:
             self.preprocessor.attach(self)

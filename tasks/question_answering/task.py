@@ -13,7 +13,7 @@ from keras import ops
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.head import TaskHead, head_dropout
+from encoder_zoo.tasks.head import head_dropout, make_head
 from encoder_zoo.tasks.question_answering.answers import (
     IMPOSSIBLE,
     NO_LABELS,
@@ -76,8 +76,7 @@ class SpanQA(WindowedTask):
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.dropout = head_dropout(self.head_record, backbone, dropout)
-        self.head = TaskHead(self.head_record, backbone, 2, self.dropout, dtype=self.dtype_policy)
-        self.head.build()
+        self.head = make_head(self.head_record, backbone, 2, self.dropout, self.dtype_policy)
         self.built = True
         if preprocessor is not None:
             self.preprocessor.attach(self)

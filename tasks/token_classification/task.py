@@ -13,7 +13,7 @@ import numpy as np
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.head import TaskHead, head_dropout
+from encoder_zoo.tasks.head import head_dropout, make_head
 from encoder_zoo.tasks.labels import LabelledTask, number_of_classes, softmax
 from encoder_zoo.tasks.rows.pieces import Pieces, as_word_tensor, is_words, word_begins
 from encoder_zoo.tasks.rows.preprocessor import as_valid_text
@@ -97,14 +97,9 @@ class TokenClassifier(WindowedTask, LabelledTask):
         self.num_classes = number_of_classes(num_classes, self.labels)
         if self.num_classes is None:
             return
-        self.head = TaskHead(
-            self.head_record,
-            self.backbone,
-            self.num_classes,
-            self.dropout,
-            dtype=self.dtype_policy,
+        self.head = make_head(
+            self.head_record, self.backbone, self.num_classes, self.dropout, self.dtype_policy
         )
-        self.head.build()
         self.built = True
 
     def call(self, inputs, training=None):

@@ -56,7 +56,7 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step):
         step = ops.cast(step // self.batches_per_step, "float32")
-        peak, up, down = ops.unstack(self.numbers)
+        peak, up, down = ops.unstack(ops.convert_to_tensor(self.numbers))
         share = ops.minimum(step / up, (up + down - step) / down)
         return peak * ops.maximum(share, 0.0)
 

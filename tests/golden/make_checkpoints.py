@@ -56,8 +56,9 @@ def make(family: str, head: str) -> None:
     folder = HERE / f"{family}_{head}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    if family == "Bert":
+    if family in ("Bert", "Electra"):
         sizes = {"vocab_size": write_bert_vocabulary(folder), "max_position_embeddings": 32}
+        sizes |= {"embedding_size": 6} if family == "Electra" else {}
     else:
         sizes = {"vocab_size": write_roberta_vocabulary(folder), "max_position_embeddings": 34}
         sizes |= {"type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
@@ -82,7 +83,7 @@ def make(family: str, head: str) -> None:
             attention_mask=torch.tensor(mask.astype(int)),
             token_type_ids=torch.tensor(segments),
         )
-    names = HEADS[head] or ["last_hidden_state", "pooler_output"]
+    names = HEADS[head] or [n for n in ("last_hidden_state", "pooler_output") if n in outputs]
     np.savez_compressed(
         folder / "expected.npz",
         token_ids=ids.astype("int32"),
@@ -93,6 +94,6 @@ def make(family: str, head: str) -> None:
 
 
 if __name__ == "__main__":
-    for family in ("Bert", "Roberta"):
+    for family in ("Bert", "Roberta", "Electra"):
         for head in HEADS:
             make(family, head)

@@ -10,6 +10,7 @@ pytestmark = pytest.mark.peers
 torch = pytest.importorskip("torch", reason="needs the extra 'peers'")
 transformers = pytest.importorskip("transformers", reason="needs the extra 'peers'")
 
+FAMILIES = ["Bert", "Roberta", "Electra"]
 BASE = {
     "vocab_size": 50,
     "hidden_size": 24,
@@ -74,7 +75,7 @@ def check(model, folder, atol=1e-5):
         expected.last_hidden_state.numpy()[real],
         atol=atol,
     )
-    if expected.pooler_output is None:
+    if getattr(expected, "pooler_output", None) is None:
         assert "pooled_output" not in outputs
     else:
         np.testing.assert_allclose(
@@ -83,7 +84,7 @@ def check(model, folder, atol=1e-5):
 
 
 @pytest.mark.parametrize("settings", VARIATIONS, ids=str)
-@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_configurations(family, settings, tmp_path):
     check(make(family, "Model", tmp_path, **settings), tmp_path)
 
@@ -96,7 +97,7 @@ def test_without_pooler(family, tmp_path):
     check(model, tmp_path)
 
 
-@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_tensors(family, dtype, tmp_path):
     model = make(family, "Model", tmp_path).to(getattr(torch, dtype))
@@ -104,7 +105,7 @@ def test_half_precision_tensors(family, dtype, tmp_path):
     check(model.to(torch.float32), tmp_path)
 
 
-@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("head", ["ForMaskedLM", "ForTokenClassification", "ForPreTraining"])
 def test_with_the_familys_prefix(family, head, tmp_path):
     if family == "Roberta" and head == "ForPreTraining":
@@ -114,7 +115,7 @@ def test_with_the_familys_prefix(family, head, tmp_path):
     check(base, tmp_path)
 
 
-@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("head, cls", [("ForSequenceClassification", ez.SequenceClassifier)])
 @pytest.mark.parametrize("settings", VARIATIONS[:4], ids=str)
 def test_heads(family, head, cls, settings, tmp_path, minilm):
@@ -125,7 +126,7 @@ def test_heads(family, head, cls, settings, tmp_path, minilm):
     np.testing.assert_allclose(logits, ask(model, x).logits.numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("settings", VARIATIONS[:4], ids=str)
 def test_masked_lm_head(family, settings, tmp_path):
     model = make(family, "ForMaskedLM", tmp_path, **{"vocab_size": 300, **settings})
@@ -137,7 +138,7 @@ def test_masked_lm_head(family, settings, tmp_path):
 
 
 def write_vocabulary(family: str, folder) -> None:
-    if family == "Bert":
+    if family != "Roberta":
         words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
         (folder / "vocab.txt").write_text("\n".join(words))
         return

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # the other library's own
 ]
 
-FAMILIES = ["Bert", "Roberta"]
+FAMILIES = ["Bert", "Roberta", "Electra"]
 # Class here: (what transformers calls the head, what it calls the class that finds it, outputs)
 TASKS = {
     "SequenceClassifier": (

@@ -1,0 +1,127 @@
+"""ELECTRA: BERT's blocks behind embeddings of another width, without a pooler."""
+
+import keras
+
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.families.bert import CONFIG_KEYS, CONSTANTS, RULES, TENSORS
+from encoder_zoo.encoders.family import Family, Head, Hidden
+from encoder_zoo.encoders.layers import Embeddings, initializer
+from encoder_zoo.encoders.tokenizers import WORDPIECE
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class ElectraEmbeddings(Embeddings):
+    """`Embeddings`, projected to the width of the blocks where that is another one.
+
+    Args:
+        output_dim: D, width of the outputs.
+
+    Example:
+        >>> import numpy as np
+        >>> layer = ElectraEmbeddings(10, hidden_dim=4, max_positions=8, output_dim=6)
+        >>> keras.ops.shape(layer(np.array([[5, 6, 1]])))
+        (1, 3, 6)
+    """
+
+    def __init__(self, *args, output_dim: int, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.output_dim = output_dim
+        self.projection = None
+        if output_dim != self.hidden_dim:
+            self.projection = keras.layers.Dense(
+                output_dim,
+                kernel_initializer=initializer(),
+                name="projection",
+                dtype=self.dtype_policy,
+            )
+
+    def build(self, input_shape=None):
+        super().build(input_shape)
+        if self.projection is not None:
+            self.projection.build((None, None, self.hidden_dim))
+
+    def call(self, *args, **kwargs):
+        x = super().call(*args, **kwargs)
+        return x if self.projection is None else self.projection(x)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class ElectraBackbone(Backbone):
+    """ELECTRA's encoder, discriminator or generator; inputs and outputs as for `Backbone`.
+
+    The discriminator is what is fine-tuned; the generator fills in masks.
+
+    Args:
+        vocabulary_size: number of token ids.
+        embedding_dim: width of the embeddings; None is `hidden_dim`.
+        pooler: False: ELECTRA has none.
+        **kwargs: the other arguments of `Backbone`.
+
+    Source: Clark et al. 2020, ELECTRA: Pre-training Text Encoders as Discriminators Rather Than
+    Generators, section 2 and appendix A.
+
+    Example:
+        >>> import numpy as np
+        >>> backbone = ElectraBackbone(
+        ...     vocabulary_size=30, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16,
+        ...     embedding_dim=4,
+        ... )
+        >>> outputs = backbone({"token_ids": np.array([[2, 7, 3]])})
+        >>> {name: keras.ops.shape(value) for name, value in outputs.items()}
+        {'sequence_output': (1, 3, 8)}
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        *args,
+        embedding_dim: int | None = None,
+        pooler: bool = False,
+        **kwargs,
+    ):
+        # Read by `_make_embeddings`, which the base class calls.
+        object.__setattr__(self, "embedding_dim", embedding_dim)
+        super().__init__(vocabulary_size, *args, pooler=pooler, **kwargs)
+        self.embedding_dim = embedding_dim or self.hidden_dim
+
+    def _make_embeddings(self) -> ElectraEmbeddings:
+        return ElectraEmbeddings(
+            self.vocabulary_size,
+            self.embedding_dim or self.hidden_dim,
+            self.max_sequence_length,
+            self.num_segments,
+            self.dropout,
+            self.layer_norm_epsilon,
+            output_dim=self.hidden_dim,
+            name="embeddings",
+            dtype=self.dtype_policy,
+        )
+
+
+FAMILY = Family(
+    name="electra",
+    backbone=ElectraBackbone,
+    class_prefix="Electra",
+    prefix="electra",
+    tensors={**TENSORS, "embeddings.projection": "embeddings_project"},
+    config_keys={**CONFIG_KEYS, "embedding_dim": "embedding_size"},
+    rules=RULES,
+    constants=CONSTANTS,
+    tokenizer=WORDPIECE,
+    uses_segments=True,
+    heads={
+        "ForSequenceClassification": Head(
+            "classifier.out_proj",
+            Hidden("classifier.dense", "gelu", after_dropout=True),
+            dropout="classifier_dropout",
+        ),
+        "ForTokenClassification": Head("classifier", dropout="classifier_dropout"),
+        "ForQuestionAnswering": Head("qa_outputs"),
+        "ForMaskedLM": Head(
+            "generator_lm_head",
+            Hidden("generator_predictions.dense", "gelu", norm="generator_predictions.LayerNorm"),
+            tied_bias="generator_lm_head.bias",
+        ),
+    },
+)
+ElectraBackbone.family = FAMILY
