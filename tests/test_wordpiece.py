@@ -224,6 +224,8 @@ def test_configuration_round_trip():
         "pad_token": "<p>",
         "mask_token": "<m>",
         "unknown_token": "<u>",
+        "pair_separators": 2,
+        "uses_segments": False,
     }
     again = BertTokenizer.from_config(
         json.loads(json.dumps(BertTokenizer(**arguments).get_config()))
