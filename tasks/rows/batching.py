@@ -22,6 +22,8 @@ BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 # Examples are sorted by length inside windows of so many batches: enough to leave hardly any
 # padding, few enough to keep the order random.
 WINDOW = 50
+# Batches that are padded ahead of the one that the model works on.
+AHEAD = 4
 # Rows of a batch inside an exported graph.
 GRAPH_BATCH = 32
 
@@ -243,7 +245,11 @@ class RowBatches:
             chosen = {name: tf.gather(values, indices) for name, values in rows.items()}
             return self._collate(chosen, seed)
 
-        return plan.map(make, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        # Not tuned: padding is soon done, and the end of a tuned pipeline can take half a second.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        batches = plan.map(make, num_parallel_calls=AHEAD, deterministic=True).prefetch(AHEAD)
+        return batches.with_options(options)
 
 
 def grouped_batches(
