@@ -6,7 +6,8 @@ import keras
 from keras import ops
 
 from encoder_zoo.encoders.backbone import Backbone, Family
-from encoder_zoo.encoders.layers import Embeddings, positions_in_texts
+from encoder_zoo.encoders.embeddings import Embeddings
+from encoder_zoo.encoders.positions import positions_in_texts
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -77,8 +78,6 @@ class RobertaBackbone(Backbone):
         pad_token_id: int = 1,
         **kwargs,
     ):
-        # Read by `_make_embeddings`, which the base class calls.
-        object.__setattr__(self, "pad_token_id", pad_token_id)
         super().__init__(
             vocabulary_size,
             *args,
@@ -86,8 +85,9 @@ class RobertaBackbone(Backbone):
             num_segments=num_segments,
             **kwargs,
         )
+        self.pad_token_id = pad_token_id
 
-    def _make_embeddings(self) -> RobertaEmbeddings:
+    def make_embeddings(self) -> RobertaEmbeddings:
         return RobertaEmbeddings(
             self.vocabulary_size,
             self.hidden_dim,
