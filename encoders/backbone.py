@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
+from encoder_zoo.encoders.attention import make_attention_mask
+from encoder_zoo.encoders.blocks import EncoderBlock
 from encoder_zoo.encoders.configured import Configured
+from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.gradient_checkpointing import recomputed
-from encoder_zoo.encoders.layers import (
-    Embeddings,
-    EncoderBlock,
-    initializer,
-    make_attention_mask,
-    take_positions,
-)
+from encoder_zoo.encoders.layers import initializer
+from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.encoders.preset_door import presets
 
 if TYPE_CHECKING:
@@ -27,11 +25,23 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 
+class _BuiltAtOnce(type(keras.Model)):
+    """Builds a model when the last `__init__` has returned, so that a subclass's is done too."""
+
+    def __call__(cls, *args, **kwargs):
+        model = super().__call__(*args, **kwargs)
+        model.build()
+        return model
+
+
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Backbone(Configured, keras.Model):
+class Backbone(Configured, keras.Model, metaclass=_BuiltAtOnce):
     """A stack of post-norm encoder blocks over token, position and segment embeddings.
 
-    The base of `BertBackbone` and `RobertaBackbone`; `Backbone.from_preset` picks the right one.
+    The base of all families' backbones; `Backbone.from_preset` picks the right one. A family that
+    differs overrides what differs: `make_embeddings`, `make_block` and `make_final_layer`, which
+    `build` calls when `__init__` is done; `block_contexts`, what each block is given beside its
+    input; `pool`.
 
     Args:
         vocabulary_size: number of token ids.
@@ -54,10 +64,25 @@ class Backbone(Configured, keras.Model):
             Rows that hold several texts have "text_starts", (B, K) int, the positions where the
             texts begin; rows with fewer than K are filled up with L. The outputs are those of the
             texts in rows of their own.
+        return_hidden_states: whether to return what goes into the first block and what comes out
+            of each.
 
     Returns:
         `{"sequence_output": (B, L, D), "pooled_output": (B, D)}`; with "text_starts"
-        `pooled_output` is (B, K, D).
+        `pooled_output` is (B, K, D). With `return_hidden_states` also "hidden_states", a list of
+        `num_layers + 1` tensors (B, L, D), the last of which is the sequence output.
+
+    Attributes:
+        embeddings: the layer before the blocks.
+        blocks: list of the blocks, in their order; a family may have one stand at every place.
+
+    Example:
+        >>> import numpy as np
+        >>> import encoder_zoo as ez
+        >>> backbone = ez.Backbone.from_preset("bert_nano_en_uncased")
+        >>> outputs = backbone({"token_ids": np.array([[2, 7, 3]])}, return_hidden_states=True)
+        >>> len(outputs["hidden_states"]) == len(backbone.blocks) + 1
+        True
     """
 
     family: Family
@@ -93,32 +118,32 @@ class Backbone(Configured, keras.Model):
         self.pooler = pooler
         self._checkpoints_gradients = False
 
-        self.embeddings = self._make_embeddings()
-        self.blocks = [
-            EncoderBlock(
-                hidden_dim,
-                num_heads,
-                intermediate_dim,
-                dropout,
-                attention_dropout,
-                activation,
-                layer_norm_epsilon,
-                name=f"block_{i}",
-                dtype=self.dtype_policy,
-            )
-            for i in range(num_layers)
-        ]
-        if pooler:
+    def build(self, input_shape=None):
+        self.embeddings = self.make_embeddings()
+        self.embeddings.build()
+        self.blocks = []
+        for i in range(self.num_layers):
+            self.blocks.append(self.make_block(i))
+        for block in dict.fromkeys(self.blocks):
+            block.build()
+        self.final_layer = self.make_final_layer()
+        if self.final_layer is not None:
+            self.final_layer.build((None, None, self.hidden_dim))
+        if self.pooler:
             self.pooler_dense = keras.layers.Dense(
-                hidden_dim,
+                self.hidden_dim,
                 activation="tanh",
                 kernel_initializer=initializer(),
                 name="pooler",
                 dtype=self.dtype_policy,
             )
-        self.build()
+            self.pooler_dense.build((None, self.hidden_dim))
 
-    def _make_embeddings(self) -> Embeddings:
+    def build_from_config(self, config):
+        """Nothing: whoever makes a backbone has it built."""
+
+    def make_embeddings(self) -> keras.layers.Layer:
+        """The layer before the blocks; called as `Embeddings` is."""
         return Embeddings(
             self.vocabulary_size,
             self.hidden_dim,
@@ -130,23 +155,54 @@ class Backbone(Configured, keras.Model):
             dtype=self.dtype_policy,
         )
 
-    def build(self, input_shape=None):
-        self.embeddings.build()
-        for block in self.blocks:
-            block.build()
-        if self.pooler:
-            self.pooler_dense.build((None, self.hidden_dim))
-        self.built = True
+    def make_block(self, i: int) -> keras.layers.Layer:
+        """The block that stands at place i, from 0; called as `EncoderBlock` is.
 
-    def call(self, inputs, training=None):
-        sequence_output, _ = self._encode(inputs, training=training)  # (B, L, D)
-        outputs = {"sequence_output": sequence_output}
+        The blocks before it are in `blocks`, where one is to stand at several places.
+        """
+        return EncoderBlock(
+            self.hidden_dim,
+            self.num_heads,
+            self.intermediate_dim,
+            self.dropout,
+            self.attention_dropout,
+            self.activation,
+            self.layer_norm_epsilon,
+            name=f"block_{i}",
+            dtype=self.dtype_policy,
+        )
+
+    def make_final_layer(self) -> keras.layers.Layer | None:
+        """What comes after the last block, from (B, L, D) to the same; None for nothing."""
+        return None
+
+    def block_contexts(self, inputs: Mapping) -> list[Mapping]:
+        """What each block is given by name beside its input, one mapping for each place.
+
+        Tensors, or nested structures of them; those of floating point are differentiated, also
+        with gradient checkpointing.
+
+        Args:
+            inputs: as for calling the backbone; "padding_mask" is always there.
+        """
+        mask = make_attention_mask(inputs["padding_mask"], inputs.get("text_starts"))
+        return [{"attention_mask": mask}] * self.num_layers
+
+    def pool(self, sequence_output, inputs: Mapping):
+        """(B, D), or for packed rows (B, K, D): the pooler's view of every text's first token."""
+        first = sequence_output[:, 0]  # (B, D)
+        if (starts := inputs.get("text_starts")) is not None:
+            last = ops.shape(sequence_output)[1] - 1
+            first = take_positions(sequence_output, ops.minimum(starts, last))  # (B, K, D)
+        return self.pooler_dense(first)
+
+    def call(self, inputs, training=None, return_hidden_states=False):
+        hidden_states, _ = self._encode(inputs, training=training)
+        outputs = {"sequence_output": hidden_states[-1]}
         if self.pooler:
-            first = sequence_output[:, 0]  # (B, D)
-            if (starts := inputs.get("text_starts")) is not None:
-                last = ops.shape(sequence_output)[1] - 1
-                first = take_positions(sequence_output, ops.minimum(starts, last))  # (B, K, D)
-            outputs["pooled_output"] = self.pooler_dense(first)
+            outputs["pooled_output"] = self.pool(hidden_states[-1], inputs)
+        if return_hidden_states:
+            outputs["hidden_states"] = hidden_states
         return outputs
 
     def attention_probabilities(self, inputs: Mapping) -> keras.KerasTensor:
@@ -162,25 +218,25 @@ class Backbone(Configured, keras.Model):
         return ops.stack(probabilities, axis=1)
 
     def _encode(self, inputs, training=False, return_probabilities=False):
+        """What goes into the first block and comes out of each; the attention probabilities."""
         token_ids = inputs["token_ids"]
-        padding_mask = inputs.get("padding_mask")
-        if padding_mask is None:
-            padding_mask = ops.ones_like(token_ids)
-        text_starts = inputs.get("text_starts")
-        x = self.embeddings(
-            token_ids, inputs.get("segment_ids"), padding_mask, text_starts, training=training
-        )
-        attention_mask = make_attention_mask(padding_mask, text_starts)
-        probabilities = []
-        for block in self.blocks:
+        if inputs.get("padding_mask") is None:
+            inputs = {**inputs, "padding_mask": ops.ones_like(token_ids)}
+        others = [inputs.get(name) for name in ("segment_ids", "padding_mask", "text_starts")]
+        x = self.embeddings(token_ids, *others, training=training)
+        states, probabilities = [x], []
+        for block, context in zip(self.blocks, self.block_contexts(inputs), strict=True):
             if return_probabilities:
-                x, p = block(x, attention_mask, training=training, return_probabilities=True)
+                x, p = block(x, training=training, return_probabilities=True, **context)
                 probabilities.append(p)
             elif training and self._checkpoints_gradients:
-                x = recomputed(block, x, attention_mask)
+                x = recomputed(block, x, context)
             else:
-                x = block(x, attention_mask, training=training)
-        return x, probabilities
+                x = block(x, training=training, **context)
+            states.append(x)
+        if self.final_layer is not None:
+            states[-1] = self.final_layer(x)
+        return states, probabilities
 
     def enable_gradient_checkpointing(self) -> None:
         """Trains with less memory, in more time: blocks keep their inputs only.
@@ -211,8 +267,8 @@ class Backbone(Configured, keras.Model):
         for layer in self._flatten_layers(include_self=False):
             if not list(layer._flatten_layers(include_self=False)):
                 layer.trainable = False
-        for block in self.blocks:
-            for dense in (block.attention.query_dense, block.attention.value_dense):
+        for block in dict.fromkeys(self.blocks):
+            for dense in block.attention.lora_layers:
                 dense.trainable = True
                 dense.enable_lora(rank)
 

@@ -1,20 +1,21 @@
 """Less memory for longer texts: what a block computes inside is computed again, not kept."""
 
+from collections.abc import Mapping
+
 import keras
 from keras import ops
 
-from encoder_zoo.encoders.layers import EncoderBlock
-
 
 def recomputed(
-    block: EncoderBlock, x: keras.KerasTensor, attention_mask: keras.KerasTensor
+    block: keras.layers.Layer, x: keras.KerasTensor, context: Mapping
 ) -> keras.KerasTensor:
-    """`block(x, attention_mask, training=True)`, keeping nothing but `x` for the gradients.
+    """`block(x, training=True, **context)`, keeping only its inputs for the gradients.
 
     Args:
         block: whose inner values are computed a second time when gradients are taken.
         x: (B, L, D).
-        attention_mask: see `SelfAttention`.
+        context: what the block is given besides, tensors or nested structures of them; those of
+            floating point are differentiated too.
 
     Returns:
         (B, L, D).
@@ -30,14 +31,27 @@ def recomputed(
     ]
     states = [(g.state, ops.copy(g.state)) for g in generators]  # before the draws below
 
-    # Not of the mask: TensorFlow asks for a gradient by each argument.
-    def call(x, *weights):
+    # Gradients reach arguments alone, not what the function closes over; and TensorFlow asks for
+    # a gradient by each argument, so that masks must not be among them.
+    leaves = keras.tree.flatten(dict(context))
+    floats = [i for i, leaf in enumerate(leaves) if _is_float(leaf)]
+
+    def call(x, *arguments):
+        weights, differentiable = arguments[: len(block.weights)], arguments[len(block.weights) :]
+        given = dict(zip(floats, differentiable, strict=True))
+        leaves_now = [given.get(i, leaf) for i, leaf in enumerate(leaves)]
         mapping = [*zip(block.weights, weights, strict=True), *states]
         with keras.StatelessScope(state_mapping=mapping):
-            return block(x, attention_mask, training=True)
+            now = keras.tree.pack_sequence_as(dict(context), leaves_now)
+            return block(x, training=True, **now)
 
-    weights = [ops.convert_to_tensor(weight) for weight in block.weights]
-    y = keras.remat(call)(x, *weights)
+    # Copies, as a variable among the arguments would get its gradient twice when run eagerly.
+    weights = [ops.copy(weight) for weight in block.weights]
+    y = keras.remat(call)(x, *weights, *(ops.copy(leaves[i]) for i in floats))
     for generator in generators:  # each drawn from once
         generator.next()
     return y
+
+
+def _is_float(leaf) -> bool:
+    return hasattr(leaf, "dtype") and "float" in keras.backend.standardize_dtype(leaf.dtype)

@@ -3,7 +3,7 @@
 TensorFlow derives gradients operation by operation: at run time it asks how the shapes of each
 were broadcast, and it keeps every value in between. Written out, a training step has half the
 operations to trace, less to compute and less to keep. JAX's compiler and torch's own kernels do
-as well without; there, layers leave this to Keras.
+as well without, so that there gradients are left to them.
 
 Each formula returns its value and the function from the value's gradient to those of its
 arguments; `apply` makes one tensor of it. Half precision is left for float32 inside.
@@ -21,7 +21,7 @@ Formula = Callable[..., tuple[keras.KerasTensor, Callable]]
 
 
 def apply(formula: Formula, *arguments: keras.KerasTensor, training: bool | None):
-    """The formula's value; in training one whose gradient is the formula's own.
+    """The formula's value; in training on TensorFlow one whose gradient is the formula's own.
 
     Args:
         formula: returns a value and its gradient's function, as those below do.
@@ -32,7 +32,14 @@ def apply(formula: Formula, *arguments: keras.KerasTensor, training: bool | None
         >>> round(float(apply(gelu, keras.ops.ones(()), training=False)), 4)
         0.8413
     """
-    return ops.custom_gradient(formula)(*arguments) if training else formula(*arguments)[0]
+    if are_used(training):
+        return ops.custom_gradient(formula)(*arguments)
+    return formula(*arguments)[0]
+
+
+def are_used(training: bool | None) -> bool:
+    """Whether gradients are written out: in training, on TensorFlow."""
+    return bool(training) and keras.config.backend() == "tensorflow"
 
 
 def gelu(x: keras.KerasTensor) -> tuple[keras.KerasTensor, Callable]:
@@ -90,6 +97,13 @@ def layer_norm(epsilon: float) -> Formula:
 def product(a: keras.KerasTensor, b: keras.KerasTensor) -> tuple[keras.KerasTensor, Callable]:
     """(B, H, M, K) times (B, H, K, N)."""
     return ops.matmul(a, b), lambda dy: (ops.matmul(dy, _turned(b)), ops.matmul(_turned(a), dy))
+
+
+def product_with_transposed(
+    a: keras.KerasTensor, b: keras.KerasTensor
+) -> tuple[keras.KerasTensor, Callable]:
+    """(B, H, M, K) times the transposed of (B, H, N, K)."""
+    return ops.matmul(a, _turned(b)), lambda dy: (ops.matmul(dy, b), ops.matmul(_turned(dy), a))
 
 
 def softmax(scores: keras.KerasTensor) -> tuple[keras.KerasTensor, Callable]:

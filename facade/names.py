@@ -24,9 +24,11 @@ SAVED = {
 }
 # Classes inside of these, which are not public.
 SAVED_PARTS = {
-    "encoders.layers": ["Dropout", "Embeddings", "EncoderBlock", "LayerNorm", "SelfAttention"],
+    "encoders.attention": ["SelfAttention"],
+    "encoders.blocks": ["EncoderBlock"],
+    "encoders.embeddings": ["Embeddings"],
+    "encoders.layers": ["Dropout", "LayerNorm"],
     "encoders.families.roberta": ["RobertaEmbeddings"],
-    "encoders.families.electra": ["ElectraEmbeddings"],
     "tasks.head": ["HiddenLayer", "TaskHead"],
     "tasks.language_modelling.head": ["MaskedLMHead"],
     "tasks.token_classification.metrics": ["TokenAccuracy"],

@@ -7,7 +7,10 @@ from keras import ops
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import gradients
-from encoder_zoo.encoders.layers import Dropout, EncoderBlock
+from encoder_zoo.encoders.attention import SelfAttention
+from encoder_zoo.encoders.blocks import EncoderBlock
+from encoder_zoo.encoders.embeddings import Embeddings
+from encoder_zoo.encoders.layers import Dropout, LayerNorm
 
 SIZES = {
     "vocabulary_size": 30,
@@ -189,6 +192,7 @@ def test_gradient_checkpointing_changes_nothing_but_memory(dropout):
         (gradients.layer_norm(1e-3), [(3, 4), (4,), (4,)]),
         (gradients.layer_norm(1e-3), [(2, 3, 4), (4,), (4,)]),
         (gradients.product, [(2, 3, 4, 5), (2, 3, 5, 6)]),
+        (gradients.product_with_transposed, [(2, 3, 4, 5), (2, 3, 6, 5)]),
         (gradients.softmax, [(2, 3, 4, 5)]),
     ],
 )
@@ -225,6 +229,19 @@ def test_dropout_drops_the_share_and_keeps_the_sum(shape, dtype):
     assert ops.convert_to_numpy(dropout(ops.ones((2, 2)))).min() == 1
 
 
+@pytest.mark.parametrize("center", [True, False])
+def test_layer_norm_is_that_of_keras(center):
+    x = np.random.default_rng(0).normal(3, 5, (6, 7)).astype("float32")
+    ours, theirs = (
+        cls(epsilon=1e-3, center=center) for cls in (LayerNorm, keras.layers.LayerNormalization)
+    )
+    for layer in (ours, theirs):
+        layer.build(x.shape)
+        layer.set_weights([w + np.arange(7) for w in layer.get_weights()])
+    for training in (True, False):
+        np.testing.assert_allclose(ours(x, training=training), theirs(x), atol=1e-5)
+
+
 def test_dropout_before_a_residual_is_differentiated_in_both():
     tf = pytest.importorskip("tensorflow")
     x, update, dropout = tf.ones((50, 8)), 2 * tf.ones((50, 8)), Dropout(0.5)
@@ -250,4 +267,128 @@ def test_a_step_of_training_is_a_small_graph():
 
     x = tf.TensorSpec((None, None, 8))
     graph = step.get_concrete_function(x, tf.TensorSpec((None, 1, 1, None), tf.bool)).graph
-    assert len(graph.get_operations()) <= 430
+    assert len(graph.get_operations()) <= 440
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class SharedBlockBackbone(ez.BertBackbone):
+    """As ALBERT: one block at every place, behind narrower embeddings; and a norm at the end."""
+
+    def __init__(self, *args, embedding_dim=4, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.embedding_dim = embedding_dim
+
+    def make_embeddings(self):
+        sizes = (self.vocabulary_size, self.embedding_dim, 0, 0)
+        return Embeddings(*sizes, output_dim=self.hidden_dim, name="embeddings")
+
+    def make_block(self, i):
+        return self.blocks[0] if i else super().make_block(0)
+
+    def make_final_layer(self):
+        return keras.layers.LayerNormalization(name="final_norm")
+
+
+class RelativeAttention(SelfAttention):
+    """Adds what a table, handed from outside, says of the distance between two tokens."""
+
+    has_plain_scores = False
+
+    def scores(self, query, key, training=None, relative=None):
+        length = ops.shape(query)[2]
+        distance = ops.arange(length)[:, None] - ops.arange(length)[None]
+        bias = ops.take(relative, distance + 4, axis=0)  # (L, L, H)
+        return super().scores(query, key, training=training) + ops.transpose(bias, (2, 0, 1))
+
+
+class RelativeBlock(EncoderBlock):
+    def make_attention(self):
+        return RelativeAttention(self.hidden_dim, self.num_heads, name="attention")
+
+
+class RelativeBackbone(ez.BertBackbone):
+    """As DeBERTa: all blocks read one table of relative positions; every other one looks back."""
+
+    def build(self, input_shape=None):
+        super().build(input_shape)
+        self.relative = self.add_weight(name="relative", shape=(9, self.num_heads))
+
+    def make_block(self, i):
+        sizes = (self.hidden_dim, self.num_heads, self.intermediate_dim, self.dropout)
+        return RelativeBlock(*sizes, name=f"block_{i}")
+
+    def block_contexts(self, inputs):
+        contexts = super().block_contexts(inputs)
+        back = ops.tril(ops.ones((4, 4), "bool"))
+        masks = [
+            c["attention_mask"] & back if i % 2 else c["attention_mask"]
+            for i, c in enumerate(contexts)
+        ]
+        relative = ops.convert_to_tensor(self.relative)
+        return [{"attention_mask": mask, "relative": relative} for mask in masks]
+
+
+@pytest.mark.parametrize("cls", [*BACKBONES, SharedBlockBackbone])
+def test_hidden_states_are_what_goes_into_the_blocks_and_comes_out(cls):
+    backbone = cls(**{**SIZES, "num_layers": 3})
+    outputs = backbone(INPUTS, return_hidden_states=True)
+    states = [ops.convert_to_numpy(state) for state in outputs["hidden_states"]]
+    x = backbone.embeddings(INPUTS["token_ids"], padding_mask=INPUTS["padding_mask"])
+    assert len(states) == 4
+    for block, state, context in zip(
+        backbone.blocks, states, backbone.block_contexts(INPUTS), strict=False
+    ):
+        np.testing.assert_allclose(state, x, atol=1e-6)
+        x = block(x, **context)
+    last = x if backbone.final_layer is None else backbone.final_layer(x)
+    np.testing.assert_allclose(states[-1], last, atol=1e-6)
+    np.testing.assert_array_equal(states[-1], outputs["sequence_output"])
+    assert "hidden_states" not in backbone(INPUTS)
+
+
+def test_one_block_at_every_place_behind_narrower_embeddings(tmp_path):
+    backbone = SharedBlockBackbone(**SIZES, embedding_dim=6)
+    assert backbone.blocks[0] is backbone.blocks[1]
+    block = sum(int(np.prod(v.shape)) for v in backbone.blocks[0].weights)
+    # Tokens and their norm, the projection, one block, the norm at the end, the pooler.
+    assert backbone.count_params() == 30 * 6 + 12 + (6 + 1) * 8 + block + 16 + (8 + 1) * 8
+    backbone({"token_ids": np.ones((1, 600), "int32")})  # no table of positions, no limit
+    backbone.enable_lora(rank=2)
+    assert sum("lora" in v.path for v in backbone.trainable_variables) == 4
+    backbone.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.embedding_dim == 6
+    np.testing.assert_allclose(
+        numbers(loaded(INPUTS))["sequence_output"],
+        numbers(backbone(INPUTS))["sequence_output"],
+        atol=1e-6,
+    )
+
+
+def test_what_all_blocks_are_given_is_differentiated_also_with_gradient_checkpointing():
+    tf = pytest.importorskip("tensorflow")
+    gradients_of = []
+    for checkpointing in (False, True):
+        keras.utils.set_random_seed(0)
+        backbone = RelativeBackbone(**{**SIZES, "num_layers": 3}, dropout=0.2)
+        if checkpointing:
+            backbone.enable_gradient_checkpointing()
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(backbone(INPUTS, training=True)["pooled_output"] ** 2)
+        found = tape.gradient(loss, [v.value for v in backbone.trainable_variables])
+        gradients_of.append([tf.convert_to_tensor(gradient).numpy() for gradient in found])
+        table = [v.path for v in backbone.trainable_variables].index(backbone.relative.path)
+    assert np.abs(gradients_of[0][table]).max() > 1e-5
+    for plain, recomputed in zip(*gradients_of, strict=True):
+        np.testing.assert_allclose(recomputed, plain, atol=1e-5)
+
+
+def test_each_block_has_its_own_mask():
+    backbone = RelativeBackbone(**SIZES)
+    probabilities = ops.convert_to_numpy(backbone.attention_probabilities(INPUTS))
+    assert (probabilities[:, 0] > 0)[0].all()
+    assert not np.triu(probabilities[0, 1], 1).any()
+    relative = backbone.relative
+    relative.assign(np.where(np.arange(9)[:, None] == 5, 50.0, 0.0) * np.ones((1, 2)))
+    previous = ops.convert_to_numpy(backbone.attention_probabilities(INPUTS))[0, :, :, 1:]
+    np.testing.assert_allclose(np.diagonal(previous, axis1=-2, axis2=-1), 1, atol=1e-5)

@@ -14,7 +14,7 @@ import sys
 import keras
 import numpy as np
 import encoder_zoo as ez
-from encoder_zoo.encoders.layers import make_attention_mask
+from encoder_zoo.encoders.attention import make_attention_mask
 
 
 def make_classifier(dropout, **compiled):
@@ -45,6 +45,11 @@ assert difference < 1e-5, difference
 
 inputs = {"token_ids": keras.Input((None,), dtype="int32")}
 assert ez.BertBackbone(30, 1, 2, 8, 16)(inputs)["sequence_output"].shape[-1] == 8
+
+states = classifier.backbone({"token_ids": np.ones((1, 3), "int32")}, return_hidden_states=True)
+assert [state.shape for state in states["hidden_states"]] == [(1, 3, attention.hidden_dim)] * (
+    len(classifier.backbone.blocks) + 1
+)
 
 ids, losses = {"token_ids": np.arange(5, 29).reshape(4, 6)}, []
 for checkpointing in (False, True):

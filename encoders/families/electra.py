@@ -3,46 +3,10 @@
 import keras
 
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, CONSTANTS, RULES, TENSORS
 from encoder_zoo.encoders.family import Family, Head, Hidden
-from encoder_zoo.encoders.layers import Embeddings, initializer
 from encoder_zoo.encoders.tokenizers import WORDPIECE
-
-
-@keras.saving.register_keras_serializable(package="encoder_zoo")
-class ElectraEmbeddings(Embeddings):
-    """`Embeddings`, projected to the width of the blocks where that is another one.
-
-    Args:
-        output_dim: D, width of the outputs.
-
-    Example:
-        >>> import numpy as np
-        >>> layer = ElectraEmbeddings(10, hidden_dim=4, max_positions=8, output_dim=6)
-        >>> keras.ops.shape(layer(np.array([[5, 6, 1]])))
-        (1, 3, 6)
-    """
-
-    def __init__(self, *args, output_dim: int, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.output_dim = output_dim
-        self.projection = None
-        if output_dim != self.hidden_dim:
-            self.projection = keras.layers.Dense(
-                output_dim,
-                kernel_initializer=initializer(),
-                name="projection",
-                dtype=self.dtype_policy,
-            )
-
-    def build(self, input_shape=None):
-        super().build(input_shape)
-        if self.projection is not None:
-            self.projection.build((None, None, self.hidden_dim))
-
-    def call(self, *args, **kwargs):
-        x = super().call(*args, **kwargs)
-        return x if self.projection is None else self.projection(x)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -79,15 +43,13 @@ class ElectraBackbone(Backbone):
         pooler: bool = False,
         **kwargs,
     ):
-        # Read by `_make_embeddings`, which the base class calls.
-        object.__setattr__(self, "embedding_dim", embedding_dim)
         super().__init__(vocabulary_size, *args, pooler=pooler, **kwargs)
         self.embedding_dim = embedding_dim or self.hidden_dim
 
-    def _make_embeddings(self) -> ElectraEmbeddings:
-        return ElectraEmbeddings(
+    def make_embeddings(self) -> Embeddings:
+        return Embeddings(
             self.vocabulary_size,
-            self.embedding_dim or self.hidden_dim,
+            self.embedding_dim,
             self.max_sequence_length,
             self.num_segments,
             self.dropout,

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.families.bert import (
     CONFIG_KEYS,
     CONSTANTS,
@@ -13,7 +14,7 @@ from encoder_zoo.encoders.families.bert import (
     TENSORS,
 )
 from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubNames
-from encoder_zoo.encoders.layers import Embeddings, positions_in_texts
+from encoder_zoo.encoders.positions import positions_in_texts
 from encoder_zoo.encoders.tokenizers import BYTE_BPE
 
 
@@ -85,8 +86,6 @@ class RobertaBackbone(Backbone):
         pad_token_id: int = 1,
         **kwargs,
     ):
-        # Read by `_make_embeddings`, which the base class calls.
-        object.__setattr__(self, "pad_token_id", pad_token_id)
         super().__init__(
             vocabulary_size,
             *args,
@@ -94,8 +93,9 @@ class RobertaBackbone(Backbone):
             num_segments=num_segments,
             **kwargs,
         )
+        self.pad_token_id = pad_token_id
 
-    def _make_embeddings(self) -> RobertaEmbeddings:
+    def make_embeddings(self) -> RobertaEmbeddings:
         return RobertaEmbeddings(
             self.vocabulary_size,
             self.hidden_dim,

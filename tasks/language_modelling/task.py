@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.layers import take_positions
+from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.head import make_hidden
 from encoder_zoo.tasks.language_modelling.head import MaskedLMHead

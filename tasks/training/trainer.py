@@ -385,14 +385,14 @@ class TextTrainer(Distributed):
             self._forward = self._graph(("forward", weights), lambda: TracedOnce(step, 2))
             self.predict_function = lambda batches: self._forward(*batches)
 
-    def _make_function(self, step):
+    def _make_function(self, step, *args, **kwargs):
         """What Keras calls with an iterator for each step of `fit` and `evaluate`.
 
         Keras's own is a graph that takes the batch from the iterator and calls another one, which
         TensorFlow traces and optimizes one by one.
         """
         if not self._has_one_graph():
-            return super()._make_function(step)
+            return super()._make_function(step, *args, **kwargs)
         graph = tf.function(step, autograph=False)
 
         def function(iterator):

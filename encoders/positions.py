@@ -1,0 +1,68 @@
+"""Positions of tokens in rows that hold one text or several.
+
+Comment letters: B batch, L sequence, D hidden, K texts of a row, M chosen positions.
+"""
+
+import keras
+from keras import ops
+
+
+def text_numbers(text_starts: keras.KerasTensor, length: int) -> keras.KerasTensor:
+    """To which text of a packed row each position belongs.
+
+    Args:
+        text_starts: (B, K) int, the positions where the row's texts begin, the first of them 0;
+            in a row of fewer than K texts the rest are `length` or more.
+        length: L.
+
+    Returns:
+        (B, L) int, from 0; padding belongs to the last text.
+
+    Example:
+        >>> import numpy as np
+        >>> np.array(text_numbers(np.array([[0, 3, 9]]), 5)).tolist()
+        [[0, 0, 0, 1, 1]]
+    """
+    starts = ops.cast(text_starts, "int32")
+    begun = ops.arange(length, dtype="int32")[None, :, None] >= starts[:, None, :]  # (B, L, K)
+    return ops.sum(ops.cast(begun, "int32"), axis=-1) - 1
+
+
+def positions_in_texts(text_starts: keras.KerasTensor, length: int) -> keras.KerasTensor:
+    """(B, L) int: how far each position of a packed row is from the start of its text.
+
+    Args:
+        text_starts: (B, K) int, see `text_numbers`.
+        length: L.
+
+    Example:
+        >>> import numpy as np
+        >>> np.array(positions_in_texts(np.array([[0, 3, 9]]), 5)).tolist()
+        [[0, 1, 2, 0, 1]]
+    """
+    starts = ops.take_along_axis(text_starts, text_numbers(text_starts, length), axis=1)
+    return ops.arange(length, dtype="int32")[None, :] - ops.cast(starts, "int32")
+
+
+def take_positions(x: keras.KerasTensor, positions: keras.KerasTensor) -> keras.KerasTensor:
+    """What stands at some positions of every row.
+
+    Args:
+        x: (B, L, D).
+        positions: (B, M) int.
+
+    Returns:
+        (B, M, D).
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.arange(6.0).reshape(1, 3, 2)
+        >>> np.array(take_positions(x, np.array([[2, 0]]))).tolist()
+        [[[4.0, 5.0], [0.0, 1.0]]]
+    """
+    batch, length, hidden_dim = ops.shape(x)
+    # One flat gather: (B * L, D) by (B, M).
+    offsets = ops.arange(batch, dtype="int32")[:, None] * length
+    return ops.take(
+        ops.reshape(x, (-1, hidden_dim)), ops.cast(positions, "int32") + offsets, axis=0
+    )
