@@ -2,6 +2,7 @@
 
     python benchmarks/speed.py                      # everything
     python benchmarks/speed.py --work train predict --rounds 3
+    python benchmarks/speed.py --work fit refit predict --count 64 600 2000 10000
     python benchmarks/speed.py --work train --words 45 90 180 360 --count 96  # 64 to 512 tokens
     python benchmarks/speed.py --work train --sides encoder_zoo "KerasHub at its default" --count 64
 
@@ -9,12 +10,16 @@ All sides have the all-MiniLM-L6-v2 weights, float32, batches of 32, the same se
 recipe, text in. Every measurement is a process of its own; sides take turns, and the ratio is that
 of the medians, its range that of the rounds. Works:
 
+- fit: sentences a second of a whole `fit` of one epoch, the first in its process, everything after
+  the import and the loading included; and the seconds of it that are not the epoch's own;
+- refit: the same for the second `fit`, on the same number of other sentences;
 - train: sentences a second in the second epoch, when everything is compiled (and our texts are
   tokenized, which `fit` does once: a hundredth of an epoch);
 - predict: sentences a second in the second call;
 - job: seconds of a whole 3-epoch fine-tune, from starting Python to the end;
 - mlm: masked-language-model training, as train;
-- latency: milliseconds of classifying one sentence, median and 99th percentile.
+- latency: milliseconds of classifying one sentence, median and 99th percentile;
+- answer: seconds until a fresh process has classified its first sentence.
 
 KerasHub pads every batch, by default to 512 tokens: that takes ten times as long and is measured
 on request only. `ENCODER_ZOO_DATA` may name a folder that holds `sst2/train.tsv`; without it, the
@@ -24,6 +29,7 @@ sentences of the guides are taken. Needs the extra `peers`.
 import argparse
 import functools
 import importlib.metadata
+import itertools
 import json
 import os
 import pathlib
@@ -47,7 +53,7 @@ SIDES = {  # name: (function, Keras backend)
     "KerasHub at its default": ("keras_hub_default", "tensorflow"),
 }
 PACKAGES = ("keras", "tensorflow", "jax", "torch", "transformers", "tokenizers", "keras-hub")
-WORKS = ("train", "predict", "job", "mlm", "latency")
+WORKS = ("fit", "refit", "train", "predict", "job", "mlm", "latency", "answer")
 BATCH, MASK_RATE = 32, 0.15
 
 
@@ -89,6 +95,25 @@ def second_epoch(fit) -> float:
     return times[3] - times[2]
 
 
+def whole_calls(work: str, fit, count: int) -> dict[str, float]:
+    """Of the first or second call of a Keras `fit`, on other sentences each time."""
+    import keras
+
+    times = []
+    mark = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: times.append(time.perf_counter()),
+        on_epoch_end=lambda epoch, logs: times.append(time.perf_counter()),
+    )
+    seconds = []
+    for call in range(2):
+        start = time.perf_counter()
+        fit(call, epochs=1, callbacks=[mark], verbose=0)
+        seconds.append(time.perf_counter() - start)
+    epoch = times[3] - times[2]  # of the second call, in which nothing is made for the first time
+    chosen = seconds[work == "refit"]
+    return {"value": count / chosen, "fixed": chosen - epoch}
+
+
 def latencies(answer, texts: list[str]) -> dict[str, float]:
     """Milliseconds for one text."""
     for text in texts[:20]:
@@ -113,6 +138,10 @@ def ours(work: str, texts: list[str], labels: list[int]) -> dict[str, float]:
         seconds = second_epoch(lambda **options: model.fit(texts, batch_size=BATCH, **options))
         return {"value": len(texts) / seconds}
     model = ez.SequenceClassifier.from_preset(minilm(), num_classes=2)
+    if work in ("fit", "refit"):
+        half = len(texts) // 2
+        calls = [(texts[:half], labels[:half]), (texts[half:], labels[half:])]
+        return whole_calls(work, lambda i, **o: model.fit(*calls[i], batch_size=BATCH, **o), half)
     if work == "train":
         seconds = second_epoch(lambda **o: model.fit(texts, labels, batch_size=BATCH, **o))
         return {"value": len(texts) / seconds}
@@ -120,6 +149,9 @@ def ours(work: str, texts: list[str], labels: list[int]) -> dict[str, float]:
         return {"value": len(texts) / second_call(lambda: model.predict(texts, verbose=0))}
     if work == "latency":
         return latencies(lambda text: model.classify([text]), texts)
+    if work == "answer":
+        model.classify(texts[:1])
+        return {}
     model.fit(texts, labels, batch_size=BATCH, epochs=3, verbose=0)
     return {}
 
@@ -148,11 +180,18 @@ def keras_hub(
     arguments = {} if work == "mlm" else {"num_classes": 2}
     model = getattr(hub.models, name)(backbone=backbone, preprocessor=preprocessor, **arguments)
     data = (np.array(texts),) if work == "mlm" else (np.array(texts), np.array(labels))
+    if work in ("fit", "refit"):
+        half = len(texts) // 2
+        calls = [[part[:half] for part in data], [part[half:] for part in data]]
+        return whole_calls(work, lambda i, **o: model.fit(*calls[i], batch_size=BATCH, **o), half)
     if work in ("train", "mlm"):
         seconds = second_epoch(lambda **options: model.fit(*data, batch_size=BATCH, **options))
         return {"value": len(texts) / seconds}
     if work == "predict":
         return {"value": len(texts) / second_call(lambda: model.predict(data[0], BATCH, verbose=0))}
+    if work == "answer":
+        model.predict(texts[:1], verbose=0)
+        return {}
     if work == "latency":
         return latencies(lambda text: model.predict([text], verbose=0), texts)
     model.fit(*data, batch_size=BATCH, epochs=3, verbose=0)
@@ -186,6 +225,7 @@ def torch_side(work: str, texts: list[str], labels: list[int], group: bool) -> d
         else transformers.BertForSequenceClassification
     )
     model = cls.from_pretrained(minilm())
+    loaded = time.perf_counter()
     lengths = [len(ids) for ids in tokenizer(texts)["input_ids"]] if group else [0] * len(texts)
     collate = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=MASK_RATE)
 
@@ -200,7 +240,7 @@ def torch_side(work: str, texts: list[str], labels: list[int], group: bool) -> d
 
     def train(epochs):
         options = argparse.Namespace(batch_size=BATCH, epochs=epochs)
-        steps, times = -(-len(texts) // BATCH), []
+        steps, times = -(-len(lengths) // BATCH), []
         for i, (batch, step) in enumerate(torch_steps(model, lengths, 0, options)):
             if i % steps == 0:
                 times.append(time.perf_counter())
@@ -213,12 +253,20 @@ def torch_side(work: str, texts: list[str], labels: list[int], group: bool) -> d
             rows = tokenizer([texts[j] for j in order[i : i + BATCH]], padding=True)
             model(**rows.convert_to_tensors("pt")).logits.softmax(-1).numpy()
 
+    if work in ("fit", "refit"):  # a loop written by hand has no first call
+        half = len(texts) // 2
+        del lengths[half:]
+        train(1)
+        return {"value": half / (time.perf_counter() - loaded), "fixed": 0.0}
     if work in ("train", "mlm"):
         return {"value": len(texts) / train(2)}
     if work == "job":
         train(3)
         return {}
     model.eval()
+    if work == "answer":
+        predict(texts, [0])
+        return {}
     if work == "latency":
         return latencies(lambda text: predict([text], [0]), texts)
     order = sorted(range(len(texts)), key=lambda i: -lengths[i])
@@ -246,8 +294,9 @@ def print_table(work: str, sides: list[str], rounds: int, count: int, words: int
     runs = {side: [] for side in sides}
     for _ in range(rounds):
         for side in sides:
-            runs[side].append(measure(side, work, count, words))
-    unit = {"job": "s", "latency": "ms"}.get(work, "sentences/s")
+            wanted = 2 * count if work in ("fit", "refit") else count  # sentences for both calls
+            runs[side].append(measure(side, work, wanted, words))
+    unit = {"job": "s", "answer": "s", "latency": "ms"}.get(work, "sentences/s")
     length = f" of {words} words" if words else ""
     ratio_title = f"{sides[0]} is ... times as fast | range"
     print(f"\n| {work}, {count} sentences{length} | {unit} | range | {ratio_title} | peak MB |")
@@ -261,7 +310,9 @@ def print_table(work: str, sides: list[str], rounds: int, count: int, words: int
             ratios, ratio = [1 / r for r in ratios], 1 / ratio
         peak = statistics.median(row["peak_mb"] for row in rows)
         p99 = statistics.median(row.get("p99", 0) for row in rows)
+        fixed = statistics.median(row.get("fixed", 0) for row in rows)
         shown = f"{statistics.median(values):.1f}" + (f" (p99 {p99:.1f})" if p99 else "")
+        shown += f" (fixed {fixed:.2f} s)" if fixed else ""
         spread = f"{min(values):.1f} to {max(values):.1f}"
         ratio_spread = f"{ratio:.2f} | {min(ratios):.2f} to {max(ratios):.2f}"
         print(f"| {side} | {shown} | {spread} | {ratio_spread} | {peak:.0f} |", flush=True)
@@ -272,7 +323,7 @@ def main() -> None:
     parser.add_argument("--work", nargs="+", choices=WORKS, default=WORKS)
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES)[:-1])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--count", type=int, default=2000, help="sentences")
+    parser.add_argument("--count", type=int, nargs="+", default=[2000], help="sentences")
     parser.add_argument(
         "--words", type=int, nargs="+", default=[0], help="of each text; 0 takes whole sentences"
     )
@@ -287,8 +338,8 @@ def main() -> None:
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
     print(f"{os.cpu_count()} CPU cores, Python {platform.python_version()}, {versions}")
     for work in options.work:
-        for words in options.words:
-            print_table(work, options.sides, options.rounds, options.count, words)
+        for count, words in itertools.product(options.count, options.words):
+            print_table(work, options.sides, options.rounds, count, words)
 
 
 if __name__ == "__main__":

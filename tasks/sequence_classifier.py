@@ -75,7 +75,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
                 f"Row {wrong[0]} has the label {y[wrong[0]]}, but there are "
                 f"{self.num_classes} classes: labels go from 0 to {self.num_classes - 1}."
             )
-        return tf.constant(y)
+        return tf.constant(y, tf.int32)
 
     def _numbers_of_names(self, names: list) -> np.ndarray:
         if not self.labels:
@@ -96,6 +96,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
         if y.dtype == tf.string:
             matches = tf.equal(y[:, None], tf.constant(self.labels or [""]))  # (B, C)
             y = tf.where(tf.reduce_any(matches, axis=1), tf.argmax(matches, axis=1), -1)
+        y = tf.cast(y, tf.int32)
         if self.num_classes is None:
             return y
         inside = tf.reduce_all((y >= 0) & (y < self.num_classes))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import bisect
 import collections
 import dataclasses
-import functools
 from collections.abc import Callable
 
 import keras
@@ -149,8 +148,8 @@ class RowBatches:
     def __init__(self, collate: Callable):
         self._collate = collate
         self._ordered = TracedOnce(self._in_order)
-        self._shuffled = TracedOnce(functools.partial(self._epochs, shuffle=True))
-        self._unshuffled = TracedOnce(functools.partial(self._epochs, shuffle=False))
+        self._shuffled = TracedOnce(lambda *arguments: self._epochs(*arguments, shuffle=True))
+        self._unshuffled = TracedOnce(lambda *arguments: self._epochs(*arguments, shuffle=False))
 
     def ordered(self, rows: dict, batch_size: int, seed: int = 0) -> Batches:
         """One pass over the examples, the longest first.

@@ -36,9 +36,8 @@ class TracedOnce:
         signature = tf.nest.map_structure(self._spec, arguments)
         key = str(signature)
         if key not in self._graphs:
-            self._graphs[key] = tf.function(
-                self._function, input_signature=signature, autograph=False
-            )
+            graph = tf.function(self._function, input_signature=signature, autograph=False)
+            self._graphs[key] = graph.get_concrete_function()
         return self._graphs[key](*arguments)
 
     def _spec(self, value) -> tf.TypeSpec:

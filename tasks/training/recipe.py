@@ -92,9 +92,9 @@ class ScheduledAdamW(keras.optimizers.AdamW):
             peak: of the learning rate.
             total_steps: until it is 0.
         """
-        if int(self.iterations):
+        if int(ops.convert_to_numpy(self.iterations)):
             for variable in self.variables:
-                variable.assign(ops.zeros_like(variable))
+                variable.assign(ops.zeros(variable.shape, variable.dtype))
         self._learning_rate.restart(peak, total_steps)
 
 

@@ -1,0 +1,180 @@
+"""Nothing is traced twice: graphs live from call to call, whatever the calls are given."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import encoder_zoo as ez
+
+WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+
+
+def sentences(count, seed):
+    rng = np.random.default_rng(seed)
+    return [list(rng.choice(WORDS, rng.integers(2, 12))) for _ in range(count)]
+
+
+def sequence_data(count, seed):
+    rng = np.random.default_rng(seed)
+    return [" ".join(s) for s in sentences(count, seed)], rng.integers(0, 2, count).tolist()
+
+
+def token_data(count, seed):
+    rng, words = np.random.default_rng(seed), sentences(count, seed)
+    return words, [list(rng.choice(["O", "B-X"], len(sentence))) for sentence in words]
+
+
+def span_data(count, seed):
+    words = sentences(count, seed)
+    answers = [{"text": s[1], "answer_start": len(s[0]) + 1} for s in words]
+    return (["the cat ?"] * count, [" ".join(s) for s in words]), answers
+
+
+def masked_data(count, seed):
+    return sequence_data(count, seed)[:1]
+
+
+def task(kind, preprocessor, **arguments):
+    backbone = ez.BertBackbone(
+        len(TOKENS), num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    )
+    return kind(backbone, preprocessor(ez.BertTokenizer(TOKENS)), **arguments)
+
+
+def sequence_task():
+    return task(ez.SequenceClassifier, ez.SequenceClassifierPreprocessor, num_classes=2)
+
+
+TASKS = {
+    "sequence": (sequence_task, sequence_data, lambda m, x: m.classify(x[:1])),
+    "token": (
+        lambda: task(ez.TokenClassifier, ez.TokenClassifierPreprocessor, labels=["O", "B-X"]),
+        token_data,
+        lambda m, x: m.extract_entities(x[:1]),
+    ),
+    "span": (
+        lambda: task(ez.SpanQA, ez.SpanQAPreprocessor),
+        span_data,
+        lambda m, x: m.answer([x[0][0]], [x[1][0]]),
+    ),
+    "masked": (
+        lambda: task(ez.MaskedLM, ez.MaskedLMPreprocessor),
+        masked_data,
+        lambda m, x: m.fill_mask("the [MASK] sat"),
+    ),
+}
+
+
+@pytest.fixture
+def traces(monkeypatch):
+    """Counts the traces of a task's `call`, one number for each kind: [with, without training]."""
+    counts = [0, 0]
+
+    def count(kind):
+        call = kind.call
+
+        def counted(self, inputs, training=None):
+            if tf.inside_function():
+                counts[0 if training else 1] += 1
+            return call(self, inputs, training=training)
+
+        monkeypatch.setattr(kind, "call", counted)
+
+    for kind in (ez.SequenceClassifier, ez.TokenClassifier, ez.SpanQA, ez.MaskedLM):
+        count(kind)
+    return counts
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_each_graph_is_traced_once(name, traces):
+    make, data, ask = TASKS[name]
+    model = make()
+    model.fit(*data(20, 0), batch_size=8, verbose=0)
+    assert traces == [1, 0]
+    model.fit(*data(37, 1), batch_size=16, epochs=2, verbose=0)
+    model.compile(learning_rate=1e-3)
+    model.fit(*data(9, 2), batch_size=4, validation_data=data(5, 3), verbose=0)
+    model.evaluate(*data(11, 4), batch_size=4, verbose=0)
+    ask(model, data(1, 5)[0])
+    first = list(traces)
+    assert first[0] == 1 and first[1] <= 2  # one graph that evaluates, one that predicts
+    if name != "masked":
+        model.predict(data(21, 6)[0], batch_size=4, verbose=0)
+    model.fit(*data(33, 7), batch_size=8, validation_data=data(6, 8), verbose=0)
+    model.evaluate(*data(7, 9), verbose=0)
+    ask(model, data(1, 10)[0])
+    assert traces == first
+
+
+def test_what_is_traced_follows_what_trains(traces):
+    model = sequence_task()
+    data = sequence_data(8, 0)
+    model.fit(*data, verbose=0)
+    before = model.predict(data[0], verbose=0)
+    model.backbone.enable_lora(rank=2)
+    kernel = model.backbone.blocks[0].intermediate_dense.kernel.numpy()
+    model.compile(learning_rate=0.1)
+    model.fit(*data, epochs=3, verbose=0)
+    assert traces[0] == 2
+    np.testing.assert_array_equal(model.backbone.blocks[0].intermediate_dense.kernel, kernel)
+    assert np.abs(model.predict(data[0], verbose=0) - before).max() > 1e-3
+
+
+def test_recomputation_is_traced_when_it_is_asked_for(traces):
+    model = sequence_task()
+    model.fit(*sequence_data(8, 0), verbose=0)
+    model.backbone.enable_gradient_checkpointing()
+    model.fit(*sequence_data(8, 0), verbose=0)
+    assert traces[0] > 1
+
+
+def test_a_fit_reports_nothing_of_the_fit_before():
+    model = sequence_task()
+    texts, _ = sequence_data(32, 0)
+    model.compile(learning_rate=1e-12)
+    right = model.predict(texts, verbose=0).argmax(axis=-1)
+    assert model.fit(texts, right, verbose=0).history["accuracy"] == [1.0]
+    assert model.fit(texts, 1 - right, epochs=2, verbose=0).history["accuracy"] == [0.0, 0.0]
+    model.fit(texts, right, verbose=0)
+    model.evaluate(texts, right, verbose=0)
+    assert model.fit(texts, 1 - right, verbose=0).history["accuracy"] == [0.0]
+
+
+def test_a_fit_reports_nothing_of_one_that_was_interrupted():
+    class Interrupt(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            raise KeyboardInterrupt
+
+    model = sequence_task()
+    texts, _ = sequence_data(32, 0)
+    model.compile(learning_rate=1e-12)
+    right = model.predict(texts, verbose=0).argmax(axis=-1)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(texts, right, batch_size=8, verbose=0, callbacks=[Interrupt()])
+    with pytest.raises(ValueError, match="Row 0 has the label 7"):
+        model.fit(texts, [7] * 32, verbose=0)
+    assert model.fit(texts, 1 - right, verbose=0).history["accuracy"] == [0.0]
+
+
+def test_a_second_fit_learns_as_a_fresh_optimizer_would():
+    data = sequence_data(24, 0)
+    weights = sequence_task().get_weights()
+
+    def fitted(model, epochs):
+        model.set_weights(weights)
+        keras.utils.set_random_seed(1)
+        return model.fit(*data, epochs=epochs, batch_size=8, verbose=0).history["loss"]
+
+    def undropped():
+        model = sequence_task()
+        for layer in model._flatten_layers():
+            if isinstance(layer, keras.layers.Dropout):
+                layer.rate = 0.0
+        model.compile(learning_rate=1e-2)
+        return model
+
+    once, twice = undropped(), undropped()
+    fitted(twice, 1)
+    np.testing.assert_allclose(fitted(twice, 3), fitted(once, 3), rtol=1e-5)
