@@ -55,7 +55,7 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.tasks.token_classification.metrics import EntityF1
     from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
     from encoder_zoo.tasks.token_classification.task import TokenClassifier
-    from encoder_zoo.tasks.training.resuming import BackupAndRestore
+    from encoder_zoo.tasks.training.backup import BackupAndRestore
 
     Classifier = SequenceClassifier
 else:

@@ -38,7 +38,7 @@ SAVED_PARTS = {
 NOT_SAVED = {
     "presets.registry": ["list_presets"],
     "tasks.question_answering.squad": ["read_squad"],
-    "tasks.training.resuming": ["BackupAndRestore"],
+    "tasks.training.backup": ["BackupAndRestore"],
 }
 ALIASES = {"Classifier": "SequenceClassifier"}
 

@@ -14,7 +14,8 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.training.distribution import check_loss, parts_of_batches
+from encoder_zoo.tasks.training.distribution import parts_of_batches
+from encoder_zoo.tasks.training.replicas import check_loss
 
 CHECKPOINT = (
     pathlib.Path(__file__).parent / "golden" / "checkpoints" / "Roberta_ForSequenceClassification"
@@ -41,7 +42,7 @@ else:
 
 import keras
 import encoder_zoo as ez
-from encoder_zoo.tasks.training.distribution import global_loss
+from encoder_zoo.tasks.training.replicas import global_loss
 
 rng = np.random.default_rng(0)
 words = "the cat sat on a mat and dog ran away with his good bad film".split()

@@ -18,7 +18,8 @@ import tensorflow as tf
 import encoder_zoo as ez
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.tasks.rows.batching import RowBatches
-from encoder_zoo.tasks.training import resuming
+from encoder_zoo.tasks.training import backup, resuming
+from encoder_zoo.tasks.training.backup import STATE
 
 WORDS = "the cat sat on a mat dog ran film was good bad it is not".split()
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -210,7 +211,7 @@ def test_masks_of_datasets_change_from_epoch_to_epoch_and_can_be_repeated():
     dataset = tf.data.Dataset.from_tensor_slices(TEXTS[:8]).batch(4)
     preprocessor = ez.MaskedLMPreprocessor(TOKENIZER())
     task = ez.MaskedLM(ez.BertBackbone(len(TOKENS), **SMALL), preprocessor)
-    stream = task._dataset_stream(dataset, 4, epochs=3, steps=None)
+    stream = task._dataset_stream(dataset, 4, passes=3, steps=None)
     ids = [batch[0]["token_ids"].numpy().tolist() for batch in stream.batches(7, 0)]
     assert len(ids) == 6
     assert ids[0] != ids[2] != ids[4]
@@ -247,12 +248,12 @@ def interrupted(tmp_path_factory):
 
 
 def damage_tear(backup):
-    file = backup / resuming.STATE
+    file = backup / STATE
     file.write_bytes(file.read_bytes()[:1000])
 
 
 def damage_bit(backup):
-    file = backup / resuming.STATE
+    file = backup / STATE
     content = bytearray(file.read_bytes())
     content[-5] ^= 1
     file.write_bytes(content)
@@ -400,9 +401,17 @@ def test_weights_that_are_no_numbers_are_not_backed_up(tmp_path):
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["epoch-000000-step-000000002"]
 
 
+def other_worker(monkeypatch, numbers):
+    """Has a second worker call with these numbers where the first one calls with as many."""
+    for module in (backup, resuming):
+        monkeypatch.setattr(
+            module, "of_all_workers", lambda strategy, mine: [mine, numbers[len(mine)]]
+        )
+
+
 def test_workers_that_call_fit_differently_are_told(tmp_path, monkeypatch):
     task = classifier()
-    monkeypatch.setattr(task, "of_all_workers", lambda numbers: [numbers, [1, 9, 0]])
+    other_worker(monkeypatch, {3: [1, 9, 0]})
     with pytest.raises(ValueError, match="Found 5 steps and backups / 9 steps"):
         train(task, tmp_path / "b")
 
@@ -410,6 +419,6 @@ def test_workers_that_call_fit_differently_are_told(tmp_path, monkeypatch):
 def test_workers_with_different_backups_are_told(tmp_path, monkeypatch):
     task = classifier()
     others = {3: [1, STEPS, 1], 2: [1, 4]}  # seed, steps and backups; epoch and step
-    monkeypatch.setattr(task, "of_all_workers", lambda numbers: [numbers, others[len(numbers)]])
+    other_worker(monkeypatch, others)
     with pytest.raises(ValueError, match="of epoch 1, step 0 and of epoch 2, step 4"):
         train(task, tmp_path / "b")

@@ -16,8 +16,8 @@ import numpy as np
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.rows.tracing import TracedOnce
 
-# Lengths for compilers that make a program for every shape: steps of at most a third.
-BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+# Lengths for compilers that make a program for every shape: few, as each takes them seconds.
+BUCKETS = (16, 32, 64, 128, 256, 512)
 # Examples are sorted by length inside windows of so many batches: enough to leave hardly any
 # padding, few enough to keep the order random.
 WINDOW = 50
@@ -46,7 +46,7 @@ def bucket_length(length: tf.Tensor) -> tf.Tensor:
     Example:
         >>> import tensorflow as tf
         >>> bucket_length(tf.constant(17)).numpy().item()
-        24
+        32
     """
     buckets = tf.constant(BUCKETS)
     fitting = tf.boolean_mask(buckets, buckets >= length)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
-import types
+import logging
 
 import keras
 import numpy as np
 
 from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.rows.batching import Batches, RowBatches
+from encoder_zoo.tasks.rows.batching import Batches, RowBatches, bucket_length
 from encoder_zoo.tasks.rows.preprocessor import as_texts
 from encoder_zoo.tasks.rows.tracing import TracedOnce
+from encoder_zoo.tasks.training.compiling import Compiled
 from encoder_zoo.tasks.training.data import (
     Stream,
     check_dataset_alone,
@@ -22,131 +23,20 @@ from encoder_zoo.tasks.training.data import (
     split,
 )
 from encoder_zoo.tasks.training.distribution import (
-    Distributed,
     data_parallel_devices,
     filled,
-    in_scope,
     lost_workers_named,
     splittable,
     strategy_of,
 )
 from encoder_zoo.tasks.training.divergence import StopAtDivergence
-from encoder_zoo.tasks.training.recipe import fine_tuning_optimizer, restart_optimizer
 from encoder_zoo.tasks.training.resuming import check_no_backup, continued, describe_rows
 
+logger = logging.getLogger("encoder_zoo")
 
-class TextTrainer(Distributed):
-    """Mixin, before `keras.Model`: training and predicting on what a preprocessor takes.
 
-    Whatever is traced lives as long as it is valid: `fit`, `evaluate` and `predict` may follow each
-    other on other data, for other epochs and learning rates, without a new trace.
-    """
-
-    def _begin_untrained(self) -> None:
-        """The state of a task before its first `compile`."""
-        self.learning_rate = self.backbone.family.learning_rate
-        self.gradient_accumulation_steps = None
-        self._optimizer_is_ours = False
-        self._graphs = {}  # of batches and of the forward pass, see `_graph`
-        if keras.config.backend() == "tensorflow":
-            self.jit_compile = False  # until `compile` decides: Keras's own default is XLA
-
-    @in_scope
-    def compile(
-        self,
-        optimizer="auto",
-        loss="auto",
-        *,
-        weighted_metrics="auto",
-        jit_compile="auto",
-        learning_rate: float | None = None,
-        gradient_accumulation_steps: int | None = None,
-        **kwargs,
-    ) -> None:
-        """As `keras.Model.compile`, with the field's recipe where nothing else is given.
-
-        Args:
-            optimizer: "auto" is AdamW (weight decay 0.01, not on biases and LayerNorm) with
-                gradients clipped at norm 1 and a learning rate that rises linearly for a tenth
-                of the steps and falls linearly to 0; every `fit` starts it anew, for the number
-                of steps it will run. Any Keras optimizer takes its place.
-            loss: "auto" is the task's loss.
-            weighted_metrics: "auto" are the task's metrics.
-            jit_compile: "auto" has TensorFlow compile with XLA on a GPU or TPU where a
-                `sequence_length` is set: programs for CPUs, or for every length, cost more than
-                they save. Other backends decide as they do in Keras.
-            learning_rate: peak of the "auto" optimizer's learning rate; None is the preset's
-                recommendation, else 5e-5.
-            gradient_accumulation_steps: of the "auto" optimizer: the mean gradient of so many
-                batches makes a step, for batches larger than the memory. Batches left over at the
-                end of `fit` make none.
-            **kwargs: the other arguments of `keras.Model.compile`.
-        """
-        ours = _is_auto(optimizer)
-        for name, value in (
-            ("learning_rate", learning_rate),
-            ("gradient_accumulation_steps", gradient_accumulation_steps),
-        ):
-            if value is not None and not ours:
-                raise ValueError(f"{name} belongs to optimizer='auto'. Set it in the optimizer.")
-        self.learning_rate = learning_rate or self.learning_rate
-        settings = {"loss": loss, "weighted_metrics": weighted_metrics, "jit_compile": jit_compile}
-        settings |= {"accumulated": gradient_accumulation_steps, **kwargs}
-        if ours and self._optimizer_is_ours and settings == self._settings and self._is_as_traced():
-            return  # another learning rate, at most, which needs no other graph
-        self._optimizer_is_ours = ours
-        self._settings = types.MappingProxyType(settings)  # Keras tracks what is in a dict
-        self.gradient_accumulation_steps = gradient_accumulation_steps
-        if _is_auto(jit_compile) and keras.config.backend() == "tensorflow":
-            jit_compile = _has_accelerator() and not self._lengths_vary() and not strategy_of(self)
-        # In a partial, where Keras does not look for metrics to track.
-        self._compile = functools.partial(
-            super().compile,
-            loss=self.default_loss() if _is_auto(loss) else loss,
-            weighted_metrics=self.default_metrics()
-            if _is_auto(weighted_metrics)
-            else weighted_metrics,
-            jit_compile=jit_compile,
-            **kwargs,
-        )
-        if ours:
-            self._compile_recipe()
-        else:
-            self._compile(optimizer=optimizer)
-
-    def _compile_recipe(self) -> None:
-        """Compiles with a new optimizer of the recipe, for the weights that train now."""
-        optimizer = fine_tuning_optimizer(
-            1,
-            self.learning_rate,
-            gradient_accumulation_steps=self.gradient_accumulation_steps,
-        )
-        self._compile(optimizer=optimizer)
-        self._traced_with = self._traced_state()
-
-    def _traced_state(self) -> tuple:
-        """What graphs of training depend on beside the arguments of `compile`."""
-        trained = tuple(id(variable) for variable in self.trainable_variables)
-        return trained, self.backbone._checkpoints_gradients
-
-    def _is_as_traced(self) -> bool:
-        return self.compiled and self._traced_with == self._traced_state()
-
-    def get_compile_config(self) -> dict | None:
-        """What `compile` was called with: the recipe by name, not a used-up schedule."""
-        config = super().get_compile_config()
-        if config and self._optimizer_is_ours:
-            config |= {
-                "optimizer": "auto",
-                "learning_rate": self.learning_rate,
-                "gradient_accumulation_steps": self.gradient_accumulation_steps,
-            }
-        return config
-
-    def compile_from_config(self, config: dict) -> None:
-        """Compiles as `get_compile_config` says."""
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        self.optimizer.build(self.trainable_variables)
+class TextTrainer(Compiled):
+    """Mixin, before `keras.Model`: training and predicting on what a preprocessor takes."""
 
     def fit(
         self,
@@ -228,6 +118,7 @@ class TextTrainer(Distributed):
                     rows, held_out = split(rows, validation_split)
                     held_out = splittable(held_out, held_out_size)
                     validation_data = self._ordered(held_out, held_out_size).dataset
+                self._tell_of_programs(rows)
                 stream = self._rows_stream(rows, size, passes, shuffle, steps_per_epoch)
             steps_per_epoch = steps_per_epoch or stream.steps
             self._start_optimizer(len(passes) * steps_per_epoch)
@@ -246,36 +137,19 @@ class TextTrainer(Distributed):
             **options,
         )
 
-    @in_scope
-    def _start_optimizer(self, total_batches: int) -> None:
-        """Begins the recipe's schedule anew, if the optimizer is the recipe's."""
-        accumulated = self.gradient_accumulation_steps or 1
-        if 0 < total_batches < accumulated:
-            raise ValueError(
-                f"gradient_accumulation_steps is {accumulated}, but `fit` has {total_batches} "
-                "batches in all: it would not make a single step."
-            )
-        if self._optimizer_is_ours:
-            if not self._is_as_traced():
-                self._compile_recipe()
-            restart_optimizer(self.optimizer, self.learning_rate, total_batches // accumulated)
-        # Variables that appear in a trace have TensorFlow trace a second time.
-        if not self.optimizer.built:
-            self.optimizer.build(self.trainable_variables)
-
-    def _build_metrics(self, dataset: tf.data.Dataset) -> None:
-        """Makes the variables of loss and metrics, as in `_start_optimizer`."""
-        parts = [p for p in (self._compile_loss, self._compile_metrics) if p is not None]
-        if all(part.built for part in parts) or keras.config.backend() != "tensorflow":
+    def _tell_of_programs(self, rows: dict) -> None:
+        """Says, once, why the first steps of each length take long where they are compiled."""
+        compiled = keras.config.backend() == "jax" or self.jit_compile
+        if not compiled or not self._lengths_vary() or self._told_of_programs:
             return
-        if strategy_of(self):
-            return  # Keras does it
-        x, y, weight = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
-        y_pred = self.compute_output_spec(keras.tree.map_structure(_symbol, x))
-        x, y, y_pred, weight = tf.nest.map_structure(_smallest, (x, y, y_pred, weight))
-        self.compute_loss(x, y, y_pred, weight, training=False)
-        self.compute_metrics(x, y, y_pred, weight)
-        self.reset_metrics()
+        self._told_of_programs = True
+        lengths = tf.unique(tf.cast(rows["token_ids"].row_lengths(), tf.int32)).y
+        found = sorted({int(bucket_length(length)) for length in lengths})
+        logger.warning(
+            "Batches are padded to %s tokens, and each of these lengths is compiled once, which "
+            "takes some seconds. With sequence_length=... there is one length.",
+            " or ".join(map(str, found)),
+        )
 
     def _rows_stream(
         self, rows: dict, size: int, epochs: range, shuffle: bool, steps_per_epoch: int | None
@@ -430,9 +304,6 @@ class TextTrainer(Distributed):
             f"{{'token_ids': ..., 'padding_mask': ...}}. Received: {received}."
         )
 
-    def _lengths_vary(self) -> bool:
-        return self.preprocessor is None or self.preprocessor.sequence_length is None
-
     def _collate(self):
         # Where every new shape is compiled, few shapes are worth some padding.
         bucketed = keras.config.backend() == "jax" or bool(self.compiled and self.jit_compile)
@@ -444,28 +315,6 @@ class TextTrainer(Distributed):
     def _ordered(self, rows: dict, batch_size: int) -> Batches:
         return self._row_batches().ordered(rows, batch_size)
 
-    def _graph(self, name, make):
-        """What traces live in: made once for a setting of the preprocessor and the precision."""
-        settings = vars(self.preprocessor) if self.preprocessor is not None else {}
-        plain = [(n, v) for n, v in settings.items() if not n.startswith("_")]
-        key = name, bool(self.compiled and self.jit_compile), self.dtype_policy.name, repr(plain)
-        if key not in self._graphs:
-            self._graphs[key] = make()
-        return self._graphs[key]
-
-
-def _symbol(spec: tf.TensorSpec) -> keras.KerasTensor:
-    return keras.KerasTensor(spec.shape, spec.dtype.name)
-
-
-def _smallest(spec) -> tf.Tensor | None:
-    """Zeros of a kind; two where any number may be, as Keras drops axes of one."""
-    return spec if spec is None else tf.zeros([size or 2 for size in spec.shape], spec.dtype)
-
-
-def _has_accelerator() -> bool:
-    return bool(tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"))
-
 
 def _watched(callbacks: list | None) -> list:
     """The callbacks, behind one that stops at a loss that is no number, unless they have one."""
@@ -473,7 +322,3 @@ def _watched(callbacks: list | None) -> list:
     if any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks):
         return callbacks
     return [StopAtDivergence(), *callbacks]
-
-
-def _is_auto(argument) -> bool:
-    return isinstance(argument, str) and argument == "auto"
