@@ -191,6 +191,8 @@ def test_configuration_round_trip():
         "merges": merges,
         "add_prefix_space": True,
         "special_tokens_in_text": True,
+        "uses_segments": True,
+        "pair_separators": 1,
         "start_token": "<pad>",
         "end_token": "<unk>",
         "pad_token": "<mask>",

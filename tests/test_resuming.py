@@ -303,7 +303,7 @@ def test_a_kill_while_a_backup_is_written_leaves_the_one_before(
         if place == "replace":
             patched.setattr(os, "replace", killed)
         else:
-            patched.setattr(resuming, place, killed)
+            patched.setattr(backup, place, killed)
         train(classifier(), folder)
     assert sorted(p.name.startswith(".") for p in folder.iterdir()) == [False, True]
     after, _ = train(classifier(), folder)

@@ -245,7 +245,7 @@ class TextTrainer(Compiled):
         self.make_predict_function()
         forward = self._forward
         answer = self._graph(
-            ("answer", id(forward)), lambda: TracedOnce(lambda t: forward((inputs_of(t),)))
+            ("answer", id(forward)), lambda: TracedOnce(lambda t: forward(inputs_of(t)))
         )
         return answer(texts).numpy()
 
@@ -257,7 +257,8 @@ class TextTrainer(Compiled):
             weights = tuple((id(weight), weight.dtype) for weight in self.variables)
             step = self.predict_step
             self._forward = self._graph(("forward", weights), lambda: TracedOnce(step, 2))
-            self.predict_function = lambda batches: self._forward(*batches)
+            unpack = keras.utils.unpack_x_y_sample_weight
+            self.predict_function = lambda batches: self._forward(unpack(batches[0])[0])
 
     def _make_function(self, step, *args, **kwargs):
         """What Keras calls with an iterator for each step of `fit` and `evaluate`.
