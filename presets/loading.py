@@ -83,16 +83,15 @@ def _read_tokenizer(checkpoint: Checkpoint) -> Tokenizer | AbsentTokenizer:
     """The tokenizer, checked against the model it feeds."""
     family, files = checkpoint.family, checkpoint.tokenizer_files()
     rows = checkpoint.config[family.config_keys["vocabulary_size"]]
+    template = {"uses_segments": family.uses_segments, "pair_separators": family.pair_separators}
     try:
         cls = family.tokenizer.load()
     except ModuleNotFoundError as error:
         if error.name != "tensorflow":
             raise
         ids = {name: checkpoint.config.get(key) for key, name in family.token_ids.items()}
-        return AbsentTokenizer(files, {"vocabulary_size": rows, **ids})
-    tokenizer = cls.from_files(
-        files, uses_segments=family.uses_segments, pair_separators=family.pair_separators
-    )
+        return AbsentTokenizer(files, {"vocabulary_size": rows, **ids, **template})
+    tokenizer = cls.from_files(files, **template)
     if tokenizer.vocabulary_size > rows:
         raise ValueError(
             f"{checkpoint.folder}: the tokenizer's vocabulary has {tokenizer.vocabulary_size} "

@@ -1,5 +1,6 @@
-"""What the tests share: TensorFlow kept quiet, the stored checkpoints, a real pretrained model."""
+"""What the tests share: TensorFlow kept quiet, stored checkpoints, tiny models of every family."""
 
+import functools
 import logging
 import os
 import pathlib
@@ -14,6 +15,95 @@ TESTS = pathlib.Path(__file__).parent
 CHECKPOINTS = TESTS / "golden" / "checkpoints"
 # Every new tokenizer and model is traced anew, which in one long process looks like a mistake.
 logging.getLogger("tensorflow").setLevel(logging.ERROR)
+
+
+# A tiny model's sizes, and for each kind of file that tokenizers read theirs, of 30 tokens.
+SIZES = {
+    "vocabulary_size": 30,
+    "num_layers": 2,
+    "num_heads": 2,
+    "hidden_dim": 8,
+    "intermediate_dim": 16,
+    "max_sequence_length": 16,
+}
+BPE_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", *"abcdefghijklmnopqrst", "ab", "Ġc"]
+TOKENIZER_FILES = {
+    "vocab.txt": "\n".join(
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnop", "##a", "##b", "ab"]
+    ),
+    "vocab.json": {token: i for i, token in enumerate(BPE_TOKENS)},
+    "merges.txt": "#version: 0.2\na b\nĠ c\n",
+}
+
+
+@functools.cache
+def tiny_tokenizer(tokenizer, **template):
+    """Of a class in `encoders.tokenizers`."""
+    from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
+
+    contents = {name: TOKENIZER_FILES[name] for name in tokenizer.files}
+    return tokenizer.load().from_files(TokenizerFiles("tiny", contents), **template)
+
+
+class Tiny:
+    """Small models of any family, with weights large enough that every one of them matters."""
+
+    @staticmethod
+    def tokenizer(family):
+        template = {"uses_segments": family.uses_segments}
+        return tiny_tokenizer(family.tokenizer, **template, pair_separators=family.pair_separators)
+
+    @staticmethod
+    def sizes(family) -> dict[str, int]:
+        """Arguments of the backbone; embeddings have a width of their own where they can."""
+        return {**SIZES, **({"embedding_dim": 6} if "embedding_dim" in family.config_keys else {})}
+
+    @staticmethod
+    def backbone(family, **arguments):
+        """With a pooler where the family has one."""
+        arguments = {"pooler": family.pooler is not None, **arguments}
+        return Tiny.moved(family.backbone(**Tiny.sizes(family), **arguments))
+
+    @staticmethod
+    def task(family, name: str, **arguments):
+        """The backbone has a pooler where the head reads it."""
+        import encoder_zoo as ez
+
+        cls = getattr(ez, name)
+        pooled = family.heads[cls.checkpoint_class_suffix].pooled
+        preprocessor = cls.preprocessor_class(Tiny.tokenizer(family))
+        labels = {"labels": ["O", "B-X", "I-X"]} if name.endswith("Classifier") else {}
+        backbone = Tiny.backbone(family, pooler=pooled, **arguments)
+        return Tiny.moved(cls(backbone, preprocessor, **labels))
+
+    @staticmethod
+    def moved(model):
+        """The model, its weights moved by random numbers of deviation 0.3."""
+        rng = np.random.default_rng(0)
+        for weight in model.weights:
+            weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
+        return model
+
+    @staticmethod
+    def rows(family) -> dict[str, np.ndarray]:
+        """Prepared inputs (3, L): of all the tokens that the model takes, of 1 and of 6."""
+        rng = np.random.default_rng(0)
+        length = SIZES["max_sequence_length"]
+        mask = np.arange(length) < np.array([[length], [1], [6]])
+        ids = rng.integers(5, SIZES["vocabulary_size"], mask.shape)
+        inputs = {
+            "token_ids": np.where(mask, ids, Tiny.tokenizer(family).pad_token_id),
+            "padding_mask": mask,
+        }
+        if family.uses_segments:
+            inputs["segment_ids"] = (mask & (np.arange(length) > 3)).astype("int32")
+        return inputs
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """`tiny.task(family, "SpanQA")`, `tiny.rows(family)`: a small model and its inputs."""
+    return Tiny
 
 
 class Golden:

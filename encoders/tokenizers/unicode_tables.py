@@ -29,10 +29,12 @@ class CodePointTable(tf.Module):
 
     def __init__(self, values: np.ndarray):
         super().__init__()
-        pages, page_of = np.unique(values.reshape(-1, 1 << PAGE_BITS), axis=0, return_inverse=True)
+        number_of: dict[bytes, int] = {}  # of each page; NumPy's unique sorts, for 150 ms
+        pages = values.astype(np.int32).reshape(-1, 1 << PAGE_BITS)
+        page_of = [number_of.setdefault(page.tobytes(), len(number_of)) for page in pages]
         self._low_numbers = tf.constant(values[:NUM_LOW], tf.int32)
-        self._numbers = tf.constant(pages.reshape(-1), tf.int32)
-        self._page_starts = tf.constant(page_of.reshape(-1) << PAGE_BITS, tf.int32)
+        self._numbers = tf.constant(np.frombuffer(b"".join(number_of), np.int32))
+        self._page_starts = tf.constant(np.array(page_of, np.int32) << PAGE_BITS)
 
     def __call__(self, code_points: tf.Tensor) -> tf.Tensor:
         """The number of each code point; int32, same shape."""

@@ -1,0 +1,104 @@
+"""Every family's models and every task's, saved by transformers and opened here, and back."""
+
+import keras
+import numpy as np
+import pytest
+
+import encoder_zoo as ez
+from encoder_zoo.encoders import all_families
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.filterwarnings("ignore"),  # the other library's own
+]
+
+TASKS = ["Backbone", "SequenceClassifier", "TokenClassifier", "SpanQA", "MaskedLM"]
+each_family = pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
+each_task = pytest.mark.parametrize("task", TASKS)
+
+
+def auto_class(task: str):
+    """transformers' class that finds the class of a checkpoint."""
+    suffix = getattr(getattr(ez, task), "checkpoint_class_suffix", "")
+    return getattr(transformers, f"AutoModel{suffix}")
+
+
+def made_there(tiny, family, task: str):
+    """A small model of transformers with large random weights."""
+    sizes = {family.config_keys[name]: value for name, value in tiny.sizes(family).items()}
+    tokenizer = tiny.tokenizer(family)
+    ids = {key: getattr(tokenizer, name) for key, name in family.token_ids.items()}
+    labels = {"num_labels": 3} if task.endswith("Classifier") else {}
+    config = transformers.AutoConfig.for_model(
+        family.name, **sizes, **ids, **labels, initializer_range=0.5
+    )
+    if family.positions_skip_padding:
+        key = family.config_keys["max_sequence_length"]
+        setattr(config, key, getattr(config, key) + tokenizer.pad_token_id + 1)
+    torch.manual_seed(0)
+    model = auto_class(task).from_config(config).eval()
+    for parameter in model.parameters():  # biases and norms too, which begin at 0 and 1
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return model
+
+
+def outputs_there(model, inputs: dict) -> list[np.ndarray]:
+    names = {
+        "token_ids": "input_ids",
+        "padding_mask": "attention_mask",
+        "segment_ids": "token_type_ids",
+    }
+    given = {names[name]: torch.tensor(value.astype("int64")) for name, value in inputs.items()}
+    with torch.inference_mode():
+        outputs = model(**given)
+    if "start_logits" in outputs:
+        return [torch.stack([outputs.start_logits, outputs.end_logits], dim=1).numpy()]
+    found = [outputs.get(name) for name in ("logits", "last_hidden_state", "pooler_output")]
+    return [value.numpy() for value in found if value is not None]
+
+
+def outputs_here(model, inputs: dict) -> list[np.ndarray]:
+    outputs = model(inputs)
+    if isinstance(outputs, dict):
+        outputs = [outputs[n] for n in ("sequence_output", "pooled_output") if n in outputs]
+    return [keras.ops.convert_to_numpy(value) for value in keras.tree.flatten(outputs)]
+
+
+def assert_close(here: list, there: list, mask: np.ndarray) -> None:
+    """At real tokens; what transformers computes at padding is nobody's."""
+    assert len(here) == len(there) > 0
+    for a, b in zip(here, there, strict=True):
+        assert a.shape == b.shape
+        if a.shape[:2] == mask.shape:
+            a, b = a[mask], b[mask]
+        elif a.shape[1:] == (2, mask.shape[1]):  # starts and ends
+            a, b = (np.moveaxis(value, 1, 2)[mask] for value in (a, b))
+        print(f"largest difference {np.abs(a - b).max():.1e} of {np.abs(b).max():.1f}")
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@each_task
+@each_family
+def test_we_open_what_transformers_saved(tiny, family, task, tmp_path, caplog):
+    there, inputs = made_there(tiny, family, task), tiny.rows(family)
+    there.save_pretrained(tmp_path)
+    for name, text in tiny.tokenizer(family).to_files().items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    here = getattr(ez, task).from_preset(tmp_path)
+    # Nothing is random and nothing is left over.
+    assert [record for record in caplog.records if record.name == "encoder_zoo"] == []
+    assert_close(outputs_here(here, inputs), outputs_there(there, inputs), inputs["padding_mask"])
+
+
+@each_task
+@each_family
+def test_transformers_opens_what_we_saved(tiny, family, task, tmp_path):
+    here = tiny.backbone(family) if task == "Backbone" else tiny.task(family, task)
+    inputs = tiny.rows(family)
+    here.save_to_preset(tmp_path / "preset")
+    there, report = auto_class(task).from_pretrained(tmp_path / "preset", output_loading_info=True)
+    assert not any(report.values()), report
+    there = outputs_there(there.eval(), inputs)
+    assert_close(outputs_here(here, inputs), there, inputs["padding_mask"])

@@ -1,0 +1,228 @@
+"""What every family's models do, with every task: a registered family is tested here."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from unittest import mock
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from encoder_zoo.encoders import all_families
+from encoder_zoo.tasks.rows.packing import join_texts
+
+TASKS = ["SequenceClassifier", "TokenClassifier", "SpanQA", "MaskedLM"]
+TEXTS = ["a b ab", "", "c d e a b", "p"]
+each_family = pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
+each_task = pytest.mark.parametrize("task", TASKS)
+
+
+def numbers(model, inputs) -> np.ndarray:
+    return ops.convert_to_numpy(model(inputs))
+
+
+@pytest.fixture(scope="module")
+def saved(tiny, tmp_path_factory):
+    """{(family, task): model}, and a folder with each as a preset and as a `.keras` file."""
+    folder, models = tmp_path_factory.mktemp("saved"), {}
+    for name in ("rows", "presets", "files", *KINDS):
+        (folder / name).mkdir()
+    for family in all_families():
+        np.savez(folder / "rows" / f"{family.name}.npz", **tiny.rows(family))
+        for task in TASKS:
+            models[family.name, task] = model = tiny.task(family, task)
+            model.save_to_preset(folder / "presets" / f"{family.name} {task}")
+            model.save(folder / "files" / f"{family.name} {task}.keras")
+    return models, folder
+
+
+# -- saved and opened --------------------------------------------------------------------------
+
+
+@each_task
+@each_family
+def test_a_preset_comes_back_as_it_was(tiny, saved, family, task, caplog):
+    models, folder = saved
+    model = models[family.name, task]
+    loaded = type(model).from_preset(folder / "presets" / f"{family.name} {task}")
+    # Nothing is random and nothing is left over.
+    assert [record for record in caplog.records if record.name == "encoder_zoo"] == []
+    inputs = tiny.rows(family)
+    np.testing.assert_array_equal(numbers(loaded, inputs), numbers(model, inputs))
+    before, after = model.preprocessor.tokenizer, loaded.preprocessor.tokenizer
+    assert after.get_config() == before.get_config()
+
+
+# How models are opened: (what comes before any import, the folder, the call).
+WITHOUT_TENSORFLOW = (
+    'sys.modules["tensorflow"] = None',
+    "presets",
+    "getattr(ez, task).from_preset(path)",
+)
+KINDS = {
+    "tensorflow": ("", "files", "keras.saving.load_model(path)"),
+    "jax": WITHOUT_TENSORFLOW,
+    "torch": WITHOUT_TENSORFLOW,
+}
+# Writes what each model answers, or why it does not, so that each is a test of its own.
+OPEN = """
+import pathlib, sys, traceback
+{before}
+import encoder_zoo as ez
+import keras
+import numpy as np
+
+folder = pathlib.Path(sys.argv[1])
+for path in (folder / "{opened}").iterdir():
+    family, task = path.stem.split(" ")
+    answers = folder / keras.config.backend() / path.stem
+    try:
+        model = {open}
+        outputs = model(dict(np.load(folder / "rows" / (family + ".npz"))))
+        np.save(f"{{answers}}.npy", keras.ops.convert_to_numpy(outputs))
+    except Exception:
+        pathlib.Path(f"{{answers}}.txt").write_text(traceback.format_exc())
+"""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def answers(request, saved):
+    """The folder of what the models answered that one new process opened."""
+    backend = request.param
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed: `pip install {backend}`")
+    before, opened, call = KINDS[backend]
+    code = OPEN.format(before=before, opened=opened, open=call)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(saved[1])],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "KERAS_BACKEND": backend},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return saved[1] / backend
+
+
+@each_task
+@each_family
+def test_another_process_opens_it(tiny, saved, answers, family, task):
+    """A `.keras` file after `import encoder_zoo` alone; a preset with JAX and with torch."""
+    error = answers / f"{family.name} {task}.txt"
+    assert not error.exists(), error.read_text()
+    expected = numbers(saved[0][family.name, task], tiny.rows(family))
+    found = np.load(answers / f"{family.name} {task}.npy")
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@each_family
+def test_a_savedmodel_answers_as_classify_does(saved, family, tmp_path):
+    classifier = saved[0][family.name, "SequenceClassifier"]
+    classifier.export(tmp_path / "1")
+    served = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]
+    found = served(text=tf.constant(TEXTS))
+    expected = classifier.classify(TEXTS, top_k=3)
+    labels = [[label.decode() for label in row] for row in found["label"].numpy()]
+    assert labels == [[answer["label"] for answer in row] for row in expected]
+    scores = [[answer["score"] for answer in row] for row in expected]
+    np.testing.assert_allclose(found["score"], scores, atol=1e-5)
+
+
+# -- trained -----------------------------------------------------------------------------------
+
+
+def outputs_and_gradients(backbone, inputs):
+    """In training, of a function whose gradient differs from element to element."""
+    variables = [v.value for v in backbone.trainable_variables]
+    with tf.GradientTape() as tape:
+        outputs = backbone(inputs, training=True)
+        total = sum(tf.reduce_sum(tf.sin(3 * y)) for y in outputs.values())
+    return outputs["sequence_output"], tape.gradient(total, variables)
+
+
+@each_family
+def test_gradient_checkpointing_computes_twice_and_changes_nothing(tiny, family):
+    found, calls = [], []
+    for checkpointing in (False, True):
+        keras.utils.set_random_seed(0)
+        backbone = tiny.backbone(family, dropout=0.2, attention_dropout=0.2)
+        if checkpointing:
+            backbone.enable_gradient_checkpointing()
+        cls = type(backbone.blocks[0])
+        with mock.patch.object(cls, "call", autospec=True, side_effect=cls.call) as call:
+            found.append(outputs_and_gradients(backbone, tiny.rows(family)))
+        calls.append(call.call_count)
+    assert calls[1] == 2 * calls[0]
+    (output, gradients), (output_again, gradients_again) = found
+    np.testing.assert_allclose(output_again, output, atol=1e-5)
+    for variable, first, second in zip(
+        backbone.trainable_variables, gradients, gradients_again, strict=True
+    ):
+        first, second = (tf.convert_to_tensor(gradient).numpy() for gradient in (first, second))
+        np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-4, err_msg=variable.path)
+
+
+@each_family
+def test_lora_trains_its_updates_and_the_head_alone(tiny, family):
+    classifier, inputs = tiny.task(family, "SequenceClassifier", dropout=0.0), tiny.rows(family)
+    before = numbers(classifier, inputs)
+    classifier.backbone.enable_lora(rank=2)
+    np.testing.assert_allclose(numbers(classifier, inputs), before, atol=1e-5)
+    values = {id(v): ops.convert_to_numpy(v) for v in classifier.weights}
+    optimizer = keras.optimizers.SGD(0.1)
+    for _ in range(2):  # one of an update's two matrices begins at zero
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.sin(classifier(inputs, training=True)))
+        variables = classifier.trainable_variables
+        optimizer.apply(tape.gradient(loss, [v.value for v in variables]), variables)
+    after = {id(v): ops.convert_to_numpy(v) for v in classifier.weights}
+    changed = {key for key, value in after.items() if (values[key] != value).any()}
+    blocks = classifier.backbone.blocks
+    layers = [dense for block in blocks for dense in block.attention.lora_layers]
+    updates = {id(v) for dense in layers for v in (dense.lora_kernel_a, dense.lora_kernel_b)}
+    biases = {id(dense.bias) for dense in layers if dense.bias is not None}
+    assert updates and updates <= changed
+    assert changed <= updates | biases | {id(v) for v in classifier.head.weights}
+
+
+@each_task
+@each_family
+def test_mixed_precision_is_close(tiny, saved, family, task):
+    exact = saved[0][family.name, task]
+    mixed = tiny.task(family, task, dtype="mixed_bfloat16")
+    assert {v.dtype for v in mixed.weights} == {"float32"}
+    inputs = tiny.rows(family)
+    assert mixed.backbone(inputs)["sequence_output"].dtype == "bfloat16"
+    expected, found = numbers(exact, inputs), numbers(mixed, inputs)
+    assert found.dtype == "float32"
+    difference = np.abs(found - expected)
+    # Weights as large as these let the roundings of a tiny model grow.
+    assert 0 < difference.mean() < 0.25 * expected.std()
+    assert difference.max() < expected.std()
+
+
+@each_family
+def test_texts_in_one_row_have_the_outputs_of_rows_of_their_own(tiny, family):
+    task = tiny.task(family, "MaskedLM")
+    backbone = tiny.backbone(family)
+    rows = task.preprocess(TEXTS)
+    alone = task.preprocessor.pad(rows)
+    grouped = {  # the first two texts in one row, the others in another
+        name: tf.RaggedTensor.from_row_lengths(values, [2, 2]) for name, values in rows.items()
+    }
+    joined = join_texts(grouped)
+    shared = task.preprocessor.pad(joined)
+    shared["text_starts"] = joined["text_starts"].to_tensor(shared["token_ids"].shape[1])
+    logits = numbers(task, alone), numbers(task, shared)
+    if family.pooler:
+        pooled = [ops.convert_to_numpy(backbone(x)["pooled_output"]) for x in (alone, shared)]
+        np.testing.assert_allclose(pooled[1].reshape(pooled[0].shape), pooled[0], atol=1e-5)
+    lengths = rows["token_ids"].row_lengths().numpy()
+    for text, (row, number) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
+        start, length = shared["text_starts"][row, number].numpy(), lengths[text]
+        here = logits[1][row, start : start + length]
+        np.testing.assert_allclose(here, logits[0][text, :length], atol=1e-5)
