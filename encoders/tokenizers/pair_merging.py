@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.characters import after, before, laid_out
-from encoder_zoo.encoders.tokenizers.word_table import Pieces
+from encoder_zoo.encoders.tokenizers.word_table import WordPieces
 
 NO_RANK = 2**31 - 1
 HALF_WINDOW = 128  # symbols; longer than nearly every token
@@ -52,14 +52,14 @@ class PairMerges(tf.Module):
         self._all_safe = bool(safe.all())
         self._safe = tf.constant([*safe, True])
 
-    def encode(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> Pieces:
+    def encode(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordPieces:
         """The tokens of words that lie at starts (W,) ... ends (W,) in the symbols (S,)."""
         places, word, splits = laid_out(starts, ends)  # (P,), (P,), (W + 1,)
         nothing = tf.zeros([tf.size(places), 2], tf.int32)
         pieces = self._encode(tf.gather(symbols, places), splits[:-1], splits[1:], nothing)
         ids, begins, _ = collect(pieces)
         within = begins - tf.gather(splits, tf.gather(word, begins))
-        return Pieces(ids, within, tf.searchsorted(begins, splits))
+        return WordPieces(ids, within, tf.searchsorted(begins, splits))
 
     def _encode(
         self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, pieces: tf.Tensor

@@ -16,7 +16,7 @@ LONGEST = SYMBOLS_PER_KEY * KEYS  # symbols of a word in the table
 MAX_SYMBOL = 2**16 - 1
 
 
-class Pieces(NamedTuple):
+class WordPieces(NamedTuple):
     """Tokens of some words, in order.
 
     Attributes:
@@ -73,7 +73,7 @@ class WordTable(tf.Module):
         Args:
             symbols: int32 (S,).
             starts, ends: int32 (W,), where the words lie in the symbols.
-            slow: gives the `Pieces` of words that are not in the table, called with their starts
+            slow: gives the `WordPieces` of words that are not in the table, called with their starts
                 and ends; of equal words there is only one.
 
         Returns:

@@ -26,7 +26,7 @@ from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
 from encoder_zoo.encoders.tokenizers.trie import NOWHERE, Trie
 from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS
 from encoder_zoo.encoders.tokenizers.whole_words import WholeWords
-from encoder_zoo.encoders.tokenizers.word_table import MAX_SYMBOL, Pieces, WordTable
+from encoder_zoo.encoders.tokenizers.word_table import MAX_SYMBOL, WordPieces, WordTable
 from encoder_zoo.encoders.tokenizers.wordpiece_files import WordPieceFiles, tokens_in
 
 MAX_WORD_CHARACTERS = 100
@@ -177,7 +177,7 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
             tf.gather(splits, words),
         )
 
-    def _longest_matches(self, codes: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> Pieces:
+    def _longest_matches(self, codes: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordPieces:
         """The longest pieces of words (W,), from left to right."""
         too_long = ends - starts > MAX_WORD_CHARACTERS
         ends = tf.where(too_long, starts, ends)
@@ -196,7 +196,7 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         )
         found = tf.cast(tf.where(is_piece)[:, 0], tf.int32)
         within = found - tf.gather(begins, tf.gather(word, found))
-        return Pieces(tf.gather(ids, found), within, tf.searchsorted(found, splits))
+        return WordPieces(tf.gather(ids, found), within, tf.searchsorted(found, splits))
 
     def _matches(self, codes: tf.Tensor, begins: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The longest piece that starts at each place, where it may: ids and lengths (P,)."""

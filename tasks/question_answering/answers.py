@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.rows.checks import assert_right, example_of_batch
 from encoder_zoo.tasks.rows.preprocessor import as_texts
 
 IMPOSSIBLE = -1e9  # logit of what cannot be an answer
@@ -226,9 +227,14 @@ def answers_in_graph(y: dict, contexts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
     inside = tf.strings.length(contexts, unit="UTF8_CHAR") - tf.maximum(start, 0)
     begin = tf.where(inside >= length, tf.maximum(start, 0), 0)
     there = tf.strings.substr(contexts, begin, length, unit="UTF8_CHAR")
-    wrong = (text != "") & ((start < 0) | (inside < length) | (there != text))
-    message = "Answers that do not stand at their answer_start:"
-    with tf.control_dependencies([refused(wrong, message, text)]):
+    right = (text == "") | ((start >= 0) & (inside >= length) & (there == text))
+    message = (
+        *example_of_batch(text),
+        "the answer '",
+        text,
+        "' does not stand at its answer_start.",
+    )
+    with tf.control_dependencies([assert_right(right, *message)]):
         start = tf.where(length > 0, start, -1)
     return start, start + length
 
@@ -255,16 +261,3 @@ def without_white_space(
     start = end - tf.strings.length(answer, unit="UTF8_CHAR")
     answer = tf.strings.regex_replace(answer, f"{_WHITE_SPACE}$", "")
     return start, start + tf.strings.length(answer, unit="UTF8_CHAR")
-
-
-def refused(wrong: tf.Tensor, message: str, values: tf.Tensor) -> tf.Operation:
-    """Fails, inside a graph, with the numbers and values of a batch's wrong examples.
-
-    Args:
-        wrong: (N,) bool.
-        message: what is wrong.
-        values: (N,), to be shown.
-    """
-    found = tf.where(wrong)[:, 0]
-    shown = [message, tf.gather(values, found), "Examples of the batch:", found]
-    return tf.debugging.Assert(~tf.reduce_any(wrong), shown)

@@ -14,10 +14,10 @@ from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.question_answering.answers import (
     answers_in_graph,
     check_answers,
-    refused,
     split_examples,
     without_white_space,
 )
+from encoder_zoo.tasks.rows.checks import assert_right, example_of_batch
 from encoder_zoo.tasks.rows.packing import pack
 from encoder_zoo.tasks.rows.pieces import ROW, keys
 from encoder_zoo.tasks.rows.preprocessor import Preprocessor, check_same_rows
@@ -145,8 +145,14 @@ class SpanQAPreprocessor(Preprocessor):
 
     def _checked_in_graph(self, lengths: tf.Tensor) -> tf.Tensor:
         most = self._longest_question
-        message = f"Questions leave no room for their contexts: expected at most {most} tokens, got"
-        with tf.control_dependencies([refused(lengths > most, message, lengths)]):
+        message = (
+            *example_of_batch(lengths),
+            "the question has ",
+            lengths,
+            " tokens, which leaves",
+        )
+        message += (f" no room for its context. Expected at most {most}.",)
+        with tf.control_dependencies([assert_right(lengths <= most, *message)]):
             return tf.identity(lengths)
 
     def _check(self, lengths: np.ndarray) -> None:
@@ -181,7 +187,8 @@ class SpanQAPreprocessor(Preprocessor):
         questions, texts, y = split_examples(x, y)
         contexts = self.contexts(questions, texts)
         # Only in a graph: in memory, these are refused by now.
-        with tf.control_dependencies([refused(contexts.is_empty, "Empty contexts:", texts)]):
+        message = (*example_of_batch(texts), "the context is empty.")
+        with tf.control_dependencies([assert_right(~contexts.is_empty, *message)]):
             rows = self.rows(contexts)
         if y is None:
             return rows
@@ -228,8 +235,8 @@ def _pieces_of_answers(contexts: Contexts, start, end) -> tuple[tf.Tensor, tf.Te
     last = tf.searchsorted(keys(contexts.starts), end_keys, side="left") - 1 - begins
     empty = (start >= 0) & ((first_character == stop) | (first > last))
     if tf.is_symbolic_tensor(empty):
-        message = "Answers of which the tokenizer keeps nothing, by their answer_start:"
-        with tf.control_dependencies([refused(empty, message, start)]):
+        message = (*example_of_batch(start), "the answer at character ", start, " has no token.")
+        with tf.control_dependencies([assert_right(~empty, *message)]):
             return tf.identity(first), last
     for i in np.flatnonzero(empty):
         text = contexts.texts[i].numpy().decode()[start[i] : end[i]]

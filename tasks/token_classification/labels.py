@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.rows.checks import assert_right
 from encoder_zoo.tasks.rows.pieces import as_word_tensor, is_list, is_words, keys
 from encoder_zoo.tasks.rows.preprocessor import as_column
 from encoder_zoo.tasks.token_classification.tags import all_tags, parse_tags, sorted_tags
@@ -317,22 +318,6 @@ def _ragged_spans(y: dict) -> dict[str, tf.RaggedTensor]:
         with tf.control_dependencies([right]):
             spans[name] = values.with_flat_values(tf.identity(values.flat_values))
     return spans
-
-
-def assert_right(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
-    """That all is right, inside `tf.data`; else an error about the first that is not.
-
-    Args:
-        right: (N,) bool.
-        *message: text, and tensors (N,) whose value for the first that is wrong belongs in it.
-    """
-    parts = [
-        part
-        if isinstance(part, str)
-        else tf.strings.reduce_join(tf.strings.as_string(tf.boolean_mask(part, ~right)[:1]))
-        for part in message
-    ]
-    return tf.debugging.Assert(tf.reduce_all(right), [tf.strings.join(parts)])
 
 
 def numbers_of_names(names: tf.Tensor, known: Sequence[str]) -> tf.Tensor:
