@@ -194,6 +194,7 @@ def test_lora_trains_its_updates_and_the_head_alone(tiny, family):
 def test_mixed_precision_is_close(tiny, saved, family, task):
     exact = saved[0][family.name, task]
     mixed = tiny.task(family, task, dtype="mixed_bfloat16")
+    mixed.set_weights(exact.get_weights())
     assert {v.dtype for v in mixed.weights} == {"float32"}
     inputs = tiny.rows(family)
     assert mixed.backbone(inputs)["sequence_output"].dtype == "bfloat16"
