@@ -73,8 +73,8 @@ class WordTable(tf.Module):
         Args:
             symbols: int32 (S,).
             starts, ends: int32 (W,), where the words lie in the symbols.
-            slow: gives the `WordPieces` of words that are not in the table, called with their starts
-                and ends; of equal words there is only one.
+            slow: gives the `WordPieces` of words that are not in the table, called with their
+                starts and ends; of equal words there is only one.
 
         Returns:
             ids, starts and ends (T,) of the tokens, in order, and splits (W + 1,), where the tokens
