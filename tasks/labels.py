@@ -24,16 +24,16 @@ class LabelledTask(Task):
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
         """What config.json says of the classes, where the caller says nothing."""
         stored = {}
-        if cls.is_head_of(config):
+        if cls._is_head_of(config):
             stored |= super().checkpoint_arguments(config, head, {})
-            if cls.asks_for_classes_of(config, arguments):
+            if cls._asks_for_classes_of(config, arguments):
                 names = label_names(config)
                 stored["labels"] = None if are_generic(names) else names
                 stored["num_classes"] = len(names)
         return {**stored, **arguments}
 
     @classmethod
-    def asks_for_classes_of(cls, config: dict, arguments: dict) -> bool:
+    def _asks_for_classes_of(cls, config: dict, arguments: dict) -> bool:
         """Whether the caller's classes, if any are named, are those of the checkpoint."""
         names = label_names(config)
         labels = arguments.get("labels")
@@ -42,7 +42,7 @@ class LabelledTask(Task):
         return list(labels) == names or (are_generic(names) and len(labels) == len(names))
 
     @classmethod
-    def is_head_of(cls, config: dict) -> bool:
+    def _is_head_of(cls, config: dict) -> bool:
         """Whether config.json describes a checkpoint of this task."""
         architectures = config.get("architectures") or []
         if not architectures:
@@ -51,7 +51,7 @@ class LabelledTask(Task):
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
         """A head of another task, or with classes in another order, is not taken over."""
-        if not self.is_head_of(config):
+        if not self._is_head_of(config):
             made_for = (config.get("architectures") or [""])[0]
             return f"the checkpoint's is of {made_for}" if made_for.endswith(CLASSIFIERS) else None
         names = label_names(config)

@@ -202,7 +202,7 @@ class SequenceClassifier(LabelledTask):
     @classmethod
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
         stored = {}
-        if cls.is_head_of(config) and cls.asks_for_classes_of(config, arguments):
+        if cls._is_head_of(config) and cls._asks_for_classes_of(config, arguments):
             usual = "regression" if len(label_names(config)) == 1 else PROBLEM_TYPES[0]
             stored["problem_type"] = config.get("problem_type") or usual
         return {**stored, **super().checkpoint_arguments(config, head, arguments)}
