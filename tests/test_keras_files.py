@@ -125,7 +125,8 @@ def test_a_module_that_a_file_names_is_not_imported(files, tmp_path, monkeypatch
         config["module"] = config["config"]["backbone"]["module"] = "evil"
 
     file = edited(files / "checkpoint.keras", tmp_path, change)
-    assert isinstance(keras.saving.load_model(file), ez.SequenceClassifier)
+    # By its name: where doctests are collected too, pytest imports every module a second time.
+    assert type(keras.saving.load_model(file)).__name__ == "SequenceClassifier"
 
     def rename(config):
         config.update(module="evil", class_name="Evil", registered_name="encoder_zoo>Evil")
