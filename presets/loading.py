@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.configured import argument_names
 from encoder_zoo.encoders.family import Family, Head
+from encoder_zoo.encoders.layers import weights_follow
 from encoder_zoo.encoders.tokenizers.absent import AbsentTokenizer
 from encoder_zoo.presets.config import backbone_arguments
 from encoder_zoo.presets.formats.checkpoint import (
@@ -147,7 +149,9 @@ def _read_backbone(
     family = checkpoint.family
     arguments = backbone_arguments(checkpoint.config, family)
     has_pooler = f"{family.pooler}.weight" in checkpoint.shapes
-    backbone = family.backbone(**{**arguments, "pooler": has_pooler, **overrides})
+    arguments = {**arguments, "pooler": has_pooler, **overrides}
+    with contextlib.nullcontext() if arguments["pooler"] and not has_pooler else weights_follow():
+        backbone = family.backbone(**arguments)
     matched, misfits = match(checkpoint, backbone, backbone_layers(backbone))
     new = [name for name in misfits if new_pooler_allowed and name.startswith(f"{family.pooler}.")]
     if len(misfits) > len(new):

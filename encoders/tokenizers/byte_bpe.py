@@ -12,6 +12,7 @@ import tensorflow as tf
 from encoder_zoo.encoders.tokenizers.byte_bpe_files import ByteBPEFiles, merges_in
 from encoder_zoo.encoders.tokenizers.characters import Characters, after, before, with_spaces
 from encoder_zoo.encoders.tokenizers.pair_merging import PairMerges
+from encoder_zoo.encoders.tokenizers.spellings import Spellings
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
 from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS, CodePointTable
 from encoder_zoo.encoders.tokenizers.word_splitting import (
@@ -19,7 +20,7 @@ from encoder_zoo.encoders.tokenizers.word_splitting import (
     utf8_symbols,
     word_starts,
 )
-from encoder_zoo.encoders.tokenizers.word_table import WordTable
+from encoder_zoo.encoders.tokenizers.word_table import LONGEST, WordTable
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -88,7 +89,7 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
         byte_ids = [vocabulary.get(c, self.unknown_token_id) for c in byte_alphabet()]
         symbol_ids = [*byte_ids, *self.special_token_ids]
         self._merges = PairMerges(symbol_ids, merges, vocabulary)
-        self._words = WordTable(self._reachable())
+        self._words = WordTable(*self._reachable())
 
     @property
     def vocabulary(self) -> dict[str, int]:
@@ -122,24 +123,24 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
         """
         return self._joined(ids, self._spelling, skip_special_tokens)
 
-    def _reachable(self) -> list[tuple[list[int], int]]:
-        """(1 + symbols, id) of the tokens that the merges make of their own bytes."""
-        byte_of = {c: byte for byte, c in enumerate(byte_alphabet())}
-        spelled = [
-            ([byte_of[c] for c in token], token_id)
+    def _reachable(self) -> tuple[Spellings, np.ndarray]:
+        """1 + symbols, and ids, of the short tokens that the merges make of their own bytes."""
+        byte_of = alphabet_bytes()
+        ids = {
+            bytes(map(byte_of.get, token)): token_id
             for token, token_id in self._vocabulary.ids.items()
-            if token and all(c in byte_of for c in token)
-        ]
-        symbols = tf.constant([byte for word, _ in spelled for byte in word], tf.int32)
-        ends = np.cumsum([len(word) for word, _ in spelled]).astype("int32")
-        starts = np.array([0, *ends[:-1]], "int32")
-        made = tf.function(self._merges.encode, autograph=False)(symbols, starts, ends)
+            if 0 < len(token) <= LONGEST and all(c in byte_of for c in token)
+        }
+        words, ids = Spellings.of(list(ids)), np.array(list(ids.values()), np.int64)
+        symbols = tf.constant(words.symbols, tf.int32)
+        starts, ends = (x.astype("int32") for x in (words.starts, words.starts + words.lengths))
+        made = self._merges.encode(symbols, starts, ends)  # once: a trace would take longer
         first, num = tf.gather(made.ids, made.splits[:-1]).numpy(), np.diff(made.splits)
-        is_made = (num == 1) & (first == [token_id for _, token_id in spelled])
-        reachable = [word for word, own in zip(spelled, is_made, strict=True) if own]
-        special = zip(range(256, 512), self.special_token_ids, strict=False)
-        reachable += [([symbol], token_id) for symbol, token_id in special]
-        return [([1 + symbol for symbol in word], token_id) for word, token_id in reachable]
+        is_made = (num == 1) & (first == ids)
+        special_ids = self.special_token_ids[:256]
+        special = Spellings.of([[256 + i] for i in range(len(special_ids))])
+        words = words.where(is_made).followed_by(special)
+        return words._replace(symbols=1 + words.symbols), np.array([*ids[is_made], *special_ids])
 
     def _characters(self, texts: tf.Tensor, as_words: bool) -> Characters:
         chars = super()._characters(texts, as_words)
@@ -192,9 +193,15 @@ def byte_alphabet() -> list[str]:
     return [characters[byte] for byte in range(256)]
 
 
+@functools.lru_cache(maxsize=1)
+def alphabet_bytes() -> dict[str, int]:
+    """The byte that each character of `byte_alphabet` stands for."""
+    return {c: byte for byte, c in enumerate(byte_alphabet())}
+
+
 def spelled_bytes(token: str) -> bytes:
     """The bytes that a token of the vocabulary stands for; special tokens are as written."""
-    byte_of = {c: byte for byte, c in enumerate(byte_alphabet())}
+    byte_of = alphabet_bytes()
     if all(c in byte_of for c in token):
         return bytes(byte_of[c] for c in token)
     return token.encode("utf-8")

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.characters import Characters
+from encoder_zoo.encoders.tokenizers.spellings import Spellings
 from encoder_zoo.encoders.tokenizers.unicode_tables import (
     SPECIALS,
     CodePointTable,
@@ -150,12 +151,11 @@ class NormalizationTables:
             >>> tables.unchanged(["cafe", "café", "Cafe", "!", "a!", "中", "中国"])
             ['cafe', '!', '中']
         """
-        codes = np.array([ord(c) for word in words for c in word])
-        lengths = np.array([len(word) for word in words])
-        starts = np.cumsum(lengths) - lengths
+        spellings = Spellings.of_texts(words)
+        codes, starts = spellings.symbols, spellings.starts
         whole = np.logical_and.reduceat(self.packed[codes] == codes, starts)
         alone = self.packed[codes[starts]] == (ALONE << KIND_SHIFT | codes[starts])
-        keep = whole | (alone & (lengths == 1))
+        keep = whole | (alone & (spellings.lengths == 1))
         return [word for word, kept in zip(words, keep, strict=True) if kept]
 
     def _becomes(self, code: int) -> int:

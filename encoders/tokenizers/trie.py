@@ -1,8 +1,11 @@
 """A trie over sequences of numbers, stepped through by many walkers at once in TensorFlow."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
+
+from encoder_zoo.encoders.tokenizers.spellings import Spellings
 
 SYMBOL_BITS = 16
 NOWHERE = 0  # the node that no step leaves
@@ -12,36 +15,41 @@ class Trie(tf.Module):
     """Sequences of symbols with a value each, as one hash table from (node, symbol) to node.
 
     Args:
-        entries: (root, symbols, value) per sequence. Roots count from 1 and tell apart sequences
-            that may start a word from those that continue one. A later value replaces an earlier.
-            Symbols are below 2**16.
+        roots: (W,), the node where each word starts, from 1. Several roots tell apart words that
+            may start another from those that continue one.
+        words: their symbols are below 2**16.
+        values: (W,), from 0. A later value replaces an earlier.
         num_roots: how many roots there are.
 
     Example:
-        >>> trie = Trie([(1, [7, 8], 42)])
+        >>> trie = Trie([1], Spellings.of([[7, 8]]), [42])
         >>> one = tf.constant([1, 1], tf.int64)
         >>> node = trie.step(trie.step(one, tf.constant([7, 9])), tf.constant(8))
         >>> node.numpy().tolist(), trie.value(node).numpy().tolist()
         ([3, 0], [42, -1])
     """
 
-    def __init__(self, entries: Iterable[tuple[int, Sequence[int], int]], num_roots: int = 1):
+    def __init__(
+        self, roots: Sequence[int], words: Spellings, values: Sequence[int], num_roots: int = 1
+    ):
         super().__init__()
-        edges: dict[int, int] = {}
-        values = [-1] * (1 + num_roots)
-        for node, symbols, value in entries:
-            for symbol in symbols:
-                edge = node << SYMBOL_BITS | symbol
-                node = edges.setdefault(edge, len(values))
-                if node == len(values):
-                    values.append(-1)
-            values[node] = value
-        keys = tf.constant(list(edges.keys()), tf.int64)
-        nodes = tf.constant(list(edges.values()), tf.int64)
+        starts, nodes = words.starts, np.array(roots, np.int64)  # where each word has got to
+        edges, num_nodes = [np.zeros(0, np.int64)], 1 + num_roots
+        for depth in range(words.lengths.max(initial=0)):  # all words go one symbol on
+            walks = words.lengths > depth
+            edge = nodes[walks] << SYMBOL_BITS | words.symbols[starts[walks] + depth]
+            new, number = np.unique(edge, return_inverse=True)
+            nodes[walks] = num_nodes + number
+            edges.append(new)
+            num_nodes += len(new)
+        of_nodes = np.full(num_nodes, -1, np.int32)
+        of_nodes[nodes] = values  # NumPy keeps the last of several
+        keys = np.concatenate(edges)
+        reached = np.arange(1 + num_roots, num_nodes)
         self._edges = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(keys, nodes), default_value=NOWHERE
+            tf.lookup.KeyValueTensorInitializer(keys, reached), default_value=NOWHERE
         )
-        self._values = tf.constant(values, tf.int32)
+        self._values = tf.constant(of_nodes)
 
     def step(self, nodes: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
         """The nodes reached from `nodes` (int64) over `symbols`; NOWHERE if there are none."""

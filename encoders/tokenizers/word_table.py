@@ -2,13 +2,14 @@
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.characters import laid_out
+from encoder_zoo.encoders.tokenizers.spellings import Spellings
 
 SYMBOLS_PER_KEY = 4  # 16 bits each
 KEYS = 3
@@ -37,26 +38,29 @@ class WordTable(tf.Module):
     symbols. Longer words are left to the caller's slow path, as are all that are not in the table.
 
     Args:
-        entries: (symbols, id) per word; symbols count from 1 to `MAX_SYMBOL`.
+        words: their symbols count from 1 to `MAX_SYMBOL`.
+        ids: (W,).
 
     Example:
-        >>> table = WordTable([([7, 8], 40), ([9], 41)])
+        >>> table = WordTable(Spellings.of([[7, 8], [9]]), [40, 41])
         >>> symbols = tf.constant([7, 8, 0, 9, 7])
         >>> table.look_up(word_keys(symbols, tf.constant([0, 3]), tf.constant([2, 5])))
         <tf.Tensor: shape=(2,), dtype=int32, numpy=array([40, -1], dtype=int32)>
     """
 
-    def __init__(self, entries: Iterable[tuple[Sequence[int], int]]):
+    def __init__(self, words: Spellings, ids: Sequence[int]):
         super().__init__()
-        short = [(word, i) for word, i in entries if len(word) <= LONGEST]
-        padded = np.array([[*w, *[0] * (LONGEST - len(w))] for w, _ in short], np.uint16)
+        is_short = words.lengths <= LONGEST
+        words, ids = words.where(is_short), np.asarray(ids, np.int32)[is_short]
+        padded = np.zeros([len(ids), LONGEST], np.uint16)
+        padded[np.arange(LONGEST) < words.lengths[:, None]] = words.symbols
         keys = padded.reshape(-1, LONGEST).view(np.int64)  # (words, KEYS)
         prints, rows = np.unique((keys * FACTORS).sum(1), return_index=True)
         keys = np.concatenate([keys, np.zeros([1, KEYS], np.int64)])  # the last is no word
         self._keys = [tf.constant(column) for column in keys.T]
-        self._ids = tf.constant([i for _, i in short] + [-1], tf.int32)
+        self._ids = tf.constant([*ids, -1], tf.int32)
         self._rows = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(prints, rows), default_value=len(short)
+            tf.lookup.KeyValueTensorInitializer(prints, rows), default_value=len(ids)
         )
 
     def look_up(self, keys: list[tf.Tensor]) -> tf.Tensor:

@@ -1,7 +1,7 @@
 """BERT's tokenizer: normalise, split at spaces and punctuation, then longest match first."""
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import keras
@@ -22,6 +22,7 @@ from encoder_zoo.encoders.tokenizers.normalization import (
     normalization_tables,
     number_of,
 )
+from encoder_zoo.encoders.tokenizers.spellings import Spellings
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
 from encoder_zoo.encoders.tokenizers.trie import NOWHERE, Trie
 from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS
@@ -93,13 +94,13 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         self.strip_accents = strip_accents
         self.split_chinese_characters = split_chinese_characters
         strips = lowercase if strip_accents is None else strip_accents
-        entries = list(self._entries())
-        numbers = character_numbers(codes for _, codes, _ in entries)
+        roots, words, ids = self._entries()
+        numbers = character_numbers(words)
         self._normalize = BertNormalizer(lowercase, strips, split_chinese_characters, numbers)
-        entries = [(root, numbers[codes].tolist(), i) for root, codes, i in entries]
-        self._trie = Trie(entries, num_roots=2)
-        words = [(symbols, i) for root, symbols, i in entries if root == START]
-        self._words = WordTable([*words, ([FOREIGN], self.unknown_token_id)])
+        words = words._replace(symbols=numbers[words.symbols])
+        self._trie = Trie(roots, words, ids, num_roots=2)
+        words = words.where(roots == START).followed_by(Spellings.of([[FOREIGN]]))
+        self._words = WordTable(words, [*ids[roots == START], self.unknown_token_id])
         whole = [t for t in self._vocabulary.ids if self._may_be_word(t)]
         whole = normalization_tables(lowercase, strips, split_chinese_characters).unchanged(whole)
         whole_words = {token: self._vocabulary.ids[token] for token in whole}
@@ -152,15 +153,16 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         splits = tf.gather(pieces.splits, tf.searchsorted(starts, chars.row_splits))
         return tf.RaggedTensor.from_row_splits(pieces.ids, splits, validate=False)
 
-    def _entries(self) -> Iterator[tuple[int, list[int], int]]:
-        """(root of the trie, code points, id) of every token that text can hold."""
-        for token, token_id in self._vocabulary.ids.items():
-            if token.startswith("##") and len(token) > 2:
-                yield CONTINUATION, [ord(c) for c in token[2:]], token_id
-            elif token:
-                yield START, [ord(c) for c in token], token_id
-        for code, token_id in zip(SPECIALS, self.special_token_ids, strict=False):
-            yield START, [code], token_id
+    def _entries(self) -> tuple[np.ndarray, Spellings, np.ndarray]:
+        """Roots of the trie (W,), spellings and ids (W,) of every token that text can hold."""
+        tokens = [token for token in self._vocabulary.ids if token]
+        continues = np.array([t.startswith("##") and len(t) > 2 for t in tokens])
+        texts = [t[2:] if c else t for t, c in zip(tokens, continues, strict=True)]
+        special_ids = self.special_token_ids[: len(SPECIALS)]
+        special = Spellings.of([[code] for code in SPECIALS[: len(special_ids)]])
+        roots = [*np.where(continues, CONTINUATION, START), *[START] * len(special_ids)]
+        ids = [*map(self._vocabulary.ids.get, tokens), *special_ids]
+        return np.array(roots), Spellings.of_texts(texts).followed_by(special), np.array(ids)
 
     def _tokens(self, chars: Characters) -> Tokens:
         chars = self._normalize(chars)
@@ -249,13 +251,13 @@ def reached_from(begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
     return reached > 0
 
 
-def character_numbers(words: Iterable[Sequence[int]]) -> np.ndarray:
+def character_numbers(words: Spellings) -> np.ndarray:
     """Numbers the characters of words, given as code points: int32 (code points,), from 2 on.
 
     Raises:
         ValueError: "the vocabulary has 70000 different characters; expected at most 65534"
     """
-    alphabet = sorted({code for word in words for code in word})
+    alphabet = np.unique(words.symbols)
     if len(alphabet) >= MAX_SYMBOL:
         raise ValueError(
             f"the vocabulary has {len(alphabet)} different characters; expected at most "
