@@ -139,6 +139,33 @@ class Backbone(Configured, keras.Model, metaclass=_BuiltAtOnce):
             )
             self.pooler_dense.build((None, self.hidden_dim))
 
+    @classmethod
+    def sharing_embeddings(cls, other: Backbone, **arguments) -> Self:
+        """A backbone whose tables of tokens, positions and segments are those of another.
+
+        They are one until either is saved.
+
+        Args:
+            other: a backbone of embeddings as wide.
+            **arguments: of the new one.
+
+        Example:
+            >>> from encoder_zoo import ElectraBackbone
+            >>> large = ElectraBackbone(30, 2, 2, hidden_dim=8, intermediate_dim=16)
+            >>> small = ElectraBackbone.sharing_embeddings(
+            ...     large, vocabulary_size=30, num_layers=1, num_heads=1, hidden_dim=4,
+            ...     intermediate_dim=8, embedding_dim=8,
+            ... )
+            >>> small.embeddings.token_embedding is large.embeddings.token_embedding
+            True
+        """
+        backbone = type.__call__(cls, **arguments)  # not built yet
+        embeddings = backbone.make_embeddings()
+        embeddings.share_tables(other.embeddings)
+        backbone.make_embeddings = lambda: embeddings
+        backbone.build()
+        return backbone
+
     def build_from_config(self, config):
         """Nothing: whoever makes a backbone has it built."""
 

@@ -3,6 +3,8 @@
 Comment letters: B batch, L sequence, D hidden.
 """
 
+from __future__ import annotations
+
 import keras
 from keras import ops
 
@@ -66,7 +68,29 @@ class Embeddings(Configured, keras.layers.Layer):
         self.layer_norm_epsilon = layer_norm_epsilon
         self.output_dim = output_dim
 
+    def share_tables(self, other: Embeddings) -> None:
+        """Takes the tables and the LayerNorm of other embeddings instead of having its own.
+
+        To be called before it is built; the projection stays its own.
+        """
+        for name in ("token_embedding", "position_embedding", "segment_embedding", "norm"):
+            setattr(self, name, getattr(other, name))
+
     def build(self, input_shape=None):
+        if not hasattr(self, "token_embedding"):
+            self._make_tables()
+        self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
+        self.projection = None
+        if self.output_dim not in (None, self.hidden_dim):
+            self.projection = keras.layers.Dense(
+                self.output_dim,
+                kernel_initializer=initializer(),
+                name="projection",
+                dtype=self.dtype_policy,
+            )
+            self.projection.build((None, self.hidden_dim))
+
+    def _make_tables(self) -> None:
         # Reversible: a masked language model projects back onto the same table.
         self.token_embedding = keras.layers.ReversibleEmbedding(
             self.vocabulary_size,
@@ -80,16 +104,6 @@ class Embeddings(Configured, keras.layers.Layer):
         self.segment_embedding = self._table(self.num_segments, "segment_embedding")
         self.norm = LayerNorm(epsilon=self.layer_norm_epsilon, name="norm", dtype=self.dtype_policy)
         self.norm.build((None, self.hidden_dim))
-        self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
-        self.projection = None
-        if self.output_dim not in (None, self.hidden_dim):
-            self.projection = keras.layers.Dense(
-                self.output_dim,
-                kernel_initializer=initializer(),
-                name="projection",
-                dtype=self.dtype_policy,
-            )
-            self.projection.build((None, self.hidden_dim))
 
     def _table(self, rows: int, name: str) -> keras.layers.Embedding | None:
         if not rows:

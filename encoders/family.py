@@ -174,6 +174,19 @@ class Family:
     keras_hub: KerasHubNames | None = None
     tf1: Tf1Names | None = None
 
+    def head(self, name: str) -> Head:
+        """One of `heads`.
+
+        Raises:
+            ValueError: "The family 'bert' has no head ForPreTraining. Expected one of ..."
+        """
+        if name not in self.heads:
+            raise ValueError(
+                f"The family {self.name!r} has no head {name}. Expected one of "
+                f"{', '.join(self.heads)}."
+            )
+        return self.heads[name]
+
     @property
     def tied(self) -> dict[str, str]:
         """{tensor that only repeats another one: that other one}."""

@@ -23,6 +23,8 @@ __all__ = [
     "EntityF1",
     "MaskedLM",
     "MaskedLMPreprocessor",
+    "ReplacedTokenDetection",
+    "ReplacedTokenDetectionPreprocessor",
     "RobertaBackbone",
     "RobertaTokenizer",
     "SequenceClassifier",
@@ -48,6 +50,8 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.tasks.question_answering.preprocessor import SpanQAPreprocessor
     from encoder_zoo.tasks.question_answering.squad import read_squad
     from encoder_zoo.tasks.question_answering.task import SpanQA
+    from encoder_zoo.tasks.replaced_tokens.preprocessor import ReplacedTokenDetectionPreprocessor
+    from encoder_zoo.tasks.replaced_tokens.task import ReplacedTokenDetection
     from encoder_zoo.tasks.sequence_classifier import (
         SequenceClassifier,
         SequenceClassifierPreprocessor,

@@ -21,6 +21,8 @@ SAVED = {
     "tasks.question_answering.preprocessor": ["SpanQAPreprocessor"],
     "tasks.language_modelling.task": ["MaskedLM"],
     "tasks.language_modelling.preprocessor": ["MaskedLMPreprocessor"],
+    "tasks.replaced_tokens.task": ["ReplacedTokenDetection"],
+    "tasks.replaced_tokens.preprocessor": ["ReplacedTokenDetectionPreprocessor"],
 }
 # Classes inside of these, which are not public.
 SAVED_PARTS = {

@@ -62,7 +62,7 @@ def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> 
     safeguards = Safeguards.taken_from(arguments)
     checkpoint = open_preset(source, safeguards)
     family, settings = checkpoint.family, checkpoint.settings
-    head = family.heads[cls.checkpoint_class_suffix]
+    head = family.head(cls.checkpoint_class_suffix)
     for_backbone, for_preprocessor, for_task = _route(cls, family, arguments)
 
     for_backbone.setdefault("pooler", head.pooled)

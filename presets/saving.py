@@ -51,7 +51,7 @@ def save_task(
     """See `Task.save_to_preset`."""
     backbone, suffix = task.backbone, task.checkpoint_class_suffix
     family = backbone.family
-    head = family.heads[suffix]
+    head = family.head(suffix)
     weights = {
         **_weights(backbone, backbone_layers(backbone), prefix=f"{family.prefix}."),
         **_weights(task, head.tensors),

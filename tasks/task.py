@@ -48,7 +48,7 @@ class Task(Configured, TextTrainer, keras.Model):
     @property
     def head_record(self) -> Head:
         """What the backbone's family has between it and this task's logits."""
-        return self.backbone.family.heads[self.checkpoint_class_suffix]
+        return self.backbone.family.head(self.checkpoint_class_suffix)
 
     @classmethod
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:

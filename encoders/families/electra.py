@@ -79,6 +79,10 @@ FAMILY = Family(
         ),
         "ForTokenClassification": Head("classifier", dropout="classifier_dropout"),
         "ForQuestionAnswering": Head("qa_outputs"),
+        "ForPreTraining": Head(
+            "discriminator_predictions.dense_prediction",
+            Hidden("discriminator_predictions.dense", "gelu"),
+        ),
         "ForMaskedLM": Head(
             "generator_lm_head",
             Hidden("generator_predictions.dense", "gelu", norm="generator_predictions.LayerNorm"),

@@ -182,15 +182,22 @@ class MaskedLMPreprocessor(Preprocessor):
     def _replace(self, token_ids, positions, selected, draws):
         kind = tf.gather(draws[..., 1], positions, batch_dims=1)  # (B, M)
         which = tf.gather(draws[..., 2], positions, batch_dims=1)
+        kept = tf.gather(token_ids, positions, batch_dims=1)
+        new = tf.where(selected, self.replacements(kept, kind, which), kept)
+        return put_at(token_ids, positions, new)
+
+    def replacements(self, kept: tf.Tensor, kind: tf.Tensor, which: tf.Tensor) -> tf.Tensor:
+        """What the selected tokens become, (B, M).
+
+        Args:
+            kept: (B, M) int32, the tokens.
+            kind, which: (B, M) random numbers from 0 up to below 1.
+        """
         ordinary = tf.constant(self._ordinary_ids)
         drawn = tf.gather(ordinary, tf.cast(which * len(self._ordinary_ids), "int32"))
-        kept = tf.gather(token_ids, positions, batch_dims=1)
-        new = tf.where(
+        return tf.where(
             kind < MASKED, self.tokenizer.mask_token_id, tf.where(kind < RANDOM, drawn, kept)
         )
-        new = tf.where(selected, new, kept)
-        rows = tf.repeat(tf.range(tf.shape(positions)[0])[:, None], tf.shape(positions)[1], axis=1)
-        return tf.tensor_scatter_nd_update(token_ids, tf.stack([rows, positions], axis=-1), new)
 
     @functools.cached_property
     def _special_ids(self) -> np.ndarray:
@@ -205,3 +212,16 @@ class MaskedLMPreprocessor(Preprocessor):
     @functools.cached_property
     def _word_starts(self) -> np.ndarray:
         return np.array([self.tokenizer.starts_word(t) for t in self.tokenizer.get_vocabulary()])
+
+
+def put_at(token_ids: tf.Tensor, positions: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Tokens (B, L) with other values (B, M) at some positions (B, M).
+
+    Example:
+        >>> import tensorflow as tf
+        >>> token_ids, values = tf.constant([[5, 6, 7]]), tf.constant([[9]])
+        >>> put_at(token_ids, tf.constant([[2]]), values).numpy().tolist()
+        [[5, 6, 9]]
+    """
+    rows = tf.repeat(tf.range(tf.shape(positions)[0])[:, None], tf.shape(positions)[1], axis=1)
+    return tf.tensor_scatter_nd_update(token_ids, tf.stack([rows, positions], axis=-1), values)

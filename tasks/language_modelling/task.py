@@ -24,6 +24,7 @@ from encoder_zoo.tasks.rows.batching import in_graph_batches
 from encoder_zoo.tasks.rows.packing import pack
 from encoder_zoo.tasks.rows.preprocessor import as_column, as_valid_text
 from encoder_zoo.tasks.task import Task
+from encoder_zoo.tasks.training.data import is_prepared
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -107,12 +108,7 @@ class MaskedLM(Task):
             ValueError: "MaskedLM.predict takes prepared inputs ..." for raw texts, which would be
                 masked at random.
         """
-        if not isinstance(x, dict) or "token_ids" not in x:
-            raise ValueError(
-                "MaskedLM.predict takes prepared inputs, {'token_ids', 'padding_mask', ...}: raw "
-                "texts would be masked at random. Use fill_mask(texts), or evaluate(texts). "
-                f"Received: {type(x).__name__}."
-            )
+        check_prepared(self, x, "fill_mask(texts)")
         return super().predict(x, batch_size, **kwargs)
 
     def fill_mask(self, texts, top_k: int = 5, batch_size: int | None = None) -> list:
@@ -265,3 +261,13 @@ class MaskedLM(Task):
         tokenizer = self.preprocessor.tokenizer
         with tf.init_scope():
             return type(tokenizer)(**{**tokenizer.get_config(), "special_tokens_in_text": True})
+
+
+def check_prepared(task: Task, x: object, instead: str) -> None:
+    """Raises ValueError for raw texts, which `predict` would mask at random."""
+    if not is_prepared(x):
+        raise ValueError(
+            f"{type(task).__name__}.predict takes prepared inputs, {{'token_ids', "
+            "'padding_mask', ...}: raw texts would be masked at random. Use "
+            f"{instead}, or evaluate(texts). Received: {type(x).__name__}."
+        )
