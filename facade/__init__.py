@@ -19,6 +19,7 @@ __all__ = [
     "BertBackbone",
     "BertTokenizer",
     "Classifier",
+    "DistilBertBackbone",
     "ElectraBackbone",
     "EntityF1",
     "MaskedLM",
@@ -38,6 +39,7 @@ __all__ = [
 if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.encoders.backbone import Backbone
     from encoder_zoo.encoders.families.bert import BertBackbone
+    from encoder_zoo.encoders.families.distilbert import DistilBertBackbone
     from encoder_zoo.encoders.families.electra import ElectraBackbone
     from encoder_zoo.encoders.families.roberta import RobertaBackbone
     from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
