@@ -14,6 +14,7 @@ FAMILIES = {
     "roberta": "RobertaBackbone",
     "electra": "ElectraBackbone",
     "distilbert": "DistilBertBackbone",
+    "albert": "AlbertBackbone",
 }
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 __all__ = [
+    "AlbertBackbone",
     "AlbertTokenizer",
     "Backbone",
     "BackupAndRestore",
@@ -41,6 +42,7 @@ __all__ = [
 
 if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.encoders.backbone import Backbone
+    from encoder_zoo.encoders.families.albert import AlbertBackbone
     from encoder_zoo.encoders.families.bert import BertBackbone
     from encoder_zoo.encoders.families.distilbert import DistilBertBackbone
     from encoder_zoo.encoders.families.electra import ElectraBackbone
