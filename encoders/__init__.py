@@ -15,6 +15,7 @@ FAMILIES = {
     "electra": "ElectraBackbone",
     "distilbert": "DistilBertBackbone",
     "albert": "AlbertBackbone",
+    "xlm-roberta": "XLMRobertaBackbone",
 }
 
 

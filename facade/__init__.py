@@ -35,6 +35,7 @@ __all__ = [
     "SpanQAPreprocessor",
     "TokenClassifier",
     "TokenClassifierPreprocessor",
+    "XLMRobertaBackbone",
     "XLMRobertaTokenizer",
     "list_presets",
     "read_squad",
@@ -47,6 +48,7 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.encoders.families.distilbert import DistilBertBackbone
     from encoder_zoo.encoders.families.electra import ElectraBackbone
     from encoder_zoo.encoders.families.roberta import RobertaBackbone
+    from encoder_zoo.encoders.families.xlm_roberta import XLMRobertaBackbone
     from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
     from encoder_zoo.encoders.tokenizers.sentencepiece import (
         AlbertTokenizer,
