@@ -16,6 +16,7 @@ FAMILIES = {
     "distilbert": "DistilBertBackbone",
     "albert": "AlbertBackbone",
     "xlm-roberta": "XLMRobertaBackbone",
+    "camembert": "CamembertBackbone",
 }
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "BackupAndRestore",
     "BertBackbone",
     "BertTokenizer",
+    "CamembertBackbone",
     "CamembertTokenizer",
     "Classifier",
     "DistilBertBackbone",
@@ -45,6 +46,7 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.encoders.backbone import Backbone
     from encoder_zoo.encoders.families.albert import AlbertBackbone
     from encoder_zoo.encoders.families.bert import BertBackbone
+    from encoder_zoo.encoders.families.camembert import CamembertBackbone
     from encoder_zoo.encoders.families.distilbert import DistilBertBackbone
     from encoder_zoo.encoders.families.electra import ElectraBackbone
     from encoder_zoo.encoders.families.roberta import RobertaBackbone

@@ -113,3 +113,17 @@ def test_albert_drops_at_its_head_alone(tiny):
     classifier = tiny.task(family, "SequenceClassifier")
     assert (classifier.dropout, classifier.backbone.dropout) == (0.1, 0.0)
     assert tiny.task(family, "SpanQA").dropout == 0.0
+
+
+# -- XLM-RoBERTa, CamemBERT --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["XLMRoberta", "Camembert"])
+def test_a_relative_of_roberta_is_found_by_any_of_its_classes(golden, name):
+    folder = golden(f"{name}_Model").folder
+    cls = getattr(ez, f"{name}Backbone")
+    assert type(ez.RobertaBackbone.from_preset(folder)) is cls
+    with pytest.raises(ValueError, match=f"holds a {name}Backbone"):
+        ez.BertBackbone.from_preset(folder)
+    with pytest.raises(ValueError, match="holds a RobertaBackbone"):
+        cls.from_preset(golden("Roberta_Model").folder)
