@@ -13,6 +13,10 @@ FAMILIES = {
     "bert": "BertBackbone",
     "roberta": "RobertaBackbone",
     "electra": "ElectraBackbone",
+    "distilbert": "DistilBertBackbone",
+    "albert": "AlbertBackbone",
+    "xlm-roberta": "XLMRobertaBackbone",
+    "camembert": "CamembertBackbone",
 }
 
 

@@ -65,8 +65,9 @@ class KerasHubCheckpoint(Checkpoint):
         self._kernels: set[str] = set()
         self.shapes = {}
         file = Hdf5File(preset_file(folder, WEIGHTS))
-        groups = numbered(self._names.groups, file.count(_BLOCK))
-        names = numbered(self.family.tensors, file.count(_BLOCK))
+        blocks = range(file.count(_BLOCK))
+        groups = numbered(self._names.groups, blocks)
+        names = numbered(self.family.tensors, blocks)
         self._add(file, groups, {**names, "pooler_dense": self.family.pooler})
         if (folder / TASK).exists():
             self._read_head(folder / TASK)
