@@ -164,6 +164,7 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         self._space_number = int(numbers[ord(SPACE)])
         self._numbers = CodePointTable(numbers)
         entries = [(numbers[codes].tolist(), i) for codes, i in pieces + in_text]
+        entries = [(symbols, i) for symbols, i in entries if WHITE not in symbols]  # in no word
         scores = np.zeros(self.vocabulary_size)
         scores[: len(self._scores)] = np.nan_to_num(self._scores)
         self._pieces = Unigram(entries, scores, self.unknown_token_id)
