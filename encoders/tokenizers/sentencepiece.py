@@ -165,6 +165,8 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         self._space_number = int(numbers[ord(SPACE)])
         self._numbers = CodePointTable(numbers)
         words = words._replace(symbols=numbers[words.symbols])
+        in_words = np.logical_and.reduceat(words.symbols != WHITE, words.starts)
+        words, ids = words.where(in_words), ids[in_words]
         scores = np.zeros(self.vocabulary_size)
         scores[: len(self._scores)] = np.nan_to_num(self._scores)
         self._pieces = Unigram(words, ids, scores, self.unknown_token_id)

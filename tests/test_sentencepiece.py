@@ -1,0 +1,247 @@
+"""SentencePiece tokenizers against `tokenizers` and `sentencepiece`: stored answers, any text."""
+
+import base64
+import json
+import pathlib
+import random
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from encoder_zoo.encoders.tokenizers.sentencepiece import (
+    AlbertTokenizer,
+    CamembertTokenizer,
+    XLMRobertaTokenizer,
+)
+
+FOLDER = pathlib.Path(__file__).parent / "golden" / "sentencepiece"
+GOLDEN = json.loads((FOLDER / "answers.json").read_text(encoding="utf-8"))
+TEXTS = GOLDEN["texts"]
+CASES = {
+    "xlm_roberta": (XLMRobertaTokenizer, "nmt_nfkc", {}),
+    "camembert": (CamembertTokenizer, "nmt_nfkc", {}),
+    "albert": (AlbertTokenizer, "albert", {}),
+    "albert_cased": (AlbertTokenizer, "albert", {"lowercase": False, "keep_accents": True}),
+    "bytes": (XLMRobertaTokenizer, "bytes", {}),
+}
+# letters of the vocabularies, and every kind of character that normalisation treats apart
+LETTERS = "aAbeéÉ中豈가각βςΣİ,.'`\"()-▁½ﬁｶﾞ™ \t\n\r\x00\x01\x0b\x1f\x7f\x85\xa0\xad"
+LETTERS += "\u0301\u0302\u0323\u0345\u0600\u0903\u200b\u200c\u200d\u2028\u3000\u3099\ufeff\ufffd"
+LETTERS += "©®⌚\U0001f3fd\U0001e003"
+TEXT = st.text(st.one_of(st.sampled_from(LETTERS), st.characters(exclude_categories=["Cs"])))
+QUICK = settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def made(name):
+    cls, model, options = CASES[name]
+    content = (FOLDER / f"{model}.model").read_bytes()
+    return cls.from_sentencepiece(content, model, **options)
+
+
+@pytest.fixture(scope="module")
+def made_once():
+    kept = {}
+    return lambda name: kept.setdefault(name, made(name)) if name not in kept else kept[name]
+
+
+def library(tokenizer):
+    """The steps that we write for `tokenizers`, without the special tokens that it looks for."""
+    content = json.loads(tokenizer.to_files()["tokenizer.json"])
+    content["added_tokens"] = []
+    for i, (token, _) in enumerate(content["model"]["vocab"]):
+        if i < len(tokenizer.scores) and tokenizer.scores[i] is None:
+            content["model"]["vocab"][i][0] = f" {token}"  # a space, which no word has
+    content["post_processor"] = None
+    return Tokenizer.from_str(json.dumps(content))
+
+
+def encoded(tokenizer, texts):
+    """[(ids, offsets)] of our tokenizer, whose two ways to the ids must agree."""
+    ids, starts, ends = (part.to_list() for part in tokenizer.tokenize_with_offsets(texts))
+    assert tokenizer.tokenize(texts).to_list() == ids
+    spans = [list(zip(s, e, strict=True)) for s, e in zip(starts, ends, strict=True)]
+    return list(zip(ids, spans, strict=True))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_stored_ids_and_offsets(made_once, name):
+    answers = zip(TEXTS, encoded(made_once(name), TEXTS), GOLDEN[name], strict=True)
+    for text, ours, expected in answers:
+        assert ours == (expected["ids"], [tuple(o) for o in expected["offsets"]]), ascii(text)
+
+
+# Where the two implementations differ: white space that SentencePiece takes for a character, and
+# graphemes of which `tokenizers` asks for the shortest rule and drops the rest.
+DIFFERENT = ("\x85", "\xa0", "\u2028", "\u2029", "\u1680", "\u0301", "\u0303", "\u0307")
+
+
+@pytest.mark.parametrize(("name", "model"), [("xlm_roberta", "nmt_nfkc"), ("bytes", "bytes")])
+def test_ids_are_those_of_sentencepiece_too(made_once, name, model):
+    compared = 0
+    expected = GOLDEN["sentencepiece"][model]
+    for text, ours, theirs in zip(TEXTS, encoded(made_once(name), TEXTS), expected, strict=True):
+        if "\t" in text or "\n" in text or any(c in text for c in DIFFERENT):
+            continue  # without a normalisation, these are no white space to SentencePiece
+        shifted = [3 if i == 0 else i + 1 for i in theirs]
+        assert ours[0] == shifted, ascii(text)
+        compared += 1
+    assert compared > 20
+
+
+@QUICK
+@given(st.lists(TEXT, min_size=1, max_size=4))
+@pytest.mark.parametrize("name", CASES)
+def test_any_text_as_the_library(made_once, name, texts):
+    tokenizer = made_once(name)
+    expected = [(e.ids, e.offsets) for e in library(tokenizer).encode_batch(texts)]
+    assert encoded(tokenizer, texts) == expected
+
+
+def small(pieces, **options):
+    """A tokenizer of XLM-R's kind with pieces {text: score}."""
+    front, behind = ["<s>", "<pad>", "</s>", "<unk>"], ["<mask>"]
+    scores = [None] * 4 + list(pieces.values())
+    return XLMRobertaTokenizer([*front, *pieces, *behind], scores, **options)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_pieces_as_the_library(seed):
+    """Also where ways are equally good, as all of these scores are halves."""
+    draw = random.Random(seed)
+    words = {"".join(draw.choices("ab▁", k=draw.randint(1, 5))) for _ in range(25)}
+    tokenizer = small({word: draw.randint(-12, -2) / 2 for word in sorted(words)})
+    texts = ["".join(draw.choices("aab b▁c", k=draw.randint(0, 30))) for _ in range(200)]
+    texts += ["".join(draw.choices("aabc", k=200)) for _ in range(20)]  # divided, if it may be
+    expected = [(e.ids, e.offsets) for e in library(tokenizer).encode_batch(texts)]
+    assert encoded(tokenizer, texts) == expected
+
+
+def test_neighbouring_unknown_characters_are_one_token():
+    ids, starts, ends = small({"▁": -1.0, "a": -2.0}).tokenize_with_offsets("xyaz zz")
+    assert ids.numpy().tolist() == [4, 3, 5, 3, 4, 3]
+    assert starts.numpy().tolist() == [0, 0, 2, 3, 5, 5]
+    assert ends.numpy().tolist() == [1, 2, 3, 4, 6, 7]
+
+
+def test_the_rarest_piece_decides_what_an_unknown_character_costs():
+    """'ab' costs 30 more than 'a' and an unknown 'b' would, unless the rarest piece costs 100."""
+    pieces = {"▁": -1.0, "a": -2.0, "▁ab": -40.0}
+    assert small(pieces).tokenize("ab").numpy().tolist() == [6]
+    pieces["never"] = -100.0
+    assert small(pieces).tokenize("ab").numpy().tolist() == [6]
+    assert small({**pieces, "▁ab": -140.0}).tokenize("ab").numpy().tolist() == [4, 5, 3]
+
+
+def test_a_text_cannot_forge_structure(made_once):
+    for name in CASES:
+        tokenizer = made_once(name)
+        ids = tokenizer.tokenize("<s> </s> <mask> <pad> [CLS] [SEP] [MASK] <s>NOTUSED").numpy()
+        assert not set(ids.tolist()) & (set(tokenizer.special_token_ids) - {3, 1})
+
+
+def test_special_tokens_found_in_text():
+    cls, model, _ = CASES["xlm_roberta"]
+    content = (FOLDER / f"{model}.model").read_bytes()
+    tokenizer = cls.from_sentencepiece(content, special_tokens_in_text=True)
+    theirs = Tokenizer.from_str(tokenizer.to_files()["tokenizer.json"])
+    texts = ["a <mask> b", "a \n\t<mask>b", " <s> a</s>", "<mask", "\x01<s>\x01b", "<mask><mask>"]
+    expected = [(e.ids, e.offsets) for e in theirs.encode_batch(texts, add_special_tokens=False)]
+    assert encoded(tokenizer, texts) == expected
+
+
+def test_bytes_of_unknown_characters(made_once):
+    tokenizer = made_once("bytes")
+    tokens = [tokenizer.id_to_token(i) for i in tokenizer.tokenize("\U0001f9ff").numpy()]
+    assert tokens[-4:] == ["<0xF0>", "<0x9F>", "<0xA7>", "<0xBF>"]
+    assert tokenizer.detokenize(tokenizer.tokenize("a \U0001f9ff b")).numpy().decode() == (
+        "a \U0001f9ff b"
+    )
+    with pytest.raises(ValueError, match="the vocabulary lacks <0x00>, <0x01>, <0x02>"):
+        small({"a": -1.0}, byte_fallback=True)
+
+
+def test_detokenizing_gives_the_normalised_text(made_once):
+    tokenizer = made_once("xlm_roberta")
+    texts = ["Two  words, ½", ""]
+    again = tokenizer.detokenize(tokenizer.tokenize(texts)).numpy().tolist()
+    assert again == ["Two words, 1⁄2".encode(), b""]
+
+
+def test_long_words_do_not_take_long(made_once):
+    tokenizer = made_once("xlm_roberta")
+    texts = ["吾輩は猫である。名前はまだ無い。" * 600, "x" * 3000]
+    expected = [(e.ids, e.offsets) for e in library(tokenizer).encode_batch(texts)]
+    assert encoded(tokenizer, texts) == expected
+
+
+@pytest.mark.parametrize("cls", [XLMRobertaTokenizer, CamembertTokenizer, AlbertTokenizer])
+def test_configuration_round_trip(cls):
+    arguments = {
+        "vocabulary": ["a", "b", "c", "d", "e", "▁x", *[f"<0x{b:02X}>" for b in range(256)], "z"],
+        "scores": [None] * 5 + [-1.5] * 257,
+        "precompiled_charsmap": base64.b64encode(bytes([4, *[0] * 7])).decode(),
+        "byte_fallback": True,
+        "special_tokens_in_text": True,
+        "start_token": "a",
+        "end_token": "b",
+        "pad_token": "c",
+        "mask_token": "d",
+        "unknown_token": "e",
+        "uses_segments": cls is not AlbertTokenizer,
+        "pair_separators": 3,
+    }
+    if cls is AlbertTokenizer:
+        arguments |= {"lowercase": False, "keep_accents": True}
+    tokenizer = cls(**arguments)
+    again = cls.from_config(json.loads(json.dumps(tokenizer.get_config())))
+    assert again.get_config() == arguments
+    assert again.special_token_ids == (0, 1, 2, 3, 4)
+    assert again.vocabulary_size == 263
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ([-1.0] * 9, "scores has 9 values for 6 tokens"),
+        ([None] * 5 + [float("nan")], r"scores\[5\], of '▁a', is nan; expected a finite number"),
+        ([None] * 5 + ["x"], r"scores\[5\], of '▁a', is 'x'; expected a finite number or None"),
+        ([None] * 6, "scores has no number"),
+    ],
+)
+def test_bad_scores_are_named(scores, message):
+    with pytest.raises(ValueError, match=message):
+        XLMRobertaTokenizer(["<s>", "<pad>", "</s>", "<unk>", "<mask>", "▁a"], scores)
+
+
+def test_saved_model_with_tensorflow_alone(made_once, tmp_path):
+    module = tf.Module()
+    module.tokenizer = made_once("albert")
+    signature = [tf.TensorSpec([None], tf.string)]
+    module.tokenize = tf.function(module.tokenizer.tokenize, input_signature=signature)
+    tf.saved_model.save(module, str(tmp_path))
+    texts = [TEXTS[0], "``Ǽ'' e\u0301 ½", ""]
+    program = f"""
+        import sys
+        import tensorflow as tf
+        tokenize = tf.saved_model.load({str(tmp_path)!r}).tokenize
+        assert not {{"keras", "encoder_zoo", "tokenizers", "sentencepiece"}} & set(sys.modules)
+        print(tokenize(tf.constant({texts!r})).to_list())
+    """
+    run = [sys.executable, "-c", textwrap.dedent(program)]
+    printed = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    assert json.loads(printed) == made_once("albert").tokenize(texts).to_list()
+
+
+def test_inside_a_dataset(made_once):
+    tokenizer = made_once("bytes")
+    rows = tf.data.Dataset.from_tensor_slices(TEXTS).batch(7).map(tokenizer.tokenize)
+    found = [row for batch in rows for row in batch.to_list()]
+    assert found == tokenizer.tokenize(TEXTS).to_list()
