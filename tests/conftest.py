@@ -1,6 +1,7 @@
 """What the tests share: TensorFlow kept quiet, stored checkpoints, tiny models of every family."""
 
 import functools
+import gc
 import logging
 import os
 import pathlib
@@ -104,6 +105,12 @@ class Tiny:
 def tiny():
     """`tiny.task(family, "SpanQA")`, `tiny.rows(family)`: a small model and its inputs."""
     return Tiny
+
+
+def pytest_collection_finish():
+    """What was imported stays: the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 class Golden:

@@ -17,7 +17,7 @@ LABELS = ["up", "down", "up", "down", "up", "down"]
 NUMBERS = [1, 0, 1, 0, 1, 0]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")  # traced once
 def tokenizer():
     return ez.BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
 

@@ -31,14 +31,18 @@ CONTEXTS = [e["context"] for e in EXAMPLES]
 ANSWERS = [e["answers"] for e in EXAMPLES]
 
 
+@pytest.fixture(scope="module")  # traced once
+def tokenizer():
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    return ez.BertTokenizer([*special, *WORDS], strip_accents=False)
+
+
 @pytest.fixture
-def build():
+def build(tokenizer):
     def build(**settings):
-        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        tokenizer = ez.BertTokenizer([*special, *WORDS], strip_accents=False)
         backbone = ez.BertBackbone(
             tokenizer.vocabulary_size,
-            num_layers=2,
+            num_layers=1,
             num_heads=2,
             hidden_dim=32,
             intermediate_dim=64,
@@ -94,10 +98,11 @@ class TestLabels:
     )
     def test_pieces_of_the_answer(self, build, context, text, pieces):
         example = self.example(context, text)
-        assert labelled(build(), example) == [pieces]
+        model = build()
+        assert labelled(model, example) == [pieces]
         [(x, y)] = as_dataset([example]).batch(1)
-        _, labels = build().preprocessor(x, y)
-        _, expected = build().preprocessor([example])
+        _, labels = model.preprocessor(x, y)
+        _, expected = model.preprocessor([example])
         np.testing.assert_array_equal(labels, expected)
 
     def test_an_answer_that_the_tokenizer_drops_is_refused(self, build):

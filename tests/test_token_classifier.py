@@ -30,7 +30,7 @@ TEXT = "José in New York."
 SPANS = [{"start": 0, "end": 4, "label": "PER"}, {"start": 8, "end": 16, "label": "LOC"}]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")  # traced once
 def tokenizer():
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     return ez.BertTokenizer([*special, *WORDS], strip_accents=False)
