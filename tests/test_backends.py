@@ -69,7 +69,7 @@ def losses(backend: str, folder) -> np.ndarray:
         capture_output=True,
         text=True,
         env={**os.environ, "KERAS_BACKEND": backend},
-        timeout=300,
+        timeout=1800,  # for one that hangs
     )
     assert done.returncode == 0, done.stderr
     return np.array(done.stdout.split(), float)
