@@ -37,7 +37,7 @@ def tokenizer():
     return ez.BertTokenizer([*special, *WORDS], strip_accents=False)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def build(tokenizer):
     def build(**settings):
         backbone = ez.BertBackbone(
@@ -54,6 +54,13 @@ def build(tokenizer):
         return ez.SpanQA(backbone, ez.SpanQAPreprocessor(tokenizer, **settings))
 
     return build
+
+
+@pytest.fixture(scope="module")
+def model(build):
+    """For tests that do not train."""
+    keras.utils.set_random_seed(0)
+    return build()
 
 
 def labelled(model, example) -> list[str]:
@@ -96,17 +103,15 @@ class TestLabels:
             ("Anna lives in\u200b Rome", "in\u200b", "in"),
         ],
     )
-    def test_pieces_of_the_answer(self, build, context, text, pieces):
+    def test_pieces_of_the_answer(self, model, context, text, pieces):
         example = self.example(context, text)
-        model = build()
         assert labelled(model, example) == [pieces]
         [(x, y)] = as_dataset([example]).batch(1)
         _, labels = model.preprocessor(x, y)
         _, expected = model.preprocessor([example])
         np.testing.assert_array_equal(labels, expected)
 
-    def test_an_answer_that_the_tokenizer_drops_is_refused(self, build):
-        model = build()
+    def test_an_answer_that_the_tokenizer_drops_is_refused(self, model):
         for text in (" ", "\u200b"):
             examples = [EXAMPLES[0], self.example("Anna lives\u200b in Rome", text)]
             with pytest.raises(ValueError, match=r"Example 1: the answer '.*' has no token"):
@@ -163,12 +168,12 @@ class TestLabels:
             "anna lives in oslo",
         ]
 
-    def test_unanswerable_questions(self, build):
+    def test_unanswerable_questions(self, model):
         for answers in ([], None, {"text": [], "answer_start": []}):
-            assert labelled(build(), {**IMPOSSIBLE, "answers": answers}) == ["[CLS]"]
+            assert labelled(model, {**IMPOSSIBLE, "answers": answers}) == ["[CLS]"]
 
-    def test_the_forms_of_answers_and_examples_are_one(self, build):
-        preprocessor = build().preprocessor
+    def test_the_forms_of_answers_and_examples_are_one(self, model):
+        preprocessor = model.preprocessor
         expected = preprocessor(EXAMPLES)[1].numpy()
         columns = {"question": QUESTIONS, "context": CONTEXTS, "answers": ANSWERS}
         flat = [a[0] for a in ANSWERS]
@@ -211,8 +216,7 @@ class TestSearch:
             assert np.all(found.score[row, len(expected) :] < -1e8)
             assert found.null[row].numpy() == pytest.approx(logits[row, :, 0].sum(), rel=1e-5)
 
-    def test_scores_are_shares_of_all_spans(self, build):
-        model = build()
+    def test_scores_are_shares_of_all_spans(self, model):
         context = "Anna lives in Rome."  # 5 pieces: 15 spans
         found = model.answer("Who?", context, n_best=40)
         assert len(found) == 15
@@ -224,14 +228,13 @@ class TestSearch:
         assert sum(a["score"] for a in with_null) == pytest.approx(1.0, abs=1e-5)
         assert {"", *(a["text"] for a in found)} == {a["text"] for a in with_null}
 
-    def test_the_threshold_decides_between_an_answer_and_none(self, build):
-        model = build()
+    def test_the_threshold_decides_between_an_answer_and_none(self, model):
         assert model.answer("Who?", "Anna", null_threshold=1e6)["text"] == "Anna"
         nothing = model.answer("Who?", "Anna", null_threshold=-1e6)
         assert (nothing["text"], nothing["start"], nothing["end"]) == ("", 0, 0)
 
-    def test_the_length_of_answers_is_limited(self, build):
-        found = build().answer("Who?", "Anna lives in Rome.", n_best=40, max_answer_length=2)
+    def test_the_length_of_answers_is_limited(self, model):
+        found = model.answer("Who?", "Anna lives in Rome.", n_best=40, max_answer_length=2)
         assert len(found) == 9
 
     def test_n_best_counts_answers_not_spans_of_tokens(self, golden):
@@ -291,8 +294,7 @@ def as_dataset(examples):
     return dataset.apply(tf.data.experimental.assert_cardinality(len(examples)))
 
 
-def test_datasets_give_the_same_evaluation_as_lists(build):
-    model = build()
+def test_datasets_give_the_same_evaluation_as_lists(model):
     examples = [*EXAMPLES, IMPOSSIBLE]
     expected = model.evaluate(examples, verbose=0)
     for dataset in (as_dataset(examples), as_dataset(examples).ragged_batch(5)):
@@ -302,21 +304,15 @@ def test_datasets_give_the_same_evaluation_as_lists(build):
     assert len(model.predict(named)) == len(examples)
 
 
-def test_the_loss_does_not_depend_on_padding(build):
-    short = build().evaluate(EXAMPLES, verbose=0)[0]
-    keras.utils.set_random_seed(0)
-    model = build(sequence_length=40)
-    keras.utils.set_random_seed(0)
-    plain = build()
-    model.set_weights(plain.get_weights())
+def test_the_loss_does_not_depend_on_padding(build, model):
+    padded = build(sequence_length=40)
+    padded.set_weights(model.get_weights())
     np.testing.assert_allclose(
-        model.evaluate(EXAMPLES, verbose=0)[0], plain.evaluate(EXAMPLES, verbose=0)[0], rtol=1e-5
+        padded.evaluate(EXAMPLES, verbose=0)[0], model.evaluate(EXAMPLES, verbose=0)[0], rtol=1e-5
     )
-    assert short > 0
 
 
-def test_the_loss_is_the_mean_of_the_two_cross_entropies(build):
-    model = build()
+def test_the_loss_is_the_mean_of_the_two_cross_entropies(model):
     loss = model.evaluate(EXAMPLES[:1], verbose=0)[0]
     [[logits]] = model.predict(EXAMPLES[:1])
     _, y = model.preprocessor(EXAMPLES[:1])
@@ -354,11 +350,11 @@ class TestRefusals:
             ({"question": "who " * 38}, "Example 1: the question has 38 tokens.* at most 37"),
         ],
     )
-    def test_fit_names_the_example(self, build, change, message):
+    def test_fit_names_the_example(self, model, change, message):
         answerless = {"answers": []} if "answers" not in change else {}
         examples = [EXAMPLES[0], {**EXAMPLES[0], **answerless, **change}]
         with pytest.raises(ValueError, match=message):
-            build().fit(examples)
+            model.fit(examples)
 
     @pytest.mark.parametrize(
         "answers",
@@ -383,8 +379,7 @@ class TestRefusals:
             with pytest.raises(ValueError, match="^Example 1: expected one answer_start for each"):
                 answer_lists([None, {"text": ["Rome"], "answer_start": starts}])
 
-    def test_missing_answers(self, build):
-        model = build()
+    def test_missing_answers(self, model):
         for call in (model.fit, model.evaluate, model.evaluate_answers):
             with pytest.raises(ValueError, match="The answers are missing"):
                 call((QUESTIONS[:2], CONTEXTS[:2]))
@@ -403,10 +398,10 @@ class TestRefusals:
         ],
         ids=["answer", "question", "context"],
     )
-    def test_a_dataset_names_the_example_of_the_batch(self, build, change, message):
+    def test_a_dataset_names_the_example_of_the_batch(self, model, change, message):
         dataset = as_dataset([*EXAMPLES[:4], {**EXAMPLES[4], **change}])
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-            build().evaluate(dataset, verbose=0)
+            model.evaluate(dataset, verbose=0)
 
     def test_settings_without_a_meaning(self, build):
         with pytest.raises(ValueError, match="doc_stride=-1; expected 0 or more"):
@@ -419,9 +414,9 @@ class TestRefusals:
             with pytest.raises(ValueError, match=f"{name}=0; expected at least 1"):
                 model.answer("Who?", "Anna.", **{name: 0})
 
-    def test_answer_with_an_empty_context(self, build):
+    def test_answer_with_an_empty_context(self, model):
         with pytest.raises(ValueError, match="Example 0: the context is empty"):
-            build().answer("Who?", " ")
+            model.answer("Who?", " ")
 
     def test_spaces_that_are_tokens_are_no_context(self, golden):
         model = ez.SpanQA.from_preset(golden("Roberta_ForQuestionAnswering").folder)
@@ -435,13 +430,13 @@ class TestRefusals:
         assert texts == [first["text"], "", "", last["text"]]
         np.testing.assert_array_equal(found["score"][1:3], [0, 0])
 
-    def test_texts_alone(self, build):
+    def test_texts_alone(self, model):
         with pytest.raises(ValueError, match=r"Expected \(questions, contexts\)"):
-            build().predict(["Who?"])
+            model.predict(["Who?"])
 
-    def test_an_example_without_a_context(self, build):
+    def test_an_example_without_a_context(self, model):
         with pytest.raises(ValueError, match="Example 1 has no 'context'"):
-            build().fit([EXAMPLES[0], {"question": "Who?", "answers": []}])
+            model.fit([EXAMPLES[0], {"question": "Who?", "answers": []}])
 
     def test_examples_of_different_kinds(self):
         answerless = {"question": "Who?", "context": "Anna."}
@@ -466,8 +461,7 @@ def test_a_saved_preset_gives_the_same_answers(build, tmp_path):
     assert loaded.answer(QUESTIONS, CONTEXTS) == model.answer(QUESTIONS, CONTEXTS)
 
 
-def test_sample_weights_are_of_questions(build):
-    model = build()
+def test_sample_weights_are_of_questions(model):
     model.compile()
     pair = (QUESTIONS[:2], CONTEXTS[:2])  # two rows: as many as labels in a row
     losses = [

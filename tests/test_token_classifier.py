@@ -36,7 +36,7 @@ def tokenizer():
     return ez.BertTokenizer([*special, *WORDS], strip_accents=False)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def build(tokenizer):
     def build(labels=LABELS, num_classes=None, num_layers=1, **settings):
         backbone = ez.BertBackbone(
@@ -56,8 +56,10 @@ def build(tokenizer):
     return build
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def classifier(build):
+    """For tests that do not train."""
+    keras.utils.set_random_seed(0)
     return build()
 
 
