@@ -487,7 +487,8 @@ except ValueError as error:
 
 def test_jax_data_parallel_equals_one_device():
     pytest.importorskip("jax")
-    environment = {"KERAS_BACKEND": "jax", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=2"
+    environment = {"KERAS_BACKEND": "jax", "XLA_FLAGS": flags}
     done = subprocess.run(
         [sys.executable, "-c", JAX_SCRIPT, str(CHECKPOINT)],
         capture_output=True,
