@@ -83,32 +83,35 @@ def test_logits_equal_those_of_transformers(golden, family, caplog):
     np.testing.assert_allclose(logits[:, 1], checkpoint.expected["end_logits"], atol=1e-5)
 
 
+# (context, answer, the pieces that stand for it)
+PIECES = [
+    ("José lives in Rome.", "José", "jo ##sé"),
+    ("José lives in Rome.", "sé", "##sé"),
+    ("José lives in Rome.", "os", "jo ##sé"),  # whole pieces around the answer
+    ("🙂🙂 Anna lives.", "Anna lives", "anna lives"),
+    ("Anna  lives", " lives", "lives"),  # white space around an answer does not count
+    ("Anna lives in Rome ", "Rome ", "rome"),
+    ("Anna lives in Rome.\n", "Rome.\n", "rome ."),
+    ("Rome\u3000\x1c\x85 is in", "Rome\u3000\x1c\x85 ", "rome"),
+    ("Anna lives in Rome\u200b", "Rome\u200b", "rome"),  # a character without a piece
+    ("Anna lives in\u200b Rome", "in\u200b", "in"),
+]
+
+
 class TestLabels:
     def example(self, context, text, question="Who?", **more):
         answers = [{"text": text, "answer_start": context.index(text)}]
         return {"question": question, "context": context, "answers": answers, **more}
 
-    @pytest.mark.parametrize(
-        "context, text, pieces",
-        [
-            ("José lives in Rome.", "José", "jo ##sé"),
-            ("José lives in Rome.", "sé", "##sé"),
-            ("José lives in Rome.", "os", "jo ##sé"),  # whole pieces around the answer
-            ("🙂🙂 Anna lives.", "Anna lives", "anna lives"),
-            ("Anna  lives", " lives", "lives"),  # white space around an answer does not count
-            ("Anna lives in Rome ", "Rome ", "rome"),
-            ("Anna lives in Rome.\n", "Rome.\n", "rome ."),
-            ("Rome\u3000\x1c\x85 is in", "Rome\u3000\x1c\x85 ", "rome"),
-            ("Anna lives in Rome\u200b", "Rome\u200b", "rome"),  # a character without a piece
-            ("Anna lives in\u200b Rome", "in\u200b", "in"),
-        ],
-    )
+    @pytest.mark.parametrize("context, text, pieces", PIECES)
     def test_pieces_of_the_answer(self, model, context, text, pieces):
-        example = self.example(context, text)
-        assert labelled(model, example) == [pieces]
-        [(x, y)] = as_dataset([example]).batch(1)
+        assert labelled(model, self.example(context, text)) == [pieces]
+
+    def test_pieces_of_the_answer_in_a_dataset(self, model):
+        examples = [self.example(context, text) for context, text, _ in PIECES]
+        [(x, y)] = as_dataset(examples).ragged_batch(len(examples))
         _, labels = model.preprocessor(x, y)
-        _, expected = model.preprocessor([example])
+        _, expected = model.preprocessor(examples)
         np.testing.assert_array_equal(labels, expected)
 
     def test_an_answer_that_the_tokenizer_drops_is_refused(self, model):

@@ -1,5 +1,6 @@
 """TokenClassifier: transformers' numbers, alignment by hand, windows, entities, learning."""
 
+import functools
 import logging
 
 import keras
@@ -284,9 +285,15 @@ def as_slices(*x):
     return tf.data.Dataset.from_tensor_slices(x if len(x) > 1 else x[0])
 
 
+@functools.cache  # traced for two shapes, and then for any
+def in_graph(preprocessor):
+    return tf.function(preprocessor, reduce_retracing=True, autograph=False)
+
+
 def first_batch(classifier, dataset):
     """What the model trains on, as `fit` makes it from a dataset."""
-    return next(iter(classifier.preprocessor.batched(dataset, 32).map(classifier.preprocessor)))
+    preprocessor = classifier.preprocessor
+    return in_graph(preprocessor)(*next(iter(preprocessor.batched(dataset, 32))))
 
 
 def columns(*spans) -> dict[str, list]:
