@@ -154,9 +154,10 @@ TOKENIZER = functools.cache(lambda: ez.BertTokenizer(TOKENS))  # traced once
 
 
 def classifier(**arguments):
-    """A classifier with dropout, always with the same weights."""
+    """A classifier with dropout, always with the same weights; small, as each step runs eagerly."""
     keras.utils.set_random_seed(3)
-    backbone = ez.BertBackbone(len(TOKENS), dropout=0.2, **SMALL, **arguments)
+    sizes = {**SMALL, "num_layers": 0}
+    backbone = ez.BertBackbone(len(TOKENS), dropout=0.2, **sizes, **arguments)
     task = ez.Classifier(backbone, ez.SequenceClassifierPreprocessor(TOKENIZER()), num_classes=2)
     task.compile(learning_rate=1e-2, run_eagerly=True)  # less work than many graphs
     return task
