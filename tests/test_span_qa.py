@@ -11,6 +11,7 @@ from keras import ops
 import encoder_zoo as ez
 from encoder_zoo.tasks.question_answering.answers import answer_lists, find_spans, split_examples
 
+CHECKPOINTS = pathlib.Path(__file__).parent / "golden" / "checkpoints"
 SQUAD = pathlib.Path(__file__).parents[1] / "guides" / "data" / "squad_excerpt.json"
 NAMES = ["anna", "ben", "carl", "dora"]
 PLACES = ["rome", "paris", "oslo", "kyoto"]
@@ -61,6 +62,12 @@ def model(build):
     """For tests that do not train."""
     keras.utils.set_random_seed(0)
     return build()
+
+
+@pytest.fixture(scope="module")
+def roberta():
+    """A family with two separators, without segments, whose white space has tokens."""
+    return ez.SpanQA.from_preset(CHECKPOINTS / "Roberta_ForQuestionAnswering")
 
 
 def labelled(model, example) -> list[str]:
@@ -123,23 +130,21 @@ class TestLabels:
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             model.evaluate(as_dataset(examples), verbose=0)
 
-    def test_family_with_two_separators_and_no_segments(self, golden):
-        model = ez.SpanQA.from_preset(golden("Roberta_ForQuestionAnswering").folder)
+    def test_family_with_two_separators_and_no_segments(self, roberta):
         example = self.example("the cat sat on the mat", "cat sat", "the dog?")
-        inputs, _ = model.preprocessor([example])
-        token = model.preprocessor.tokenizer.id_to_token
+        inputs, _ = roberta.preprocessor([example])
+        token = roberta.preprocessor.tokenizer.id_to_token
         row = [token(i) for i in inputs["token_ids"].numpy()[0]]
         assert row.count("</s>") == 3
-        assert labelled(model, example) == ["Ġcat Ġsat"]
+        assert labelled(roberta, example) == ["Ġcat Ġsat"]
         assert "segment_ids" not in inputs
         # All bytes of a character; the space before is a piece of its own, without characters.
-        assert labelled(model, self.example("a  🙂 b\n", "🙂 b\n")) == ["ð Ł Ļ Ĥ Ġ b"]
+        assert labelled(roberta, self.example("a  🙂 b\n", "🙂 b\n")) == ["ð Ł Ļ Ĥ Ġ b"]
 
     @pytest.mark.parametrize("family", ["Bert", "Roberta"])
-    def test_clean_answers_are_labelled_as_transformers_example_scripts_do(self, golden, family):
-        tokenizer = ez.SpanQA.from_preset(
-            golden(f"{family}_ForQuestionAnswering").folder
-        ).preprocessor.tokenizer
+    def test_clean_answers_are_labelled_as_transformers_example_scripts_do(self, roberta, family):
+        bert = ez.BertTokenizer(CHECKPOINTS / "Bert_ForQuestionAnswering" / "vocab.txt")
+        tokenizer = roberta.preprocessor.tokenizer if family == "Roberta" else bert
         preprocessor = ez.SpanQAPreprocessor(tokenizer, sequence_length=3000, window_length=3000)
         examples = [e for e in ez.read_squad(SQUAD)[::12] if e["answers"][0]["text"].isascii()]
         assert len(examples) > 80
@@ -240,15 +245,14 @@ class TestSearch:
         found = model.answer("Who?", "Anna lives in Rome.", n_best=40, max_answer_length=2)
         assert len(found) == 9
 
-    def test_n_best_counts_answers_not_spans_of_tokens(self, golden):
-        model = ez.SpanQA.from_preset(golden("Roberta_ForQuestionAnswering").folder)
+    def test_n_best_counts_answers_not_spans_of_tokens(self, roberta):
         # 4 tokens for each 🙂, and for all spaces but one a token that has no characters.
         for context, count in (("🙂🙂 b", 6), ("a   🙂🙂   ", 6)):
-            every = model.answer("the?", context, n_best=count + 5)
+            every = roberta.answer("the?", context, n_best=count + 5)
             assert len(every) == count
             assert all(answer["text"].strip() == answer["text"] != "" for answer in every)
             for n in (2, 3, 8, count - 1):
-                found = model.answer("the?", context, n_best=n)
+                found = roberta.answer("the?", context, n_best=n)
                 assert [a["end"] for a in found] == [a["end"] for a in every[:n]]
                 assert [a["start"] for a in found] == [a["start"] for a in every[:n]]
 
@@ -421,14 +425,13 @@ class TestRefusals:
         with pytest.raises(ValueError, match="Example 0: the context is empty"):
             model.answer("Who?", " ")
 
-    def test_spaces_that_are_tokens_are_no_context(self, golden):
-        model = ez.SpanQA.from_preset(golden("Roberta_ForQuestionAnswering").folder)
+    def test_spaces_that_are_tokens_are_no_context(self, roberta):
         with pytest.raises(ValueError, match="Example 1: the context is empty"):
-            model.answer(["Who?"] * 2, ["Anna", "   "])
-        served = tf.function(model.served()["serving_default"], autograph=False)
+            roberta.answer(["Who?"] * 2, ["Anna", "   "])
+        served = tf.function(roberta.served()["serving_default"], autograph=False)
         contexts = ["a  🙂 b  ", "  ", "", " é"]
         found = served(tf.constant(["Who?"] * 4), tf.constant(contexts))
-        first, last = model.answer(["Who?"] * 2, [contexts[0], contexts[3]])
+        first, last = roberta.answer(["Who?"] * 2, [contexts[0], contexts[3]])
         texts = [text.decode() for text in found["text"].numpy()]
         assert texts == [first["text"], "", "", last["text"]]
         np.testing.assert_array_equal(found["score"][1:3], [0, 0])
