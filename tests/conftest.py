@@ -1,12 +1,15 @@
 """What the tests share: TensorFlow kept quiet, stored checkpoints, tiny models of every family."""
 
 import functools
+import gc
 import logging
 import os
 import pathlib
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+# Compiling takes longer than running what is compiled. Processes that tests start inherit it.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import numpy as np
 import pytest
@@ -134,6 +137,12 @@ class Tiny:
 def tiny():
     """`tiny.task(family, "SpanQA")`, `tiny.rows(family)`: a small model and its inputs."""
     return Tiny
+
+
+def pytest_collection_finish():
+    """What was imported stays: the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 class Golden:

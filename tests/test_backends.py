@@ -25,13 +25,13 @@ def make_classifier(dropout, **compiled):
     return classifier
 
 
-texts = ["the cat sat on the mat", "a dog ran", "the film was good", "bad", "it is not good"] * 4
-labels = [0, 1, 2, 1, 0] * 4
+texts = ["the cat sat on the mat", "a dog ran", "the film was good", "bad"] * 4
+labels = [0, 1, 2, 1] * 4
 classifier = make_classifier(dropout=0.0, learning_rate=1e-3)
-history = classifier.fit(
-    texts, labels, validation_data=(texts[:5], labels[:5]), epochs=3, batch_size=8, verbose=0
+history = classifier.fit(  # in batches of one size, as each is compiled
+    texts, labels, validation_data=(texts[:8], labels[:8]), epochs=3, batch_size=8, verbose=0
 ).history
-print(*history["loss"], *history["val_loss"], *classifier.predict(texts[:2], verbose=0).ravel())
+print(*history["loss"], *history["val_loss"], *classifier.predict(texts[:8], verbose=0).ravel())
 
 attention = classifier.backbone.blocks[0].attention
 rows = keras.random.normal((4, 16, attention.hidden_dim), seed=1)
@@ -69,7 +69,7 @@ def losses(backend: str, folder) -> np.ndarray:
         capture_output=True,
         text=True,
         env={**os.environ, "KERAS_BACKEND": backend},
-        timeout=300,
+        timeout=1800,  # for one that hangs
     )
     assert done.returncode == 0, done.stderr
     return np.array(done.stdout.split(), float)

@@ -164,7 +164,7 @@ def answers(request, saved):
         capture_output=True,
         text=True,
         env={**os.environ, "KERAS_BACKEND": backend},
-        timeout=300,
+        timeout=1800,  # for one that hangs
     )
     assert done.returncode == 0, done.stderr
     return saved[1] / backend

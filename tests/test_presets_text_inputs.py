@@ -139,7 +139,7 @@ CHECKPOINTS = {
 }
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=["Bert", pytest.param("Roberta", marks=pytest.mark.slow)])
 def others(request):
     import pathlib
 

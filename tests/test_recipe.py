@@ -1,5 +1,7 @@
 """The fine-tuning recipe: the fused optimizer against Keras's, accumulated gradients."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -36,20 +38,22 @@ def test_norm_of_an_embeddings_gradient_is_of_the_summed_rows():
     np.testing.assert_allclose(momentum, [[0, 0], [0.06, 0.08], [0, 0]], rtol=1e-6)
 
 
+@functools.cache
+def fitted(folder, accumulated):
+    """What is predicted after four steps, each of so many accumulated batches."""
+    texts = ["the cat sat on the mat", "a dog ran", "the film was good", "bad"] * 4
+    classifier = ez.Classifier.from_preset(folder, dropout=0.0, attention_dropout=0.0)
+    classifier.compile(learning_rate=1e-3, gradient_accumulation_steps=accumulated)
+    size = 16 // (accumulated or 1)
+    classifier.fit(texts, [0, 1, 2, 1] * 4, epochs=4, batch_size=size, shuffle=False, verbose=0)
+    assert int(classifier.optimizer.iterations) == 4
+    return classifier.predict(texts[:4], verbose=0)
+
+
 @pytest.mark.parametrize("batches", [2, 4])
 def test_accumulated_gradients_take_the_steps_of_whole_batches(batches, golden):
     folder = golden("Bert_ForSequenceClassification").folder
-    texts = ["the cat sat on the mat", "a dog ran", "the film was good", "bad"] * 4
-
-    def fitted(accumulated):
-        classifier = ez.Classifier.from_preset(folder, dropout=0.0, attention_dropout=0.0)
-        classifier.compile(learning_rate=1e-3, gradient_accumulation_steps=accumulated)
-        size = 16 // (accumulated or 1)
-        classifier.fit(texts, [0, 1, 2, 1] * 4, epochs=4, batch_size=size, shuffle=False, verbose=0)
-        assert int(classifier.optimizer.iterations) == 4
-        return classifier.predict(texts[:4], verbose=0)
-
-    np.testing.assert_allclose(fitted(batches), fitted(None), atol=1e-5)
+    np.testing.assert_allclose(fitted(folder, batches), fitted(folder, None), atol=1e-5)
 
 
 def test_more_accumulated_batches_than_there_are(golden):

@@ -17,12 +17,12 @@ LABELS = ["up", "down", "up", "down", "up", "down"]
 NUMBERS = [1, 0, 1, 0, 1, 0]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")  # traced once
 def tokenizer():
     return ez.BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def build(tokenizer):
     def build(sequence_length=None, **arguments):
         backbone = ez.BertBackbone(
@@ -43,6 +43,13 @@ def build(tokenizer):
 
 @pytest.fixture
 def classifier(build):
+    return build(labels=["down", "up"])
+
+
+@pytest.fixture(scope="module")
+def shared(build):
+    """For tests that do not ask how it was trained: its graphs are traced once."""
+    keras.utils.set_random_seed(0)
     return build(labels=["down", "up"])
 
 
@@ -112,10 +119,10 @@ def as_tensors(texts, labels):
         (as_tensors(TEXTS, LABELS).batch(4), None),
     ],
 )
-def test_every_kind_of_input_gives_the_same_evaluation(classifier, x, y):
-    expected = classifier.evaluate(TEXTS, LABELS, verbose=0)
-    np.testing.assert_allclose(classifier.evaluate(x, y, verbose=0), expected, atol=1e-6)
-    assert classifier.fit(x, y, epochs=1, verbose=0).epoch == [0]
+def test_every_kind_of_input_gives_the_same_evaluation(shared, x, y):
+    expected = shared.evaluate(TEXTS, LABELS, verbose=0)
+    np.testing.assert_allclose(shared.evaluate(x, y, verbose=0), expected, atol=1e-6)
+    assert shared.fit(x, y, epochs=1, verbose=0).epoch == [0]
 
 
 def test_a_dataset_of_unknown_size_is_counted_for_the_schedule(classifier):
@@ -125,28 +132,28 @@ def test_a_dataset_of_unknown_size_is_counted_for_the_schedule(classifier):
     assert classifier.optimizer._learning_rate.total_steps == 6
 
 
-def test_sample_weights_reach_the_loss(classifier):
+def test_sample_weights_reach_the_loss(shared):
     weights = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-    weighted = classifier.evaluate(TEXTS, LABELS, sample_weight=weights, verbose=0)[0]
-    alone = classifier.evaluate(TEXTS[:1], LABELS[:1], verbose=0)[0]
+    weighted = shared.evaluate(TEXTS, LABELS, sample_weight=weights, verbose=0)[0]
+    alone = shared.evaluate(TEXTS[:1], LABELS[:1], verbose=0)[0]
     np.testing.assert_allclose(weighted, alone / 6, rtol=1e-5)
 
 
-def test_predictions_come_in_the_order_of_the_texts(classifier):
+def test_predictions_come_in_the_order_of_the_texts(shared):
     texts = [" ".join(WORDS[: 1 + i % 9]) for i in range(50)]
-    one_by_one = np.concatenate([classifier.predict([t], verbose=0) for t in texts])
-    together = classifier.predict(texts, batch_size=8, verbose=0)
+    one_by_one = np.concatenate([shared.predict([t], verbose=0) for t in texts])
+    together = shared.predict(texts, batch_size=8, verbose=0)
     np.testing.assert_allclose(together, one_by_one, atol=1e-6)
 
 
-def test_no_texts_give_no_rows(classifier):
-    assert classifier.predict([], verbose=0).shape == (0, 2)
-    assert classifier.classify([]) == []
+def test_no_texts_give_no_rows(shared):
+    assert shared.predict([], verbose=0).shape == (0, 2)
+    assert shared.classify([]) == []
 
 
-def test_validation_split_keeps_the_last_texts(classifier):
-    with_split = classifier.fit(TEXTS, LABELS, validation_split=0.5, verbose=0)
-    after = classifier.evaluate(TEXTS[3:], LABELS[3:], verbose=0)
+def test_validation_split_keeps_the_last_texts(shared):
+    with_split = shared.fit(TEXTS, LABELS, validation_split=0.5, verbose=0)
+    after = shared.evaluate(TEXTS[3:], LABELS[3:], verbose=0)
     np.testing.assert_allclose(with_split.history["val_loss"][0], after[0], rtol=1e-5)
 
 
@@ -181,32 +188,32 @@ def test_the_recipe_can_be_replaced_the_keras_way(classifier):
 
 
 class TestPairs:
-    def test_segments_and_separators(self, classifier):
-        x = classifier.preprocessor((["good film"], ["bad"]))
-        ids = [classifier.preprocessor.tokenizer.id_to_token(i) for i in x["token_ids"][0]]
+    def test_segments_and_separators(self, shared):
+        x = shared.preprocessor((["good film"], ["bad"]))
+        ids = [shared.preprocessor.tokenizer.id_to_token(i) for i in x["token_ids"][0]]
         assert ids == ["[CLS]", "good", "film", "[SEP]", "bad", "[SEP]"]
         assert x["segment_ids"].numpy().tolist() == [[0, 0, 0, 0, 1, 1]]
 
-    def test_a_pair_is_not_text_and_label(self, classifier):
+    def test_a_pair_is_not_text_and_label(self, shared):
         pair = (["good film", "bad"], ["bad film", "good"])
-        history = classifier.fit(pair, ["up", "down"], verbose=0)
+        history = shared.fit(pair, ["up", "down"], verbose=0)
         assert len(history.history["loss"]) == 1
-        both = classifier.predict(pair, verbose=0)
+        both = shared.predict(pair, verbose=0)
         assert both.shape == (2, 2)
-        assert np.abs(both - classifier.predict(pair[0], verbose=0)).max() > 1e-6
+        assert np.abs(both - shared.predict(pair[0], verbose=0)).max() > 1e-6
 
-    def test_a_dataset_yields_pairs_as_x(self, classifier):
+    def test_a_dataset_yields_pairs_as_x(self, shared):
         first, second, y = ["good film", "bad"], ["bad film", "good"], [1, 0]
         dataset = tf.data.Dataset.from_tensor_slices(((first, second), y)).batch(2)
         np.testing.assert_allclose(
-            classifier.evaluate(dataset, verbose=0),
-            classifier.evaluate((first, second), y, verbose=0),
+            shared.evaluate(dataset, verbose=0),
+            shared.evaluate((first, second), y, verbose=0),
             rtol=1e-5,
         )
 
-    def test_unequal_pairs_are_refused_with_both_lengths(self, classifier):
+    def test_unequal_pairs_are_refused_with_both_lengths(self, shared):
         with pytest.raises(ValueError, match="3 first, 2 second"):
-            classifier.predict((["a", "b", "c"], ["d", "e"]))
+            shared.predict((["a", "b", "c"], ["d", "e"]))
 
 
 class TestProblems:
@@ -267,9 +274,9 @@ class TestRefusals:
             ([None, *TEXTS[1:]], NUMBERS, "None"),
         ],
     )
-    def test_fit(self, classifier, x, y, message):
+    def test_fit(self, shared, x, y, message):
         with pytest.raises(ValueError, match=message):
-            classifier.fit(x, y)
+            shared.fit(x, y)
 
     def test_a_tokenizer_of_another_preset(self, tokenizer):
         backbone = ez.BertBackbone(
@@ -291,13 +298,13 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "beside", [{"y": NUMBERS}, {"sample_weight": [1.0] * 6}, {"validation_split": 0.5}]
     )
-    def test_what_belongs_into_a_dataset(self, classifier, beside):
+    def test_what_belongs_into_a_dataset(self, shared, beside):
         dataset = tf.data.Dataset.from_tensor_slices((TEXTS, NUMBERS))
         with pytest.raises(ValueError, match=f"Received also: {next(iter(beside))}"):
-            classifier.fit(dataset, **beside)
+            shared.fit(dataset, **beside)
         if "validation_split" not in beside:
             with pytest.raises(ValueError, match=f"Received also: {next(iter(beside))}"):
-                classifier.evaluate(dataset, **beside)
+                shared.evaluate(dataset, **beside)
 
     def test_a_dataset_of_texts_without_a_preprocessor(self, build):
         task = ez.SequenceClassifier(build(num_classes=2).backbone, num_classes=2)
@@ -312,11 +319,11 @@ class TestRefusals:
             classifier.predict(["text"])
 
 
-def test_a_saved_model_with_everything_gives_the_same_answers(classifier, tmp_path):
-    classifier.fit(TEXTS, LABELS, verbose=0)
-    classifier.save(tmp_path / "model.keras")
+def test_a_saved_model_with_everything_gives_the_same_answers(shared, tmp_path):
+    shared.fit(TEXTS, LABELS, verbose=0)
+    shared.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert loaded.classify(TEXTS) == classifier.classify(TEXTS)
+    assert loaded.classify(TEXTS) == shared.classify(TEXTS)
     loaded.fit(TEXTS, LABELS, verbose=0)
 
 

@@ -11,6 +11,7 @@ from keras import ops
 import encoder_zoo as ez
 from encoder_zoo.tasks.question_answering.answers import answer_lists, find_spans, split_examples
 
+CHECKPOINTS = pathlib.Path(__file__).parent / "golden" / "checkpoints"
 SQUAD = pathlib.Path(__file__).parents[1] / "guides" / "data" / "squad_excerpt.json"
 NAMES = ["anna", "ben", "carl", "dora"]
 PLACES = ["rome", "paris", "oslo", "kyoto"]
@@ -31,14 +32,18 @@ CONTEXTS = [e["context"] for e in EXAMPLES]
 ANSWERS = [e["answers"] for e in EXAMPLES]
 
 
-@pytest.fixture
-def build():
+@pytest.fixture(scope="module")  # traced once
+def tokenizer():
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    return ez.BertTokenizer([*special, *WORDS], strip_accents=False)
+
+
+@pytest.fixture(scope="module")
+def build(tokenizer):
     def build(**settings):
-        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        tokenizer = ez.BertTokenizer([*special, *WORDS], strip_accents=False)
         backbone = ez.BertBackbone(
             tokenizer.vocabulary_size,
-            num_layers=2,
+            num_layers=1,
             num_heads=2,
             hidden_dim=32,
             intermediate_dim=64,
@@ -50,6 +55,19 @@ def build():
         return ez.SpanQA(backbone, ez.SpanQAPreprocessor(tokenizer, **settings))
 
     return build
+
+
+@pytest.fixture(scope="module")
+def model(build):
+    """For tests that do not train."""
+    keras.utils.set_random_seed(0)
+    return build()
+
+
+@pytest.fixture(scope="module")
+def roberta():
+    """A family with two separators, without segments, whose white space has tokens."""
+    return ez.SpanQA.from_preset(CHECKPOINTS / "Roberta_ForQuestionAnswering")
 
 
 def labelled(model, example) -> list[str]:
@@ -72,36 +90,38 @@ def test_logits_equal_those_of_transformers(golden, family, caplog):
     np.testing.assert_allclose(logits[:, 1], checkpoint.expected["end_logits"], atol=1e-5)
 
 
+# (context, answer, the pieces that stand for it)
+PIECES = [
+    ("José lives in Rome.", "José", "jo ##sé"),
+    ("José lives in Rome.", "sé", "##sé"),
+    ("José lives in Rome.", "os", "jo ##sé"),  # whole pieces around the answer
+    ("🙂🙂 Anna lives.", "Anna lives", "anna lives"),
+    ("Anna  lives", " lives", "lives"),  # white space around an answer does not count
+    ("Anna lives in Rome ", "Rome ", "rome"),
+    ("Anna lives in Rome.\n", "Rome.\n", "rome ."),
+    ("Rome\u3000\x1c\x85 is in", "Rome\u3000\x1c\x85 ", "rome"),
+    ("Anna lives in Rome\u200b", "Rome\u200b", "rome"),  # a character without a piece
+    ("Anna lives in\u200b Rome", "in\u200b", "in"),
+]
+
+
 class TestLabels:
     def example(self, context, text, question="Who?", **more):
         answers = [{"text": text, "answer_start": context.index(text)}]
         return {"question": question, "context": context, "answers": answers, **more}
 
-    @pytest.mark.parametrize(
-        "context, text, pieces",
-        [
-            ("José lives in Rome.", "José", "jo ##sé"),
-            ("José lives in Rome.", "sé", "##sé"),
-            ("José lives in Rome.", "os", "jo ##sé"),  # whole pieces around the answer
-            ("🙂🙂 Anna lives.", "Anna lives", "anna lives"),
-            ("Anna  lives", " lives", "lives"),  # white space around an answer does not count
-            ("Anna lives in Rome ", "Rome ", "rome"),
-            ("Anna lives in Rome.\n", "Rome.\n", "rome ."),
-            ("Rome\u3000\x1c\x85 is in", "Rome\u3000\x1c\x85 ", "rome"),
-            ("Anna lives in Rome\u200b", "Rome\u200b", "rome"),  # a character without a piece
-            ("Anna lives in\u200b Rome", "in\u200b", "in"),
-        ],
-    )
-    def test_pieces_of_the_answer(self, build, context, text, pieces):
-        example = self.example(context, text)
-        assert labelled(build(), example) == [pieces]
-        [(x, y)] = as_dataset([example]).batch(1)
-        _, labels = build().preprocessor(x, y)
-        _, expected = build().preprocessor([example])
+    @pytest.mark.parametrize("context, text, pieces", PIECES)
+    def test_pieces_of_the_answer(self, model, context, text, pieces):
+        assert labelled(model, self.example(context, text)) == [pieces]
+
+    def test_pieces_of_the_answer_in_a_dataset(self, model):
+        examples = [self.example(context, text) for context, text, _ in PIECES]
+        [(x, y)] = as_dataset(examples).ragged_batch(len(examples))
+        _, labels = model.preprocessor(x, y)
+        _, expected = model.preprocessor(examples)
         np.testing.assert_array_equal(labels, expected)
 
-    def test_an_answer_that_the_tokenizer_drops_is_refused(self, build):
-        model = build()
+    def test_an_answer_that_the_tokenizer_drops_is_refused(self, model):
         for text in (" ", "\u200b"):
             examples = [EXAMPLES[0], self.example("Anna lives\u200b in Rome", text)]
             with pytest.raises(ValueError, match=r"Example 1: the answer '.*' has no token"):
@@ -110,23 +130,21 @@ class TestLabels:
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             model.evaluate(as_dataset(examples), verbose=0)
 
-    def test_family_with_two_separators_and_no_segments(self, golden):
-        model = ez.SpanQA.from_preset(golden("Roberta_ForQuestionAnswering").folder)
+    def test_family_with_two_separators_and_no_segments(self, roberta):
         example = self.example("the cat sat on the mat", "cat sat", "the dog?")
-        inputs, _ = model.preprocessor([example])
-        token = model.preprocessor.tokenizer.id_to_token
+        inputs, _ = roberta.preprocessor([example])
+        token = roberta.preprocessor.tokenizer.id_to_token
         row = [token(i) for i in inputs["token_ids"].numpy()[0]]
         assert row.count("</s>") == 3
-        assert labelled(model, example) == ["Ġcat Ġsat"]
+        assert labelled(roberta, example) == ["Ġcat Ġsat"]
         assert "segment_ids" not in inputs
         # All bytes of a character; the space before is a piece of its own, without characters.
-        assert labelled(model, self.example("a  🙂 b\n", "🙂 b\n")) == ["ð Ł Ļ Ĥ Ġ b"]
+        assert labelled(roberta, self.example("a  🙂 b\n", "🙂 b\n")) == ["ð Ł Ļ Ĥ Ġ b"]
 
     @pytest.mark.parametrize("family", ["Bert", "Roberta"])
-    def test_clean_answers_are_labelled_as_transformers_example_scripts_do(self, golden, family):
-        tokenizer = ez.SpanQA.from_preset(
-            golden(f"{family}_ForQuestionAnswering").folder
-        ).preprocessor.tokenizer
+    def test_clean_answers_are_labelled_as_transformers_example_scripts_do(self, roberta, family):
+        bert = ez.BertTokenizer(CHECKPOINTS / "Bert_ForQuestionAnswering" / "vocab.txt")
+        tokenizer = roberta.preprocessor.tokenizer if family == "Roberta" else bert
         preprocessor = ez.SpanQAPreprocessor(tokenizer, sequence_length=3000, window_length=3000)
         examples = [e for e in ez.read_squad(SQUAD)[::12] if e["answers"][0]["text"].isascii()]
         assert len(examples) > 80
@@ -158,12 +176,12 @@ class TestLabels:
             "anna lives in oslo",
         ]
 
-    def test_unanswerable_questions(self, build):
+    def test_unanswerable_questions(self, model):
         for answers in ([], None, {"text": [], "answer_start": []}):
-            assert labelled(build(), {**IMPOSSIBLE, "answers": answers}) == ["[CLS]"]
+            assert labelled(model, {**IMPOSSIBLE, "answers": answers}) == ["[CLS]"]
 
-    def test_the_forms_of_answers_and_examples_are_one(self, build):
-        preprocessor = build().preprocessor
+    def test_the_forms_of_answers_and_examples_are_one(self, model):
+        preprocessor = model.preprocessor
         expected = preprocessor(EXAMPLES)[1].numpy()
         columns = {"question": QUESTIONS, "context": CONTEXTS, "answers": ANSWERS}
         flat = [a[0] for a in ANSWERS]
@@ -206,8 +224,7 @@ class TestSearch:
             assert np.all(found.score[row, len(expected) :] < -1e8)
             assert found.null[row].numpy() == pytest.approx(logits[row, :, 0].sum(), rel=1e-5)
 
-    def test_scores_are_shares_of_all_spans(self, build):
-        model = build()
+    def test_scores_are_shares_of_all_spans(self, model):
         context = "Anna lives in Rome."  # 5 pieces: 15 spans
         found = model.answer("Who?", context, n_best=40)
         assert len(found) == 15
@@ -219,25 +236,23 @@ class TestSearch:
         assert sum(a["score"] for a in with_null) == pytest.approx(1.0, abs=1e-5)
         assert {"", *(a["text"] for a in found)} == {a["text"] for a in with_null}
 
-    def test_the_threshold_decides_between_an_answer_and_none(self, build):
-        model = build()
+    def test_the_threshold_decides_between_an_answer_and_none(self, model):
         assert model.answer("Who?", "Anna", null_threshold=1e6)["text"] == "Anna"
         nothing = model.answer("Who?", "Anna", null_threshold=-1e6)
         assert (nothing["text"], nothing["start"], nothing["end"]) == ("", 0, 0)
 
-    def test_the_length_of_answers_is_limited(self, build):
-        found = build().answer("Who?", "Anna lives in Rome.", n_best=40, max_answer_length=2)
+    def test_the_length_of_answers_is_limited(self, model):
+        found = model.answer("Who?", "Anna lives in Rome.", n_best=40, max_answer_length=2)
         assert len(found) == 9
 
-    def test_n_best_counts_answers_not_spans_of_tokens(self, golden):
-        model = ez.SpanQA.from_preset(golden("Roberta_ForQuestionAnswering").folder)
+    def test_n_best_counts_answers_not_spans_of_tokens(self, roberta):
         # 4 tokens for each 🙂, and for all spaces but one a token that has no characters.
         for context, count in (("🙂🙂 b", 6), ("a   🙂🙂   ", 6)):
-            every = model.answer("the?", context, n_best=count + 5)
+            every = roberta.answer("the?", context, n_best=count + 5)
             assert len(every) == count
             assert all(answer["text"].strip() == answer["text"] != "" for answer in every)
             for n in (2, 3, 8, count - 1):
-                found = model.answer("the?", context, n_best=n)
+                found = roberta.answer("the?", context, n_best=n)
                 assert [a["end"] for a in found] == [a["end"] for a in every[:n]]
                 assert [a["start"] for a in found] == [a["start"] for a in every[:n]]
 
@@ -286,8 +301,7 @@ def as_dataset(examples):
     return dataset.apply(tf.data.experimental.assert_cardinality(len(examples)))
 
 
-def test_datasets_give_the_same_evaluation_as_lists(build):
-    model = build()
+def test_datasets_give_the_same_evaluation_as_lists(model):
     examples = [*EXAMPLES, IMPOSSIBLE]
     expected = model.evaluate(examples, verbose=0)
     for dataset in (as_dataset(examples), as_dataset(examples).ragged_batch(5)):
@@ -297,21 +311,15 @@ def test_datasets_give_the_same_evaluation_as_lists(build):
     assert len(model.predict(named)) == len(examples)
 
 
-def test_the_loss_does_not_depend_on_padding(build):
-    short = build().evaluate(EXAMPLES, verbose=0)[0]
-    keras.utils.set_random_seed(0)
-    model = build(sequence_length=40)
-    keras.utils.set_random_seed(0)
-    plain = build()
-    model.set_weights(plain.get_weights())
+def test_the_loss_does_not_depend_on_padding(build, model):
+    padded = build(sequence_length=40)
+    padded.set_weights(model.get_weights())
     np.testing.assert_allclose(
-        model.evaluate(EXAMPLES, verbose=0)[0], plain.evaluate(EXAMPLES, verbose=0)[0], rtol=1e-5
+        padded.evaluate(EXAMPLES, verbose=0)[0], model.evaluate(EXAMPLES, verbose=0)[0], rtol=1e-5
     )
-    assert short > 0
 
 
-def test_the_loss_is_the_mean_of_the_two_cross_entropies(build):
-    model = build()
+def test_the_loss_is_the_mean_of_the_two_cross_entropies(model):
     loss = model.evaluate(EXAMPLES[:1], verbose=0)[0]
     [[logits]] = model.predict(EXAMPLES[:1])
     _, y = model.preprocessor(EXAMPLES[:1])
@@ -349,11 +357,11 @@ class TestRefusals:
             ({"question": "who " * 38}, "Example 1: the question has 38 tokens.* at most 37"),
         ],
     )
-    def test_fit_names_the_example(self, build, change, message):
+    def test_fit_names_the_example(self, model, change, message):
         answerless = {"answers": []} if "answers" not in change else {}
         examples = [EXAMPLES[0], {**EXAMPLES[0], **answerless, **change}]
         with pytest.raises(ValueError, match=message):
-            build().fit(examples)
+            model.fit(examples)
 
     @pytest.mark.parametrize(
         "answers",
@@ -378,8 +386,7 @@ class TestRefusals:
             with pytest.raises(ValueError, match="^Example 1: expected one answer_start for each"):
                 answer_lists([None, {"text": ["Rome"], "answer_start": starts}])
 
-    def test_missing_answers(self, build):
-        model = build()
+    def test_missing_answers(self, model):
         for call in (model.fit, model.evaluate, model.evaluate_answers):
             with pytest.raises(ValueError, match="The answers are missing"):
                 call((QUESTIONS[:2], CONTEXTS[:2]))
@@ -398,10 +405,10 @@ class TestRefusals:
         ],
         ids=["answer", "question", "context"],
     )
-    def test_a_dataset_names_the_example_of_the_batch(self, build, change, message):
+    def test_a_dataset_names_the_example_of_the_batch(self, model, change, message):
         dataset = as_dataset([*EXAMPLES[:4], {**EXAMPLES[4], **change}])
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-            build().evaluate(dataset, verbose=0)
+            model.evaluate(dataset, verbose=0)
 
     def test_settings_without_a_meaning(self, build):
         with pytest.raises(ValueError, match="doc_stride=-1; expected 0 or more"):
@@ -414,29 +421,28 @@ class TestRefusals:
             with pytest.raises(ValueError, match=f"{name}=0; expected at least 1"):
                 model.answer("Who?", "Anna.", **{name: 0})
 
-    def test_answer_with_an_empty_context(self, build):
+    def test_answer_with_an_empty_context(self, model):
         with pytest.raises(ValueError, match="Example 0: the context is empty"):
-            build().answer("Who?", " ")
+            model.answer("Who?", " ")
 
-    def test_spaces_that_are_tokens_are_no_context(self, golden):
-        model = ez.SpanQA.from_preset(golden("Roberta_ForQuestionAnswering").folder)
+    def test_spaces_that_are_tokens_are_no_context(self, roberta):
         with pytest.raises(ValueError, match="Example 1: the context is empty"):
-            model.answer(["Who?"] * 2, ["Anna", "   "])
-        served = tf.function(model.served()["serving_default"], autograph=False)
+            roberta.answer(["Who?"] * 2, ["Anna", "   "])
+        served = tf.function(roberta.served()["serving_default"], autograph=False)
         contexts = ["a  🙂 b  ", "  ", "", " é"]
         found = served(tf.constant(["Who?"] * 4), tf.constant(contexts))
-        first, last = model.answer(["Who?"] * 2, [contexts[0], contexts[3]])
+        first, last = roberta.answer(["Who?"] * 2, [contexts[0], contexts[3]])
         texts = [text.decode() for text in found["text"].numpy()]
         assert texts == [first["text"], "", "", last["text"]]
         np.testing.assert_array_equal(found["score"][1:3], [0, 0])
 
-    def test_texts_alone(self, build):
+    def test_texts_alone(self, model):
         with pytest.raises(ValueError, match=r"Expected \(questions, contexts\)"):
-            build().predict(["Who?"])
+            model.predict(["Who?"])
 
-    def test_an_example_without_a_context(self, build):
+    def test_an_example_without_a_context(self, model):
         with pytest.raises(ValueError, match="Example 1 has no 'context'"):
-            build().fit([EXAMPLES[0], {"question": "Who?", "answers": []}])
+            model.fit([EXAMPLES[0], {"question": "Who?", "answers": []}])
 
     def test_examples_of_different_kinds(self):
         answerless = {"question": "Who?", "context": "Anna."}
@@ -461,8 +467,7 @@ def test_a_saved_preset_gives_the_same_answers(build, tmp_path):
     assert loaded.answer(QUESTIONS, CONTEXTS) == model.answer(QUESTIONS, CONTEXTS)
 
 
-def test_sample_weights_are_of_questions(build):
-    model = build()
+def test_sample_weights_are_of_questions(model):
     model.compile()
     pair = (QUESTIONS[:2], CONTEXTS[:2])  # two rows: as many as labels in a row
     losses = [

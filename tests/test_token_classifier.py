@@ -1,6 +1,8 @@
 """TokenClassifier: transformers' numbers, alignment by hand, windows, entities, learning."""
 
+import functools
 import logging
+import pathlib
 
 import keras
 import numpy as np
@@ -30,13 +32,13 @@ TEXT = "José in New York."
 SPANS = [{"start": 0, "end": 4, "label": "PER"}, {"start": 8, "end": 16, "label": "LOC"}]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")  # traced once
 def tokenizer():
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     return ez.BertTokenizer([*special, *WORDS], strip_accents=False)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def build(tokenizer):
     def build(labels=LABELS, num_classes=None, num_layers=1, **settings):
         backbone = ez.BertBackbone(
@@ -56,9 +58,18 @@ def build(tokenizer):
     return build
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def classifier(build):
+    """For tests that do not train."""
+    keras.utils.set_random_seed(0)
     return build()
+
+
+@pytest.fixture(scope="module")
+def roberta():
+    """Of a vocabulary that is based on spaces; for tests that do not train."""
+    checkpoints = pathlib.Path(__file__).parent / "golden" / "checkpoints"
+    return ez.TokenClassifier.from_preset(checkpoints / "Roberta_ForTokenClassification")
 
 
 def aligned(classifier, x, y) -> list[list[tuple[str, str]]]:
@@ -143,23 +154,20 @@ class TestAlignment:
         assert classifier.tag_words(words) == tags
         assert classifier.evaluate_entities(words, tags, scheme="IOBES")["f1"] == 1.0
 
-    def test_a_space_based_vocabulary_knows_symbols_as_words(self, golden):
-        classifier = ez.TokenClassifier.from_preset(golden("Roberta_ForTokenClassification").folder)
+    def test_a_space_based_vocabulary_knows_symbols_as_words(self, roberta):
         spans = [[{"start": 4, "end": 7, "label": "PER"}]]
-        x, y, weights = classifier.preprocessor(["the cat."], spans)
-        token = classifier.preprocessor.tokenizer.id_to_token
+        x, y, weights = roberta.preprocessor(["the cat."], spans)
+        token = roberta.preprocessor.tokenizer.id_to_token
         found = [
-            (token(i), classifier.labels[t])
+            (token(i), roberta.labels[t])
             for i, t, w in zip(x["token_ids"].numpy()[0], y.numpy()[0], weights[0], strict=True)
             if w
         ]
         assert found == [("the", "O"), ("Ġcat", "B-PER"), (".", "O")]
 
-    def test_words_meet_the_model_as_they_do_in_a_text(self, golden):
-        preprocessor = ez.TokenClassifierPreprocessor.__call__
-        classifier = ez.TokenClassifier.from_preset(golden("Roberta_ForTokenClassification").folder)
-        words = preprocessor(classifier.preprocessor, [["the", "cat", "sat"]])
-        text = preprocessor(classifier.preprocessor, ["the cat sat"])
+    def test_words_meet_the_model_as_they_do_in_a_text(self, roberta):
+        words = roberta.preprocessor([["the", "cat", "sat"]])
+        text = roberta.preprocessor(["the cat sat"])
         np.testing.assert_array_equal(words["token_ids"], text["token_ids"])
 
 
@@ -260,13 +268,12 @@ def test_what_is_learned_from_spans_is_what_is_found(golden, tmp_path, monkeypat
         assert tagger.evaluate_entities(texts, spans)["f1"] == 1.0
 
 
-def test_entities_are_judged_as_they_are_delivered(golden):
-    classifier = ez.TokenClassifier.from_preset(golden("Roberta_ForTokenClassification").folder)
+def test_entities_are_judged_as_they_are_delivered(roberta):
     texts = ["the cat.", "it was not bad, the dog"]
-    found = classifier.extract_entities(texts, "first")
-    assert classifier.preprocessor.split_symbols is False  # transformers' words
+    found = roberta.extract_entities(texts, "first")
+    assert roberta.preprocessor.split_symbols is False  # transformers' words
     assert sum(map(len, found)) > 0
-    assert classifier.evaluate_entities(texts, found)["f1"] == 1.0
+    assert roberta.evaluate_entities(texts, found)["f1"] == 1.0
 
 
 def as_generator(x, y):
@@ -282,9 +289,15 @@ def as_slices(*x):
     return tf.data.Dataset.from_tensor_slices(x if len(x) > 1 else x[0])
 
 
+@functools.cache  # traced for two shapes, and then for any
+def in_graph(preprocessor):
+    return tf.function(preprocessor, reduce_retracing=True, autograph=False)
+
+
 def first_batch(classifier, dataset):
     """What the model trains on, as `fit` makes it from a dataset."""
-    return next(iter(classifier.preprocessor.batched(dataset, 32).map(classifier.preprocessor)))
+    preprocessor = classifier.preprocessor
+    return in_graph(preprocessor)(*next(iter(preprocessor.batched(dataset, 32))))
 
 
 def columns(*spans) -> dict[str, list]:

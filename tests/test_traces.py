@@ -1,5 +1,7 @@
 """Nothing is traced twice: graphs live from call to call, whatever the calls are given."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -36,13 +38,18 @@ def masked_data(count, seed):
     return sequence_data(count, seed)[:1]
 
 
+@functools.cache
+def tokenizer():
+    return ez.BertTokenizer(TOKENS)
+
+
 def task(kind, preprocessor, **arguments):
     sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
     pooler = kind is ez.SequenceClassifier
     backbone = ez.BertBackbone(
         len(TOKENS), **sizes, dropout=0.0, attention_dropout=0.0, pooler=pooler
     )
-    return kind(backbone, preprocessor(ez.BertTokenizer(TOKENS)), **arguments)
+    return kind(backbone, preprocessor(tokenizer()), **arguments)
 
 
 def sequence_task():

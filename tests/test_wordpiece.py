@@ -4,8 +4,6 @@ import functools
 import json
 import pathlib
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -66,14 +64,19 @@ def as_expected(encodings):
     return [(e.ids, e.offsets) for e in encodings]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module")  # traced once
 def small():
     return BertTokenizer(SMALL)
 
 
+@pytest.fixture(scope="module")
+def uncased(minilm):
+    return BertTokenizer(minilm / "vocab.txt")
+
+
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_stored_ids_and_offsets(minilm, lowercase):
-    tokenizer = BertTokenizer(minilm / "vocab.txt", lowercase=lowercase)
+def test_stored_ids_and_offsets(minilm, uncased, lowercase):
+    tokenizer = uncased if lowercase else BertTokenizer(minilm / "vocab.txt", lowercase=False)
     stored = GOLDEN["bert_uncased" if lowercase else "bert_cased"]
     for text, ours, expected in zip(
         GOLDEN["texts"], encoded(tokenizer, GOLDEN["texts"]), stored, strict=True
@@ -253,23 +256,22 @@ def test_words_that_are_tokens_as_they_stand():
     ]
 
 
-def test_ids_as_tensorflow_text(minilm):
+def test_ids_as_tensorflow_text(uncased):
     """Its WordPiece is Google's own code; the texts are clean, so that normalisation is trivial."""
     tensorflow_text = pytest.importorskip("tensorflow_text", reason="there is none for Windows")
-    tokenizer = BertTokenizer(minilm / "vocab.txt")
     rows = (ROOT / "guides/data/sentiment_sentences.tsv").read_text(encoding="utf-8").split("\n")
     texts = [re.sub("[^a-z ]", "", row.split("\t")[-1].lower()) for row in rows]
     table = tf.lookup.StaticVocabularyTable(
         tf.lookup.KeyValueTensorInitializer(
-            tokenizer.vocabulary, tf.range(tokenizer.vocabulary_size, dtype=tf.int64)
+            uncased.vocabulary, tf.range(uncased.vocabulary_size, dtype=tf.int64)
         ),
         num_oov_buckets=1,
     )
     theirs = tensorflow_text.WordpieceTokenizer(table, token_out_type=tf.int64)
     expected = theirs.tokenize(tf.strings.split(texts)).merge_dims(1, 2).to_list()
     assert sum(map(len, expected)) > 10_000
-    assert tokenizer.tokenize(texts).to_list() == expected
-    assert tokenizer.tokenize_with_offsets(texts)[0].to_list() == expected
+    assert uncased.tokenize(texts).to_list() == expected
+    assert uncased.tokenize_with_offsets(texts)[0].to_list() == expected
 
 
 def test_parallel_pipeline(small):
@@ -279,27 +281,22 @@ def test_parallel_pipeline(small):
     assert rows == small.tokenize(texts).to_list()
 
 
-LOADER = """
-import sys, tensorflow as tf
-model = tf.saved_model.load(sys.argv[1])
-for name in ("wordpiece", "byte_bpe"):
-    if hasattr(model, name):
-        print(getattr(model, name)(tf.constant(["Ab é [MASK]", "", "zz"])).to_list())
-assert not [m for m in sys.modules if m.startswith(("encoder_zoo", "tensorflow_text"))]
-"""
-
-
-def test_saved_model_needs_tensorflow_only(small, tmp_path):
+def test_saved_model(small, tmp_path):
+    """That TensorFlow alone opens one is shown in test_export.py."""
     module = tf.Module()
     module.tokenizer = small
     signature = [tf.TensorSpec([None], tf.string)]
     module.wordpiece = tf.function(small.tokenize, input_signature=signature)
     tf.saved_model.save(module, str(tmp_path))
-    command = [sys.executable, "-c", LOADER, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == small.tokenize(["Ab é [MASK]", "", "zz"]).to_list()
+    texts = ["Ab é [MASK]", "", "zz"]
+    found = tf.saved_model.load(str(tmp_path)).wordpiece(tf.constant(texts))
+    assert found.to_list() == small.tokenize(texts).to_list()
 
 
+characters_in_graph = tf.function(
+    characters,
+    input_signature=[tf.TensorSpec([None], tf.string)],  # traced once
+)
 BYTES = st.lists(st.binary(max_size=6) | st.text(max_size=4).map(lambda t: t.encode("utf-8")))
 
 
@@ -307,7 +304,7 @@ BYTES = st.lists(st.binary(max_size=6) | st.text(max_size=4).map(lambda t: t.enc
 @QUICK
 def test_any_bytes_are_decoded_as_tensorflow_does(texts):
     texts = tf.constant(texts, tf.string, shape=(len(texts),))
-    found = tf.function(characters)(texts)
+    found = characters_in_graph(texts)
     expected = tf.strings.unicode_decode(texts, "UTF-8")
     assert found.codes.numpy().tolist() == expected.values.numpy().tolist()
     assert found.row_splits.numpy().tolist() == expected.row_splits.numpy().tolist()
@@ -318,15 +315,14 @@ PARTS = [" a", " b", "ab", " ", "  ", "'s", "\u0301", "é", "中", " x\u0301", "
 
 @given(st.lists(st.lists(st.sampled_from(PARTS), max_size=60).map("".join)), st.integers(1, 9))
 @settings(QUICK, max_examples=15)
-def test_first_tokens_are_those_of_the_whole_text(texts, first):
-    for tokenizer in (BertTokenizer(SMALL), byte_tokenizer()):
+def test_first_tokens_are_those_of_the_whole_text(small, texts, first):
+    for tokenizer in (small, byte_tokenizer()):
         some, all_ = tokenizer.tokenize(texts, first).to_list(), tokenizer.tokenize(texts).to_list()
         assert [ids[:first] for ids in some] == [ids[:first] for ids in all_]
 
 
-def test_long_texts_are_not_read_to_the_end():
-    tokenizer = BertTokenizer(SMALL)
-    ids = tokenizer.tokenize(["ab " * 1000, "ab " * 3, "abc" * 1000], first=10)
+def test_long_texts_are_not_read_to_the_end(small):
+    ids = small.tokenize(["ab " * 1000, "ab " * 3, "abc" * 1000], first=10)
     assert ids.row_lengths()[0] < 30 and ids.row_lengths()[1] == 3 and ids.row_lengths()[2] == 1
 
 
