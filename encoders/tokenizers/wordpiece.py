@@ -92,7 +92,7 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         self.lowercase = lowercase
         self.strip_accents = strip_accents
         self.split_chinese_characters = split_chinese_characters
-        strips = lowercase if strip_accents is None else strip_accents
+        strips = self.strips_accents
         entries = list(self._entries())
         numbers = character_numbers(codes for _, codes, _ in entries)
         self._normalize = BertNormalizer(lowercase, strips, split_chinese_characters, numbers)
@@ -112,6 +112,11 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
     def vocabulary(self) -> list[str]:
         """All tokens, in the order of their ids."""
         return self.get_vocabulary()
+
+    @property
+    def strips_accents(self) -> bool:
+        """Whether accents are left out."""
+        return self.lowercase if self.strip_accents is None else self.strip_accents
 
     def starts_word(self, token: str) -> bool:
         """Whether a piece begins a word, rather than continuing one."""
