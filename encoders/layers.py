@@ -8,7 +8,6 @@ from keras import ops
 from encoder_zoo.encoders import gradients
 
 
-
 def _tanh_gelu(x):
     return ops.gelu(x, approximate=True)
 

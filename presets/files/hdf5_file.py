@@ -79,12 +79,15 @@ class Hdf5File:
 
     def _find_array(self, file: h5py.File, name: str) -> h5py.Dataset:
         node = self._find(file, name)
-        numbers = isinstance(node, h5py.Dataset) and (node.dtype.kind in "fiu" or _is_bfloat16(node))
-        if not numbers:
+        if not isinstance(node, h5py.Dataset) or not _is_numbers(node):
             raise ValueError(f"{self.path}: '{name}' is not an array of numbers.")
         if node.external or node.is_virtual:
             raise ValueError(f"{self.path}: '{name}' is stored in another file.")
         return node
+
+
+def _is_numbers(array: h5py.Dataset) -> bool:
+    return array.dtype.kind in "fiu" or _is_bfloat16(array)
 
 
 def _is_bfloat16(array: h5py.Dataset) -> bool:

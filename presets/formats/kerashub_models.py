@@ -180,9 +180,18 @@ def _layer(model: keras.Model, group: str) -> keras.layers.Layer:
     """The layer whose weights Keras writes to a group, such as 'dense_1' for the second `Dense`."""
     first, *inner = group.split("/")
     kind, number = re.fullmatch(r"(\w+?)(?:_(\d+))?", first).groups()
-    names = [re.sub(r"(?<!^)(?=[A-Z][a-z])", "_", type(x).__name__).lower() for x in model.layers]
-    alike = [layer for layer, name in zip(model.layers, names, strict=True) if name == kind]
+    alike = [layer for layer in model.layers if _snake_case(type(layer).__name__) == kind]
     layer = alike[int(number or 0)]
     for name in inner:
         layer = getattr(layer, name)
     return layer
+
+
+def _snake_case(name: str) -> str:
+    """A class's name as Keras makes names of layers of it.
+
+    Example:
+        >>> _snake_case("MaskedLMHead")
+        'masked_lm_head'
+    """
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<!^)(?=[A-Z][a-z])", "_", name).lower()
