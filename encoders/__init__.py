@@ -13,6 +13,7 @@ FAMILIES = {
     "bert": "BertBackbone",
     "roberta": "RobertaBackbone",
     "electra": "ElectraBackbone",
+    "distilbert": "DistilBertBackbone",
 }
 
 

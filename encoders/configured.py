@@ -46,13 +46,30 @@ class Configured:
 
 def argument_names(cls: type) -> list[str]:
     """Named arguments of all `__init__`s between the class and the mixin, without repeats."""
+    return list(_arguments(cls))
+
+
+def argument_defaults(cls: type) -> dict[str, object]:
+    """{argument: its default}, of those that have one; a subclass's counts before its base's.
+
+    Example:
+        >>> class Scale(Configured, keras.layers.Layer):
+        ...     def __init__(self, units, factor=2.0, **kwargs):
+        ...         super().__init__(**kwargs)
+        >>> argument_defaults(Scale)
+        {'factor': 2.0}
+    """
+    defaults = {name: parameter.default for name, parameter in _arguments(cls).items()}
+    return {n: default for n, default in defaults.items() if default is not inspect.Parameter.empty}
+
+
+def _arguments(cls: type) -> dict[str, inspect.Parameter]:
+    """Those of all `__init__`s between the class and the mixin, the class's own first."""
     classes = [c for c in cls.__mro__ if issubclass(c, Configured) and "__init__" in vars(c)]
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return list(
-        dict.fromkeys(
-            parameter.name
-            for c in classes
-            for parameter in inspect.signature(c.__init__).parameters.values()
-            if parameter.kind in named and parameter.name != "self"
-        )
-    )
+    found: dict[str, inspect.Parameter] = {}
+    for c in classes:
+        for parameter in inspect.signature(c.__init__).parameters.values():
+            if parameter.kind in named and parameter.name != "self":
+                found.setdefault(parameter.name, parameter)
+    return found

@@ -23,8 +23,8 @@ class Embeddings(Configured, keras.layers.Layer):
             is in the only segment and `segment_ids` are not read.
         dropout: share of the normalised sum dropped in training.
         layer_norm_epsilon: added to the variance.
-        output_dim: D, width of the outputs, projected where it is not that of the embeddings;
-            None is `hidden_dim`.
+        output_dim: D, width of the outputs, which a dense layer makes of the embeddings'; None:
+            there is no such layer, and D is `hidden_dim`.
 
     Call arguments:
         token_ids: (B, L) int.
@@ -82,7 +82,7 @@ class Embeddings(Configured, keras.layers.Layer):
         self.norm.build((None, self.hidden_dim))
         self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
         self.projection = None
-        if self.output_dim not in (None, self.hidden_dim):
+        if self.output_dim is not None:
             self.projection = keras.layers.Dense(
                 self.output_dim,
                 kernel_initializer=initializer(),

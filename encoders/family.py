@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers import TokenizerClass
 
 LEARNING_RATE = 5e-5  # peak; of Devlin et al. 2019, appendix A.3
+WEIGHT_DECAY = 0.01  # likewise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Head:
         hidden: the layer before it, if there is one.
         pooled: whether the head reads `pooled_output`, rather than `sequence_output`.
         dropout: what config.json calls the dropout before the output layer; None: there is none.
+        default_dropout: the share where config.json names none; None is the backbone's.
         tied_bias: name of the output layer's bias, where its kernel is the token embedding's.
 
     Example:
@@ -53,6 +55,7 @@ class Head:
     hidden: Hidden | None = None
     pooled: bool = False
     dropout: str | None = None
+    default_dropout: float | None = None
     tied_bias: str | None = None
 
     @property
@@ -153,7 +156,7 @@ class Family:
         class_prefix: of the class names in a checkpoint's `architectures`.
         prefix: of the backbone's tensors in the checkpoint of a task.
         tensors: {attribute path in the backbone, with {} for a block's number: name in the
-            checkpoint}.
+            checkpoint}. A block that stands at several places is counted once.
         pooler: name of the pooler's dense layer, where checkpoints have one.
         blocks: the backbone argument that counts the blocks with tensors of their own.
         config_keys: {backbone argument: key in config.json}.
@@ -168,6 +171,7 @@ class Family:
         heads: {what the names of classes in transformers end in: the task's head}.
         aliases: {end of a class name: the head that it is, under other names}.
         learning_rate: peak in fine-tuning, as its paper recommends.
+        weight_decay: AdamW's in fine-tuning, likewise.
         keras_hub: the names in KerasHub's files, where KerasHub has the family.
         tf1: the names in TensorFlow 1's checkpoints, where there are such.
     """
@@ -192,6 +196,7 @@ class Family:
     pair_separators: int = 1
     aliases: Mapping[str, HeadAlias] = dataclasses.field(default_factory=dict)
     learning_rate: float = LEARNING_RATE
+    weight_decay: float = WEIGHT_DECAY
     keras_hub: KerasHubNames | None = None
     tf1: Tf1Names | None = None
 

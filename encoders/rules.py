@@ -48,6 +48,7 @@ def _is_number(value: object) -> bool:
 SIZE = Rule(lambda v: type(v) is int and 0 < v < 2**40, "a positive integer")
 SHARE = Rule(lambda v: _is_number(v) and 0 <= v < 1, "a number from 0 up to below 1")
 EPSILON = Rule(lambda v: _is_number(v) and 0 < v < 1, "a number between 0 and 1")
+SWITCH = Rule(lambda v: type(v) is bool, "true or false")
 TOKEN_ID = Rule(lambda v: type(v) is int and 0 <= v < 2**40, "an integer from 0")
 ACTIVATION = Rule(
     lambda v: isinstance(v, str) and v in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}"
@@ -84,6 +85,7 @@ ARGUMENTS = {
     "attention_dropout": SHARE,
     "layer_norm_epsilon": EPSILON,
     "activation": ACTIVATION,
+    "sinusoidal_positions": SWITCH,
 }
 REQUIRED = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim")
 

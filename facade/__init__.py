@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 __all__ = [
+    "AlbertTokenizer",
     "Backbone",
     "BackupAndRestore",
     "BertBackbone",
     "BertTokenizer",
+    "CamembertTokenizer",
     "Classifier",
+    "DistilBertBackbone",
     "ElectraBackbone",
     "EntityF1",
     "MaskedLM",
@@ -31,6 +34,7 @@ __all__ = [
     "SpanQAPreprocessor",
     "TokenClassifier",
     "TokenClassifierPreprocessor",
+    "XLMRobertaTokenizer",
     "list_presets",
     "read_squad",
 ]
@@ -38,9 +42,15 @@ __all__ = [
 if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.encoders.backbone import Backbone
     from encoder_zoo.encoders.families.bert import BertBackbone
+    from encoder_zoo.encoders.families.distilbert import DistilBertBackbone
     from encoder_zoo.encoders.families.electra import ElectraBackbone
     from encoder_zoo.encoders.families.roberta import RobertaBackbone
     from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
+    from encoder_zoo.encoders.tokenizers.sentencepiece import (
+        AlbertTokenizer,
+        CamembertTokenizer,
+        XLMRobertaTokenizer,
+    )
     from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
     from encoder_zoo.presets.registry import list_presets
     from encoder_zoo.tasks.language_modelling.preprocessor import MaskedLMPreprocessor

@@ -13,6 +13,11 @@ SAVED = {
     **{_inside(family_module(name)): [backbone] for name, backbone in FAMILIES.items()},
     "encoders.tokenizers.wordpiece": ["BertTokenizer"],
     "encoders.tokenizers.byte_bpe": ["RobertaTokenizer"],
+    "encoders.tokenizers.sentencepiece": [
+        "AlbertTokenizer",
+        "CamembertTokenizer",
+        "XLMRobertaTokenizer",
+    ],
     "tasks.sequence_classifier": ["SequenceClassifier", "SequenceClassifierPreprocessor"],
     "tasks.token_classification.task": ["TokenClassifier"],
     "tasks.token_classification.preprocessor": ["TokenClassifierPreprocessor"],

@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Mapping
 
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.configured import argument_defaults
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.rules import ARGUMENTS, COMMON, REQUIRED, SHARE, Rule, or_null
 
@@ -92,8 +93,13 @@ def backbone_config(backbone: Backbone, tokenizer) -> dict:
     Args:
         backbone: whose arguments to write.
         tokenizer: that is saved along, or None.
+
+    Raises:
+        ValueError: "config.json of distilbert has no layer_norm_epsilon, which is 1e-12 there.
+            Received a backbone whose layer_norm_epsilon is 1e-05."
     """
     family = backbone.family
+    _refuse_unsaid(backbone)
     keys = {ours: theirs for ours, theirs in family.config_keys.items() if hasattr(backbone, ours)}
     config = {
         "model_type": family.name,
@@ -104,6 +110,19 @@ def backbone_config(backbone: Backbone, tokenizer) -> dict:
     if tokenizer is not None:
         config |= {key: getattr(tokenizer, name) for key, name in family.token_ids.items()}
     return {**config, **family.constants}
+
+
+def _refuse_unsaid(backbone: Backbone) -> None:
+    """Refuses a backbone with a setting for which its family's config.json has no word."""
+    family = backbone.family
+    for name, usual in argument_defaults(type(backbone)).items():
+        value = getattr(backbone, name)
+        # The weights tell whether there is a pooler.
+        if name not in family.config_keys and name != "pooler" and value != usual:
+            raise ValueError(
+                f"config.json of {family.name} has no {name}, which is {usual!r} there. Received "
+                f"a backbone whose {name} is {value!r}."
+            )
 
 
 # Backbone argument: attribute path of the layer whose tensor must agree, and the tensor's axis.
@@ -158,11 +177,17 @@ def check_sizes(
 def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathlib.Path) -> None:
     """Refuses a configuration with more blocks than the weights hold."""
     name = next(name for name in family.tensors.values() if "{}" in name)
-    layers, key = 0, family.config_keys[family.blocks]
+    layers, wanted = 0, _own_blocks(config, family)
     while f"{name}.weight".format(layers) in shapes:
         layers += 1
-    if config[key] > layers:
-        raise ValueError(f"{path}: {key} is {config[key]}, but the weights hold {layers} layers.")
+    if wanted > layers:
+        key = family.config_keys[family.blocks]
+        raise ValueError(f"{path}: {key} is {wanted}, but the weights hold {layers} layers.")
+
+
+def _own_blocks(config: Mapping, family: Family) -> int:
+    """How many blocks have weights of their own."""
+    return config.get(family.config_keys[family.blocks], 1)
 
 
 def _estimate(config: Mapping, family: Family) -> int:
@@ -172,4 +197,4 @@ def _estimate(config: Mapping, family: Family) -> int:
     rows = vocabulary + arguments.get("max_sequence_length", 512)
     block = 4 * hidden**2 + 2 * hidden * arguments["intermediate_dim"]
     width = arguments.get("embedding_dim", hidden)
-    return rows * width + arguments[family.blocks] * block
+    return rows * width + _own_blocks(config, family) * block

@@ -115,8 +115,9 @@ def _save(
         (new / CONFIG).write_text(_as_json(config), encoding="utf-8")
         _write_weights(new, weights, dtypes, shard_bytes)
         if tokenizer is not None:
-            for name, text in tokenizer.to_files().items():
-                (new / name).write_text(text, encoding="utf-8", newline="\n")
+            for name, content in tokenizer.to_files().items():
+                is_text = isinstance(content, str)
+                (new / name).write_bytes(content.encode("utf-8") if is_text else content)
         labels = list(config.get("id2label", {}).values())
         _write_card(new, folder, backbone, config["dtype"], labels, readers)
         write_manifest(new, settings)

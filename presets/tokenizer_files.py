@@ -6,7 +6,7 @@ import pathlib
 
 from encoder_zoo.encoders.tokenizers import TokenizerClass
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
-from encoder_zoo.presets.files.plain_files import read_json, read_text
+from encoder_zoo.presets.files.plain_files import read_bytes, read_json, read_text
 from encoder_zoo.presets.preset_files import TOKENIZER_JSON
 
 
@@ -27,5 +27,6 @@ def read_tokenizer_files(folder: pathlib.Path, tokenizer: TokenizerClass) -> Tok
     for name in (*TOKENIZER_JSON, *tokenizer.files):
         path = folder / name
         if path.exists():
-            contents[name] = read_json(path) if path.suffix == ".json" else read_text(path)
+            read = {".json": read_json, ".model": read_bytes}.get(path.suffix, read_text)
+            contents[name] = read(path)
     return TokenizerFiles(folder, contents)

@@ -188,7 +188,7 @@ def head_dropout(head: Head, backbone: Backbone, dropout: float | None) -> float
 
     Args:
         head: the family's record of it.
-        backbone: whose share is the default.
+        backbone: whose share is the default of most families.
         dropout: the share asked for, or None.
 
     Example:
@@ -202,4 +202,5 @@ def head_dropout(head: Head, backbone: Backbone, dropout: float | None) -> float
     """
     if head.dropout is None:
         return 0.0
-    return backbone.dropout if dropout is None else dropout
+    shares = (dropout, head.default_dropout, backbone.dropout)
+    return next(share for share in shares if share is not None)

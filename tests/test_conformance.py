@@ -1,7 +1,9 @@
 """What every family's models do, with every task: a registered family is tested here."""
 
 import importlib.util
+import json
 import os
+import shutil
 import subprocess
 import sys
 from unittest import mock
@@ -12,6 +14,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
+import encoder_zoo as ez
 from encoder_zoo.encoders import all_families
 from encoder_zoo.tasks.rows.packing import join_texts
 
@@ -38,6 +41,65 @@ def saved(tiny, tmp_path_factory):
             model.save_to_preset(folder / "presets" / f"{family.name} {task}")
             model.save(folder / "files" / f"{family.name} {task}.keras")
     return models, folder
+
+
+# -- beside stored outputs of transformers -----------------------------------------------------
+
+
+@each_task
+@each_family
+def test_a_task_answers_as_transformers_did(golden, family, task, caplog):
+    cls = getattr(ez, task)
+    stored = golden(f"{family.class_prefix}_{cls.checkpoint_class_suffix}")
+    model = cls.from_preset(stored.folder)
+    # Nothing is random and nothing is left over.
+    assert [record for record in caplog.records if record.name == "encoder_zoo"] == []
+    expected = list(stored.expected.values())
+    found, real = numbers(model, stored.inputs), stored.inputs["padding_mask"]
+    if task == "SpanQA":
+        found, expected = np.moveaxis(found, 1, 2), [np.stack(expected, axis=2)]
+    if task != "SequenceClassifier":
+        found, expected = found[real], [expected[0][real]]
+    np.testing.assert_allclose(found, expected[0], rtol=1e-5, atol=1e-5)
+    if task.endswith("Classifier"):
+        assert model.labels == ["O", "B-PER", "I-PER"]
+
+
+@each_family
+def test_a_backbone_gives_what_transformers_did(golden, family):
+    stored = golden(f"{family.class_prefix}_Model")
+    backbone = ez.Backbone.from_preset(stored.folder)
+    assert type(backbone) is family.backbone
+    outputs, real = backbone(stored.inputs), stored.inputs["padding_mask"]
+    found = ops.convert_to_numpy(outputs["sequence_output"])
+    np.testing.assert_allclose(found[real], stored.expected["last_hidden_state"][real], atol=1e-5)
+    assert ("pooled_output" in outputs) == ("pooler_output" in stored.expected)
+    if "pooled_output" in outputs:
+        found = ops.convert_to_numpy(outputs["pooled_output"])
+        np.testing.assert_allclose(found, stored.expected["pooler_output"], atol=1e-5)
+
+
+@each_task
+@each_family
+def test_a_checkpoints_own_settings_are_kept(golden, family, task, tmp_path):
+    cls = getattr(ez, task)
+    head = family.heads[cls.checkpoint_class_suffix]
+    stored = golden(f"{family.class_prefix}_{cls.checkpoint_class_suffix}").folder
+    shutil.copytree(stored, tmp_path / "theirs")
+    config = json.loads((stored / "config.json").read_text())
+    config |= {head.dropout: 0.15} if head.dropout else {}
+    settings = {"dropout": 0.35, "attention_dropout": 0.45, "activation": "relu"}
+    config |= {family.config_keys[name]: value for name, value in settings.items()}
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps(config))
+    model = cls.from_preset(tmp_path / "theirs")
+    if head.dropout:
+        assert model.dropout == config[head.dropout]
+    model.save_to_preset(tmp_path / "ours")
+    saved = json.loads((tmp_path / "ours" / "config.json").read_text())
+    ours = {head.dropout, *family.config_keys.values(), "architectures", "id2label", "label2id"}
+    kept = {key: config[key] for key in ours & config.keys()}
+    assert {key: saved.get(key) for key in kept} == kept
+    assert {"vocab_size", *(key for key in (head.dropout,) if key)} <= kept.keys()
 
 
 # -- saved and opened --------------------------------------------------------------------------
@@ -142,6 +204,18 @@ def outputs_and_gradients(backbone, inputs):
         outputs = backbone(inputs, training=True)
         total = sum(tf.reduce_sum(tf.sin(3 * y)) for y in outputs.values())
     return outputs["sequence_output"], tape.gradient(total, variables)
+
+
+@each_family
+def test_fit_trains_on_raw_text_by_the_familys_recipe(tiny, family):
+    classifier = tiny.task(family, "SequenceClassifier", dropout=0.0, attention_dropout=0.0)
+    before = [ops.convert_to_numpy(weight) for weight in classifier.trainable_weights]
+    history = classifier.fit(TEXTS, ["O", "B-X", "I-X", "O"], epochs=12, batch_size=4, verbose=0)
+    assert history.history["loss"][-1] < history.history["loss"][0]
+    assert classifier.optimizer.weight_decay == family.weight_decay
+    assert classifier.learning_rate == family.learning_rate
+    after = [ops.convert_to_numpy(weight) for weight in classifier.trainable_weights]
+    assert all((a != b).any() for a, b in zip(after, before, strict=True))
 
 
 @each_family

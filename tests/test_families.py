@@ -30,9 +30,14 @@ ARGUMENTS_OF = {
 each_family = pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
 
 
+def arguments_of(family):
+    """Those that the family's config.json can say."""
+    return {name: value for name, value in ARGUMENTS_OF.items() if name in family.config_keys}
+
+
 def make(family, **changes):
     pooler = {"pooler": True} if family.pooler else {}
-    return family.backbone(**ARGUMENTS_OF, **pooler, **changes)
+    return family.backbone(**arguments_of(family), **pooler, **changes)
 
 
 @each_family
@@ -69,10 +74,23 @@ def test_a_configuration_goes_round_and_passes_its_rules(family):
 @each_family
 def test_every_number_in_a_configuration_is_checked(family):
     config = backbone_config(make(family), None)
-    for argument in ARGUMENTS_OF:
+    for argument in arguments_of(family):
         key = family.config_keys[argument]
         with pytest.raises(ValueError, match=rf"config\.json: {key} is 'much'"):
             check_config({**config, key: "much"}, family, pathlib.Path("config.json"))
+
+
+@each_family
+@pytest.mark.parametrize("argument, value", [("layer_norm_epsilon", 1e-4), ("num_segments", 7)])
+def test_a_setting_that_config_json_cannot_say_is_not_lost(family, argument, value):
+    backbone = family.backbone(**{**arguments_of(family), argument: value})
+    if argument in family.config_keys:
+        config = backbone_config(backbone, None)
+        assert config[family.config_keys[argument]] == value
+    else:
+        words = f"config.json of {family.name} has no {argument}, .* whose {argument} is {value}"
+        with pytest.raises(ValueError, match=words):
+            backbone_config(backbone, None)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -62,7 +62,7 @@ class ElectraBackbone(Backbone):
             self.num_segments,
             self.dropout,
             self.layer_norm_epsilon,
-            output_dim=self.hidden_dim,
+            output_dim=None if self.embedding_dim == self.hidden_dim else self.hidden_dim,
             name="embeddings",
             dtype=self.dtype_policy,
         )

@@ -53,3 +53,21 @@ BYTE_BPE = TokenizerClass(
     ("vocab.json", "merges.txt"),
     ("RobertaTokenizer", "GPT2Tokenizer", "BartTokenizer", "LongformerTokenizer"),
 )
+XLM_SENTENCEPIECE = TokenizerClass(
+    "XLMRobertaTokenizer",
+    "sentencepiece",
+    ("sentencepiece.bpe.model",),
+    ("XLMRobertaTokenizer",),
+)
+CAMEMBERT_SENTENCEPIECE = TokenizerClass(
+    "CamembertTokenizer",
+    "sentencepiece",
+    ("sentencepiece.bpe.model",),
+    ("CamembertTokenizer",),
+)
+ALBERT_SENTENCEPIECE = TokenizerClass(
+    "AlbertTokenizer",
+    "sentencepiece",
+    ("spiece.model",),
+    ("AlbertTokenizer",),
+)

@@ -125,6 +125,11 @@ class TokenizerFiles:
         ids = {**slow, **ids}
         return checked_vocabulary(ids, f"{self.folder}: added_tokens", 2**21) if ids else {}
 
+    def special_added_tokens(self) -> list[str]:
+        """Those of the tokens in `added_tokens` that a text cannot hold."""
+        added = self._object("tokenizer.json").get("added_tokens") or []
+        return [token["content"] for token in added if token.get("special")]
+
     def _object(self, name: str) -> dict:
         return self.contents.get(name, {})
 
@@ -139,19 +144,19 @@ class WritesFiles:
         argument: names[:1] for argument, names in SPECIAL_TOKENS.items()
     }
 
-    def to_files(self) -> dict[str, str]:
+    def to_files(self) -> dict[str, str | bytes]:
         """The tokenizer as files that transformers' AutoTokenizer reads with the same ids.
 
         Returns:
-            {file name: text}: the vocabulary's own, tokenizer.json, tokenizer_config.json and
-            special_tokens_map.json.
+            {file name: text or bytes}: the vocabulary's own, tokenizer.json,
+            tokenizer_config.json and special_tokens_map.json.
         """
         special = {
             name: getattr(self, argument)
             for argument, names in self.special_token_names.items()
             for name in names
         }
-        added = [self._added_token(argument) for argument in SPECIAL_TOKENS]
+        added = self._added_tokens()
         fast = {
             "version": "1.0",
             "truncation": None,
@@ -166,18 +171,11 @@ class WritesFiles:
             "special_tokens_map.json": as_json(special),
         }
 
-    def _added_token(self, argument: str) -> dict:
-        """How tokenizer.json describes a special token; a mask may take the space before it."""
-        token = getattr(self, argument)
-        return {
-            "id": self.token_to_id(token),
-            "content": token,
-            "single_word": False,
-            "lstrip": argument == "mask_token" and self.mask_takes_space_before,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
+    def _added_tokens(self) -> list[dict]:
+        """The special tokens, as tokenizer.json describes them; a mask may take a space before."""
+        tokens = [getattr(self, argument) for argument in SPECIAL_TOKENS]
+        takes_space = self.mask_token if self.mask_takes_space_before else None
+        return [added_token(self.token_to_id(t), t, t == takes_space) for t in tokens]
 
     def _template(self) -> dict:
         """Where the special tokens stand, of one text and of a pair."""
@@ -195,7 +193,7 @@ class WritesFiles:
             },
         }
 
-    def _vocabulary_files(self) -> dict[str, str]:
+    def _vocabulary_files(self) -> Mapping[str, str | bytes]:
         """The files of the tokenizer's class."""
         raise NotImplementedError
 
@@ -206,6 +204,19 @@ class WritesFiles:
     def _steps(self) -> dict:
         """The steps from a text to ids, in the terms of tokenizer.json."""
         raise NotImplementedError
+
+
+def added_token(token_id: int, token: str, takes_space_before: bool = False) -> dict:
+    """How tokenizer.json describes a special token."""
+    return {
+        "id": token_id,
+        "content": token,
+        "single_word": False,
+        "lstrip": takes_space_before,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
 
 
 def special(token: str, segment: int) -> dict:

@@ -7,9 +7,11 @@ from one version of the standard.
     python -m encoder_zoo.encoders.tokenizers.make_unicode_tables
 """
 
+import array
 import json
+import struct
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 DATA_FILE = Path(__file__).parent / "data" / "unicode.json"
@@ -35,6 +37,12 @@ def mapping(function: Callable[[str], str], leave_out: range = range(0)) -> dict
     return {str(c): [ord(x) for x in text] for c, text in pairs if text != chr(c)}
 
 
+def differing(function: Callable[[str], str], other: Callable[[str], str]) -> dict[str, list[int]]:
+    """What each code point becomes, where the two functions differ."""
+    pairs = ((c, function(chr(c)), other(chr(c))) for c in CODE_POINTS)
+    return {str(c): [ord(x) for x in text] for c, text, others in pairs if text != others}
+
+
 def combining_classes(decompose: Callable[[str], str]) -> dict[str, int]:
     """Canonical combining classes of the marks that the library reorders."""
     low, high = "\u0334", "\u0345"  # marks of the classes 1 and 240: any other class moves past one
@@ -44,6 +52,61 @@ def combining_classes(decompose: Callable[[str], str]) -> dict[str, int]:
 
     marks = (c for c in CODE_POINTS if unicodedata.combining(chr(c)) and moves(chr(c)))
     return {str(c): unicodedata.combining(chr(c)) for c in marks}
+
+
+def charsmap(characters: Iterable[str]) -> bytes:
+    """A precompiled normalisation that makes an X of each of the characters.
+
+    A trie's node has two pages of 256 places: one for its children, one for the ends of keys.
+    """
+    children: list[dict[int, int]] = [{}]
+    ends: list[set[int]] = [set()]
+    for character in characters:
+        node = 0
+        *front, last = character.encode()
+        for byte in front:
+            if byte not in children[node]:
+                children[node][byte] = len(children)
+                children.append({})
+                ends.append(set())
+            node = children[node][byte]
+        ends[node].add(last)
+    units = array.array("I", bytes(4 * 512 * (len(children) + 1)))
+    units[0] = 512 << 10
+    base = {0: 512}  # where a node's children stand, each at the place of its byte by XOR
+    for node in range(len(children)):
+        for byte, child in children[node].items():
+            place = base[node] ^ byte
+            base[child] = 512 * (child + 1) | place & 255
+            units[place] = _leads(place, base[child]) | byte
+        for byte in ends[node]:
+            place = base[node] ^ byte
+            end = 512 * (node + 1) + 256 | place & 255
+            units[place] = _leads(place, end) | 1 << 8 | byte
+            units[end] = 1 << 31
+    return struct.pack("<I", 4 * len(units)) + units.tobytes() + b"X\0"
+
+
+def _leads(place: int, to: int) -> int:
+    """The part of a unit that says where it leads: the difference in steps of 256."""
+    return (place ^ to) >> 8 << 10 | 1 << 9
+
+
+def grapheme_classes() -> dict[str, list[list[int]]]:
+    """What decides whether a character and its neighbour are one grapheme of up to five bytes.
+
+    A normalisation that makes an X of every character makes one of every such grapheme.
+    """
+    from tokenizers import normalizers
+
+    crossed = normalizers.Precompiled(charsmap(map(chr, CODE_POINTS[1:]))).normalize_str
+    joiner = "\u200d"
+    return {
+        "extends": ranges(lambda c: c != "\0" and crossed("a" + c) == "X"),
+        "ends_grapheme": ranges(lambda c: crossed(c + "\u0301") == "XX" and len(c.encode()) < 4),
+        "prepends": ranges(lambda c: c != "\0" and crossed(c + "a") == "X"),
+        "pictograph": ranges(lambda c: crossed("\u00a9" + joiner + c) == "XXX"),
+    }
 
 
 def measure() -> dict:
@@ -66,6 +129,9 @@ def measure() -> dict:
     def joins(letter: str) -> Callable[[str], bool]:
         return lambda c: len(byte_split(letter + c + letter)) == 1
 
+    compatible = normalizers.NFKD().normalize_str
+    whole = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]).normalize_str
+    spaced = pre_tokenizers.WhitespaceSplit().pre_tokenize_str
     return {
         "source": f"tokenizers {tokenizers.__version__}",
         "dropped": ranges(lambda c: clean(c) == ""),
@@ -78,6 +144,10 @@ def measure() -> dict:
         "combining_class": combining_classes(decompose),
         "bpe_letter": ranges(joins("a")),
         "bpe_number": ranges(joins("1")),
+        "white_space": ranges(lambda c: len(spaced("a" + c + "a")) == 2),
+        "any_mark": ranges(lambda c: whole("a" + c) == "a"),
+        "compatible": differing(compatible, decompose),
+        **grapheme_classes(),
         "bpe_space": ranges(lambda c: not (joins("a")(c) or joins("1")(c) or joins("!")(c))),
     }
 

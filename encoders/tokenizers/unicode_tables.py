@@ -83,3 +83,15 @@ def decompositions() -> dict[int, list[int]]:
         parts = [0x1100 + lead, 0x1161 + vowel] + ([0x11A7 + tail] if tail else [])
         found[0xAC00 + index] = parts
     return found
+
+
+@functools.lru_cache(maxsize=1)
+def compatible_decompositions() -> dict[int, list[int]]:
+    """Full compatibility decompositions (NFKD).
+
+    Example:
+        >>> [chr(c) for c in compatible_decompositions()[ord("ﬁ")]]
+        ['f', 'i']
+    """
+    others = unicode_data()["compatible"]
+    return {**decompositions(), **{int(code): parts for code, parts in others.items()}}

@@ -9,11 +9,13 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.characters import laid_out
+from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS
 
 SYMBOLS_PER_KEY = 4  # 16 bits each
 KEYS = 3
 LONGEST = SYMBOLS_PER_KEY * KEYS  # symbols of a word in the table
 MAX_SYMBOL = 2**16 - 1
+FOREIGN = 1  # the number of all characters that no token has
 
 
 class WordPieces(NamedTuple):
@@ -155,3 +157,20 @@ def distinct(keys: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     chosen = first == index
     number = tf.cumsum(tf.cast(chosen, tf.int32)) - 1
     return tf.cast(tf.where(chosen)[:, 0], tf.int32), tf.gather(number, first)
+
+
+def character_numbers(words: Iterable[Sequence[int]]) -> np.ndarray:
+    """Numbers the characters of words, given as code points: int32 (code points,), from 2 on.
+
+    Raises:
+        ValueError: "the vocabulary has 70000 different characters; expected at most 65534"
+    """
+    alphabet = sorted({code for word in words for code in word})
+    if len(alphabet) >= MAX_SYMBOL:
+        raise ValueError(
+            f"the vocabulary has {len(alphabet)} different characters; expected at most "
+            f"{MAX_SYMBOL - 1}"
+        )
+    numbers = np.full(SPECIALS.stop, FOREIGN, np.int32)
+    numbers[alphabet] = np.arange(len(alphabet)) + FOREIGN + 1
+    return numbers

@@ -1,11 +1,10 @@
 """BERT's tokenizer: normalise, split at spaces and punctuation, then longest match first."""
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.characters import (
@@ -26,12 +25,16 @@ from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
 from encoder_zoo.encoders.tokenizers.trie import NOWHERE, Trie
 from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS
 from encoder_zoo.encoders.tokenizers.whole_words import WholeWords
-from encoder_zoo.encoders.tokenizers.word_table import MAX_SYMBOL, WordPieces, WordTable
+from encoder_zoo.encoders.tokenizers.word_table import (
+    FOREIGN,
+    WordPieces,
+    WordTable,
+    character_numbers,
+)
 from encoder_zoo.encoders.tokenizers.wordpiece_files import WordPieceFiles, tokens_in
 
 MAX_WORD_CHARACTERS = 100
 START, CONTINUATION = 1, 2  # roots of the trie
-FOREIGN = 1  # the number of all characters that no token has
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -252,23 +255,6 @@ def reached_from(begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         parallel_iterations=1,
     )
     return reached > 0
-
-
-def character_numbers(words: Iterable[Sequence[int]]) -> np.ndarray:
-    """Numbers the characters of words, given as code points: int32 (code points,), from 2 on.
-
-    Raises:
-        ValueError: "the vocabulary has 70000 different characters; expected at most 65534"
-    """
-    alphabet = sorted({code for word in words for code in word})
-    if len(alphabet) >= MAX_SYMBOL:
-        raise ValueError(
-            f"the vocabulary has {len(alphabet)} different characters; expected at most "
-            f"{MAX_SYMBOL - 1}"
-        )
-    numbers = np.full(SPECIALS.stop, FOREIGN, np.int32)
-    numbers[alphabet] = np.arange(len(alphabet)) + FOREIGN + 1
-    return numbers
 
 
 def word_bounds(chars: Characters) -> tuple[tf.Tensor, tf.Tensor]:

@@ -144,6 +144,15 @@ def read_text(path: pathlib.Path) -> str:
         raise ValueError(f"{path} is not text in UTF-8: {error}.") from None
 
 
+def read_bytes(path: pathlib.Path) -> bytes:
+    """The bytes in a file.
+
+    Raises:
+        ValueError: "...: file not found"
+    """
+    return preset_file(path.parent, path.name).read_bytes()
+
+
 def _class_names(value: object) -> Iterator[tuple[str, str]]:
     """Every `class_name` in nested data, with the path of its field."""
     waiting = [("", value)]

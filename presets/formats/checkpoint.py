@@ -68,22 +68,30 @@ class Checkpoint:
 def backbone_layers(backbone: Backbone) -> dict[str, str]:
     """{attribute path of a layer in the backbone: its name in the checkpoint}."""
     family = backbone.family
-    count = getattr(backbone, family.blocks)
-    layers = numbered(family.tensors, count)
+    layers = numbered(family.tensors, first_places(backbone))
     return {**layers, **({"pooler_dense": family.pooler} if backbone.pooler else {})}
 
 
-def numbered(names: Mapping[str, str], count: int) -> dict[str, str]:
-    """Names with {} for a block's number, written out for so many blocks.
+def first_places(backbone: Backbone) -> list[int]:
+    """Where each of the blocks stands, or stands first where one stands at several places."""
+    return [backbone.blocks.index(block) for block in dict.fromkeys(backbone.blocks)]
+
+
+def numbered(names: Mapping[str, str], places: Sequence[int]) -> dict[str, str]:
+    """Names with {} for a block's number, written out for some blocks.
+
+    Args:
+        names: {attribute path in the backbone: name in the checkpoint}.
+        places: for each of the checkpoint's blocks, where it stands (first) in the backbone.
 
     Example:
-        >>> numbered({"norm": "LayerNorm", "blocks.{}.dense": "layer.{}.fc"}, 2)
-        {'norm': 'LayerNorm', 'blocks.0.dense': 'layer.0.fc', 'blocks.1.dense': 'layer.1.fc'}
+        >>> numbered({"norm": "LayerNorm", "blocks.{}.dense": "layer.{}.fc"}, [0, 3])
+        {'norm': 'LayerNorm', 'blocks.0.dense': 'layer.0.fc', 'blocks.3.dense': 'layer.1.fc'}
     """
     once = {ours: theirs for ours, theirs in names.items() if "{}" not in ours}
     blocks = {
-        ours.format(i): theirs.format(i)
-        for i in range(count)
+        ours.format(place): theirs.format(i)
+        for i, place in enumerate(places)
         for ours, theirs in names.items()
         if "{}" in ours
     }

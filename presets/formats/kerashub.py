@@ -65,15 +65,16 @@ class KerasHubCheckpoint(Checkpoint):
         }
         self.config = {
             **_config(description, self.family, self.config_file),
-            **{keys[ours]: value for ours, value in self._names.built_in.items()},
+            **{keys[name]: v for name, v in self._names.built_in.items() if name in keys},
             "model_type": self.family.name,
         }
         self._places: dict[str, tuple[Hdf5File, str]] = {}
         self._kernels: set[str] = set()
         self.shapes = {}
         file = Hdf5File(preset_file(folder, WEIGHTS))
-        groups = numbered(self._names.groups, file.count(_BLOCK))
-        names = numbered(self.family.tensors, file.count(_BLOCK))
+        blocks = range(file.count(_BLOCK))
+        groups = numbered(self._names.groups, blocks)
+        names = numbered(self.family.tensors, blocks)
         if file.count("dense") < 2:  # the only one is the pooler
             groups.pop("embeddings.projection", None)
         self._add(file, groups, {**names, "pooler_dense": self.family.pooler})
@@ -81,7 +82,7 @@ class KerasHubCheckpoint(Checkpoint):
             self._read_head(folder / TASK)
         if self.family.positions_skip_padding:
             self._skip_padding(names[_POSITIONS])
-        if _SEGMENTS not in groups:
+        if _SEGMENTS in names and _SEGMENTS not in groups:
             hidden = self.shapes[f"{names[_POSITIONS]}.weight"][1]
             self.shapes[f"{names[_SEGMENTS]}.weight"] = (self.config[keys["num_segments"]], hidden)
 

@@ -14,7 +14,12 @@ import numpy as np
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import KerasHubNames
 from encoder_zoo.encoders.layers import ACTIVATIONS
-from encoder_zoo.presets.formats.checkpoint import layer_at, numbered, refuse_quantized
+from encoder_zoo.presets.formats.checkpoint import (
+    first_places,
+    layer_at,
+    numbered,
+    refuse_quantized,
+)
 from encoder_zoo.presets.preset_task import PresetTask
 
 logger = logging.getLogger("encoder_zoo")
@@ -48,7 +53,7 @@ def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Mo
     taken = inspect.signature(cls).parameters
     arguments = {word: getattr(backbone, ours) for ours, word in words.items() if word in taken}
     there = cls(**arguments, dtype=dtype or backbone.dtype_policy)
-    groups = numbered(names.groups, getattr(backbone, backbone.family.blocks))
+    groups = numbered(names.groups, first_places(backbone))
     if not backbone.pooler and hasattr(there, "pooled_dense"):
         groups.pop("pooler_dense", None)
         logger.warning("KerasHub's %s has a pooler: it is written untrained.", names.backbone)

@@ -44,17 +44,17 @@ class Compiled(Distributed):
         """As `keras.Model.compile`, with the field's recipe where nothing else is given.
 
         Args:
-            optimizer: "auto" is AdamW (weight decay 0.01, not on biases and LayerNorm) with
-                gradients clipped at norm 1 and a learning rate that rises linearly for a tenth
-                of the steps and falls linearly to 0; every `fit` starts it anew, for the number
-                of steps it will run. Any Keras optimizer takes its place.
+            optimizer: "auto" is AdamW (the family's weight decay, usually 0.01, not on biases and
+                LayerNorm) with gradients clipped at norm 1 and a learning rate that rises
+                linearly for a tenth of the steps and falls linearly to 0; every `fit` starts it
+                anew, for the number of steps it will run. Any Keras optimizer takes its place.
             loss: "auto" is the task's loss.
             weighted_metrics: "auto" are the task's metrics.
             jit_compile: "auto" has TensorFlow compile with XLA on a GPU or TPU where a
                 `sequence_length` is set: programs for CPUs, or for every length, cost more than
                 they save. Other backends decide as they do in Keras.
             learning_rate: peak of the "auto" optimizer's learning rate; None is the preset's
-                recommendation, else 5e-5.
+                recommendation, else the family's, usually 5e-5.
             gradient_accumulation_steps: of the "auto" optimizer: the mean gradient of so many
                 batches makes a step, for batches larger than the memory. Batches left over at the
                 end of `fit` make none.
@@ -97,6 +97,7 @@ class Compiled(Distributed):
         optimizer = fine_tuning_optimizer(
             1,
             self.learning_rate,
+            self.backbone.family.weight_decay,
             gradient_accumulation_steps=self.gradient_accumulation_steps,
         )
         self._compile(optimizer=optimizer)

@@ -3,12 +3,11 @@
 import keras
 from keras import ops
 
-from encoder_zoo.encoders.family import LEARNING_RATE
+from encoder_zoo.encoders.family import LEARNING_RATE, WEIGHT_DECAY
 from encoder_zoo.lazy import tf
 
 # Devlin et al. 2019, appendix A.3, and the code released with it.
 WARMUP = 0.1
-WEIGHT_DECAY = 0.01
 # PyTorch's, and so that of the field's fine-tuning code. Gradients of single weights are small, and
 # Keras does not correct epsilon for the first steps as the paper has it: with 1e-6 a short training
 # learns a little less.

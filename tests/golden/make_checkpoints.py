@@ -1,25 +1,31 @@
 """Makes the tiny checkpoints in `checkpoints/` and what transformers computes with them.
 
-Run once, with the extra `peers` installed: `python tests/golden/make_checkpoints.py`. One folder
-for each family and head: `config.json`, `model.safetensors`, the tokenizer's files, and
-`expected.npz` with inputs and outputs.
+Run once for a family, with the extra `peers` installed, as `make_checkpoints.py electra`; without a
+name for all of them. One folder for each family and head: `config.json`, `model.safetensors`, the
+tokenizer's files, and `expected.npz` with inputs and outputs.
 """
 
 import json
 import pathlib
 import shutil
+import sys
 
 import numpy as np
 import torch
 import transformers
 
+from encoder_zoo.encoders import FAMILIES, get_family
+from encoder_zoo.encoders.family import Family
+
 HERE = pathlib.Path(__file__).parent / "checkpoints"
+# Backbone arguments.
 SIZES = {
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 20,
-    "initializer_range": 0.5,  # large, so that every part shows in the outputs
+    "num_layers": 2,
+    "num_heads": 2,
+    "hidden_dim": 8,
+    "intermediate_dim": 20,
+    "max_sequence_length": 32,
+    "embedding_dim": 6,
 }
 HEADS = {
     "Model": [],
@@ -52,22 +58,27 @@ def write_roberta_vocabulary(folder: pathlib.Path) -> int:
     return learner.get_vocab_size()
 
 
-def make(family: str, head: str) -> None:
-    folder = HERE / f"{family}_{head}"
+WRITE = {"BertTokenizer": write_bert_vocabulary, "RobertaTokenizer": write_roberta_vocabulary}
+
+
+def make(family: Family, head: str) -> None:
+    folder = HERE / f"{family.class_prefix}_{head}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    if family in ("Bert", "Electra"):
-        sizes = {"vocab_size": write_bert_vocabulary(folder), "max_position_embeddings": 32}
-        sizes |= {"embedding_size": 6} if family == "Electra" else {}
-    else:
-        sizes = {"vocab_size": write_roberta_vocabulary(folder), "max_position_embeddings": 34}
+    keys = family.config_keys
+    sizes = {keys[name]: value for name, value in SIZES.items() if name in keys}
+    sizes["vocab_size"] = WRITE[family.tokenizer.name](folder)
+    if family.positions_skip_padding:
+        sizes["max_position_embeddings"] += 2
         sizes |= {"type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
     if head in ("ForSequenceClassification", "ForTokenClassification"):
         sizes["id2label"] = dict(enumerate(["O", "B-PER", "I-PER"]))
         sizes["label2id"] = {v: k for k, v in sizes["id2label"].items()}
-    torch.manual_seed(sum(map(ord, family + head)))
-    config = getattr(transformers, f"{family}Config")(**SIZES, **sizes)
-    model = getattr(transformers, family + head)(config).eval()
+    name = family.class_prefix
+    torch.manual_seed(sum(map(ord, name + head)))
+    # Large weights, so that every part shows in the outputs.
+    config = getattr(transformers, f"{name}Config")(initializer_range=0.5, **sizes)
+    model = getattr(transformers, name + head)(config).eval()
     for parameter in model.parameters():  # biases and LayerNorm away from 0 and 1
         parameter.data += 0.1 * torch.randn_like(parameter)
     model.save_pretrained(folder)
@@ -76,13 +87,13 @@ def make(family: str, head: str) -> None:
     ids = rng.integers(5, config.vocab_size - 1, (3, 9))
     mask = np.arange(9) < np.array([[9], [6], [1]])
     ids = np.where(mask, ids, config.pad_token_id)
-    segments = np.where(mask & (np.arange(9) > 3), config.type_vocab_size - 1, 0)
+    last_segment = getattr(config, "type_vocab_size", 1) - 1
+    segments = np.where(mask & (np.arange(9) > 3), last_segment, 0)
+    inputs = {"input_ids": ids, "attention_mask": mask.astype(int)}
+    if "num_segments" in keys:
+        inputs["token_type_ids"] = segments
     with torch.inference_mode():
-        outputs = model(
-            input_ids=torch.tensor(ids),
-            attention_mask=torch.tensor(mask.astype(int)),
-            token_type_ids=torch.tensor(segments),
-        )
+        outputs = model(**{name: torch.tensor(value) for name, value in inputs.items()})
     names = HEADS[head] or [n for n in ("last_hidden_state", "pooler_output") if n in outputs]
     np.savez_compressed(
         folder / "expected.npz",
@@ -94,6 +105,6 @@ def make(family: str, head: str) -> None:
 
 
 if __name__ == "__main__":
-    for family in ("Bert", "Roberta", "Electra"):
+    for family in sys.argv[1:] or FAMILIES:
         for head in HEADS:
-            make(family, head)
+            make(get_family(family), head)

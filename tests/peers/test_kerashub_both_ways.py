@@ -21,13 +21,18 @@ SIZES = {
 }
 TANH = {"activation": "gelu_pytorch_tanh"}
 # Family: arguments without which KerasHub cannot say the model
-FAMILIES = {"Bert": TANH, "Roberta": {}, "Electra": {**TANH, "embedding_dim": 6}}
+FAMILIES = {
+    "Bert": TANH,
+    "Roberta": {},
+    "Electra": {**TANH, "embedding_dim": 6},
+    "DistilBert": {},
+}
 THEIRS = {"SequenceClassifier": "TextClassifier", "MaskedLM": "MaskedLM"}
 HEADS = {
     "SequenceClassifier": {"num_classes": 3, "dropout": 0.25},
     "MaskedLM": {"head_activation": "gelu", "head_layer_norm_epsilon": 1e-5},
 }
-TASKS = [(family, task) for family in ("Bert", "Roberta") for task in THEIRS]
+TASKS = [(family, task) for family in ("Bert", "Roberta", "DistilBert") for task in THEIRS]
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", "cafe", "café"]
 
 
@@ -66,7 +71,7 @@ def inputs(family: str, task: str | None = None) -> dict:
     mask = np.arange(9) < np.array([[9], [6], [1]])
     ids = np.where(mask, rng.integers(5, 40, mask.shape), int(family == "Roberta"))
     x = {"token_ids": ids, "padding_mask": mask}
-    if family != "Roberta":
+    if family in ("Bert", "Electra"):
         x["segment_ids"] = (mask & (np.arange(9) > 3)).astype(int)
     if task == "MaskedLM":
         x["mask_positions"] = np.array([[1, 4], [2, 3], [0, 0]])

@@ -1,0 +1,151 @@
+"""DistilBERT: BERT's blocks, half as many, without segments and without a pooler."""
+
+import keras
+import numpy as np
+
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.families.bert import (
+    KERAS_HUB_BLOCKS,
+    KERAS_HUB_MASKED_LM,
+    KERAS_HUB_WORDPIECE,
+)
+from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubHead, KerasHubNames
+from encoder_zoo.encoders.tokenizers import WORDPIECE
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class DistilBertBackbone(Backbone):
+    """DistilBERT's encoder; inputs and outputs as for `Backbone`, without segments.
+
+    Args:
+        vocabulary_size: number of token ids.
+        num_segments: 0: DistilBERT has no segment embeddings.
+        pooler: False: DistilBERT has none.
+        sinusoidal_positions: whether the position embeddings are those of Vaswani et al. 2017,
+            section 3.5, and stay as they are in training, rather than learned.
+        **kwargs: the other arguments of `Backbone`.
+
+    Source: Sanh et al. 2019, DistilBERT, a distilled version of BERT: smaller, faster, cheaper and
+    lighter, section 3.
+
+    Example:
+        >>> import numpy as np
+        >>> backbone = DistilBertBackbone(
+        ...     vocabulary_size=30, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+        ... )
+        >>> outputs = backbone({"token_ids": np.array([[2, 7, 3]])})
+        >>> {name: keras.ops.shape(value) for name, value in outputs.items()}
+        {'sequence_output': (1, 3, 8)}
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        *args,
+        num_segments: int = 0,
+        pooler: bool = False,
+        sinusoidal_positions: bool = False,
+        **kwargs,
+    ):
+        super().__init__(vocabulary_size, *args, num_segments=num_segments, pooler=pooler, **kwargs)
+        self.sinusoidal_positions = sinusoidal_positions
+
+    def build(self, input_shape=None):
+        super().build(input_shape)
+        if self.sinusoidal_positions:
+            table = self.embeddings.position_embedding
+            table.embeddings.assign(sinusoids(self.max_sequence_length, self.hidden_dim))
+            table.trainable = False
+
+
+def sinusoids(rows: int, width: int) -> np.ndarray:
+    """(rows, width) float32: a sine of every position, then a cosine, of ever slower waves.
+
+    Args:
+        rows: number of positions.
+        width: of their embeddings.
+
+    Source: Vaswani et al. 2017, Attention Is All You Need, section 3.5.
+
+    Example:
+        >>> sinusoids(2, 4).round(2).tolist()
+        [[0.0, 1.0, 0.0, 1.0], [0.8399999737739563, 0.5400000214576721, 0.009999999776482582, 1.0]]
+    """
+    column = np.arange(width)
+    angles = np.arange(rows)[:, None] / 10000 ** (2 * (column // 2) / width)
+    return np.where(column % 2, np.cos(angles), np.sin(angles)).astype("float32")
+
+
+_KERAS_HUB = KerasHubNames(
+    backbone="DistilBertBackbone",
+    built_in={"activation": "gelu", "layer_norm_epsilon": 1e-12},
+    groups={
+        "embeddings.token_embedding": "token_and_position_embedding/token_embedding",
+        "embeddings.position_embedding": "token_and_position_embedding/position_embedding",
+        "embeddings.norm": "layer_normalization",
+        **KERAS_HUB_BLOCKS,
+    },
+    heads={
+        "ForSequenceClassification": KerasHubHead(
+            "DistilBertTextClassifier",
+            {"head.hidden.dense": "dense", "head.output_dense": "dense_1"},
+        ),
+        "ForMaskedLM": KerasHubHead("DistilBertMaskedLM", **KERAS_HUB_MASKED_LM),
+    },
+    tokenizer="DistilBertTokenizer",
+    **KERAS_HUB_WORDPIECE,
+)
+
+FAMILY = Family(
+    name="distilbert",
+    backbone=DistilBertBackbone,
+    class_prefix="DistilBert",
+    prefix="distilbert",
+    tensors={
+        "embeddings.token_embedding": "embeddings.word_embeddings",
+        "embeddings.position_embedding": "embeddings.position_embeddings",
+        "embeddings.norm": "embeddings.LayerNorm",
+        "blocks.{}.attention.query_dense": "transformer.layer.{}.attention.q_lin",
+        "blocks.{}.attention.key_dense": "transformer.layer.{}.attention.k_lin",
+        "blocks.{}.attention.value_dense": "transformer.layer.{}.attention.v_lin",
+        "blocks.{}.attention.output_dense": "transformer.layer.{}.attention.out_lin",
+        "blocks.{}.attention_norm": "transformer.layer.{}.sa_layer_norm",
+        "blocks.{}.intermediate_dense": "transformer.layer.{}.ffn.lin1",
+        "blocks.{}.output_dense": "transformer.layer.{}.ffn.lin2",
+        "blocks.{}.output_norm": "transformer.layer.{}.output_layer_norm",
+    },
+    config_keys={
+        "vocabulary_size": "vocab_size",
+        "num_layers": "n_layers",
+        "num_heads": "n_heads",
+        "hidden_dim": "dim",
+        "intermediate_dim": "hidden_dim",
+        "dropout": "dropout",
+        "attention_dropout": "attention_dropout",
+        "activation": "activation",
+        "max_sequence_length": "max_position_embeddings",
+        "sinusoidal_positions": "sinusoidal_pos_embds",
+    },
+    constants={"initializer_range": 0.02, "tie_weights_": True},
+    tokenizer=WORDPIECE,
+    # The dropout of the heads is that of the code released with the paper, which recommends no
+    # learning rate of its own: it is BERT's.
+    heads={
+        "ForSequenceClassification": Head(
+            "classifier",
+            Hidden("pre_classifier", "relu"),
+            dropout="seq_classif_dropout",
+            default_dropout=0.2,
+        ),
+        # The share of the backbone's own dropout, under the same name.
+        "ForTokenClassification": Head("classifier", dropout="dropout"),
+        "ForQuestionAnswering": Head("qa_outputs", dropout="qa_dropout", default_dropout=0.1),
+        "ForMaskedLM": Head(
+            "vocab_projector",
+            Hidden("vocab_transform", norm="vocab_layer_norm"),
+            tied_bias="vocab_projector.bias",
+        ),
+    },
+    keras_hub=_KERAS_HUB,
+)
+DistilBertBackbone.family = FAMILY

@@ -1,0 +1,451 @@
+"""SentencePiece's tokenizers: words with the space before them, split into probable pieces."""
+
+import base64
+import functools
+import operator
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from encoder_zoo.encoders.tokenizers.characters import (
+    Characters,
+    after,
+    before,
+    laid_out,
+    marked,
+    row_numbers,
+)
+from encoder_zoo.encoders.tokenizers.charsmap import read_charsmap
+from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
+from encoder_zoo.encoders.tokenizers.pair_merging import every_other
+from encoder_zoo.encoders.tokenizers.precompiled import (
+    CharacterMap,
+    PrecompiledNormalizer,
+    is_special,
+)
+from encoder_zoo.encoders.tokenizers.sentencepiece_files import (
+    BYTE_TOKENS,
+    SentencePieceFiles,
+    flat,
+)
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
+from encoder_zoo.encoders.tokenizers.unicode_tables import (
+    SPECIALS,
+    CodePointTable,
+    compatible_decompositions,
+    members,
+    unicode_data,
+)
+from encoder_zoo.encoders.tokenizers.unigram import Unigram
+from encoder_zoo.encoders.tokenizers.word_splitting import utf8_symbols
+from encoder_zoo.encoders.tokenizers.word_table import WordTable, character_numbers
+
+SPACE = "▁"
+WHITE = 0  # the number of white space, which separates words
+
+
+class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
+    """What the SentencePiece tokenizers have in common.
+
+    A text is normalised and split at white space; every word has the sign for a space before it,
+    also the first, and becomes the pieces whose scores add up to most.
+
+    Args:
+        vocabulary: tokens in the order of their ids, the spaces in them written as "▁".
+        scores: of the tokens, logarithms of probabilities; None for a token that stands for no
+            text, and none for those at the end that were added.
+        precompiled_charsmap: the normalisation in base64, as tokenizer.json has it; None for none.
+        byte_fallback: write characters without a piece as bytes, the tokens "<0x00>" to "<0xFF>".
+        special_tokens_in_text: read a literal "</s>" or "<mask>" in a text as that token, a mask
+            together with the white space before it; without this, it is text like any other, so
+            that a text cannot forge structure.
+        start_token, end_token, pad_token, mask_token, unknown_token: names in the vocabulary.
+        uses_segments: whether the second text of a pair has segment id 1.
+        pair_separators: how many end tokens stand between the two texts of a pair.
+
+    Raises:
+        ValueError: "'<s>' is not among the 3 tokens ...", "scores has 5 values for 3 tokens"
+
+    Source: Kudo & Richardson, "SentencePiece" (2018); Kudo, "Subword Regularization" (2018). Ids
+        and spans are those of the library `tokenizers`, which transformers uses.
+    """
+
+    mask_takes_space_before = True
+
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        scores: Sequence[float | None],
+        precompiled_charsmap: str | None = None,
+        byte_fallback: bool = False,
+        special_tokens_in_text: bool = False,
+        start_token: str = "<s>",
+        end_token: str = "</s>",
+        pad_token: str = "<pad>",
+        mask_token: str = "<mask>",
+        unknown_token: str = "<unk>",
+        uses_segments: bool = False,
+        pair_separators: int = 2,
+    ):
+        special_tokens = [start_token, end_token, pad_token, mask_token, unknown_token]
+        super().__init__(vocabulary, special_tokens, special_tokens_in_text)
+        self._scores = checked_scores(scores, vocabulary)
+        self.uses_segments = uses_segments
+        self.pair_separators = pair_separators
+        self.precompiled_charsmap = precompiled_charsmap
+        self.byte_fallback = byte_fallback
+        rules = {}
+        if precompiled_charsmap:
+            content = base64.b64decode(precompiled_charsmap, validate=True)
+            rules = read_charsmap(content, "precompiled_charsmap")
+        self._normalize = PrecompiledNormalizer(rules)
+        self._bytes = self._byte_ids() if byte_fallback else None
+        self._prepare_pieces()
+        self._spelling = tf.constant([self._spelled(token) for token in self.vocabulary])
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """All tokens, in the order of their ids."""
+        return self.get_vocabulary()
+
+    @property
+    def scores(self) -> list[float | None]:
+        """Scores of the tokens; None for a token that stands for no text."""
+        return [None if np.isnan(score) else score for score in self._scores.tolist()]
+
+    def starts_word(self, token: str) -> bool:
+        """Whether a piece begins a word, rather than continuing one."""
+        return token.startswith(SPACE)
+
+    def detokenize(self, ids: object, skip_special_tokens: bool = True) -> tf.Tensor:
+        """Readable texts of token ids, normalised, with one space between words.
+
+        Args:
+            ids: integers (B, L), ragged or padded, or those of one text (L,).
+            skip_special_tokens: leave out padding, <s> and the like.
+
+        Returns:
+            tf.string tensor (B,); () for one text.
+        """
+        texts = self._joined(ids, self._spelling, skip_special_tokens)
+        return tf.strings.regex_replace(texts, "^ ", "")
+
+    def _spelled(self, token: str) -> bytes:
+        """The text that a token stands for."""
+        if self._bytes is not None and token in BYTE_TOKENS:
+            return bytes([BYTE_TOKENS.index(token)])
+        return token.replace(SPACE, " ").encode("utf-8")
+
+    def _byte_ids(self) -> tf.Tensor:
+        """The ids (256,) of the tokens that stand for bytes."""
+        lacking = [token for token in BYTE_TOKENS if token not in self._vocabulary.ids]
+        if lacking:
+            raise ValueError(
+                f"byte_fallback is True, but the vocabulary lacks {', '.join(lacking[:3])}; "
+                "expected the tokens <0x00> to <0xFF>"
+            )
+        return tf.constant([self._vocabulary.ids[token] for token in BYTE_TOKENS], tf.int32)
+
+    def _prepare_pieces(self) -> None:
+        """Tables of characters, pieces and words."""
+        special = set(self.special_token_ids)
+        pieces = [
+            ([ord(c) for c in token], token_id)
+            for token_id, (token, score) in enumerate(
+                zip(self._vocabulary.tokens, self.scores, strict=False)
+            )
+            if score is not None and token and token_id not in special
+        ]
+        in_text = [([code], i) for code, i in zip(SPECIALS, self.special_token_ids, strict=False)]
+        numbers = character_numbers([*(codes for codes, _ in pieces + in_text), [ord(SPACE)]])
+        numbers[members("white_space")] = WHITE
+        self._space_number = int(numbers[ord(SPACE)])
+        self._numbers = CodePointTable(numbers)
+        entries = [(numbers[codes].tolist(), i) for codes, i in pieces + in_text]
+        scores = np.zeros(self.vocabulary_size)
+        scores[: len(self._scores)] = np.nan_to_num(self._scores)
+        self._pieces = Unigram(entries, scores, self.unknown_token_id)
+        first = (self._space_number, *numbers[SPECIALS.start :])
+        words = [(symbols, i) for symbols, i in entries if symbols[0] in first]
+        self._words = WordTable(undivided(words, self._pieces))
+
+    def _tokens(self, chars: Characters) -> Tokens:
+        chars = self._normalized(chars)
+        numbers = self._numbers(chars.codes)
+        solid, first, spaced = self._word_starts(chars, numbers)
+        # white space is left out, and a sign for it put before the words that have none
+        splits = tf.concat(
+            [[0], tf.cumsum(tf.cast(solid, tf.int32) + tf.cast(spaced, tf.int32))], 0
+        )
+        owner = row_numbers(splits, splits[-1])
+        is_sign = marked(tf.boolean_mask(splits[:-1], spaced), splits[-1])
+        symbols = tf.where(is_sign, self._space_number, tf.gather(numbers, owner))
+        starts = tf.boolean_mask(splits[:-1], first)
+        ids, begins, ends, tokens = self._words.tokens(
+            symbols,
+            starts,
+            after(starts, 1, splits[-1]),
+            functools.partial(self._pieces.encode, symbols),
+        )
+        words = tf.searchsorted(starts, tf.gather(splits, chars.row_splits))
+        rows = tf.gather(tokens, words)
+        if self._bytes is not None:
+            codes = tf.where(is_sign, ord(SPACE), tf.gather(chars.codes, owner))
+            ids, begins, ends, rows = self._with_bytes(codes, ids, begins, ends, rows)
+        starts = tf.gather(chars.starts, tf.gather(owner, begins))
+        return Tokens(ids, starts, tf.gather(chars.ends, tf.gather(owner, ends - 1)), rows)
+
+    def _normalized(self, chars: Characters) -> Characters:
+        """The characters as they stand in the vocabulary."""
+        return self._normalize(chars)
+
+    def _word_starts(
+        self, chars: Characters, numbers: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Boolean (N,) each: is it no white space, the first of a word, and one without a sign?"""
+        special = is_special(chars.codes)
+        solid = numbers != WHITE
+        is_sign = numbers == self._space_number
+        gap = before(~solid | special, 1, True) | chars.row_starts() | special | is_sign
+        first = solid & gap
+        return solid, first, first & ~is_sign & ~special
+
+    def _with_bytes(
+        self, codes: tf.Tensor, ids: tf.Tensor, begins: tf.Tensor, ends: tf.Tensor, rows: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        """Puts bytes in the place of unknown tokens, each with the span of the whole token."""
+        unknown = ids == self.unknown_token_id
+        unknown &= ~is_special(tf.gather(codes, begins))
+        places, token, _ = laid_out(
+            tf.boolean_mask(begins, unknown), tf.boolean_mask(ends, unknown)
+        )
+        symbols, splits, _ = utf8_symbols(tf.gather(codes, places))
+        num_bytes = tf.math.segment_sum(splits[1:] - splits[:-1], token)
+        where = tf.where(unknown)
+        lengths = tf.tensor_scatter_nd_update(tf.ones_like(ids), where, num_bytes)
+        splits = tf.concat([[0], tf.cumsum(lengths)], 0)
+        owner = row_numbers(splits, splits[-1])
+        ids = tf.gather(ids, owner)
+        is_byte = tf.where(tf.gather(unknown, owner))
+        ids = tf.tensor_scatter_nd_update(ids, is_byte, tf.gather(self._bytes, symbols))
+        return ids, tf.gather(begins, owner), tf.gather(ends, owner), tf.gather(splits, rows)
+
+
+def checked_scores(scores: Sequence[float | None], tokens: Sequence[str]) -> np.ndarray:
+    """Scores with NaN for None, or an error that says which is none."""
+    if len(scores) > len(tokens):
+        raise ValueError(f"scores has {len(scores)} values for {len(tokens)} tokens")
+    for i, score in enumerate(scores):
+        if score is not None and not (isinstance(score, int | float) and np.isfinite(score)):
+            raise ValueError(
+                f"scores[{i}], of {tokens[i]!r}, is {score!r}; expected a finite number or None"
+            )
+    if all(score is None for score in scores):
+        raise ValueError("scores has no number; expected one for every piece of text")
+    return np.array([np.nan if score is None else score for score in scores], np.float64)
+
+
+def undivided(
+    words: Sequence[tuple[Sequence[int], int]], pieces: Unigram, step: int = 20_000
+) -> list[tuple[Sequence[int], int]]:
+    """Those (symbols, id) of words that the pieces leave whole."""
+    encode = tf.function(
+        pieces.encode,
+        input_signature=[tf.TensorSpec([None], tf.int32)] * 3,
+        autograph=False,
+    )
+    found = []
+    for i in range(0, len(words), step):
+        part = words[i : i + step]
+        ends = np.cumsum([len(symbols) for symbols, _ in part]).astype(np.int32)
+        symbols = functools.reduce(operator.iadd, (list(symbols) for symbols, _ in part), [])
+        made = encode(
+            tf.constant(symbols, tf.int32),
+            tf.constant([0, *ends[:-1]], tf.int32),
+            tf.constant(ends),
+        )
+        whole = np.diff(made.splits) == 1
+        first = tf.gather(made.ids, made.splits[:-1]).numpy()
+        whole &= first == [token_id for _, token_id in part]
+        found += [word for word, is_whole in zip(part, whole, strict=True) if is_whole]
+    return found
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class XLMRobertaTokenizer(SentencePieceTokenizer):
+    """XLM-RoBERTa's pieces: <s> <pad> </s> <unk> first, then those of the model, <mask> last.
+
+    The arguments are those of `SentencePieceTokenizer`.
+
+    Source: Conneau et al., "Unsupervised Cross-lingual Representation Learning at Scale" (2020),
+        section 3.
+
+    Example:
+        >>> tokens = ["<s>", "<pad>", "</s>", "<unk>", "▁un", "▁", "affable", "un", "<mask>"]
+        >>> scores = [None, None, None, None, -2.0, -1.5, -3.0, -2.5, None]
+        >>> tokenizer = XLMRobertaTokenizer(tokens, scores)
+        >>> ids, starts, ends = tokenizer.tokenize_with_offsets("unaffable un!")
+        >>> ids.numpy().tolist(), starts.numpy().tolist()
+        ([4, 6, 4, 3], [0, 2, 10, 12])
+    """
+
+    model_file = "sentencepiece.bpe.model"
+    front = (("<s>", None), ("<pad>", None), ("</s>", None), ("<unk>", None))
+    skipped = 3
+    behind = (("<mask>", None),)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class CamembertTokenizer(SentencePieceTokenizer):
+    """CamemBERT's pieces: <s>NOTUSED <pad> </s>NOTUSED <unk>, those of the model, <mask> last.
+
+    The arguments are those of `SentencePieceTokenizer`.
+
+    Source: Martin et al., "CamemBERT: a Tasty French Language Model" (2020), section 4.
+
+    Example:
+        >>> front = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>"]
+        >>> scores = [None, None, None, None, -100.0, None, None, -2.0]
+        >>> tokenizer = CamembertTokenizer([*front, "▁oui", "<mask>"], scores)
+        >>> tokenizer.tokenize("oui oui").numpy().tolist(), tokenizer.start_token_id
+        ([7, 7], 5)
+    """
+
+    model_file = "sentencepiece.bpe.model"
+    front = (
+        ("<s>NOTUSED", None),
+        ("<pad>", None),
+        ("</s>NOTUSED", None),
+        ("<unk>", None),
+        ("<unk>NOTUSED", -100.0),
+    )
+    skipped = 1
+    behind = (("<mask>", None),)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class AlbertTokenizer(SentencePieceTokenizer):
+    """ALBERT's pieces: the ids are those of the model.
+
+    Two backticks or apostrophes are a quotation mark. The other arguments are those of
+    `SentencePieceTokenizer`.
+
+    Args:
+        lowercase: lower-case the text, character by character.
+        keep_accents: without it, characters are decomposed, also into those that they are only
+            like (NFKD), and marks are left out.
+
+    Source: Lan et al., "ALBERT: A Lite BERT" (2020), section 4.1, and its released tokenization.
+
+    Example:
+        >>> tokens = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "▁cafe", "s"]
+        >>> tokenizer = AlbertTokenizer(tokens, [None] * 5 + [-2.0, -3.0])
+        >>> tokenizer.tokenize("Cafés").numpy().tolist()
+        [5, 6]
+    """
+
+    model_file = "spiece.model"
+
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        scores: Sequence[float | None],
+        precompiled_charsmap: str | None = None,
+        byte_fallback: bool = False,
+        lowercase: bool = True,
+        keep_accents: bool = False,
+        special_tokens_in_text: bool = False,
+        start_token: str = "[CLS]",
+        end_token: str = "[SEP]",
+        pad_token: str = "<pad>",
+        mask_token: str = "[MASK]",
+        unknown_token: str = "<unk>",
+        uses_segments: bool = True,
+        pair_separators: int = 1,
+    ):
+        super().__init__(
+            vocabulary,
+            scores,
+            precompiled_charsmap,
+            byte_fallback,
+            special_tokens_in_text,
+            start_token,
+            end_token,
+            pad_token,
+            mask_token,
+            unknown_token,
+            uses_segments,
+            pair_separators,
+        )
+        self.lowercase = lowercase
+        self.keep_accents = keep_accents
+        self._map = CharacterMap(folding(lowercase, keep_accents))
+
+    @classmethod
+    def _options(cls, files: TokenizerFiles) -> dict:
+        types = [step.get("type") for step in flat(files.part("normalizer"), "normalizers")]
+        written = "tokenizer.json" in files
+        lowercase = files.setting("do_lower_case", "normalizer", "lowercase", bool)
+        keep = files.setting("keep_accents", "normalizer", "keep_accents", bool)
+        return {
+            "lowercase": "Lowercase" in types or not written if lowercase is None else lowercase,
+            "keep_accents": "NFKD" not in types and written if keep is None else keep,
+        }
+
+    def _settings(self) -> dict:
+        own = {"do_lower_case": self.lowercase, "keep_accents": self.keep_accents}
+        return {**super()._settings(), **own}
+
+    def _normalizers(self) -> list[dict]:
+        quotes = [
+            {"type": "Replace", "pattern": {"String": quote}, "content": '"'}
+            for quote in ("``", "''")
+        ]
+        accents = [] if self.keep_accents else [{"type": "NFKD"}, {"type": "StripAccents"}]
+        case = [{"type": "Lowercase"}] if self.lowercase else []
+        return [*quotes, *accents, *case, *super()._normalizers()]
+
+    def _normalized(self, chars: Characters) -> Characters:
+        return super()._normalized(self._map(with_quotation_marks(chars)))
+
+
+def folding(lowercase: bool, keep_accents: bool) -> dict[int, list[int]]:
+    """What ALBERT makes of single characters, where that is not themselves.
+
+    Example:
+        >>> [chr(c) for c in folding(lowercase=True, keep_accents=False)[ord("Ǽ")]]
+        ['æ']
+    """
+    decomposed = {} if keep_accents else compatible_decompositions()
+    lower = {int(c): codes for c, codes in unicode_data()["lowercase"].items()} if lowercase else {}
+    marks = set() if keep_accents else set(np.flatnonzero(members("any_mark")).tolist())
+    return {
+        code: [
+            small
+            for part in decomposed.get(code, [code])
+            if part not in marks
+            for small in lower.get(part, [part])
+        ]
+        for code in {*decomposed, *lower, *marks}
+    }
+
+
+def with_quotation_marks(chars: Characters) -> Characters:
+    """Puts a quotation mark in the place of two backticks or apostrophes, with the second's span.
+
+    Example:
+        >>> from encoder_zoo.encoders.tokenizers.characters import characters
+        >>> "".join(map(chr, with_quotation_marks(characters(tf.constant(["``a'''"]))).codes))
+        '"a"\\''
+    """
+    followed = after(~chars.row_starts(), 1, False)  # by a character of the same text
+    pairs = tf.zeros_like(followed)
+    for quote in "`'":
+        is_quote = chars.codes == ord(quote)
+        pairs |= every_other(is_quote & after(is_quote, 1, False) & followed)
+    codes = tf.where(before(pairs, 1, False), ord('"'), chars.codes)
+    return tf.cond(
+        tf.reduce_any(pairs), lambda: chars._replace(codes=codes).where(~pairs), lambda: chars
+    )

@@ -1,0 +1,311 @@
+"""A SentencePiece tokenizer's files: the model, and its steps in tokenizer.json."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from encoder_zoo.encoders.tokenizers.files import (
+    SPECIAL_TOKENS,
+    TokenizerFiles,
+    WritesFiles,
+    added_token,
+    with_added,
+)
+from encoder_zoo.encoders.tokenizers.sentencepiece_model import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    UNIGRAM,
+    UNKNOWN,
+    UNUSED,
+    Piece,
+    SentencePieceModel,
+    read_model,
+    write_model,
+)
+
+SPACES = {"Regex": " {2,}"}
+BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
+# What the model must say for the steps that this package takes.
+MODEL_SETTINGS = {
+    "model_type": UNIGRAM,
+    "treat_whitespace_as_suffix": False,
+    "add_dummy_prefix": True,
+    "remove_extra_whitespaces": True,
+    "escape_whitespaces": True,
+}
+
+
+class SentencePieceFiles(WritesFiles):
+    """Mixin: how a SentencePiece tokenizer reads and writes itself.
+
+    Attributes:
+        model_file: the name of the model's file.
+        front: (token, score) of those before the pieces of the model.
+        skipped: how many pieces of the model these stand for: <unk>, <s> and </s> come first.
+        behind: those after the pieces of the model.
+    """
+
+    special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = SPECIAL_TOKENS
+    model_file: ClassVar[str]
+    front: ClassVar[tuple[tuple[str, float | None], ...]] = ()
+    skipped: ClassVar[int] = 0
+    behind: ClassVar[tuple[tuple[str, float | None], ...]] = ()
+
+    @classmethod
+    def from_files(cls, files: TokenizerFiles, **template) -> SentencePieceFiles:
+        """The tokenizer that a checkpoint's files describe.
+
+        As in transformers, tokenizer.json counts where both it and the model are there.
+
+        Args:
+            files: with tokenizer.json or the model's file.
+            **template: how the family puts texts together: `uses_segments`, `pair_separators`.
+
+        Raises:
+            FileNotFoundError: "FOLDER has no spiece.model and no tokenizer.json ..."
+            ValueError: "FILE: FIELD is ...; expected ..."
+        """
+        options = {**cls._options(files), **files.special_tokens(), **template}
+        if "tokenizer.json" not in files and cls.model_file in files:
+            path = str(files.folder / cls.model_file)
+            return cls.from_sentencepiece(files.contents[cls.model_file], path, **options)
+        files.expect("model", "type", "Unigram")
+        tokens, scores = _json_pieces(files, cls.model_file)
+        model = files.part("model")
+        tokenizer = cls(
+            tokens,
+            scores,
+            precompiled_charsmap=_json_charsmap(files),
+            byte_fallback=bool(model.get("byte_fallback")),
+            **options,
+        )
+        tokenizer._check_steps(files)
+        return tokenizer
+
+    @classmethod
+    def from_sentencepiece(
+        cls, content: bytes, name: str = "the model", **options
+    ) -> SentencePieceFiles:
+        """The tokenizer of a model that SentencePiece has trained.
+
+        Args:
+            content: of the model's file.
+            name: of the file, for errors.
+            **options: arguments of the constructor beside those that the model gives.
+
+        Raises:
+            ValueError: see `read_model`, and "NAME: model_type is 2; expected 1 ..."
+        """
+        model = read_model(content, name)
+        for field, expected in MODEL_SETTINGS.items():
+            if getattr(model, field) != expected:
+                raise ValueError(
+                    f"{name}: {field} is {getattr(model, field)!r}; expected {expected!r}: with "
+                    "another value the ids would differ, which is not implemented"
+                )
+        for i, piece in enumerate(model.pieces):
+            if piece.kind == UNUSED:
+                raise ValueError(
+                    f"{name}: pieces[{i}], {piece.text!r}, is of type 5, unused, which is not "
+                    "implemented; expected 1 to 4 or 6"
+                )
+        tokens, scores = zip(*cls._arranged(model.pieces), strict=True)
+        charsmap = base64.b64encode(model.precompiled_charsmap).decode() or None
+        return cls(
+            tokens,
+            scores,
+            precompiled_charsmap=charsmap,
+            byte_fallback=model.byte_fallback,
+            **options,
+        )
+
+    @classmethod
+    def _options(cls, files: TokenizerFiles) -> dict:
+        """Further arguments that the files give."""
+        return {}
+
+    @classmethod
+    def _arranged(cls, pieces: Sequence[Piece]) -> list[tuple[str, float | None]]:
+        """(token, score) in the order of ids, of the pieces of a model."""
+        kept = [
+            (piece.text, None if piece.kind in (CONTROL, UNKNOWN) else piece.score)
+            for piece in pieces[cls.skipped :]
+        ]
+        return [*cls.front, *kept, *cls.behind]
+
+    def _model(self) -> SentencePieceModel | None:
+        """The model whose pieces, arranged, are this tokenizer's tokens; None if there is none."""
+        entries = list(zip(self.vocabulary, self.scores, strict=False))
+        kept = entries[len(self.front) : len(entries) - len(self.behind)]
+        lost = [("<unk>", None), ("<s>", None), ("</s>", None)][: self.skipped]
+        pieces = [self._piece(token, score) for token, score in lost + kept]
+        if self._arranged(pieces) != entries or len(entries) < self.vocabulary_size:
+            return None
+        if sum(piece.kind == UNKNOWN for piece in pieces) != 1:
+            return None
+        return SentencePieceModel(
+            pieces,
+            byte_fallback=self.byte_fallback,
+            normalizer="user_defined" if self.precompiled_charsmap else "identity",
+            precompiled_charsmap=base64.b64decode(self.precompiled_charsmap or ""),
+        )
+
+    def _piece(self, token: str, score: float | None) -> Piece:
+        if token == self.unknown_token:
+            return Piece(token, 0.0, UNKNOWN)
+        if score is None:
+            return Piece(token, 0.0, CONTROL)
+        is_byte = self.byte_fallback and token in BYTE_TOKENS
+        return Piece(token, score, BYTE if is_byte else NORMAL)
+
+    def _vocabulary_files(self) -> dict[str, bytes]:
+        model = self._model()
+        return {self.model_file: write_model(model)} if model else {}
+
+    def _settings(self) -> dict:
+        return {"tokenizer_class": type(self).__name__, "add_prefix_space": True}
+
+    def _normalizers(self) -> list[dict]:
+        """The steps of the normalisation, in the terms of tokenizer.json."""
+        charsmap = self.precompiled_charsmap
+        return [{"type": "Precompiled", "precompiled_charsmap": charsmap}] if charsmap else []
+
+    def _steps(self) -> dict:
+        space = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+        steps = self._normalizers()
+        scores = [0.0 if score is None else score for score in self.scores]
+        scores += [0.0] * (self.vocabulary_size - len(scores))
+        return {
+            "normalizer": {"type": "Sequence", "normalizers": steps} if steps else None,
+            "pre_tokenizer": {
+                "type": "Sequence",
+                "pretokenizers": [{"type": "WhitespaceSplit"}, space],
+            },
+            "post_processor": self._template(),
+            "decoder": space,
+            "model": {
+                "type": "Unigram",
+                "unk_id": self.unknown_token_id,
+                "vocab": [list(entry) for entry in zip(self.vocabulary, scores, strict=True)],
+                "byte_fallback": self.byte_fallback,
+            },
+        }
+
+    def _added_tokens(self) -> list[dict]:
+        """Those that no text holds, beside the special tokens."""
+        known = super()._added_tokens()
+        ids = {token["id"] for token in known}
+        without = [i for i, score in enumerate(self.scores) if score is None and i not in ids]
+        without += [i for i in range(len(self.scores), self.vocabulary_size) if i not in ids]
+        return [*known, *(added_token(i, self.id_to_token(i)) for i in without)]
+
+    def _check_steps(self, files: TokenizerFiles) -> None:
+        """Refuses a tokenizer.json whose steps are not this tokenizer's.
+
+        Steps that only put several spaces together, or strip a text, change nothing for words.
+        """
+        path = files.folder / "tokenizer.json"
+        found = [
+            step
+            for step in flat(files.part("normalizer"), "normalizers")
+            if step.get("type") != "Strip"
+            and not (step.get("type") == "Replace" and step.get("pattern") == SPACES)
+        ]
+        expected = self._normalizers()
+        if found != expected:
+            raise ValueError(
+                f"{path}: normalizer is {shown(found)}; this family's tokenizer has "
+                f"{shown(expected)}, so the ids would differ"
+            )
+        for step in flat(files.part("pre_tokenizer"), "pretokenizers"):
+            scheme = step.get("prepend_scheme", "always")
+            as_ours = (
+                step.get("replacement", "▁") == "▁"
+                and scheme == "always"
+                and step.get("add_prefix_space", True)
+                and step.get("split", True)
+            )
+            if step.get("type") not in ("WhitespaceSplit", "Metaspace") or not as_ours:
+                raise ValueError(
+                    f"{path}: pre_tokenizer has {step}; this family's tokenizer has "
+                    "WhitespaceSplit, and Metaspace with ▁ always before a word"
+                )
+
+
+def flat(step: Mapping, name: str) -> list[dict]:
+    """The steps of a sequence of steps, however they are nested.
+
+    Example:
+        >>> flat({"type": "Sequence", "normalizers": [{"type": "NFC"}]}, "normalizers")
+        [{'type': 'NFC'}]
+    """
+    if not step:
+        return []
+    if step.get("type") != "Sequence":
+        return [dict(step)]
+    return [inner for part in step.get(name, []) for inner in flat(part, name)]
+
+
+def shown(steps: Sequence[Mapping]) -> str:
+    """Steps without the bytes of a map."""
+    parts = [
+        {k: v if len(str(v)) < 60 else f"{str(v)[:20]}..." for k, v in s.items()} for s in steps
+    ]
+    return ", ".join(map(str, parts)) or "none"
+
+
+def _json_charsmap(files: TokenizerFiles) -> str | None:
+    """The precompiled normalisation in tokenizer.json."""
+    for step in flat(files.part("normalizer"), "normalizers"):
+        if step.get("type") == "Precompiled" and step.get("precompiled_charsmap"):
+            return step["precompiled_charsmap"]
+    return None
+
+
+def _json_pieces(files: TokenizerFiles, alternative: str) -> tuple[list[str], list[float | None]]:
+    """Tokens in the order of their ids, and the scores of those of the model.
+
+    Raises:
+        ValueError: "FILE: model.vocab[3] is ['a', nan]; expected a token and its score"
+    """
+    path = files.folder / "tokenizer.json"
+    if path.name not in files:
+        raise FileNotFoundError(
+            f"{files.folder} has no {alternative} and no tokenizer.json; one of them must hold the "
+            "vocabulary"
+        )
+    vocabulary = files.part("model").get("vocab")
+    if not isinstance(vocabulary, list) or not vocabulary:
+        raise ValueError(f"{path}: model.vocab is not a list of tokens with their scores")
+    scores: dict[str, float | None] = {}
+    for i, entry in enumerate(vocabulary):
+        if not is_entry(entry):
+            raise ValueError(f"{path}: model.vocab[{i}] is {entry!r}; expected a token and a score")
+        if entry[0] in scores:
+            raise ValueError(f"{path}: model.vocab[{i}], {entry[0]!r}, is there twice")
+        scores[entry[0]] = float(entry[1])
+    ids = {token: i for i, token in enumerate(scores)}
+    unknown = files.part("model").get("unk_id")
+    if type(unknown) is not int or not 0 <= unknown < len(ids):
+        raise ValueError(f"{path}: model.unk_id is {unknown!r}; expected 0 to {len(ids) - 1}")
+    added = files.added_tokens()
+    special = files.special_added_tokens()
+    for token in special:
+        if scores.get(token) == 0:  # it is cut out of texts before the pieces are looked for
+            scores[token] = None
+    return with_added(list(ids), added), list(scores.values())
+
+
+def is_entry(entry: object) -> bool:
+    """Whether this is a token with its score."""
+    return (
+        isinstance(entry, list)
+        and len(entry) == 2
+        and isinstance(entry[0], str)
+        and type(entry[1]) in (int, float)
+        and math.isfinite(entry[1])
+    )
