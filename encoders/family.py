@@ -87,27 +87,48 @@ class HeadAlias:
 
 
 @dataclasses.dataclass(frozen=True)
+class KerasHubHead:
+    """What KerasHub calls a task of a family and the layers of its head.
+
+    Attributes:
+        task: name of the class.
+        groups: {attribute path in the task: group in the h5 file}.
+        built_in: {argument of the task: what KerasHub's class has instead of a setting}.
+    """
+
+    task: str
+    groups: Mapping[str, str]
+    built_in: Mapping[str, object] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
 class KerasHubNames:
-    """What KerasHub's files call a family and its layers.
+    """What KerasHub calls a family and its layers, and what its classes leave no choice of.
 
     Attributes:
         backbone: name of the class.
-        built_in: {field of config.json: what KerasHub's class has instead of a setting}.
+        built_in: {backbone argument: what KerasHub's class has instead of a setting}.
         groups: {attribute path in the backbone: group in the h5 file}.
-        heads: {head, see `Family.heads`: (name of the task's class, {attribute path in the task:
-            group in the h5 file})}.
+        heads: {head, see `Family.heads`: the task that has it}.
         tokenizer: name of the class.
         tokenizer_files: {file of a Hugging Face folder: the same file there}.
-        tokenizer_settings: {setting in tokenizer_config.json: the same setting there}.
+        tokenizer_settings: {setting in tokenizer_config.json: (the same setting there, what it is
+            where the file does not say)}.
+        tokenizer_arguments: {argument of KerasHub's tokenizer: attribute of ours}.
+        tokenizer_built_in: {attribute of our tokenizer: what KerasHub's has instead of a setting}.
+        arguments: {backbone argument: KerasHub's word for it, where that is another}.
     """
 
     backbone: str
     built_in: Mapping[str, object]
     groups: Mapping[str, str]
-    heads: Mapping[str, tuple[str, Mapping[str, str]]]
+    heads: Mapping[str, KerasHubHead]
     tokenizer: str
     tokenizer_files: Mapping[str, str]
-    tokenizer_settings: Mapping[str, str]
+    tokenizer_settings: Mapping[str, tuple[str, object]]
+    tokenizer_arguments: Mapping[str, str]
+    tokenizer_built_in: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,12 +9,17 @@ from keras import ops
 
 from encoder_zoo.encoders import gradients
 
+
+def _tanh_gelu(x):
+    return ops.gelu(x, approximate=True)
+
+
 # The names that checkpoints use. "gelu" is exact (erf); the tanh form has several names.
 ACTIVATIONS: dict[str, Callable] = {
     # Keras's own takes two passes more over the memory on TensorFlow.
     "gelu": lambda x: 0.5 * x * (1 + ops.erf(x * 2**-0.5)),
-    "gelu_new": lambda x: ops.gelu(x, approximate=True),
-    "gelu_pytorch_tanh": lambda x: ops.gelu(x, approximate=True),
+    "gelu_new": _tanh_gelu,
+    "gelu_pytorch_tanh": _tanh_gelu,
     "relu": ops.relu,
     "silu": ops.silu,
     "swish": ops.silu,

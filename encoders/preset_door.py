@@ -1,7 +1,7 @@
 """The one door from this floor to the one above it.
 
-`presets` knows the encoders, not the other way round; only `from_preset` and `save_to_preset`,
-which belong to the classes here, go through this door, when they are called.
+`presets` knows the encoders, not the other way round; only `from_preset`, `from_keras_hub` and
+`save_to_preset`, which belong to the classes here, go through this door, when they are called.
 """
 
 import importlib
@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 _HOMES = {
     "load_backbone": "encoder_zoo.presets.loading",
+    "load_from_keras_hub": "encoder_zoo.presets.loading",
     "load_tokenizer": "encoder_zoo.presets.loading",
     "save_backbone": "encoder_zoo.presets.saving",
 }
@@ -18,6 +19,6 @@ def presets(name: str) -> Callable:
     """A function of `presets`.
 
     Args:
-        name: "load_backbone", "load_tokenizer" or "save_backbone".
+        name: "load_backbone", "load_from_keras_hub", "load_tokenizer" or "save_backbone".
     """
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pathlib
+import sys
+import tempfile
 from typing import TYPE_CHECKING
+
+import keras
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.configured import argument_names
@@ -50,6 +55,8 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
     if options:
         raise TypeError(f"{cls.__name__}.from_preset got unknown arguments: {sorted(options)}.")
     tokenizer = _read_tokenizer(open_preset(source, safeguards))
+    if tokenizer is None:
+        raise ValueError(f"{source} has no tokenizer, only a model.")
     if not isinstance(tokenizer, cls):
         raise ValueError(
             f"{source} holds a {type(tokenizer).__name__}. Received: {cls.__name__}.from_preset."
@@ -67,23 +74,49 @@ def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> 
 
     for_backbone.setdefault("pooler", head.pooled)
     tokenizer = _read_tokenizer(checkpoint)
+    preprocessor = None
+    if tokenizer is None:
+        logger.warning(
+            "%s has no tokenizer: this %s takes prepared inputs only.",
+            checkpoint.folder.name,
+            cls.__name__,
+        )
+    else:
+        stored = _stored_settings(cls, settings)
+        preprocessor = cls.preprocessor_class(tokenizer, **{**stored, **for_preprocessor})
     backbone, used = _read_backbone(checkpoint, for_backbone, safeguards, new_pooler_allowed=True)
-    task = cls(
-        backbone,
-        cls.preprocessor_class(
-            tokenizer, **{**_stored_settings(cls, settings), **for_preprocessor}
-        ),
-        **cls.checkpoint_arguments(checkpoint.config, head, for_task),
-    )
+    built_in = checkpoint.head_arguments.get(cls.checkpoint_class_suffix, {})
+    arguments = cls.checkpoint_arguments(checkpoint.config, head, for_task)
+    task = cls(backbone, preprocessor, **{**built_in, **arguments})
     task.learning_rate = settings.get("learning_rate", task.learning_rate)
     used |= _read_head(checkpoint, task, head, for_task, safeguards)
     _report_unused(checkpoint, used, cls.__name__)
     return task
 
 
-def _read_tokenizer(checkpoint: Checkpoint) -> Tokenizer | AbsentTokenizer:
-    """The tokenizer, checked against the model it feeds."""
+def load_from_keras_hub(
+    cls: type[Backbone] | type[PresetTask], model: keras.Model, **arguments
+) -> Backbone | PresetTask:
+    """See `Backbone.from_keras_hub` and `Task.from_keras_hub`."""
+    load = load_backbone if issubclass(cls, Backbone) else load_task
+    described = f"{type(model).__module__}.{type(model).__name__}"
+    if not described.startswith("keras_hub.") or not hasattr(model, "save_to_preset"):
+        raise TypeError(
+            f"{cls.__name__}.from_keras_hub takes a model of keras_hub.models. "
+            f"Received: {described}."
+        )
+    arguments = {"dtype": model.dtype_policy, "max_bytes": sys.maxsize, **arguments}
+    with tempfile.TemporaryDirectory() as folder:  # written and read: the one way of reading
+        folder = pathlib.Path(folder) / model.name
+        model.save_to_preset(str(folder))
+        return load(cls, folder, **arguments)
+
+
+def _read_tokenizer(checkpoint: Checkpoint) -> Tokenizer | AbsentTokenizer | None:
+    """The tokenizer, checked against the model it feeds; None if the checkpoint has none."""
     family, files = checkpoint.family, checkpoint.tokenizer_files()
+    if files is None:
+        return None
     rows = checkpoint.config[family.config_keys["vocabulary_size"]]
     template = {"uses_segments": family.uses_segments, "pair_separators": family.pair_separators}
     try:

@@ -11,17 +11,43 @@ from encoder_zoo.encoders.backbone import Backbone
 MARK = "<!-- Written by encoder_zoo. Delete this line to keep your own version of this file. -->"
 
 
+class Library(NamedTuple):
+    """Another library that opens a preset: its name, what it runs on, and the call."""
+
+    name: str
+    platform: str
+    code: str
+
+
+TRANSFORMERS = Library(
+    "transformers",
+    "PyTorch",
+    """from transformers import {cls}
+
+model = {cls}.from_pretrained("path/to/{name}")""",
+)
+KERAS_HUB = Library(
+    "KerasHub",
+    "Keras 3",
+    """import keras_hub
+
+model = keras_hub.models.{cls}.from_preset("path/to/{name}")""",
+)
+
+
 class Readers(NamedTuple):
     """With what a preset is opened.
 
     Attributes:
         pipeline: the hub's name for what it does.
         our_class: its class here.
-        their_class: its class in transformers.
+        library: that opens it too.
+        their_class: its class there.
     """
 
     pipeline: str
     our_class: str
+    library: Library
     their_class: str
 
 
@@ -55,7 +81,7 @@ def write_card(
 
 def _card(facts: CardFacts, readers: Readers) -> str:
     name, backbone, family = facts.name, facts.backbone, facts.backbone.family.name
-    pipeline, our_class, their_class = readers
+    pipeline, our_class, library, their_class = readers
     about_labels = f"\nLabels: {', '.join(facts.labels)}.\n" if facts.labels else ""
     return f"""---
 library_name: keras
@@ -82,11 +108,9 @@ import encoder_zoo as ez
 model = ez.{our_class}.from_preset("path/to/{name}")
 ```
 
-With transformers, on PyTorch:
+With {library.name}, on {library.platform}:
 
 ```python
-from transformers import {their_class}
-
-model = {their_class}.from_pretrained("path/to/{name}")
+{library.code.format(cls=their_class, name=name)}
 ```
 """

@@ -72,5 +72,5 @@ def _open(folder: pathlib.Path, safeguards: Safeguards) -> Checkpoint:
     if not (folder / "config.json").exists() and (family := tf1.family_in(folder)):
         return tf1.Tf1Checkpoint(folder, family)
     if "class_name" in read_json(folder / "config.json"):
-        return KerasHubCheckpoint(folder)
+        return KerasHubCheckpoint(folder, settings)
     return HuggingFaceCheckpoint(folder, settings)

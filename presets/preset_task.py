@@ -37,3 +37,7 @@ class PresetTask(Protocol):
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
         """Why the head of a checkpoint must not be taken over, or None if it may."""
         ...
+
+    def refuse_unsaid(self) -> None:
+        """Raises a ValueError where config.json has no word for a setting of the head."""
+        ...

@@ -1,4 +1,4 @@
-"""From a model to a folder in the Hugging Face format."""
+"""From a model to a folder in the Hugging Face format, or in KerasHub's."""
 
 from __future__ import annotations
 
@@ -21,12 +21,18 @@ from encoder_zoo.encoders.family import Head
 from encoder_zoo.presets.config import backbone_config
 from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.manifest import write_manifest
-from encoder_zoo.presets.formats.checkpoint import backbone_layers, layer_at, named_weights
-from encoder_zoo.presets.model_card import CardFacts, Readers, write_card
+from encoder_zoo.presets.formats import kerashub
+from encoder_zoo.presets.formats.checkpoint import (
+    backbone_layers,
+    named_weights,
+    refuse_quantized,
+)
+from encoder_zoo.presets.model_card import KERAS_HUB, TRANSFORMERS, CardFacts, Readers, write_card
 from encoder_zoo.presets.preset_files import CARD, CONFIG, INDEX, WEIGHTS, preset_files
 from encoder_zoo.presets.preset_task import PresetTask
 
 SHARD_BYTES = 5_000_000_000
+FORMATS = ("huggingface", "keras_hub")
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
@@ -35,28 +41,37 @@ def save_backbone(
     folder: str | os.PathLike,
     tokenizer=None,
     dtype=None,
+    format="huggingface",
     shard_bytes=SHARD_BYTES,
 ) -> None:
     """See `Backbone.save_to_preset`."""
+    settings = {"task": "backbone"}
+    if _is_keras_hub(format):
+        from encoder_zoo.presets.formats import kerashub_models
+
+        there = kerashub_models.keras_hub_backbone(backbone, _known(dtype))
+        parts = [there]
+        if tokenizer is not None:
+            parts.append(kerashub_models.keras_hub_tokenizer(tokenizer, backbone))
+        readers = Readers("feature-extraction", "Backbone", KERAS_HUB, type(there).__name__)
+        _save_keras_hub(folder, backbone, parts, settings, readers)
+        return
     weights = _weights(backbone, backbone_layers(backbone))
     config = {"architectures": [f"{backbone.family.class_prefix}Model"]}
-    settings = {"task": "backbone"}
-    readers = Readers("feature-extraction", "Backbone", "AutoModel")
+    readers = Readers("feature-extraction", "Backbone", TRANSFORMERS, "AutoModel")
     _save(folder, backbone, config, weights, settings, readers, tokenizer, dtype, shard_bytes)
 
 
 def save_task(
-    task: PresetTask, folder: str | os.PathLike, dtype=None, shard_bytes=SHARD_BYTES
+    task: PresetTask,
+    folder: str | os.PathLike,
+    dtype=None,
+    format="huggingface",
+    shard_bytes=SHARD_BYTES,
 ) -> None:
     """See `Task.save_to_preset`."""
     backbone, suffix = task.backbone, task.checkpoint_class_suffix
     family = backbone.family
-    head = family.head(suffix)
-    weights = {
-        **_weights(backbone, backbone_layers(backbone), prefix=f"{family.prefix}."),
-        **_weights(task, head.tensors),
-    }
-    config = {"architectures": [family.class_prefix + suffix], **_head_config(task, head)}
     settings = {"task": task.task_name}
     if task.learning_rate != family.learning_rate:
         settings["learning_rate"] = task.learning_rate
@@ -64,9 +79,31 @@ def save_task(
     if task.preprocessor is not None:
         tokenizer = task.preprocessor.tokenizer
         settings["preprocessor"] = _preprocessor_settings(task.preprocessor)
-    here = next(cls for cls in type(task).__mro__ if "task_name" in vars(cls))
-    readers = Readers(task.pipeline_tag, here.__name__, f"AutoModel{suffix}")
+    here = next(cls for cls in type(task).__mro__ if "task_name" in vars(cls)).__name__
+    if _is_keras_hub(format):
+        from encoder_zoo.presets.formats import kerashub_models
+
+        there = kerashub_models.keras_hub_task(task, _known(dtype))
+        if hasattr(task, "problem_type"):
+            settings["head"] = {"labels": task.labels, "problem_type": task.problem_type}
+        readers = Readers(task.pipeline_tag, here, KERAS_HUB, type(there).__name__)
+        _save_keras_hub(folder, backbone, [there], settings, readers)
+        return
+    task.refuse_unsaid()
+    head = family.head(suffix)
+    weights = {
+        **_weights(backbone, backbone_layers(backbone), prefix=f"{family.prefix}."),
+        **_weights(task, head.tensors),
+    }
+    config = {"architectures": [family.class_prefix + suffix], **_head_config(task, head)}
+    readers = Readers(task.pipeline_tag, here, TRANSFORMERS, f"AutoModel{suffix}")
     _save(folder, backbone, config, weights, settings, readers, tokenizer, dtype, shard_bytes)
+
+
+def _is_keras_hub(format: str) -> bool:
+    if format not in FORMATS:
+        raise ValueError(f"Unknown format {format!r}. Expected one of {', '.join(FORMATS)}.")
+    return format == "keras_hub"
 
 
 def _save(
@@ -74,19 +111,37 @@ def _save(
 ) -> None:
     dtypes = {name: _dtype(dtype, weight) for name, (weight, _) in weights.items()}
     config = {**config, **backbone_config(backbone, tokenizer), "dtype": _main(dtypes)}
-    with replacing(folder, [*preset_files(), CARD]) as new:
+    with replacing(folder, _replaced()) as new:
         (new / CONFIG).write_text(_as_json(config), encoding="utf-8")
         _write_weights(new, weights, dtypes, shard_bytes)
         if tokenizer is not None:
             for name, content in tokenizer.to_files().items():
                 is_text = isinstance(content, str)
                 (new / name).write_bytes(content.encode("utf-8") if is_text else content)
-        name = pathlib.Path(folder).resolve().name
-        facts = CardFacts(
-            name, backbone, config["dtype"], list(config.get("id2label", {}).values())
-        )
-        write_card(new / CARD, pathlib.Path(folder) / CARD, facts, readers)
+        labels = list(config.get("id2label", {}).values())
+        _write_card(new, folder, backbone, config["dtype"], labels, readers)
         write_manifest(new, settings)
+
+
+def _save_keras_hub(folder, backbone, parts, settings, readers) -> None:
+    """The files that parts of KerasHub's write of themselves, and ours beside them."""
+    with replacing(folder, _replaced()) as new:
+        for part in parts:
+            part.save_to_preset(str(new))
+        labels = settings.get("head", {}).get("labels") or []
+        _write_card(new, folder, backbone, parts[0].dtype_policy.variable_dtype, labels, readers)
+        write_manifest(new, settings)
+
+
+def _replaced() -> list[str]:
+    """The names of what a preset of either format is made of."""
+    return [*preset_files(), *kerashub.files(), CARD]
+
+
+def _write_card(new, folder, backbone, dtype, labels, readers) -> None:
+    name = pathlib.Path(folder).resolve().name
+    facts = CardFacts(name, backbone, dtype, labels)
+    write_card(new / CARD, pathlib.Path(folder) / CARD, facts, readers)
 
 
 def _head_config(task: PresetTask, head: Head) -> dict:
@@ -120,24 +175,19 @@ Weights = dict[str, tuple[keras.Variable, bool]]
 def _weights(model: keras.Model, layers: Mapping[str, str], prefix: str = "") -> Weights:
     """{name in the file: (weight, whether the file holds its transpose)}."""
     for path in layers:
-        _refuse_quantized(model, path)
+        refuse_quantized(model, path)
     return {prefix + name: rest for name, *rest in named_weights(model, layers)}
 
 
-def _refuse_quantized(model: keras.Model, path: str) -> None:
-    mode = getattr(layer_at(model, path), "quantization_mode", None)
-    if mode is not None:
-        raise ValueError(
-            f"{path} is quantized ({mode}), which the Hugging Face format of these models does not "
-            "hold. Save the preset before quantizing, or save the model with .save('...keras')."
-        )
+def _known(wanted: str | None) -> str | None:
+    if wanted is not None and wanted not in DTYPES:
+        raise ValueError(f"Unknown dtype {wanted!r}. Expected one of {', '.join(DTYPES)} or None.")
+    return wanted
 
 
 def _dtype(wanted: str | None, weight) -> str:
     """Name of the type to store a weight in."""
-    if wanted is not None and wanted not in DTYPES:
-        raise ValueError(f"Unknown dtype {wanted!r}. Expected one of {', '.join(DTYPES)} or None.")
-    return wanted or keras.backend.standardize_dtype(weight.dtype)
+    return _known(wanted) or keras.backend.standardize_dtype(weight.dtype)
 
 
 def _main(dtypes: Mapping[str, str]) -> str:

@@ -157,7 +157,12 @@ def make_head(
 
 
 def make_hidden(
-    hidden: Hidden, backbone: Backbone, units: int, dtype: keras.DTypePolicy
+    hidden: Hidden,
+    backbone: Backbone,
+    units: int,
+    dtype: keras.DTypePolicy,
+    activation: str | None = None,
+    layer_norm_epsilon: float | None = None,
 ) -> HiddenLayer:
     """The hidden layer of a family's head, with what it shares with the backbone.
 
@@ -166,11 +171,12 @@ def make_hidden(
         backbone: whose activation and epsilon it may share.
         units: width of its outputs.
         dtype: of the task.
+        activation, layer_norm_epsilon: instead of the family's.
     """
     return HiddenLayer(
         units,
-        hidden.activation or backbone.activation,
-        backbone.layer_norm_epsilon if hidden.norm else None,
+        activation or hidden.activation or backbone.activation,
+        (layer_norm_epsilon or backbone.layer_norm_epsilon) if hidden.norm else None,
         hidden.bias,
         name="hidden",
         dtype=dtype,

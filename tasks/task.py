@@ -60,6 +60,9 @@ class Task(Configured, TextTrainer, keras.Model):
         """Why the head of a checkpoint must not be taken over, or None if it may."""
         return None
 
+    def refuse_unsaid(self) -> None:
+        """Raises a ValueError where config.json has no word for a setting of the head."""
+
     def default_loss(self) -> keras.losses.Loss:
         """The loss that `compile` takes where none is given."""
         raise NotImplementedError
@@ -91,26 +94,76 @@ class Task(Configured, TextTrainer, keras.Model):
 
         return load_task(cls, source, **arguments)
 
-    def save_to_preset(
-        self, directory: str | os.PathLike, dtype: str | None = None, **options
-    ) -> None:
-        """Writes backbone, head, tokenizer and settings as a folder in the Hugging Face format.
+    @classmethod
+    def from_keras_hub(cls, model: keras.Model, **arguments) -> Self:
+        """A task made of one of KerasHub's in memory: weights, tokenizer, classes, dtype policy.
 
-        transformers opens it with the class of the same task. The folder is written whole or not
+        The head is taken over where it is one for this task; otherwise it is new, so that a
+        classifier of KerasHub becomes a token classifier here, which KerasHub does not have.
+
+        KerasHub's tokenizers case-fold what they should lower-case, so that a few texts, such as
+        those with "ß", have other ids there.
+
+        Args:
+            model: a task of `keras_hub.models`, or a backbone, of a family that is here too. Of
+                one without a preprocessor a task is made that takes prepared inputs only.
+            **arguments: as for `from_preset`, such as `labels=[...]`, which KerasHub does not
+                know.
+
+        Returns:
+            A task that shares no weights with the model. Its outputs are logits, also where
+            those of KerasHub's classifier go through a softmax or sigmoid.
+
+        Raises:
+            TypeError: "SequenceClassifier.from_keras_hub takes a model of keras_hub.models ..."
+            ValueError: as for `from_preset`, and for quantized models.
+
+        Example:
+            >>> import keras_hub
+            >>> from encoder_zoo import SequenceClassifier
+            >>> backbone = keras_hub.models.RobertaBackbone(
+            ...     vocabulary_size=30, num_layers=1, num_heads=2, hidden_dim=8,
+            ...     intermediate_dim=16)
+            >>> theirs = keras_hub.models.RobertaTextClassifier(backbone, num_classes=2)
+            >>> SequenceClassifier.from_keras_hub(theirs, labels=["ham", "spam"]).num_classes
+            2
+        """
+        from encoder_zoo.presets.loading import load_from_keras_hub
+
+        return load_from_keras_hub(cls, model, **arguments)
+
+    def save_to_preset(
+        self,
+        directory: str | os.PathLike,
+        dtype: str | None = None,
+        format: str = "huggingface",
+        **options,
+    ) -> None:
+        """Writes backbone, head, tokenizer and settings as a folder that others open too.
+
+        In the Hugging Face format transformers opens it with the class of the same task, in
+        KerasHub's format KerasHub does, with the same outputs. The folder is written whole or not
         at all: on failure what was there before is unchanged.
 
         Args:
             directory: folder to write or to replace; files of other kinds in it are kept.
             dtype: "float32", "float16" or "bfloat16"; None stores every weight as it is.
-            **options: `shard_bytes`, the largest weights file; what is more is split.
+            format: "huggingface", or "keras_hub" for a folder that the task's class in
+                `keras_hub.models` opens. KerasHub pads every batch to `sequence_length`, and has
+                other ids for texts that it case-folds, such as "ß" to "ss". It keeps no labels:
+                this package reads them back from `encoder_zoo.json` beside the files.
+            **options: `shard_bytes`, the largest weights file in the Hugging Face format; what is
+                more is split.
 
         Raises:
-            ValueError: for quantized weights, which the format does not hold.
+            ValueError: for quantized weights, which neither format holds; and where KerasHub has
+                no such task, or would compute something else: "KerasHub has no TokenClassifier
+                ...", "KerasHub's BertBackbone has activation='gelu_pytorch_tanh' built in ..."
             OSError: "The disk is full: ... was not saved."
         """
         from encoder_zoo.presets.saving import save_task
 
-        save_task(self, directory, dtype, **options)
+        save_task(self, directory, dtype, format, **options)
 
     def export(self, path: str | os.PathLike, format: str = "tf_saved_model", **options) -> None:
         """Writes the task as files that run without this package.

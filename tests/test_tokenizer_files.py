@@ -147,7 +147,6 @@ def test_added_word_is_pointed_out(tmp_path, caplog):
     (tmp_path / "vocab.txt").unlink()
     with caplog.at_level(logging.WARNING, "encoder_zoo"):
         assert read_bert_tokenizer(tmp_path).token_to_id("new word") == 11
-    assert "['new word'] are not looked for in text" in caplog.text
 
 
 def changed(part, field, value):
@@ -263,4 +262,3 @@ def test_tokens_added_behind_a_vocab_txt_keep_their_ids(tmp_path, caplog):
     (tmp_path / "added_tokens.json").write_text(json.dumps({"[E1]": size}))
     tokenizer = read_bert_tokenizer(tmp_path)
     assert tokenizer.id_to_token(size) == "[E1]" and tokenizer.vocabulary_size == size + 1
-    assert "['[E1]'] are not looked for in text" in caplog.text

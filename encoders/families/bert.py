@@ -3,7 +3,15 @@
 import keras
 
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import Family, Head, HeadAlias, Hidden, KerasHubNames, Tf1Names
+from encoder_zoo.encoders.family import (
+    Family,
+    Head,
+    HeadAlias,
+    Hidden,
+    KerasHubHead,
+    KerasHubNames,
+    Tf1Names,
+)
 from encoder_zoo.encoders.rules import one_of
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
@@ -69,30 +77,49 @@ KERAS_HUB_BLOCKS = {
     "blocks.{}.output_dense": "transformer_encoder_{}/_feedforward_output_dense",
     "blocks.{}.output_norm": "transformer_encoder_{}/_feedforward_layer_norm",
 }
+KERAS_HUB_EMBEDDINGS = {
+    "embeddings.token_embedding": "reversible_embedding",
+    "embeddings.position_embedding": "position_embedding",
+    "embeddings.segment_embedding": "embedding",
+    "embeddings.norm": "layer_normalization",
+}
+# In every family the head's GELU is the exact one and its epsilon this, whatever the blocks have.
 KERAS_HUB_MASKED_LM = {
-    "head.hidden.dense": "masked_lm_head/_intermediate_dense",
-    "head.hidden.norm": "masked_lm_head/_intermediate_layer_norm",
-    "head.bias": "masked_lm_head",
+    "groups": {
+        "head.hidden.dense": "masked_lm_head/_intermediate_dense",
+        "head.hidden.norm": "masked_lm_head/_intermediate_layer_norm",
+        "head.bias": "masked_lm_head",
+    },
+    "built_in": {"head_activation": "gelu", "head_layer_norm_epsilon": 1e-5},
+}
+KERAS_HUB_WORDPIECE = {
+    "tokenizer_files": {"vocab.txt": "vocabulary.txt"},
+    "tokenizer_settings": {
+        "do_lower_case": ("lowercase", False),
+        "strip_accents": ("strip_accents", False),
+        "unk_token": ("oov_token", "[UNK]"),
+    },
+    "tokenizer_arguments": {
+        "vocabulary": "vocabulary",
+        "lowercase": "lowercase",
+        "strip_accents": "strips_accents",
+        "oov_token": "unknown_token",
+    },
+    "tokenizer_built_in": {"split_chinese_characters": True},  # its files have no word for it
 }
 _KERAS_HUB = KerasHubNames(
     backbone="BertBackbone",
     # KerasHub's BERT has the tanh GELU also where the original weights had the exact one.
-    built_in={"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-12},
-    groups={
-        "embeddings.token_embedding": "reversible_embedding",
-        "embeddings.position_embedding": "position_embedding",
-        "embeddings.segment_embedding": "embedding",
-        "embeddings.norm": "layer_normalization",
-        **KERAS_HUB_BLOCKS,
-        "pooler_dense": "dense",
-    },
+    built_in={"activation": "gelu_pytorch_tanh", "layer_norm_epsilon": 1e-12},
+    groups={**KERAS_HUB_EMBEDDINGS, **KERAS_HUB_BLOCKS, "pooler_dense": "dense"},
     heads={
-        "ForSequenceClassification": ("BertTextClassifier", {"head.output_dense": "dense"}),
-        "ForMaskedLM": ("BertMaskedLM", KERAS_HUB_MASKED_LM),
+        "ForSequenceClassification": KerasHubHead(
+            "BertTextClassifier", {"head.output_dense": "dense"}
+        ),
+        "ForMaskedLM": KerasHubHead("BertMaskedLM", **KERAS_HUB_MASKED_LM),
     },
     tokenizer="BertTokenizer",
-    tokenizer_files={"vocab.txt": "vocabulary.txt"},
-    tokenizer_settings={"do_lower_case": "lowercase"},
+    **KERAS_HUB_WORDPIECE,
 )
 _TF1 = Tf1Names(
     config_file="bert_config.json",

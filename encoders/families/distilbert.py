@@ -4,7 +4,12 @@ import keras
 import numpy as np
 
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import Family, Head, Hidden
+from encoder_zoo.encoders.families.bert import (
+    KERAS_HUB_BLOCKS,
+    KERAS_HUB_MASKED_LM,
+    KERAS_HUB_WORDPIECE,
+)
+from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubHead, KerasHubNames
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 
@@ -71,6 +76,26 @@ def sinusoids(rows: int, width: int) -> np.ndarray:
     return np.where(column % 2, np.cos(angles), np.sin(angles)).astype("float32")
 
 
+_KERAS_HUB = KerasHubNames(
+    backbone="DistilBertBackbone",
+    built_in={"activation": "gelu", "layer_norm_epsilon": 1e-12},
+    groups={
+        "embeddings.token_embedding": "token_and_position_embedding/token_embedding",
+        "embeddings.position_embedding": "token_and_position_embedding/position_embedding",
+        "embeddings.norm": "layer_normalization",
+        **KERAS_HUB_BLOCKS,
+    },
+    heads={
+        "ForSequenceClassification": KerasHubHead(
+            "DistilBertTextClassifier",
+            {"head.hidden.dense": "dense", "head.output_dense": "dense_1"},
+        ),
+        "ForMaskedLM": KerasHubHead("DistilBertMaskedLM", **KERAS_HUB_MASKED_LM),
+    },
+    tokenizer="DistilBertTokenizer",
+    **KERAS_HUB_WORDPIECE,
+)
+
 FAMILY = Family(
     name="distilbert",
     backbone=DistilBertBackbone,
@@ -121,5 +146,6 @@ FAMILY = Family(
             tied_bias="vocab_projector.bias",
         ),
     },
+    keras_hub=_KERAS_HUB,
 )
 DistilBertBackbone.family = FAMILY

@@ -4,8 +4,16 @@ import keras
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.embeddings import Embeddings
-from encoder_zoo.encoders.families.bert import CONFIG_KEYS, CONSTANTS, RULES, TENSORS
-from encoder_zoo.encoders.family import Family, Head, Hidden
+from encoder_zoo.encoders.families.bert import (
+    CONFIG_KEYS,
+    CONSTANTS,
+    KERAS_HUB_BLOCKS,
+    KERAS_HUB_EMBEDDINGS,
+    KERAS_HUB_WORDPIECE,
+    RULES,
+    TENSORS,
+)
+from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubNames
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 
@@ -60,6 +68,17 @@ class ElectraBackbone(Backbone):
         )
 
 
+_KERAS_HUB = KerasHubNames(
+    backbone="ElectraBackbone",
+    built_in={"activation": "gelu_pytorch_tanh", "layer_norm_epsilon": 1e-12},
+    # Its pooler, which ELECTRA itself does not have, is left where it is.
+    groups={**KERAS_HUB_EMBEDDINGS, "embeddings.projection": "dense", **KERAS_HUB_BLOCKS},
+    heads={},
+    tokenizer="ElectraTokenizer",
+    arguments={"vocabulary_size": "vocab_size"},
+    **KERAS_HUB_WORDPIECE,
+)
+
 FAMILY = Family(
     name="electra",
     backbone=ElectraBackbone,
@@ -89,5 +108,6 @@ FAMILY = Family(
             tied_bias="generator_lm_head.bias",
         ),
     },
+    keras_hub=_KERAS_HUB,
 )
 ElectraBackbone.family = FAMILY

@@ -13,7 +13,7 @@ from encoder_zoo.encoders.families.bert import (
     RULES,
     TENSORS,
 )
-from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubNames
+from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubHead, KerasHubNames
 from encoder_zoo.encoders.positions import positions_in_texts
 from encoder_zoo.encoders.tokenizers import BYTE_BPE
 
@@ -112,10 +112,10 @@ class RobertaBackbone(Backbone):
 _KERAS_HUB = KerasHubNames(
     backbone="RobertaBackbone",
     built_in={
-        "hidden_act": "gelu",
-        "layer_norm_eps": 1e-5,
+        "activation": "gelu",
+        "layer_norm_epsilon": 1e-5,
         "pad_token_id": 1,
-        "type_vocab_size": 1,
+        "num_segments": 1,
     },
     groups={
         "embeddings.token_embedding": "token_and_position_embedding/token_embedding",
@@ -124,15 +124,20 @@ _KERAS_HUB = KerasHubNames(
         **KERAS_HUB_BLOCKS,
     },
     heads={
-        "ForSequenceClassification": (
+        "ForSequenceClassification": KerasHubHead(
             "RobertaTextClassifier",
             {"head.hidden.dense": "dense", "head.output_dense": "dense_1"},
         ),
-        "ForMaskedLM": ("RobertaMaskedLM", KERAS_HUB_MASKED_LM),
+        "ForMaskedLM": KerasHubHead("RobertaMaskedLM", **KERAS_HUB_MASKED_LM),
     },
     tokenizer="RobertaTokenizer",
     tokenizer_files={"vocab.json": "vocabulary.json", "merges.txt": "merges.txt"},
-    tokenizer_settings={"add_prefix_space": "add_prefix_space"},
+    tokenizer_settings={"add_prefix_space": ("add_prefix_space", False)},
+    tokenizer_arguments={
+        "vocabulary": "vocabulary",
+        "merges": "merges",
+        "add_prefix_space": "add_prefix_space",
+    },
 )
 
 FAMILY = Family(

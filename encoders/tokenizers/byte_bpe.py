@@ -38,6 +38,8 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
         start_token, end_token, pad_token, mask_token, unknown_token: names in the vocabulary.
         uses_segments: whether the second text of a pair has segment id 1.
         pair_separators: how many end tokens stand between the two texts of a pair.
+        added_tokens: words, markers or white space to be found in texts before all else, see
+            `added_tokens.described`.
 
     Raises:
         ValueError: "'<s>' is not among the 3 tokens ...", "merges[0] is 'ab'; expected two ..."
@@ -69,6 +71,7 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
         unknown_token: str = "<unk>",
         uses_segments: bool = False,
         pair_separators: int = 2,
+        added_tokens: Sequence[str | Mapping] = (),
     ):
         if isinstance(vocabulary, str | Path):
             vocabulary = json.loads(Path(vocabulary).read_text(encoding="utf-8"))
@@ -78,18 +81,26 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
         for token, token_id in vocabulary.items():
             tokens[token_id] = token
         special_tokens = [start_token, end_token, pad_token, mask_token, unknown_token]
-        super().__init__(tokens, special_tokens, special_tokens_in_text)
+        super().__init__(tokens, special_tokens, special_tokens_in_text, added_tokens)
         self.uses_segments = uses_segments
         self.pair_separators = pair_separators
         self.add_prefix_space = add_prefix_space
         self._merge_lines = "\n".join(merges)
         self._kinds = CodePointTable(character_kinds())
-        self._spelling = tf.constant([spelled_bytes(token) for token in tokens], tf.string)
-        self._spaces = tf.constant(surrounding_spaces(tokens), tf.int32)
+        spelled = [spelled_bytes(token) for token in self.get_vocabulary()]
+        self._spelling = tf.constant(spelled, tf.string)
+        spaces = np.zeros([self.vocabulary_size, 2], np.int32)  # those of added tokens are cut off
+        spaces[: len(tokens)] = surrounding_spaces(tokens)
+        spaces[[token["id"] for token in self.added_tokens]] = 0
+        self._spaces = tf.constant(spaces)
         byte_ids = [vocabulary.get(c, self.unknown_token_id) for c in byte_alphabet()]
         symbol_ids = [*byte_ids, *self.special_token_ids]
         self._merges = PairMerges(symbol_ids, merges, vocabulary)
         self._words = WordTable(*self._reachable())
+        self._make_finders()
+
+    def _span_options(self) -> dict[str, bool]:
+        return {"trims": True, "keeps_first": self.add_prefix_space}
 
     @property
     def vocabulary(self) -> dict[str, int]:
@@ -142,8 +153,7 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
         words = words.where(is_made).followed_by(special)
         return words._replace(symbols=1 + words.symbols), np.array([*ids[is_made], *special_ids])
 
-    def _characters(self, texts: tf.Tensor, as_words: bool) -> Characters:
-        chars = super()._characters(texts, as_words)
+    def _prepared(self, chars: Characters, as_words: bool) -> Characters:
         if not (self.add_prefix_space or as_words):
             return chars
         special = chars.codes >= SPECIALS.start
@@ -161,19 +171,18 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
         rows = tf.gather(tokens, tf.searchsorted(starts, chars.row_splits))
         starts = tf.gather(chars.starts, tf.gather(owners, begins))
         ends = tf.gather(chars.ends, tf.gather(owners, ends - 1))
-        return Tokens(ids, *self._trim(ids, starts, ends, rows), rows)
+        return Tokens(ids, starts, ends, rows)
 
-    def _trim(
-        self, ids: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, rows: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def _trimmed(self, tokens: Tokens) -> Tokens:
         """Spans without the spaces around a token, as RoBERTa's own tokenizer gives them."""
+        ids, starts, ends, rows = tokens
         leading, trailing = tf.unstack(tf.gather(self._spaces, ids), num=2, axis=1)
         if self.add_prefix_space:  # the first space of a text is taken for the one put there
             first = tf.boolean_mask(rows[:-1], rows[:-1] < rows[1:])
             ones = tf.minimum(tf.gather(leading, first), 1)
             leading = tf.tensor_scatter_nd_sub(leading, first[:, None], ones)
         starts = tf.minimum(starts + leading, ends)
-        return starts, tf.maximum(ends - trailing, starts)
+        return Tokens(ids, starts, tf.maximum(ends - trailing, starts), rows)
 
 
 def byte_alphabet() -> list[str]:

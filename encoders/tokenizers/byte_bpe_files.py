@@ -11,6 +11,7 @@ from encoder_zoo.encoders.tokenizers.files import (
     WritesFiles,
     as_json,
     checked_vocabulary,
+    special_tokens,
 )
 
 
@@ -37,17 +38,19 @@ class ByteBPEFiles(WritesFiles):
         files.expect("model", "type", "BPE")
         if "vocab.json" in files and "merges.txt" in files:
             vocabulary = checked_vocabulary(files.contents["vocab.json"], "vocab.json")
-            vocabulary = {**vocabulary, **files.added_tokens()}
             merges = merges_in(files.contents["merges.txt"])
         else:
             vocabulary = files.vocabulary("vocab.json and merges.txt")
             merges = _merges_in_json(files)
+        roles = special_tokens(cls, files)
+        vocabulary, added = files.divided(vocabulary, roles.values())
         prefix = files.setting("add_prefix_space", "pre_tokenizer", "add_prefix_space", bool)
         return cls(
             vocabulary,
             merges,
             add_prefix_space=bool(prefix),
-            **files.special_tokens(),
+            added_tokens=added,
+            **roles,
             **template,
         )
 

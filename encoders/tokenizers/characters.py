@@ -164,20 +164,21 @@ def after(values: tf.Tensor, steps: int, fill: object) -> tf.Tensor:
 
 
 def with_spaces(chars: Characters, wanted: tf.Tensor) -> Characters:
-    """Puts a space of no width before the characters where `wanted`, boolean (N,), is true."""
+    """Puts a space, with the same span, before the characters where `wanted` (N,) is true."""
     added = tf.concat([[0], tf.cumsum(tf.cast(wanted, tf.int32))], 0)  # (N + 1,), before each
     size = tf.size(chars.codes) + added[-1]
     places = (tf.range(tf.size(chars.codes)) + added[1:])[:, None]
     spaces = tf.boolean_mask(places, wanted) - 1
-    starts = tf.boolean_mask(chars.starts, wanted)
 
     def spread(values: tf.Tensor) -> tf.Tensor:
         return tf.tensor_scatter_nd_update(tf.fill([size], ord(" ")), places, values)
 
     return Characters(
         spread(chars.codes),
-        tf.tensor_scatter_nd_update(spread(chars.starts), spaces, starts),
-        tf.tensor_scatter_nd_update(spread(chars.ends), spaces, starts),
+        *(
+            tf.tensor_scatter_nd_update(spread(part), spaces, tf.boolean_mask(part, wanted))
+            for part in (chars.starts, chars.ends)
+        ),
         chars.row_splits + tf.gather(added, chars.row_splits),
         chars.original_splits,
     )

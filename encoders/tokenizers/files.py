@@ -5,13 +5,14 @@ Files come as plain data and go as text; this floor opens none.
 
 from __future__ import annotations
 
+import inspect
 import json
-import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-logger = logging.getLogger("encoder_zoo")
+# What is said of an added token.
+_ADDED = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
 
 # our argument: the names of that token in the files, the first of which counts
 SPECIAL_TOKENS = {
@@ -104,26 +105,49 @@ class TokenizerFiles:
                 f"{self.folder} has no {alternative} and no tokenizer.json; one of them must hold "
                 "the vocabulary"
             )
-        vocabulary = checked_vocabulary(self.part("model").get("vocab"), f"{path}: model.vocab")
-        return {**vocabulary, **self.added_tokens()}
+        return checked_vocabulary(self.part("model").get("vocab"), f"{path}: model.vocab")
+
+    def all_added_tokens(self) -> list[dict]:
+        """What was added to the model's vocabulary, special tokens among them, by their ids.
+
+        From tokenizer.json, then tokenizer_config.json, then added_tokens.json, which knows of no
+        options.
+        """
+        later = self._object("tokenizer_config.json").get("added_tokens_decoder") or {}
+        plain = self._object("added_tokens.json")
+        try:
+            sources = [
+                *(self._object("tokenizer.json").get("added_tokens") or []),
+                *({**token, "id": int(i)} for i, token in later.items()),
+                *({"content": token, "id": i} for token, i in plain.items()),
+            ]
+            known: dict[str, dict] = {}
+            for token in sources:
+                options = {name: token[name] for name in _ADDED if name in token}
+                known.setdefault(token["content"], {"id": token["id"], **options})
+        except (TypeError, KeyError, AttributeError, ValueError):
+            raise ValueError(
+                f"{self.folder}: added tokens must be objects with content and id"
+            ) from None
+        return sorted(known.values(), key=lambda token: token["id"])
 
     def added_tokens(self) -> dict[str, int]:
-        """Tokens of tokenizer.json beside its model's, of which the special ones have a use."""
-        added = self._object("tokenizer.json").get("added_tokens") or []
-        try:
-            plain = [token["content"] for token in added if not token.get("special")]
-            ids = {token["content"]: token["id"] for token in added}
-        except (TypeError, KeyError, AttributeError):
-            path = self.folder / "tokenizer.json"
-            raise ValueError(
-                f"{path}: added_tokens must hold objects with content and id"
-            ) from None
-        slow = self._object("added_tokens.json")
-        plain += [token for token in slow if token not in ids]
-        if plain:
-            logger.warning("%s: added tokens %s are not looked for in text", self.folder, plain[:9])
-        ids = {**slow, **ids}
+        """Ids of `all_added_tokens`."""
+        ids = {token["content"]: token["id"] for token in self.all_added_tokens()}
         return checked_vocabulary(ids, f"{self.folder}: added_tokens", 2**21) if ids else {}
+
+    def divided(
+        self, vocabulary: Mapping[str, int], special: Iterable[str]
+    ) -> tuple[dict[str, int], list[dict]]:
+        """The vocabulary with the special tokens, and what else was added to it.
+
+        Args:
+            vocabulary: of the model.
+            special: tokens with a use of their own, such as [MASK].
+        """
+        ids, special = self.added_tokens(), set(special)
+        added = [t for t in self.all_added_tokens() if t["content"] not in special]
+        return {**vocabulary, **{t: i for t, i in ids.items() if t in special}}, added
 
     def special_added_tokens(self) -> list[str]:
         """Those of the tokens in `added_tokens` that a text cannot hold."""
@@ -175,7 +199,8 @@ class WritesFiles:
         """The special tokens, as tokenizer.json describes them; a mask may take a space before."""
         tokens = [getattr(self, argument) for argument in SPECIAL_TOKENS]
         takes_space = self.mask_token if self.mask_takes_space_before else None
-        return [added_token(self.token_to_id(t), t, t == takes_space) for t in tokens]
+        special = [added_token(self.token_to_id(t), t, t == takes_space) for t in tokens]
+        return [*special, *(token for token in self.added_tokens if token["content"] not in tokens)]
 
     def _template(self) -> dict:
         """Where the special tokens stand, of one text and of a pair."""
@@ -204,6 +229,12 @@ class WritesFiles:
     def _steps(self) -> dict:
         """The steps from a text to ids, in the terms of tokenizer.json."""
         raise NotImplementedError
+
+
+def special_tokens(cls: type, files: TokenizerFiles) -> dict[str, str]:
+    """{argument: token} of the tokens with a use, as files name them or as the class does."""
+    parameters = inspect.signature(cls).parameters
+    return {name: parameters[name].default for name in SPECIAL_TOKENS} | files.special_tokens()
 
 
 def added_token(token_id: int, token: str, takes_space_before: bool = False) -> dict:

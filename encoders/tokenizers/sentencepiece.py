@@ -2,7 +2,7 @@
 
 import base64
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import keras
 import numpy as np
@@ -64,6 +64,8 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         start_token, end_token, pad_token, mask_token, unknown_token: names in the vocabulary.
         uses_segments: whether the second text of a pair has segment id 1.
         pair_separators: how many end tokens stand between the two texts of a pair.
+        added_tokens: words, markers or white space to be found in texts before all else, see
+            `added_tokens.described`.
 
     Raises:
         ValueError: "'<s>' is not among the 3 tokens ...", "scores has 5 values for 3 tokens"
@@ -88,9 +90,10 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         unknown_token: str = "<unk>",
         uses_segments: bool = False,
         pair_separators: int = 2,
+        added_tokens: Sequence[str | Mapping] = (),
     ):
         special_tokens = [start_token, end_token, pad_token, mask_token, unknown_token]
-        super().__init__(vocabulary, special_tokens, special_tokens_in_text)
+        super().__init__(vocabulary, special_tokens, special_tokens_in_text, added_tokens)
         self._scores = checked_scores(scores, vocabulary)
         self.uses_segments = uses_segments
         self.pair_separators = pair_separators
@@ -103,12 +106,13 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         self._normalize = PrecompiledNormalizer(rules)
         self._bytes = self._byte_ids() if byte_fallback else None
         self._prepare_pieces()
-        self._spelling = tf.constant([self._spelled(token) for token in self.vocabulary])
+        self._spelling = tf.constant([self._spelled(token) for token in self.get_vocabulary()])
+        self._make_finders()
 
     @property
     def vocabulary(self) -> list[str]:
-        """All tokens, in the order of their ids."""
-        return self.get_vocabulary()
+        """The tokens of the model, in the order of their ids."""
+        return list(self._vocabulary.tokens)
 
     @property
     def scores(self) -> list[float | None]:
@@ -175,7 +179,6 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         self._words = WordTable(*undivided(words.where(common), ids[common], self._pieces))
 
     def _tokens(self, chars: Characters) -> Tokens:
-        chars = self._normalized(chars)
         numbers = self._numbers(chars.codes)
         solid, first, spaced = self._word_starts(chars, numbers)
         # white space is left out, and a sign for it put before the words that have none
@@ -365,7 +368,11 @@ class AlbertTokenizer(SentencePieceTokenizer):
         unknown_token: str = "<unk>",
         uses_segments: bool = True,
         pair_separators: int = 1,
+        added_tokens: Sequence[str | Mapping] = (),
     ):
+        self.lowercase = lowercase
+        self.keep_accents = keep_accents
+        self._map = CharacterMap(folding(lowercase, keep_accents))
         super().__init__(
             vocabulary,
             scores,
@@ -379,10 +386,8 @@ class AlbertTokenizer(SentencePieceTokenizer):
             unknown_token,
             uses_segments,
             pair_separators,
+            added_tokens,
         )
-        self.lowercase = lowercase
-        self.keep_accents = keep_accents
-        self._map = CharacterMap(folding(lowercase, keep_accents))
 
     @classmethod
     def _options(cls, files: TokenizerFiles) -> dict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from encoder_zoo.encoders.tokenizers.files import (
@@ -12,6 +12,7 @@ from encoder_zoo.encoders.tokenizers.files import (
     TokenizerFiles,
     WritesFiles,
     added_token,
+    special_tokens,
     with_added,
 )
 from encoder_zoo.encoders.tokenizers.sentencepiece_model import (
@@ -69,12 +70,14 @@ class SentencePieceFiles(WritesFiles):
             FileNotFoundError: "FOLDER has no spiece.model and no tokenizer.json ..."
             ValueError: "FILE: FIELD is ...; expected ..."
         """
-        options = {**cls._options(files), **files.special_tokens(), **template}
+        roles = special_tokens(cls, files)
+        _, added = files.divided({}, roles.values())
+        options = {**cls._options(files), **roles, **template, "added_tokens": added}
         if "tokenizer.json" not in files and cls.model_file in files:
             path = str(files.folder / cls.model_file)
             return cls.from_sentencepiece(files.contents[cls.model_file], path, **options)
         files.expect("model", "type", "Unigram")
-        tokens, scores = _json_pieces(files, cls.model_file)
+        tokens, scores = _json_pieces(files, cls.model_file, roles.values())
         model = files.part("model")
         tokenizer = cls(
             tokens,
@@ -143,7 +146,7 @@ class SentencePieceFiles(WritesFiles):
         kept = entries[len(self.front) : len(entries) - len(self.behind)]
         lost = [("<unk>", None), ("<s>", None), ("</s>", None)][: self.skipped]
         pieces = [self._piece(token, score) for token, score in lost + kept]
-        if self._arranged(pieces) != entries or len(entries) < self.vocabulary_size:
+        if self._arranged(pieces) != entries or len(entries) < len(self.vocabulary):
             return None
         if sum(piece.kind == UNKNOWN for piece in pieces) != 1:
             return None
@@ -178,7 +181,7 @@ class SentencePieceFiles(WritesFiles):
         space = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
         steps = self._normalizers()
         scores = [0.0 if score is None else score for score in self.scores]
-        scores += [0.0] * (self.vocabulary_size - len(scores))
+        scores += [0.0] * (len(self.vocabulary) - len(scores))
         return {
             "normalizer": {"type": "Sequence", "normalizers": steps} if steps else None,
             "pre_tokenizer": {
@@ -200,7 +203,7 @@ class SentencePieceFiles(WritesFiles):
         known = super()._added_tokens()
         ids = {token["id"] for token in known}
         without = [i for i, score in enumerate(self.scores) if score is None and i not in ids]
-        without += [i for i in range(len(self.scores), self.vocabulary_size) if i not in ids]
+        without += [i for i in range(len(self.scores), len(self.vocabulary)) if i not in ids]
         return [*known, *(added_token(i, self.id_to_token(i)) for i in without)]
 
     def _check_steps(self, files: TokenizerFiles) -> None:
@@ -266,8 +269,12 @@ def _json_charsmap(files: TokenizerFiles) -> str | None:
     return None
 
 
-def _json_pieces(files: TokenizerFiles, alternative: str) -> tuple[list[str], list[float | None]]:
+def _json_pieces(
+    files: TokenizerFiles, alternative: str, roles: Iterable[str]
+) -> tuple[list[str], list[float | None]]:
     """Tokens in the order of their ids, and the scores of those of the model.
+
+    Tokens with a role, such as </s>, may have been added to it.
 
     Raises:
         ValueError: "FILE: model.vocab[3] is ['a', nan]; expected a token and its score"
@@ -292,7 +299,7 @@ def _json_pieces(files: TokenizerFiles, alternative: str) -> tuple[list[str], li
     unknown = files.part("model").get("unk_id")
     if type(unknown) is not int or not 0 <= unknown < len(ids):
         raise ValueError(f"{path}: model.unk_id is {unknown!r}; expected 0 to {len(ids) - 1}")
-    added = files.added_tokens()
+    added, _ = files.divided({}, roles)
     special = files.special_added_tokens()
     for token in special:
         if scores.get(token) == 0:  # it is cut out of texts before the pieces are looked for

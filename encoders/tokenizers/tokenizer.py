@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import inspect
 import itertools
+import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,6 +16,12 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.preset_door import presets
+from encoder_zoo.encoders.tokenizers.added_tokens import (
+    TokenFinder,
+    around,
+    described,
+    with_tokens,
+)
 from encoder_zoo.encoders.tokenizers.characters import (
     Characters,
     SpecialTokenFinder,
@@ -123,8 +130,9 @@ class Tokenizer(tf.Module):
     """Text to token ids, with the place of every token in the text, and back.
 
     It works on eager strings, inside `tf.function` and `tf.data`, and in a SavedModel, with
-    TensorFlow's core operations only. A subclass gives `_tokens(characters)` and `detokenize`, and
-    keeps its arguments under their own names.
+    TensorFlow's core operations only. A subclass gives `_tokens(characters)` and `detokenize`,
+    calls `_make_finders` at the end of its `__init__`, and keeps its arguments under their own
+    names.
 
     Attributes:
         start_token_id, end_token_id, pad_token_id, mask_token_id, unknown_token_id: int.
@@ -134,9 +142,18 @@ class Tokenizer(tf.Module):
 
     mask_takes_space_before: bool  # "a [MASK]": does the mask swallow the space?
 
-    def __init__(self, tokens: Sequence[str], special_tokens: Sequence[str], in_text: bool):
+    def __init__(
+        self,
+        tokens: Sequence[str],
+        special_tokens: Sequence[str],
+        in_text: bool,
+        added_tokens: Sequence[str | Mapping] = (),
+    ):
         super().__init__()
-        self._vocabulary = Vocabulary(tokens)
+        self._vocabulary = Vocabulary(tokens)  # of the model, without what was added
+        added = described(added_tokens, self._vocabulary.ids)
+        self._added_json = json.dumps(added)  # tf.Module would wrap a list
+        self._all_tokens = Vocabulary(with_tokens(tokens, added)) if added else self._vocabulary
         self.special_tokens_in_text = in_text
         self.start_token, self.end_token, self.pad_token = special_tokens[:3]
         self.mask_token, self.unknown_token = special_tokens[3:]
@@ -147,28 +164,52 @@ class Tokenizer(tf.Module):
         takes_space = self.mask_token if self.mask_takes_space_before else None
         self._find_special = SpecialTokenFinder(special_tokens, takes_space) if in_text else None
 
+    def _make_finders(self) -> None:
+        """Prepares finding the added tokens; a subclass calls it when all else is there."""
+        raw = [token for token in self.added_tokens if not token["normalized"]]
+        normalized = [token for token in self.added_tokens if token["normalized"]]
+        self._find_raw = self._finder(raw, [[ord(c) for c in t["content"]] for t in raw])
+        texts = tf.constant([token["content"] for token in normalized], tf.string)
+        chars = self._normalized(characters(texts))
+        contents = tf.RaggedTensor.from_row_splits(self._code_points(chars), chars.row_splits)
+        self._find_normalized = self._finder(normalized, contents.to_list())
+
+    def _finder(self, tokens: list[dict], contents: list[list[int]]) -> TokenFinder | None:
+        found = [pair for pair in zip(tokens, contents, strict=True) if pair[1]]
+        return TokenFinder(*zip(*found, strict=True), **self._span_options()) if found else None
+
+    def _span_options(self) -> dict[str, bool]:
+        """What `TokenFinder` is told of spans."""
+        return {}
+
+    @property
+    def added_tokens(self) -> list[dict]:
+        """What was added to the vocabulary, in the words of tokenizer.json."""
+        return json.loads(self._added_json)
+
     @property
     def special_token_ids(self) -> tuple[int, ...]:
-        """Ids that stand for no text: start, end, padding, mask and unknown."""
+        """Ids that stand for no text: start, end, padding, mask and unknown; then added ones."""
         ids = (self.start_token_id, self.end_token_id, self.pad_token_id)
-        return (*ids, self.mask_token_id, self.unknown_token_id)
+        added = (token["id"] for token in self.added_tokens if token["special"])
+        return (*ids, self.mask_token_id, self.unknown_token_id, *added)
 
     @property
     def vocabulary_size(self) -> int:
         """Number of token ids."""
-        return len(self._vocabulary.tokens)
+        return len(self._all_tokens.tokens)
 
     def get_vocabulary(self) -> list[str]:
         """All tokens, in the order of their ids."""
-        return list(self._vocabulary.tokens)
+        return list(self._all_tokens.tokens)
 
     def token_to_id(self, token: str) -> int:
         """The id of a token."""
-        return self._vocabulary.id(token)
+        return self._all_tokens.id(token)
 
     def id_to_token(self, token_id: int) -> str:
         """The token of an id."""
-        return self._vocabulary.token(int(token_id))
+        return self._all_tokens.token(int(token_id))
 
     def tokenize(self, texts: object, first: int | None = None) -> tf.RaggedTensor:
         """Token ids of texts, without any special token added.
@@ -185,7 +226,8 @@ class Tokenizer(tf.Module):
             ValueError: "texts[1] is None (NoneType); expected a string ..."
         """
         texts = as_text_tensor(texts)
-        whole = first is None or self.special_tokens_in_text  # special tokens may be of many words
+        # Special and added tokens may be of many words.
+        whole = first is None or self.special_tokens_in_text or bool(self.added_tokens)
 
         def function(rows: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
             return (self._ragged_ids(rows if whole else without_rest(rows, first)),)
@@ -226,8 +268,8 @@ class Tokenizer(tf.Module):
     def _encode(self, texts: tf.Tensor, as_words: bool) -> tuple[tf.RaggedTensor, ...]:
         """Ids, starts and ends of texts (B,), or of words that each follow a space."""
         with tf.device("CPU"):  # integer work on strings: a GPU would only wait for copies
-            chars = self._characters(texts, as_words)
-            tokens = self._tokens(chars)
+            chars = self._characters(texts)
+            tokens = self._trimmed(self._with_added(chars, as_words))
             splits = tf.cast(tokens.row_splits, tf.int64)
             ids = tf.RaggedTensor.from_row_splits(tokens.ids, splits, validate=False)
             row = row_numbers(tokens.row_splits, tf.size(tokens.ids))
@@ -238,9 +280,41 @@ class Tokenizer(tf.Module):
                 ids.with_values(tokens.ends - row_start),
             )
 
-    def _characters(self, texts: tf.Tensor, as_words: bool) -> Characters:
+    def _characters(self, texts: tf.Tensor) -> Characters:
         chars = characters(texts)
         return self._find_special(chars) if self.special_tokens_in_text else chars
+
+    def _with_added(self, chars: Characters, as_words: bool) -> Tokens:
+        """The tokens of texts: those added to the vocabulary, and around them the model's."""
+
+        def model_tokens(pieces: Characters) -> Tokens:
+            return self._tokens(self._prepared(pieces, as_words))
+
+        def of_normalized(pieces: Characters) -> Tokens:
+            pieces = self._normalized(pieces)
+            return around(self._find_normalized, model_tokens)(pieces, self._code_points(pieces))
+
+        return around(self._find_raw, of_normalized)(chars)
+
+    def _normalized(self, chars: Characters) -> Characters:
+        """The characters as the model sees them."""
+        return chars
+
+    def _code_points(self, chars: Characters) -> tf.Tensor:
+        """int32 (N,), the code points of normalised characters."""
+        return chars.codes
+
+    def _prepared(self, chars: Characters, as_words: bool) -> Characters:
+        """What `_tokens` takes, of normalised pieces of text."""
+        return chars
+
+    def _tokens(self, chars: Characters) -> Tokens:
+        """The tokens of the model, of as many texts as there are rows."""
+        raise NotImplementedError
+
+    def _trimmed(self, tokens: Tokens) -> Tokens:
+        """The tokens with the spans that this tokenizer gives."""
+        return tokens
 
     def tokenize_words(self, words: object) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         """Token ids of texts that are split into words already, and the word of every token.

@@ -1,7 +1,7 @@
 """BERT's tokenizer: normalise, split at spaces and punctuation, then longest match first."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import keras
@@ -14,9 +14,11 @@ from encoder_zoo.encoders.tokenizers.characters import (
     characters,
     laid_out,
     marked,
+    row_numbers,
 )
 from encoder_zoo.encoders.tokenizers.normalization import (
     FIRST_ALONE,
+    FIRST_DROPPED,
     FIRST_SPACE,
     BertNormalizer,
     normalization_tables,
@@ -25,7 +27,7 @@ from encoder_zoo.encoders.tokenizers.normalization import (
 from encoder_zoo.encoders.tokenizers.spellings import Spellings
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
 from encoder_zoo.encoders.tokenizers.trie import NOWHERE, Trie
-from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS
+from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS, CodePointTable, members
 from encoder_zoo.encoders.tokenizers.whole_words import WholeWords
 from encoder_zoo.encoders.tokenizers.word_table import (
     FOREIGN,
@@ -54,6 +56,8 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         start_token, end_token, pad_token, mask_token, unknown_token: names in the vocabulary.
         uses_segments: whether the second text of a pair has segment id 1.
         pair_separators: how many end tokens stand between the two texts of a pair.
+        added_tokens: words, markers or white space to be found in texts before all else, see
+            `added_tokens.described`.
 
     Raises:
         ValueError: "'[CLS]' is not among the 3 tokens ..."
@@ -87,20 +91,28 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         unknown_token: str = "[UNK]",
         uses_segments: bool = True,
         pair_separators: int = 1,
+        added_tokens: Sequence[str | Mapping] = (),
     ):
         if isinstance(vocabulary, str | Path):
             vocabulary = tokens_in(Path(vocabulary).read_text(encoding="utf-8"))
         special_tokens = [start_token, end_token, pad_token, mask_token, unknown_token]
-        super().__init__(vocabulary, special_tokens, special_tokens_in_text)
+        super().__init__(vocabulary, special_tokens, special_tokens_in_text, added_tokens)
         self.uses_segments = uses_segments
         self.pair_separators = pair_separators
         self.lowercase = lowercase
         self.strip_accents = strip_accents
         self.split_chinese_characters = split_chinese_characters
-        strips = lowercase if strip_accents is None else strip_accents
+        strips = self.strips_accents
         roots, words, ids = self._entries()
         numbers = character_numbers(words)
         self._normalize = BertNormalizer(lowercase, strips, split_chinese_characters, numbers)
+        self._numbers = None
+        if any(token["normalized"] for token in self.added_tokens):  # they are of all characters
+            self._numbers = CodePointTable(numbers)
+            codes = np.arange(SPECIALS.stop, dtype=np.int32)
+            self._to_codes = BertNormalizer(lowercase, strips, split_chinese_characters, codes)
+            chinese = members("chinese") & split_chinese_characters
+            self._chinese = CodePointTable(chinese.astype(np.int32))
         words = words._replace(symbols=numbers[words.symbols])
         self._trie = Trie(roots, words, ids, num_roots=2)
         words = words.where(roots == START).followed_by(Spellings.of([[FOREIGN]]))
@@ -110,13 +122,22 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         whole_words = {token: self._vocabulary.ids[token] for token in whole}
         self._whole_words = WholeWords(whole_words, lowercase)
         self._spelling = tf.constant(
-            [t.removeprefix("##") if not self.starts_word(t) else f" {t}" for t in self.vocabulary]
+            [
+                t.removeprefix("##") if not self.starts_word(t) else f" {t}"
+                for t in self.get_vocabulary()
+            ]
         )
+        self._make_finders()
 
     @property
     def vocabulary(self) -> list[str]:
-        """All tokens, in the order of their ids."""
-        return self.get_vocabulary()
+        """The tokens of the model, in the order of their ids."""
+        return list(self._vocabulary.tokens)
+
+    @property
+    def strips_accents(self) -> bool:
+        """Whether accents are left out."""
+        return self.lowercase if self.strip_accents is None else self.strip_accents
 
     def starts_word(self, token: str) -> bool:
         """Whether a piece begins a word, rather than continuing one."""
@@ -145,7 +166,7 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         return 0 < len(token) <= MAX_WORD_CHARACTERS and not continues
 
     def _ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
-        if self.special_tokens_in_text:  # they are made of several words
+        if self.special_tokens_in_text or self.added_tokens:  # they are made of several words
             return super()._ids(texts, as_words)
         return self._whole_words.ids(texts, self._pieces)
 
@@ -168,11 +189,30 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         ids = [*map(self._vocabulary.ids.get, tokens), *special_ids]
         return np.array(roots), Spellings.of_texts(texts).followed_by(special), np.array(ids)
 
+    def _normalized(self, chars: Characters) -> Characters:
+        if self._numbers is None:
+            return self._normalize(chars)
+        chars = self._to_codes(chars)
+        is_space = (chars.codes >= FIRST_SPACE) & (chars.codes < FIRST_DROPPED)
+        chars = chars._replace(codes=tf.where(is_space, FIRST_SPACE | ord(" "), chars.codes))
+        # A Chinese character has a space before and behind it, which tokens may be found with.
+        repeats = 1 + 2 * self._chinese(number_of(chars.codes))
+        splits = tf.concat([[0], tf.cumsum(repeats)], 0)
+        owner = row_numbers(splits, splits[-1])
+        is_added = tf.range(splits[-1]) != tf.gather(splits[:-1] + repeats // 2, owner)
+        codes = tf.where(is_added, FIRST_SPACE | ord(" "), tf.gather(chars.codes, owner))
+        rows = tf.gather(splits, chars.row_splits)
+        return chars.take(owner)._replace(codes=codes, row_splits=rows)
+
+    def _code_points(self, chars: Characters) -> tf.Tensor:
+        return number_of(chars.codes)
+
     def _tokens(self, chars: Characters) -> Tokens:
-        chars = self._normalize(chars)
         starts, ends = word_bounds(chars)
         words = tf.searchsorted(starts, chars.row_splits)
         numbers = number_of(chars.codes)
+        if self._numbers is not None:
+            numbers = self._numbers(numbers)
         ids, starts, ends, splits = self._words.tokens(
             numbers, starts, ends, functools.partial(self._longest_matches, numbers)
         )

@@ -6,6 +6,7 @@ from encoder_zoo.encoders.tokenizers.files import (
     TokenizerFiles,
     WritesFiles,
     in_id_order,
+    special_tokens,
     with_added,
 )
 
@@ -41,10 +42,14 @@ class WordPieceFiles(WritesFiles):
         files.expect("model", "type", "WordPiece")
         files.expect("model", "continuing_subword_prefix", "##")
         files.expect("model", "max_input_chars_per_word", 100)
+        roles = special_tokens(cls, files)
         if "vocab.txt" in files:
-            tokens = with_added(tokens_in(files.contents["vocab.txt"]), files.added_tokens())
+            tokens = tokens_in(files.contents["vocab.txt"])
+            special, added = files.divided({}, roles.values())
+            tokens = with_added(tokens, special)
         else:
-            tokens = in_id_order(files.vocabulary("vocab.txt"))
+            vocabulary, added = files.divided(files.vocabulary("vocab.txt"), roles.values())
+            tokens = in_id_order(vocabulary)
         lowercase = files.setting("do_lower_case", "normalizer", "lowercase", bool)
         if lowercase is None:
             lowercase = not any(t != t.lower() for t in tokens if not t.startswith(("[", "<")))
@@ -57,7 +62,8 @@ class WordPieceFiles(WritesFiles):
             lowercase=lowercase,
             strip_accents=strips,
             split_chinese_characters=True if chinese is None else chinese,
-            **files.special_tokens(),
+            added_tokens=added,
+            **roles,
             **template,
         )
 

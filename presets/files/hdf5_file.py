@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 
 import h5py
+import ml_dtypes
 import numpy as np
 
 # Where Keras keeps a model's layers; the second is what early versions of Keras 3 wrote.
@@ -54,7 +55,8 @@ class Hdf5File:
     def read(self, name: str) -> np.ndarray:
         """One array."""
         with self._open() as file:
-            return self._find_array(file, f"{self._root}/{name}")[()]
+            array = self._find_array(file, f"{self._root}/{name}")
+            return array[()].view(ml_dtypes.bfloat16) if _is_bfloat16(array) else array[()]
 
     def _open(self) -> h5py.File:
         try:
@@ -77,8 +79,17 @@ class Hdf5File:
 
     def _find_array(self, file: h5py.File, name: str) -> h5py.Dataset:
         node = self._find(file, name)
-        if not isinstance(node, h5py.Dataset) or node.dtype.kind not in "fiu":
+        if not isinstance(node, h5py.Dataset) or not _is_numbers(node):
             raise ValueError(f"{self.path}: '{name}' is not an array of numbers.")
         if node.external or node.is_virtual:
             raise ValueError(f"{self.path}: '{name}' is stored in another file.")
         return node
+
+
+def _is_numbers(array: h5py.Dataset) -> bool:
+    return array.dtype.kind in "fiu" or _is_bfloat16(array)
+
+
+def _is_bfloat16(array: h5py.Dataset) -> bool:
+    """Whether these are what Keras writes of bfloat16, which h5 does not know: two bytes each."""
+    return array.dtype == np.dtype("V2") and array.attrs.get("dtype") == "bfloat16"

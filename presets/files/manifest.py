@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Mapping
 
 import encoder_zoo
-from encoder_zoo.presets.files.plain_files import preset_file, read_json
+from encoder_zoo.presets.files.plain_files import check_plain, preset_file, read_json
 
 NAME = "encoder_zoo.json"
 FORMAT = 1
@@ -25,8 +25,12 @@ def write_manifest(folder: pathlib.Path, settings: Mapping) -> None:
         settings: what else to write, plain data.
     """
     files = {
-        path.name: {"bytes": path.stat().st_size, "sha256": checksum(path)}
-        for path in sorted(folder.iterdir())
+        path.relative_to(folder).as_posix(): {
+            "bytes": path.stat().st_size,
+            "sha256": checksum(path),
+        }
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
     }
     versions = {"format": FORMAT, "encoder_zoo": encoder_zoo.__version__}
     manifest = {**versions, **settings, "files": files}
@@ -55,7 +59,10 @@ def read_manifest(folder: pathlib.Path, verify: bool) -> dict:
         raise ValueError(_changed(path, "its own checksum does not fit"))
     for name, entry in manifest["files"].items():
         if name not in _UNCHECKED:
-            _check(preset_file(folder, name, f"{path}: files"), entry)
+            *inside, plain = name.split("/")
+            for part in inside:
+                check_plain(part, f"{path}: files")
+            _check(preset_file(folder, plain, f"{path}: files", "/".join(inside)), entry)
     return manifest
 
 
@@ -69,6 +76,7 @@ def _check_schema(manifest: Mapping, path: pathlib.Path) -> None:
         ("task", isinstance(manifest.get("task"), str), "a task's name"),
         ("learning_rate", type(rate) is float and 0 < rate < 1, "a number between 0 and 1"),
         ("preprocessor", _is_plain(manifest.get("preprocessor", {})), "plain settings"),
+        ("head", _is_plain(manifest.get("head", {})), "plain settings"),
         ("files", isinstance(files, dict), "an object"),
     ):
         if not holds:

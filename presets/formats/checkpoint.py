@@ -37,6 +37,8 @@ class Checkpoint:
         config_names: what the file calls the fields of `config`, where that is something else.
         shapes: {tensor name, without the family's prefix: shape}; dense kernels are (out, in).
         settings: contents of `encoder_zoo.json`, {} where there is none.
+        head_arguments: {head, see `Family.heads`: arguments of its task for which config.json has
+            no words}.
     """
 
     folder: pathlib.Path
@@ -46,13 +48,14 @@ class Checkpoint:
     config_names: Mapping[str, str] = MappingProxyType({})
     shapes: dict[str, tuple[int, ...]]
     settings: dict
+    head_arguments: Mapping[str, Mapping[str, object]] = MappingProxyType({})
 
     def tensor(self, name: str) -> np.ndarray:
         """One tensor, read when asked for."""
         raise NotImplementedError
 
-    def tokenizer_files(self) -> TokenizerFiles:
-        """What the folder says of its tokenizer."""
+    def tokenizer_files(self) -> TokenizerFiles | None:
+        """What the folder says of its tokenizer; None where the format knows models without."""
         raise NotImplementedError
 
     def set_head(self, name: str, labels: Sequence[str]) -> None:
@@ -64,10 +67,14 @@ class Checkpoint:
 
 def backbone_layers(backbone: Backbone) -> dict[str, str]:
     """{attribute path of a layer in the backbone: its name in the checkpoint}."""
-    family, blocks = backbone.family, backbone.blocks
-    first_places = [blocks.index(block) for block in dict.fromkeys(blocks)]
-    layers = numbered(family.tensors, first_places)
+    family = backbone.family
+    layers = numbered(family.tensors, first_places(backbone))
     return {**layers, **({"pooler_dense": family.pooler} if backbone.pooler else {})}
+
+
+def first_places(backbone: Backbone) -> list[int]:
+    """Where each of the blocks stands, or stands first where one stands at several places."""
+    return [backbone.blocks.index(block) for block in dict.fromkeys(backbone.blocks)]
 
 
 def numbered(names: Mapping[str, str], places: Sequence[int]) -> dict[str, str]:
@@ -123,6 +130,20 @@ def layer_at(model: keras.Model, path: str) -> object:
     for part in path.split("."):
         target = target[int(part)] if part.isdigit() else getattr(target, part)
     return target
+
+
+def refuse_quantized(model: keras.Model, path: str) -> None:
+    """Refuses to write a layer whose weights are quantized.
+
+    Raises:
+        ValueError: "blocks.0... is quantized (int8) ..."
+    """
+    mode = getattr(layer_at(model, path), "quantization_mode", None)
+    if mode is not None:
+        raise ValueError(
+            f"{path} is quantized ({mode}), which presets do not hold. Save the preset before "
+            "quantizing, or save the model with .save('...keras')."
+        )
 
 
 def match(

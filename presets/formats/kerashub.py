@@ -18,11 +18,14 @@ from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
 from encoder_zoo.presets.files.plain_files import preset_file, read_json, read_text
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, numbered
-from encoder_zoo.presets.preset_files import CONFIG
+from encoder_zoo.presets.preset_files import CONFIG, MANIFEST
 
+_OTHERS = ("metadata.json", "preprocessor.json")  # written, not read here
 WEIGHTS, TASK_WEIGHTS, TASK = "model.weights.h5", "task.weights.h5", "task.json"
 _TOKENIZER, _ASSETS = "tokenizer.json", "assets/tokenizer"
 _BLOCK = "transformer_encoder"
+# Activation of a classifier's outputs there, where this package has logits: what it says of them.
+_PROBLEMS = {"linear": None, "softmax": None, "sigmoid": "multi_label_classification"}
 _POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_embedding"
 
 
@@ -30,35 +33,39 @@ def files() -> set[str]:
     """The names of a KerasHub preset's files."""
     named = [f.keras_hub.tokenizer_files.values() for f in all_families() if f.keras_hub]
     vocabularies = {f"{_ASSETS}/{name}" for names in named for name in names}
-    return {CONFIG, _TOKENIZER, TASK, WEIGHTS, TASK_WEIGHTS, *vocabularies}
+    return {CONFIG, MANIFEST, _TOKENIZER, TASK, WEIGHTS, TASK_WEIGHTS, *_OTHERS, *vocabularies}
 
 
 class KerasHubCheckpoint(Checkpoint):
     """A folder that KerasHub's `save_to_preset` wrote, or that its Kaggle presets are.
 
-    What KerasHub's class has built in, such as BERT's tanh GELU, is kept, so that the numbers are
-    KerasHub's. Its masked-LM head has the exact GELU; here a head has its backbone's.
+    What KerasHub's classes have built in, such as the tanh GELU of BERT's blocks and the exact one
+    of its masked-LM head, is kept, so that the numbers are KerasHub's. A text's ids may differ
+    where KerasHub case-folds it: "ß" is "ss" there, which the vocabularies were not made with.
 
     Args:
         folder: holds `config.json` with a `class_name`, and `model.weights.h5`.
+        settings: contents of its `encoder_zoo.json`, if it was written here.
 
     Raises:
         ValueError: naming the file and what is wrong with it.
     """
 
-    def __init__(self, folder: pathlib.Path):
+    def __init__(self, folder: pathlib.Path, settings: dict):
         self.folder = folder
-        self.settings = {}
+        self.settings = settings
         self.config_file = folder / CONFIG
         description = read_json(self.config_file)
         families = {f.keras_hub.backbone: f for f in all_families() if f.keras_hub}
         self.family = _look_up(families, description["class_name"], self.config_file)
         self._names = self.family.keras_hub
         keys = self.family.config_keys
-        self.config_names = {theirs: ours for ours, theirs in keys.items()}
+        self.config_names = {
+            theirs: self._names.arguments.get(ours, ours) for ours, theirs in keys.items()
+        }
         self.config = {
             **_config(description, self.family, self.config_file),
-            **self._names.built_in,
+            **{keys[name]: v for name, v in self._names.built_in.items() if name in keys},
             "model_type": self.family.name,
         }
         self._places: dict[str, tuple[Hdf5File, str]] = {}
@@ -68,12 +75,14 @@ class KerasHubCheckpoint(Checkpoint):
         blocks = range(file.count(_BLOCK))
         groups = numbered(self._names.groups, blocks)
         names = numbered(self.family.tensors, blocks)
+        if file.count("dense") < 2:  # the only one is the pooler
+            groups.pop("embeddings.projection", None)
         self._add(file, groups, {**names, "pooler_dense": self.family.pooler})
         if (folder / TASK).exists():
             self._read_head(folder / TASK)
         if self.family.positions_skip_padding:
             self._skip_padding(names[_POSITIONS])
-        if _SEGMENTS not in groups:
+        if _SEGMENTS in names and _SEGMENTS not in groups:
             hidden = self.shapes[f"{names[_POSITIONS]}.weight"][1]
             self.shapes[f"{names[_SEGMENTS]}.weight"] = (self.config[keys["num_segments"]], hidden)
 
@@ -89,8 +98,10 @@ class KerasHubCheckpoint(Checkpoint):
             return value.reshape(shape[::-1]).T
         return value.reshape(shape)
 
-    def tokenizer_files(self) -> TokenizerFiles:
+    def tokenizer_files(self) -> TokenizerFiles | None:
         path = self.folder / _TOKENIZER
+        if not path.exists():
+            return None
         description = read_json(path)
         expected = self._names.tokenizer
         if description.get("class_name") != expected:
@@ -101,8 +112,8 @@ class KerasHubCheckpoint(Checkpoint):
         settings = description.get("config") or {}
         contents = {
             "tokenizer_config.json": {
-                theirs: bool(settings.get(ours, False))
-                for theirs, ours in self._names.tokenizer_settings.items()
+                name: settings.get(theirs, usual)
+                for name, (theirs, usual) in self._names.tokenizer_settings.items()
             }
         }
         for theirs, ours in self._names.tokenizer_files.items():
@@ -111,13 +122,22 @@ class KerasHubCheckpoint(Checkpoint):
         return TokenizerFiles(self.folder, contents)
 
     def _read_head(self, path: pathlib.Path) -> None:
-        heads = {cls: (head, groups) for head, (cls, groups) in self._names.heads.items()}
-        head, groups = _look_up(heads, read_json(path).get("class_name"), path)
-        names = self.family.heads[head].tensors
-        self._add(Hdf5File(preset_file(self.folder, TASK_WEIGHTS)), groups, names)
+        heads = {record.task: head for head, record in self._names.heads.items()}
+        description = read_json(path)
+        head = _look_up(heads, description.get("class_name"), path)
+        record, names = self._names.heads[head], self.family.heads[head].tensors
+        self._add(Hdf5File(preset_file(self.folder, TASK_WEIGHTS)), record.groups, names)
         output = self.family.heads[head].output
         rows = self.shapes.get(f"{output}.weight", (0,))[0]  # none where it is tied
-        self.set_head(head, [f"LABEL_{i}" for i in range(rows)])
+        stored = self.settings.get("head", {})
+        self.set_head(head, stored.get("labels") or [f"LABEL_{i}" for i in range(rows)])
+        self.head_arguments = {head: record.built_in}
+        settings = _settings(description, path)
+        if (key := self.family.heads[head].dropout) and "dropout" in settings:
+            self.config[key] = settings["dropout"]
+        if "activation" in settings:
+            problem = _look_up(_PROBLEMS, settings["activation"], path, "activation")
+            self.config["problem_type"] = stored.get("problem_type", problem)
 
     def _add(self, file: Hdf5File, groups: Mapping[str, str], names: Mapping[str, str]) -> None:
         """Notes where the arrays of some layers lie, and their shapes in the other format."""
@@ -128,7 +148,7 @@ class KerasHubCheckpoint(Checkpoint):
                 name = f"{names[path]}{part}"
                 self._places[name] = (file, f"{group}/vars/{i}")
                 self.shapes[name] = stored
-                if path.endswith("dense") and part == ".weight":
+                if path.endswith(("dense", "projection")) and part == ".weight":
                     self._kernels.add(name)
                     self.shapes[name] = _kernel_shape(stored, group)
                 elif not path.endswith("embedding"):
@@ -144,20 +164,32 @@ class KerasHubCheckpoint(Checkpoint):
             self.config[key] += skipped
 
 
-def _look_up(table: Mapping, name: object, path: pathlib.Path):
+def _look_up(table: Mapping, name: object, path: pathlib.Path, field: str = "class_name"):
     if not isinstance(name, str) or name not in table:
-        raise ValueError(f"{path}: class_name is {name!r}. Expected one of {', '.join(table)}.")
+        raise ValueError(f"{path}: {field} is {name!r}. Expected one of {', '.join(table)}.")
     return table[name]
+
+
+def _settings(description: Mapping, path: pathlib.Path) -> dict:
+    config = description.get("config")
+    if not isinstance(config, dict):
+        raise ValueError(f"{path}: config is {config!r}. Expected an object.")
+    return config
 
 
 def _config(description: Mapping, family: Family, path: pathlib.Path) -> dict:
     """KerasHub's configuration in config.json's words."""
-    config = description.get("config")
-    if not isinstance(config, dict):
-        raise ValueError(f"{path}: config is {config!r}. Expected an object.")
-    keys = family.config_keys
-    known = {theirs: config[ours] for ours, theirs in keys.items() if ours in config}
-    if "dropout" in config:
+    config = _settings(description, path)
+    dtype = config.get("dtype")
+    if isinstance(dtype, dict) and dtype.get("class_name", "DTypePolicy") != "DTypePolicy":
+        raise ValueError(
+            f"{path}: dtype is a {dtype['class_name']}. Expected a DTypePolicy: quantized weights "
+            "are not read. Save the preset before quantizing."
+        )
+    words, keys = family.keras_hub.arguments, family.config_keys
+    known = {theirs: words.get(ours, ours) for ours, theirs in keys.items()}
+    known = {theirs: config[word] for theirs, word in known.items() if word in config}
+    if "dropout" in config:  # one for both
         known[keys["attention_dropout"]] = config["dropout"]
     return known
 

@@ -40,6 +40,9 @@ class MaskedLM(Task):
     Args:
         backbone: any `Backbone`.
         preprocessor: a `MaskedLMPreprocessor`, for raw text.
+        head_activation: of the layer before the output projection; None is the family's, which is
+            mostly that of the backbone. KerasHub's heads have one of their own.
+        head_layer_norm_epsilon: likewise; None is the backbone's.
 
     Call arguments:
         inputs: what the preprocessor makes; without "mask_positions" there are logits for every
@@ -66,11 +69,25 @@ class MaskedLM(Task):
     preprocessor_class = MaskedLMPreprocessor
 
     def __init__(
-        self, backbone: Backbone, preprocessor: MaskedLMPreprocessor | None = None, **kwargs
+        self,
+        backbone: Backbone,
+        preprocessor: MaskedLMPreprocessor | None = None,
+        head_activation: str | None = None,
+        head_layer_norm_epsilon: float | None = None,
+        **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         width = backbone.embeddings.token_embedding.output_dim
-        hidden = make_hidden(self.head_record.hidden, backbone, width, self.dtype_policy)
+        hidden = make_hidden(
+            self.head_record.hidden,
+            backbone,
+            width,
+            self.dtype_policy,
+            head_activation,
+            head_layer_norm_epsilon,
+        )
+        self.head_activation = hidden.activation
+        self.head_layer_norm_epsilon = hidden.layer_norm_epsilon
         self.head = MaskedLMHead(
             backbone.vocabulary_size, hidden, name="head", dtype=self.dtype_policy
         )
@@ -91,6 +108,18 @@ class MaskedLM(Task):
     def compute_output_spec(self, inputs, training=None):
         places = inputs.get("mask_positions", inputs["token_ids"])
         return keras.KerasTensor((*places.shape, self.backbone.vocabulary_size), "float32")
+
+    def refuse_unsaid(self) -> None:
+        usual = make_hidden(self.head_record.hidden, self.backbone, 1, self.dtype_policy)
+        for name in ("activation", "layer_norm_epsilon"):
+            found, expected = getattr(self, f"head_{name}"), getattr(usual, name)
+            if found != expected:
+                raise ValueError(
+                    f"head_{name} is {found!r}, for which the Hugging Face format has no word: "
+                    f"there it is {expected!r}. If these other numbers are wanted, load the task "
+                    f"with from_preset(..., head_{name}={expected!r}) and save that; or save with "
+                    'format="keras_hub".'
+                )
 
     def default_loss(self) -> keras.losses.Loss:
         # Over real predictions: rows have different numbers of them.

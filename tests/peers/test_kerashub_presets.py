@@ -71,9 +71,7 @@ def test_a_kerashub_preset_computes_what_it_computes_there(family, task, tmp_pat
         expected, found = np.array(expected)[mask], np.array(found["sequence_output"])[mask]
     difference = np.abs(np.array(expected) - np.array(found)).max()
     print(f"{family} {task}: {difference:.1e}")
-    # KerasHub's BERT has the tanh GELU in its blocks and the exact one in its masked-LM head,
-    # which no checkpoint format but its own can say; here a head has its backbone's.
-    assert difference < (2e-2 if (family, task) == ("Bert", "MaskedLM") else 1e-5)
+    assert difference < 1e-5
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,0 +1,202 @@
+"""A model of this package as KerasHub's model in memory, with the same numbers or not at all."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+import re
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import KerasHubNames
+from encoder_zoo.encoders.layers import ACTIVATIONS
+from encoder_zoo.presets.formats.checkpoint import (
+    first_places,
+    layer_at,
+    numbered,
+    refuse_quantized,
+)
+from encoder_zoo.presets.preset_task import PresetTask
+
+logger = logging.getLogger("encoder_zoo")
+
+_POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_embedding"
+_SPECIAL_IDS = ("start_token_id", "end_token_id", "pad_token_id", "mask_token_id")
+
+
+def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Model:
+    """KerasHub's backbone with the same weights.
+
+    Args:
+        backbone: of a family that KerasHub has.
+        dtype: of the new model; None is the backbone's policy.
+
+    Raises:
+        ValueError: "KerasHub has no ModernBertBackbone ...", "KerasHub's BertBackbone has
+            activation='gelu_pytorch_tanh' built in ..."
+    """
+    names = _names(backbone)
+    _refuse_others(names.backbone, names.built_in, backbone)
+    if backbone.attention_dropout != backbone.dropout:
+        logger.warning(
+            "KerasHub's %s has one dropout for all: %s. attention_dropout=%s is not written.",
+            names.backbone,
+            backbone.dropout,
+            backbone.attention_dropout,
+        )
+    cls = _class(names.backbone)
+    words = {ours: names.arguments.get(ours, ours) for ours in backbone.family.config_keys}
+    taken = inspect.signature(cls).parameters
+    arguments = {word: getattr(backbone, ours) for ours, word in words.items() if word in taken}
+    there = cls(**arguments, dtype=dtype or backbone.dtype_policy)
+    groups = numbered(names.groups, first_places(backbone))
+    if not backbone.pooler and hasattr(there, "pooled_dense"):
+        groups.pop("pooler_dense", None)
+        logger.warning("KerasHub's %s has a pooler: it is written untrained.", names.backbone)
+    positions = groups.pop(_POSITIONS)
+    _copy(backbone, there, groups)
+    table = _positions(backbone, with_segment=_SEGMENTS not in groups)
+    _layer(there, positions).weights[0].assign(table)
+    return there
+
+
+def keras_hub_tokenizer(tokenizer, backbone: Backbone) -> keras.layers.Layer:
+    """KerasHub's tokenizer with the same vocabulary and settings.
+
+    Its ids differ where KerasHub case-folds a text: "ß" becomes "ss" there.
+
+    Args:
+        tokenizer: of this package.
+        backbone: whose family says which tokenizer KerasHub has for it.
+
+    Raises:
+        ValueError: "KerasHub's BertTokenizer has split_chinese_characters=True built in ..."
+    """
+    names = _names(backbone)
+    _refuse_others(names.tokenizer, names.tokenizer_built_in, tokenizer)
+    arguments = {word: getattr(tokenizer, ours) for word, ours in names.tokenizer_arguments.items()}
+    there = _class(names.tokenizer)(**arguments)
+    _refuse_others(
+        names.tokenizer, {name: getattr(there, name) for name in _SPECIAL_IDS}, tokenizer
+    )
+    return there
+
+
+def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
+    """KerasHub's task with the same weights, and a preprocessor where the task has one.
+
+    Args:
+        task: a sequence classifier or a masked language model.
+        dtype: of the new model; None is the backbone's policy.
+
+    Raises:
+        ValueError: "KerasHub has no token classifier ...", and as for `keras_hub_backbone`.
+    """
+    backbone, names = task.backbone, _names(task.backbone)
+    record = names.heads.get(task.checkpoint_class_suffix)
+    if record is None:
+        raise ValueError(
+            f"KerasHub has no {type(task).__name__} for {names.backbone}. Save what it has: "
+            "task.backbone.save_to_preset(folder, tokenizer=task.preprocessor.tokenizer, "
+            'format="keras_hub").'
+        )
+    _refuse_others(record.task, record.built_in, task)
+    arguments = {}
+    if getattr(task, "num_classes", None):
+        arguments = {"num_classes": task.num_classes, "dropout": task.dropout}
+    cls = _class(record.task)
+    preprocessor = None
+    if task.preprocessor is not None:
+        tokenizer = keras_hub_tokenizer(task.preprocessor.tokenizer, backbone)
+        length = task.preprocessor.sequence_length or backbone.max_sequence_length
+        preprocessor = cls.preprocessor_cls(tokenizer, sequence_length=length)
+    there = cls(keras_hub_backbone(backbone, dtype), preprocessor=preprocessor, **arguments)
+    _copy(task, there, record.groups)
+    return there
+
+
+def _names(backbone: Backbone) -> KerasHubNames:
+    if backbone.family.keras_hub is None:
+        raise ValueError(f"KerasHub has no {type(backbone).__name__}, so no preset of it either.")
+    return backbone.family.keras_hub
+
+
+def _class(name: str) -> type:
+    return getattr(importlib.import_module("keras_hub").models, name)
+
+
+def _refuse_others(theirs: str, built_in: Mapping[str, object], model: object) -> None:
+    """Refuses a model that has something else where KerasHub leaves no choice."""
+    for name, value in built_in.items():
+        found = getattr(model, name)
+        same_function = name.endswith("activation") and ACTIVATIONS[found] is ACTIVATIONS[value]
+        if found != value and not same_function:
+            raise ValueError(
+                f"KerasHub's {theirs} has {name}={value!r} built in. Received a "
+                f"{type(model).__name__} with {name}={found!r}: its outputs would be others "
+                f"there. If that is wanted, load it with from_preset(..., {name}={value!r}), "
+                "look at what it says then, and save that."
+            )
+
+
+def _copy(model: keras.Model, there: keras.Model, groups: Mapping[str, str]) -> None:
+    """Copies the weights of the listed layers."""
+    for path, group in groups.items():
+        ours = layer_at(model, path)
+        if ours is None:  # a layer that not every configuration has
+            continue
+        refuse_quantized(model, path)
+        theirs = _layer(there, group)
+        if path == "head.bias":
+            targets, values = [theirs._bias], [ours]
+        else:
+            targets, values = theirs.weights, _weights(ours)
+        for target, value in zip(targets, values, strict=True):
+            # KerasHub keeps the heads of its kernels apart.
+            target.assign(np.reshape(keras.ops.convert_to_numpy(value), target.shape))
+
+
+def _weights(layer: keras.layers.Layer) -> list:
+    """A layer's weights in Keras's order, with LoRA's updates in them."""
+    if isinstance(layer, keras.layers.Dense):
+        return [layer.kernel, layer.bias]
+    return layer.weights
+
+
+def _positions(backbone: Backbone, with_segment: bool) -> np.ndarray:
+    """The table of positions, (max_sequence_length, D).
+
+    KerasHub counts them from 0 also where padding has positions of its own, and has no segments
+    in families of one segment: that one's embedding is added here.
+    """
+    layer = backbone.embeddings
+    table = keras.ops.convert_to_numpy(layer.position_embedding.embeddings)
+    table = table[len(table) - backbone.max_sequence_length :]
+    if with_segment and layer.segment_embedding is not None:
+        table = table + keras.ops.convert_to_numpy(layer.segment_embedding.embeddings)[0]
+    return table
+
+
+def _layer(model: keras.Model, group: str) -> keras.layers.Layer:
+    """The layer whose weights Keras writes to a group, such as 'dense_1' for the second `Dense`."""
+    first, *inner = group.split("/")
+    kind, number = re.fullmatch(r"(\w+?)(?:_(\d+))?", first).groups()
+    alike = [layer for layer in model.layers if _snake_case(type(layer).__name__) == kind]
+    layer = alike[int(number or 0)]
+    for name in inner:
+        layer = getattr(layer, name)
+    return layer
+
+
+def _snake_case(name: str) -> str:
+    """A class's name as Keras makes names of layers of it.
+
+    Example:
+        >>> _snake_case("MaskedLMHead")
+        'masked_lm_head'
+    """
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<!^)(?=[A-Z][a-z])", "_", name).lower()
