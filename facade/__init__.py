@@ -42,6 +42,7 @@ __all__ = [
     "XLMRobertaTokenizer",
     "list_presets",
     "read_squad",
+    "sentence_order_pairs",
 ]
 
 if TYPE_CHECKING:  # what editors and type checkers see
@@ -68,6 +69,7 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.tasks.question_answering.task import SpanQA
     from encoder_zoo.tasks.replaced_tokens.preprocessor import ReplacedTokenDetectionPreprocessor
     from encoder_zoo.tasks.replaced_tokens.task import ReplacedTokenDetection
+    from encoder_zoo.tasks.sentence_order import sentence_order_pairs
     from encoder_zoo.tasks.sequence_classifier import (
         SequenceClassifier,
         SequenceClassifierPreprocessor,

@@ -45,6 +45,7 @@ SAVED_PARTS = {
 NOT_SAVED = {
     "presets.registry": ["list_presets"],
     "tasks.question_answering.squad": ["read_squad"],
+    "tasks.sentence_order": ["sentence_order_pairs"],
     "tasks.training.backup": ["BackupAndRestore"],
 }
 ALIASES = {"Classifier": "SequenceClassifier"}

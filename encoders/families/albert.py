@@ -5,7 +5,7 @@ import keras
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, CONSTANTS, RULES
-from encoder_zoo.encoders.family import Family, Head, Hidden
+from encoder_zoo.encoders.family import Family, Head, HeadAlias, Hidden
 from encoder_zoo.encoders.rules import SIZE, Rule, one_of
 from encoder_zoo.encoders.tokenizers import ALBERT_SENTENCEPIECE
 
@@ -141,8 +141,7 @@ FAMILY = Family(
     tokenizer=ALBERT_SENTENCEPIECE,
     uses_segments=True,
     # Lan et al. 2020, table 14: from 1e-5 to 5e-5, and 0.1 of the classifier's input dropped also
-    # where nothing else is. What `AlbertForPreTraining` has for the order of sentences,
-    # "sop_classifier", is not read: that order is learned as labels of pairs.
+    # where nothing else is.
     learning_rate=2e-5,
     heads={
         "ForSequenceClassification": Head(
@@ -157,6 +156,12 @@ FAMILY = Family(
             Hidden("predictions.dense", norm="predictions.LayerNorm"),
             tied_bias="predictions.bias",
         ),
+    },
+    # The order of sentences is a classification of pairs, see `sentence_order_pairs`.
+    aliases={
+        "ForPreTraining": HeadAlias(
+            "ForSequenceClassification", "sop_classifier.classifier", ("in_order", "swapped")
+        )
     },
 )
 AlbertBackbone.family = FAMILY
