@@ -14,6 +14,9 @@ FAMILIES = {
     "roberta": "RobertaBackbone",
     "electra": "ElectraBackbone",
     "distilbert": "DistilBertBackbone",
+    "albert": "AlbertBackbone",
+    "xlm-roberta": "XLMRobertaBackbone",
+    "camembert": "CamembertBackbone",
 }
 
 

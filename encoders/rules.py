@@ -78,6 +78,7 @@ ARGUMENTS = {
             "intermediate_dim",
             "max_sequence_length",
             "num_segments",
+            "num_groups",
         ),
         SIZE,
     ),

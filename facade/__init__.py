@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 __all__ = [
+    "AlbertBackbone",
     "AlbertTokenizer",
     "Backbone",
     "BackupAndRestore",
     "BertBackbone",
     "BertTokenizer",
+    "CamembertBackbone",
     "CamembertTokenizer",
     "Classifier",
     "DistilBertBackbone",
@@ -34,6 +36,7 @@ __all__ = [
     "SpanQAPreprocessor",
     "TokenClassifier",
     "TokenClassifierPreprocessor",
+    "XLMRobertaBackbone",
     "XLMRobertaTokenizer",
     "list_presets",
     "read_squad",
@@ -41,10 +44,13 @@ __all__ = [
 
 if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.encoders.backbone import Backbone
+    from encoder_zoo.encoders.families.albert import AlbertBackbone
     from encoder_zoo.encoders.families.bert import BertBackbone
+    from encoder_zoo.encoders.families.camembert import CamembertBackbone
     from encoder_zoo.encoders.families.distilbert import DistilBertBackbone
     from encoder_zoo.encoders.families.electra import ElectraBackbone
     from encoder_zoo.encoders.families.roberta import RobertaBackbone
+    from encoder_zoo.encoders.families.xlm_roberta import XLMRobertaBackbone
     from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
     from encoder_zoo.encoders.tokenizers.sentencepiece import (
         AlbertTokenizer,

@@ -7,7 +7,7 @@ import html
 import json
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 BUNDLED = pathlib.Path(__file__).parent / "data"
@@ -19,7 +19,7 @@ class PresetInfo(NamedTuple):
 
     Attributes:
         name: what `from_preset` takes.
-        family: "bert" or "roberta".
+        family: "bert", "xlm-roberta" or another of `encoders.FAMILIES`.
         parameters: number of weights in encoder and pooler.
         languages: codes of ISO 639, or "multi" and how many.
         licence: of the weights, as their publisher states it.
@@ -136,11 +136,14 @@ def resolve(source: str | os.PathLike, verify: bool = True, max_bytes: int = 2**
         return folder
     if folder.exists():
         raise ValueError(f"{folder} is a file. Expected a preset's folder.")
-    raise ValueError(f"No preset '{name}'.{_hint(name, list(presets))}")
+    raise ValueError(f"No preset '{name}'.{_hint(name, presets)}")
 
 
-def _hint(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name.replace("-", "_"), known, n=3, cutoff=0.5)
+def _hint(name: str, presets: Mapping[str, PresetInfo]) -> str:
+    """What may be meant: a repository without its "hf://", or a name that is much the same."""
+    same = [known for known, row in presets.items() if row.source.endswith(f"/{name}")]
+    own = name.split("/")[-1].replace("-", "_")
+    close = same or difflib.get_close_matches(own, presets, n=3, cutoff=0.5)
     meant = f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
     address = f" For the hub's repository write 'hf://{name}'." if name.count("/") == 1 else ""
     return f"{meant}{address} Names are in list_presets(); any other must be an existing folder."

@@ -17,7 +17,7 @@ CHECKPOINTS = TESTS / "golden" / "checkpoints"
 logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
-# A tiny model's sizes, and for each kind of file that tokenizers read theirs, of 30 tokens.
+# A tiny model's sizes, and for each tokenizer the files that it reads, with 30 tokens.
 SIZES = {
     "vocabulary_size": 30,
     "num_layers": 2,
@@ -26,14 +26,41 @@ SIZES = {
     "intermediate_dim": 16,
     "max_sequence_length": 16,
 }
+PIECES = ["▁", *"abcdefghijklmnop", "▁a", "▁b", "▁c", "ab", "cd"]
 BPE_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", *"abcdefghijklmnopqrst", "ab", "Ġc"]
 TOKENIZER_FILES = {
-    "vocab.txt": "\n".join(
-        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnop", "##a", "##b", "ab"]
-    ),
-    "vocab.json": {token: i for i, token in enumerate(BPE_TOKENS)},
-    "merges.txt": "#version: 0.2\na b\nĠ c\n",
+    "BertTokenizer": {
+        "vocab.txt": "\n".join(
+            ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnop", "##a", "##b", "ab"]
+        ),
+    },
+    "RobertaTokenizer": {
+        "vocab.json": {token: i for i, token in enumerate(BPE_TOKENS)},
+        "merges.txt": "#version: 0.2\na b\nĠ c\n",
+    },
+    "XLMRobertaTokenizer": {
+        "sentencepiece.bpe.model": (["<unk>", "<s>", "</s>"], [*PIECES, "ef", "gh", "ij"])
+    },
+    "CamembertTokenizer": {"sentencepiece.bpe.model": (["<unk>", "<s>", "</s>"], PIECES)},
+    "AlbertTokenizer": {
+        "spiece.model": (
+            ["<unk>", "<pad>", "[CLS]", "[SEP]", "[MASK]"],
+            [*PIECES, "ef", "gh", "ij"],
+        )
+    },
 }
+
+
+def sentencepiece_model(special: list[str], pieces: list[str]) -> bytes:
+    """A model's file: the unknown token and others without a score, then pieces of text."""
+    from encoder_zoo.encoders.tokenizers import sentencepiece_model as files
+
+    first = [
+        files.Piece(token, 0.0, files.UNKNOWN if token == "<unk>" else files.CONTROL)
+        for token in special
+    ]
+    scored = [files.Piece(piece, -1.0 - 0.1 * i) for i, piece in enumerate(pieces)]
+    return files.write_model(files.SentencePieceModel([*first, *scored]))
 
 
 @functools.cache
@@ -41,7 +68,10 @@ def tiny_tokenizer(tokenizer, **template):
     """Of a class in `encoders.tokenizers`."""
     from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
 
-    contents = {name: TOKENIZER_FILES[name] for name in tokenizer.files}
+    contents = {
+        name: sentencepiece_model(*content) if name.endswith(".model") else content
+        for name, content in TOKENIZER_FILES[tokenizer.name].items()
+    }
     return tokenizer.load().from_files(TokenizerFiles("tiny", contents), **template)
 
 

@@ -1,15 +1,43 @@
 """What single families have that others have not."""
 
 import json
+import shutil
 
 import numpy as np
+import pytest
 from keras import ops
+from safetensors import safe_open
 
 import encoder_zoo as ez
 
 
 def table(backbone) -> np.ndarray:
     return ops.convert_to_numpy(backbone.embeddings.position_embedding.embeddings)
+
+
+# -- ELECTRA -----------------------------------------------------------------------------------
+
+
+def test_electras_lower_layers_learn_more_slowly(tiny):
+    """Adam's steps are as long as the learning rate, where all gradients are alike."""
+    classifier = tiny.task(ez.ElectraBackbone.family, "SequenceClassifier")
+    classifier.compile()
+    variables = classifier.trainable_variables
+    before = [ops.convert_to_numpy(variable) for variable in variables]
+    optimizer = classifier.optimizer
+    optimizer.build(variables)
+    optimizer.restart(1.0, total_steps=100)
+    for _ in range(3):  # at the learning rates 0, 0.1 and 0.2
+        optimizer.apply([ops.ones(variable.shape) for variable in variables])
+    steps = {
+        id(variable): float(np.max(value - ops.convert_to_numpy(variable)))
+        for variable, value in zip(variables, before, strict=True)
+    }
+    backbone = classifier.backbone
+    parts = [classifier.head, *reversed(backbone.blocks), backbone.embeddings]
+    for i, part in enumerate(parts):
+        found = [steps[id(variable)] for variable in part.trainable_variables]
+        np.testing.assert_allclose(found, 0.3 * 0.8**i, rtol=1e-3)
 
 
 # -- DistilBERT --------------------------------------------------------------------------------
@@ -44,3 +72,83 @@ def test_heads_drop_what_distilberts_code_does_where_the_configuration_is_silent
         for name in ("SequenceClassifier", "TokenClassifier", "SpanQA")
     }
     assert shares == {"SequenceClassifier": 0.2, "TokenClassifier": 0.4, "SpanQA": 0.1}
+
+
+# -- ALBERT ------------------------------------------------------------------------------------
+
+
+def albert(**arguments):
+    sizes = {"num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16, "embedding_dim": 4}
+    return ez.AlbertBackbone(30, **{**sizes, **arguments})
+
+
+def test_albert_has_the_weights_of_its_groups_however_many_places_there_are(tmp_path):
+    assert albert(num_layers=2).count_params() == albert(num_layers=7).count_params()
+    backbone = albert(num_layers=5, num_groups=2)
+    assert [block.name for block in backbone.blocks] == ["block_0"] * 3 + ["block_1"] * 2
+    backbone.save_to_preset(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "numpy") as file:
+        names = [name for name in file.keys() if name.endswith("ffn.weight")]  # noqa: SIM118
+    groups = "encoder.albert_layer_groups.{}.albert_layers.0.ffn.weight"
+    assert sorted(names) == [groups.format(0), groups.format(1)]
+    loaded = ez.Backbone.from_preset(tmp_path)
+    ids = {"token_ids": np.array([[2, 7, 9, 3]])}
+    np.testing.assert_array_equal(loaded(ids)["sequence_output"], backbone(ids)["sequence_output"])
+
+
+def test_albert_projects_embeddings_of_its_own_width_too():
+    backbone = albert(num_layers=1, embedding_dim=8)
+    assert backbone.embeddings.projection.kernel.shape == (8, 8)
+
+
+@pytest.mark.parametrize("groups", [0, 3])
+def test_albert_refuses_groups_without_a_place(groups):
+    with pytest.raises(ValueError, match=f"num_groups=.*{groups}, num_layers=2"):
+        albert(num_layers=2, num_groups=groups)
+
+
+@pytest.mark.parametrize(
+    "field, value, words",
+    [
+        ("inner_group_num", 2, "None or 1"),
+        ("num_hidden_layers", 10**9, "a positive integer up to 1000"),
+        ("num_hidden_groups", 2, "the weights hold 1 layers"),
+        ("embedding_size", 7, "word_embeddings.weight has 6"),
+    ],
+)
+def test_an_albert_that_cannot_be_is_refused_before_it_is_made(
+    golden, tmp_path, field, value, words
+):
+    shutil.copytree(golden("Albert_Model").folder, tmp_path / "preset")
+    path = tmp_path / "preset" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with pytest.raises(ValueError, match=rf"config\.json: {field} is {value}.*{words}"):
+        ez.Backbone.from_preset(tmp_path / "preset")
+
+
+def test_lora_of_a_shared_block_trains_one_pair_of_updates_each(tiny):
+    backbone = albert(num_layers=6)
+    backbone.enable_lora(rank=2)
+    names = [v.path.split("/")[-1] for v in backbone.trainable_variables]
+    assert sorted(names) == ["bias"] * 2 + ["lora_kernel_a"] * 2 + ["lora_kernel_b"] * 2
+
+
+def test_albert_drops_at_its_head_alone(tiny):
+    family = ez.AlbertBackbone.family
+    classifier = tiny.task(family, "SequenceClassifier")
+    assert (classifier.dropout, classifier.backbone.dropout) == (0.1, 0.0)
+    assert tiny.task(family, "SpanQA").dropout == 0.0
+
+
+# -- XLM-RoBERTa, CamemBERT --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["XLMRoberta", "Camembert"])
+def test_a_relative_of_roberta_is_found_by_any_of_its_classes(golden, name):
+    folder = golden(f"{name}_Model").folder
+    cls = getattr(ez, f"{name}Backbone")
+    assert type(ez.RobertaBackbone.from_preset(folder)) is cls
+    with pytest.raises(ValueError, match=f"holds a {name}Backbone"):
+        ez.BertBackbone.from_preset(folder)
+    with pytest.raises(ValueError, match="holds a RobertaBackbone"):
+        cls.from_preset(golden("Roberta_Model").folder)

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import encoder_zoo as ez
+from encoder_zoo.encoders import FAMILIES
 from encoder_zoo.presets import registry
 from encoder_zoo.presets.registry import BUNDLED, KNOWN, resolve
 
@@ -42,16 +43,31 @@ def test_the_table_is_html_in_notebooks_and_escaped(monkeypatch):
         ("roberta_large_en", 355_359_744),
         ("all_minilm_l6_en_uncased", 22_713_216),
         ("bert_tiny_en_uncased", 4_385_920),
+        ("distilbert_base_en_uncased", 66_362_880),
+        ("distilbert_base_multi", 134_734_080),
+        ("albert_xxlarge_v2_en_uncased", 222_595_584),
     ],
 )
 def test_parameters_are_those_that_were_published(name, parameters):
     assert {row.name: row.parameters for row in ez.list_presets()}[name] == parameters
 
 
+@pytest.mark.parametrize(
+    ("name", "cls", "sizes", "embedding_dim"),
+    [
+        ("albert_base_v2_en_uncased", ez.AlbertBackbone, (30000, 12, 12, 768, 3072), 128),
+        ("electra_small_en_uncased", ez.ElectraBackbone, (30522, 12, 4, 256, 1024), 128),
+    ],
+)
+def test_parameters_are_those_of_the_backbone(name, cls, sizes, embedding_dim):
+    parameters = {row.name: row.parameters for row in ez.list_presets()}[name]
+    assert cls(*sizes, embedding_dim=embedding_dim).count_params() == parameters
+
+
 @pytest.mark.parametrize("path", sorted(KNOWN.glob("*.json")), ids=lambda path: path.stem)
 def test_every_entry_is_complete(path):
     row = registry.PresetInfo(path.stem, **json.loads(path.read_text()))
-    assert row.family in ("bert", "roberta") and 1e5 < row.parameters < 1e9
+    assert row.family in FAMILIES and 1e5 < row.parameters < 1e9
     assert row.languages and row.licence and row.description
     assert row.source == "bundled" or row.source.startswith("hf://")
 
@@ -71,6 +87,11 @@ def test_listing_needs_neither_keras_nor_tensorflow():
         ("bert-base-uncased", "Did you mean 'bert_base_en_uncased'"),
         ("roberta_bas_en", "Did you mean 'roberta_base_en'"),
         ("google-bert/bert-base-uncased", "write 'hf://google-bert/bert-base-uncased'"),
+        ("distilbert-base-uncased", "Did you mean 'distilbert_base_en_uncased'?"),
+        ("albert-base-v2", "Did you mean 'albert_base_v2_en_uncased'?"),
+        ("google/electra-small-discriminator", "Did you mean 'electra_small_en_uncased'?"),
+        ("xlm-roberta-base", "Did you mean 'xlm_roberta_base_multi'?"),
+        ("camembert", "'camembert_base_fr'"),
         ("zzzzzz", "Names are in list_presets()"),
     ],
 )

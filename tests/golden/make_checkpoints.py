@@ -16,6 +16,13 @@ import transformers
 
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.family import Family
+from encoder_zoo.encoders.tokenizers.sentencepiece_model import (
+    CONTROL,
+    UNKNOWN,
+    Piece,
+    SentencePieceModel,
+    write_model,
+)
 
 HERE = pathlib.Path(__file__).parent / "checkpoints"
 # Backbone arguments.
@@ -58,7 +65,39 @@ def write_roberta_vocabulary(folder: pathlib.Path) -> int:
     return learner.get_vocab_size()
 
 
-WRITE = {"BertTokenizer": write_bert_vocabulary, "RobertaTokenizer": write_roberta_vocabulary}
+def write_sentencepiece_model(folder: pathlib.Path, name: str, special: list[str]) -> int:
+    letters = [*"▁abcdefghijklmnopqrstuvwxyzé.,!?"]
+    words = [f"▁{word}" for word in WORDS.split(" ") if word.isalpha()]
+    tokens = list(dict.fromkeys([*letters, *words, "s", "ing", "ed"]))
+    pieces = [Piece(token, 0.0, UNKNOWN if token == "<unk>" else CONTROL) for token in special]
+    pieces += [Piece(token, -0.1 * i - 1) for i, token in enumerate(tokens)]
+    (folder / name).write_bytes(write_model(SentencePieceModel(pieces)))
+    return len(pieces)
+
+
+def write_xlm_roberta_vocabulary(folder: pathlib.Path) -> int:
+    special = ["<unk>", "<s>", "</s>"]
+    return write_sentencepiece_model(folder, "sentencepiece.bpe.model", special) + 2
+
+
+def write_camembert_vocabulary(folder: pathlib.Path) -> int:
+    special = ["<unk>", "<s>", "</s>"]
+    return write_sentencepiece_model(folder, "sentencepiece.bpe.model", special) + 5
+
+
+def write_albert_vocabulary(folder: pathlib.Path) -> int:
+    special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    return write_sentencepiece_model(folder, "spiece.model", special)
+
+
+# For each tokenizer's class: what writes its files and says how many tokens they have.
+WRITE = {
+    "BertTokenizer": write_bert_vocabulary,
+    "RobertaTokenizer": write_roberta_vocabulary,
+    "XLMRobertaTokenizer": write_xlm_roberta_vocabulary,
+    "CamembertTokenizer": write_camembert_vocabulary,
+    "AlbertTokenizer": write_albert_vocabulary,
+}
 
 
 def make(family: Family, head: str) -> None:
@@ -70,7 +109,9 @@ def make(family: Family, head: str) -> None:
     sizes["vocab_size"] = WRITE[family.tokenizer.name](folder)
     if family.positions_skip_padding:
         sizes["max_position_embeddings"] += 2
-        sizes |= {"type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+        sizes |= {"type_vocab_size": 1, "pad_token_id": 1}
+        start, end = (5, 6) if family.name == "camembert" else (0, 2)
+        sizes |= {"bos_token_id": start, "eos_token_id": end}
     if head in ("ForSequenceClassification", "ForTokenClassification"):
         sizes["id2label"] = dict(enumerate(["O", "B-PER", "I-PER"]))
         sizes["label2id"] = {v: k for k, v in sizes["id2label"].items()}

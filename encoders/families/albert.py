@@ -1,0 +1,162 @@
+"""ALBERT: one block at every place, behind embeddings of another width."""
+
+import keras
+
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.embeddings import Embeddings
+from encoder_zoo.encoders.families.bert import CONFIG_KEYS, CONSTANTS, RULES
+from encoder_zoo.encoders.family import Family, Head, Hidden
+from encoder_zoo.encoders.rules import SIZE, Rule, one_of
+from encoder_zoo.encoders.tokenizers import ALBERT_SENTENCEPIECE
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class AlbertBackbone(Backbone):
+    """ALBERT's encoder; inputs and outputs as for `Backbone`, with its own defaults.
+
+    The weights of one block serve at all places, or those of a few blocks at as many places each.
+    What is trained of a block, also by `enable_lora`, is trained of all the places where it stands.
+
+    Args:
+        vocabulary_size: number of token ids.
+        num_layers: number of places; `num_groups` says how many blocks stand there.
+        dropout: 0 as in the second version of ALBERT; 0.1 in the first.
+        attention_dropout: likewise.
+        activation: "gelu_new" as in the second version; "gelu" in the first.
+        embedding_dim: width of the embeddings, from which a dense layer makes `hidden_dim`.
+        num_groups: number of blocks with weights of their own.
+        **kwargs: the other arguments of `Backbone`.
+
+    Raises:
+        ValueError: "num_groups must be from 1 to num_layers. Received: num_groups=3, ..."
+
+    Source: Lan et al. 2020, ALBERT: A Lite BERT for Self-supervised Learning of Language
+    Representations, section 3.1; the second version is that of the released code.
+
+    Example:
+        >>> import numpy as np
+        >>> backbone = AlbertBackbone(
+        ...     vocabulary_size=30, num_layers=3, num_heads=2, hidden_dim=8, intermediate_dim=16,
+        ...     embedding_dim=4,
+        ... )
+        >>> outputs = backbone({"token_ids": np.array([[2, 7, 3]])}, return_hidden_states=True)
+        >>> len(outputs["hidden_states"]), len(set(backbone.blocks))
+        (4, 1)
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        num_layers: int,
+        *args,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        activation: str = "gelu_new",
+        embedding_dim: int = 128,
+        num_groups: int = 1,
+        **kwargs,
+    ):
+        super().__init__(
+            vocabulary_size,
+            num_layers,
+            *args,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            activation=activation,
+            **kwargs,
+        )
+        if not 1 <= num_groups <= num_layers:
+            raise ValueError(
+                "num_groups must be from 1 to num_layers. "
+                f"Received: num_groups={num_groups}, num_layers={num_layers}."
+            )
+        self.embedding_dim = embedding_dim
+        self.num_groups = num_groups
+
+    def make_embeddings(self) -> Embeddings:
+        return Embeddings(
+            self.vocabulary_size,
+            self.embedding_dim,
+            self.max_sequence_length,
+            self.num_segments,
+            self.dropout,
+            self.layer_norm_epsilon,
+            output_dim=self.hidden_dim,
+            name="embeddings",
+            dtype=self.dtype_policy,
+        )
+
+    def make_block(self, i: int) -> keras.layers.Layer:
+        group = self._group(i)
+        return self.blocks[-1] if i and group == self._group(i - 1) else super().make_block(group)
+
+    def _group(self, i: int) -> int:
+        """Which of the blocks stands at place i; rounded as it was in training."""
+        return int(i / (self.num_layers / self.num_groups))
+
+
+_LAYER = "encoder.albert_layer_groups.{}.albert_layers.0"
+
+FAMILY = Family(
+    name="albert",
+    backbone=AlbertBackbone,
+    class_prefix="Albert",
+    prefix="albert",
+    tensors={
+        "embeddings.token_embedding": "embeddings.word_embeddings",
+        "embeddings.position_embedding": "embeddings.position_embeddings",
+        "embeddings.segment_embedding": "embeddings.token_type_embeddings",
+        "embeddings.norm": "embeddings.LayerNorm",
+        "embeddings.projection": "encoder.embedding_hidden_mapping_in",
+        "blocks.{}.attention.query_dense": f"{_LAYER}.attention.query",
+        "blocks.{}.attention.key_dense": f"{_LAYER}.attention.key",
+        "blocks.{}.attention.value_dense": f"{_LAYER}.attention.value",
+        "blocks.{}.attention.output_dense": f"{_LAYER}.attention.dense",
+        "blocks.{}.attention_norm": f"{_LAYER}.attention.LayerNorm",
+        "blocks.{}.intermediate_dense": f"{_LAYER}.ffn",
+        "blocks.{}.output_dense": f"{_LAYER}.ffn_output",
+        "blocks.{}.output_norm": f"{_LAYER}.full_layer_layer_norm",
+    },
+    pooler="pooler",
+    blocks="num_groups",
+    config_keys={
+        **CONFIG_KEYS,
+        "embedding_dim": "embedding_size",
+        "num_groups": "num_hidden_groups",
+    },
+    rules={
+        **RULES,
+        "inner_group_num": one_of(None, 1),
+        # Places cost time, and no weights that would limit them.
+        "num_hidden_layers": Rule(
+            lambda v: SIZE.holds(v) and v <= 1000, "a positive integer up to 1000"
+        ),
+    },
+    constants={**CONSTANTS, "inner_group_num": 1},
+    token_ids={
+        "pad_token_id": "pad_token_id",
+        "bos_token_id": "start_token_id",
+        "eos_token_id": "end_token_id",
+    },
+    tokenizer=ALBERT_SENTENCEPIECE,
+    uses_segments=True,
+    # Lan et al. 2020, table 14: from 1e-5 to 5e-5, and 0.1 of the classifier's input dropped also
+    # where nothing else is. What `AlbertForPreTraining` has for the order of sentences,
+    # "sop_classifier", is not read: that order is learned as labels of pairs.
+    learning_rate=2e-5,
+    heads={
+        "ForSequenceClassification": Head(
+            "classifier", pooled=True, dropout="classifier_dropout_prob", default_dropout=0.1
+        ),
+        "ForTokenClassification": Head(
+            "classifier", dropout="classifier_dropout_prob", default_dropout=0.1
+        ),
+        "ForQuestionAnswering": Head("qa_outputs"),
+        "ForMaskedLM": Head(
+            "predictions.decoder",
+            Hidden("predictions.dense", norm="predictions.LayerNorm"),
+            tied_bias="predictions.bias",
+        ),
+    },
+)
+AlbertBackbone.family = FAMILY
