@@ -172,6 +172,7 @@ class Family:
         aliases: {end of a class name: the head that it is, under other names}.
         learning_rate: peak in fine-tuning, as its paper recommends.
         weight_decay: AdamW's in fine-tuning, likewise.
+        layer_decay: how much of the learning rate each layer has of the one's above it, likewise.
         keras_hub: the names in KerasHub's files, where KerasHub has the family.
         tf1: the names in TensorFlow 1's checkpoints, where there are such.
     """
@@ -197,6 +198,7 @@ class Family:
     aliases: Mapping[str, HeadAlias] = dataclasses.field(default_factory=dict)
     learning_rate: float = LEARNING_RATE
     weight_decay: float = WEIGHT_DECAY
+    layer_decay: float = 1.0
     keras_hub: KerasHubNames | None = None
     tf1: Tf1Names | None = None
 

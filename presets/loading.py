@@ -8,6 +8,7 @@ import os
 import pathlib
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import keras
@@ -20,6 +21,7 @@ from encoder_zoo.encoders.tokenizers.absent import AbsentTokenizer
 from encoder_zoo.presets.config import backbone_arguments
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
+    EnlargedCheckpoint,
     backbone_layers,
     copy,
     match,
@@ -52,9 +54,10 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
 def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -> Tokenizer:
     """See `Tokenizer.from_preset`."""
     safeguards = Safeguards.taken_from(options)
+    added_tokens = options.pop("added_tokens", ())
     if options:
         raise TypeError(f"{cls.__name__}.from_preset got unknown arguments: {sorted(options)}.")
-    tokenizer = _read_tokenizer(open_preset(source, safeguards))
+    tokenizer = _read_tokenizer(open_preset(source, safeguards), added_tokens)
     if tokenizer is None:
         raise ValueError(f"{source} has no tokenizer, only a model.")
     if not isinstance(tokenizer, cls):
@@ -68,12 +71,13 @@ def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> 
     """See `Task.from_preset`."""
     safeguards = Safeguards.taken_from(arguments)
     checkpoint = open_preset(source, safeguards)
+    added_tokens = arguments.pop("added_tokens", ())
     family, settings = checkpoint.family, checkpoint.settings
     head = family.head(cls.checkpoint_class_suffix)
     for_backbone, for_preprocessor, for_task = _route(cls, family, arguments)
 
     for_backbone.setdefault("pooler", head.pooled)
-    tokenizer = _read_tokenizer(checkpoint)
+    tokenizer = _read_tokenizer(checkpoint, added_tokens)
     preprocessor = None
     if tokenizer is None:
         logger.warning(
@@ -84,6 +88,9 @@ def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> 
     else:
         stored = _stored_settings(cls, settings)
         preprocessor = cls.preprocessor_class(tokenizer, **{**stored, **for_preprocessor})
+        rows = checkpoint.config[family.config_keys["vocabulary_size"]]
+        if tokenizer.vocabulary_size > rows:
+            checkpoint = EnlargedCheckpoint(checkpoint, tokenizer.vocabulary_size)
     backbone, used = _read_backbone(checkpoint, for_backbone, safeguards, new_pooler_allowed=True)
     built_in = checkpoint.head_arguments.get(cls.checkpoint_class_suffix, {})
     arguments = cls.checkpoint_arguments(checkpoint.config, head, for_task)
@@ -112,7 +119,9 @@ def load_from_keras_hub(
         return load(cls, folder, **arguments)
 
 
-def _read_tokenizer(checkpoint: Checkpoint) -> Tokenizer | AbsentTokenizer | None:
+def _read_tokenizer(
+    checkpoint: Checkpoint, added_tokens: Sequence[str | Mapping]
+) -> Tokenizer | AbsentTokenizer | None:
     """The tokenizer, checked against the model it feeds; None if the checkpoint has none."""
     family, files = checkpoint.family, checkpoint.tokenizer_files()
     if files is None:
@@ -141,6 +150,9 @@ def _read_tokenizer(checkpoint: Checkpoint) -> Tokenizer | AbsentTokenizer | Non
             checkpoint.folder.name,
             twice,
         )
+    if added_tokens:
+        added = [*tokenizer.added_tokens, *added_tokens]
+        tokenizer = cls(**{**tokenizer.get_config(), "added_tokens": added})
     return tokenizer
 
 

@@ -83,8 +83,10 @@ class Task(Configured, TextTrainer, keras.Model):
             source: a name of `list_presets()`, a folder in the Hugging Face format, of KerasHub or
                 of Google's BERT code, `hf://organisation/name[@revision]`, or `kaggle://...`.
             **arguments: of the task (`labels=[...]`), its preprocessor (`sequence_length=128`)
-                or the backbone (`dropout=0.0`, `dtype="mixed_bfloat16"`); and how much to check:
-                `verify`, `max_bytes`, `allow_nonfinite`, see `presets.opening.Safeguards`.
+                or the backbone (`dropout=0.0`, `dtype="mixed_bfloat16"`); `added_tokens`, words or
+                markers to add to the vocabulary, see `BertTokenizer`, for which the embedding gets
+                new rows, the mean of the others; and how much to check: `verify`, `max_bytes`,
+                `allow_nonfinite`, see `presets.opening.Safeguards`.
 
         Raises:
             ValueError: if the preset does not exist or its files do not fit together.

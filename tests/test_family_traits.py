@@ -15,6 +15,31 @@ def table(backbone) -> np.ndarray:
     return ops.convert_to_numpy(backbone.embeddings.position_embedding.embeddings)
 
 
+# -- ELECTRA -----------------------------------------------------------------------------------
+
+
+def test_electras_lower_layers_learn_more_slowly(tiny):
+    """Adam's steps are as long as the learning rate, where all gradients are alike."""
+    classifier = tiny.task(ez.ElectraBackbone.family, "SequenceClassifier")
+    classifier.compile()
+    variables = classifier.trainable_variables
+    before = [ops.convert_to_numpy(variable) for variable in variables]
+    optimizer = classifier.optimizer
+    optimizer.build(variables)
+    optimizer.restart(1.0, total_steps=100)
+    for _ in range(3):  # at the learning rates 0, 0.1 and 0.2
+        optimizer.apply([ops.ones(variable.shape) for variable in variables])
+    steps = {
+        id(variable): float(np.max(value - ops.convert_to_numpy(variable)))
+        for variable, value in zip(variables, before, strict=True)
+    }
+    backbone = classifier.backbone
+    parts = [classifier.head, *reversed(backbone.blocks), backbone.embeddings]
+    for i, part in enumerate(parts):
+        found = [steps[id(variable)] for variable in part.trainable_variables]
+        np.testing.assert_allclose(found, 0.3 * 0.8**i, rtol=1e-3)
+
+
 # -- DistilBERT --------------------------------------------------------------------------------
 
 

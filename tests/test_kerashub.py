@@ -118,6 +118,7 @@ def test_heads_of_masked_language_models(tmp_path):
     ("arguments", "message"),
     [
         ({"split_chinese_characters": False}, "has split_chinese_characters=True built in"),
+        ({"added_tokens": ["word"]}, r"has added_tokens=\[\] built in"),
         ({"start_token": "[SEP]"}, "has start_token_id=2 built in"),
     ],
 )

@@ -90,6 +90,10 @@ FAMILY = Family(
     constants=CONSTANTS,
     tokenizer=WORDPIECE,
     uses_segments=True,
+    # Clark et al. 2020, appendix B, of base; they take 3e-4 for small, 5e-5 and 0.9 for large.
+    learning_rate=1e-4,
+    weight_decay=0.0,
+    layer_decay=0.8,
     heads={
         "ForSequenceClassification": Head(
             "classifier.out_proj",

@@ -378,12 +378,13 @@ class Tokenizer(tf.Module):
         return {name: getattr(self, name) for name in names}
 
     @classmethod
-    def from_preset(cls, source: str | Path, **safeguards) -> Self:
+    def from_preset(cls, source: str | Path, **options) -> Self:
         """The tokenizer of a preset.
 
         Args:
             source: a bundled or registered name, a folder, or an address.
-            **safeguards: how much to check, see `presets.opening.Safeguards`.
+            **options: `added_tokens`, to add to those of the preset; and how much to check, see
+                `presets.opening.Safeguards`.
 
         Raises:
             ValueError: "SOURCE holds a RobertaTokenizer. Received: BertTokenizer.from_preset."
@@ -394,7 +395,7 @@ class Tokenizer(tf.Module):
             >>> tokenizer.id_to_token(tokenizer.start_token_id)
             '[CLS]'
         """
-        return presets("load_tokenizer")(cls, source, **safeguards)
+        return presets("load_tokenizer")(cls, source, **options)
 
     @classmethod
     def from_config(cls, config: dict) -> Self:

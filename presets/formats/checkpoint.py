@@ -65,6 +65,42 @@ class Checkpoint:
             self.config["id2label"] = {str(i): label for i, label in enumerate(labels)}
 
 
+class EnlargedCheckpoint(Checkpoint):
+    """A checkpoint with rows for more tokens, each the mean of those that are there.
+
+    Args:
+        checkpoint: with fewer.
+        vocabulary_size: how many there are to be.
+
+    Source: Hewitt 2021, Initializing New Word Embeddings for Pretrained Language Models: so the
+    new tokens change least of what the model says of others.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, vocabulary_size: int):
+        vars(self).update(vars(checkpoint))
+        self._checkpoint = checkpoint
+        key = self.family.config_keys["vocabulary_size"]
+        self._added = vocabulary_size - checkpoint.config[key]
+        self.config = {**checkpoint.config, key: vocabulary_size}
+        embedding = f"{self.family.tensors['embeddings.token_embedding']}.weight"
+        biases = [head.tied_bias for head in self.family.heads.values()]
+        self._enlarged = {embedding, *biases, *self.family.tied} & set(self.shapes)
+        self.shapes = {
+            name: (vocabulary_size, *shape[1:]) if name in self._enlarged else shape
+            for name, shape in self.shapes.items()
+        }
+
+    def tensor(self, name: str) -> np.ndarray:
+        value = self._checkpoint.tensor(name)
+        if name not in self._enlarged:
+            return value
+        value = value.astype("float32")
+        return np.concatenate([value, np.repeat(value.mean(0, keepdims=True), self._added, 0)])
+
+    def tokenizer_files(self) -> TokenizerFiles | None:
+        return self._checkpoint.tokenizer_files()
+
+
 def backbone_layers(backbone: Backbone) -> dict[str, str]:
     """{attribute path of a layer in the backbone: its name in the checkpoint}."""
     family = backbone.family

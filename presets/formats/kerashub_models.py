@@ -77,7 +77,7 @@ def keras_hub_tokenizer(tokenizer, backbone: Backbone) -> keras.layers.Layer:
         ValueError: "KerasHub's BertTokenizer has split_chinese_characters=True built in ..."
     """
     names = _names(backbone)
-    _refuse_others(names.tokenizer, names.tokenizer_built_in, tokenizer)
+    _refuse_others(names.tokenizer, {"added_tokens": [], **names.tokenizer_built_in}, tokenizer)
     arguments = {word: getattr(tokenizer, ours) for word, ours in names.tokenizer_arguments.items()}
     there = _class(names.tokenizer)(**arguments)
     _refuse_others(
@@ -135,11 +135,14 @@ def _refuse_others(theirs: str, built_in: Mapping[str, object], model: object) -
         found = getattr(model, name)
         same_function = name.endswith("activation") and ACTIVATIONS[found] is ACTIVATIONS[value]
         if found != value and not same_function:
+            changed = f"from_preset(..., {name}={value!r})"
+            advice = (
+                f" If that is wanted, load it with {changed}, and save that after a look at it."
+            )
             raise ValueError(
                 f"KerasHub's {theirs} has {name}={value!r} built in. Received a "
-                f"{type(model).__name__} with {name}={found!r}: its outputs would be others "
-                f"there. If that is wanted, load it with from_preset(..., {name}={value!r}), "
-                "look at what it says then, and save that."
+                f"{type(model).__name__} with {name}={found!r}: its outputs would be others there."
+                + (advice if isinstance(model, keras.Model) else "")
             )
 
 

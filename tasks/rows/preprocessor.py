@@ -48,7 +48,8 @@ class Preprocessor(Configured):
         if self.tokenizer.vocabulary_size > backbone.vocabulary_size:
             raise ValueError(
                 f"The tokenizer has {self.tokenizer.vocabulary_size} tokens, but the backbone has "
-                f"embeddings for {backbone.vocabulary_size}: they are not from the same preset."
+                f"embeddings for {backbone.vocabulary_size}: they are not from the same preset. "
+                "from_preset(..., added_tokens=[...]) of a task adds tokens to both."
             )
         if (self.sequence_length or 0) > backbone.max_sequence_length:
             raise ValueError(

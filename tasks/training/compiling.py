@@ -9,7 +9,7 @@ import keras
 
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.training.distribution import Distributed, in_scope, strategy_of
-from encoder_zoo.tasks.training.recipe import fine_tuning_optimizer, restart_optimizer
+from encoder_zoo.tasks.training.recipe import fine_tuning_optimizer, layerwise, restart_optimizer
 
 
 class Compiled(Distributed):
@@ -98,7 +98,8 @@ class Compiled(Distributed):
             1,
             self.learning_rate,
             self.backbone.family.weight_decay,
-            gradient_accumulation_steps=self.gradient_accumulation_steps,
+            self.gradient_accumulation_steps,
+            layerwise(self.backbone),
         )
         self._compile(optimizer=optimizer)
         self._traced_with = self._traced_state()

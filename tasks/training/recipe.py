@@ -1,8 +1,11 @@
 """How BERT-like models are fine-tuned: AdamW, linear warmup and decay, clipped gradients."""
 
+from collections.abc import Callable
+
 import keras
 from keras import ops
 
+from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import LEARNING_RATE, WEIGHT_DECAY
 from encoder_zoo.lazy import tf
 
@@ -68,7 +71,10 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 class ScheduledAdamW(keras.optimizers.AdamW):
     """AdamW that keeps its schedule's numbers among its variables; `restart` begins another run.
 
-    Arguments as for `keras.optimizers.AdamW`.
+    Args:
+        learning_rate: as for `keras.optimizers.AdamW`.
+        rate_share: how much of the learning rate a weight has; None: all have all of it.
+        **kwargs: the other arguments of `keras.optimizers.AdamW`.
 
     Example:
         >>> optimizer = ScheduledAdamW(LinearWarmupDecay(1.0, total_steps=100))
@@ -79,10 +85,29 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         (0, 0.0)
     """
 
-    def __init__(self, learning_rate, **kwargs):
+    def __init__(
+        self,
+        learning_rate,
+        rate_share: Callable[[keras.Variable], float] | None = None,
+        **kwargs,
+    ):
         super().__init__(learning_rate, **kwargs)
+        self.rate_share = rate_share
         if isinstance(self._learning_rate, LinearWarmupDecay):
             self._track_variable(self._learning_rate.numbers)
+
+    def build(self, variables):
+        super().build(variables)
+        self._shares = [self.rate_share(v) if self.rate_share else 1.0 for v in variables]
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        groups = {}  # of weights with the same learning rate
+        for gradient, variable in zip(grads, trainable_variables, strict=True):
+            share = self._shares[self._get_variable_index(variable)]
+            groups.setdefault(share, []).append((gradient, variable))
+        for share, pairs in groups.items():
+            gradients, variables = map(list, zip(*pairs, strict=True))
+            super()._backend_update_step(gradients, variables, learning_rate * share)
 
     def restart(self, peak: float, total_steps: int) -> None:
         """Forgets all steps, and takes the schedule of another run; what was traced stays valid.
@@ -102,8 +127,8 @@ class FusedAdamW(ScheduledAdamW):
     """AdamW on TensorFlow's own kernel: one pass over the memory of each weight, not a dozen.
 
     For the TensorFlow backend only; elsewhere the compiler does the same. Arguments as for
-    `keras.optimizers.AdamW`, with `weight_decay` and `global_clipnorm`, without `amsgrad` and
-    `use_ema`. Under `tf.distribute` it clips, and adds up, the gradient of the whole batch.
+    `ScheduledAdamW`, with `weight_decay` and `global_clipnorm`, without `amsgrad` and `use_ema`.
+    Under `tf.distribute` it clips, and adds up, the gradient of the whole batch.
 
     Source: Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization, algorithm 2.
 
@@ -165,9 +190,11 @@ class FusedAdamW(ScheduledAdamW):
         if variable.dtype != tf.float32:
             numbers = [tf.cast(number, variable.dtype) for number in numbers]
         share, kept, rate, beta_1, beta_2, beta_1_power, beta_2_power, epsilon = numbers
+        index = self._get_variable_index(variable)
+        if self._shares[index] != 1:
+            rate, kept = rate * self._shares[index], 1 - (1 - kept) * self._shares[index]
         if self._use_weight_decay(variable):
             variable.assign(variable * kept)
-        index = self._get_variable_index(variable)
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=self._momentums[index].value.handle,
@@ -187,6 +214,7 @@ def fine_tuning_optimizer(
     learning_rate: float = LEARNING_RATE,
     weight_decay: float = WEIGHT_DECAY,
     gradient_accumulation_steps: int | None = None,
+    rate_share: Callable[[keras.Variable], float] | None = None,
 ) -> keras.optimizers.Optimizer:
     """AdamW with linear warmup and decay, gradients clipped at norm 1, no decay on biases and
     LayerNorm.
@@ -196,6 +224,7 @@ def fine_tuning_optimizer(
         learning_rate: at the peak, after a tenth of the steps.
         weight_decay: AdamW's.
         gradient_accumulation_steps: so many batches make one step; None is one.
+        rate_share: how much of the learning rate a weight has, see `layerwise`.
 
     Source: Devlin et al. 2019, appendix A.2 and A.3.
 
@@ -210,6 +239,7 @@ def fine_tuning_optimizer(
     )
     optimizer = (FusedAdamW if on_tensorflow else ScheduledAdamW)(
         schedule,
+        rate_share,
         weight_decay=weight_decay,
         epsilon=EPSILON,
         global_clipnorm=1.0,
@@ -217,6 +247,39 @@ def fine_tuning_optimizer(
     )
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
     return optimizer
+
+
+def layerwise(backbone: Backbone) -> Callable[[keras.Variable], float] | None:
+    """How much of the learning rate each weight has, by the `layer_decay` of the family.
+
+    Args:
+        backbone: whose last block has one step less than what stands on it, and so on down to the
+            embeddings.
+
+    Returns:
+        For `fine_tuning_optimizer`; None where all weights have the whole learning rate.
+
+    Source: Howard and Ruder 2018, Universal Language Model Fine-tuning, section 3.2; Clark et al.
+    2020, ELECTRA, appendix B.
+
+    Example:
+        >>> from encoder_zoo import ElectraBackbone
+        >>> backbone = ElectraBackbone(30, num_layers=2, num_heads=1, hidden_dim=4,
+        ...                            intermediate_dim=4)
+        >>> share = layerwise(backbone)
+        >>> [round(share(layer.weights[0]), 3) for layer in (*backbone.blocks, backbone.embeddings)]
+        [0.64, 0.8, 0.512]
+    """
+    decay = backbone.family.layer_decay
+    if decay == 1:
+        return None
+    layers = [backbone.embeddings, *backbone.blocks]
+    shares = {
+        id(weight): decay ** (len(layers) - i)
+        for i, layer in enumerate(layers)
+        for weight in layer.weights
+    }
+    return lambda weight: shares.get(id(weight), 1.0)
 
 
 def restart_optimizer(
