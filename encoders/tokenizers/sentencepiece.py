@@ -2,7 +2,6 @@
 
 import base64
 import functools
-import operator
 from collections.abc import Sequence
 
 import keras
@@ -38,9 +37,9 @@ from encoder_zoo.encoders.tokenizers.unicode_tables import (
     members,
     unicode_data,
 )
-from encoder_zoo.encoders.tokenizers.unigram import Unigram
+from encoder_zoo.encoders.tokenizers.unigram import UNKNOWN_PENALTY, Unigram, undivided
 from encoder_zoo.encoders.tokenizers.word_splitting import utf8_symbols
-from encoder_zoo.encoders.tokenizers.word_table import WordTable, character_numbers
+from encoder_zoo.encoders.tokenizers.word_table import LONGEST, WordTable, character_numbers
 
 SPACE = "▁"
 WHITE = 0  # the number of white space, which separates words
@@ -168,9 +167,11 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         scores = np.zeros(self.vocabulary_size)
         scores[: len(self._scores)] = np.nan_to_num(self._scores)
         self._pieces = Unigram(entries, scores, self.unknown_token_id)
-        first = (self._space_number, *numbers[SPECIALS.start :])
-        words = [(symbols, i) for symbols, i in entries if symbols[0] in first]
-        self._words = WordTable(undivided(words, self._pieces))
+        spelled = {self._vocabulary.tokens[i]: self._scores[i] for _, i in pieces}
+        words = [text for text in spelled if text.startswith(SPACE) and len(text) <= LONGEST]
+        words = undivided(words, spelled, scores.min() - UNKNOWN_PENALTY)
+        whole = {self._vocabulary.ids[text] for text in words} | {i for _, i in in_text}
+        self._words = WordTable([entry for entry in entries if entry[1] in whole])
 
     def _tokens(self, chars: Characters) -> Tokens:
         chars = self._normalized(chars)
@@ -246,32 +247,6 @@ def checked_scores(scores: Sequence[float | None], tokens: Sequence[str]) -> np.
     if all(score is None for score in scores):
         raise ValueError("scores has no number; expected one for every piece of text")
     return np.array([np.nan if score is None else score for score in scores], np.float64)
-
-
-def undivided(
-    words: Sequence[tuple[Sequence[int], int]], pieces: Unigram, step: int = 20_000
-) -> list[tuple[Sequence[int], int]]:
-    """Those (symbols, id) of words that the pieces leave whole."""
-    encode = tf.function(
-        pieces.encode,
-        input_signature=[tf.TensorSpec([None], tf.int32)] * 3,
-        autograph=False,
-    )
-    found = []
-    for i in range(0, len(words), step):
-        part = words[i : i + step]
-        ends = np.cumsum([len(symbols) for symbols, _ in part]).astype(np.int32)
-        symbols = functools.reduce(operator.iadd, (list(symbols) for symbols, _ in part), [])
-        made = encode(
-            tf.constant(symbols, tf.int32),
-            tf.constant([0, *ends[:-1]], tf.int32),
-            tf.constant(ends),
-        )
-        whole = np.diff(made.splits) == 1
-        first = tf.gather(made.ids, made.splits[:-1]).numpy()
-        whole &= first == [token_id for _, token_id in part]
-        found += [word for word, is_whole in zip(part, whole, strict=True) if is_whole]
-    return found
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
