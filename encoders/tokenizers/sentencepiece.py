@@ -387,6 +387,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
         return super()._normalized(self._map(with_quotation_marks(chars)))
 
 
+@functools.cache
 def folding(lowercase: bool, keep_accents: bool) -> dict[int, list[int]]:
     """What ALBERT makes of single characters, where that is not themselves.
 
@@ -406,6 +407,18 @@ def folding(lowercase: bool, keep_accents: bool) -> dict[int, list[int]]:
         ]
         for code in {*decomposed, *lower, *marks}
     }
+
+
+def folded(text: str, lowercase: bool, keep_accents: bool) -> str:
+    """A text as ALBERT folds it before its model's own normalisation.
+
+    Example:
+        >>> folded("``Ça''", lowercase=True, keep_accents=False)
+        '"ca"'
+    """
+    table = folding(lowercase, keep_accents)
+    codes = map(ord, text.replace("``", '"').replace("''", '"'))
+    return "".join(chr(c) for code in codes for c in table.get(code, [code]))
 
 
 def with_quotation_marks(chars: Characters) -> Characters:
