@@ -1,5 +1,6 @@
-"""Learns a vocabulary from text, with the trainers of the `tokenizers` library."""
+"""Learns a vocabulary from text, with the trainers of `tokenizers` and `sentencepiece`."""
 
+import io
 import json
 from collections.abc import Iterable
 from types import ModuleType
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
+    from encoder_zoo.encoders.tokenizers.sentencepiece import AlbertTokenizer, XLMRobertaTokenizer
     from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
 BERT_SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -95,6 +97,108 @@ def train_byte_bpe(texts: Iterable[str], vocabulary_size: int) -> "RobertaTokeni
     model = json.loads(learner.to_str())["model"]
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
     return RobertaTokenizer({**model["vocab"], mask: len(model["vocab"])}, merges)
+
+
+def train_unigram(
+    texts: Iterable[str], vocabulary_size: int, character_coverage: float = 0.9995
+) -> "XLMRobertaTokenizer":
+    """Learns SentencePiece's unigram model, in the order of XLM-RoBERTa's ids.
+
+    Args:
+        texts: strings; read once, so a generator over a file will do.
+        vocabulary_size: how many tokens to make at most, special ones included.
+        character_coverage: which part of the text has characters of its own in the vocabulary; the
+            rarest others are unknown.
+
+    Returns:
+        A tokenizer whose vocabulary starts with <s> <pad> </s> <unk> and ends with <mask>.
+
+    Raises:
+        ValueError: "texts must be many strings, not one ...", "sentencepiece: ..." where it cannot
+            train, such as with more characters than tokens.
+        ImportError: "training this vocabulary needs the package sentencepiece ..."
+
+    Source: Kudo, "Subword Regularization" (2018), section 3.2.
+
+    Example:
+        >>> tokenizer = train_unigram(["low lower lowest"] * 9, 20)
+        >>> tokenizer.id_to_token(int(tokenizer.tokenize("low")[0]))
+        '▁low'
+    """
+    from encoder_zoo.encoders.tokenizers.sentencepiece import XLMRobertaTokenizer
+
+    # fairseq's ids have <pad> and <mask> in addition to the model's <unk>, <s> and </s>
+    content = _sentencepiece_model(texts, vocabulary_size - 2, character_coverage)
+    return XLMRobertaTokenizer.from_sentencepiece(content)
+
+
+def train_albert_unigram(
+    texts: Iterable[str],
+    vocabulary_size: int,
+    lowercase: bool = True,
+    character_coverage: float = 0.9995,
+) -> "AlbertTokenizer":
+    """Learns SentencePiece's unigram model as ALBERT has it.
+
+    Args:
+        texts, vocabulary_size, character_coverage: see `train_unigram`.
+        lowercase: learn from lower-cased text without accents, and tokenize so.
+
+    Returns:
+        A tokenizer whose vocabulary starts with <pad> <unk> [CLS] [SEP] [MASK].
+
+    Raises:
+        ValueError, ImportError: see `train_unigram`.
+
+    Source: Lan et al., "ALBERT" (2020), section 4.1.
+
+    Example:
+        >>> tokenizer = train_albert_unigram(["Low lower lowest"] * 9, 20)
+        >>> tokenizer.id_to_token(int(tokenizer.tokenize("Low")[0]))
+        '▁low'
+    """
+    from encoder_zoo.encoders.tokenizers.sentencepiece import AlbertTokenizer, folded
+
+    content = _sentencepiece_model(
+        (folded(text, lowercase, keep_accents=not lowercase) for text in _many(texts)),
+        vocabulary_size,
+        character_coverage,
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+    )
+    return AlbertTokenizer.from_sentencepiece(
+        content, lowercase=lowercase, keep_accents=not lowercase
+    )
+
+
+def _sentencepiece_model(
+    texts: Iterable[str], vocabulary_size: int, character_coverage: float, **options: object
+) -> bytes:
+    """A model's file, of at most so many pieces."""
+    try:
+        import sentencepiece
+    except ImportError:
+        raise ImportError(
+            "training this vocabulary needs the package sentencepiece: pip install sentencepiece"
+        ) from None
+    written = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(_many(texts)),
+            model_writer=written,
+            model_type="unigram",
+            vocab_size=vocabulary_size,
+            hard_vocab_limit=False,
+            character_coverage=character_coverage,
+            minloglevel=2,
+            **options,
+        )
+    except (OSError, RuntimeError) as error:
+        raise ValueError(f"sentencepiece: {error}") from None
+    return written.getvalue()
 
 
 def _many(texts: Iterable[str]) -> Iterable[str]:

@@ -4,7 +4,12 @@ import sys
 
 import pytest
 
-from encoder_zoo.presets.train_vocabulary import train_byte_bpe, train_wordpiece
+from encoder_zoo.presets.train_vocabulary import (
+    train_albert_unigram,
+    train_byte_bpe,
+    train_unigram,
+    train_wordpiece,
+)
 
 TEXTS = ["The lowest of the low, lower than Élan."] * 20 + ["new newer newest"] * 10
 
@@ -35,9 +40,34 @@ def test_byte_bpe_vocabulary():
     assert tokenizer.detokenize(tokenizer.tokenize("½ 中")).numpy().decode() == "½ 中"
 
 
+def test_unigram_vocabulary():
+    tokenizer = train_unigram(iter(TEXTS), 40)
+    tokens = tokenizer.get_vocabulary()
+    assert tokens[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
+    assert tokens[-1] == "<mask>"
+    assert len(tokens) == len(set(tokens)) <= 40
+    assert "▁low" in tokens
+    assert 3 not in tokenizer.tokenize(TEXTS).values.numpy()
+    assert tokenizer.tokenize("ｌｏｗ").numpy().tolist() == [tokenizer.token_to_id("▁low")]
+
+
+def test_albert_vocabulary():
+    tokenizer = train_albert_unigram(iter(TEXTS), 40)
+    tokens = tokenizer.get_vocabulary()
+    assert tokens[:5] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    assert len(tokens) <= 40
+    assert not {"É", "é", "T", "L"} & set("".join(tokens[5:]))
+    assert 1 not in tokenizer.tokenize(TEXTS).values.numpy()
+    assert "É" in "".join(train_albert_unigram(TEXTS, 40, lowercase=False).get_vocabulary())
+
+
 def test_bad_arguments():
     with pytest.raises(ValueError, match="texts must be many strings, not one: 'abc'"):
         train_wordpiece("abc", 60)
+    with pytest.raises(ValueError, match="texts must be many strings, not one: 'abc'"):
+        train_unigram("abc", 60)
+    with pytest.raises(ValueError, match="sentencepiece: .*[Vv]ocab"):
+        train_unigram(TEXTS, 5)
     with pytest.raises(ValueError, match="vocabulary_size is 100; .* need at least 261"):
         train_byte_bpe(TEXTS, 100)
 
@@ -46,3 +76,9 @@ def test_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ImportError, match="needs the package tokenizers: pip install tokenizers"):
         train_wordpiece(TEXTS, 60)
+
+
+def test_missing_sentencepiece_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(ImportError, match="needs the package sentencepiece: pip install sentence"):
+        train_unigram(TEXTS, 60)

@@ -38,7 +38,7 @@ from encoder_zoo.encoders.tokenizers.unicode_tables import (
     members,
     unicode_data,
 )
-from encoder_zoo.encoders.tokenizers.unigram import Unigram
+from encoder_zoo.encoders.tokenizers.unigram import UNKNOWN_PENALTY, Unigram, undivided
 from encoder_zoo.encoders.tokenizers.word_splitting import utf8_symbols
 from encoder_zoo.encoders.tokenizers.word_table import LONGEST, WordTable, character_numbers
 
@@ -174,9 +174,11 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         scores = np.zeros(self.vocabulary_size)
         scores[: len(self._scores)] = np.nan_to_num(self._scores)
         self._pieces = Unigram(words, ids, scores, self.unknown_token_id)
-        first = [self._space_number, *numbers[SPECIALS.start :]]
-        common = np.isin(words.symbols[words.starts], first) & (words.lengths <= LONGEST)
-        self._words = WordTable(*undivided(words.where(common), ids[common], self._pieces))
+        spelled = {tokens[i]: self._scores[i] for i in ids if i not in special}
+        common = [text for text in spelled if text.startswith(SPACE) and len(text) <= LONGEST]
+        common = undivided(common, spelled, scores.min() - UNKNOWN_PENALTY)
+        is_whole = np.isin(ids, [*map(self._vocabulary.ids.get, common), *in_text])
+        self._words = WordTable(words.where(is_whole), ids[is_whole])
 
     def _tokens(self, chars: Characters) -> Tokens:
         numbers = self._numbers(chars.codes)
@@ -251,30 +253,6 @@ def checked_scores(scores: Sequence[float | None], tokens: Sequence[str]) -> np.
     if all(score is None for score in scores):
         raise ValueError("scores has no number; expected one for every piece of text")
     return np.array([np.nan if score is None else score for score in scores], np.float64)
-
-
-def undivided(
-    words: Spellings, ids: np.ndarray, pieces: Unigram, step: int = 20_000
-) -> tuple[Spellings, np.ndarray]:
-    """Those of some words, and their ids (W,), that the pieces leave whole."""
-    encode = tf.function(
-        pieces.encode,
-        input_signature=[tf.TensorSpec([None], tf.int32)] * 3,
-        autograph=False,
-    )
-    starts, ends = words.starts, words.starts + words.lengths
-    whole = np.zeros(len(ids), bool)
-    for i in range(0, len(ids), step):
-        part = slice(i, i + step)
-        offset = starts[i]
-        made = encode(
-            tf.constant(words.symbols[offset : ends[part][-1]], tf.int32),
-            tf.constant(starts[part] - offset, tf.int32),
-            tf.constant(ends[part] - offset, tf.int32),
-        )
-        first = tf.gather(made.ids, made.splits[:-1]).numpy()
-        whole[part] = (np.diff(made.splits) == 1) & (first == ids[part])
-    return words.where(whole), ids[whole]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -417,6 +395,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
         return super()._normalized(self._map(with_quotation_marks(chars)))
 
 
+@functools.cache
 def folding(lowercase: bool, keep_accents: bool) -> dict[int, list[int]]:
     """What ALBERT makes of single characters, where that is not themselves.
 
@@ -436,6 +415,18 @@ def folding(lowercase: bool, keep_accents: bool) -> dict[int, list[int]]:
         ]
         for code in {*decomposed, *lower, *marks}
     }
+
+
+def folded(text: str, lowercase: bool, keep_accents: bool) -> str:
+    """A text as ALBERT folds it before its model's own normalisation.
+
+    Example:
+        >>> folded("``Ça''", lowercase=True, keep_accents=False)
+        '"ca"'
+    """
+    table = folding(lowercase, keep_accents)
+    codes = map(ord, text.replace("``", '"').replace("''", '"'))
+    return "".join(chr(c) for code in codes for c in table.get(code, [code]))
 
 
 def with_quotation_marks(chars: Characters) -> Characters:

@@ -1,6 +1,7 @@
 """The most probable pieces of many words at once."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -213,3 +214,31 @@ def segments(begins: tf.Tensor, ends: tf.Tensor, reach: tf.Tensor) -> tuple[tf.T
         return starts, tf.gather(word_ends, behind)
 
     return tf.cond(tf.reduce_any(ends - begins > LONG), divided, lambda: (begins, ends))
+
+
+def undivided(words: Sequence[str], scores: Mapping[str, float], unknown: float) -> list[str]:
+    """Those of some pieces that no pieces of their own text add up to more than.
+
+    Args:
+        words: pieces.
+        scores: of all pieces.
+        unknown: the score of a character that is no piece.
+
+    Example:
+        >>> undivided(["ab", "ba"], {"a": -1.0, "b": -1.0, "ab": -2.0, "ba": -2.5}, -12.5)
+        ['ab']
+    """
+    found = []
+    for word in words:
+        best = [0.0, *[-math.inf] * len(word)]
+        for start in range(len(word)):
+            so_far = best[start]
+            if word[start] not in scores:
+                best[start + 1] = max(best[start + 1], so_far + unknown)
+            for end in range(start + 1, len(word) + (start > 0)):
+                score = scores.get(word[start:end])
+                if score is not None and so_far + score > best[end]:
+                    best[end] = so_far + score
+        if scores[word] >= best[-1]:
+            found.append(word)
+    return found

@@ -1,0 +1,311 @@
+"""SentencePiece's model files and tokenizer.json, read and written; broken and hostile ones."""
+
+import json
+import math
+import pathlib
+import random
+import struct
+
+import pytest
+import sentencepiece
+from tokenizers import Tokenizer
+
+from encoder_zoo.encoders.tokenizers import (
+    ALBERT_SENTENCEPIECE,
+    CAMEMBERT_SENTENCEPIECE,
+    XLM_SENTENCEPIECE,
+)
+from encoder_zoo.encoders.tokenizers.charsmap import read_charsmap
+from encoder_zoo.encoders.tokenizers.sentencepiece_model import (
+    BPE,
+    BYTE,
+    CONTROL,
+    UNKNOWN,
+    UNUSED,
+    Piece,
+    SentencePieceModel,
+    read_model,
+    write_model,
+)
+from encoder_zoo.presets.tokenizer_files import read_tokenizer_files
+
+FOLDER = pathlib.Path(__file__).parent / "golden" / "sentencepiece"
+CASES = {
+    "xlm": (XLM_SENTENCEPIECE, "nmt_nfkc"),
+    "camembert": (CAMEMBERT_SENTENCEPIECE, "nmt_nfkc"),
+    "albert": (ALBERT_SENTENCEPIECE, "albert"),
+    "bytes": (XLM_SENTENCEPIECE, "bytes"),
+}
+TEXTS = ["``Élan vital'', e\u0301 ½ の", "", " a\t\U0001f9ff"]
+TINY = SentencePieceModel([Piece("<unk>", 0.0, UNKNOWN), Piece("▁a", -1.0), Piece("b", -2.0)])
+
+
+def content(model):
+    return (FOLDER / f"{model}.model").read_bytes()
+
+
+def written(tokenizer, folder):
+    for name, part in tokenizer.to_files().items():
+        (folder / name).write_bytes(part.encode() if isinstance(part, str) else part)
+
+
+def read(record, folder):
+    return record.load().from_files(read_tokenizer_files(folder, record))
+
+
+@pytest.mark.parametrize("model", ["nmt_nfkc", "albert", "bytes"])
+def test_the_model_is_read_as_by_its_own_library(model):
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.ParseFromString(content(model))
+    ours = read_model(content(model), model)
+    assert [(p.text, p.score, p.kind) for p in ours.pieces] == [
+        (p.piece, p.score, p.type) for p in proto.pieces
+    ]
+    assert ours.precompiled_charsmap == proto.normalizer_spec.precompiled_charsmap
+    assert ours.byte_fallback == proto.trainer_spec.byte_fallback
+    assert ours.model_type == proto.trainer_spec.model_type
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_written_files_read_back(tmp_path, name):
+    record, model = CASES[name]
+    (tmp_path / record.files[0]).write_bytes(content(model))
+    tokenizer = read(record, tmp_path)
+    written(tokenizer, tmp_path)
+    assert read(record, tmp_path).get_config() == tokenizer.get_config()  # by tokenizer.json
+    (tmp_path / "tokenizer.json").unlink()
+    assert read(record, tmp_path).get_config() == tokenizer.get_config()  # by the model
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_both_libraries_read_the_same_ids(tmp_path, name):
+    record, model = CASES[name]
+    (tmp_path / record.files[0]).write_bytes(content(model))
+    tokenizer = read(record, tmp_path)
+    written(tokenizer, tmp_path)
+    library = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    expected = [e.ids for e in library.encode_batch(TEXTS, add_special_tokens=False)]
+    assert tokenizer.tokenize(TEXTS).to_list() == expected
+    pair = library.encode("a", "b").ids
+    start, end = tokenizer.start_token_id, tokenizer.end_token_id
+    first, second = (tokenizer.tokenize(text).numpy().tolist() for text in "ab")
+    assert pair == [start, *first, *[end] * tokenizer.pair_separators, *second, end]
+    again = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / record.files[0]))
+    original = sentencepiece.SentencePieceProcessor(model_proto=content(model))
+    assert again.encode(TEXTS) == original.encode(TEXTS)
+
+
+def test_pieces_that_no_model_holds_are_written_to_tokenizer_json_alone(tmp_path):
+    cls = XLM_SENTENCEPIECE.load()
+    tokenizer = cls(["<pad>", "<s>", "</s>", "<unk>", "<mask>", "▁a"], [None] * 5 + [-1.0])
+    assert "sentencepiece.bpe.model" not in tokenizer.to_files()
+    written(tokenizer, tmp_path)
+    assert read(XLM_SENTENCEPIECE, tmp_path).get_config() == tokenizer.get_config()
+
+
+def test_a_truncated_file_is_an_error_or_a_shorter_model():
+    whole = write_model(TINY)
+    for size in range(len(whole)):
+        try:
+            assert len(read_model(whole[:size], "m").pieces) <= 3
+        except ValueError as error:
+            assert "m: " in str(error)
+
+
+def test_any_changed_byte_is_an_error_or_another_model():
+    whole = bytearray(write_model(TINY._replace(precompiled_charsmap=b"\0" * 9)))
+    draw = random.Random(0)
+    for _ in range(3000):
+        broken = bytearray(whole)
+        for _ in range(draw.randint(1, 3)):
+            broken[draw.randrange(len(broken))] = draw.randrange(256)
+        try:
+            read_model(bytes(broken), "m")
+        except ValueError as error:
+            assert str(error).startswith("m: ")
+
+
+def field(number, payload):
+    return bytes([number << 3 | 2, len(payload)]) + payload
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (b"", "m: no pieces; expected a SentencePiece model"),
+        (b"\x0a\xff\xff\xff\xff\x0f", r"m: truncated at byte 6: field 1 has 4294967295 bytes"),
+        (b"\x0a" + b"\xff" * 11, "m: an integer of more than ten bytes at byte 1"),
+        (b"\x0b", "m: wire type 3 at byte 1; not a SentencePiece model"),
+        (b"\x08\x01", "m: field 1 has wire type 0; expected a message"),
+        (b"\x0a", "m: truncated at byte 1, within an integer"),
+        (field(1, b"\x0a\x01\xff"), r"m: pieces\[0\]\.piece is .*, not UTF-8"),
+        (field(1, b"\x10\x01"), r"m: pieces\[0\]\.score has wire type 0; expected a float"),
+        (field(1, b"\x0a\x01a\x18\x09"), r"m: pieces\[0\]\.type is 9; expected 1 to 6"),
+        (
+            field(1, b"\x0a\x01a\x15" + struct.pack("<f", math.nan)),
+            r"m: pieces\[0\]\.score is nan; expected a finite number",
+        ),
+        (field(1, b""), r"m: pieces\[0\]\.piece is empty"),
+        (
+            write_model(TINY._replace(pieces=[*TINY.pieces, Piece("b")])),
+            r"m: pieces\[3\] and pieces\[2\] are both 'b'",
+        ),
+        (field(1, b"\x0a\x01a"), "m: 0 pieces are of type 2, unknown; expected one"),
+    ],
+)
+def test_broken_models_are_refused_by_field(broken, message):
+    with pytest.raises(ValueError, match=message):
+        read_model(broken, "m")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": BPE}, "m: model_type is 2; expected 1"),
+        ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix is True; expected Fal"),
+        ({"add_dummy_prefix": False}, "add_dummy_prefix is False; expected True"),
+        ({"remove_extra_whitespaces": False}, "remove_extra_whitespaces is False; expected True"),
+        ({"escape_whitespaces": False}, "escape_whitespaces is False; expected True"),
+        (
+            {"pieces": [*TINY.pieces, Piece("old", -3.0, UNUSED)]},
+            r"m: pieces\[3\], 'old', is of type 5, unused",
+        ),
+        ({"byte_fallback": True}, "the vocabulary lacks <0x00>"),
+        ({"precompiled_charsmap": b"\1\0\0"}, "precompiled_charsmap: 3 bytes; expected"),
+    ],
+)
+def test_what_would_change_ids_is_refused(change, message):
+    special = [Piece(token, 0.0, CONTROL) for token in ("<pad>", "[CLS]", "[SEP]", "[MASK]")]
+    pieces = change.pop("pieces", TINY.pieces)
+    model = TINY._replace(pieces=[*pieces, *special], **change)
+    with pytest.raises(ValueError, match=message):
+        ALBERT_SENTENCEPIECE.load().from_sentencepiece(write_model(model), "m")
+
+
+def charsmap(units, text):
+    return struct.pack(f"<I{len(units)}I", 4 * len(units), *units) + text
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (b"", "c: 0 bytes; expected 4 to"),
+        (struct.pack("<I", 400) + b"\0" * 8, "c: a trie of 400 bytes is announced, but 8 are"),
+        # "a" leads to a value behind the text
+        (
+            charsmap(
+                [2 << 10, 0, 0, 1 << 31 | 7, *[0] * 92, 0, 0, 0, 96 << 10 | 1 << 8 | 97], b"\0"
+            ),
+            "c: the replacement of b'a' lies outside the file",
+        ),
+        # every byte leads back to the root
+        (
+            charsmap([256 << 10, *[0] * 255, *[c << 10 | c for c in range(256)]], b"\0"),
+            "too many keys",
+        ),
+    ],
+)
+def test_broken_charsmaps_are_refused(broken, message):
+    with pytest.raises(ValueError, match=message):
+        read_charsmap(broken, "c")
+
+
+def test_any_changed_charsmap_is_an_error_or_another():
+    whole = read_model(content("albert"), "albert").precompiled_charsmap
+    assert read_charsmap(whole, "c")["½"] == "1/2"
+    draw = random.Random(0)
+    for _ in range(500):
+        broken = bytearray(whole)
+        for _ in range(draw.randint(1, 9)):
+            broken[draw.randrange(len(broken))] = draw.randrange(256)
+        try:
+            read_charsmap(bytes(broken), "c")
+        except ValueError as error:
+            assert str(error).startswith("c: ")
+
+
+def set_in(*path, value):
+    def change(content):
+        for name in path[:-1]:
+            content = content[name]
+        content[path[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (set_in("model", "type", value="BPE"), "model.type is 'BPE'"),
+        (set_in("normalizer", value={"type": "NFC"}), "normalizer is {'type': 'NFC'}; this fam"),
+        (set_in("normalizer", value=None), "normalizer is none; this family's tokenizer has"),
+        (
+            set_in("pre_tokenizer", value={"type": "Metaspace", "prepend_scheme": "first"}),
+            "pre_tokenizer has .*'first'",
+        ),
+        (set_in("pre_tokenizer", value={"type": "Whitespace"}), "pre_tokenizer has .*Whitespace"),
+        (set_in("model", "vocab", 9, value=["a", math.nan]), r"model.vocab\[9\] is \['a', nan\]"),
+        (set_in("model", "vocab", 9, value=["a"]), r"model.vocab\[9\] is \['a'\]; expected a tok"),
+        (set_in("model", "vocab", 9, value=["<pad>", -1]), r"model.vocab\[9\], '<pad>', is there"),
+        (set_in("model", "vocab", value=[]), "model.vocab is not a list of tokens"),
+        (set_in("model", "unk_id", value=10**9), "model.unk_id is 1000000000; expected 0 to"),
+        (set_in("added_tokens", value=[{"id": 2**40, "content": "x"}]), "added_tokens has the id"),
+    ],
+)
+def test_other_tokenizer_json_is_refused(tmp_path, change, message):
+    record, model = CASES["albert"]
+    written(record.load().from_sentencepiece(content(model)), tmp_path)
+    path = tmp_path / "tokenizer.json"
+    changed = json.loads(path.read_text(encoding="utf-8"))
+    change(changed)
+    path.write_text(json.dumps(changed), encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        read(record, tmp_path)
+
+
+def test_older_ways_to_write_the_same_steps(tmp_path):
+    """As the converters of transformers 3 and of later versions write XLM-R's."""
+    record, model = CASES["xlm"]
+    tokenizer = record.load().from_sentencepiece(content(model))
+    written(tokenizer, tmp_path)
+    path = tmp_path / "tokenizer.json"
+    changed = json.loads(path.read_text(encoding="utf-8"))
+    [step] = changed["normalizer"]["normalizers"]
+    space = {"type": "Metaspace", "replacement": "▁", "str_rep": "▁", "add_prefix_space": True}
+    for normalizer, before in (
+        (step, {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, space]}),
+        (
+            {
+                "type": "Sequence",
+                "normalizers": [
+                    step,
+                    {"type": "Strip", "strip_left": False, "strip_right": True},
+                    {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"},
+                ],
+            },
+            {**space, "prepend_scheme": "always"},
+        ),
+    ):
+        changed |= {"normalizer": normalizer, "pre_tokenizer": before}
+        path.write_text(json.dumps(changed), encoding="utf-8")
+        assert read(record, tmp_path).get_config() == tokenizer.get_config()
+
+
+def test_no_files_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"has no spiece.model and no tokenizer.json"):
+        read(ALBERT_SENTENCEPIECE, tmp_path)
+
+
+def test_a_broken_model_in_a_folder_is_named(tmp_path):
+    (tmp_path / "spiece.model").write_bytes(content("albert")[:1000])
+    with pytest.raises(ValueError, match=r"spiece.model: .*truncated at byte"):
+        read(ALBERT_SENTENCEPIECE, tmp_path)
+
+
+def test_byte_pieces_keep_their_type():
+    record, model = CASES["bytes"]
+    tokenizer = record.load().from_sentencepiece(content(model))
+    again = read_model(tokenizer.to_files()["sentencepiece.bpe.model"], "again")
+    assert sum(piece.kind == BYTE for piece in again.pieces) == 256
