@@ -31,7 +31,7 @@ FAMILY = dataclasses.replace(
     backbone=CamembertBackbone,
     class_prefix="Camembert",
     tokenizer=CAMEMBERT_SENTENCEPIECE,
-    # The authors fine-tune as RoBERTa's do: Liu et al. 2019, table 10.
+    # RoBERTa's, whose architecture it is: Liu et al. 2019, table 10.
     learning_rate=2e-5,
     weight_decay=0.1,
     keras_hub=None,

@@ -128,8 +128,8 @@ FAMILY = Family(
     },
     constants={"initializer_range": 0.02, "tie_weights_": True},
     tokenizer=WORDPIECE,
-    # The dropout of the heads is that of the code released with the paper, which recommends no
-    # learning rate of its own: it is BERT's.
+    # The learning rate is BERT's, from which it is distilled; the heads' dropout is that of
+    # transformers, where the code of the paper was released.
     heads={
         "ForSequenceClassification": Head(
             "classifier",

@@ -32,7 +32,7 @@ FAMILY = dataclasses.replace(
     backbone=XLMRobertaBackbone,
     class_prefix="XLMRoberta",
     tokenizer=XLM_SENTENCEPIECE,
-    # Conneau et al. give no numbers of their own: those of Liu et al. 2019, RoBERTa, table 10.
+    # RoBERTa's, whose architecture it is: Liu et al. 2019, table 10.
     learning_rate=2e-5,
     weight_decay=0.1,
     keras_hub=None,

@@ -46,8 +46,9 @@ class Compiled(Distributed):
         Args:
             optimizer: "auto" is AdamW (the family's weight decay, usually 0.01, not on biases and
                 LayerNorm) with gradients clipped at norm 1 and a learning rate that rises
-                linearly for a tenth of the steps and falls linearly to 0; every `fit` starts it
-                anew, for the number of steps it will run. Any Keras optimizer takes its place.
+                linearly for a tenth of the steps and falls linearly to 0, and is less for lower
+                layers where the family's paper has it so (ELECTRA); every `fit` starts it anew,
+                for the number of steps it will run. Any Keras optimizer takes its place.
             loss: "auto" is the task's loss.
             weighted_metrics: "auto" are the task's metrics.
             jit_compile: "auto" has TensorFlow compile with XLA on a GPU or TPU where a
