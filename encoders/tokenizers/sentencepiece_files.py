@@ -165,6 +165,20 @@ class SentencePieceFiles(WritesFiles):
         is_byte = self.byte_fallback and token in BYTE_TOKENS
         return Piece(token, score, BYTE if is_byte else NORMAL)
 
+    @property
+    def proto(self) -> bytes:
+        """The model as SentencePiece's own file holds it.
+
+        Raises:
+            ValueError: "... are not those that SentencePiece's format arranges ..."
+        """
+        if (model := self._model()) is None:
+            raise ValueError(
+                "the tokens are not those that SentencePiece's format arranges for a "
+                f"{type(self).__name__}; only tokenizer.json holds them"
+            )
+        return write_model(model)
+
     def _vocabulary_files(self) -> dict[str, bytes]:
         model = self._model()
         return {self.model_file: write_model(model)} if model else {}
