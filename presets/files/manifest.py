@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Mapping
 
 import encoder_zoo
-from encoder_zoo.presets.files.plain_files import check_plain, preset_file, read_json
+from encoder_zoo.presets.files.plain_files import is_plain, preset_file, read_json
 
 NAME = "encoder_zoo.json"
 FORMAT = 1
@@ -60,8 +60,8 @@ def read_manifest(folder: pathlib.Path, verify: bool) -> dict:
     for name, entry in manifest["files"].items():
         if name not in _UNCHECKED:
             *inside, plain = name.split("/")
-            for part in inside:
-                check_plain(part, f"{path}: files")
+            if not all(is_plain(part) for part in inside):
+                inside, plain = [], name  # which is refused
             _check(preset_file(folder, plain, f"{path}: files", "/".join(inside)), entry)
     return manifest
 
