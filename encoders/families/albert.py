@@ -4,8 +4,22 @@ import keras
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.embeddings import Embeddings
-from encoder_zoo.encoders.families.bert import CONFIG_KEYS, CONSTANTS, RULES
-from encoder_zoo.encoders.family import Family, Head, HeadAlias, Hidden
+from encoder_zoo.encoders.families.bert import (
+    CONFIG_KEYS,
+    CONSTANTS,
+    KERAS_HUB_BLOCKS,
+    KERAS_HUB_EMBEDDINGS,
+    KERAS_HUB_MASKED_LM,
+    RULES,
+)
+from encoder_zoo.encoders.family import (
+    Family,
+    Head,
+    HeadAlias,
+    Hidden,
+    KerasHubHead,
+    KerasHubNames,
+)
 from encoder_zoo.encoders.rules import SIZE, Rule, one_of
 from encoder_zoo.encoders.tokenizers import ALBERT_SENTENCEPIECE
 
@@ -97,6 +111,36 @@ class AlbertBackbone(Backbone):
 
 _LAYER = "encoder.albert_layer_groups.{}.albert_layers.0"
 
+_KERAS_HUB = KerasHubNames(
+    backbone="AlbertBackbone",
+    built_in={"activation": "gelu_pytorch_tanh", "layer_norm_epsilon": 1e-12},
+    groups={
+        **KERAS_HUB_EMBEDDINGS,
+        "embeddings.projection": "dense",
+        **KERAS_HUB_BLOCKS,
+        "pooler_dense": "dense_1",
+    },
+    heads={
+        "ForSequenceClassification": KerasHubHead(
+            "AlbertTextClassifier", {"head.output_dense": "dense"}
+        ),
+        "ForMaskedLM": KerasHubHead(
+            "AlbertMaskedLM",
+            KERAS_HUB_MASKED_LM["groups"],
+            {"head_activation": "gelu_pytorch_tanh", "head_layer_norm_epsilon": 1e-5},
+        ),
+    },
+    tokenizer="AlbertTokenizer",
+    tokenizer_files={"spiece.model": "vocabulary.spm"},
+    # It normalises as the model says, and nothing else.
+    tokenizer_settings={
+        "do_lower_case": ("lowercase", False),
+        "keep_accents": ("keep_accents", True),
+    },
+    tokenizer_arguments={"proto": "proto"},
+    tokenizer_built_in={"lowercase": False, "keep_accents": True},
+)
+
 FAMILY = Family(
     name="albert",
     backbone=AlbertBackbone,
@@ -163,5 +207,6 @@ FAMILY = Family(
             "ForSequenceClassification", "sop_classifier.classifier", ("in_order", "swapped")
         )
     },
+    keras_hub=_KERAS_HUB,
 )
 AlbertBackbone.family = FAMILY

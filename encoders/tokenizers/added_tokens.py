@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.characters import Characters, laid_out, marked
+from encoder_zoo.encoders.tokenizers.spellings import Spellings
 from encoder_zoo.encoders.tokenizers.trie import NOWHERE, Trie
 from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS, CodePointTable, members
 
@@ -145,8 +146,9 @@ class TokenFinder(tf.Module):
         firsts = np.zeros(len(alphabet) + 1, bool)
         firsts[[numbers[content[0]] for content in contents]] = True
         self._may_begin = tf.constant(firsts)
-        entries = [(1, numbers[content].tolist(), i) for i, content in enumerate(contents)]
-        self._trie = Trie(reversed(entries))
+        words = Spellings.of(contents[::-1])
+        words = words._replace(symbols=numbers[words.symbols])
+        self._trie = Trie([1] * len(contents), words, range(len(contents))[::-1])
         self._ids = tf.constant([token["id"] for token in tokens], tf.int32)
         self._options = {
             name: tf.constant([token[name] for token in tokens])

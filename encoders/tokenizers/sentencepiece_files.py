@@ -71,7 +71,8 @@ class SentencePieceFiles(WritesFiles):
             ValueError: "FILE: FIELD is ...; expected ..."
         """
         roles = special_tokens(cls, files)
-        _, added = files.divided({}, roles.values())
+        own = [token for token, _ in (*cls.front, *cls.behind)]  # such as <s>NOTUSED
+        _, added = files.divided({}, [*roles.values(), *own])
         options = {**cls._options(files), **roles, **template, "added_tokens": added}
         if "tokenizer.json" not in files and cls.model_file in files:
             path = str(files.folder / cls.model_file)
@@ -164,6 +165,20 @@ class SentencePieceFiles(WritesFiles):
             return Piece(token, 0.0, CONTROL)
         is_byte = self.byte_fallback and token in BYTE_TOKENS
         return Piece(token, score, BYTE if is_byte else NORMAL)
+
+    @property
+    def proto(self) -> bytes:
+        """The model as SentencePiece's own file holds it.
+
+        Raises:
+            ValueError: "... are not those that SentencePiece's format arranges ..."
+        """
+        if (model := self._model()) is None:
+            raise ValueError(
+                "the tokens are not those that SentencePiece's format arranges for a "
+                f"{type(self).__name__}; only tokenizer.json holds them"
+            )
+        return write_model(model)
 
     def _vocabulary_files(self) -> dict[str, bytes]:
         model = self._model()

@@ -8,13 +8,14 @@ import pathlib
 from collections.abc import Mapping
 
 import encoder_zoo
-from encoder_zoo.presets.files.plain_files import check_plain, preset_file, read_json
+from encoder_zoo.presets.files.plain_files import preset_file, read_json
 
 NAME = "encoder_zoo.json"
 FORMAT = 1
 # Kept in the list, but free to be edited: it is for people, and nothing here reads it.
 CARD = "README.md"
 _UNCHECKED = (CARD,)
+_FOLDER = "assets/tokenizer/"  # the only one in a preset, of KerasHub's format
 
 
 def write_manifest(folder: pathlib.Path, settings: Mapping) -> None:
@@ -59,10 +60,9 @@ def read_manifest(folder: pathlib.Path, verify: bool) -> dict:
         raise ValueError(_changed(path, "its own checksum does not fit"))
     for name, entry in manifest["files"].items():
         if name not in _UNCHECKED:
-            *inside, plain = name.split("/")
-            for part in inside:
-                check_plain(part, f"{path}: files")
-            _check(preset_file(folder, plain, f"{path}: files", "/".join(inside)), entry)
+            plain = name.removeprefix(_FOLDER)
+            inside = _FOLDER if plain != name else ""
+            _check(preset_file(folder, plain, f"{path}: files", inside), entry)
     return manifest
 
 

@@ -31,7 +31,8 @@ def preset_file(
         ValueError: "...: '../x' is not a plain file name ...", "... is a link out of the preset",
             "...: file not found", "... is a Git-LFS pointer ..."
     """
-    check_plain(name, named_in or folder)
+    if not is_plain(name):
+        raise ValueError(f"{named_in or folder}: {name!r} is not a plain file name in the preset.")
     path = folder / inside / name
     if not path.exists():
         by = f" {named_in} names it." if named_in else ""
@@ -46,16 +47,6 @@ def preset_file(
                 "repository it is from, or download the file from the hub."
             )
     return path
-
-
-def check_plain(name: object, named_in: object) -> None:
-    """Refuses a name that could stand for something elsewhere.
-
-    Raises:
-        ValueError: "...: '../x' is not a plain file name in the preset."
-    """
-    if not is_plain(name):
-        raise ValueError(f"{named_in}: {name!r} is not a plain file name in the preset.")
 
 
 def is_plain(name: object) -> bool:

@@ -16,7 +16,7 @@ from encoder_zoo.encoders import all_families
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
-from encoder_zoo.presets.files.plain_files import preset_file, read_json, read_text
+from encoder_zoo.presets.files.plain_files import preset_file, read_bytes, read_json, read_text
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, numbered
 from encoder_zoo.presets.preset_files import CONFIG, MANIFEST
 
@@ -118,7 +118,8 @@ class KerasHubCheckpoint(Checkpoint):
         }
         for theirs, ours in self._names.tokenizer_files.items():
             file = preset_file(self.folder, ours, inside=_ASSETS)
-            contents[theirs] = read_json(file) if file.suffix == ".json" else read_text(file)
+            read = {".json": read_json, ".spm": read_bytes}.get(file.suffix, read_text)
+            contents[theirs] = read(file)
         return TokenizerFiles(self.folder, contents)
 
     def _read_head(self, path: pathlib.Path) -> None:

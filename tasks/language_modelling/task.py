@@ -67,6 +67,7 @@ class MaskedLM(Task):
     checkpoint_class_suffix = "ForMaskedLM"
     pipeline_tag = "fill-mask"
     preprocessor_class = MaskedLMPreprocessor
+    pretrains = True
 
     def __init__(
         self,

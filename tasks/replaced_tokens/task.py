@@ -73,6 +73,7 @@ class ReplacedTokenDetection(Task):
     checkpoint_class_suffix = "ForPreTraining"
     pipeline_tag = "feature-extraction"
     preprocessor_class = ReplacedTokenDetectionPreprocessor
+    pretrains = True
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ import types
 
 import keras
 
+from encoder_zoo.encoders.family import WEIGHT_DECAY
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.training.distribution import Distributed, in_scope, strategy_of
 from encoder_zoo.tasks.training.recipe import fine_tuning_optimizer, layerwise, restart_optimizer
@@ -17,7 +18,12 @@ class Compiled(Distributed):
 
     Whatever is traced lives as long as it is valid: `fit`, `evaluate` and `predict` may follow each
     other on other data, for other epochs and learning rates, without a new trace.
+
+    Attributes:
+        pretrains: whether the task is one of pretraining, in which all layers learn alike.
     """
+
+    pretrains = False
 
     def _begin_untrained(self) -> None:
         """The state of a task before its first `compile`."""
@@ -95,12 +101,11 @@ class Compiled(Distributed):
 
     def _compile_recipe(self) -> None:
         """Compiles with a new optimizer of the recipe, for the weights that train now."""
+        weight_decay, rate_share = self.backbone.family.weight_decay, layerwise(self.backbone)
+        if self.pretrains:  # what a family's paper says of fine-tuning is not said of this
+            weight_decay, rate_share = WEIGHT_DECAY, None
         optimizer = fine_tuning_optimizer(
-            1,
-            self.learning_rate,
-            self.backbone.family.weight_decay,
-            self.gradient_accumulation_steps,
-            layerwise(self.backbone),
+            1, self.learning_rate, weight_decay, self.gradient_accumulation_steps, rate_share
         )
         self._compile(optimizer=optimizer)
         self._traced_with = self._traced_state()

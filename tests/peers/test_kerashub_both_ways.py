@@ -26,13 +26,17 @@ FAMILIES = {
     "Roberta": {},
     "Electra": {**TANH, "embedding_dim": 6},
     "DistilBert": {},
+    "Albert": {**TANH, "embedding_dim": 6, "num_groups": 1},
+    "XLMRoberta": {},
 }
 THEIRS = {"SequenceClassifier": "TextClassifier", "MaskedLM": "MaskedLM"}
 HEADS = {
     "SequenceClassifier": {"num_classes": 3, "dropout": 0.25},
     "MaskedLM": {"head_activation": "gelu", "head_layer_norm_epsilon": 1e-5},
 }
-TASKS = [(family, task) for family in ("Bert", "Roberta", "DistilBert") for task in THEIRS]
+TASKS = [(family, task) for family in FAMILIES if family != "Electra" for task in THEIRS]
+PIECES = ["▁the", "▁cat", "s", "▁", "a", "t"]
+SCORES = [-1.0, -2.0, -3.0, -4.0, -5.0, -6.0]
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", "cafe", "café"]
 
 
@@ -44,7 +48,10 @@ def make_backbone(family: str, **arguments) -> ez.Backbone:
 def make_task(family: str, task: str, **arguments):
     cls = getattr(ez, task)
     preprocessor = cls.preprocessor_class(make_tokenizer(family))
-    return randomise(cls(make_backbone(family), preprocessor, **HEADS[task], **arguments))
+    head = dict(HEADS[task])
+    if (family, task) == ("Albert", "MaskedLM"):
+        head["head_activation"] = TANH["activation"]
+    return randomise(cls(make_backbone(family), preprocessor, **head, **arguments))
 
 
 def make_tokenizer(family: str):
@@ -52,6 +59,13 @@ def make_tokenizer(family: str):
         names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", "a", "b", "c", "Ġa", "ab"]
         vocabulary = {name: i for i, name in enumerate(names)}
         return ez.RobertaTokenizer(vocabulary, ["Ġ a", "a b"], pair_separators=2)
+    if family == "XLMRoberta":
+        tokens = ["<s>", "<pad>", "</s>", "<unk>", *PIECES, "<mask>"]
+        return ez.XLMRobertaTokenizer(tokens, [*[None] * 4, *SCORES, None])
+    if family == "Albert":
+        tokens = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", *PIECES]
+        options = {"lowercase": False, "keep_accents": True}
+        return ez.AlbertTokenizer(tokens, [*[None] * 5, *SCORES], **options)
     return ez.BertTokenizer(WORDS)
 
 
@@ -69,9 +83,9 @@ def randomise(model):
 def inputs(family: str, task: str | None = None) -> dict:
     rng = np.random.default_rng(1)
     mask = np.arange(9) < np.array([[9], [6], [1]])
-    ids = np.where(mask, rng.integers(5, 40, mask.shape), int(family == "Roberta"))
+    ids = np.where(mask, rng.integers(5, 40, mask.shape), int("Roberta" in family))
     x = {"token_ids": ids, "padding_mask": mask}
-    if family in ("Bert", "Electra"):
+    if family in ("Bert", "Electra", "Albert"):
         x["segment_ids"] = (mask & (np.arange(9) > 3)).astype(int)
     if task == "MaskedLM":
         x["mask_positions"] = np.array([[1, 4], [2, 3], [0, 0]])
