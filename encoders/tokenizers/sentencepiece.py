@@ -102,7 +102,7 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         self._normalize = PrecompiledNormalizer(rules)
         self._bytes = self._byte_ids() if byte_fallback else None
         self._prepare_pieces()
-        self._spelling = tf.constant([self._spelled(token) for token in self.vocabulary])
+        self._spelling = tf.constant([self._text_of(token) for token in self.vocabulary])
 
     @property
     def vocabulary(self) -> list[str]:
@@ -131,7 +131,7 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         texts = self._joined(ids, self._spelling, skip_special_tokens)
         return tf.strings.regex_replace(texts, "^ ", "")
 
-    def _spelled(self, token: str) -> bytes:
+    def _text_of(self, token: str) -> bytes:
         """The text that a token stands for."""
         if self._bytes is not None and token in BYTE_TOKENS:
             return bytes([BYTE_TOKENS.index(token)])
