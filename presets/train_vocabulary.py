@@ -157,7 +157,8 @@ def train_albert_unigram(
         >>> tokenizer.id_to_token(int(tokenizer.tokenize("Low")[0]))
         '▁low'
     """
-    from encoder_zoo.encoders.tokenizers.sentencepiece import AlbertTokenizer, folded
+    from encoder_zoo.encoders.tokenizers.folding import folded
+    from encoder_zoo.encoders.tokenizers.sentencepiece import AlbertTokenizer
 
     content = _sentencepiece_model(
         (folded(text, lowercase, keep_accents=not lowercase) for text in _many(texts)),

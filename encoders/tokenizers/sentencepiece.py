@@ -18,7 +18,7 @@ from encoder_zoo.encoders.tokenizers.characters import (
 )
 from encoder_zoo.encoders.tokenizers.charsmap import read_charsmap
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
-from encoder_zoo.encoders.tokenizers.pair_merging import every_other
+from encoder_zoo.encoders.tokenizers.folding import folding, with_quotation_marks
 from encoder_zoo.encoders.tokenizers.precompiled import (
     CharacterMap,
     PrecompiledNormalizer,
@@ -34,9 +34,7 @@ from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
 from encoder_zoo.encoders.tokenizers.unicode_tables import (
     SPECIALS,
     CodePointTable,
-    compatible_decompositions,
     members,
-    unicode_data,
 )
 from encoder_zoo.encoders.tokenizers.unigram import UNKNOWN_PENALTY, Unigram, undivided
 from encoder_zoo.encoders.tokenizers.word_splitting import utf8_symbols
@@ -106,7 +104,7 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         self._normalize = PrecompiledNormalizer(rules)
         self._bytes = self._byte_ids() if byte_fallback else None
         self._prepare_pieces()
-        self._spelling = tf.constant([self._spelled(token) for token in self.get_vocabulary()])
+        self._spelling = tf.constant([self._text_of(token) for token in self.get_vocabulary()])
         self._make_finders()
 
     @property
@@ -136,7 +134,7 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         texts = self._joined(ids, self._spelling, skip_special_tokens)
         return tf.strings.regex_replace(texts, "^ ", "")
 
-    def _spelled(self, token: str) -> bytes:
+    def _text_of(self, token: str) -> bytes:
         """The text that a token stands for."""
         if self._bytes is not None and token in BYTE_TOKENS:
             return bytes([BYTE_TOKENS.index(token)])
@@ -393,56 +391,3 @@ class AlbertTokenizer(SentencePieceTokenizer):
 
     def _normalized(self, chars: Characters) -> Characters:
         return super()._normalized(self._map(with_quotation_marks(chars)))
-
-
-@functools.cache
-def folding(lowercase: bool, keep_accents: bool) -> dict[int, list[int]]:
-    """What ALBERT makes of single characters, where that is not themselves.
-
-    Example:
-        >>> [chr(c) for c in folding(lowercase=True, keep_accents=False)[ord("Ǽ")]]
-        ['æ']
-    """
-    decomposed = {} if keep_accents else compatible_decompositions()
-    lower = {int(c): codes for c, codes in unicode_data()["lowercase"].items()} if lowercase else {}
-    marks = set() if keep_accents else set(np.flatnonzero(members("any_mark")).tolist())
-    return {
-        code: [
-            small
-            for part in decomposed.get(code, [code])
-            if part not in marks
-            for small in lower.get(part, [part])
-        ]
-        for code in {*decomposed, *lower, *marks}
-    }
-
-
-def folded(text: str, lowercase: bool, keep_accents: bool) -> str:
-    """A text as ALBERT folds it before its model's own normalisation.
-
-    Example:
-        >>> folded("``Ça''", lowercase=True, keep_accents=False)
-        '"ca"'
-    """
-    table = folding(lowercase, keep_accents)
-    codes = map(ord, text.replace("``", '"').replace("''", '"'))
-    return "".join(chr(c) for code in codes for c in table.get(code, [code]))
-
-
-def with_quotation_marks(chars: Characters) -> Characters:
-    """Puts a quotation mark in the place of two backticks or apostrophes, with the second's span.
-
-    Example:
-        >>> from encoder_zoo.encoders.tokenizers.characters import characters
-        >>> "".join(map(chr, with_quotation_marks(characters(tf.constant(["``a'''"]))).codes))
-        '"a"\\''
-    """
-    followed = after(~chars.row_starts(), 1, False)  # by a character of the same text
-    pairs = tf.zeros_like(followed)
-    for quote in "`'":
-        is_quote = chars.codes == ord(quote)
-        pairs |= every_other(is_quote & after(is_quote, 1, False) & followed)
-    codes = tf.where(before(pairs, 1, False), ord('"'), chars.codes)
-    return tf.cond(
-        tf.reduce_any(pairs), lambda: chars._replace(codes=codes).where(~pairs), lambda: chars
-    )
