@@ -163,7 +163,7 @@ class Family:
         read_config: from a config.json, as any version of transformers writes it, to one in the
             words of `config_keys`. It is called before `rules` are asked.
         rules: {key in config.json: what it must be}, for keys of this family alone.
-        constants: {key in config.json: what is always written there}.
+        constants: {key in config.json: what is written there, unless something else is known}.
         token_ids: {key in config.json: attribute of the tokenizer}, written there.
         positions_skip_padding: whether positions count from the number after the padding id, so
             that config.json's number of positions is larger by as much.

@@ -450,6 +450,13 @@ _BASES = Rule(
     lambda v: v is None or _are_bases(v),
     f"objects for {GLOBAL!r} and {LOCAL!r} of rope_theta and the rope_type 'default'",
 )
+_TOKEN_IDS = {
+    "pad_token_id": "pad_token_id",
+    "bos_token_id": "start_token_id",
+    "eos_token_id": "end_token_id",
+    "cls_token_id": "start_token_id",
+    "sep_token_id": "end_token_id",
+}
 _HIDDEN = Hidden("head.dense", "gelu", norm="head.norm", bias=False)
 _CLASSIFIER = Head("classifier", _HIDDEN, dropout="classifier_dropout", default_dropout=0.0)
 
@@ -503,6 +510,9 @@ FAMILY = Family(
         "classifier_activation": one_of("gelu"),
     },
     constants={
+        # Where no tokenizer tells: transformers has those of the first checkpoints otherwise,
+        # beyond the end of a small vocabulary.
+        **dict.fromkeys(_TOKEN_IDS),
         "attention_bias": False,
         "mlp_bias": False,
         "norm_bias": False,
@@ -511,13 +521,7 @@ FAMILY = Family(
         "classifier_activation": "gelu",
         "initializer_range": 0.02,
     },
-    token_ids={
-        "pad_token_id": "pad_token_id",
-        "bos_token_id": "start_token_id",
-        "eos_token_id": "end_token_id",
-        "cls_token_id": "start_token_id",
-        "sep_token_id": "end_token_id",
-    },
+    token_ids=_TOKEN_IDS,
     tokenizer=MODERN_BPE,
     heads={
         "ForSequenceClassification": _CLASSIFIER,

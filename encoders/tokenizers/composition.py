@@ -13,6 +13,7 @@ from encoder_zoo.encoders.tokenizers.characters import Characters, before
 from encoder_zoo.encoders.tokenizers.normalization import (
     COMPLEX,
     KIND_SHIFT,
+    ORDER_MASK,
     ORDER_SHIFT,
     combining_orders,
     expanded,
@@ -66,9 +67,11 @@ class Composer(tf.Module):
     def _composed(self, chars: Characters) -> Characters:
         parts = chars._replace(codes=self._packed(chars.codes))
         parts = expanded(parts, self._expansions, self._splits)
-        # A part that is not the first of its character takes no other's place.
-        is_first = tf.cast(parts.starts != before(parts.starts, 1, -1), tf.int32)
-        parts = in_canonical_order(parts)
+        # A part that is not the first of its character takes no place of its own, wherever it goes.
+        is_other = tf.cast(parts.starts == before(parts.starts, 1, -1), tf.int32)
+        flags = tf.bitwise.left_shift(is_other, KIND_SHIFT)
+        parts = in_canonical_order(parts._replace(codes=parts.codes + flags))
+        is_first = 1 - tf.bitwise.right_shift(parts.codes, KIND_SHIFT)
         codes, target = self._joined(parts)
         num = tf.size(codes)
         taken = tf.math.unsorted_segment_sum(is_first, target, num)  # characters of each
@@ -92,6 +95,7 @@ class Composer(tf.Module):
         """
         codes = number_of(parts.codes)
         orders = tf.bitwise.right_shift(parts.codes, ORDER_SHIFT)
+        orders = tf.bitwise.bitwise_and(orders, ORDER_MASK)
         stays = parts.row_starts() | ((orders == 0) & (self._may_follow(codes) == 0))
         begins = tf.cast(tf.where(stays)[:, 0], tf.int32)
         ends = tf.concat([begins[1:], [tf.size(codes)]], 0)
