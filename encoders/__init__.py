@@ -17,7 +17,6 @@ FAMILIES = {
     "albert": "AlbertBackbone",
     "xlm-roberta": "XLMRobertaBackbone",
     "camembert": "CamembertBackbone",
-    "modernbert": "ModernBertBackbone",
 }
 
 
