@@ -11,7 +11,15 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.head import head_dropout, make_head
-from encoder_zoo.tasks.labels import LabelledTask, label_names, number_of_classes, sigmoid, softmax
+from encoder_zoo.tasks.labels import (
+    LabelledTask,
+    label_names,
+    named_labels,
+    number_of_classes,
+    numbers_are_names,
+    sigmoid,
+    softmax,
+)
 from encoder_zoo.tasks.rows.batching import in_graph_batches
 from encoder_zoo.tasks.rows.preprocessor import Preprocessor
 
@@ -25,7 +33,8 @@ class SequenceClassifierPreprocessor(Preprocessor):
 
     What is too long is truncated, of a pair the longer text first. See `Preprocessor` for the
     arguments. Labels may be class numbers or, once a task with `labels` has the preprocessor,
-    their names.
+    their names. Where one of the names is a whole number, such as "1", whole numbers are names
+    too: of the classes "1" to "5" the label 1 is the first.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -62,6 +71,8 @@ class SequenceClassifierPreprocessor(Preprocessor):
         if tf.is_tensor(y) and not hasattr(y, "numpy"):
             return self._numbers_in_graph(y)
         y = np.asarray(y)
+        if y.dtype.kind in "iu" and y.ndim == 1 and numbers_are_names(self.labels):
+            y = y.astype(str)
         if y.dtype.kind in "OSUT":
             y = self._numbers_of_names(y.tolist())
         if y.dtype.kind not in "iu" or y.ndim != 1:
@@ -85,6 +96,8 @@ class SequenceClassifierPreprocessor(Preprocessor):
             )
         numbers = {label: i for i, label in enumerate(self.labels)}
         names = [n.decode() if isinstance(n, bytes) else n for n in names]
+        if numbers_are_names(self.labels):
+            names = [n if isinstance(n, str) else str(n) for n in names]
         for row, name in enumerate(names):
             if name not in numbers:
                 raise ValueError(
@@ -93,6 +106,8 @@ class SequenceClassifierPreprocessor(Preprocessor):
         return np.array([numbers[name] for name in names], int)
 
     def _numbers_in_graph(self, y: tf.Tensor) -> tf.Tensor:
+        if y.dtype.is_integer and numbers_are_names(self.labels):
+            y = tf.strings.as_string(y)
         if y.dtype == tf.string:
             matches = tf.equal(y[:, None], tf.constant(self.labels or [""]))  # (B, C)
             y = tf.where(tf.reduce_any(matches, axis=1), tf.argmax(matches, axis=1), -1)
@@ -125,7 +140,8 @@ class SequenceClassifier(LabelledTask):
         backbone: any `Backbone`; for BERT one with a pooler.
         preprocessor: a `SequenceClassifierPreprocessor`, for raw text.
         num_classes: C; with `labels` their number.
-        labels: names of the classes, saved with the preset.
+        labels: names of the classes, saved with the preset; whole numbers become strings. Where one
+            of the names is a whole number, whole numbers in `y` are names and not class numbers.
         problem_type: "single_label_classification" (one class for each text),
             "multi_label_classification" (any number of classes) or "regression" (numbers).
         dropout: before the output layer, in training; None is the backbone's.
@@ -169,7 +185,7 @@ class SequenceClassifier(LabelledTask):
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.problem_type = _check_problem_type(problem_type)
-        self.labels = list(labels) if labels is not None else None
+        self.labels = named_labels(labels)
         self.num_classes = number_of_classes(num_classes, self.labels)
         if self.num_classes is None and problem_type == "regression":
             self.num_classes = 1

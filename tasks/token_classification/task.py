@@ -14,7 +14,7 @@ import numpy as np
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.head import head_dropout, make_head
-from encoder_zoo.tasks.labels import LabelledTask, number_of_classes, softmax
+from encoder_zoo.tasks.labels import LabelledTask, named_labels, number_of_classes, softmax
 from encoder_zoo.tasks.rows.pieces import Pieces, as_word_tensor, is_words, word_begins
 from encoder_zoo.tasks.rows.preprocessor import as_valid_text
 from encoder_zoo.tasks.rows.windows import merge
@@ -45,7 +45,8 @@ class TokenClassifier(WindowedTask, LabelledTask):
         preprocessor: a `TokenClassifierPreprocessor`, for raw text.
         num_classes: C; with `labels` their number.
         labels: names of the tags, saved with the preset. Without `labels` and `num_classes`, the
-            first `fit` learns them from its data.
+            first `fit` learns them from its data. Where one of the names is a whole number, whole
+            numbers in `y` are names and not the tags' numbers.
         dropout: before the output layer, in training; None is the backbone's.
 
     Call arguments:
@@ -93,7 +94,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
     @in_scope
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
         """Builds the head, if it is known by now how many outputs it has."""
-        self.labels = list(labels) if labels is not None else None
+        self.labels = named_labels(labels)
         self.num_classes = number_of_classes(num_classes, self.labels)
         if self.num_classes is None:
             return
