@@ -23,7 +23,12 @@ from encoder_zoo.tasks.labels import (
 from encoder_zoo.tasks.rows.batching import in_graph_batches
 from encoder_zoo.tasks.rows.preprocessor import Preprocessor
 
-PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
+OUTPUT_ACTIVATIONS = {
+    "single_label_classification": "softmax",
+    "multi_label_classification": "sigmoid",
+    "regression": "linear",
+}
+PROBLEM_TYPES = tuple(OUTPUT_ACTIVATIONS)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -222,6 +227,10 @@ class SequenceClassifier(LabelledTask):
             usual = "regression" if len(label_names(config)) == 1 else PROBLEM_TYPES[0]
             stored["problem_type"] = config.get("problem_type") or usual
         return {**stored, **super().checkpoint_arguments(config, head, arguments)}
+
+    @property
+    def output_activation(self) -> str:
+        return OUTPUT_ACTIVATIONS[self.problem_type]
 
     def default_loss(self) -> keras.losses.Loss:
         if self.problem_type == "regression":

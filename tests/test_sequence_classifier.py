@@ -184,7 +184,7 @@ def test_the_recipe_can_be_replaced_the_keras_way(classifier):
     classifier.compile(optimizer=keras.optimizers.SGD(0.1), loss="sparse_categorical_crossentropy")
     classifier.fit(TEXTS, LABELS, verbose=0)
     assert isinstance(classifier.optimizer, keras.optimizers.SGD)
-    assert classifier.loss == "sparse_categorical_crossentropy"
+    assert isinstance(classifier.loss, keras.losses.SparseCategoricalCrossentropy)
 
 
 class TestPairs:

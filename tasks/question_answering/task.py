@@ -66,6 +66,7 @@ class SpanQA(WindowedTask):
     checkpoint_class_suffix = "ForQuestionAnswering"
     pipeline_tag = "question-answering"
     preprocessor_class = SpanQAPreprocessor
+    output_activation = "softmax"
 
     def __init__(
         self,

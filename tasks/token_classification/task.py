@@ -74,6 +74,8 @@ class TokenClassifier(WindowedTask, LabelledTask):
     checkpoint_class_suffix = "ForTokenClassification"
     pipeline_tag = "token-classification"
     preprocessor_class = TokenClassifierPreprocessor
+    output_activation = "softmax"
+    labels_tokens = True
 
     def __init__(
         self,
