@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import keras
@@ -22,6 +23,8 @@ from encoder_zoo.tasks.labels import (
 )
 from encoder_zoo.tasks.rows.batching import in_graph_batches
 from encoder_zoo.tasks.rows.preprocessor import Preprocessor
+
+logger = logging.getLogger("encoder_zoo")
 
 OUTPUT_ACTIVATIONS = {
     "single_label_classification": "softmax",
@@ -245,6 +248,25 @@ class SequenceClassifier(LabelledTask):
         if self.problem_type == "multi_label_classification":
             return [keras.metrics.BinaryAccuracy(threshold=0.0, name="accuracy")]
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def _tell_of_unseen(self, rows: dict, held_out: dict) -> None:
+        if "labels" not in rows or self.problem_type == "regression":
+            return
+        seen, wanted = (self._classes_among(part["labels"].numpy()) for part in (rows, held_out))
+        unseen = [repr((self.labels or range(self.num_classes))[i]) for i in wanted - seen]
+        if unseen:
+            count = len(held_out["labels"])
+            logger.warning(
+                "validation_split holds out the last %d of %d texts, and with them every text of "
+                "%s, which training never sees. Shuffle texts and labels before `fit`.",
+                count,
+                count + len(rows["labels"]),
+                ", ".join(sorted(unseen)),
+            )
+
+    def _classes_among(self, labels: np.ndarray) -> set[int]:
+        """The classes that occur, by number."""
+        return set((labels.nonzero()[1] if self._takes_several() else labels).tolist())
 
     def classify(self, texts, batch_size: int | None = None, top_k: int | None = None) -> list:
         """Texts to labels and probabilities.

@@ -1,6 +1,7 @@
 """What would train or measure something else than the caller means, without an error: none does."""
 
 import functools
+import logging
 
 import keras
 import numpy as np
@@ -228,3 +229,25 @@ class TestLossesAndMetricsOfKeras:
         found = report(moved(2), HALF, metrics=[largest])["largest"]
         expected = moved(2).predict(TEXTS, verbose=0).max(axis=-1).mean()
         assert found == pytest.approx(expected, rel=1e-5)
+
+
+class TestValidationSplit:
+    def test_classes_that_training_never_sees_are_named(self, caplog):
+        model = classifier(labels=["bad", "good", "poor"])
+        sorted_y = ["bad", "bad", "bad", "good", "good", "poor"]
+        with caplog.at_level(logging.WARNING, "encoder_zoo"):
+            model.fit(TEXTS, sorted_y, validation_split=0.5, verbose=0)
+        (message,) = caplog.messages
+        assert "the last 3 of 6 texts, and with them every text of 'good', 'poor'," in message
+
+    def test_nothing_is_said_where_training_sees_all(self, caplog):
+        with caplog.at_level(logging.WARNING, "encoder_zoo"):
+            moved(2).fit(TEXTS, HALF, validation_split=0.5, verbose=0)
+        assert caplog.messages == []
+
+    def test_several_labels(self, caplog):
+        model = moved(3, "multi_label_classification")
+        y = [[1, 0, 0], [1, 0, 0], [0, 0, 0], [1, 0, 0], [0, 0, 1], [0, 0, 0]]
+        with caplog.at_level(logging.WARNING, "encoder_zoo"):
+            model.fit(TEXTS, y, validation_split=0.5, verbose=0)
+        assert "every text of 2, which training never sees" in caplog.text

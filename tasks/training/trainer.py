@@ -116,6 +116,7 @@ class TextTrainer(Compiled):
                 rows = self.preprocess(x, y, sample_weight)
                 if validation_split:
                     rows, held_out = split(rows, validation_split)
+                    self._tell_of_unseen(rows, held_out)
                     held_out = splittable(held_out, held_out_size)
                     validation_data = self._ordered(held_out, held_out_size).dataset
                 self._tell_of_programs(rows)
@@ -136,6 +137,9 @@ class TextTrainer(Compiled):
             validation_data=validation_data,
             **options,
         )
+
+    def _tell_of_unseen(self, rows: dict, held_out: dict) -> None:
+        """Says what `validation_split` keeps from training; a task with classes knows."""
 
     def _tell_of_programs(self, rows: dict) -> None:
         """Says, once, why the first steps of each length take long where they are compiled."""
