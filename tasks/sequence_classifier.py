@@ -22,6 +22,7 @@ from encoder_zoo.tasks.labels import (
     softmax,
 )
 from encoder_zoo.tasks.rows.batching import in_graph_batches
+from encoder_zoo.tasks.rows.checks import assert_right
 from encoder_zoo.tasks.rows.preprocessor import Preprocessor
 
 logger = logging.getLogger("encoder_zoo")
@@ -75,7 +76,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
         if self.problem_type == "multi_label_classification":
             return self._multi_hot(y)
         if self.problem_type == "regression":
-            return tf.reshape(tf.cast(tf.convert_to_tensor(y), "float32"), (-1, self.num_classes))
+            return self._targets(y)
         if tf.is_tensor(y) and not hasattr(y, "numpy"):
             return self._numbers_in_graph(y)
         y = np.asarray(y)
@@ -130,14 +131,57 @@ class SequenceClassifierPreprocessor(Preprocessor):
             return tf.identity(y)
 
     def _multi_hot(self, y) -> tf.Tensor:
-        y = y.to_numpy() if hasattr(y, "columns") else y  # a table of pandas: rows of 0 and 1
-        if not tf.is_tensor(y) and any(isinstance(v, str) for row in y for v in row):
+        if tf.is_tensor(y) and not hasattr(y, "numpy"):
+            return self._multi_hot_in_graph(y)
+        y = np.asarray(y) if hasattr(y, "columns") or tf.is_tensor(y) else y
+        self._check_rows(y)
+        if any(isinstance(v, str) for row in y for v in row) or not any(len(row) for row in y):
             hot = np.zeros((len(y), self.num_classes), "float32")
             for row, names in enumerate(y):
                 hot[row, self._numbers_of_names(list(names))] = 1.0
-            y = hot
-        y = tf.cast(tf.convert_to_tensor(y), "float32")
-        return tf.ensure_shape(y, (None, self.num_classes))
+            return tf.constant(hot)
+        for i, row in enumerate(y):
+            right = len(row) == self.num_classes and all(0 <= value <= 1 for value in row)
+            if not right:
+                raise ValueError(
+                    f"Row {i} is {list(row)!r}. Expected {self.num_classes} numbers, 0 or 1 for "
+                    "each class or a probability between them, or a list of names."
+                )
+        return tf.constant(np.array(y, "float32"))
+
+    def _check_rows(self, y) -> None:
+        """That there is a list for every text, and not one name or number."""
+        for i, row in enumerate(y):
+            if isinstance(row, str | bytes) or not hasattr(row, "__len__"):
+                raise ValueError(
+                    f"Row {i} is {row!r}. With several labels a text, expected a list for each: of "
+                    f"names, or of {self.num_classes} numbers, 0 or 1 for each class."
+                )
+
+    def _multi_hot_in_graph(self, y: tf.Tensor) -> tf.Tensor:
+        y = tf.ensure_shape(tf.cast(y, "float32"), (None, self.num_classes))
+        right = tf.reduce_all((y >= 0) & (y <= 1), axis=1)
+        row = tf.range(tf.shape(y)[0])
+        message = ("Row ", row, " of the batch has other numbers than 0 and 1 for its classes.")
+        with tf.control_dependencies([assert_right(right, *message)]):
+            return tf.identity(y)
+
+    def _targets(self, y) -> tf.Tensor:
+        """Numbers to predict, float (B, C)."""
+        count = self.num_classes
+        in_graph = tf.is_tensor(y) and not hasattr(y, "numpy")
+        y = y if in_graph else np.asarray(y)
+        numbers = y.dtype.is_floating or y.dtype.is_integer if in_graph else y.dtype.kind in "fiub"
+        shapes = [(None, count), *([(None,)] if count == 1 else [])]
+        if not numbers or not any(map(tf.TensorShape(y.shape).is_compatible_with, shapes)):
+            raise ValueError(
+                f"Expected {count} number{'s' * (count > 1)} for each text, in the shape (texts, "
+                f"{count}). Received: labels of type {y.dtype} and shape {tuple(y.shape)}."
+            )
+        if not in_graph:
+            for row in np.argwhere(~np.isfinite(y))[:1]:
+                raise ValueError(f"Row {row[0]} has the label {y[tuple(row)]}. Expected a number.")
+        return tf.reshape(tf.cast(y, "float32"), (-1, count))
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

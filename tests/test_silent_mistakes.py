@@ -251,3 +251,101 @@ class TestValidationSplit:
         with caplog.at_level(logging.WARNING, "encoder_zoo"):
             model.fit(TEXTS, y, validation_split=0.5, verbose=0)
         assert "every text of 2, which training never sees" in caplog.text
+
+
+class TestLabelsAndWeights:
+    @pytest.mark.parametrize(
+        "y, message",
+        [
+            ([[1, 2], [0, 1]], r"Row 0 is \[1, 2\]. Expected 2 numbers"),
+            (np.array([[1, 0], [0, -1]]), "Row 1 is .* Expected 2 numbers"),
+            (tf.constant([[1.0, 0.0], [0.0, 1.5]]), "Row 1 is .* Expected 2 numbers"),
+            ([[1], [0]], r"Row 0 is \[1\]. Expected 2 numbers"),
+            ([1, 0], "Row 0 is 1. With several labels a text, expected a list for each"),
+            ([0.5, 1], "Row 0 is 0.5. With several labels"),
+            (["ab", "b"], "Row 0 is 'ab'. With several labels"),
+            (np.array(["a", "b"]), "Row 0 is .*'a'.* With several labels"),
+            ([["ab"], ["b"]], "Row 0 has the unknown label 'ab'"),
+        ],
+    )
+    def test_several_labels(self, y, message):
+        model = classifier(labels=["a", "b"], problem_type="multi_label_classification")
+        with pytest.raises(ValueError, match=message):
+            model.fit(TEXTS[:2], y)
+
+    def test_several_labels_as_they_should_be(self):
+        model = classifier(labels=["a", "b"], problem_type="multi_label_classification")
+        for y in ([["a"], ["b", "a"]], [[1, 0], [True, 1.0]], tf.constant([[1, 0], [1, 1]])):
+            assert encoded(model, y) == [[1, 0], [1, 1]]
+        assert encoded(model, [[], []]) == [[0, 0], [0, 0]]
+        assert encoded(model, [[0.25, 1]]) == [[0.25, 1]]  # a probability is a label, too
+
+    def test_several_labels_in_a_dataset(self):
+        model = classifier(labels=["a", "b"], problem_type="multi_label_classification")
+        dataset = tf.data.Dataset.from_tensors((TEXTS[:2], [[1, 0], [2, 0]]))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Row 1 of the batch"):
+            list(dataset.map(model.preprocessor))
+
+    @pytest.mark.parametrize("y", [np.ones((2, 6)), np.ones(12), np.ones(6), [["1", "2"]] * 6])
+    def test_two_numbers_to_predict(self, y):
+        model = classifier(num_classes=2, problem_type="regression")
+        with pytest.raises(ValueError, match=r"Expected 2 numbers for each text, .*\(texts, 2\)"):
+            model.fit(TEXTS, y)
+        assert encoded(model, [[1, 2], [3, 4]]) == [[1, 2], [3, 4]]
+
+    def test_one_number_to_predict(self):
+        model = classifier(problem_type="regression")
+        assert encoded(model, [1, 2.5]) == encoded(model, [[1], [2.5]]) == [[1], [2.5]]
+        for wrong, message in (
+            ([[1, 2, 3]], "Expected 1 number for each text"),
+            ([1.0, None], "Expected 1 number"),
+            ([1.0, np.nan], "Row 1 has the label nan"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                encoded(model, wrong)
+
+    def test_generators_are_refused(self):
+        with pytest.raises(ValueError, match="y is a generator, which can be read only once"):
+            moved(2).fit(TEXTS, (label for label in HALF))
+        with pytest.raises(ValueError, match="sample_weight is a map"):
+            moved(2).fit(TEXTS, HALF, sample_weight=map(float, HALF))
+
+    @pytest.mark.parametrize(
+        "weights, message",
+        [
+            ([1, 1, -1, 1, 1, 1], r"Row 2 has the weight -1.0. Expected a number of 0 or more"),
+            ([1, np.nan, 1, 1, 1, 1], "Row 1 has the weight nan"),
+            ([1j] * 6, "sample_weight is of type complex128"),
+        ],
+    )
+    def test_weights(self, weights, message):
+        for method in (moved(2).fit, moved(2).evaluate):
+            with pytest.raises(ValueError, match=message):
+                method(TEXTS, HALF, sample_weight=weights)
+        words = [text.split() for text in TEXTS]
+        with pytest.raises(ValueError, match=message):
+            tagger(num_classes=2).fit(words, [[0] * len(w) for w in words], sample_weight=weights)
+
+    def test_weights_in_a_dataset(self):
+        dataset = tf.data.Dataset.from_tensors((TEXTS[:2], [0, 1], [1.0, -1.0]))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Row 1 .* the weight -1"):
+            list(dataset.map(moved(2).preprocessor))
+
+    @pytest.mark.parametrize("size", [0, -1, 2.5, True])
+    def test_sizes_of_batches(self, size):
+        for method in (moved(2).fit, moved(2).evaluate):
+            with pytest.raises(ValueError, match=f"A batch size of {size} was given. Expected"):
+                method(TEXTS, HALF, batch_size=size)
+        with pytest.raises(ValueError, match="A batch size of"):
+            moved(2).fit(TEXTS, HALF, validation_data=(TEXTS, HALF), validation_batch_size=size)
+
+    def test_no_texts(self):
+        for method in (moved(2).fit, moved(2).evaluate):
+            for x in ([], ([], []), np.array([], str)):
+                with pytest.raises(ValueError, match="x is empty: .* Expected at least one text"):
+                    method(x, [])
+
+    @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, 0.99])
+    def test_shares_that_leave_nothing(self, share):
+        with pytest.raises(ValueError, match=f"validation_split={share}.*Expected"):
+            moved(2).fit(TEXTS, HALF, validation_split=share)
