@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.labels import numbers_are_names
 from encoder_zoo.tasks.rows.checks import assert_right
 from encoder_zoo.tasks.rows.pieces import as_word_tensor, is_list, is_words, keys
 from encoder_zoo.tasks.rows.preprocessor import as_column
@@ -158,6 +159,8 @@ def check_tags(
     for i, (tags, words) in enumerate(zip(y, word_counts, strict=True)):
         if len(tags) != words:
             raise ValueError(f"Example {i} has {words} words but {len(tags)} tags.")
+        if numbers_are_names(labels):
+            tags = [tag if isinstance(tag, str) else str(tag) for tag in tags]
         rows.append([numbers.get(tag) if isinstance(tag, str) else tag for tag in tags])
         for j, number in enumerate(rows[-1]):
             if not isinstance(number, int | np.integer) or not 0 <= number < num_classes:
@@ -241,6 +244,8 @@ def tags_in_graph(
     message = ("Example ", row, " of the batch has ", word_counts, " words but ", counts, " tags.")
     with tf.control_dependencies([assert_right(counts == word_counts, *message)]):
         given = tf.identity(y.flat_values)
+    if given.dtype.is_integer and numbers_are_names(names):
+        given = tf.strings.as_string(given)
     numbers = numbers_of_names(given, names or []) if given.dtype == tf.string else given
     numbers = tf.cast(numbers, tf.int32)
     known = (numbers >= 0) & (numbers < num_classes)

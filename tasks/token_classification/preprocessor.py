@@ -21,7 +21,7 @@ from encoder_zoo.tasks.rows.pieces import (
     pieces_of_words,
     word_marks,
 )
-from encoder_zoo.tasks.rows.preprocessor import Preprocessor, as_column, check_same_rows
+from encoder_zoo.tasks.rows.preprocessor import Preprocessor, as_column, as_weights, check_same_rows
 from encoder_zoo.tasks.rows.windows import Windows, make_windows, owned, take
 from encoder_zoo.tasks.token_classification import labels as token_labels
 from encoder_zoo.tasks.token_classification.alignment import (
@@ -132,7 +132,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         labels, labelled = self._align(x, pieces, y)
         weights = tf.cast(labelled, "float32")
         if sample_weight is not None:
-            sample_weight = tf.cast(tf.convert_to_tensor(sample_weight), "float32")
+            sample_weight = as_weights(sample_weight)
             check_same_rows({"token_ids": pieces.ids, "sample_weight": sample_weight})
             weights *= tf.gather(sample_weight, pieces.ids.value_rowids())
         labels = take(pieces.ids.with_flat_values(labels), windows)
