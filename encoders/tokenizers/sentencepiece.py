@@ -29,6 +29,7 @@ from encoder_zoo.encoders.tokenizers.sentencepiece_files import (
     SentencePieceFiles,
     flat,
 )
+from encoder_zoo.encoders.tokenizers.spaced_words import SpacedWords
 from encoder_zoo.encoders.tokenizers.spellings import Spellings
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
 from encoder_zoo.encoders.tokenizers.unicode_tables import (
@@ -103,7 +104,8 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
             rules = read_charsmap(content, "precompiled_charsmap")
         self._normalize = PrecompiledNormalizer(rules)
         self._bytes = self._byte_ids() if byte_fallback else None
-        self._prepare_pieces()
+        common = self._prepare_pieces()
+        self._spaced_words = SpacedWords(common, rules, self._mapping(), self._lowers())
         self._spelling = tf.constant([self._text_of(token) for token in self.get_vocabulary()])
         self._make_finders()
 
@@ -150,8 +152,16 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
             )
         return tf.constant([self._vocabulary.ids[token] for token in BYTE_TOKENS], tf.int32)
 
-    def _prepare_pieces(self) -> None:
-        """Tables of characters, pieces and words."""
+    def _mapping(self) -> Mapping[int, Sequence[int]]:
+        """What single characters become before the model's own normalisation."""
+        return {}
+
+    def _lowers(self) -> bool:
+        """Whether letters are lower-cased before all else."""
+        return False
+
+    def _prepare_pieces(self) -> dict[str, int]:
+        """Tables of characters, pieces and words; returns {word: id} of those that are tokens."""
         special, tokens = set(self.special_token_ids), self._vocabulary.tokens
         ids = [
             token_id
@@ -177,6 +187,12 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         common = undivided(common, spelled, scores.min() - UNKNOWN_PENALTY)
         is_whole = np.isin(ids, [*map(self._vocabulary.ids.get, common), *in_text])
         self._words = WordTable(words.where(is_whole), ids[is_whole])
+        return {text.removeprefix(SPACE): self._vocabulary.ids[text] for text in common}
+
+    def _ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
+        if self.special_tokens_in_text or self.added_tokens:  # they may be of several words
+            return super()._ids(texts, as_words)
+        return self._spaced_words.ids(texts, lambda parts: self._encode(parts, as_words)[0])
 
     def _tokens(self, chars: Characters) -> Tokens:
         numbers = self._numbers(chars.codes)
@@ -348,7 +364,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
     ):
         self.lowercase = lowercase
         self.keep_accents = keep_accents
-        self._map = CharacterMap(folding(lowercase, keep_accents))
+        self._map = CharacterMap(self._mapping())
         super().__init__(
             vocabulary,
             scores,
@@ -388,6 +404,12 @@ class AlbertTokenizer(SentencePieceTokenizer):
         accents = [] if self.keep_accents else [{"type": "NFKD"}, {"type": "StripAccents"}]
         case = [{"type": "Lowercase"}] if self.lowercase else []
         return [*quotes, *accents, *case, *super()._normalizers()]
+
+    def _mapping(self) -> Mapping[int, Sequence[int]]:
+        return folding(self.lowercase, self.keep_accents)
+
+    def _lowers(self) -> bool:
+        return self.lowercase
 
     def _normalized(self, chars: Characters) -> Characters:
         return super()._normalized(self._map(with_quotation_marks(chars)))
