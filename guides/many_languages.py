@@ -14,6 +14,14 @@ in three languages, and an English excerpt of SQuAD (both CC BY-SA 4.0). In the 
    from a text; and are then asked in all three languages, about articles not seen before.
 
 Afterwards `guides/output/many_languages.png` shows how far that carries.
+
+Expect little, and see how little. All that the languages share for a model that knows no
+translations are names, digits and some pieces of words; none of them tells a "who" from a "when". A
+bag of words finds 94 % of the kinds of question in English, and 17 and 20 % in German and Spanish,
+where chance is 20 %. Such a model, after ten passes over translated questions, found 92 % in
+English, 27 % in German and 20 % in Spanish in a first run: chance, or hardly better. What
+XLM-RoBERTa can do across languages comes from 270 million parameters and two terabytes of text
+(Conneau et al. 2020); `from_preset("xlm_roberta_base_multi")` loads it.
 """
 
 import argparse
@@ -56,15 +64,15 @@ KINDS = {
     r"|(what|which) (percent|percentage|number|amount)",
     "other": "",
 }
-VOCABULARY_SIZE = 3500
+VOCABULARY_SIZE = 3000
 SIZE = {
     "num_layers": 2,
     "num_heads": 2,
     "hidden_dim": 128,
-    "intermediate_dim": 256,
+    "intermediate_dim": 512,
     "max_sequence_length": 512,
 }
-MASK_RATE = 0.4  # a small model learns more from a step with more to predict
+MASK_RATE = 0.3  # more than 0.15: a small model learns more from a step with more to predict
 CHUNK_WORDS = 12
 
 
@@ -136,9 +144,9 @@ def pretrain(tokenizer, pairs: list[tuple[str, str]], epochs: int, folder: pathl
     model = ez.MaskedLM(backbone, ez.MaskedLMPreprocessor(tokenizer, mask_rate=MASK_RATE))
     initialize(model)
     first, second = zip(*random.sample(pairs, len(pairs)), strict=True)
-    steps = -(-len(pairs) // 32) * epochs
-    model.compile(optimizer=fine_tuning_optimizer(steps, 2e-3))
-    model.fit((list(first), list(second)), batch_size=32, epochs=epochs, verbose=2)
+    steps = -(-len(pairs) // 16) * epochs
+    model.compile(optimizer=fine_tuning_optimizer(steps, 1e-3))
+    model.fit((list(first), list(second)), batch_size=16, epochs=epochs, verbose=2)
     model.learning_rate = 1e-3  # a narrow model takes larger steps than a wide one
     model.save_to_preset(folder)
 
@@ -207,7 +215,7 @@ def show(title: str, scores: dict[str, dict[str, float]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--pretraining-epochs", type=int, default=20)
+    parser.add_argument("--pretraining-epochs", type=int, default=10)
     parser.add_argument("--classifier-epochs", type=int, default=8)
     parser.add_argument("--answer-epochs", type=int, default=3)
     options = parser.parse_args()
