@@ -349,3 +349,33 @@ class TestLabelsAndWeights:
     def test_shares_that_leave_nothing(self, share):
         with pytest.raises(ValueError, match=f"validation_split={share}.*Expected"):
             moved(2).fit(TEXTS, HALF, validation_split=share)
+
+
+class TestSpansThatCutWords:
+    def told(self, caplog, text, start, end):
+        caplog.clear()
+        spans = [[{"start": start, "end": end, "label": "X"}], []]
+        with caplog.at_level(logging.WARNING, "encoder_zoo"):
+            tagger(labels=["O", "B-X", "I-X"]).preprocessor([text, "a film"], spans)
+        return caplog.text
+
+    def test_the_first_is_shown(self, caplog):
+        told = self.told(caplog, "a good film", 2, 5)
+        assert "1 of the spans begin or end inside of a word" in told
+        assert "example 0, 'goo' of 'good', from 2 to 5" in told
+        assert "'d film' of 'good film'" in self.told(caplog, "a good film", 5, 11)
+        assert "'198' of '1984'" in self.told(caplog, "in 1984", 3, 6)
+
+    @pytest.mark.parametrize(
+        "text, start, end",
+        [
+            ("a good film", 2, 6),
+            ("film.", 0, 4),
+            ("U.S.-based", 0, 4),
+            ("10km", 0, 2),
+            ("\u5317\u4eac\u5e02\u6c11", 0, 2),  # Chinese: a city's name and "people"
+            ("\uc11c\uc6b8\uc5d0\uc11c", 0, 2),  # Korean: Seoul, with its particle
+        ],
+    )
+    def test_others_are_not_told_of(self, text, start, end, caplog):
+        assert "inside of a word" not in self.told(caplog, text, start, end)

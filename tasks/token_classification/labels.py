@@ -6,6 +6,7 @@ In memory an error names the example; in `tf.data` the example of the batch.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterable, Sequence
 
 import keras
@@ -17,6 +18,8 @@ from encoder_zoo.tasks.rows.checks import assert_right
 from encoder_zoo.tasks.rows.pieces import as_word_tensor, is_list, is_words, keys
 from encoder_zoo.tasks.rows.preprocessor import as_column
 from encoder_zoo.tasks.token_classification.tags import all_tags, parse_tags, sorted_tags
+
+logger = logging.getLogger("encoder_zoo")
 
 SPAN = ("start", "end", "label")
 
@@ -205,6 +208,50 @@ def check_spans(y, texts: Sequence[str], labels: list[str] | None) -> dict[str, 
         )
         for name, read in columns.items()
     }
+
+
+def tell_of_cut_words(y, texts: Sequence[str]) -> None:
+    """Says, in one log line, how many spans begin or end inside of a word, and shows the first.
+
+    Most often they were counted otherwise, such as in bytes, or in another version of the text. Of
+    scripts that have no capitals nothing is said: many of them write no spaces between words, or
+    write particles and names in one.
+
+    Args:
+        y: checked spans of every text.
+        texts: that they are of.
+    """
+    cut = [
+        (i, span)
+        for i, (spans, text) in enumerate(zip(label_lists(y), texts, strict=True))
+        for span in spans
+        if any(_inside_word(text, span[name]) for name in ("start", "end"))
+    ]
+    if not cut:
+        return
+    example, span = cut[0]
+    text, start, end = texts[example], span["start"], span["end"]
+    around = slice(
+        next(i for i in range(start, -1, -1) if not _inside_word(text, i)),
+        next(i for i in range(end, len(text) + 1) if not _inside_word(text, i)),
+    )
+    logger.warning(
+        "%d of the spans begin or end inside of a word. The first: example %d, %r of %r, from %d "
+        "to %d. Spans count characters, from 0, and end behind the last.",
+        len(cut),
+        example,
+        text[start:end],
+        text[around],
+        start,
+        end,
+    )
+
+
+def _inside_word(text: str, place: int) -> bool:
+    """Whether two letters with capitals, or two digits, stand around a place."""
+    before, after = text[max(place - 1, 0) : place], text[place : place + 1]
+    both_letters = before.lower() != before.upper() and after.lower() != after.upper()
+    return both_letters or (before.isdigit() and after.isdigit())
 
 
 def _types(labels: Sequence[str] | None) -> list[str]:

@@ -159,6 +159,9 @@ class TokenClassifierPreprocessor(Preprocessor):
             labels = token_labels.spans_in_graph(y, pieces.texts, self.labels)
         if words:
             return labels_of_words(pieces, labels, self.labels, self.label_all_pieces)
+        if not tf.is_symbolic_tensor(pieces.texts):
+            texts = [text.decode() for text in as_column(x).numpy()]
+            token_labels.tell_of_cut_words(y, texts)
         pieces = self._split_at_symbols(pieces)
         return labels_of_spans(pieces, labels, self.labels, self.label_all_pieces)
 
