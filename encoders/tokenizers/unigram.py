@@ -168,13 +168,14 @@ class Unigram(tf.Module):
             return i + 1, *(tf.boolean_mask(part, on) for part in (current, first)), places, pieces
 
         on = ends > starts
-        row = tf.TensorArray(
-            tf.int32, 0, dynamic_size=True, element_shape=[None], infer_shape=False
-        )
+        found = [
+            tf.TensorArray(tf.int32, 0, dynamic_size=True, element_shape=[None], infer_shape=False)
+            for _ in ("places", "pieces")
+        ]
         *_, places, pieces = tf.while_loop(
             lambda i, current, *_: tf.size(current) > 0,
             step,
-            [0, tf.boolean_mask(ends, on), tf.boolean_mask(starts, on), row, row],
+            [0, tf.boolean_mask(ends, on), tf.boolean_mask(starts, on), *found],
             shape_invariants=[
                 tf.TensorShape([]),
                 *[tf.TensorShape([None])] * 2,
