@@ -46,6 +46,7 @@ SAVED_PARTS = {
     "tasks.head": ["HiddenLayer", "TaskHead"],
     "tasks.language_modelling.head": ["MaskedLMHead"],
     "tasks.token_classification.metrics": ["TokenAccuracy"],
+    "tasks.training.measures": ["OfLogits"],
     "tasks.training.recipe": ["FusedAdamW", "LinearWarmupDecay", "ScheduledAdamW"],
 }
 # Public names of other things.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 import numpy as np
 
 from encoder_zoo.encoders.family import Head
@@ -39,7 +42,8 @@ class LabelledTask(Task):
         labels = arguments.get("labels")
         if labels is None:
             return arguments.get("num_classes") in (None, len(names))
-        return list(labels) == names or (are_generic(names) and len(labels) == len(names))
+        labels = named_labels(labels)
+        return labels == names or (are_generic(names) and len(labels) == len(names))
 
     @classmethod
     def _is_head_of(cls, config: dict) -> bool:
@@ -76,21 +80,55 @@ def are_generic(names: list[str]) -> bool:
     return names == [f"LABEL_{i}" for i in range(len(names))]
 
 
+def named_labels(labels: Sequence[str | int] | None) -> list[str] | None:
+    """The classes' names in their order, None if there are none; whole numbers become names.
+
+    Raises:
+        ValueError: "labels is 'ab' (str). Expected a list of names ...", "labels[0] is 1.5 (float).
+            Expected a name ...", "The names in labels must differ. ..."
+
+    Example:
+        >>> named_labels([1, 2, 3])
+        ['1', '2', '3']
+    """
+    if labels is None:
+        return None
+    if isinstance(labels, str | bytes | dict | set | frozenset):
+        raise ValueError(
+            f"labels is {labels!r} ({type(labels).__name__}). Expected a list of names in the "
+            'order of the classes, such as ["negative", "positive"].'
+        )
+    labels = list(labels)
+    for i, label in enumerate(labels):
+        if isinstance(label, bool) or not isinstance(label, str | int | np.integer):
+            raise ValueError(
+                f"labels[{i}] is {label!r} ({type(label).__name__}). Expected a name, a string, "
+                "or a whole number as one."
+            )
+    names = [str(label) for label in labels]
+    if len(set(names)) != len(names):
+        raise ValueError(f"The names in labels must differ. Received: {labels}.")
+    return names
+
+
+def numbers_are_names(labels: list[str] | None) -> bool:
+    """Whether a whole number given as a label is a class's name: if one of the names is one.
+
+    Of classes called "1" to "5" a label 1 is the first, not the second, and 0 is none at all.
+
+    Example:
+        >>> numbers_are_names(["1", "2", "3"]), numbers_are_names(["1 star", "2 stars"])
+        (True, False)
+    """
+    return any(re.fullmatch(r"-?\d+", label) for label in labels or [])
+
+
 def number_of_classes(num_classes: int | None, labels: list[str] | None) -> int | None:
     """How many classes the arguments ask for, None if they do not say.
 
     Raises:
-        ValueError: "num_classes and labels disagree. Received: num_classes=3, 2 labels.",
-            "labels[0] is 1 (int). Expected names, which are strings ..."
+        ValueError: "num_classes and labels disagree. Received: num_classes=3, 2 labels."
     """
-    for i, label in enumerate(labels or []):
-        if not isinstance(label, str):
-            raise ValueError(
-                f"labels[{i}] is {label!r} ({type(label).__name__}). Expected names, which are "
-                "strings; labels that are numbers need num_classes=... only."
-            )
-    if labels is not None and len(set(labels)) != len(labels):
-        raise ValueError(f"The names in labels must differ. Received: {labels}.")
     if None not in (num_classes, labels) and num_classes != len(labels):
         raise ValueError(
             f"num_classes and labels disagree. Received: num_classes={num_classes}, "

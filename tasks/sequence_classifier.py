@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import keras
@@ -11,11 +12,27 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.head import head_dropout, make_head
-from encoder_zoo.tasks.labels import LabelledTask, label_names, number_of_classes, sigmoid, softmax
+from encoder_zoo.tasks.labels import (
+    LabelledTask,
+    label_names,
+    named_labels,
+    number_of_classes,
+    numbers_are_names,
+    sigmoid,
+    softmax,
+)
 from encoder_zoo.tasks.rows.batching import in_graph_batches
+from encoder_zoo.tasks.rows.checks import assert_right
 from encoder_zoo.tasks.rows.preprocessor import Preprocessor
 
-PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
+logger = logging.getLogger("encoder_zoo")
+
+OUTPUT_ACTIVATIONS = {
+    "single_label_classification": "softmax",
+    "multi_label_classification": "sigmoid",
+    "regression": "linear",
+}
+PROBLEM_TYPES = tuple(OUTPUT_ACTIVATIONS)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -25,7 +42,8 @@ class SequenceClassifierPreprocessor(Preprocessor):
 
     What is too long is truncated, of a pair the longer text first. See `Preprocessor` for the
     arguments. Labels may be class numbers or, once a task with `labels` has the preprocessor,
-    their names.
+    their names. Where one of the names is a whole number, such as "1", whole numbers are names
+    too: of the classes "1" to "5" the label 1 is the first.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -58,10 +76,12 @@ class SequenceClassifierPreprocessor(Preprocessor):
         if self.problem_type == "multi_label_classification":
             return self._multi_hot(y)
         if self.problem_type == "regression":
-            return tf.reshape(tf.cast(tf.convert_to_tensor(y), "float32"), (-1, self.num_classes))
+            return self._targets(y)
         if tf.is_tensor(y) and not hasattr(y, "numpy"):
             return self._numbers_in_graph(y)
         y = np.asarray(y)
+        if y.dtype.kind in "iu" and y.ndim == 1 and numbers_are_names(self.labels):
+            y = y.astype(str)
         if y.dtype.kind in "OSUT":
             y = self._numbers_of_names(y.tolist())
         if y.dtype.kind not in "iu" or y.ndim != 1:
@@ -85,6 +105,8 @@ class SequenceClassifierPreprocessor(Preprocessor):
             )
         numbers = {label: i for i, label in enumerate(self.labels)}
         names = [n.decode() if isinstance(n, bytes) else n for n in names]
+        if numbers_are_names(self.labels):
+            names = [n if isinstance(n, str) else str(n) for n in names]
         for row, name in enumerate(names):
             if name not in numbers:
                 raise ValueError(
@@ -93,6 +115,8 @@ class SequenceClassifierPreprocessor(Preprocessor):
         return np.array([numbers[name] for name in names], int)
 
     def _numbers_in_graph(self, y: tf.Tensor) -> tf.Tensor:
+        if y.dtype.is_integer and numbers_are_names(self.labels):
+            y = tf.strings.as_string(y)
         if y.dtype == tf.string:
             matches = tf.equal(y[:, None], tf.constant(self.labels or [""]))  # (B, C)
             y = tf.where(tf.reduce_any(matches, axis=1), tf.argmax(matches, axis=1), -1)
@@ -107,14 +131,57 @@ class SequenceClassifierPreprocessor(Preprocessor):
             return tf.identity(y)
 
     def _multi_hot(self, y) -> tf.Tensor:
-        y = y.to_numpy() if hasattr(y, "columns") else y  # a table of pandas: rows of 0 and 1
-        if not tf.is_tensor(y) and any(isinstance(v, str) for row in y for v in row):
+        if tf.is_tensor(y) and not hasattr(y, "numpy"):
+            return self._multi_hot_in_graph(y)
+        y = np.asarray(y) if hasattr(y, "columns") or tf.is_tensor(y) else y
+        self._check_rows(y)
+        if any(isinstance(v, str) for row in y for v in row) or not any(len(row) for row in y):
             hot = np.zeros((len(y), self.num_classes), "float32")
             for row, names in enumerate(y):
                 hot[row, self._numbers_of_names(list(names))] = 1.0
-            y = hot
-        y = tf.cast(tf.convert_to_tensor(y), "float32")
-        return tf.ensure_shape(y, (None, self.num_classes))
+            return tf.constant(hot)
+        for i, row in enumerate(y):
+            right = len(row) == self.num_classes and all(0 <= value <= 1 for value in row)
+            if not right:
+                raise ValueError(
+                    f"Row {i} is {list(row)!r}. Expected {self.num_classes} numbers, 0 or 1 for "
+                    "each class or a probability between them, or a list of names."
+                )
+        return tf.constant(np.array(y, "float32"))
+
+    def _check_rows(self, y) -> None:
+        """That there is a list for every text, and not one name or number."""
+        for i, row in enumerate(y):
+            if isinstance(row, str | bytes) or not hasattr(row, "__len__"):
+                raise ValueError(
+                    f"Row {i} is {row!r}. With several labels a text, expected a list for each: of "
+                    f"names, or of {self.num_classes} numbers, 0 or 1 for each class."
+                )
+
+    def _multi_hot_in_graph(self, y: tf.Tensor) -> tf.Tensor:
+        y = tf.ensure_shape(tf.cast(y, "float32"), (None, self.num_classes))
+        right = tf.reduce_all((y >= 0) & (y <= 1), axis=1)
+        row = tf.range(tf.shape(y)[0])
+        message = ("Row ", row, " of the batch has other numbers than 0 and 1 for its classes.")
+        with tf.control_dependencies([assert_right(right, *message)]):
+            return tf.identity(y)
+
+    def _targets(self, y) -> tf.Tensor:
+        """Numbers to predict, float (B, C)."""
+        count = self.num_classes
+        in_graph = tf.is_tensor(y) and not hasattr(y, "numpy")
+        y = y if in_graph else np.asarray(y)
+        numbers = y.dtype.is_floating or y.dtype.is_integer if in_graph else y.dtype.kind in "fiub"
+        shapes = [(None, count), *([(None,)] if count == 1 else [])]
+        if not numbers or not any(map(tf.TensorShape(y.shape).is_compatible_with, shapes)):
+            raise ValueError(
+                f"Expected {count} number{'s' * (count > 1)} for each text, in the shape (texts, "
+                f"{count}). Received: labels of type {y.dtype} and shape {tuple(y.shape)}."
+            )
+        if not in_graph:
+            for row in np.argwhere(~np.isfinite(y))[:1]:
+                raise ValueError(f"Row {row[0]} has the label {y[tuple(row)]}. Expected a number.")
+        return tf.reshape(tf.cast(y, "float32"), (-1, count))
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -125,7 +192,8 @@ class SequenceClassifier(LabelledTask):
         backbone: any `Backbone`; for BERT one with a pooler.
         preprocessor: a `SequenceClassifierPreprocessor`, for raw text.
         num_classes: C; with `labels` their number.
-        labels: names of the classes, saved with the preset.
+        labels: names of the classes, saved with the preset; whole numbers become strings. Where one
+            of the names is a whole number, whole numbers in `y` are names and not class numbers.
         problem_type: "single_label_classification" (one class for each text),
             "multi_label_classification" (any number of classes) or "regression" (numbers).
         dropout: before the output layer, in training; None is the backbone's.
@@ -169,7 +237,7 @@ class SequenceClassifier(LabelledTask):
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.problem_type = _check_problem_type(problem_type)
-        self.labels = list(labels) if labels is not None else None
+        self.labels = named_labels(labels)
         self.num_classes = number_of_classes(num_classes, self.labels)
         if self.num_classes is None and problem_type == "regression":
             self.num_classes = 1
@@ -209,6 +277,10 @@ class SequenceClassifier(LabelledTask):
             stored["problem_type"] = config.get("problem_type") or usual
         return {**stored, **super().checkpoint_arguments(config, head, arguments)}
 
+    @property
+    def output_activation(self) -> str:
+        return OUTPUT_ACTIVATIONS[self.problem_type]
+
     def default_loss(self) -> keras.losses.Loss:
         if self.problem_type == "regression":
             return keras.losses.MeanSquaredError()
@@ -222,6 +294,25 @@ class SequenceClassifier(LabelledTask):
         if self.problem_type == "multi_label_classification":
             return [keras.metrics.BinaryAccuracy(threshold=0.0, name="accuracy")]
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def _tell_of_unseen(self, rows: dict, held_out: dict) -> None:
+        if "labels" not in rows or self.problem_type == "regression":
+            return
+        seen, wanted = (self._classes_among(part["labels"].numpy()) for part in (rows, held_out))
+        unseen = [repr((self.labels or range(self.num_classes))[i]) for i in wanted - seen]
+        if unseen:
+            count = len(held_out["labels"])
+            logger.warning(
+                "validation_split holds out the last %d of %d texts, and with them every text of "
+                "%s, which training never sees. Shuffle texts and labels before `fit`.",
+                count,
+                count + len(rows["labels"]),
+                ", ".join(sorted(unseen)),
+            )
+
+    def _classes_among(self, labels: np.ndarray) -> set[int]:
+        """The classes that occur, by number."""
+        return set((labels.nonzero()[1] if self._takes_several() else labels).tolist())
 
     def classify(self, texts, batch_size: int | None = None, top_k: int | None = None) -> list:
         """Texts to labels and probabilities.

@@ -115,6 +115,16 @@ def test_any_text_as_the_library(made_once, name, texts):
     assert encoded(made_once(name), texts) == expected
 
 
+@QUICK
+@given(st.lists(st.sampled_from([*LETTERS, " ", " ", "the", "un", "Chat", "``"]), max_size=15))
+@pytest.mark.parametrize("name", ["xlm_roberta", "albert", "bytes"])
+def test_words_between_spaces_as_the_library(made_once, name, parts):
+    """One text a time: where another one's marks follow spaces, none would be split at them."""
+    text = "".join(parts)
+    expected = library_once(name).encode(text)
+    assert encoded(made_once(name), [text]) == [(expected.ids, expected.offsets)]
+
+
 def small(pieces, **options):
     """A tokenizer of XLM-R's kind with pieces {text: score}."""
     front, behind = ["<s>", "<pad>", "</s>", "<unk>"], ["<mask>"]

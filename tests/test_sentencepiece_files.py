@@ -293,6 +293,15 @@ def test_older_ways_to_write_the_same_steps(tmp_path):
         assert read(record, tmp_path).get_config() == tokenizer.get_config()
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_segments_are_an_input_where_the_family_has_them(name):
+    record, model = CASES[name]
+    tokenizer = record.load().from_sentencepiece(content(model))
+    config = json.loads(tokenizer.to_files()["tokenizer_config.json"])
+    segments = ["input_ids", "token_type_ids", "attention_mask"]
+    assert config.get("model_input_names") == (segments if name == "albert" else None)
+
+
 def test_no_files_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"has no spiece.model and no tokenizer.json"):
         read(ALBERT_SENTENCEPIECE, tmp_path)

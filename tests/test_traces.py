@@ -117,6 +117,14 @@ def test_each_graph_is_traced_once(name, traces):
     assert traces == first
 
 
+def test_metrics_of_keras_are_traced_once(traces):
+    model = sequence_task()
+    model.compile("adam", "crossentropy", ["accuracy", keras.metrics.F1Score()])
+    for seed in range(2):
+        model.fit(*sequence_data(8, seed), verbose=0)
+    assert traces == [1, 0]
+
+
 def test_what_is_traced_follows_what_trains(traces):
     model = sequence_task()
     data = sequence_data(8, 0)

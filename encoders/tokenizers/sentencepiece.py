@@ -1,256 +1,15 @@
-"""SentencePiece's tokenizers: words with the space before them, split into probable pieces."""
+"""The tokenizers of XLM-RoBERTa, CamemBERT and ALBERT, which SentencePiece trained."""
 
-import base64
-import functools
 from collections.abc import Mapping, Sequence
 
 import keras
-import numpy as np
-import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.characters import (
-    Characters,
-    after,
-    before,
-    laid_out,
-    marked,
-    row_numbers,
-)
-from encoder_zoo.encoders.tokenizers.charsmap import read_charsmap
+from encoder_zoo.encoders.tokenizers.characters import Characters
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.folding import folding, with_quotation_marks
-from encoder_zoo.encoders.tokenizers.precompiled import (
-    CharacterMap,
-    PrecompiledNormalizer,
-    is_special,
-)
-from encoder_zoo.encoders.tokenizers.sentencepiece_files import (
-    BYTE_TOKENS,
-    SentencePieceFiles,
-    flat,
-)
-from encoder_zoo.encoders.tokenizers.spellings import Spellings
-from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
-from encoder_zoo.encoders.tokenizers.unicode_tables import (
-    SPECIALS,
-    CodePointTable,
-    members,
-)
-from encoder_zoo.encoders.tokenizers.unigram import UNKNOWN_PENALTY, Unigram, undivided
-from encoder_zoo.encoders.tokenizers.word_splitting import utf8_symbols
-from encoder_zoo.encoders.tokenizers.word_table import LONGEST, WordTable, character_numbers
-
-SPACE = "▁"
-WHITE = 0  # the number of white space, which separates words
-
-
-class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
-    """What the SentencePiece tokenizers have in common.
-
-    A text is normalised and split at white space; every word has the sign for a space before it,
-    also the first, and becomes the pieces whose scores add up to most.
-
-    Args:
-        vocabulary: tokens in the order of their ids, the spaces in them written as "▁".
-        scores: of the tokens, logarithms of probabilities; None for a token that stands for no
-            text, and none for those at the end that were added.
-        precompiled_charsmap: the normalisation in base64, as tokenizer.json has it; None for none.
-        byte_fallback: write characters without a piece as bytes, the tokens "<0x00>" to "<0xFF>".
-        special_tokens_in_text: read a literal "</s>" or "<mask>" in a text as that token, a mask
-            together with the white space before it; without this, it is text like any other, so
-            that a text cannot forge structure.
-        start_token, end_token, pad_token, mask_token, unknown_token: names in the vocabulary.
-        uses_segments: whether the second text of a pair has segment id 1.
-        pair_separators: how many end tokens stand between the two texts of a pair.
-        added_tokens: words, markers or white space to be found in texts before all else, see
-            `added_tokens.described`.
-
-    Raises:
-        ValueError: "'<s>' is not among the 3 tokens ...", "scores has 5 values for 3 tokens"
-
-    Source: Kudo & Richardson, "SentencePiece" (2018); Kudo, "Subword Regularization" (2018). Ids
-        and spans are those of the library `tokenizers`, which transformers uses.
-    """
-
-    mask_takes_space_before = True
-
-    def __init__(
-        self,
-        vocabulary: Sequence[str],
-        scores: Sequence[float | None],
-        precompiled_charsmap: str | None = None,
-        byte_fallback: bool = False,
-        special_tokens_in_text: bool = False,
-        start_token: str = "<s>",
-        end_token: str = "</s>",
-        pad_token: str = "<pad>",
-        mask_token: str = "<mask>",
-        unknown_token: str = "<unk>",
-        uses_segments: bool = False,
-        pair_separators: int = 2,
-        added_tokens: Sequence[str | Mapping] = (),
-    ):
-        special_tokens = [start_token, end_token, pad_token, mask_token, unknown_token]
-        super().__init__(vocabulary, special_tokens, special_tokens_in_text, added_tokens)
-        self._scores = checked_scores(scores, vocabulary)
-        self.uses_segments = uses_segments
-        self.pair_separators = pair_separators
-        self.precompiled_charsmap = precompiled_charsmap
-        self.byte_fallback = byte_fallback
-        rules = {}
-        if precompiled_charsmap:
-            content = base64.b64decode(precompiled_charsmap, validate=True)
-            rules = read_charsmap(content, "precompiled_charsmap")
-        self._normalize = PrecompiledNormalizer(rules)
-        self._bytes = self._byte_ids() if byte_fallback else None
-        self._prepare_pieces()
-        self._spelling = tf.constant([self._text_of(token) for token in self.get_vocabulary()])
-        self._make_finders()
-
-    @property
-    def vocabulary(self) -> list[str]:
-        """The tokens of the model, in the order of their ids."""
-        return list(self._vocabulary.tokens)
-
-    @property
-    def scores(self) -> list[float | None]:
-        """Scores of the tokens; None for a token that stands for no text."""
-        return [None if np.isnan(score) else score for score in self._scores.tolist()]
-
-    def starts_word(self, token: str) -> bool:
-        """Whether a piece begins a word, rather than continuing one."""
-        return token.startswith(SPACE)
-
-    def detokenize(self, ids: object, skip_special_tokens: bool = True) -> tf.Tensor:
-        """Readable texts of token ids, normalised, with one space between words.
-
-        Args:
-            ids: integers (B, L), ragged or padded, or those of one text (L,).
-            skip_special_tokens: leave out padding, <s> and the like.
-
-        Returns:
-            tf.string tensor (B,); () for one text.
-        """
-        texts = self._joined(ids, self._spelling, skip_special_tokens)
-        return tf.strings.regex_replace(texts, "^ ", "")
-
-    def _text_of(self, token: str) -> bytes:
-        """The text that a token stands for."""
-        if self._bytes is not None and token in BYTE_TOKENS:
-            return bytes([BYTE_TOKENS.index(token)])
-        return token.replace(SPACE, " ").encode("utf-8")
-
-    def _byte_ids(self) -> tf.Tensor:
-        """The ids (256,) of the tokens that stand for bytes."""
-        lacking = [token for token in BYTE_TOKENS if token not in self._vocabulary.ids]
-        if lacking:
-            raise ValueError(
-                f"byte_fallback is True, but the vocabulary lacks {', '.join(lacking[:3])}; "
-                "expected the tokens <0x00> to <0xFF>"
-            )
-        return tf.constant([self._vocabulary.ids[token] for token in BYTE_TOKENS], tf.int32)
-
-    def _prepare_pieces(self) -> None:
-        """Tables of characters, pieces and words."""
-        special, tokens = set(self.special_token_ids), self._vocabulary.tokens
-        ids = [
-            token_id
-            for token_id, (token, score) in enumerate(zip(tokens, self._scores, strict=False))
-            if token and not np.isnan(score) and token_id not in special
-        ]
-        in_text = self.special_token_ids[: len(SPECIALS)]
-        codes = Spellings.of([[code] for code in SPECIALS[: len(in_text)]])
-        words = Spellings.of_texts([tokens[i] for i in ids]).followed_by(codes)
-        ids = np.array([*ids, *in_text])
-        numbers = character_numbers(words.followed_by(Spellings.of([[ord(SPACE)]])))
-        numbers[members("white_space")] = WHITE
-        self._space_number = int(numbers[ord(SPACE)])
-        self._numbers = CodePointTable(numbers)
-        words = words._replace(symbols=numbers[words.symbols])
-        in_words = np.logical_and.reduceat(words.symbols != WHITE, words.starts)
-        words, ids = words.where(in_words), ids[in_words]
-        scores = np.zeros(self.vocabulary_size)
-        scores[: len(self._scores)] = np.nan_to_num(self._scores)
-        self._pieces = Unigram(words, ids, scores, self.unknown_token_id)
-        spelled = {tokens[i]: self._scores[i] for i in ids if i not in special}
-        common = [text for text in spelled if text.startswith(SPACE) and len(text) <= LONGEST]
-        common = undivided(common, spelled, scores.min() - UNKNOWN_PENALTY)
-        is_whole = np.isin(ids, [*map(self._vocabulary.ids.get, common), *in_text])
-        self._words = WordTable(words.where(is_whole), ids[is_whole])
-
-    def _tokens(self, chars: Characters) -> Tokens:
-        numbers = self._numbers(chars.codes)
-        solid, first, spaced = self._word_starts(chars, numbers)
-        # white space is left out, and a sign for it put before the words that have none
-        splits = tf.concat(
-            [[0], tf.cumsum(tf.cast(solid, tf.int32) + tf.cast(spaced, tf.int32))], 0
-        )
-        owner = row_numbers(splits, splits[-1])
-        is_sign = marked(tf.boolean_mask(splits[:-1], spaced), splits[-1])
-        symbols = tf.where(is_sign, self._space_number, tf.gather(numbers, owner))
-        starts = tf.boolean_mask(splits[:-1], first)
-        ids, begins, ends, tokens = self._words.tokens(
-            symbols,
-            starts,
-            after(starts, 1, splits[-1]),
-            functools.partial(self._pieces.encode, symbols),
-        )
-        words = tf.searchsorted(starts, tf.gather(splits, chars.row_splits))
-        rows = tf.gather(tokens, words)
-        if self._bytes is not None:
-            codes = tf.where(is_sign, ord(SPACE), tf.gather(chars.codes, owner))
-            ids, begins, ends, rows = self._with_bytes(codes, ids, begins, ends, rows)
-        starts = tf.gather(chars.starts, tf.gather(owner, begins))
-        return Tokens(ids, starts, tf.gather(chars.ends, tf.gather(owner, ends - 1)), rows)
-
-    def _normalized(self, chars: Characters) -> Characters:
-        """The characters as they stand in the vocabulary."""
-        return self._normalize(chars)
-
-    def _word_starts(
-        self, chars: Characters, numbers: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Boolean (N,) each: is it no white space, the first of a word, and one without a sign?"""
-        special = is_special(chars.codes)
-        solid = numbers != WHITE
-        is_sign = numbers == self._space_number
-        gap = before(~solid | special, 1, True) | chars.row_starts() | special | is_sign
-        first = solid & gap
-        return solid, first, first & ~is_sign & ~special
-
-    def _with_bytes(
-        self, codes: tf.Tensor, ids: tf.Tensor, begins: tf.Tensor, ends: tf.Tensor, rows: tf.Tensor
-    ) -> tuple[tf.Tensor, ...]:
-        """Puts bytes in the place of unknown tokens, each with the span of the whole token."""
-        unknown = ids == self.unknown_token_id
-        unknown &= ~is_special(tf.gather(codes, begins))
-        places, token, _ = laid_out(
-            tf.boolean_mask(begins, unknown), tf.boolean_mask(ends, unknown)
-        )
-        symbols, splits, _ = utf8_symbols(tf.gather(codes, places))
-        num_bytes = tf.math.segment_sum(splits[1:] - splits[:-1], token)
-        where = tf.where(unknown)
-        lengths = tf.tensor_scatter_nd_update(tf.ones_like(ids), where, num_bytes)
-        splits = tf.concat([[0], tf.cumsum(lengths)], 0)
-        owner = row_numbers(splits, splits[-1])
-        ids = tf.gather(ids, owner)
-        is_byte = tf.where(tf.gather(unknown, owner))
-        ids = tf.tensor_scatter_nd_update(ids, is_byte, tf.gather(self._bytes, symbols))
-        return ids, tf.gather(begins, owner), tf.gather(ends, owner), tf.gather(splits, rows)
-
-
-def checked_scores(scores: Sequence[float | None], tokens: Sequence[str]) -> np.ndarray:
-    """Scores with NaN for None, or an error that says which is none."""
-    if len(scores) > len(tokens):
-        raise ValueError(f"scores has {len(scores)} values for {len(tokens)} tokens")
-    for i, score in enumerate(scores):
-        if score is not None and not (isinstance(score, int | float) and np.isfinite(score)):
-            raise ValueError(
-                f"scores[{i}], of {tokens[i]!r}, is {score!r}; expected a finite number or None"
-            )
-    if all(score is None for score in scores):
-        raise ValueError("scores has no number; expected one for every piece of text")
-    return np.array([np.nan if score is None else score for score in scores], np.float64)
+from encoder_zoo.encoders.tokenizers.precompiled import CharacterMap
+from encoder_zoo.encoders.tokenizers.sentencepiece_files import flat
+from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -348,7 +107,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
     ):
         self.lowercase = lowercase
         self.keep_accents = keep_accents
-        self._map = CharacterMap(folding(lowercase, keep_accents))
+        self._map = CharacterMap(self._mapping())
         super().__init__(
             vocabulary,
             scores,
@@ -388,6 +147,12 @@ class AlbertTokenizer(SentencePieceTokenizer):
         accents = [] if self.keep_accents else [{"type": "NFKD"}, {"type": "StripAccents"}]
         case = [{"type": "Lowercase"}] if self.lowercase else []
         return [*quotes, *accents, *case, *super()._normalizers()]
+
+    def _mapping(self) -> Mapping[int, Sequence[int]]:
+        return folding(self.lowercase, self.keep_accents)
+
+    def _lowers(self) -> bool:
+        return self.lowercase
 
     def _normalized(self, chars: Characters) -> Characters:
         return super()._normalized(self._map(with_quotation_marks(chars)))

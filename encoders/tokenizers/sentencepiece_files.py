@@ -185,7 +185,10 @@ class SentencePieceFiles(WritesFiles):
         return {self.model_file: write_model(model)} if model else {}
 
     def _settings(self) -> dict:
-        return {"tokenizer_class": type(self).__name__, "add_prefix_space": True}
+        settings = {"tokenizer_class": type(self).__name__, "add_prefix_space": True}
+        if self.uses_segments:  # transformers' own classes of SentencePiece leave them out
+            settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+        return settings
 
     def _normalizers(self) -> list[dict]:
         """The steps of the normalisation, in the terms of tokenizer.json."""

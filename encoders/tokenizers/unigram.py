@@ -159,27 +159,32 @@ class Unigram(tf.Module):
         """Ids (P,) of the pieces on the best ways, where they start; -1 elsewhere."""
         num_lengths = tf.shape(arrivals)[1]
 
-        def step(current, first, ids):
+        def step(i, current, first, places, pieces):
             length = tf.gather(lengths, current)
             piece = tf.gather_nd(arrivals, tf.stack([current, num_lengths - length], 1))
             current -= length
-            ids = tf.tensor_scatter_nd_update(ids, current[:, None], piece)
             on = current > first
-            return tf.boolean_mask(current, on), tf.boolean_mask(first, on), ids
+            places, pieces = places.write(i, current), pieces.write(i, piece)
+            return i + 1, *(tf.boolean_mask(part, on) for part in (current, first)), places, pieces
 
         on = ends > starts
-        *_, ids = tf.while_loop(
-            lambda current, *_: tf.size(current) > 0,
+        found = [
+            tf.TensorArray(tf.int32, 0, dynamic_size=True, element_shape=[None], infer_shape=False)
+            for _ in ("places", "pieces")
+        ]
+        *_, places, pieces = tf.while_loop(
+            lambda i, current, *_: tf.size(current) > 0,
             step,
-            [
-                tf.boolean_mask(ends, on),
-                tf.boolean_mask(starts, on),
-                tf.fill(tf.shape(lengths), -1),
+            [0, tf.boolean_mask(ends, on), tf.boolean_mask(starts, on), *found],
+            shape_invariants=[
+                tf.TensorShape([]),
+                *[tf.TensorShape([None])] * 2,
+                *[tf.TensorShape(None)] * 2,
             ],
-            shape_invariants=[tf.TensorShape([None])] * 3,
             parallel_iterations=1,
         )
-        return ids
+        ids = tf.fill(tf.shape(lengths), -1)
+        return tf.tensor_scatter_nd_update(ids, places.concat()[:, None], pieces.concat())
 
 
 def segments(begins: tf.Tensor, ends: tf.Tensor, reach: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

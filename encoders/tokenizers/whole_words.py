@@ -31,7 +31,8 @@ class WholeWords(tf.Module):
     def __init__(self, words: Mapping[str, int], lowercase: bool):
         super().__init__()
         self._lowercase = lowercase
-        keys, ids = tf.constant(list(words), tf.string), tf.constant(list(words.values()), tf.int32)
+        # TensorFlow refuses an empty table; a space is no word.
+        keys, ids = tf.constant([" ", *words]), tf.constant([-1, *words.values()], tf.int32)
         self._table = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(keys, ids), default_value=-1
         )

@@ -67,6 +67,8 @@ class MaskedLM(Task):
     checkpoint_class_suffix = "ForMaskedLM"
     pipeline_tag = "fill-mask"
     preprocessor_class = MaskedLMPreprocessor
+    output_activation = "softmax"
+    labels_tokens = True
     pretrains = True
 
     def __init__(

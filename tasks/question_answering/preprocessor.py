@@ -20,7 +20,7 @@ from encoder_zoo.tasks.question_answering.answers import (
 from encoder_zoo.tasks.rows.checks import assert_right, example_of_batch
 from encoder_zoo.tasks.rows.packing import pack
 from encoder_zoo.tasks.rows.pieces import ROW, keys
-from encoder_zoo.tasks.rows.preprocessor import Preprocessor, check_same_rows
+from encoder_zoo.tasks.rows.preprocessor import Preprocessor, as_weights, check_same_rows
 from encoder_zoo.tasks.rows.windows import Windows, make_windows, take
 
 # A question that leaves less than this for the context is too long.
@@ -198,7 +198,7 @@ class SpanQAPreprocessor(Preprocessor):
             bounds = check_answers(y, [text.decode() for text in texts.numpy()])
         rows["labels"] = self._labels(contexts, rows, *bounds)
         if sample_weight is not None:
-            weight = tf.cast(tf.convert_to_tensor(sample_weight), "float32")
+            weight = as_weights(sample_weight)
             check_same_rows({"token_ids": contexts.ids, "sample_weight": weight})
             rows["sample_weight"] = tf.gather(weight, contexts.windows.example)
         return rows

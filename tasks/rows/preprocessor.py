@@ -5,13 +5,16 @@ Comment letters: B batch, L sequence.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import keras
+import numpy as np
 
 from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.rows.batching import bucket_length
+from encoder_zoo.tasks.rows.checks import assert_right
 from encoder_zoo.tasks.rows.packing import pack, pad
 
 if TYPE_CHECKING:
@@ -98,9 +101,10 @@ class Preprocessor(Configured):
         )
         rows = {"token_ids": token_ids, "first_length": first_length}
         if y is not None:
+            check_no_iterator(y, "y")
             rows["labels"] = self.encode_labels(y)
         if sample_weight is not None:
-            rows["sample_weight"] = tf.cast(tf.convert_to_tensor(sample_weight), "float32")
+            rows["sample_weight"] = as_weights(sample_weight)
         check_same_rows(rows)
         return rows
 
@@ -178,6 +182,43 @@ def as_column(x, name: str = "texts") -> tf.Tensor:
     if texts.shape.rank == 0:
         raise ValueError(f"{name} is {shown(x)}; expected a list, array or tensor of texts")
     return texts
+
+
+def as_weights(sample_weight) -> tf.Tensor:
+    """Checked (B,) float32 weights.
+
+    Raises:
+        ValueError: "sample_weight is of type complex128. Expected ...", "Row 3 has the weight -1.0.
+            Expected a number of 0 or more."
+    """
+    check_no_iterator(sample_weight, "sample_weight")
+    weights = tf.convert_to_tensor(sample_weight)
+    if not (weights.dtype.is_floating or weights.dtype.is_integer or weights.dtype.is_bool):
+        raise ValueError(
+            f"sample_weight is of type {weights.dtype.name}. Expected a number of 0 or more for "
+            "each text."
+        )
+    weights = tf.cast(weights, "float32")
+    right = tf.math.is_finite(weights) & (weights >= 0)
+    expected = "Expected a number of 0 or more."
+    if tf.is_symbolic_tensor(weights):
+        given, right = tf.reshape(weights, [-1]), tf.reshape(right, [-1])
+        row = tf.range(tf.size(given))
+        message = ("Row ", row, " of the batch has the weight ", given, ". ", expected)
+        with tf.control_dependencies([assert_right(right, *message)]):
+            return tf.identity(weights)
+    for row in np.argwhere(~right.numpy())[:1]:
+        raise ValueError(f"Row {row[0]} has the weight {weights.numpy()[tuple(row)]}. {expected}")
+    return weights
+
+
+def check_no_iterator(values, name: str) -> None:
+    """Raises ValueError for a generator and its like, which can be read only once."""
+    if isinstance(values, Iterator):
+        raise ValueError(
+            f"{name} is a {type(values).__name__}, which can be read only once. Expected a list, "
+            "an array or a column: list(...) makes one of it."
+        )
 
 
 def as_valid_text(texts: tf.Tensor) -> tf.Tensor:

@@ -6,16 +6,20 @@ In memory an error names the example; in `tf.data` the example of the batch.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterable, Sequence
 
 import keras
 import numpy as np
 
 from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.labels import numbers_are_names
 from encoder_zoo.tasks.rows.checks import assert_right
 from encoder_zoo.tasks.rows.pieces import as_word_tensor, is_list, is_words, keys
 from encoder_zoo.tasks.rows.preprocessor import as_column
 from encoder_zoo.tasks.token_classification.tags import all_tags, parse_tags, sorted_tags
+
+logger = logging.getLogger("encoder_zoo")
 
 SPAN = ("start", "end", "label")
 
@@ -158,6 +162,8 @@ def check_tags(
     for i, (tags, words) in enumerate(zip(y, word_counts, strict=True)):
         if len(tags) != words:
             raise ValueError(f"Example {i} has {words} words but {len(tags)} tags.")
+        if numbers_are_names(labels):
+            tags = [tag if isinstance(tag, str) else str(tag) for tag in tags]
         rows.append([numbers.get(tag) if isinstance(tag, str) else tag for tag in tags])
         for j, number in enumerate(rows[-1]):
             if not isinstance(number, int | np.integer) or not 0 <= number < num_classes:
@@ -204,6 +210,50 @@ def check_spans(y, texts: Sequence[str], labels: list[str] | None) -> dict[str, 
     }
 
 
+def tell_of_cut_words(y, texts: Sequence[str]) -> None:
+    """Says, in one log line, how many spans begin or end inside of a word, and shows the first.
+
+    Most often they were counted otherwise, such as in bytes, or in another version of the text. Of
+    scripts that have no capitals nothing is said: many of them write no spaces between words, or
+    write particles and names in one.
+
+    Args:
+        y: checked spans of every text.
+        texts: that they are of.
+    """
+    cut = [
+        (i, span)
+        for i, (spans, text) in enumerate(zip(label_lists(y), texts, strict=True))
+        for span in spans
+        if any(_inside_word(text, span[name]) for name in ("start", "end"))
+    ]
+    if not cut:
+        return
+    example, span = cut[0]
+    text, start, end = texts[example], span["start"], span["end"]
+    around = slice(
+        next(i for i in range(start, -1, -1) if not _inside_word(text, i)),
+        next(i for i in range(end, len(text) + 1) if not _inside_word(text, i)),
+    )
+    logger.warning(
+        "%d of the spans begin or end inside of a word. The first: example %d, %r of %r, from %d "
+        "to %d. Spans count characters, from 0, and end behind the last.",
+        len(cut),
+        example,
+        text[start:end],
+        text[around],
+        start,
+        end,
+    )
+
+
+def _inside_word(text: str, place: int) -> bool:
+    """Whether two letters with capitals, or two digits, stand around a place."""
+    before, after = text[max(place - 1, 0) : place], text[place : place + 1]
+    both_letters = before.lower() != before.upper() and after.lower() != after.upper()
+    return both_letters or (before.isdigit() and after.isdigit())
+
+
 def _types(labels: Sequence[str] | None) -> list[str]:
     """The types of spans that the tags can mark."""
     if labels is None:
@@ -241,6 +291,8 @@ def tags_in_graph(
     message = ("Example ", row, " of the batch has ", word_counts, " words but ", counts, " tags.")
     with tf.control_dependencies([assert_right(counts == word_counts, *message)]):
         given = tf.identity(y.flat_values)
+    if given.dtype.is_integer and numbers_are_names(names):
+        given = tf.strings.as_string(given)
     numbers = numbers_of_names(given, names or []) if given.dtype == tf.string else given
     numbers = tf.cast(numbers, tf.int32)
     known = (numbers >= 0) & (numbers < num_classes)

@@ -21,7 +21,7 @@ from encoder_zoo.tasks.rows.pieces import (
     pieces_of_words,
     word_marks,
 )
-from encoder_zoo.tasks.rows.preprocessor import Preprocessor, as_column, check_same_rows
+from encoder_zoo.tasks.rows.preprocessor import Preprocessor, as_column, as_weights, check_same_rows
 from encoder_zoo.tasks.rows.windows import Windows, make_windows, owned, take
 from encoder_zoo.tasks.token_classification import labels as token_labels
 from encoder_zoo.tasks.token_classification.alignment import (
@@ -132,7 +132,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         labels, labelled = self._align(x, pieces, y)
         weights = tf.cast(labelled, "float32")
         if sample_weight is not None:
-            sample_weight = tf.cast(tf.convert_to_tensor(sample_weight), "float32")
+            sample_weight = as_weights(sample_weight)
             check_same_rows({"token_ids": pieces.ids, "sample_weight": sample_weight})
             weights *= tf.gather(sample_weight, pieces.ids.value_rowids())
         labels = take(pieces.ids.with_flat_values(labels), windows)
@@ -159,6 +159,9 @@ class TokenClassifierPreprocessor(Preprocessor):
             labels = token_labels.spans_in_graph(y, pieces.texts, self.labels)
         if words:
             return labels_of_words(pieces, labels, self.labels, self.label_all_pieces)
+        if not tf.is_symbolic_tensor(pieces.texts):
+            texts = [text.decode() for text in as_column(x).numpy()]
+            token_labels.tell_of_cut_words(y, texts)
         pieces = self._split_at_symbols(pieces)
         return labels_of_spans(pieces, labels, self.labels, self.label_all_pieces)
 

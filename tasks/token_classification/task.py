@@ -14,7 +14,7 @@ import numpy as np
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.head import head_dropout, make_head
-from encoder_zoo.tasks.labels import LabelledTask, number_of_classes, softmax
+from encoder_zoo.tasks.labels import LabelledTask, named_labels, number_of_classes, softmax
 from encoder_zoo.tasks.rows.pieces import Pieces, as_word_tensor, is_words, word_begins
 from encoder_zoo.tasks.rows.preprocessor import as_valid_text
 from encoder_zoo.tasks.rows.windows import merge
@@ -32,6 +32,7 @@ from encoder_zoo.tasks.token_classification.metrics import (
 )
 from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.token_classification.tags import parse_tags, word_tags
+from encoder_zoo.tasks.training.data import checked_size
 from encoder_zoo.tasks.training.distribution import in_scope
 from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
 
@@ -45,7 +46,8 @@ class TokenClassifier(WindowedTask, LabelledTask):
         preprocessor: a `TokenClassifierPreprocessor`, for raw text.
         num_classes: C; with `labels` their number.
         labels: names of the tags, saved with the preset. Without `labels` and `num_classes`, the
-            first `fit` learns them from its data.
+            first `fit` learns them from its data. Where one of the names is a whole number, whole
+            numbers in `y` are names and not the tags' numbers.
         dropout: before the output layer, in training; None is the backbone's.
 
     Call arguments:
@@ -73,6 +75,8 @@ class TokenClassifier(WindowedTask, LabelledTask):
     checkpoint_class_suffix = "ForTokenClassification"
     pipeline_tag = "token-classification"
     preprocessor_class = TokenClassifierPreprocessor
+    output_activation = "softmax"
+    labels_tokens = True
 
     def __init__(
         self,
@@ -93,7 +97,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
     @in_scope
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
         """Builds the head, if it is known by now how many outputs it has."""
-        self.labels = list(labels) if labels is not None else None
+        self.labels = named_labels(labels)
         self.num_classes = number_of_classes(num_classes, self.labels)
         if self.num_classes is None:
             return
@@ -203,7 +207,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
         if isinstance(inputs, dict):
             return super().predict(x, batch_size, **kwargs)
         if in_dataset:
-            batches = read_batches(self.preprocessor.batched(x, batch_size or 32))
+            batches = read_batches(self.preprocessor.batched(x, checked_size(batch_size)))
             return [row for batch in batches for row in self.predict(batch, batch_size)]
         pieces, logits = self._piece_logits(x, batch_size)
         splits = pieces.ids.row_splits.numpy()

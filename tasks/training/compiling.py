@@ -10,6 +10,7 @@ import keras
 from encoder_zoo.encoders.family import WEIGHT_DECAY
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.training.distribution import Distributed, in_scope, strategy_of
+from encoder_zoo.tasks.training.measures import fitted_loss, fitted_metrics, labels_for_loss
 from encoder_zoo.tasks.training.recipe import fine_tuning_optimizer, layerwise, restart_optimizer
 
 
@@ -21,9 +22,14 @@ class Compiled(Distributed):
 
     Attributes:
         pretrains: whether the task is one of pretraining, in which all layers learn alike.
+        output_activation: what makes probabilities of the outputs, "softmax" or "sigmoid"; "linear"
+            where they are numbers themselves; None where losses and metrics are taken as they are.
+        labels_tokens: whether sample weights say which tokens have a label.
     """
 
     pretrains = False
+    output_activation: str | None = None
+    labels_tokens = False
 
     def _begin_untrained(self) -> None:
         """The state of a task before its first `compile`."""
@@ -40,6 +46,7 @@ class Compiled(Distributed):
         self,
         optimizer="auto",
         loss="auto",
+        metrics=None,
         *,
         weighted_metrics="auto",
         jit_compile="auto",
@@ -55,8 +62,15 @@ class Compiled(Distributed):
                 linearly for a tenth of the steps and falls linearly to 0, and is less for lower
                 layers where the family's paper has it so (ELECTRA); every `fit` starts it anew,
                 for the number of steps it will run. Any Keras optimizer takes its place.
-            loss: "auto" is the task's loss.
-            weighted_metrics: "auto" are the task's metrics.
+            loss: "auto" is the task's loss. Cross-entropies of Keras's, by name or object, are
+                taken of logits, which is what the tasks put out, also where `from_logits` was not
+                said.
+            metrics: in place of the task's. Those of Keras get probabilities, and labels in the
+                form that they take; of two classes Precision, Recall, AUC and their like look for
+                the second. Other functions and metrics get what the model puts out. Without
+                sample weights, except in tasks where these say which tokens count.
+            weighted_metrics: the same, with sample weights; "auto" are the task's metrics, unless
+                `metrics` are given.
             jit_compile: "auto" has TensorFlow compile with XLA on a GPU or TPU where a
                 `sequence_length` is set: programs for CPUs, or for every length, cost more than
                 they save. Other backends decide as they do in Keras.
@@ -75,8 +89,9 @@ class Compiled(Distributed):
             if value is not None and not ours:
                 raise ValueError(f"{name} belongs to optimizer='auto'. Set it in the optimizer.")
         self.learning_rate = learning_rate or self.learning_rate
-        settings = {"loss": loss, "weighted_metrics": weighted_metrics, "jit_compile": jit_compile}
-        settings |= {"accumulated": gradient_accumulation_steps, **kwargs}
+        settings = {"loss": loss, "metrics": metrics, "weighted_metrics": weighted_metrics}
+        settings |= {"jit_compile": jit_compile, "accumulated": gradient_accumulation_steps}
+        settings |= kwargs
         if ours and self._optimizer_is_ours and settings == self._settings and self._is_as_traced():
             return  # another learning rate, at most, which needs no other graph
         self._optimizer_is_ours = ours
@@ -87,10 +102,8 @@ class Compiled(Distributed):
         # In a partial, where Keras does not look for metrics to track.
         self._compile = functools.partial(
             super().compile,
-            loss=self.default_loss() if _is_auto(loss) else loss,
-            weighted_metrics=self.default_metrics()
-            if _is_auto(weighted_metrics)
-            else weighted_metrics,
+            loss=self.default_loss() if _is_auto(loss) else self._fitted_loss(loss),
+            **self._fitted_metrics(metrics, weighted_metrics),
             jit_compile=jit_compile,
             **kwargs,
         )
@@ -98,6 +111,25 @@ class Compiled(Distributed):
             self._compile_recipe()
         else:
             self._compile(optimizer=optimizer)
+
+    def _fitted_loss(self, loss):
+        return fitted_loss(loss, self.default_loss(), self.output_activation)
+
+    def _fitted_metrics(self, metrics, weighted) -> dict:
+        """The arguments of Keras's `compile`."""
+        if _is_auto(weighted):
+            weighted = self.default_metrics() if metrics is None else None
+        else:
+            weighted = fitted_metrics(weighted, self.output_activation)
+        metrics = fitted_metrics(metrics, self.output_activation)
+        if self.labels_tokens and metrics:
+            metrics, weighted = None, [*metrics, *(weighted or [])]
+        return {"metrics": metrics, "weighted_metrics": weighted}
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """As in Keras; class numbers become rows of 0 and 1 for losses that take those."""
+        y = labels_for_loss(self.loss, y, y_pred, self.output_activation)
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def _compile_recipe(self) -> None:
         """Compiles with a new optimizer of the recipe, for the weights that train now."""

@@ -56,13 +56,49 @@ def check_dataset_alone(y, sample_weight, validation_split: float = 0.0) -> None
         )
 
 
+def checked_size(batch_size: int | None, default: int = 32) -> int:
+    """Examples of a batch.
+
+    Raises:
+        ValueError: "A batch size of 0 was given. Expected a whole number of 1 or more."
+    """
+    if batch_size is None:
+        return default
+    whole = isinstance(batch_size, int | np.integer) and not isinstance(batch_size, bool)
+    if not whole or batch_size < 1:
+        raise ValueError(
+            f"A batch size of {batch_size!r} was given. Expected a whole number of 1 or more."
+        )
+    return int(batch_size)
+
+
+def check_not_empty(x) -> None:
+    """Raises ValueError where there are no texts to train or evaluate on."""
+    first = x[0] if isinstance(x, tuple) and x else x
+    if hasattr(first, "__len__") and not len(first):
+        raise ValueError(f"x is empty: {x!r}. Expected at least one text.")
+
+
 def split(rows: dict, share: float) -> tuple[dict, dict]:
-    """The rows of the first examples and, the share from the end, those of the last."""
+    """The rows of the first examples and, the share from the end, those of the last.
+
+    Raises:
+        ValueError: "validation_split=1.5. Expected ...", "... leaves no example to train on. ..."
+    """
+    if not 0 < share < 1:
+        raise ValueError(
+            f"validation_split={share}. Expected a share of the examples between 0 and 1."
+        )
     if "example" in rows:  # in order, and perhaps with several rows each
         count = int(tf.reduce_max(rows["example"])) + 1
         first = int(np.searchsorted(rows["example"], int(count * (1 - share))))
     else:
         first = int(rows["token_ids"].shape[0] * (1 - share))
+    if not first:
+        raise ValueError(
+            f"validation_split={share} leaves no example to train on. Expected a smaller share, "
+            "or more examples."
+        )
     return {k: v[:first] for k, v in rows.items()}, {k: v[first:] for k, v in rows.items()}
 
 

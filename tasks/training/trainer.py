@@ -16,6 +16,8 @@ from encoder_zoo.tasks.training.compiling import Compiled
 from encoder_zoo.tasks.training.data import (
     Stream,
     check_dataset_alone,
+    check_not_empty,
+    checked_size,
     dataset_stream,
     is_dataset,
     is_prepared,
@@ -95,8 +97,8 @@ class TextTrainer(Compiled):
         """
         if not self.compiled:
             self.compile()
-        size = batch_size or 32
-        held_out_size = validation_batch_size or size
+        size = checked_size(batch_size)
+        held_out_size = checked_size(validation_batch_size, size)
         if validation_data is not None:
             validation_data = self._evaluation_data(validation_data, held_out_size)
         callbacks = _watched(callbacks)
@@ -113,9 +115,11 @@ class TextTrainer(Compiled):
                 check_dataset_alone(y, sample_weight, validation_split)
                 stream = self._dataset_stream(x, size, len(passes), steps_per_epoch, shuffle)
             else:
+                check_not_empty(x)
                 rows = self.preprocess(x, y, sample_weight)
                 if validation_split:
                     rows, held_out = split(rows, validation_split)
+                    self._tell_of_unseen(rows, held_out)
                     held_out = splittable(held_out, held_out_size)
                     validation_data = self._ordered(held_out, held_out_size).dataset
                 self._tell_of_programs(rows)
@@ -136,6 +140,9 @@ class TextTrainer(Compiled):
             validation_data=validation_data,
             **options,
         )
+
+    def _tell_of_unseen(self, rows: dict, held_out: dict) -> None:
+        """Says what `validation_split` keeps from training; a task with classes knows."""
 
     def _tell_of_programs(self, rows: dict) -> None:
         """Says, once, why the first steps of each length take long where they are compiled."""
@@ -177,7 +184,7 @@ class TextTrainer(Compiled):
         """As `keras.Model.evaluate`, on raw inputs; see `fit` for what `x` may be."""
         if not self.compiled:
             self.compile()
-        size = batch_size or 32
+        size = checked_size(batch_size)
         if is_prepared(x):
             return super().evaluate(x, y, size, sample_weight=sample_weight, **kwargs)
         data = x
@@ -197,6 +204,7 @@ class TextTrainer(Compiled):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         if is_prepared(x):
             return data
+        check_not_empty(x)
         rows = splittable(self.preprocess(x, y, sample_weight), batch_size)
         return self._ordered(rows, batch_size).dataset
 
@@ -211,7 +219,7 @@ class TextTrainer(Compiled):
         Returns:
             The model's outputs, NumPy arrays with one row per input.
         """
-        size = batch_size or 32
+        size = checked_size(batch_size)
         if is_prepared(x):
             return super().predict(x, size, **kwargs)
         if is_dataset(x):

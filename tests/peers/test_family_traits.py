@@ -81,20 +81,6 @@ def save(model, tokenizer, folder) -> None:
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def test_the_order_of_sentences_is_not_read_and_said(tiny, tmp_path, caplog):
-    family = ez.AlbertBackbone.family
-    there = made_there("Albert", "ForPreTraining", {**SIZES, "embedding_size": 8})
-    save(there, tiny.tokenizer(family), tmp_path)
-    with torch.inference_mode():
-        outputs = there(input_ids=torch.tensor(IDS), attention_mask=torch.tensor(MASK))
-    found = ez.MaskedLM.from_preset(tmp_path)({"token_ids": IDS, "padding_mask": MASK})
-    expected = outputs.prediction_logits[MASK == 1]
-    found = ops.convert_to_numpy(found)[MASK == 1]
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-5)
-    [said] = [record.getMessage() for record in caplog.records if record.name == "encoder_zoo"]
-    assert "does not use" in said and "sop_classifier.classifier.weight" in said
-
-
 @pytest.mark.parametrize(
     "name, settings", [("DistilBert", DISTILBERT), ("Albert", SIZES), ("XLMRoberta", SIZES)]
 )

@@ -125,6 +125,23 @@ def test_ids_and_offsets(name, corpus, data, model, tmp_path):
     assert (wrong_ids, wrong_offsets) == ([], [])
 
 
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "sentencepiece"
+
+
+@pytest.mark.parametrize(
+    ("cls", "model", "segments"),
+    [(AlbertTokenizer, "albert", True), (XLMRobertaTokenizer, "nmt_nfkc", False)],
+)
+def test_pairs_have_segments_where_the_family_has(cls, model, segments, tmp_path):
+    ours = cls.from_sentencepiece((GOLDEN / f"{model}.model").read_bytes())
+    pair = theirs(ours, tmp_path)("one two", "three")
+    assert ("token_type_ids" in pair) == segments
+    if segments:
+        first = 2 + len(ours.tokenize("one two"))
+        second = 1 + len(ours.tokenize("three"))
+        assert pair["token_type_ids"] == [0] * first + [1] * second
+
+
 @pytest.mark.parametrize("corpus", [corpora.xquad, corpora.multilingual], ids=lambda c: c.__name__)
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "ALBERT's"])
 def test_ids_of_the_original(name, corpus, data, model):

@@ -1,0 +1,381 @@
+"""What would train or measure something else than the caller means, without an error: none does."""
+
+import functools
+import logging
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import encoder_zoo as ez
+
+WORDS = "good fine nice bad poor awful the a film was it very".split()
+TEXTS = ["good film", "the film was bad", "very nice", "awful", "it was fine", "poor film"]
+HALF = [1, 0, 1, 1, 0, 1]
+
+
+@functools.cache
+def tokenizer():
+    return ez.BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
+
+
+def backbone(pooler=True):
+    sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
+    plain = {"dropout": 0.0, "attention_dropout": 0.0, "max_sequence_length": 32}
+    return ez.BertBackbone(tokenizer().vocabulary_size, **sizes, **plain, pooler=pooler)
+
+
+def classifier(**arguments):
+    preprocessor = ez.SequenceClassifierPreprocessor(tokenizer())
+    return ez.SequenceClassifier(backbone(), preprocessor, **arguments)
+
+
+def tagger(**arguments):
+    return ez.TokenClassifier(
+        backbone(pooler=False), ez.TokenClassifierPreprocessor(tokenizer()), **arguments
+    )
+
+
+def encoded(model, y):
+    return model.preprocessor.encode(TEXTS[: len(y)], y)["labels"].numpy().tolist()
+
+
+class TestNamesThatAreNumbers:
+    @pytest.mark.parametrize("labels", [list("12345"), [1, 2, 3, 4, 5], np.arange(1, 6)])
+    def test_whole_numbers_are_the_names(self, labels):
+        stars = classifier(labels=labels)
+        assert stars.labels == ["1", "2", "3", "4", "5"]
+        assert encoded(stars, [1, 4, 5]) == encoded(stars, ["1", "4", "5"]) == [0, 3, 4]
+        assert encoded(stars, np.array([1, 4], object)) == encoded(stars, tf.constant([1, 4]))
+        with pytest.raises(ValueError, match="Row 1 has the unknown label '0'. Expected one of"):
+            stars.fit(TEXTS, [1, 0, 1, 2, 3, 4])
+
+    def test_also_in_a_dataset(self):
+        dataset = tf.data.Dataset.from_tensor_slices((TEXTS[:2], [5, 1])).batch(2)
+        prepare = classifier(labels=[1, 5]).preprocessor
+        assert [y.numpy().tolist() for _, y in dataset.map(prepare)] == [[1, 0]]
+
+    def test_other_names_leave_them_class_numbers(self):
+        assert encoded(classifier(labels=["1 star", "2 stars"]), [1, 0]) == [1, 0]
+
+    def test_tags_of_words(self):
+        model = tagger(labels=["1", "2"])
+        words, tags = [["good", "film"]], [[2, 1]]
+        assert model.preprocessor(words, tags)[1].numpy().tolist() == [[0, 1, 0, 0]]
+        dataset = tf.data.Dataset.from_tensors((tf.ragged.constant(words), tf.constant(tags)))
+        assert next(iter(dataset.map(model.preprocessor)))[1].numpy().tolist() == [[0, 1, 0, 0]]
+        with pytest.raises(ValueError, match="Example 0, word 1: unknown tag '0'"):
+            model.fit(words, [[1, 0]])
+
+    def test_what_is_no_list_of_names_is_refused(self):
+        for wrong in ("ab", {"a", "b"}, {"a": 0, "b": 1}):
+            with pytest.raises(ValueError, match="Expected a list of names in the order"):
+                classifier(labels=wrong)
+        for wrong in ([0.5, 1.0], [True, False], [None]):
+            with pytest.raises(ValueError, match=r"labels\[0\] is .* Expected a name"):
+                classifier(labels=wrong)
+        with pytest.raises(ValueError, match="must differ"):
+            classifier(labels=[1, "1"])
+
+
+def softmax(logits):
+    return np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+
+
+def measured(metric, y, scores):
+    """What Keras says without a model, of labels and scores as its documentation wants them."""
+    metric.update_state(np.asarray(y, "float32"), scores)
+    return np.asarray(metric.result())
+
+
+@functools.cache
+def moved(classes, problem_type="single_label_classification"):
+    """A classifier whose logits differ from text to text and whose classes are not balanced."""
+    keras.utils.set_random_seed(classes)
+    model = classifier(num_classes=classes, problem_type=problem_type)
+    for weight in model.weights:
+        weight.assign(weight + keras.random.normal(weight.shape, stddev=0.5))
+    return model
+
+
+def report(model, y, **arguments):
+    model.compile("adam", **arguments)
+    return model.evaluate(TEXTS, y, verbose=0, return_dict=True)
+
+
+class TestLossesAndMetricsOfKeras:
+    def test_the_line_that_everyone_types(self):
+        model = moved(2)
+        usual = report(model, HALF)
+        model.compile("adam", "sparse_categorical_crossentropy", ["accuracy"])
+        assert model.metrics_names == ["loss", "compile_metrics"]
+        found = model.evaluate(TEXTS, HALF, verbose=0)
+        np.testing.assert_allclose(found, [usual["loss"], usual["accuracy"]], rtol=1e-6)
+
+    @pytest.mark.parametrize(
+        "loss",
+        [
+            "crossentropy",
+            keras.losses.sparse_categorical_crossentropy,
+            keras.losses.SparseCategoricalCrossentropy(),
+            "categorical_crossentropy",
+            keras.losses.CategoricalCrossentropy(from_logits=True),
+        ],
+    )
+    def test_cross_entropies_are_taken_of_logits(self, loss):
+        expected = report(moved(3), [2, 0, 1, 1, 0, 2])["loss"]
+        found = report(moved(3), [2, 0, 1, 1, 0, 2], loss=loss)["loss"]
+        assert found == pytest.approx(expected, rel=1e-5)
+
+    def test_a_loss_of_rows_gets_class_numbers_as_rows(self):
+        loss = keras.losses.CategoricalCrossentropy(label_smoothing=0.2)
+        found = report(moved(3), [2, 0, 1, 1, 0, 2], loss=loss)["loss"]
+        smooth = 0.8 * np.eye(3)[[2, 0, 1, 1, 0, 2]] + 0.2 / 3
+        logs = np.log(softmax(moved(3).predict(TEXTS, verbose=0)))
+        assert found == pytest.approx(-(smooth * logs).sum(axis=-1).mean(), rel=1e-5)
+
+    def test_two_classes(self):
+        scores = softmax(moved(2).predict(TEXTS, verbose=0))
+        one_hot, second = np.eye(2)[HALF], np.array(HALF)[:, None]
+        makers = {
+            "precision": (lambda: keras.metrics.Precision(0.6, name="precision"), second),
+            "recall": (lambda: keras.metrics.Recall(0.6, name="recall"), second),
+            "auc": (lambda: keras.metrics.AUC(name="auc"), second),
+            "f1": (lambda: keras.metrics.F1Score(threshold=0.5, name="f1"), second),
+            "f1s": (lambda: keras.metrics.F1Score(name="f1s"), one_hot),
+            "first": (lambda: keras.metrics.Precision(class_id=0, name="first"), one_hot),
+            "crossentropy": (lambda: keras.metrics.CategoricalCrossentropy(), one_hot),
+            "binary_accuracy": (lambda: keras.metrics.BinaryAccuracy(), second),
+        }
+        metrics = [make() for make, _ in makers.values()]
+        found = report(moved(2), HALF, metrics=metrics)
+        for (make, y), metric in zip(makers.values(), metrics, strict=True):
+            expected = measured(make(), y, scores if y is one_hot else scores[:, 1:])
+            np.testing.assert_allclose(found[metric.name], expected, rtol=1e-5, err_msg=metric.name)
+
+    def test_three_classes(self):
+        y = [2, 0, 1, 1, 0, 2]
+        scores, one_hot = softmax(moved(3).predict(TEXTS, verbose=0)), np.eye(3)[y]
+        makers = [
+            lambda: keras.metrics.F1Score(average="macro"),
+            lambda: keras.metrics.AUC(multi_label=True, name="auc"),
+            lambda: keras.metrics.TopKCategoricalAccuracy(2, name="top_2"),
+        ]
+        found = report(moved(3), y, metrics=[*(m() for m in makers), "acc", "Accuracy"])
+        for make in makers:
+            expected = measured(make(), one_hot, scores)
+            np.testing.assert_allclose(found[make().name], expected, rtol=1e-5)
+        right = (scores.argmax(axis=-1) == y).mean()
+        assert found["acc"] == found["Accuracy"] == pytest.approx(right)
+
+    def test_several_labels(self):
+        model = moved(3, "multi_label_classification")
+        y = [[1, 0, 0], [0, 1, 1], [1, 1, 0], [0, 0, 0], [1, 0, 1], [0, 1, 0]]
+        scores = 1 / (1 + np.exp(-model.predict(TEXTS, verbose=0)))
+        usual = report(model, y)
+        f1 = keras.metrics.F1Score(threshold=0.5, average="macro")
+        found = report(model, y, loss="binary_crossentropy", metrics=["accuracy", f1])
+        assert found["loss"] == pytest.approx(usual["loss"])
+        assert found["accuracy"] == pytest.approx(((scores > 0.5) == np.array(y)).mean())
+        expected = measured(keras.metrics.F1Score(threshold=0.5, average="macro"), y, scores)
+        assert found["f1_score"] == pytest.approx(expected)
+        with pytest.raises(ValueError, match=r"Expected F1Score\(threshold=0.5\)"):
+            model.compile("adam", metrics=[keras.metrics.F1Score()])
+        with pytest.raises(ValueError, match="a loss of one class for each text"):
+            model.compile("adam", "sparse_categorical_crossentropy")
+
+    def test_regression(self):
+        model = moved(1, "regression")
+        stars = [4.5, 1.0, 5.0, 0.0, 4.0, 1.0]
+        guesses = model.predict(TEXTS, verbose=0)[:, 0]
+        found = report(model, stars, metrics=["mae", keras.metrics.PearsonCorrelation(axis=0)])
+        assert found["mae"] == pytest.approx(np.abs(guesses - stars).mean(), rel=1e-5)
+        correlation = np.corrcoef(guesses, stars)[0, 1]
+        assert found["pearson_correlation"] == pytest.approx(correlation, rel=1e-4)
+        for metric in ("accuracy", keras.metrics.PearsonCorrelation()):
+            with pytest.raises(ValueError, match="Expected "):
+                model.compile("adam", metrics=[metric])
+
+    def test_tokens_that_have_a_label_are_the_examples(self):
+        model = tagger(labels=["O", "B-X", "I-X"])
+        words = [text.split() for text in TEXTS]
+        y = [[i % 3 for i in range(len(sentence))] for sentence in words]
+        model.compile("adam", "sparse_categorical_crossentropy", ["accuracy"])
+        found = model.evaluate(words, y, verbose=0, return_dict=True)
+        chosen = np.concatenate([row.argmax(axis=-1) for row in model.predict(words)])
+        assert found["accuracy"] == pytest.approx((chosen == np.concatenate(y)).mean())
+        model.compile("adam", metrics=[keras.metrics.F1Score(average="macro")])
+        found = model.evaluate(words, y, verbose=0, return_dict=True)
+        expected = measured(
+            keras.metrics.F1Score(average="macro"), np.eye(3)[np.concatenate(y)], np.eye(3)[chosen]
+        )
+        assert found["f1_score"] == pytest.approx(expected)
+
+    def test_they_are_in_a_saved_model(self, tmp_path):
+        model = classifier(num_classes=2)
+        model.compile(loss="sparse_categorical_crossentropy", metrics=["acc", "AUC"])
+        model.fit(TEXTS, HALF, verbose=0)
+        model.save(tmp_path / "model.keras")
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+        expected = model.evaluate(TEXTS, HALF, verbose=0, return_dict=True)
+        assert set(expected) == {"loss", "acc", "AUC"}
+        assert loaded.evaluate(TEXTS, HALF, verbose=0, return_dict=True) == expected
+
+    def test_metrics_of_others_get_the_logits(self):
+        def largest(y_true, y_pred):
+            return keras.ops.max(y_pred, axis=-1)
+
+        found = report(moved(2), HALF, metrics=[largest])["largest"]
+        expected = moved(2).predict(TEXTS, verbose=0).max(axis=-1).mean()
+        assert found == pytest.approx(expected, rel=1e-5)
+
+
+class TestValidationSplit:
+    def test_classes_that_training_never_sees_are_named(self, caplog):
+        model = classifier(labels=["bad", "good", "poor"])
+        sorted_y = ["bad", "bad", "bad", "good", "good", "poor"]
+        with caplog.at_level(logging.WARNING, "encoder_zoo"):
+            model.fit(TEXTS, sorted_y, validation_split=0.5, verbose=0)
+        (message,) = caplog.messages
+        assert "the last 3 of 6 texts, and with them every text of 'good', 'poor'," in message
+
+    def test_nothing_is_said_where_training_sees_all(self, caplog):
+        with caplog.at_level(logging.WARNING, "encoder_zoo"):
+            moved(2).fit(TEXTS, HALF, validation_split=0.5, verbose=0)
+        assert caplog.messages == []
+
+    def test_several_labels(self, caplog):
+        model = moved(3, "multi_label_classification")
+        y = [[1, 0, 0], [1, 0, 0], [0, 0, 0], [1, 0, 0], [0, 0, 1], [0, 0, 0]]
+        with caplog.at_level(logging.WARNING, "encoder_zoo"):
+            model.fit(TEXTS, y, validation_split=0.5, verbose=0)
+        assert "every text of 2, which training never sees" in caplog.text
+
+
+class TestLabelsAndWeights:
+    @pytest.mark.parametrize(
+        "y, message",
+        [
+            ([[1, 2], [0, 1]], r"Row 0 is \[1, 2\]. Expected 2 numbers"),
+            (np.array([[1, 0], [0, -1]]), "Row 1 is .* Expected 2 numbers"),
+            (tf.constant([[1.0, 0.0], [0.0, 1.5]]), "Row 1 is .* Expected 2 numbers"),
+            ([[1], [0]], r"Row 0 is \[1\]. Expected 2 numbers"),
+            ([1, 0], "Row 0 is 1. With several labels a text, expected a list for each"),
+            ([0.5, 1], "Row 0 is 0.5. With several labels"),
+            (["ab", "b"], "Row 0 is 'ab'. With several labels"),
+            (np.array(["a", "b"]), "Row 0 is .*'a'.* With several labels"),
+            ([["ab"], ["b"]], "Row 0 has the unknown label 'ab'"),
+        ],
+    )
+    def test_several_labels(self, y, message):
+        model = classifier(labels=["a", "b"], problem_type="multi_label_classification")
+        with pytest.raises(ValueError, match=message):
+            model.fit(TEXTS[:2], y)
+
+    def test_several_labels_as_they_should_be(self):
+        model = classifier(labels=["a", "b"], problem_type="multi_label_classification")
+        for y in ([["a"], ["b", "a"]], [[1, 0], [True, 1.0]], tf.constant([[1, 0], [1, 1]])):
+            assert encoded(model, y) == [[1, 0], [1, 1]]
+        assert encoded(model, [[], []]) == [[0, 0], [0, 0]]
+        assert encoded(model, [[0.25, 1]]) == [[0.25, 1]]  # a probability is a label, too
+
+    def test_several_labels_in_a_dataset(self):
+        model = classifier(labels=["a", "b"], problem_type="multi_label_classification")
+        dataset = tf.data.Dataset.from_tensors((TEXTS[:2], [[1, 0], [2, 0]]))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Row 1 of the batch"):
+            list(dataset.map(model.preprocessor))
+
+    @pytest.mark.parametrize("y", [np.ones((2, 6)), np.ones(12), np.ones(6), [["1", "2"]] * 6])
+    def test_two_numbers_to_predict(self, y):
+        model = classifier(num_classes=2, problem_type="regression")
+        with pytest.raises(ValueError, match=r"Expected 2 numbers for each text, .*\(texts, 2\)"):
+            model.fit(TEXTS, y)
+        assert encoded(model, [[1, 2], [3, 4]]) == [[1, 2], [3, 4]]
+
+    def test_one_number_to_predict(self):
+        model = classifier(problem_type="regression")
+        assert encoded(model, [1, 2.5]) == encoded(model, [[1], [2.5]]) == [[1], [2.5]]
+        for wrong, message in (
+            ([[1, 2, 3]], "Expected 1 number for each text"),
+            ([1.0, None], "Expected 1 number"),
+            ([1.0, np.nan], "Row 1 has the label nan"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                encoded(model, wrong)
+
+    def test_generators_are_refused(self):
+        with pytest.raises(ValueError, match="y is a generator, which can be read only once"):
+            moved(2).fit(TEXTS, (label for label in HALF))
+        with pytest.raises(ValueError, match="sample_weight is a map"):
+            moved(2).fit(TEXTS, HALF, sample_weight=map(float, HALF))
+
+    @pytest.mark.parametrize(
+        "weights, message",
+        [
+            ([1, 1, -1, 1, 1, 1], r"Row 2 has the weight -1.0. Expected a number of 0 or more"),
+            ([1, np.nan, 1, 1, 1, 1], "Row 1 has the weight nan"),
+            ([1j] * 6, "sample_weight is of type complex128"),
+        ],
+    )
+    def test_weights(self, weights, message):
+        for method in (moved(2).fit, moved(2).evaluate):
+            with pytest.raises(ValueError, match=message):
+                method(TEXTS, HALF, sample_weight=weights)
+        words = [text.split() for text in TEXTS]
+        with pytest.raises(ValueError, match=message):
+            tagger(num_classes=2).fit(words, [[0] * len(w) for w in words], sample_weight=weights)
+
+    def test_weights_in_a_dataset(self):
+        dataset = tf.data.Dataset.from_tensors((TEXTS[:2], [0, 1], [1.0, -1.0]))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Row 1 .* the weight -1"):
+            list(dataset.map(moved(2).preprocessor))
+
+    @pytest.mark.parametrize("size", [0, -1, 2.5, True])
+    def test_sizes_of_batches(self, size):
+        for method in (moved(2).fit, moved(2).evaluate):
+            with pytest.raises(ValueError, match=f"A batch size of {size} was given. Expected"):
+                method(TEXTS, HALF, batch_size=size)
+        with pytest.raises(ValueError, match="A batch size of"):
+            moved(2).fit(TEXTS, HALF, validation_data=(TEXTS, HALF), validation_batch_size=size)
+
+    def test_no_texts(self):
+        for method in (moved(2).fit, moved(2).evaluate):
+            for x in ([], ([], []), np.array([], str)):
+                with pytest.raises(ValueError, match="x is empty: .* Expected at least one text"):
+                    method(x, [])
+
+    @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, 0.99])
+    def test_shares_that_leave_nothing(self, share):
+        with pytest.raises(ValueError, match=f"validation_split={share}.*Expected"):
+            moved(2).fit(TEXTS, HALF, validation_split=share)
+
+
+class TestSpansThatCutWords:
+    def told(self, caplog, text, start, end):
+        caplog.clear()
+        spans = [[{"start": start, "end": end, "label": "X"}], []]
+        with caplog.at_level(logging.WARNING, "encoder_zoo"):
+            tagger(labels=["O", "B-X", "I-X"]).preprocessor([text, "a film"], spans)
+        return caplog.text
+
+    def test_the_first_is_shown(self, caplog):
+        told = self.told(caplog, "a good film", 2, 5)
+        assert "1 of the spans begin or end inside of a word" in told
+        assert "example 0, 'goo' of 'good', from 2 to 5" in told
+        assert "'d film' of 'good film'" in self.told(caplog, "a good film", 5, 11)
+        assert "'198' of '1984'" in self.told(caplog, "in 1984", 3, 6)
+
+    @pytest.mark.parametrize(
+        "text, start, end",
+        [
+            ("a good film", 2, 6),
+            ("film.", 0, 4),
+            ("U.S.-based", 0, 4),
+            ("10km", 0, 2),
+            ("\u5317\u4eac\u5e02\u6c11", 0, 2),  # Chinese: a city's name and "people"
+            ("\uc11c\uc6b8\uc5d0\uc11c", 0, 2),  # Korean: Seoul, with its particle
+        ],
+    )
+    def test_others_are_not_told_of(self, text, start, end, caplog):
+        assert "inside of a word" not in self.told(caplog, text, start, end)
