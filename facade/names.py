@@ -11,7 +11,6 @@ def _inside(module: str) -> str:
 SAVED = {
     "encoders.backbone": ["Backbone"],
     **{_inside(family_module(name)): [backbone] for name, backbone in FAMILIES.items()},
-    "encoders.families.modernbert": ["ModernBertBackbone"],  # not among the families yet
     "encoders.tokenizers.wordpiece": ["BertTokenizer"],
     "encoders.tokenizers.byte_bpe": ["RobertaTokenizer"],
     "encoders.tokenizers.modern_bpe": ["ModernBertTokenizer"],
