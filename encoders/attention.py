@@ -1,40 +1,18 @@
-"""Self-attention, and who may attend to whom.
+"""Self-attention: all pairs of tokens at once, or part by part where a text is long.
 
-Comment letters: B batch, L sequence, D hidden, H heads.
+Comment letters: B batch, L sequence, D hidden, H heads, Q queries, K keys.
 """
 
 import keras
 from keras import ops
 
 from encoder_zoo.encoders import gradients
+from encoder_zoo.encoders.attention_masks import AttentionMask
 from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.encoders.layers import Dropout, initializer
-from encoder_zoo.encoders.positions import text_numbers
+from encoder_zoo.encoders.long_attention import attend_in_blocks, attend_in_chunks
 
-
-def make_attention_mask(
-    padding_mask: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
-) -> keras.KerasTensor:
-    """Which tokens may attend to which: none to padding, and none to another text.
-
-    Args:
-        padding_mask: (B, L), true or 1 at real tokens, false or 0 at padding.
-        text_starts: (B, K) int, where the texts of packed rows begin, see `text_numbers`.
-
-    Returns:
-        (B, 1, 1, L), or for packed rows (B, 1, L, L), bool: true where the token of the last axis
-        may be attended to.
-
-    Example:
-        >>> import numpy as np
-        >>> np.array(make_attention_mask(np.array([[1, 1, 0]]))).tolist()
-        [[[[True, True, False]]]]
-    """
-    allowed = ops.expand_dims(ops.cast(padding_mask, "bool"), (1, 2))
-    if text_starts is not None:
-        number = text_numbers(text_starts, ops.shape(padding_mask)[1])
-        allowed = allowed & (number[:, None, :, None] == number[:, None, None, :])
-    return allowed
+SHORT = 512  # tokens, up to which the scores of all pairs cost the least; measured
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -53,7 +31,7 @@ class SelfAttention(Configured, keras.layers.Layer):
 
     Call arguments:
         x: (B, L, D).
-        attention_mask: broadcastable to (B, H, L, L), bool; see `make_attention_mask`.
+        attention_mask: an `AttentionMask`, or its matrix, broadcastable to (B, H, L, L), bool.
         return_probabilities: also return the attention probabilities (B, H, L, L).
         **context: what `Backbone.block_contexts` gives besides, for `project` and `scores`.
 
@@ -110,22 +88,62 @@ class SelfAttention(Configured, keras.layers.Layer):
         batch, length = ops.shape(x)[:2]
         query, key, value = self.project(x, **context)
 
-        drops = training and self.attention_dropout
-        own_kernel = self.has_plain_scores and keras.config.backend() != "tensorflow"
-        if own_kernel and not drops and not return_probabilities:
-            mixed = fused_attention(query, key, value, attention_mask)
-        else:
-            query, key, value = (ops.transpose(t, (0, 2, 1, 3)) for t in (query, key, value))
-            scores = self.scores(query, key, training=training, **context)
-            probabilities = gradients.apply(
-                gradients.softmax, self.mask(scores, attention_mask), training=training
+        def attend(query, key, value, mask):
+            return self.attend(query, key, value, mask, training, **context)
+
+        if return_probabilities:
+            mixed, probabilities = self.attend_by_scores(
+                query, key, value, _matrix(attention_mask), training, **context
             )
-            dropped = self.dropout_layer(probabilities, training=training)
-            mixed = gradients.apply(gradients.product, dropped, value, training=training)
-            mixed = ops.transpose(mixed, (0, 2, 1, 3))
+        elif isinstance(attention_mask, AttentionMask) and self.has_plain_scores:
+            mixed = self.attend_anywhere(attend, query, key, value, attention_mask, training)
+        else:
+            mixed = attend(query, key, value, _matrix(attention_mask))
         output = self.output_dense(ops.reshape(mixed, (-1, self.hidden_dim)))  # (B L, D)
         output = ops.reshape(output, (batch, length, self.hidden_dim))
         return (output, probabilities) if return_probabilities else output
+
+    def attend_anywhere(self, attend, query, key, value, mask: AttentionMask, training):
+        """(B, L, H, D/H): `attend`, part by part where the text is long."""
+        length = ops.shape(query)[1]
+
+        def at_once():
+            return attend(query, key, value, mask.matrix())
+
+        def in_blocks():
+            return attend_in_blocks(attend, query, key, value, mask)
+
+        def in_chunks():
+            scaled = query * query.shape[-1] ** -0.5
+            return attend_in_chunks(scaled, key, value, mask, self.mask, training)
+
+        if mask.reach is not None:
+            return _either(length > SHORT, in_blocks, at_once)
+        if keras.config.backend() == "tensorflow" and not (training and self.attention_dropout):
+            return _either(length > SHORT, in_chunks, at_once)
+        return at_once()
+
+    def attend(self, query, key, value, attention_mask, training, **context):
+        """(B, Q, H, D/H) from queries of that shape, and from keys and values (B, K, H, D/H).
+
+        By the backend's own kernel, where it has one that serves.
+        """
+        drops = training and self.attention_dropout
+        if self.has_plain_scores and keras.config.backend() != "tensorflow" and not drops:
+            return fused_attention(query, key, value, attention_mask)
+        arguments = (query, key, value, attention_mask, training)
+        return self.attend_by_scores(*arguments, **context)[0]
+
+    def attend_by_scores(self, query, key, value, attention_mask, training, **context):
+        """As `attend`, and the probabilities (B, H, Q, K)."""
+        query, key, value = (ops.transpose(t, (0, 2, 1, 3)) for t in (query, key, value))
+        scores = self.scores(query, key, training=training, **context)
+        probabilities = gradients.apply(
+            gradients.softmax, self.mask(scores, attention_mask), training=training
+        )
+        dropped = self.dropout_layer(probabilities, training=training)
+        mixed = gradients.apply(gradients.product, dropped, value, training=training)
+        return ops.transpose(mixed, (0, 2, 1, 3)), probabilities
 
     def project(self, x, **context):
         """Queries, keys and values of (B, L, D), each (B, L, H, D/H)."""
@@ -137,7 +155,7 @@ class SelfAttention(Configured, keras.layers.Layer):
         return tuple(ops.reshape(layer(rows), heads) for layer in layers)
 
     def scores(self, query, key, training=None, **context):
-        """(B, H, L, L) from two (B, H, L, D/H): how much each token's query asks of each key."""
+        """(B, H, Q, K) from (B, H, Q or K, D/H): how much each query asks of each key."""
         query = query * query.shape[-1] ** -0.5
         return gradients.apply(gradients.product_with_transposed, query, key, training=training)
 
@@ -159,13 +177,13 @@ def fused_attention(
     """Attention by the backend's own kernel, which never writes the (B, H, L, L) probabilities.
 
     Args:
-        query: (B, L, H, D/H).
-        key: as the query.
-        value: as the query.
-        attention_mask: see `SelfAttention`.
+        query: (B, Q, H, D/H).
+        key: (B, K, H, D/H).
+        value: as the key.
+        attention_mask: broadcastable to (B, H, Q, K), bool.
 
     Returns:
-        (B, L, H, D/H).
+        (B, Q, H, D/H).
 
     Source: Dao et al. 2022, FlashAttention.
     """
@@ -177,9 +195,20 @@ def fused_attention(
             # Keras's kernel there applies the first row's mask to all (backend/jax/nn.py).
             flash_attention = False
     if attention_mask is not None:
-        # cuDNN does not broadcast it. (B, 1, L, L)
-        shape = (*attention_mask.shape[:2], query.shape[1], query.shape[1])
+        # cuDNN does not broadcast it. (B, 1, Q, K)
+        shape = (*attention_mask.shape[:2], query.shape[1], key.shape[1])
         attention_mask = ops.broadcast_to(attention_mask, shape)
     return ops.dot_product_attention(
         query, key, value, mask=attention_mask, flash_attention=flash_attention
     )
+
+
+def _matrix(mask):
+    return mask.matrix() if isinstance(mask, AttentionMask) else mask
+
+
+def _either(condition, one, other):
+    """What one of two functions returns; both are in a graph whose lengths are open."""
+    if keras.config.backend() == "tensorflow" and not isinstance(condition, bool):
+        return ops.cond(condition, one, other)
+    return one() if condition else other()

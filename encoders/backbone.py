@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
-from encoder_zoo.encoders.attention import make_attention_mask
+from encoder_zoo.encoders.attention import SHORT
+from encoder_zoo.encoders.attention_masks import AttentionMask, make_attention_mask
 from encoder_zoo.encoders.blocks import EncoderBlock
 from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.encoders.embeddings import Embeddings
@@ -212,8 +213,19 @@ class Backbone(Configured, keras.Model, metaclass=_BuiltAtOnce):
         Args:
             inputs: as for calling the backbone; "padding_mask" is always there.
         """
-        mask = make_attention_mask(inputs["padding_mask"], inputs.get("text_starts"))
-        return [{"attention_mask": mask}] * self.num_layers
+        return [{"attention_mask": self.attention_mask(inputs)}] * self.num_layers
+
+    def attention_mask(
+        self, inputs: Mapping, reach: int | None = None
+    ) -> AttentionMask | keras.KerasTensor:
+        """Who may attend to whom: a matrix where all texts are short, as that is less to trace.
+
+        Args:
+            inputs: as for `block_contexts`.
+            reach: the largest distance at which one attends to another; None: any.
+        """
+        mask = make_attention_mask(inputs["padding_mask"], inputs.get("text_starts"), reach)
+        return mask if self.max_sequence_length > SHORT else mask.matrix()
 
     def pool(self, sequence_output, inputs: Mapping):
         """(B, D), or for packed rows (B, K, D): the pooler's view of every text's first token."""

@@ -98,7 +98,7 @@ class EncoderBlock(Configured, keras.layers.Layer):
     def call(self, x, attention_mask=None, training=None, return_probabilities=False, **context):
         attended = self.attention(
             x,
-            attention_mask,
+            attention_mask=attention_mask,
             training=training,
             return_probabilities=return_probabilities,
             **context,

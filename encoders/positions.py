@@ -23,9 +23,16 @@ def text_numbers(text_starts: keras.KerasTensor, length: int) -> keras.KerasTens
         >>> np.array(text_numbers(np.array([[0, 3, 9]]), 5)).tolist()
         [[0, 0, 0, 1, 1]]
     """
-    starts = ops.cast(text_starts, "int32")
-    begun = ops.arange(length, dtype="int32")[None, :, None] >= starts[:, None, :]  # (B, L, K)
-    return ops.sum(ops.cast(begun, "int32"), axis=-1) - 1
+    batch = ops.shape(text_starts)[0]
+    rows = ops.arange(batch, dtype="int32")[:, None] * (length + 1)
+    places = rows + ops.minimum(ops.cast(text_starts, "int32"), length)  # of all rows in one
+    begun = ops.segment_sum(
+        ops.ones_like(ops.reshape(places, (-1,))),
+        ops.reshape(places, (-1,)),
+        num_segments=batch * (length + 1),
+    )
+    begun = ops.reshape(begun, (batch, length + 1))[:, :length]  # (B, L)
+    return ops.cumsum(begun, axis=1) - 1
 
 
 def positions_in_texts(text_starts: keras.KerasTensor, length: int) -> keras.KerasTensor:

@@ -14,7 +14,7 @@ import sys
 import keras
 import numpy as np
 import encoder_zoo as ez
-from encoder_zoo.encoders.attention import make_attention_mask
+from encoder_zoo.encoders.attention_masks import make_attention_mask
 
 
 def make_classifier(dropout, **compiled):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import keras
 from keras import ops
 
-from encoder_zoo.encoders.attention import SelfAttention, make_attention_mask
+from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.blocks import EncoderBlock
 from encoder_zoo.encoders.embeddings import Embeddings
@@ -233,7 +233,7 @@ class ModernBertBlock(EncoderBlock):
         normed = x if self.attention_norm is None else self.attention_norm(x, training=training)
         attended = self.attention(
             ops.reshape(normed, shape),
-            attention_mask,
+            attention_mask=attention_mask,
             training=training,
             return_probabilities=return_probabilities,
             **context,
@@ -255,7 +255,7 @@ class ModernBertBackbone(Backbone):
     """ModernBERT's encoder; inputs and outputs as for `Backbone`, with its own defaults.
 
     Positions are rotary. Blocks attend locally, but for every few, which attend to all tokens.
-    Local attention is computed as all attention is, with a mask, and costs as much: O(L^2).
+    Local attention costs O(L): see `long_attention`.
 
     Args:
         vocabulary_size: number of token ids.
@@ -360,19 +360,17 @@ class ModernBertBackbone(Backbone):
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
         starts, length = inputs.get("text_starts"), ops.shape(inputs["token_ids"])[1]
-        places = ops.arange(length, dtype="int32")
-        positions = places[None] if starts is None else positions_in_texts(starts, length)
+        if starts is None:
+            positions = ops.arange(length, dtype="int32")[None]
+        else:
+            positions = positions_in_texts(starts, length)
         width = self.hidden_dim // self.num_heads
-        mask = make_attention_mask(inputs["padding_mask"], starts)
         everywhere = {
-            "attention_mask": mask,
+            "attention_mask": self.attention_mask(inputs),
             "rotation": rotation(positions, self.global_rope_theta, width),
         }
-        distances = ops.abs(places[:, None] - places)  # (L, L)
-        # Padding far from all tokens attends to itself: a kernel makes NaN of a mean of nothing.
-        near = (mask & (distances <= self.local_attention // 2)) | (distances == 0)
         nearby = {
-            "attention_mask": near,
+            "attention_mask": self.attention_mask(inputs, reach=self.local_attention // 2),
             "rotation": rotation(positions, self.local_rope_theta, width),
         }
         return [nearby if i % self.global_every else everywhere for i in range(self.num_layers)]

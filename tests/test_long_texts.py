@@ -1,0 +1,189 @@
+"""Attention part by part gives what attention over all pairs does, and takes less memory."""
+
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+import encoder_zoo as ez
+from encoder_zoo.encoders import attention, long_attention
+from encoder_zoo.encoders.attention_masks import make_attention_mask
+from encoder_zoo.encoders.positions import positions_in_texts, text_numbers
+
+SIZES = {"num_layers": 4, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
+
+
+@pytest.fixture(params=["eager", "graph"])
+def compute(request, monkeypatch):
+    """Outputs and gradients of a backbone: of all pairs, and part by part."""
+
+    def outputs_and_gradients(backbone, inputs):
+        with tf.GradientTape() as tape:
+            outputs = backbone(inputs, training=True)["sequence_output"]
+            total = tf.reduce_sum(tf.sin(3 * outputs))
+        return outputs, tape.gradient(total, [v.value for v in backbone.trainable_variables])
+
+    def compute(backbone, inputs, short):
+        monkeypatch.setattr(attention, "SHORT", short)
+        monkeypatch.setattr(long_attention, "SMALLEST_BLOCK", 1)
+        monkeypatch.setattr(long_attention, "SMALLEST_CHUNK", 3)
+        monkeypatch.setattr(long_attention, "CHUNK_NUMBERS", 0)
+        inputs = {name: tf.constant(value) for name, value in inputs.items()}
+        specs = {n: tf.TensorSpec([None, None], v.dtype) for n, v in inputs.items()}
+
+        def function(inputs):
+            return outputs_and_gradients(backbone, inputs)
+
+        if request.param == "graph":  # whose sizes are open
+            function = tf.function(function, input_signature=[specs])
+        outputs, gradients = function(inputs)
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        return outputs.numpy(), [gradient.numpy() for gradient in gradients]
+
+    return compute
+
+
+def rows(length, padded="right"):
+    rng = np.random.default_rng(0)
+    real = np.arange(length) < np.array([[length], [max(1, length // 2)], [1]])
+    real = real[:, ::-1] if padded == "left" else real
+    return {"token_ids": rng.integers(0, 30, real.shape), "padding_mask": real}
+
+
+def packed_rows(length):
+    inputs = rows(length)
+    starts = np.array([[0, 3, length], [0, length // 2, length // 2 + 1], [0, length, length]])
+    return {**inputs, "text_starts": starts}
+
+
+CASES = {
+    "short": rows(3),
+    "one more than a block": rows(5),
+    "padded right": rows(23),
+    "padded left": rows(24, "left"),
+    "packed": packed_rows(17),
+}
+
+
+@pytest.mark.parametrize("window", [1, 4, 7])
+@pytest.mark.parametrize("case", CASES)
+def test_part_by_part_is_all_at_once(tiny, compute, case, window):
+    backbone = tiny.moved(ez.ModernBertBackbone(30, **SIZES, local_attention=window))
+    inputs = CASES[case]
+    expected, expected_gradients = compute(backbone, inputs, short=1000)
+    found, gradients = compute(backbone, inputs, short=1)
+    real = inputs["padding_mask"]
+    np.testing.assert_allclose(found[real], expected[real], rtol=1e-5, atol=1e-5)
+    assert np.isfinite(found).all()
+    for variable, a, b in zip(
+        backbone.trainable_variables, gradients, expected_gradients, strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4, err_msg=variable.path)
+
+
+def test_the_window_is_found_by_its_distances():
+    """Beside the definition: a query's own loop over the keys that it reaches."""
+    rng = np.random.default_rng(0)
+    query, key, value = rng.normal(size=(3, 2, 21, 2, 4)).astype("float32")
+    real = np.arange(21) < np.array([[21], [9]])
+    mask = make_attention_mask(real, reach=2)
+    layer = attention.SelfAttention(hidden_dim=8, num_heads=2)
+    layer.build()
+    found = long_attention.attend_in_blocks(
+        lambda *arguments: layer.attend(*arguments, training=False), query, key, value, mask
+    )
+    for row, place, head in [(0, 0, 1), (0, 12, 0), (0, 20, 1), (1, 8, 0), (1, 4, 1)]:
+        keys = [k for k in range(21) if abs(k - place) <= 2 and real[row, k]]
+        scores = key[row, keys, head] @ query[row, place, head] / 2
+        weights = np.exp(scores) / np.exp(scores).sum()
+        expected = weights @ value[row, keys, head]
+        np.testing.assert_allclose(found[row, place, head], expected, atol=1e-5)
+
+
+def test_gradient_checkpointing_of_long_texts_changes_nothing(tiny, compute):
+    backbone = tiny.moved(ez.ModernBertBackbone(30, **SIZES, local_attention=4))
+    expected, expected_gradients = compute(backbone, CASES["packed"], short=1)
+    backbone.enable_gradient_checkpointing()
+    found, gradients = compute(backbone, CASES["packed"], short=1)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    for a, b in zip(gradients, expected_gradients, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_long_texts_are_close_in_mixed_precision(tiny, monkeypatch):
+    exact = tiny.moved(ez.ModernBertBackbone(30, **SIZES, local_attention=4))
+    mixed = ez.ModernBertBackbone(30, **SIZES, local_attention=4, dtype="mixed_bfloat16")
+    mixed.set_weights(exact.get_weights())
+    monkeypatch.setattr(attention, "SHORT", 1)
+    outputs = [
+        ops.cast(backbone(CASES["padded right"])["sequence_output"], "float32")
+        for backbone in (exact, mixed)
+    ]
+    assert 0 < float(ops.mean(ops.abs(outputs[0] - outputs[1]))) < 0.05
+
+
+@pytest.mark.parametrize("length", [1, 2, 9])
+def test_texts_of_a_row_are_counted(length):
+    starts = np.array([[0, 1, 5, 9], [0, 9, 9, 12], [0, 2, 3, 4]])
+    places = np.arange(length)
+    expected = (places[None, :, None] >= starts[:, None]).sum(-1) - 1
+    np.testing.assert_array_equal(text_numbers(starts, length), expected)
+    begun = np.take_along_axis(starts, expected, axis=1)
+    np.testing.assert_array_equal(positions_in_texts(starts, length), places - begun)
+
+
+# At most this much more memory than before, while the numbers of one (H, L, L) take 512 MiB.
+MEMORY = """
+import json, resource, sys
+import numpy as np
+import encoder_zoo as ez
+import tensorflow as tf
+
+training = sys.argv[1] == "training"
+backbone = ez.ModernBertBackbone(
+    30, num_layers=4, num_heads=2, hidden_dim=8, intermediate_dim=16, local_attention=128
+)
+
+@tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None, None])])
+def run(ids, starts):
+    inputs = {"token_ids": ids, "text_starts": tf.cast(starts, tf.int32)}
+    with tf.GradientTape() as tape:
+        y = tf.reduce_sum(tf.sin(backbone(inputs, training=training)["sequence_output"]))
+    return tape.gradient(y, [v.value for v in backbone.trainable_variables]) if training else y
+
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+starts = np.arange(0, 8192, 2, "float32")[None]  # a text for every two tokens
+run(np.ones((1, 600), "int32"), starts)
+before = peak()
+run(np.ones((1, 8192), "int32"), starts)
+print(json.dumps(peak() - before))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere memory is counted otherwise")
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_long_texts_never_write_a_matrix_of_their_tokens(mode):
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, mode],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "KERAS_BACKEND": "tensorflow"},
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.split("\n")[-2]) < 350
+
+
+def test_a_backbone_of_short_texts_has_its_mask_once():
+    inputs = {"token_ids": np.ones((1, 4), int), "padding_mask": np.ones((1, 4), bool)}
+    sizes = {**SIZES, "vocabulary_size": 30}
+    [mask, *_] = ez.BertBackbone(**sizes).block_contexts(inputs)
+    assert keras.ops.shape(mask["attention_mask"]) == (1, 1, 1, 4)
+    longer = ez.RobertaBackbone(**sizes, max_sequence_length=1024).block_contexts(inputs)
+    assert longer[0]["attention_mask"].reach is None
