@@ -15,7 +15,7 @@ from encoder_zoo.encoders.attention_masks import AttentionMask, keys_allowed, ne
 from encoder_zoo.lazy import tf
 
 SMALLEST_BLOCK = 32  # queries: smaller products are slow
-CHUNK_NUMBERS = 2**22  # of who attends how much to whom, held at once: what a cache holds
+CHUNK_NUMBERS = 2**24  # of who attends how much to whom, held at once; fewer cost more time
 SMALLEST_CHUNK, LARGEST_CHUNK = 16, 512  # queries
 
 
@@ -88,7 +88,7 @@ def attend_in_chunks(
 
     What one chunk needs is forgotten before the next and computed again for its gradients. A chunk
     holds whole rows of scores, so that their maximum is at hand, and needs no running one as where
-    keys too come in chunks; the chunk's size keeps it within the cache.
+    keys too come in chunks.
 
     Args:
         query: (B, L, H, D/H), scaled.
