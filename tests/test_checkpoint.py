@@ -271,3 +271,20 @@ def test_a_damaged_tensorflow_1_checkpoint_is_refused_by_name(tensorflow_1):
     next(checkpoint.folder.glob("*.index")).unlink()
     with pytest.raises(ValueError, match=r"expected one checkpoint, such as bert_model.ckpt.index"):
         ez.Backbone.from_preset(checkpoint.folder)
+
+
+def test_weights_that_a_checkpoint_has_are_not_drawn_first(copied, monkeypatch):
+    drawn, draw = [], keras.initializers.TruncatedNormal.__call__
+
+    def count(self, shape, dtype=None, **kwargs):
+        drawn.append(tuple(shape))
+        return draw(self, shape, dtype, **kwargs)
+
+    monkeypatch.setattr(keras.initializers.TruncatedNormal, "__call__", count)
+    ez.BertBackbone.from_preset(copied("Bert_Model").folder)
+    assert drawn == []
+    classifier = ez.Classifier.from_preset(copied("Roberta_Model").folder, labels=["a", "b", "c"])
+    hidden_dim = classifier.backbone.hidden_dim
+    assert sorted(drawn) == [(hidden_dim, 3), (hidden_dim, hidden_dim)]  # RoBERTa's head of two
+    kernels = [w for w in classifier.head.weights if w.shape.rank == 2]
+    assert all(np.std(kernel) > 0 for kernel in kernels)

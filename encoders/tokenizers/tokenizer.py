@@ -169,10 +169,11 @@ class Tokenizer(tf.Module):
         raw = [token for token in self.added_tokens if not token["normalized"]]
         normalized = [token for token in self.added_tokens if token["normalized"]]
         self._find_raw = self._finder(raw, [[ord(c) for c in t["content"]] for t in raw])
-        texts = tf.constant([token["content"] for token in normalized], tf.string)
-        chars = self._normalized(characters(texts))
-        contents = tf.RaggedTensor.from_row_splits(self._code_points(chars), chars.row_splits)
-        self._find_normalized = self._finder(normalized, contents.to_list())
+        self._find_normalized = None
+        if normalized:
+            chars = self._normalized(characters(tf.constant([t["content"] for t in normalized])))
+            contents = tf.RaggedTensor.from_row_splits(self._code_points(chars), chars.row_splits)
+            self._find_normalized = self._finder(normalized, contents.to_list())
 
     def _finder(self, tokens: list[dict], contents: list[list[int]]) -> TokenFinder | None:
         found = [pair for pair in zip(tokens, contents, strict=True) if pair[1]]
