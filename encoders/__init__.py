@@ -17,6 +17,7 @@ FAMILIES = {
     "albert": "AlbertBackbone",
     "xlm-roberta": "XLMRobertaBackbone",
     "camembert": "CamembertBackbone",
+    "modernbert": "ModernBertBackbone",
 }
 
 

@@ -41,7 +41,7 @@ class Backbone(Configured, keras.Model, metaclass=_BuiltAtOnce):
     The base of all families' backbones; `Backbone.from_preset` picks the right one. A family that
     differs overrides what differs: `make_embeddings`, `make_block` and `make_final_layer`, which
     `build` calls when `__init__` is done; `block_contexts`, what each block is given beside its
-    input; `pool`.
+    input; `pool` and `text_vectors`.
 
     Args:
         vocabulary_size: number of token ids.
@@ -222,6 +222,10 @@ class Backbone(Configured, keras.Model, metaclass=_BuiltAtOnce):
             last = ops.shape(sequence_output)[1] - 1
             first = take_positions(sequence_output, ops.minimum(starts, last))  # (B, K, D)
         return self.pooler_dense(first)
+
+    def text_vectors(self, sequence_output, inputs: Mapping):
+        """(B, D): what a head without a pooler reads of each text, the first token's output."""
+        return sequence_output[:, 0]
 
     def call(self, inputs, training=None, return_hidden_states=False):
         hidden_states, _ = self._encode(inputs, training=training)

@@ -102,8 +102,12 @@ class Embeddings(Configured, keras.layers.Layer):
         self.token_embedding.build((None, None))
         self.position_embedding = self._table(self.max_positions, "position_embedding")
         self.segment_embedding = self._table(self.num_segments, "segment_embedding")
-        self.norm = LayerNorm(epsilon=self.layer_norm_epsilon, name="norm", dtype=self.dtype_policy)
+        self.norm = self.make_norm()
         self.norm.build((None, self.hidden_dim))
+
+    def make_norm(self) -> LayerNorm:
+        """The LayerNorm of the sum, which a family may replace by one of its own."""
+        return LayerNorm(epsilon=self.layer_norm_epsilon, name="norm", dtype=self.dtype_policy)
 
     def _table(self, rows: int, name: str) -> keras.layers.Embedding | None:
         if not rows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -160,8 +160,10 @@ class Family:
         pooler: name of the pooler's dense layer, where checkpoints have one.
         blocks: the backbone argument that counts the blocks with tensors of their own.
         config_keys: {backbone argument: key in config.json}.
+        read_config: from a config.json, as any version of transformers writes it, to one in the
+            words of `config_keys`. It is called before `rules` are asked.
         rules: {key in config.json: what it must be}, for keys of this family alone.
-        constants: {key in config.json: what is always written there}.
+        constants: {key in config.json: what is written there, unless something else is known}.
         token_ids: {key in config.json: attribute of the tokenizer}, written there.
         positions_skip_padding: whether positions count from the number after the padding id, so
             that config.json's number of positions is larger by as much.
@@ -187,6 +189,7 @@ class Family:
     heads: Mapping[str, Head]
     pooler: str | None = None
     blocks: str = "num_layers"
+    read_config: Callable[[Mapping], dict] = dict
     rules: Mapping[str, Rule] = dataclasses.field(default_factory=dict)
     constants: Mapping[str, object] = dataclasses.field(default_factory=dict)
     token_ids: Mapping[str, str] = dataclasses.field(

@@ -48,6 +48,7 @@ def _is_number(value: object) -> bool:
 SIZE = Rule(lambda v: type(v) is int and 0 < v < 2**40, "a positive integer")
 SHARE = Rule(lambda v: _is_number(v) and 0 <= v < 1, "a number from 0 up to below 1")
 EPSILON = Rule(lambda v: _is_number(v) and 0 < v < 1, "a number between 0 and 1")
+BASE = Rule(lambda v: _is_number(v) and v > 0, "a number above 0")  # of a power
 SWITCH = Rule(lambda v: type(v) is bool, "true or false")
 TOKEN_ID = Rule(lambda v: type(v) is int and 0 <= v < 2**40, "an integer from 0")
 ACTIVATION = Rule(
@@ -79,14 +80,20 @@ ARGUMENTS = {
             "max_sequence_length",
             "num_segments",
             "num_groups",
+            "local_attention",
+            "global_every",
         ),
         SIZE,
     ),
     "dropout": SHARE,
     "attention_dropout": SHARE,
+    "embedding_dropout": SHARE,
     "layer_norm_epsilon": EPSILON,
     "activation": ACTIVATION,
     "sinusoidal_positions": SWITCH,
+    "global_rope_theta": BASE,
+    "local_rope_theta": BASE,
+    "pooling": one_of("cls", "mean"),
 }
 REQUIRED = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim")
 

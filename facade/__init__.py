@@ -28,6 +28,8 @@ __all__ = [
     "EntityF1",
     "MaskedLM",
     "MaskedLMPreprocessor",
+    "ModernBertBackbone",
+    "ModernBertTokenizer",
     "ReplacedTokenDetection",
     "ReplacedTokenDetectionPreprocessor",
     "RobertaBackbone",
@@ -52,9 +54,11 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.encoders.families.camembert import CamembertBackbone
     from encoder_zoo.encoders.families.distilbert import DistilBertBackbone
     from encoder_zoo.encoders.families.electra import ElectraBackbone
+    from encoder_zoo.encoders.families.modernbert import ModernBertBackbone
     from encoder_zoo.encoders.families.roberta import RobertaBackbone
     from encoder_zoo.encoders.families.xlm_roberta import XLMRobertaBackbone
     from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
+    from encoder_zoo.encoders.tokenizers.modern_bpe import ModernBertTokenizer
     from encoder_zoo.encoders.tokenizers.sentencepiece import (
         AlbertTokenizer,
         CamembertTokenizer,

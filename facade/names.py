@@ -13,6 +13,7 @@ SAVED = {
     **{_inside(family_module(name)): [backbone] for name, backbone in FAMILIES.items()},
     "encoders.tokenizers.wordpiece": ["BertTokenizer"],
     "encoders.tokenizers.byte_bpe": ["RobertaTokenizer"],
+    "encoders.tokenizers.modern_bpe": ["ModernBertTokenizer"],
     "encoders.tokenizers.sentencepiece": [
         "AlbertTokenizer",
         "CamembertTokenizer",
@@ -35,6 +36,11 @@ SAVED_PARTS = {
     "encoders.blocks": ["EncoderBlock"],
     "encoders.embeddings": ["Embeddings"],
     "encoders.layers": ["Dropout", "LayerNorm"],
+    "encoders.families.modernbert": [
+        "ModernBertBlock",
+        "ModernBertEmbeddings",
+        "RotaryAttention",
+    ],
     "encoders.families.roberta": ["RobertaEmbeddings"],
     "tasks.head": ["HiddenLayer", "TaskHead"],
     "tasks.language_modelling.head": ["MaskedLMHead"],

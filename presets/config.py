@@ -103,13 +103,14 @@ def backbone_config(backbone: Backbone, tokenizer) -> dict:
     keys = {ours: theirs for ours, theirs in family.config_keys.items() if hasattr(backbone, ours)}
     config = {
         "model_type": family.name,
+        **family.constants,
         **{theirs: getattr(backbone, ours) for ours, theirs in keys.items()},
     }
     if family.positions_skip_padding:
         config[keys["max_sequence_length"]] += backbone.pad_token_id + 1
     if tokenizer is not None:
         config |= {key: getattr(tokenizer, name) for key, name in family.token_ids.items()}
-    return {**config, **family.constants}
+    return config
 
 
 def _refuse_unsaid(backbone: Backbone) -> None:

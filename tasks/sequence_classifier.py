@@ -260,8 +260,10 @@ class SequenceClassifier(LabelledTask):
 
     def call(self, inputs, training=None):
         outputs = self.backbone(inputs, training=training)
-        pooled = self.head_record.pooled
-        x = outputs["pooled_output"] if pooled else outputs["sequence_output"][:, 0]  # (B, D)
+        if self.head_record.pooled:
+            x = outputs["pooled_output"]  # (B, D)
+        else:
+            x = self.backbone.text_vectors(outputs["sequence_output"], inputs)  # (B, D)
         return self.head(x, training=training)  # (B, C)
 
     def compute_output_spec(self, inputs, training=None):

@@ -31,6 +31,7 @@ SIZES = {
 }
 PIECES = ["▁", *"abcdefghijklmnop", "▁a", "▁b", "▁c", "ab", "cd"]
 BPE_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", *"abcdefghijklmnopqrst", "ab", "Ġc"]
+MODERN_TOKENS = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", *BPE_TOKENS[5:]]
 TOKENIZER_FILES = {
     "BertTokenizer": {
         "vocab.txt": "\n".join(
@@ -39,6 +40,10 @@ TOKENIZER_FILES = {
     },
     "RobertaTokenizer": {
         "vocab.json": {token: i for i, token in enumerate(BPE_TOKENS)},
+        "merges.txt": "#version: 0.2\na b\nĠ c\n",
+    },
+    "ModernBertTokenizer": {
+        "vocab.json": {token: i for i, token in enumerate(MODERN_TOKENS)},
         "merges.txt": "#version: 0.2\na b\nĠ c\n",
     },
     "XLMRobertaTokenizer": {
@@ -88,8 +93,9 @@ class Tiny:
 
     @staticmethod
     def sizes(family) -> dict[str, int]:
-        """Arguments of the backbone; embeddings have a width of their own where they can."""
-        return {**SIZES, **({"embedding_dim": 6} if "embedding_dim" in family.config_keys else {})}
+        """Arguments of the backbone; those that only some have differ from the others."""
+        others = {"embedding_dim": 6, "local_attention": 4}
+        return {**SIZES, **{n: v for n, v in others.items() if n in family.config_keys}}
 
     @staticmethod
     def backbone(family, **arguments):

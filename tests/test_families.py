@@ -19,7 +19,7 @@ ARGUMENTS_OF = {
     "vocabulary_size": 21,
     "num_layers": 2,
     "num_heads": 2,
-    "hidden_dim": 6,
+    "hidden_dim": 8,
     "intermediate_dim": 7,
     "dropout": 0.25,
     "attention_dropout": 0.35,

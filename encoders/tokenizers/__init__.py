@@ -53,6 +53,12 @@ BYTE_BPE = TokenizerClass(
     ("vocab.json", "merges.txt"),
     ("RobertaTokenizer", "GPT2Tokenizer", "BartTokenizer", "LongformerTokenizer"),
 )
+MODERN_BPE = TokenizerClass(
+    "ModernBertTokenizer",
+    "modern_bpe",
+    ("vocab.json", "merges.txt"),
+    ("PreTrainedTokenizer",),
+)
 XLM_SENTENCEPIECE = TokenizerClass(
     "XLMRobertaTokenizer",
     "sentencepiece",

@@ -16,8 +16,14 @@ from encoder_zoo.encoders.tokenizers.files import (
 
 
 class ByteBPEFiles(WritesFiles):
-    """Mixin: how a byte-level BPE tokenizer reads and writes itself."""
+    """Mixin: how a byte-level BPE tokenizer reads and writes itself.
 
+    Attributes:
+        normalizer: what tokenizer.json calls the step before the split into words; None: there is
+            none.
+    """
+
+    normalizer: ClassVar[str | None] = None
     special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = SPECIAL_TOKENS
 
     @classmethod
@@ -32,7 +38,7 @@ class ByteBPEFiles(WritesFiles):
             FileNotFoundError: "FOLDER has no vocab.json and merges.txt and no tokenizer.json ..."
             ValueError: "FILE: FIELD is ...; expected ..."
         """
-        files.expect("normalizer", "type", None)
+        files.expect("normalizer", "type", cls.normalizer)
         files.expect("pre_tokenizer", "type", "ByteLevel")
         files.expect("pre_tokenizer", "use_regex", True)
         files.expect("model", "type", "BPE")
@@ -76,7 +82,7 @@ class ByteBPEFiles(WritesFiles):
             "use_regex": True,
         }
         return {
-            "normalizer": None,
+            "normalizer": self.normalizer and {"type": self.normalizer},
             "pre_tokenizer": byte_level,
             "post_processor": self._template(),
             "decoder": byte_level,

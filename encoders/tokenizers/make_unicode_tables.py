@@ -129,6 +129,7 @@ def measure() -> dict:
     def joins(letter: str) -> Callable[[str], bool]:
         return lambda c: len(byte_split(letter + c + letter)) == 1
 
+    compose = normalizers.NFC().normalize_str
     compatible = normalizers.NFKD().normalize_str
     whole = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]).normalize_str
     spaced = pre_tokenizers.WhitespaceSplit().pre_tokenize_str
@@ -147,6 +148,7 @@ def measure() -> dict:
         "white_space": ranges(lambda c: len(spaced("a" + c + "a")) == 2),
         "any_mark": ranges(lambda c: whole("a" + c) == "a"),
         "compatible": differing(compatible, decompose),
+        "never_composed": ranges(lambda c: compose(c) != c),
         **grapheme_classes(),
         "bpe_space": ranges(lambda c: not (joins("a")(c) or joins("1")(c) or joins("!")(c))),
     }

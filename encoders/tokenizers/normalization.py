@@ -70,22 +70,33 @@ class BertNormalizer(tf.Module):
     def _expand(self, chars: Characters) -> Characters:
         """Leaves out the DROPPED, and puts what a COMPLEX character becomes in its place."""
         chars = chars.where((chars.codes < FIRST_DROPPED) | (chars.codes >= FIRST_MARK))
-        is_complex = chars.codes >= FIRST_COMPLEX
-        entry = tf.where(is_complex, tf.bitwise.bitwise_and(chars.codes, CODE_MASK), 0)
-        first = tf.gather(self._expansion_splits, entry)
-        lengths = tf.where(is_complex, tf.gather(self._expansion_splits, entry + 1) - first, 1)
-        splits = tf.concat([[0], tf.cumsum(lengths)], 0)
-        begins, num = splits[:-1], splits[-1]
-        owner = tf.cumsum(tf.scatter_nd(begins[:, None], tf.ones_like(begins), [num])) - 1
-        within = tf.range(num) - tf.gather(begins, owner)
-        expanded = tf.gather(self._expansions, tf.gather(first, owner) + within)
-        return Characters(
-            tf.where(tf.gather(is_complex, owner), expanded, tf.gather(chars.codes, owner)),
-            tf.gather(chars.starts, owner),
-            tf.gather(chars.ends, owner),
-            tf.gather(splits, chars.row_splits),
-            chars.original_splits,
-        )
+        return expanded(chars, self._expansions, self._expansion_splits)
+
+
+def expanded(chars: Characters, expansions: tf.Tensor, splits: tf.Tensor) -> Characters:
+    """The characters, with what a COMPLEX one becomes in its place, each with the span of that.
+
+    Args:
+        chars: packed numbers, those of COMPLEX ones with an entry in place of a code point.
+        expansions: packed numbers of what COMPLEX ones become.
+        splits: where the expansion of each entry starts; two more than there are entries.
+    """
+    is_complex = chars.codes >= FIRST_COMPLEX
+    entry = tf.where(is_complex, number_of(chars.codes), 0)
+    first = tf.gather(splits, entry)
+    lengths = tf.where(is_complex, tf.gather(splits, entry + 1) - first, 1)
+    places = tf.concat([[0], tf.cumsum(lengths)], 0)
+    begins, num = places[:-1], places[-1]
+    owner = tf.cumsum(tf.scatter_nd(begins[:, None], tf.ones_like(begins), [num])) - 1
+    within = tf.range(num) - tf.gather(begins, owner)
+    parts = tf.gather(expansions, tf.gather(first, owner) + within)
+    return Characters(
+        tf.where(tf.gather(is_complex, owner), parts, tf.gather(chars.codes, owner)),
+        tf.gather(chars.starts, owner),
+        tf.gather(chars.ends, owner),
+        tf.gather(places, chars.row_splits),
+        chars.original_splits,
+    )
 
 
 def number_of(packed: tf.Tensor) -> tf.Tensor:

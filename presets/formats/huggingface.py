@@ -42,6 +42,7 @@ class HuggingFaceCheckpoint(Checkpoint):
         raw_names = [name for file in self._files for name in file.shapes]
         self.config.setdefault("model_type", _guess_family(raw_names, folder))
         self.family = _family_of(self.config, self.config_file)
+        self.config = self.family.read_config(self.config)
         self._places: dict[str, tuple[SafetensorsFile, str]] = {}
         for file in self._files:
             for raw_name in file.shapes:

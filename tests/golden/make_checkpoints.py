@@ -33,6 +33,7 @@ SIZES = {
     "intermediate_dim": 20,
     "max_sequence_length": 32,
     "embedding_dim": 6,
+    "local_attention": 4,
 }
 HEADS = {
     "Model": [],
@@ -65,6 +66,31 @@ def write_roberta_vocabulary(folder: pathlib.Path) -> int:
     return learner.get_vocab_size()
 
 
+def write_modernbert_vocabulary(folder: pathlib.Path) -> int:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=special,
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    text = ["the cat sat on the mat and the dog ran under the film was good, not very bad!"] * 5
+    tokenizer.train_from_iterator(text, trainer)
+    tokenizer.add_tokens(["   ", "  "])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = dict(zip(("unk", "cls", "sep", "pad", "mask"), special, strict=True))
+    settings = {f"{name}_token": token for name, token in names.items()}
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return tokenizer.get_vocab_size()
+
+
 def write_sentencepiece_model(folder: pathlib.Path, name: str, special: list[str]) -> int:
     letters = [*"▁abcdefghijklmnopqrstuvwxyzé.,!?"]
     words = [f"▁{word}" for word in WORDS.split(" ") if word.isalpha()]
@@ -94,6 +120,7 @@ def write_albert_vocabulary(folder: pathlib.Path) -> int:
 WRITE = {
     "BertTokenizer": write_bert_vocabulary,
     "RobertaTokenizer": write_roberta_vocabulary,
+    "ModernBertTokenizer": write_modernbert_vocabulary,
     "XLMRobertaTokenizer": write_xlm_roberta_vocabulary,
     "CamembertTokenizer": write_camembert_vocabulary,
     "AlbertTokenizer": write_albert_vocabulary,
@@ -112,6 +139,9 @@ def make(family: Family, head: str) -> None:
         sizes |= {"type_vocab_size": 1, "pad_token_id": 1}
         start, end = (5, 6) if family.name == "camembert" else (0, 2)
         sizes |= {"bos_token_id": start, "eos_token_id": end}
+    if family.name == "modernbert":
+        sizes |= {"bos_token_id": 1, "cls_token_id": 1, "eos_token_id": 2, "sep_token_id": 2}
+        sizes |= {"pad_token_id": 3}
     if head in ("ForSequenceClassification", "ForTokenClassification"):
         sizes["id2label"] = dict(enumerate(["O", "B-PER", "I-PER"]))
         sizes["label2id"] = {v: k for k, v in sizes["id2label"].items()}
