@@ -40,6 +40,7 @@ __all__ = [
     "SpanQAPreprocessor",
     "TokenClassifier",
     "TokenClassifierPreprocessor",
+    "Tokenizer",
     "XLMRobertaBackbone",
     "XLMRobertaTokenizer",
     "list_presets",
@@ -64,6 +65,7 @@ if TYPE_CHECKING:  # what editors and type checkers see
         CamembertTokenizer,
         XLMRobertaTokenizer,
     )
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
     from encoder_zoo.presets.registry import list_presets
     from encoder_zoo.tasks.language_modelling.preprocessor import MaskedLMPreprocessor
@@ -74,10 +76,10 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.tasks.replaced_tokens.preprocessor import ReplacedTokenDetectionPreprocessor
     from encoder_zoo.tasks.replaced_tokens.task import ReplacedTokenDetection
     from encoder_zoo.tasks.sentence_order import sentence_order_pairs
-    from encoder_zoo.tasks.sequence_classifier import (
-        SequenceClassifier,
+    from encoder_zoo.tasks.sequence_classification.preprocessor import (
         SequenceClassifierPreprocessor,
     )
+    from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier
     from encoder_zoo.tasks.token_classification.metrics import EntityF1
     from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
     from encoder_zoo.tasks.token_classification.task import TokenClassifier

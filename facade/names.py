@@ -19,7 +19,8 @@ SAVED = {
         "CamembertTokenizer",
         "XLMRobertaTokenizer",
     ],
-    "tasks.sequence_classifier": ["SequenceClassifier", "SequenceClassifierPreprocessor"],
+    "tasks.sequence_classification.task": ["SequenceClassifier"],
+    "tasks.sequence_classification.preprocessor": ["SequenceClassifierPreprocessor"],
     "tasks.token_classification.task": ["TokenClassifier"],
     "tasks.token_classification.preprocessor": ["TokenClassifierPreprocessor"],
     "tasks.token_classification.metrics": ["EntityF1"],
@@ -45,13 +46,14 @@ SAVED_PARTS = {
     "tasks.head": ["HiddenLayer", "TaskHead"],
     "tasks.language_modelling.head": ["MaskedLMHead"],
     "tasks.token_classification.metrics": ["TokenAccuracy"],
-    "tasks.training.measures": ["OfLogits"],
+    "tasks.training.measures": ["ClassAccuracy", "ClassCrossentropy", "OfLogits"],
     "tasks.training.recipe": ["FusedAdamW", "LinearWarmupDecay", "ScheduledAdamW"],
 }
 # Public names of other things.
 NOT_SAVED = {
     "presets.registry": ["list_presets"],
     "tasks.question_answering.squad": ["read_squad"],
+    "encoders.tokenizers.tokenizer": ["Tokenizer"],
     "tasks.sentence_order": ["sentence_order_pairs"],
     "tasks.training.backup": ["BackupAndRestore"],
 }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import keras
 
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.configured import argument_names
+from encoder_zoo.encoders.configured import argument_names, unknown_argument
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.layers import weights_follow
 from encoder_zoo.encoders.tokenizers.absent import AbsentTokenizer
@@ -65,6 +65,22 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
             f"{source} holds a {type(tokenizer).__name__}. Received: {cls.__name__}.from_preset."
         )
     return tokenizer
+
+
+def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
+    """See `Preprocessor.from_preset`."""
+    safeguards = Safeguards.taken_from(arguments)
+    checkpoint = open_preset(source, safeguards)
+    tokenizer = _read_tokenizer(checkpoint, arguments.pop("added_tokens", ()))
+    if tokenizer is None:
+        raise ValueError(f"{source} has no tokenizer, only a model.")
+    known = argument_names(cls)
+    for name in arguments:
+        if name not in known:
+            raise TypeError(unknown_argument(f"{cls.__name__}.from_preset", name, known))
+    stored = checkpoint.settings.get("preprocessor", {})
+    stored = {name: value for name, value in stored.items() if name in known}
+    return cls(tokenizer, **{**stored, **arguments})
 
 
 def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> PresetTask:
@@ -174,11 +190,8 @@ def _route(cls: type[PresetTask], family: Family, arguments: dict) -> tuple[dict
         if name == "dtype":
             homes = [0, 2]
         if not homes:
-            known = sorted({n for taker in takers for n in argument_names(taker)})
-            raise TypeError(
-                f"{cls.__name__}.from_preset got an unknown argument '{name}'. "
-                f"Expected some of {', '.join(known)}."
-            )
+            known = {n for taker in takers for n in argument_names(taker)}
+            raise TypeError(unknown_argument(f"{cls.__name__}.from_preset", name, known))
         for i in homes:
             routed[i][name] = value
     return routed

@@ -212,6 +212,10 @@ class Tokenizer(tf.Module):
         """The token of an id."""
         return self._all_tokens.token(int(token_id))
 
+    def __call__(self, texts: object) -> tf.RaggedTensor:
+        """As `tokenize`."""
+        return self.tokenize(texts)
+
     def tokenize(self, texts: object, first: int | None = None) -> tf.RaggedTensor:
         """Token ids of texts, without any special token added.
 

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.rows.columns import plain
 from encoder_zoo.tasks.rows.packing import pack
 from encoder_zoo.tasks.rows.pieces import (
     Pieces,
@@ -97,6 +98,7 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     def pieces(self, x) -> Pieces:
         """The pieces of texts, or of sentences in words."""
+        x = plain(x)
         if is_words(x):
             return pieces_of_words(self.tokenizer, as_word_tensor(x))
         pieces = pieces_of_texts(self.tokenizer, as_column(x), self._word_marks)
@@ -124,6 +126,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         }
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
+        x, y = plain(x), plain(y)
         pieces = self.pieces(x)
         windows = self.windows(pieces)
         rows = self.rows(pieces, windows)

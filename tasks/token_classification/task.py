@@ -13,8 +13,10 @@ import numpy as np
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.head import head_dropout, make_head
-from encoder_zoo.tasks.labels import LabelledTask, named_labels, number_of_classes, softmax
+from encoder_zoo.tasks.head import head_dropout
+from encoder_zoo.tasks.labelled_task import LabelledTask
+from encoder_zoo.tasks.labels import softmax
+from encoder_zoo.tasks.rows.columns import plain
 from encoder_zoo.tasks.rows.pieces import Pieces, as_word_tensor, is_words, word_begins
 from encoder_zoo.tasks.rows.preprocessor import as_valid_text
 from encoder_zoo.tasks.rows.windows import merge
@@ -33,7 +35,6 @@ from encoder_zoo.tasks.token_classification.metrics import (
 from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.token_classification.tags import parse_tags, word_tags
 from encoder_zoo.tasks.training.data import checked_size
-from encoder_zoo.tasks.training.distribution import in_scope
 from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
 
 
@@ -77,6 +78,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
     preprocessor_class = TokenClassifierPreprocessor
     output_activation = "softmax"
     labels_tokens = True
+    expected_labels = "for every text a list of spans, or for every list of words a list of tags"
 
     def __init__(
         self,
@@ -94,18 +96,6 @@ class TokenClassifier(WindowedTask, LabelledTask):
         if preprocessor is not None:
             self.preprocessor.attach(self)
 
-    @in_scope
-    def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
-        """Builds the head, if it is known by now how many outputs it has."""
-        self.labels = named_labels(labels)
-        self.num_classes = number_of_classes(num_classes, self.labels)
-        if self.num_classes is None:
-            return
-        self.head = make_head(
-            self.head_record, self.backbone, self.num_classes, self.dropout, self.dtype_policy
-        )
-        self.built = True
-
     def call(self, inputs, training=None):
         self._check_labels_known()
         x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
@@ -114,18 +104,6 @@ class TokenClassifier(WindowedTask, LabelledTask):
     def compute_output_spec(self, inputs, training=None):
         self._check_labels_known()
         return keras.KerasTensor((*inputs["token_ids"].shape, self.num_classes), "float32")
-
-    def _check_labels_known(self) -> None:
-        if self.head is None:
-            raise ValueError(
-                "This TokenClassifier does not know its labels yet. Pass labels=[...] or "
-                "num_classes, or call fit, which learns them from its data."
-            )
-
-    def head_misfit(self, config: dict, arguments: dict) -> str | None:
-        if self.num_classes is None:
-            return "its labels are still to be learned"
-        return super().head_misfit(config, arguments)
 
     def default_loss(self) -> keras.losses.Loss:
         # Over labelled pieces: rows have different numbers of them.
@@ -136,11 +114,6 @@ class TokenClassifier(WindowedTask, LabelledTask):
     def default_metrics(self) -> list:
         accuracy = TokenAccuracy(name="accuracy")
         return [accuracy, *([EntityF1(self.labels)] if "O" in (self.labels or []) else [])]
-
-    def compile(self, *args, **kwargs) -> None:
-        # In a partial, where Keras does not look for metrics to track.
-        self._compile_again = functools.partial(self.compile, *args, **kwargs)
-        super().compile(*args, **kwargs)
 
     def fit(self, x=None, y=None, *args, **kwargs):
         """As `Task.fit`: on texts with spans of characters, or sentences in words with tags.
@@ -161,33 +134,24 @@ class TokenClassifier(WindowedTask, LabelledTask):
         Raises:
             ValueError: "Example 3 has 7 words but 6 tags." and others that name the example.
         """
-        _check_labelled(x, y)
-        if self.num_classes is None:
-            self._learn_labels(x, y)
+        x, y = plain(x), plain(y)
         if self.preprocessor is not None and not isinstance(x, dict):
             self.preprocessor.split_symbols = _has_spans(x)
         return super().fit(x, y, *args, **kwargs)
 
-    def _learn_labels(self, x, y) -> None:
-        """Builds the head for the labels that occur."""
-        learned = token_labels.learn_labels(
-            y if y is not None else token_labels.labels_of_dataset(x)
-        )
-        num_classes, labels = (learned, None) if isinstance(learned, int) else (None, learned)
-        if y is not None and not isinstance(x, dict):
+    def _labels_in(self, x, y) -> list[str] | int:
+        if y is None:
+            return token_labels.learn_labels(token_labels.labels_of_dataset(x))
+        learned = token_labels.learn_labels(y)
+        if not isinstance(x, dict):
             # Whatever is wrong with them must be said before the head is built for them.
+            num_classes, labels = (learned, None) if isinstance(learned, int) else (None, learned)
             token_labels.check_labels(x, y, labels, num_classes or len(labels))
-        self._set_classes(num_classes, labels)
-        if self.preprocessor is not None:
-            self.preprocessor.attach(self)
-        if self.compiled:
-            self._compile_again()  # the metrics know the labels now
+        return learned
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """As `Task.evaluate`, on texts with spans of characters, or words with tags; see `fit`."""
-        self._check_labels_known()
-        _check_labelled(x, y)
-        return super().evaluate(x, y, *args, **kwargs)
+        return super().evaluate(plain(x), plain(y), *args, **kwargs)
 
     def predict(self, x, batch_size: int | None = None, **kwargs):
         """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
@@ -312,6 +276,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
         Raises:
             ValueError: "Expected lists of words. Received texts: ..."
         """
+        words = plain(words)
         if not is_words(words) and len(words):
             raise ValueError(f"Expected lists of words. Received texts: {words[0]!r}, ...")
         pieces, logits = self._piece_logits(words, batch_size)
@@ -351,6 +316,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
             `{"precision", "recall", "f1", "per_type": {type: {..., "support"}}}`.
         """
         self._check_labels_known()
+        x, y = plain(x), plain(y)
         token_labels.check_labels(x, y, self.labels, self.num_classes)
         y = token_labels.label_lists(y)
         if is_words(x):
@@ -368,14 +334,6 @@ class TokenClassifier(WindowedTask, LabelledTask):
     def tag_names(self) -> list[str]:
         """The labels; LABEL_0, LABEL_1 and so on where they have no names."""
         return self.labels or [f"LABEL_{i}" for i in range(self.num_classes)]
-
-
-def _check_labelled(x, y) -> None:
-    if y is None and not hasattr(x, "element_spec"):
-        raise ValueError(
-            "The labels are missing. Expected y: for every text a list of spans, or for every "
-            "list of words a list of tags."
-        )
 
 
 def _has_spans(x) -> bool:
