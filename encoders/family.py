@@ -157,6 +157,8 @@ class Family:
         prefix: of the backbone's tensors in the checkpoint of a task.
         tensors: {attribute path in the backbone, with {} for a block's number: name in the
             checkpoint}. A block that stands at several places is counted once.
+        other_names: {how the names of some tensors may begin: how they begin here}, where there
+            are two generations of checkpoints; longer ones first.
         pooler: name of the pooler's dense layer, where checkpoints have one.
         blocks: the backbone argument that counts the blocks with tensors of their own.
         config_keys: {backbone argument: key in config.json}.
@@ -187,6 +189,7 @@ class Family:
     config_keys: Mapping[str, str]
     tokenizer: TokenizerClass
     heads: Mapping[str, Head]
+    other_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     pooler: str | None = None
     blocks: str = "num_layers"
     read_config: Callable[[Mapping], dict] = dict

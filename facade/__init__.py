@@ -23,6 +23,8 @@ __all__ = [
     "CamembertBackbone",
     "CamembertTokenizer",
     "Classifier",
+    "DebertaV2Backbone",
+    "DebertaV2Tokenizer",
     "DistilBertBackbone",
     "ElectraBackbone",
     "EntityF1",
@@ -53,6 +55,7 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.encoders.families.albert import AlbertBackbone
     from encoder_zoo.encoders.families.bert import BertBackbone
     from encoder_zoo.encoders.families.camembert import CamembertBackbone
+    from encoder_zoo.encoders.families.deberta_v2 import DebertaV2Backbone
     from encoder_zoo.encoders.families.distilbert import DistilBertBackbone
     from encoder_zoo.encoders.families.electra import ElectraBackbone
     from encoder_zoo.encoders.families.modernbert import ModernBertBackbone
@@ -63,6 +66,7 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.encoders.tokenizers.sentencepiece import (
         AlbertTokenizer,
         CamembertTokenizer,
+        DebertaV2Tokenizer,
         XLMRobertaTokenizer,
     )
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer

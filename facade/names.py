@@ -17,6 +17,7 @@ SAVED = {
     "encoders.tokenizers.sentencepiece": [
         "AlbertTokenizer",
         "CamembertTokenizer",
+        "DebertaV2Tokenizer",
         "XLMRobertaTokenizer",
     ],
     "tasks.sequence_classification.task": ["SequenceClassifier"],
@@ -37,6 +38,11 @@ SAVED_PARTS = {
     "encoders.blocks": ["EncoderBlock"],
     "encoders.embeddings": ["Embeddings"],
     "encoders.layers": ["Dropout", "LayerNorm"],
+    "encoders.families.deberta_v2": [
+        "DebertaV2Block",
+        "DisentangledAttention",
+        "TextConvolution",
+    ],
     "encoders.families.modernbert": [
         "ModernBertBlock",
         "ModernBertEmbeddings",

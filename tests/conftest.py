@@ -49,6 +49,9 @@ TOKENIZER_FILES = {
     "XLMRobertaTokenizer": {
         "sentencepiece.bpe.model": (["<unk>", "<s>", "</s>"], [*PIECES, "ef", "gh", "ij"])
     },
+    "DebertaV2Tokenizer": {
+        "spm.model": (["[PAD]", "[CLS]", "[SEP]", "[UNK]"], [*PIECES, "ef", "gh", "ij"])
+    },
     "CamembertTokenizer": {"sentencepiece.bpe.model": (["<unk>", "<s>", "</s>"], PIECES)},
     "AlbertTokenizer": {
         "spiece.model": (
@@ -64,7 +67,7 @@ def sentencepiece_model(special: list[str], pieces: list[str]) -> bytes:
     from encoder_zoo.encoders.tokenizers import sentencepiece_model as files
 
     first = [
-        files.Piece(token, 0.0, files.UNKNOWN if token == "<unk>" else files.CONTROL)
+        files.Piece(token, 0.0, files.UNKNOWN if token in ("<unk>", "[UNK]") else files.CONTROL)
         for token in special
     ]
     scored = [files.Piece(piece, -1.0 - 0.1 * i) for i, piece in enumerate(pieces)]
@@ -94,7 +97,13 @@ class Tiny:
     @staticmethod
     def sizes(family) -> dict[str, int]:
         """Arguments of the backbone; those that only some have differ from the others."""
-        others = {"embedding_dim": 6, "local_attention": 4}
+        others = {
+            "embedding_dim": 6,
+            "local_attention": 4,
+            "position_buckets": 8,
+            "max_relative_positions": 16,
+            "convolution_width": 3,
+        }
         return {**SIZES, **{n: v for n, v in others.items() if n in family.config_keys}}
 
     @staticmethod

@@ -46,7 +46,7 @@ class HuggingFaceCheckpoint(Checkpoint):
         self._places: dict[str, tuple[SafetensorsFile, str]] = {}
         for file in self._files:
             for raw_name in file.shapes:
-                name = _normalise(raw_name, self.family.prefix)
+                name = _normalise(raw_name, self.family)
                 if name in self._places:
                     raise ValueError(f"{folder}: {name} stands in the weights twice.")
                 self._places[name] = (file, raw_name)
@@ -132,12 +132,15 @@ def _guess_family(raw_names: list[str], folder: pathlib.Path) -> str | None:
     return next(iter(found.values())) if len(found) == 1 else None
 
 
-def _normalise(name: str, prefix: str) -> str:
-    """Without prefixes, and with the newer names of LayerNorm's weights.
+def _normalise(name: str, family: Family) -> str:
+    """Without prefixes, with the family's names and the newer ones of LayerNorm's weights.
 
     Example:
-        >>> _normalise("module.bert.embeddings.LayerNorm.gamma", "bert")
+        >>> _normalise("module.bert.embeddings.LayerNorm.gamma", get_family("bert"))
         'embeddings.LayerNorm.weight'
     """
-    name = name.removeprefix("module.").removeprefix(f"{prefix}.")
+    name = name.removeprefix("module.").removeprefix(f"{family.prefix}.")
+    for other, ours in family.other_names.items():
+        if name.startswith(other):
+            name = ours + name.removeprefix(other)
     return re.sub(r"(?<=\.)(gamma|beta)$", lambda found: _OLD_NAMES[found[0]], name)
