@@ -221,9 +221,8 @@ def test_a_familys_tokenizer_is_of_its_class_and_writes_its_files(tiny, family):
     assert type(tokenizer) is family.tokenizer.load()
     written = tokenizer.to_files()
     assert set(family.tokenizer.files) < set(written)
-    assert json.loads(written["tokenizer_config.json"])["tokenizer_class"] in (
-        family.tokenizer.checkpoint_names
-    )
+    name = json.loads(written["tokenizer_config.json"])["tokenizer_class"]
+    assert name.removesuffix("Fast") in family.tokenizer.checkpoint_names
 
 
 @pytest.mark.parametrize(
