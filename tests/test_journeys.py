@@ -304,3 +304,189 @@ class TestClassWeight:
     def test_refusals(self, given, message):
         with pytest.raises(ValueError, match=message):
             shared().fit(TEXTS, HALF, class_weight=given)
+
+
+class TestSpans:
+    TEXT, SPAN = "anna lives in rome", {"start": 0, "end": 4, "label": "PER"}
+
+    @pytest.mark.parametrize(
+        "x, y",
+        [
+            ([TEXT], [[(0, 4, "PER")]]),
+            ([TEXT], [{"entities": [(0, 4, "PER")]}]),
+            ([(TEXT, {"entities": [(0, 4, "PER")]})], None),
+            ([{"text": TEXT, "spans": [{**SPAN, "token_start": 0, "token_end": 0}]}], None),
+            ([{"text": TEXT, "spans": [SPAN]}, {"text": "no", "answer": "reject"}], None),
+        ],
+    )
+    def test_as_spacy_and_prodigy_write_them(self, x, y):
+        model = tagger(labels=["O", "B-PER", "I-PER"])
+        expected = model.evaluate([self.TEXT], [[self.SPAN]], verbose=0)
+        assert model.evaluate(x, y, verbose=0) == expected
+        assert model.evaluate_entities(x, y) == model.evaluate_entities([self.TEXT], [[self.SPAN]])
+        learner = tagger()
+        learner.fit(x, y, validation_data=x if y is None else (x, y), verbose=0)
+        assert learner.labels == ["O", "B-PER", "I-PER"]
+
+
+class TestWordsInWordsOut:
+    """Trained on words, it answers in words: not "ng"/ORG, and not "Rome."."""
+
+    PIECES = "anna ##belle lives in ro ##me . - u n o ' s".split()
+    TEXT = "Annabelle-Rome lives in Rome. U.N.O's"
+
+    def tagger(self, **settings):
+        words = ez.BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *self.PIECES])
+        small = backbone(pooler=False).get_config() | {"vocabulary_size": words.vocabulary_size}
+        preprocessor = ez.TokenClassifierPreprocessor(words, **settings)
+        return ez.TokenClassifier(ez.BertBackbone(**small), preprocessor, labels=["O", "B-X"])
+
+    @pytest.mark.parametrize("all_pieces, strategy", [(False, "first"), (True, "average")])
+    def test_entities_are_whole_words(self, all_pieces, strategy, tmp_path, monkeypatch):
+        model = self.tagger(label_all_pieces=all_pieces)
+        model.fit([["annabelle", "lives"]], [["B-X", "O"]], verbose=0)
+        assert model.preprocessor.strategy == strategy
+        model.save_to_preset(tmp_path / "preset")
+        again = ez.TokenClassifier.from_preset(tmp_path / "preset")
+        pieces = model.preprocessor.pieces([self.TEXT])
+        logits = np.zeros((pieces.ids.flat_values.shape[0], 2), "float32")
+        logits[:, 1] = [1, -2, -2, -2, -2, -2, -2, 1, -2, -2, 1, -2, -2, -2, 1, -2, -2]
+        if all_pieces:
+            logits[[1, 8], 1] = 0.5
+        for tagger in (model, again):
+            monkeypatch.setattr(tagger, "_piece_logits", lambda *_: (pieces, logits))
+            found = tagger.extract_entities(self.TEXT)
+            assert found == tagger.extract_entities(self.TEXT, strategy)
+            texts = [entity["text"] for entity in found]
+            assert texts[-1] != "s" and "." not in texts
+            if not all_pieces:
+                assert texts == ["Annabelle-Rome", "Rome", "U.N.O"]
+
+    def test_an_export_too(self, tmp_path):
+        keras.utils.set_random_seed(3)
+        model = self.tagger()
+        model.compile(learning_rate=1e-2)
+        model.fit([["annabelle", "lives"]] * 8, [["B-X", "O"]] * 8, epochs=5, verbose=0)
+        model.export(tmp_path / "served")
+        served = tf.saved_model.load(tmp_path / "served").signatures["serving_default"]
+        found = served(text=tf.constant([self.TEXT]))["text"].numpy()[0]
+        expected = [entity["text"] for entity in model.extract_entities(self.TEXT)]
+        assert expected and [text.decode() for text in found] == expected
+
+    def test_one_of_other_origin_is_asked_as_ever(self):
+        model = self.tagger()
+        assert model.extract_entities(self.TEXT) == model.extract_entities(self.TEXT, "simple")
+
+
+def reader(**arguments):
+    preprocessor = ez.SpanQAPreprocessor(tokenizer(), **arguments)
+    return ez.SpanQA(backbone(pooler=False), preprocessor)
+
+
+class TestQuestions:
+    CONTEXT = "anna lives in rome"
+
+    def test_many_on_one_context(self):
+        model, questions = reader(), ["who lives", "where"]
+        assert model.answer(questions, self.CONTEXT) == model.answer(questions, [self.CONTEXT] * 2)
+        assert len(model.answer("who", self.CONTEXT, top_k=3)) == 3
+
+    def test_the_null_threshold_that_was_found_is_kept(self, tmp_path):
+        keras.utils.set_random_seed(1)
+        model = reader()
+        rows = [
+            {"question": "who lives", "context": self.CONTEXT, "answers": []},
+            {
+                "question": "where",
+                "context": "rome",
+                "answers": [{"text": "rome", "answer_start": 0}],
+            },
+        ]
+        assert model.answer("who", self.CONTEXT)["text"]
+        scores = model.evaluate_answers(rows)
+        found = scores["best_f1_thresh"]
+        assert model.preprocessor.null_threshold == found
+        again = model.evaluate_answers(rows)
+        assert again["f1"] == scores["best_f1"]
+        assert model.answer("who", self.CONTEXT) == model.answer(
+            "who", self.CONTEXT, null_threshold=found
+        )
+        assert model.answer("who", self.CONTEXT, null_threshold=float("inf"))["text"]
+        model.save_to_preset(tmp_path / "preset")
+        assert ez.SpanQA.from_preset(tmp_path / "preset").preprocessor.null_threshold == found
+        model.fit(rows, verbose=0)
+        assert model.preprocessor.null_threshold is None
+
+    def test_without_answers(self):
+        with pytest.raises(ValueError, match=r"^The answers are missing. Expected y[^\n]*$"):
+            reader().fit((["who"], [self.CONTEXT]))
+
+
+def test_masked_lm_is_validated_on_texts():
+    model = ez.MaskedLM(backbone(pooler=False), ez.MaskedLMPreprocessor(tokenizer()))
+    history = model.fit(TEXTS, validation_data=TEXTS, verbose=0).history
+    assert np.isfinite(history["val_loss"]).all()
+
+
+class TestPresets:
+    def test_a_preprocessor_and_the_familys_tokenizer(self):
+        preprocessor = ez.SequenceClassifierPreprocessor.from_preset(
+            "bert_nano_en_uncased", sequence_length=8
+        )
+        assert preprocessor(TEXTS)["token_ids"].shape == (6, 8)
+        assert type(ez.Tokenizer.from_preset("roberta_nano_en")) is ez.RobertaTokenizer
+        with pytest.raises(TypeError, match="'max_length'. Did you mean 'sequence_length'?"):
+            ez.SequenceClassifierPreprocessor.from_preset("bert_nano_en_uncased", max_length=8)
+
+    def test_a_repository_without_hf(self, monkeypatch):
+        from encoder_zoo.presets import hub
+
+        asked = []
+        monkeypatch.setattr(hub, "from_hugging_face", lambda name, *_: asked.append(name) or 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            ez.SequenceClassifier.from_preset("org/name@v1")
+        assert asked == ["hf://org/name@v1"]
+        for path in ("./org/name", "a/b/c", "no_such_preset"):
+            with pytest.raises(ValueError, match="No preset"):
+                ez.SequenceClassifier.from_preset(path)
+
+    @pytest.mark.parametrize(
+        "task, wrong, meant",
+        [
+            (ez.SequenceClassifier, "num_labels", "num_classes"),
+            (ez.MaskedLM, "whole_word_mask", "whole_words"),
+            (ez.TokenClassifier, "label", "labels"),
+        ],
+    )
+    def test_did_you_mean(self, task, wrong, meant):
+        with pytest.raises(TypeError, match=f"'{wrong}'. Did you mean '{meant}'"):
+            task.from_preset("bert_nano_en_uncased", **{wrong: 2})
+
+
+class TestLearningRatesOfKeras:
+    def rates(self, *callbacks, **arguments):
+        model, seen = classifier(num_classes=2), []
+        model.compile(learning_rate=1e-2)
+        probe = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: seen.append(float(model.optimizer.learning_rate))
+        )
+        history = model.fit(
+            TEXTS, HALF, 2, epochs=3, callbacks=[*callbacks, probe], verbose=0, **arguments
+        )
+        return seen, history.history
+
+    def test_a_scheduler_takes_the_recipes_place(self):
+        scheduler = keras.callbacks.LearningRateScheduler(lambda epoch: 1e-3 * (epoch + 1))
+        seen, history = self.rates(scheduler)
+        np.testing.assert_allclose(seen, np.repeat([1e-3, 2e-3, 3e-3], 3), rtol=1e-6)
+        np.testing.assert_allclose(history["learning_rate"], [1e-3, 2e-3, 3e-3], rtol=1e-6)
+
+    def test_one_that_gives_back_what_it_read_changes_nothing(self):
+        expected, _ = self.rates()
+        seen, _ = self.rates(keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate))
+        assert seen == expected and len(set(seen)) > 3
+
+    def test_a_plateau(self):
+        plateau = keras.callbacks.ReduceLROnPlateau("loss", 0.5, patience=0, min_delta=1e9)
+        seen, history = self.rates(plateau)
+        assert seen[6] == seen[8] == pytest.approx(history["learning_rate"][-2] / 2)

@@ -110,6 +110,13 @@ def split_examples(x, y) -> tuple:
     return questions, contexts, plain(y)
 
 
+def holds_answers(x) -> bool:
+    """Whether examples hold their answers themselves."""
+    x = plain(x)
+    rows = x if isinstance(x, list) else [x]
+    return any(isinstance(row, dict) and "answers" in row for row in rows)
+
+
 def _field(example: dict, name: str, number: int):
     if not isinstance(example, dict):
         from encoder_zoo.encoders.tokenizers.text_input import shown

@@ -70,6 +70,7 @@ class SpanQAPreprocessor(Preprocessor):
         window_length: the most tokens of a row, question and special tokens included.
         doc_stride: tokens that neighbouring windows share, as transformers counts it; at most
             half of the room that the question leaves in a window.
+        null_threshold: see `SpanQA.answer`; `SpanQA.evaluate_answers` sets it.
 
     Returns:
         When called with answers `(x, y)`: y (B, 2) int.
@@ -96,10 +97,12 @@ class SpanQAPreprocessor(Preprocessor):
         sequence_length: int | None = None,
         window_length: int = 384,
         doc_stride: int = 128,
+        null_threshold: float | None = None,
     ):
         super().__init__(tokenizer, sequence_length)
         self.window_length = window_length
         self.doc_stride = doc_stride
+        self.null_threshold = null_threshold
         if doc_stride < 0:
             raise ValueError(f"doc_stride={doc_stride}; expected 0 or more shared tokens.")
         self._limit_rows()

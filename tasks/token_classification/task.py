@@ -22,7 +22,7 @@ from encoder_zoo.tasks.rows.preprocessor import as_valid_text
 from encoder_zoo.tasks.rows.windows import merge
 from encoder_zoo.tasks.token_classification import labels as token_labels
 from encoder_zoo.tasks.token_classification.entities import (
-    STRATEGIES,
+    checked_strategy,
     find_entities,
     padded_entities,
 )
@@ -121,10 +121,12 @@ class TokenClassifier(WindowedTask, LabelledTask):
         Where the classifier has no labels yet, they are learned from these.
 
         Args:
-            x: texts, or lists of words; or a `tf.data.Dataset`, see `Task.fit`, whose elements
-                may hold words and tags as vectors or ragged batches.
-            y: for every text a list of `{"start", "end", "label"}` in characters, not overlapping;
-                for every list of words a list of as many tags, names or numbers.
+            x: texts, or lists of words; texts with their spans, as spaCy's `(text, {"entities"})`
+                or Prodigy's `{"text", "spans"}`; or a `tf.data.Dataset`, see `Task.fit`, whose
+                elements may hold words and tags as vectors or ragged batches.
+            y: for every text a list of `{"start", "end", "label"}`, or of tuples of these, in
+                characters, not overlapping; for every list of words a list of as many tags, names
+                or numbers.
             *args: as for `Task.fit`.
             **kwargs: as for `Task.fit`.
 
@@ -134,10 +136,16 @@ class TokenClassifier(WindowedTask, LabelledTask):
         Raises:
             ValueError: "Example 3 has 7 words but 6 tags." and others that name the example.
         """
-        x, y = plain(x), plain(y)
+        x, y = self._separated(x, y)
         if self.preprocessor is not None and not isinstance(x, dict):
-            self.preprocessor.split_symbols = _has_spans(x)
+            self._note_how_it_learns(self.preprocessor, _has_spans(x))
         return super().fit(x, y, *args, **kwargs)
+
+    def _note_how_it_learns(self, preprocessor: TokenClassifierPreprocessor, spans: bool) -> None:
+        """Has answers be given as what is learned: in words, of which some pieces count."""
+        preprocessor.split_symbols = True if spans else "outer"
+        if preprocessor.strategy is None:
+            preprocessor.strategy = "average" if preprocessor.label_all_pieces else "first"
 
     def _labels_in(self, x, y) -> list[str] | int:
         if y is None:
@@ -151,7 +159,10 @@ class TokenClassifier(WindowedTask, LabelledTask):
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """As `Task.evaluate`, on texts with spans of characters, or words with tags; see `fit`."""
-        return super().evaluate(plain(x), plain(y), *args, **kwargs)
+        return super().evaluate(*self._separated(x, y), *args, **kwargs)
+
+    def _separated(self, x, y) -> tuple:
+        return token_labels.annotated(plain(x), plain(y))
 
     def predict(self, x, batch_size: int | None = None, **kwargs):
         """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
@@ -194,7 +205,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
         return merge(outputs[:, 1:-1], windows)
 
     def extract_entities(
-        self, texts, strategy: str = "simple", batch_size: int | None = None
+        self, texts, strategy: str | None = None, batch_size: int | None = None
     ) -> list:
         """The entities in texts.
 
@@ -203,9 +214,9 @@ class TokenClassifier(WindowedTask, LabelledTask):
             strategy: how pieces become entities. "simple": each piece has its tag, and neighbours
                 of one entity are joined. "first", "average", "max": a word has the tag of its
                 first piece, of its pieces' mean, or of its surest piece. "none": every tagged
-                piece by itself. A classifier that learned the first pieces only, as is the
-                default, is best asked with "first". RoBERTa knows of words only where spaces
-                are: there "London." is one word, unless words are given, or `fit` was with spans.
+                piece by itself. None: as the preprocessor has it, which `fit` tells; "simple"
+                where it was not trained here. Words are those of the vocabulary, cut at symbols
+                as they were learned: see `TokenClassifierPreprocessor`.
             batch_size: default 32.
 
         Returns:
@@ -218,11 +229,16 @@ class TokenClassifier(WindowedTask, LabelledTask):
 
         Source: the strategies are those of transformers' `TokenClassificationPipeline`.
         """
-        _check_strategy(strategy)
+        strategy = self._strategy(strategy)
         if isinstance(texts, str):
             return self.extract_entities([texts], strategy, batch_size)[0]
         pieces, logits = self._piece_logits(texts, batch_size)
         return self._entities(pieces, logits, strategy)
+
+    def _strategy(self, given: str | None) -> str:
+        """What is given, or what is kept of the training."""
+        kept = getattr(self.preprocessor, "strategy", None)
+        return checked_strategy(given or kept or "simple")
 
     def _entities(self, pieces: Pieces, logits: np.ndarray, strategy: str) -> list[list[dict]]:
         """The entities of every text, from the logits (P, C) of all pieces."""
@@ -241,7 +257,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
         """What the labels of `find_entities` count."""
         return self.tag_names if strategy == "none" else parse_tags(self.tag_names).type_names
 
-    def served(self, strategy: str = "simple") -> dict[str, Callable]:
+    def served(self, strategy: str | None = None) -> dict[str, Callable]:
         """`extract_entities` of "text", for exports.
 
         Args:
@@ -252,7 +268,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
             "label", "text", "start", "end" and "score", (N, G) with G the most entities of a
             text; behind a text's last entity stand "" and 0.
         """
-        _check_strategy(strategy)
+        strategy = self._strategy(strategy)
         tags, names = parse_tags(self.tag_names), tf.constant(self._entity_names(strategy))
 
         def entities(text):
@@ -303,8 +319,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
         """Entity precision, recall and F1 over whole texts, however long, and of every type.
 
         The metric of `evaluate` sees one window at a time; this puts the windows together first,
-        and judges what `tag_words` and `extract_entities` give: of texts with the strategy
-        "first", or "simple" where all pieces were labelled.
+        and judges what `tag_words` and `extract_entities` give.
 
         Args:
             x: lists of words, or texts.
@@ -316,17 +331,16 @@ class TokenClassifier(WindowedTask, LabelledTask):
             `{"precision", "recall", "f1", "per_type": {type: {..., "support"}}}`.
         """
         self._check_labels_known()
-        x, y = plain(x), plain(y)
+        x, y = self._separated(x, y)
         token_labels.check_labels(x, y, self.labels, self.num_classes)
         y = token_labels.label_lists(y)
         if is_words(x):
             names = self.tag_names
             true = [[t if isinstance(t, str) else names[t] for t in tags] for tags in y]
             return score_tags(true, self.tag_words(x, batch_size), scheme, tag_set=names)
-        strategy = "simple" if self.preprocessor.label_all_pieces else "first"
         spans = [
             [{(e["label"], e["start"], e["end"]) for e in row} for row in rows]
-            for rows in (y, self.extract_entities(x, strategy, batch_size))
+            for rows in (y, self.extract_entities(x, batch_size=batch_size))
         ]
         return score_entities(*spans)
 
@@ -341,8 +355,3 @@ def _has_spans(x) -> bool:
     if hasattr(x, "element_spec"):
         return isinstance(keras.utils.unpack_x_y_sample_weight(x.element_spec)[1], dict)
     return not is_words(x)
-
-
-def _check_strategy(strategy: str) -> None:
-    if strategy not in STRATEGIES:
-        raise ValueError(f"Unknown strategy {strategy!r}. Expected one of {', '.join(STRATEGIES)}.")

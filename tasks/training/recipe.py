@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import keras
+import numpy as np
 from keras import ops
 
 from encoder_zoo.encoders.backbone import Backbone
@@ -15,6 +16,8 @@ WARMUP = 0.1
 # Keras does not correct epsilon for the first steps as the paper has it: with 1e-6 a short training
 # learns a little less.
 EPSILON = 1e-8
+# In place of a rate that a schedule is held at.
+FREE = -1.0
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -45,8 +48,9 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     ):
         self.warmup = warmup
         self.batches_per_step = batches_per_step
-        # Peak, steps up, steps down: a variable, so that another run has the same graph.
-        self.numbers = keras.Variable([0.0, 1.0, 1.0], trainable=False, name="schedule")
+        # Peak, steps up, steps down, and the rate that is held: a variable, so that another run
+        # has the same graph.
+        self.numbers = keras.Variable([0.0, 1.0, 1.0, FREE], trainable=False, name="schedule")
         self.restart(peak, total_steps)
 
     def restart(self, peak: float, total_steps: int) -> None:
@@ -54,13 +58,17 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.peak = peak
         self.total_steps = total_steps
         up = max(1, int(total_steps * self.warmup))
-        self.numbers.assign([peak, up, max(1, total_steps - up)])
+        self.numbers.assign([peak, up, max(1, total_steps - up), FREE])
+
+    def hold(self, rate: float) -> None:
+        """Stays at a rate, until `restart`."""
+        self.numbers.assign([*ops.convert_to_numpy(self.numbers)[:3], rate])
 
     def __call__(self, step):
         step = ops.cast(step // self.batches_per_step, "float32")
-        peak, up, down = ops.unstack(ops.convert_to_tensor(self.numbers))
+        peak, up, down, held = ops.unstack(ops.convert_to_tensor(self.numbers))
         share = ops.minimum(step / up, (up + down - step) / down)
-        return peak * ops.maximum(share, 0.0)
+        return ops.where(held == FREE, peak * ops.maximum(share, 0.0), held)
 
     def get_config(self) -> dict:
         names = ("peak", "total_steps", "warmup", "batches_per_step")
@@ -95,6 +103,21 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         self.rate_share = rate_share
         if isinstance(self._learning_rate, LinearWarmupDecay):
             self._track_variable(self._learning_rate.numbers)
+
+    @property
+    def learning_rate(self):
+        return super().learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, rate) -> None:
+        """What a callback of Keras's sets takes the place of the recipe's schedule; where it only
+        gives back what it has read, the schedule goes on."""
+        if not isinstance(self._learning_rate, LinearWarmupDecay):
+            keras.optimizers.Optimizer.learning_rate.fset(self, rate)
+            return
+        rate, now = np.float32(rate), np.float32(ops.convert_to_numpy(self.learning_rate))
+        if rate != now:
+            self._learning_rate.hold(rate)
 
     def build(self, variables):
         super().build(variables)

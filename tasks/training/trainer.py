@@ -149,6 +149,10 @@ class TextTrainer(Compiled):
             **options,
         )
 
+    def _separated(self, x, y) -> tuple:
+        """Inputs and labels, where a task takes both of them in one."""
+        return x, y
+
     def _check_labelled(self, x, y) -> None:
         """Raises a ValueError where a task with labels is given none."""
 
@@ -225,6 +229,7 @@ class TextTrainer(Compiled):
             return preprocessed(data, self.preprocessor, self._collate(), batch_size)
         data = data if isinstance(data, tuple) else (data,)
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        x, y = self._separated(x, y)
         self._check_labelled(x, y)
         if is_prepared(x):
             return data
