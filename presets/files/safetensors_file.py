@@ -13,7 +13,6 @@ import ml_dtypes
 import numpy as np
 
 from encoder_zoo.encoders.wording import shown
-from encoder_zoo.presets.files.arrays import check_floats
 from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
 from encoder_zoo.presets.files.plain_files import preset_file
 
@@ -64,10 +63,13 @@ class SafetensorsFile:
         self.shapes = {name: shape for name, (_, shape, _) in self._entries.items()}
         self._check_layout()
 
+    def dtype(self, name: str) -> np.dtype:
+        """The type of a tensor's numbers."""
+        return self._entries[name][0]
+
     def read(self, name: str) -> np.ndarray:
-        """One tensor of floating-point numbers."""
+        """One tensor."""
         dtype, shape, start = self._entries[name]
-        check_floats(dtype, self.path, name)
         count = math.prod(shape)
         values = np.fromfile(self.path, dtype, count, offset=self._data_start + start)
         if values.size < count:
