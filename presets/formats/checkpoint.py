@@ -242,8 +242,8 @@ def copy(
             broken = value.size - np.count_nonzero(np.abs(value) <= _LARGEST)
             raise ValueError(
                 f"{checkpoint.folder}: {name} has {broken} values that are NaN or infinite, or "
-                f"beyond {_LARGEST:.0f}, as no trained weight is. Pass allow_nonfinite=True to load it "
-                "all the same."
+                f"beyond {_LARGEST:.0f}, as no trained weight is. Pass allow_nonfinite=True to "
+                "load it all the same."
             )
         weight.assign(value.T if transposed else value)
 
