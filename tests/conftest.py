@@ -5,6 +5,8 @@ import gc
 import logging
 import os
 import pathlib
+import shutil
+import subprocess
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
@@ -199,3 +201,15 @@ def repeatable():
     import keras
 
     keras.utils.set_random_seed(0)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A filesystem of 4 MB, where the system lets us have one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a filesystem is not allowed here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)

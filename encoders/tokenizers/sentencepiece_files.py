@@ -12,6 +12,7 @@ from encoder_zoo.encoders.tokenizers.files import (
     TokenizerFiles,
     WritesFiles,
     added_token,
+    check_count,
     special_tokens,
     with_added,
 )
@@ -306,6 +307,7 @@ def _json_pieces(
     vocabulary = files.part("model").get("vocab")
     if not isinstance(vocabulary, list) or not vocabulary:
         raise ValueError(f"{path}: model.vocab is not a list of tokens with their scores")
+    check_count(len(vocabulary), f"{path}: model.vocab")
     scores: dict[str, float | None] = {}
     for i, entry in enumerate(vocabulary):
         if not is_entry(entry):
@@ -317,6 +319,7 @@ def _json_pieces(
     unknown = files.part("model").get("unk_id")
     if type(unknown) is not int or not 0 <= unknown < len(ids):
         raise ValueError(f"{path}: model.unk_id is {unknown!r}; expected 0 to {len(ids) - 1}")
+    files.compare_added(ids)
     added, _ = files.divided({}, roles)
     special = files.special_added_tokens()
     for token in special:

@@ -10,6 +10,7 @@ import numpy as np
 from encoder_zoo.encoders import FAMILIES, all_families, get_family
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
+from encoder_zoo.presets.files.arrays import check_floats
 from encoder_zoo.presets.files.plain_files import preset_file, read_json
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
@@ -55,6 +56,7 @@ class HuggingFaceCheckpoint(Checkpoint):
 
     def tensor(self, name: str) -> np.ndarray:
         file, raw_name = self._places[name]
+        check_floats(file.dtype(raw_name), file.path, raw_name)
         return file.read(raw_name)
 
     def tokenizer_files(self) -> TokenizerFiles:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import pathlib
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from encoder_zoo.encoders import all_families
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
+from encoder_zoo.encoders.wording import shown
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
 from encoder_zoo.presets.files.plain_files import preset_file, read_bytes, read_json, read_text
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, numbered
@@ -24,6 +26,15 @@ _OTHERS = ("metadata.json", "preprocessor.json")  # written, not read here
 WEIGHTS, TASK_WEIGHTS, TASK = "model.weights.h5", "task.weights.h5", "task.json"
 _TOKENIZER, _ASSETS = "tokenizer.json", "assets/tokenizer"
 _BLOCK = "transformer_encoder"
+# What KerasHub's tokenizers can do otherwise, and this package's cannot.
+_TOKENIZER_BUILT_IN = {
+    "split": True,
+    "split_on_cjk": True,
+    "suffix_indicator": "##",
+    "special_tokens_in_strings": False,
+    "add_bos": False,
+    "add_eos": False,
+}
 # Activation of a classifier's outputs there, where this package has logits: what it says of them.
 _PROBLEMS = {"linear": None, "softmax": None, "sigmoid": "multi_label_classification"}
 _POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_embedding"
@@ -109,7 +120,8 @@ class KerasHubCheckpoint(Checkpoint):
                 f"{path}: class_name is {description.get('class_name')!r}. "
                 f"Expected {expected} for a {self.family.name} checkpoint."
             )
-        settings = description.get("config") or {}
+        settings = _settings(description, path)
+        _check_tokenizer(settings, self._names.tokenizer_settings, path)
         contents = {
             "tokenizer_config.json": {
                 name: settings.get(theirs, usual)
@@ -131,7 +143,7 @@ class KerasHubCheckpoint(Checkpoint):
         output = self.family.heads[head].output
         rows = self.shapes.get(f"{output}.weight", (0,))[0]  # none where it is tied
         stored = self.settings.get("head", {})
-        self.set_head(head, stored.get("labels") or [f"LABEL_{i}" for i in range(rows)])
+        self.set_head(head, stored.get("labels"), rows)
         self.head_arguments = {head: record.built_in}
         settings = _settings(description, path)
         if (key := self.family.heads[head].dropout) and "dropout" in settings:
@@ -193,6 +205,34 @@ def _config(description: Mapping, family: Family, path: pathlib.Path) -> dict:
     if "dropout" in config:  # one for both
         known[keys["attention_dropout"]] = config["dropout"]
     return known
+
+
+def _check_tokenizer(settings: Mapping, known: Mapping, path: pathlib.Path) -> None:
+    """Refuses what would give other ids and is not implemented here.
+
+    Raises:
+        ValueError: "...: suffix_indicator is '@@'. Expected '##'."
+    """
+    for name, usual in known.values():
+        value = settings.get(name, usual)
+        if type(value) is not type(usual):
+            words = type(usual).__name__
+            raise ValueError(f"{path}: config.{name} is {shown(value)}. Expected {words}.")
+    for name, only in _TOKENIZER_BUILT_IN.items():
+        value = settings.get(name)
+        if value is not None and (type(value) is not type(only) or value != only):
+            raise ValueError(f"{path}: config.{name} is {shown(value)}. Expected {only!r}.")
+    for name in ("special_tokens", "unsplittable_tokens"):
+        value = settings.get(name)
+        if not (value is None or (isinstance(value, list) and all(map(_is_special, value)))):
+            raise ValueError(
+                f"{path}: config.{name} is {shown(value)}. Expected null, or a list of special "
+                "tokens such as [CLS] or <s>."
+            )
+
+
+def _is_special(token: object) -> bool:
+    return isinstance(token, str) and re.fullmatch(r"\[\w+\]|</?\w+>", token) is not None
 
 
 def _kernel_shape(stored: tuple[int, ...], group: str) -> tuple[int, int]:

@@ -12,7 +12,6 @@ import functools
 import inspect
 import os
 import pathlib
-import tempfile
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.lazy import tf
-from encoder_zoo.presets.files.atomic import replacing
+from encoder_zoo.presets.files.atomic import replacing, replacing_file
 from encoder_zoo.tasks.serving.warm_up import write_warm_up
 
 if TYPE_CHECKING:
@@ -153,13 +152,10 @@ def export_ids(task: Task, path: str | os.PathLike, format: str, **options) -> N
             "LiteRT takes no quantized task. Export the task as it was before quantize(), with "
             "optimizations=[tf.lite.Optimize.DEFAULT], which stores int8 weights."
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".saving-", dir=path.parent) as folder:
-        new = pathlib.Path(folder) / path.name
+    with replacing_file(path) as new:
         keras.Model.export(
             task, str(new), format, verbose=False, input_signature=[_prepared(task)], **options
         )
-        os.replace(new, path)
 
 
 @functools.cache
