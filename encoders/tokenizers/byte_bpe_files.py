@@ -41,7 +41,7 @@ class ByteBPEFiles(WritesFiles):
             merges = merges_in(files.contents["merges.txt"])
         else:
             vocabulary = files.vocabulary("vocab.json and merges.txt")
-            merges = _merges_in_json(files)
+            merges = merges_in_json(files)
         roles = special_tokens(cls, files)
         vocabulary, added = files.divided(vocabulary, roles.values())
         prefix = files.setting("add_prefix_space", "pre_tokenizer", "add_prefix_space", bool)
@@ -117,9 +117,24 @@ def merges_in(merges_txt: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#version")]
 
 
-def _merges_in_json(files: TokenizerFiles) -> list[str]:
-    """The merges of tokenizer.json, which writes each as a string or as a pair."""
+def merges_in_json(files: TokenizerFiles) -> list[str]:
+    """The merges of tokenizer.json, which writes each as a string or as a pair.
+
+    Raises:
+        ValueError: "FILE: model.merges[3] is ['a']; expected two tokens"
+
+    Example:
+        >>> model = {"merges": [["a", "b"], "ab c"]}
+        >>> merges_in_json(TokenizerFiles("preset", {"tokenizer.json": {"model": model}}))
+        ['a b', 'ab c']
+    """
+    name = f"{files.folder / 'tokenizer.json'}: model.merges"
     merges = files.part("model").get("merges")
     if not isinstance(merges, list):
-        raise ValueError(f"{files.folder / 'tokenizer.json'}: model.merges is not a list")
+        raise ValueError(f"{name} is not a list of pairs of tokens")
+    for i, merge in enumerate(merges):
+        tokens = merge.split(" ") if isinstance(merge, str) else merge
+        is_pair = isinstance(tokens, list) and len(tokens) == 2
+        if not is_pair or not all(isinstance(t, str) and t and " " not in t for t in tokens):
+            raise ValueError(f"{name}[{i}] is {merge!r}; expected two tokens")
     return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
