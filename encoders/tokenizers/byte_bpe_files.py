@@ -53,7 +53,7 @@ class ByteBPEFiles(WritesFiles):
             _compare_merges(files, merges)
         else:
             vocabulary = files.vocabulary("vocab.json and merges.txt")
-            merges = _merges_in_json(files)
+            merges = merges_in_json(files)
         files.compare_added(vocabulary)
         _check_merges(merges, vocabulary, files.folder)
         roles = special_tokens(cls, files)
@@ -132,23 +132,33 @@ def merges_in(merges_txt: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#version")]
 
 
-def _merges_in_json(files: TokenizerFiles) -> list[str]:
-    """The merges of tokenizer.json, which writes each as a string or as a pair."""
-    path = files.folder / "tokenizer.json"
+def merges_in_json(files: TokenizerFiles) -> list[str]:
+    """The merges of tokenizer.json, which writes each as a string or as a pair.
+
+    Raises:
+        ValueError: "FILE: model.merges[3] is ['a']; expected two tokens"
+
+    Example:
+        >>> model = {"merges": [["a", "b"], "ab c"]}
+        >>> merges_in_json(TokenizerFiles("preset", {"tokenizer.json": {"model": model}}))
+        ['a b', 'ab c']
+    """
+    name = f"{files.folder / 'tokenizer.json'}: model.merges"
     merges = files.part("model").get("merges")
     if not isinstance(merges, list):
-        raise ValueError(f"{path}: model.merges is not a list")
-    check_count(len(merges), f"{path}: model.merges")
+        raise ValueError(f"{name} is not a list of pairs of tokens")
+    check_count(len(merges), name)
     for i, merge in enumerate(merges):
-        pair = merge.split(" ") if isinstance(merge, str) else merge
-        if not isinstance(pair, list) or not all(isinstance(part, str) for part in pair):
-            raise ValueError(f"{path}: model.merges[{i}] is {shown(merge)}; expected two tokens")
+        tokens = merge.split(" ") if isinstance(merge, str) else merge
+        is_pair = isinstance(tokens, list) and len(tokens) == 2
+        if not is_pair or not all(isinstance(t, str) and t and " " not in t for t in tokens):
+            raise ValueError(f"{name}[{i}] is {shown(merge)}; expected two tokens")
     return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
 
 
 def _compare_merges(files: TokenizerFiles, merges: list[str]) -> None:
     """Refuses other merges in tokenizer.json, which transformers reads, than in merges.txt."""
-    fast = _merges_in_json(files) if "tokenizer.json" in files else merges
+    fast = merges_in_json(files) if "tokenizer.json" in files else merges
     for i, (one, other) in enumerate(itertools.zip_longest(merges, fast)):
         if one != other:
             said = {"merges.txt": one, "tokenizer.json": other}

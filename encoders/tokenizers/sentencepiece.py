@@ -104,6 +104,8 @@ class AlbertTokenizer(SentencePieceTokenizer):
         uses_segments: bool = True,
         pair_separators: int = 1,
         added_tokens: Sequence[str | Mapping] = (),
+        merges: Sequence[str] | None = None,
+        remove_extra_whitespaces: bool = True,
     ):
         self.lowercase = lowercase
         self.keep_accents = keep_accents
@@ -122,6 +124,8 @@ class AlbertTokenizer(SentencePieceTokenizer):
             uses_segments,
             pair_separators,
             added_tokens,
+            merges,
+            remove_extra_whitespaces,
         )
 
     @classmethod

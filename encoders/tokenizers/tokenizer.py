@@ -231,8 +231,7 @@ class Tokenizer(tf.Module):
             ValueError: "texts[1] is None (NoneType); expected a string ..."
         """
         texts = as_text_tensor(texts)
-        # Special and added tokens may be of many words.
-        whole = first is None or self.special_tokens_in_text or bool(self.added_tokens)
+        whole = first is None or not self._words_stand_alone
 
         def function(rows: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
             return (self._ragged_ids(rows if whole else without_rest(rows, first)),)
@@ -256,6 +255,11 @@ class Tokenizer(tf.Module):
         texts = as_text_tensor(texts)
         parts = in_chunks(self._ragged, tf.reshape(texts, [-1]))
         return tuple(part[0] for part in parts) if texts.shape.rank == 0 else parts
+
+    @property
+    def _words_stand_alone(self) -> bool:
+        """Whether no token is of more than one word, as special and added ones may be."""
+        return not (self.special_tokens_in_text or self.added_tokens)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
     def _ragged_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
