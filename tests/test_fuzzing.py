@@ -8,6 +8,7 @@ it, soon and in little memory. A run of 100,000 files for each reader:
 
 import io
 import json
+import math
 import os
 import pathlib
 import time

@@ -101,13 +101,13 @@ def split_examples(x, y) -> tuple:
     if isinstance(x, dict) and {"question", "context"} <= set(x):
         y = x.get("answers") if y is None else y
         x = (x["question"], x["context"])
-    if not isinstance(x, tuple | list) or (isinstance(x, tuple) and len(x) != 2):
+    texts = as_texts(x, ("question", "context")) if isinstance(x, tuple | list) else ()
+    if len(texts) != 2:
         raise ValueError(
             "Expected (questions, contexts), or examples with question and context. "
             f"Received: {type(x).__name__}."
         )
-    questions, contexts = as_texts(x, ("question", "context"))
-    return questions, contexts, plain(y)
+    return (*texts, plain(y))
 
 
 def holds_answers(x) -> bool:

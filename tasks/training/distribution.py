@@ -192,12 +192,7 @@ class Distributed:
             and not tf.distribute.in_cross_replica_context()
         )
 
-    def _check_arguments(self, x, shuffle: bool = True, class_weight=None, **others) -> None:
-        if strategy_of(self) is not None and class_weight is not None:
-            raise ValueError(
-                "Under tf.distribute class_weight is not supported. Pass sample_weight, the weight "
-                "of each example's class."
-            )
+    def _check_arguments(self, x, shuffle: bool = True, **others) -> None:
         if is_multi_worker(strategy_of(self)) and isinstance(x, dict) and shuffle:
             raise ValueError(
                 "Keras shuffles prepared inputs in every worker on its own, so that examples would "
