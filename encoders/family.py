@@ -116,7 +116,9 @@ class KerasHubNames:
             where the file does not say)}.
         tokenizer_arguments: {argument of KerasHub's tokenizer: attribute of ours}.
         tokenizer_built_in: {attribute of our tokenizer: what KerasHub's has instead of a setting}.
-        arguments: {backbone argument: KerasHub's word for it, where that is another}.
+        arguments: {backbone argument: KerasHub's word for it, where that is another}. Arguments
+            with the same word are the same there.
+        block: what the groups of blocks begin with.
     """
 
     backbone: str
@@ -129,6 +131,7 @@ class KerasHubNames:
     tokenizer_arguments: Mapping[str, str]
     tokenizer_built_in: Mapping[str, object] = dataclasses.field(default_factory=dict)
     arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    block: str = "transformer_encoder"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,6 @@ from encoder_zoo.presets.preset_files import CONFIG, MANIFEST
 _OTHERS = ("metadata.json", "preprocessor.json")  # written, not read here
 WEIGHTS, TASK_WEIGHTS, TASK = "model.weights.h5", "task.weights.h5", "task.json"
 _TOKENIZER, _ASSETS = "tokenizer.json", "assets/tokenizer"
-_BLOCK = "transformer_encoder"
 # What KerasHub's tokenizers can do otherwise, and this package's cannot.
 _TOKENIZER_BUILT_IN = {
     "split": True,
@@ -83,7 +82,7 @@ class KerasHubCheckpoint(Checkpoint):
         self._kernels: set[str] = set()
         self.shapes = {}
         file = Hdf5File(preset_file(folder, WEIGHTS))
-        blocks = range(file.count(_BLOCK))
+        blocks = range(file.count(self._names.block))
         groups = numbered(self._names.groups, blocks)
         names = numbered(self.family.tensors, blocks)
         if file.count("dense") < 2:  # the only one is the pooler
@@ -103,7 +102,7 @@ class KerasHubCheckpoint(Checkpoint):
             return np.zeros(shape, "float32")
         file, place = self._places[name]
         value = file.read(place)
-        if name == f"{self.family.tensors[_POSITIONS]}.weight":
+        if name == f"{self.family.tensors.get(_POSITIONS)}.weight":
             return np.pad(value, ((shape[0] - len(value), 0), (0, 0)))
         if name in self._kernels:
             return value.reshape(shape[::-1]).T
@@ -156,7 +155,8 @@ class KerasHubCheckpoint(Checkpoint):
         """Notes where the arrays of some layers lie, and their shapes in the other format."""
         for path, group in groups.items():
             parts = [""] if path == "head.bias" else [".weight", ".bias"]
-            group = group.replace(f"{_BLOCK}_0/", f"{_BLOCK}/")  # the first has no number
+            block = self._names.block
+            group = group.replace(f"{block}_0/", f"{block}/")  # the first has no number
             for i, (part, stored) in enumerate(zip(parts, file.shapes(group), strict=False)):
                 name = f"{names[path]}{part}"
                 self._places[name] = (file, f"{group}/vars/{i}")
