@@ -64,7 +64,7 @@ def make_task(family: str, task: str, **arguments):
 
 def make_tokenizer(family: str):
     if family == "Roberta":
-        names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", "a", "b", "c", "Ġa", "ab"] + MORE
+        names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", "a", "b", "c", "Ġa", "ab", *MORE]
         vocabulary = {name: i for i, name in enumerate(names)}
         return ez.RobertaTokenizer(vocabulary, ["Ġ a", "a b"], pair_separators=2)
     if family == "XLMRoberta":
