@@ -46,6 +46,24 @@ class Configured:
         )
 
 
+def described(thing: object, *first: str) -> str:
+    """A `repr`: the class, what is said first, and the arguments that are not at their default.
+
+    Example:
+        >>> class Scale(Configured):
+        ...     def __init__(self, units, factor=2.0, bias=True):
+        ...         self.units, self.factor, self.bias = units, factor, bias
+        >>> described(Scale(4, factor=3.0), "4 units")
+        'Scale(4 units, factor=3.0)'
+    """
+    settings = [
+        f"{name}={getattr(thing, name)!r}"
+        for name, default in argument_defaults(type(thing)).items()
+        if getattr(thing, name) != default
+    ]
+    return f"{type(thing).__name__}({', '.join([*first, *settings])})"
+
+
 def argument_names(cls: type) -> list[str]:
     """Named arguments of all `__init__`s between the class and the mixin, without repeats."""
     return list(_arguments(cls))

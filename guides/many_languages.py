@@ -40,7 +40,6 @@ from sklearn.metrics import balanced_accuracy_score
 from sklearn.pipeline import make_pipeline
 
 import encoder_zoo as ez
-from encoder_zoo.presets.train_vocabulary import train_unigram
 from encoder_zoo.tasks.training.recipe import fine_tuning_optimizer
 
 matplotlib.use("Agg")  # draws into a file, no screen needed
@@ -228,7 +227,7 @@ def main() -> None:
     squad = ez.read_squad(HERE / "data" / "squad_excerpt.json")
     prose = [row[lang]["context"] for row in train for lang in LANGUAGES if "context" in row[lang]]
     texts = prose + [text for lang in LANGUAGES for text in questions(train, lang)]
-    tokenizer = train_unigram(texts, VOCABULARY_SIZE)
+    tokenizer = ez.train_vocabulary(texts, VOCABULARY_SIZE, "xlm-roberta")
 
     kind_scores = {
         "chance": dict.fromkeys(LANGUAGES, 100 / len(KINDS)),

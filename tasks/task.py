@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+
+# Labels that a `repr` names.
+MOST_SHOWN = 10
 
 
 class Task(Configured, TextTrainer, keras.Model):
@@ -44,6 +48,16 @@ class Task(Configured, TextTrainer, keras.Model):
         self._begin_untrained()
 
     # -- what a task says of itself ------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        backbone, labels = self.backbone, getattr(self, "labels", None)
+        parts = [
+            f"{type(backbone).__name__} of {backbone.num_layers} layers of {backbone.hidden_dim}",
+            f"{sum(math.prod(weight.shape) for weight in self.weights):,} weights",
+            *([f"labels {', '.join(labels[:MOST_SHOWN])}"] if labels else []),
+        ]
+        more = f" and {len(labels) - MOST_SHOWN} more" if len(labels or []) > MOST_SHOWN else ""
+        return f"<{type(self).__name__}: {'; '.join(parts)}{more}>"
 
     @property
     def head_record(self) -> Head:

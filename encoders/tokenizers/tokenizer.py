@@ -381,6 +381,16 @@ class Tokenizer(tf.Module):
             rows = tf.ragged.boolean_mask(rows, rows.with_values(~special))
         return tf.strings.reduce_join(rows.with_values(tf.gather(spelling, rows.values)), axis=1)
 
+    def __repr__(self) -> str:
+        parameters = inspect.signature(type(self).__init__).parameters
+        settings = [
+            f"{name}={value!r}"
+            for name, value in self.get_config().items()
+            if parameters[name].default not in (inspect.Parameter.empty, value)
+        ]
+        parts = [f"{self.vocabulary_size:,} tokens", *settings]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
     def get_config(self) -> dict:
         """The arguments that build this tokenizer again; they can be written as JSON."""
         names = list(inspect.signature(type(self).__init__).parameters)[1:]

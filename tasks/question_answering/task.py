@@ -23,6 +23,7 @@ from encoder_zoo.tasks.question_answering.answers import (
     holds_answers,
     split_examples,
 )
+from encoder_zoo.tasks.question_answering.metrics import SpanExactMatch, SpanF1
 from encoder_zoo.tasks.question_answering.preprocessor import SpanQAPreprocessor
 from encoder_zoo.tasks.question_answering.ranking import Answers, best_answers, ranked, shares
 from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
@@ -109,6 +110,10 @@ class SpanQA(WindowedTask):
 
     def default_metrics(self) -> list:
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def metric_by_name(self, name: str):
+        metric = {"exact_match": SpanExactMatch, "f1": SpanF1}.get(name)
+        return metric() if metric else super().metric_by_name(name)
 
     def fit(self, x=None, y=None, *args, **kwargs) -> keras.callbacks.History:
         """As `Task.fit`, on questions, contexts and answers.
@@ -273,7 +278,9 @@ class SpanQA(WindowedTask):
         threshold = next((t for t in (null_threshold, kept) if t is not None), 0.0)
         scores = squad_v2_scores(guesses, right, differences, threshold)
         if null_threshold is None and kept is None:
-            self.preprocessor.null_threshold = scores["best_f1_thresh"]
+            found = scores["best_f1_thresh"]
+            holds = squad_v2_scores(guesses, right, differences, found)["f1"] == scores["best_f1"]
+            self.preprocessor.null_threshold = found if holds else min(differences) - 1.0
         return scores
 
     def _search(self, x, top_k: int, max_answer_length: int, batch_size: int | None) -> Answers:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from encoder_zoo.encoders.configured import Configured
+from encoder_zoo.encoders.configured import Configured, described
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.rows.batching import bucket_length
 from encoder_zoo.tasks.rows.checks import assert_right
@@ -47,6 +47,9 @@ class Preprocessor(Configured):
         self.tokenizer = tokenizer
         self.sequence_length = sequence_length
         self.max_sequence_length = sequence_length or 512
+
+    def __repr__(self) -> str:
+        return described(self, repr(self.tokenizer))
 
     @classmethod
     def from_preset(cls, source: str | os.PathLike, **arguments) -> Self:

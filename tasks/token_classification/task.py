@@ -115,6 +115,11 @@ class TokenClassifier(WindowedTask, LabelledTask):
         accuracy = TokenAccuracy(name="accuracy")
         return [accuracy, *([EntityF1(self.labels)] if "O" in (self.labels or []) else [])]
 
+    def metric_by_name(self, name: str):
+        if name == "f1" and "O" in (self.labels or []):
+            return EntityF1(self.labels)
+        return super().metric_by_name(name)
+
     def fit(self, x=None, y=None, *args, **kwargs):
         """As `Task.fit`: on texts with spans of characters, or sentences in words with tags.
 

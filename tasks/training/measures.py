@@ -191,7 +191,7 @@ class ClassAccuracy(metrics.SparseCategoricalAccuracy):
     """
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        return super().update_state(_numbers(y_true, y_pred), y_pred, sample_weight)
+        return super().update_state(class_numbers_of(y_true, y_pred), y_pred, sample_weight)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -244,11 +244,11 @@ class OfLogits(Configured, keras.metrics.Metric):
         """Labels and scores in the form that the metric takes."""
         if type(self.metric) in OF_CLASS_NUMBERS:
             if self.activation == "softmax":
-                return _numbers(y_true, scores), ops.argmax(scores, -1)
+                return class_numbers_of(y_true, scores), ops.argmax(scores, -1)
             chosen = scores > 0.5
             return y_true, ops.cast(chosen, y_true.dtype)
         if isinstance(self.metric, SPARSE):
-            return _numbers(y_true, scores), scores
+            return class_numbers_of(y_true, scores), scores
         if not _are_numbers(y_true, scores):
             return y_true, scores
         classes = scores.shape[-1]
@@ -276,7 +276,7 @@ def _are_numbers(y_true, scores) -> bool:
     return len(y_true.shape) == len(scores.shape) - 1
 
 
-def _numbers(y_true, scores):
+def class_numbers_of(y_true, scores):
     """Class numbers, also of labels that are rows of C probabilities."""
     y_true, scores = ops.convert_to_tensor(y_true), ops.convert_to_tensor(scores)
     return y_true if _are_numbers(y_true, scores) else ops.argmax(y_true, -1)
