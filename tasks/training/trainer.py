@@ -8,6 +8,7 @@ import logging
 import keras
 import numpy as np
 
+from encoder_zoo.encoders.forks import refuse_in_fork
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.rows.batching import Batches, RowBatches, bucket_length
 from encoder_zoo.tasks.rows.preprocessor import as_texts
@@ -95,6 +96,7 @@ class TextTrainer(Compiled):
             FloatingPointError: "Epoch 2/3, step 17/100: the loss is nan. ...", unless
                 `keras.callbacks.TerminateOnNaN` is among the callbacks.
         """
+        refuse_in_fork()
         if not self.compiled:
             self.compile()
         size = checked_size(batch_size)
@@ -182,6 +184,7 @@ class TextTrainer(Compiled):
         self, x=None, y=None, batch_size: int | None = None, *, sample_weight=None, **kwargs
     ):
         """As `keras.Model.evaluate`, on raw inputs; see `fit` for what `x` may be."""
+        refuse_in_fork()
         if not self.compiled:
             self.compile()
         size = checked_size(batch_size)
@@ -219,6 +222,7 @@ class TextTrainer(Compiled):
         Returns:
             The model's outputs, NumPy arrays with one row per input.
         """
+        refuse_in_fork()
         size = checked_size(batch_size)
         if is_prepared(x):
             return super().predict(x, size, **kwargs)
