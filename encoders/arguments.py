@@ -135,6 +135,7 @@ def checked(function: Callable) -> Callable:
                 check_argument(name, value, rules[name], signature.parameters[name].default)
         return function(*args, **kwargs)
 
+    checking.__signature__ = signature  # where Keras looks for the names of arguments
     return checking
 
 

@@ -7,7 +7,6 @@ import types
 
 import keras
 
-from encoder_zoo.encoders.arguments import Checked
 from encoder_zoo.encoders.family import WEIGHT_DECAY
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.training.distribution import Distributed, in_scope, strategy_of
@@ -15,7 +14,7 @@ from encoder_zoo.tasks.training.measures import fitted_loss, fitted_metrics, lab
 from encoder_zoo.tasks.training.recipe import fine_tuning_optimizer, layerwise, restart_optimizer
 
 
-class Compiled(Checked, Distributed):
+class Compiled(Distributed):
     """Mixin, before `keras.Model`: `compile` with the field's recipe.
 
     Whatever is traced lives as long as it is valid: `fit`, `evaluate` and `predict` may follow each

@@ -18,11 +18,11 @@ from encoder_zoo.tasks.training.data import (
     Stream,
     check_dataset_alone,
     check_not_empty,
-    checked_size,
     dataset_stream,
     is_dataset,
     is_prepared,
     preprocessed,
+    size_or_default,
     split,
 )
 from encoder_zoo.tasks.training.distribution import (
@@ -99,8 +99,8 @@ class TextTrainer(Compiled):
         refuse_in_fork()
         if not self.compiled:
             self.compile()
-        size = checked_size(batch_size)
-        held_out_size = checked_size(validation_batch_size, size)
+        size = size_or_default(batch_size)
+        held_out_size = size_or_default(validation_batch_size, size)
         if validation_data is not None:
             validation_data = self._evaluation_data(validation_data, held_out_size)
         callbacks = _watched(callbacks)
@@ -187,7 +187,7 @@ class TextTrainer(Compiled):
         refuse_in_fork()
         if not self.compiled:
             self.compile()
-        size = checked_size(batch_size)
+        size = size_or_default(batch_size)
         if is_prepared(x):
             return super().evaluate(x, y, size, sample_weight=sample_weight, **kwargs)
         data = x
@@ -223,7 +223,7 @@ class TextTrainer(Compiled):
             The model's outputs, NumPy arrays with one row per input.
         """
         refuse_in_fork()
-        size = checked_size(batch_size)
+        size = size_or_default(batch_size)
         if is_prepared(x):
             return super().predict(x, size, **kwargs)
         if is_dataset(x):
