@@ -26,7 +26,8 @@ ELSEWHERE = {
     "scheme", "format", "dtype", "average", "hidden", "head", "custom_objects", "input_shape",
     "backup_dir", "logs", "epoch", "batch", "run", "start", "batches", "place", "stored", "folder",
     "units", "metric", "replicas", "steps", "kept", "kind", "which", "sequence_output", "i",
-    "special_tokens", "in_text", "documents", "target", "name", "template", "files", "content", "pair",
+    "special_tokens", "in_text", "documents", "target", "name", "template", "files", "content",
+    "pair",
 }  # fmt: skip
 ODD = [
     "", "no", "128", "maybe", 0, 1, -1, -5, 1.5, True, None, [8], {}, (1, 2), np.nan, np.inf,
