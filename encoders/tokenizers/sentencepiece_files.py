@@ -80,6 +80,7 @@ class SentencePieceFiles(WritesFiles):
             return cls.from_sentencepiece(files.contents[cls.model_file], path, **options)
         files.expect("model", "type", "Unigram")
         tokens, scores = _json_pieces(files, cls.model_file, roles.values())
+        cls._compare_model(files, tokens)
         model = files.part("model")
         tokenizer = cls(
             tokens,
@@ -127,6 +128,16 @@ class SentencePieceFiles(WritesFiles):
             byte_fallback=model.byte_fallback,
             **options,
         )
+
+    @classmethod
+    def _compare_model(cls, files: TokenizerFiles, tokens: Sequence[str]) -> None:
+        """Refuses a model with other pieces than tokenizer.json, which transformers reads."""
+        if cls.model_file in files:
+            path = str(files.folder / cls.model_file)
+            pieces = cls._arranged(read_model(files.contents[cls.model_file], path).pieces)
+            ids = {token: i for i, (token, _) in enumerate(pieces)}
+            fast = {token: i for i, token in enumerate(tokens)}
+            files.compare_ids(cls.model_file, ids, fast)
 
     @classmethod
     def _options(cls, files: TokenizerFiles) -> dict:
