@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import keras
 
+from encoder_zoo.encoders.arguments import Checked
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Configured:
+class Configured(Checked):
     """Mixin: reads an object's configuration back from attributes named like its arguments.
 
     Put it before the Keras class. Every named argument of every `__init__` from the class up to

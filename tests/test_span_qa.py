@@ -411,7 +411,7 @@ class TestRefusals:
             model.evaluate(dataset, verbose=0)
 
     def test_settings_without_a_meaning(self, build):
-        with pytest.raises(ValueError, match="doc_stride=-1; expected 0 or more"):
+        with pytest.raises(ValueError, match="doc_stride is -1. Expected a whole"):
             build(doc_stride=-1)
         for name in ("sequence_length", "window_length"):
             with pytest.raises(ValueError, match="Rows of 8 tokens have no room.* at least 12"):

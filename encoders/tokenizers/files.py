@@ -108,9 +108,11 @@ class TokenizerFiles:
         Raises:
             ValueError: "FOLDER: the id of 'cat' is 5 in vocab.txt, but 7 in tokenizer.json ..."
         """
-        if "tokenizer.json" not in self:
-            return
-        fast = self.vocabulary(name)
+        if "tokenizer.json" in self:
+            self.compare_ids(name, ids, self.vocabulary(name))
+
+    def compare_ids(self, name: str, ids: Mapping[str, int], fast: Mapping[str, int]) -> None:
+        """Likewise, of a vocabulary in tokenizer.json that was read already."""
         # Added tokens are in one or in both of them.
         added = {"", *self.added_tokens()}
         for token in (*ids, *fast):

@@ -97,6 +97,7 @@ class SentencePieceFiles(WritesFiles):
             files.expect("model", "type", "Unigram")
             tokens, scores = _json_pieces(files, cls.model_file, roles.values())
         normalizers = [step.get("type") for step in flat(files.part("normalizer"), "normalizers")]
+        cls._compare_model(files, tokens)
         tokenizer = cls(
             tokens,
             scores,
@@ -176,6 +177,16 @@ class SentencePieceFiles(WritesFiles):
         own = dict((*cls.front, *cls.behind))
         scores = zip(tokens, merge_scores(tokens, merges, silent), strict=True)
         return [own.get(token, score) for token, score in scores]
+
+    @classmethod
+    def _compare_model(cls, files: TokenizerFiles, tokens: Sequence[str]) -> None:
+        """Refuses a model with other pieces than tokenizer.json, which transformers reads."""
+        if cls.model_file in files:
+            path = str(files.folder / cls.model_file)
+            pieces = cls._arranged(read_model(files.contents[cls.model_file], path).pieces)
+            ids = {token: i for i, (token, _) in enumerate(pieces)}
+            fast = {token: i for i, token in enumerate(tokens)}
+            files.compare_ids(cls.model_file, ids, fast)
 
     @classmethod
     def _options(cls, files: TokenizerFiles) -> dict:

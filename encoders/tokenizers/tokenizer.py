@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.encoders.arguments import Checked
+from encoder_zoo.encoders.forks import refuse_in_fork
 from encoder_zoo.encoders.preset_door import presets
 from encoder_zoo.encoders.tokenizers.added_tokens import (
     TokenFinder,
@@ -28,7 +30,12 @@ from encoder_zoo.encoders.tokenizers.characters import (
     characters,
     row_numbers,
 )
-from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor, shown, without_rest
+from encoder_zoo.encoders.tokenizers.text_input import (
+    LONE_SURROGATE,
+    as_text_tensor,
+    shown,
+    without_rest,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -46,6 +53,7 @@ class Vocabulary:
 
     def __init__(self, tokens: Sequence[str]):
         self.tokens = list(tokens)
+        _check_tokens(self.tokens)
         self.ids = {token: i for i, token in enumerate(self.tokens)}
 
     def id(self, token: str) -> int:
@@ -61,6 +69,25 @@ class Vocabulary:
         if not 0 <= token_id < len(self.tokens):
             raise ValueError(f"token id {token_id} is outside 0..{len(self.tokens) - 1}")
         return self.tokens[token_id]
+
+
+def _check_tokens(tokens: Sequence[str]) -> None:
+    """Refuses what no file in UTF-8 can hold as a token.
+
+    Raises:
+        ValueError: "vocabulary[3] is 7 (int); expected a string", "vocabulary[4] is '\\ud800' ..."
+    """
+    try:
+        "".join(tokens).encode("utf-8")
+    except TypeError:
+        i = next(i for i, token in enumerate(tokens) if not isinstance(token, str))
+        raise ValueError(f"vocabulary[{i}] is {shown(tokens[i])}; expected a string") from None
+    except UnicodeEncodeError:
+        i = next(i for i, token in enumerate(tokens) if LONE_SURROGATE.search(token))
+        raise ValueError(
+            f"vocabulary[{i}] is {shown(tokens[i])}, with half of a character, which UTF-8 cannot "
+            "hold; expected a string of whole ones"
+        ) from None
 
 
 class Tokens(NamedTuple):
@@ -126,7 +153,7 @@ def chunk_bounds(rows: tf.Tensor | tf.RaggedTensor) -> list[int]:
     return [0, *(np.flatnonzero(np.diff(chunk)) + 1).tolist(), len(chunk)]
 
 
-class Tokenizer(tf.Module):
+class Tokenizer(Checked, tf.Module):
     """Text to token ids, with the place of every token in the text, and back.
 
     It works on eager strings, inside `tf.function` and `tf.data`, and in a SavedModel, with
@@ -149,6 +176,7 @@ class Tokenizer(tf.Module):
         in_text: bool,
         added_tokens: Sequence[str | Mapping] = (),
     ):
+        refuse_in_fork()
         super().__init__()
         self._vocabulary = Vocabulary(tokens)  # of the model, without what was added
         added = described(added_tokens, self._vocabulary.ids)
@@ -415,6 +443,10 @@ class Tokenizer(tf.Module):
             '[CLS]'
         """
         return presets("load_tokenizer")(cls, source, **options)
+
+    def __reduce__(self) -> tuple:
+        """How it is pickled and copied: by its arguments, since TensorFlow's tables cannot be."""
+        return type(self).from_config, (self.get_config(),)
 
     @classmethod
     def from_config(cls, config: dict) -> Self:

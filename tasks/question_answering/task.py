@@ -30,7 +30,7 @@ from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_sc
 from encoder_zoo.tasks.rows.columns import plain
 from encoder_zoo.tasks.rows.preprocessor import as_valid_text
 from encoder_zoo.tasks.rows.windows import take
-from encoder_zoo.tasks.training.data import checked_size, is_dataset
+from encoder_zoo.tasks.training.data import is_dataset, size_or_default
 from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
 
 # The most spans of tokens that are one span of characters. A character is 4 tokens at most: bytes
@@ -159,7 +159,7 @@ class SpanQA(WindowedTask):
         if isinstance(given, dict) and "token_ids" in given:
             return super().predict(x, batch_size, **kwargs)
         if is_dataset:
-            batches = read_batches(self.preprocessor.batched(x, checked_size(batch_size)))
+            batches = read_batches(self.preprocessor.batched(x, size_or_default(batch_size)))
             return [row for batch in batches for row in self.predict(batch, batch_size)]
         rows = self.preprocess(x)
         outputs = [[] for _ in range(int(tf.size(split_examples(x, None)[0])))]

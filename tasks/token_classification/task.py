@@ -34,7 +34,7 @@ from encoder_zoo.tasks.token_classification.metrics import (
 )
 from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.token_classification.tags import parse_tags, word_tags
-from encoder_zoo.tasks.training.data import checked_size
+from encoder_zoo.tasks.training.data import size_or_default
 from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
 
 
@@ -187,7 +187,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
         if isinstance(inputs, dict):
             return super().predict(x, batch_size, **kwargs)
         if in_dataset:
-            batches = read_batches(self.preprocessor.batched(x, checked_size(batch_size)))
+            batches = read_batches(self.preprocessor.batched(x, size_or_default(batch_size)))
             return [row for batch in batches for row in self.predict(batch, batch_size)]
         pieces, logits = self._piece_logits(x, batch_size)
         splits = pieces.ids.row_splits.numpy()
