@@ -112,26 +112,25 @@ class Unigram(tf.Module):
 
     def _best_lengths(self, arrivals: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
         """The last piece of the best way from its segment's start to each place: symbols (P,)."""
-        num_places, num_lengths = tf.unstack(tf.shape(arrivals))
+        num_lengths = tf.shape(arrivals)[1]
         order = tf.argsort(starts - ends, stable=True)  # the longest first: those that last
         starts, lengths = tf.gather(starts, order), tf.gather(ends - starts, order)
         steps = tf.reduce_max(tf.concat([lengths, [0]], 0))
         upwards = tf.reverse(lengths, [0])
         active = tf.size(lengths) - tf.searchsorted(upwards, tf.range(1, steps + 1))  # (steps,)
-        splits = tf.concat([[0], tf.cumsum(active)], 0)
-        row = row_numbers(splits, splits[-1])  # in the order of the steps
-        places = tf.gather(starts, tf.range(splits[-1]) - tf.gather(splits, row)) + row + 1
-        scores = tf.gather(self._scores, tf.gather(arrivals, places))  # (N, K)
 
         def step(i, window, columns):  # window: the best scores of the K places before, (A, K)
-            window = window[: active[i]]
-            best = tf.reduce_max(window + scores[splits[i] : splits[i + 1]], 1)
-            window = tf.concat([window[:, 1:], best[:, None]], 1)
-            return i + 1, window, columns.write(i, best)
+            num = active[i]
+            window = window[:num]
+            pieces = tf.gather(arrivals, starts[:num] + i + 1)
+            sums = window + tf.gather(self._scores, pieces)
+            columns = columns.write(i, tf.argmax(sums, 1, tf.int32))
+            window = tf.concat([window[:, 1:], tf.reduce_max(sums, 1)[:, None]], 1)
+            return i + 1, window, columns
 
         zero = tf.zeros([tf.size(starts), 1], tf.float64)
         window = tf.pad(zero, [[0, 0], [num_lengths - 1, 0]], constant_values=-np.inf)
-        columns = tf.TensorArray(tf.float64, steps, element_shape=[None], infer_shape=False)
+        columns = tf.TensorArray(tf.int32, steps, element_shape=[None], infer_shape=False)
         *_, columns = tf.while_loop(
             lambda i, *_: i < steps,
             step,
@@ -143,12 +142,11 @@ class Unigram(tf.Module):
             ],
             parallel_iterations=1,
         )
-        # which piece that was is found for all places at once; those before a segment never count
-        best = tf.scatter_nd(places[:, None], columns.concat(), [num_places])
-        best = tf.tensor_scatter_nd_update(best, starts[:, None], zero[:, 0])
-        origins = tf.maximum(places[:, None] - tf.range(num_lengths, 0, -1), 0)
-        last = num_lengths - tf.argmax(tf.gather(best, origins) + scores, 1, tf.int32)
-        return tf.scatter_nd(places[:, None], last, [num_places])
+        splits = tf.concat([[0], tf.cumsum(active)], 0)
+        row = row_numbers(splits, splits[-1])
+        places = tf.gather(starts, tf.range(splits[-1]) - tf.gather(splits, row)) + row + 1
+        best = num_lengths - columns.concat()
+        return tf.scatter_nd(places[:, None], best, tf.shape(arrivals)[:1])
 
     def _followed_back(
         self, arrivals: tf.Tensor, lengths: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
