@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 
 import keras
@@ -99,6 +100,21 @@ def test_what_old_configurations_leave_out_is_found_out(copied, family):
     classifier = ez.SequenceClassifier.from_preset(checkpoint.folder)
     assert_computes(classifier, checkpoint, "logits")
     assert classifier.labels == ["O", "B-PER", "I-PER"]
+
+
+def test_a_family_that_neither_weights_nor_tokenizer_tell_is_asked_for(copied):
+    """XLM-R's and CamemBERT's weights have RoBERTa's names, and their models one name."""
+    checkpoint = copied("Camembert_ForSequenceClassification")
+    config = checkpoint.folder / "config.json"
+    edit(config, remove=("model_type",))
+    message = (
+        "config.json: no model_type, and weights and tokenizer may be those of xlm-roberta or "
+        'camembert. Write "model_type": "xlm-roberta", or whichever it is'
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ez.SequenceClassifier.from_preset(checkpoint.folder)
+    edit(config, model_type="camembert")
+    assert_computes(ez.SequenceClassifier.from_preset(checkpoint.folder), checkpoint, "logits")
 
 
 def test_a_pretraining_checkpoint_gives_its_masked_lm_head_and_names_the_rest(copied, caplog):

@@ -9,6 +9,7 @@ import numpy as np
 
 from encoder_zoo.encoders import FAMILIES, all_families, get_family
 from encoder_zoo.encoders.family import Family
+from encoder_zoo.encoders.tokenizers import TokenizerClass
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
 from encoder_zoo.presets.files.arrays import check_floats
 from encoder_zoo.presets.files.plain_files import preset_file, read_json
@@ -123,15 +124,30 @@ def _family_of(config: dict, path: pathlib.Path) -> Family:
 
 
 def _guess_family(raw_names: list[str], folder: pathlib.Path) -> str | None:
-    """The family of a checkpoint whose configuration does not say: one of the oldest."""
-    for family in all_families():
-        if any(name.startswith(f"{family.prefix}.") for name in raw_names):
-            return family.name
-    found = {}
-    for family in all_families():
-        if (folder / family.tokenizer.files[0]).exists():
-            found.setdefault(family.tokenizer, family.name)
-    return next(iter(found.values())) if len(found) == 1 else None
+    """The family of a checkpoint whose configuration does not say: one of the oldest.
+
+    Raises:
+        ValueError: "FILE: no model_type, and weights and tokenizer may be those of xlm-roberta or
+            camembert. Write ..." These differ in their ids, not in their weights.
+    """
+    named = [
+        family
+        for family in all_families()
+        if any(name.startswith(f"{family.prefix}.") for name in raw_names)
+    ]
+    known = [f for f in named or all_families() if (folder / f.tokenizer.files[0]).exists()]
+    if not known and not (folder / "tokenizer.json").exists():
+        known = named[:1]
+    found: dict[TokenizerClass, str] = {}
+    for family in known or named:
+        found.setdefault(family.tokenizer, family.name)
+    if len(found) > 1:
+        names = list(found.values())
+        raise ValueError(
+            f"{folder / CONFIG}: no model_type, and weights and tokenizer may be those of "
+            f'{" or ".join(names)}. Write "model_type": "{names[0]}", or whichever it is, into it.'
+        )
+    return next(iter(found.values()), None)
 
 
 def _normalise(name: str, family: Family) -> str:
