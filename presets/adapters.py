@@ -62,13 +62,16 @@ def enable_lora(task: PresetTask, rank: int, layers: Sequence[str], alpha: float
             f"There is no layer {', '.join(unknown) or layers}. Expected some of "
             f"{', '.join(sorted(known))}."
         )
-    _enable(task.backbone, chosen.values(), rank, alpha)
+    _enable(task, chosen.values(), rank, alpha)
 
 
-def _enable(backbone: Backbone, layers, rank: int, alpha: float | None) -> None:
+def _enable(task: PresetTask, layers, rank: int, alpha: float | None) -> None:
+    backbone = task.backbone
     for layer in backbone._flatten_layers(include_self=False):
         if not list(layer._flatten_layers(include_self=False)):
             layer.trainable = False
+    if backbone.family.head(task.checkpoint_class_suffix).pooled:
+        backbone.pooler_dense.trainable = True
     for layer in layers:
         layer.trainable = True
         if not layer.lora_enabled:
@@ -156,27 +159,21 @@ def load_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
         for name, layer in projections(task.backbone).items()
         if f"{prefix}{name}.lora_A.weight" in arrays
     }
-    targets = {}
-    _enable(task.backbone, chosen.values(), config["r"], config.get("lora_alpha"))
-    for name, layer in chosen.items():
-        targets[f"{prefix}{name}.lora_A.weight"] = layer.lora_kernel_a, True
-        targets[f"{prefix}{name}.lora_B.weight"] = layer.lora_kernel_b, True
-    for name, weight, transposed in _whole_tensors(task):
-        if PREFIX + name in arrays:
-            targets[PREFIX + name] = weight, transposed
-    _check_fit(folder, targets, arrays)
-    for name, (weight, transposed) in targets.items():
-        weight.assign(arrays[name].T if transposed else arrays[name])
+    whole = {PREFIX + name: rest for name, *rest in _whole_tensors(task)}
+    whole = {name: rest for name, rest in whole.items() if name in arrays}
+    pairs = [f"{prefix}{name}.lora_{which}.weight" for name in chosen for which in "AB"]
+    _refuse(folder, [f"+ {name} (unexpected)" for name in sorted({*arrays} - {*pairs, *whole})])
+    _refuse(folder, [f"- {name} (missing)" for name in pairs if name not in arrays])
+    _enable(task, chosen.values(), config["r"], config.get("lora_alpha"))
+    kernels = [k for layer in chosen.values() for k in (layer.lora_kernel_a, layer.lora_kernel_b)]
+    targets = whole | {name: (k, True) for name, k in zip(pairs, kernels, strict=True)}
+    values = {n: arrays[n].T if transposed else arrays[n] for n, (_, transposed) in targets.items()}
+    wrong = [n for n, (weight, _) in targets.items() if tuple(weight.shape) != values[n].shape]
+    _refuse(folder, [f"- {name} (shape)" for name in wrong])
+    for name, (weight, _) in targets.items():
+        weight.assign(values[name])
 
 
-def _check_fit(folder: pathlib.Path, targets: dict, arrays: dict[str, np.ndarray]) -> None:
-    """That every tensor of the file has a weight of its shape."""
-    left = sorted(set(arrays) - set(targets))
-    wrong = [
-        name
-        for name, (weight, transposed) in targets.items()
-        if tuple(weight.shape) != (arrays[name].T if transposed else arrays[name]).shape
-    ]
-    if left or wrong:
-        lines = [f"+ {name} (unexpected)" for name in left] + [f"- {n} (shape)" for n in wrong]
-        raise ValueError(f"{folder}: the adapters are not of this model.\n" + "\n".join(lines))
+def _refuse(folder: pathlib.Path, misfits: list[str]) -> None:
+    if misfits:
+        raise ValueError(f"{folder}: the adapters are not of this model.\n" + "\n".join(misfits))

@@ -184,12 +184,13 @@ class Task(Configured, TextTrainer, keras.Model):
     def enable_lora(
         self, rank: int, layers: Sequence[str] = ("query", "value"), alpha: float | None = None
     ) -> None:
-        """Freezes the backbone and trains low-rank updates of some of its layers, and the head.
+        """Freezes the backbone and trains low-rank updates of some of its layers, and the head
+        with its pooler.
 
         Args:
             rank: of the updates.
-            layers: of every block; in BERT's "query", "key", "value" and "output" of the
-                attention, and so on, as the error names them.
+            layers: of every block; in BERT's "query", "key", "value", "intermediate" and
+                "output", of the attention and of the block. The error names those of others.
             alpha: the updates count alpha / rank; None is the rank.
 
         Raises:

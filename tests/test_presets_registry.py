@@ -86,10 +86,9 @@ def test_listing_needs_neither_keras_nor_tensorflow():
     [
         ("bert-base-uncased", "Did you mean 'bert_base_en_uncased'"),
         ("roberta_bas_en", "Did you mean 'roberta_base_en'"),
-        ("google-bert/bert-base-uncased", "write 'hf://google-bert/bert-base-uncased'"),
         ("distilbert-base-uncased", "Did you mean 'distilbert_base_en_uncased'?"),
         ("albert-base-v2", "Did you mean 'albert_base_v2_en_uncased'?"),
-        ("google/electra-small-discriminator", "Did you mean 'electra_small_en_uncased'?"),
+        ("electra-small-discriminator", "Did you mean 'electra_small_en_uncased'?"),
         ("xlm-roberta-base", "Did you mean 'xlm_roberta_base_multi'?"),
         ("camembert", "'camembert_base_fr'"),
         ("zzzzzz", "Names are in list_presets()"),
