@@ -411,10 +411,11 @@ class Tokenizer(Checked, tf.Module):
 
     def __repr__(self) -> str:
         parameters = inspect.signature(type(self).__init__).parameters
+        defaults = {name: parameter.default for name, parameter in parameters.items()}
         settings = [
             f"{name}={value!r}"
             for name, value in self.get_config().items()
-            if parameters[name].default not in (inspect.Parameter.empty, value)
+            if defaults[name] not in (inspect.Parameter.empty, value) and (value or defaults[name])
         ]
         parts = [f"{self.vocabulary_size:,} tokens", *settings]
         return f"{type(self).__name__}({', '.join(parts)})"

@@ -134,6 +134,7 @@ class SpanQA(WindowedTask):
             ValueError: "Example 3: the answer 'cat' does not stand at character 7 ..." and others
                 that name the example.
         """
+        self._check_labelled(x, y)
         if self.preprocessor is not None:
             self.preprocessor.null_threshold = None  # it was of other weights
         return super().fit(x, y, *args, **kwargs)
