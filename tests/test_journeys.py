@@ -143,6 +143,8 @@ class TestLabelsLearnedFromY:
             ([0.5, 1, 2, 3, 4, 5], 'learned with problem_type="regression"'),
             ([["up"], ["down"]] * 3, 'are for problem_type="multi_label_classification"'),
             ([["up"], ["down", "up"]] * 3, 'are for problem_type="multi_label_classification"'),
+            ([], r"y is empty: \[\]. Expected one label"),
+            (iter(HALF), "y is a list_iterator, which can be read only once"),
             (None, "^The labels are missing. Expected y: one label for each text.$"),
         ],
     )
