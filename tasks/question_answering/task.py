@@ -256,8 +256,6 @@ class SpanQA(WindowedTask):
 
     def _search(self, x, n_best: int, max_answer_length: int, batch_size: int | None) -> Answers:
         """The best answers of every question."""
-        if n_best < 1:
-            raise ValueError(f"n_best={n_best}; expected at least 1 answer.")
         if self.preprocessor is None:
             self.preprocess(x)  # raises
         questions, texts, _ = split_examples(x, None)
