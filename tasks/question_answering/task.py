@@ -190,7 +190,7 @@ class SpanQA(WindowedTask):
 
         Raises:
             ValueError: "Example 3: the context is empty.", "Example 3: the question has ...",
-                "n_best=0; expected ...", "max_answer_length=0; expected ..."
+                "n_best is 0. Expected ...", "max_answer_length is 0. Expected ..."
         """
         if isinstance(question, str):
             [found] = self.answer(
