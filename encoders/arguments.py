@@ -7,11 +7,14 @@ import inspect
 import math
 import types
 from collections.abc import Callable, Mapping
+from typing import TypeVar, cast
 
 import numpy as np
 
 from encoder_zoo.encoders.rules import ARGUMENTS, Rule, one_of
 from encoder_zoo.encoders.wording import shown
+
+F = TypeVar("F", bound=Callable)
 
 
 def whole(least: int) -> Rule:
@@ -77,7 +80,6 @@ RULES: dict[str, Rule] = {
     "save_freq": whole(1),
     # Answers
     "top_k": whole(1),
-    "n_best": whole(1),
     "max_answer_length": whole(1),
     "null_threshold": NUMBER,
     # Tokenizers
@@ -113,7 +115,7 @@ class Checked:
                 setattr(cls, name, checked(function))
 
 
-def checked(function: Callable) -> Callable:
+def checked(function: F) -> F:
     """The function, which looks at its arguments first; itself where no rule is for them.
 
     Raises:
@@ -136,7 +138,7 @@ def checked(function: Callable) -> Callable:
         return function(*args, **kwargs)
 
     checking.__signature__ = signature  # where Keras looks for the names of arguments
-    return checking
+    return cast(F, checking)
 
 
 def rules_of(parameters: Mapping[str, inspect.Parameter]) -> dict[str, Rule]:

@@ -184,7 +184,7 @@ def _check_vocabulary(checkpoint: Checkpoint, tokenizer: Tokenizer, rows: int) -
     """
     where = checkpoint.config_file.name
     missing = rows - tokenizer.vocabulary_size
-    if missing > min(max(128, rows // 100), rows // 10):
+    if missing > min(max(128, rows // 100), rows // 4):
         raise ValueError(
             f"{checkpoint.folder}: the tokenizer's vocabulary has {tokenizer.vocabulary_size} "
             f"tokens, but {checkpoint.family.config_keys['vocabulary_size']} in {where} is {rows}: "

@@ -103,7 +103,7 @@ def test_albert_projects_embeddings_of_its_own_width_too():
 
 @pytest.mark.parametrize("groups", [0, 3])
 def test_albert_refuses_groups_without_a_place(groups):
-    with pytest.raises(ValueError, match=f"num_groups=.*{groups}, num_layers=2"):
+    with pytest.raises(ValueError, match=f"num_groups.*{groups}"):
         albert(num_layers=2, num_groups=groups)
 
 

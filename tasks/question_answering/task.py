@@ -203,7 +203,7 @@ class SpanQA(WindowedTask):
 
         Raises:
             ValueError: "Example 3: the context is empty.", "Example 3: the question has ...",
-                "top_k=0; expected ...", "max_answer_length=0; expected ..."
+                "top_k is 0. Expected ...", "max_answer_length is 0. Expected ..."
         """
         if isinstance(question, str):
             [found] = self.answer(
@@ -286,8 +286,6 @@ class SpanQA(WindowedTask):
 
     def _search(self, x, top_k: int, max_answer_length: int, batch_size: int | None) -> Answers:
         """The best answers of every question."""
-        if top_k < 1:
-            raise ValueError(f"top_k={top_k}; expected at least 1 answer.")
         if self.preprocessor is None:
             self.preprocess(x)  # raises
         questions, texts, _ = split_examples(x, None)
