@@ -214,7 +214,8 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         single = words.lengths == 1
         symbol_ids = np.full(num_symbols, self.unknown_token_id)
         symbol_ids[words.symbols[words.starts[single]]] = ids[single]
-        texts = {self._vocabulary.tokens[i] for i in ids}
+        special = set(self.special_token_ids)  # which are among the words, as they stand in text
+        texts = {self._vocabulary.tokens[i] for i in ids if i not in special}
         all_ids = self._vocabulary.ids
         merges = [  # of tokens that stand for no text, none is made
             merge
