@@ -98,7 +98,6 @@ def test_every_argument_is_checked_before_any_work(name):
         ("batch_size", [0, -1, "32", 1.5, True, [32]]),
         ("learning_rate", [0, -1, np.nan, np.inf, "fast", True]),
         ("top_k", [0, -1, 1.5, "x", True]),
-        ("n_best", [0, -1, 1.5, "x", True]),
         ("jit_compile", ["maybe", 1, 0, "yes"]),
         ("lowercase", ["no", 1, 0, "false", []]),
         ("pack_texts", ["no", 1]),
