@@ -49,13 +49,14 @@ TOKEN = Rule(_is_text, "a token, such as '[CLS]'")
 RULES: dict[str, Rule] = {
     **{name: rule for name, rule in ARGUMENTS.items() if name != "num_segments"},
     "num_segments": whole(0),
+    "num_layers": whole(0),
     "activation": Rule(lambda v: isinstance(v, str | None), "a function's name, such as 'gelu'"),
     "pad_token_id": whole(0),
     "head_activation": ARGUMENTS["activation"],
     "head_layer_norm_epsilon": ARGUMENTS["layer_norm_epsilon"],
     "rank": whole(1),
     "generator_size": Rule(lambda v: _is_number(v) and 0 < v <= 1, "a number up to 1, above 0"),
-    "detection_weight": POSITIVE,
+    "detection_weight": Rule(lambda v: _is_number(v) and v >= 0, "a number of 0 or more"),
     "num_classes": whole(1),
     # Preprocessing
     "sequence_length": whole(3),
@@ -81,7 +82,10 @@ RULES: dict[str, Rule] = {
     # Answers
     "top_k": whole(1),
     "max_answer_length": whole(1),
-    "null_threshold": NUMBER,
+    "null_threshold": Rule(
+        lambda v: type(v) in (int, float) and not math.isnan(v), "a number, perhaps infinite"
+    ),
+    "split_symbols": one_of(True, False, "outer"),
     # Tokenizers
     "strip_accents": FLAG,
     "pair_separators": whole(1),

@@ -42,7 +42,8 @@ class HuggingFaceCheckpoint(Checkpoint):
         self.config = read_json(self.config_file)
         self._files = [SafetensorsFile(path) for path in weight_files(folder)]
         raw_names = [name for file in self._files for name in file.shapes]
-        self.config.setdefault("model_type", _guess_family(raw_names, folder))
+        if "model_type" not in self.config:
+            self.config["model_type"] = _guess_family(raw_names, folder)
         self.family = _family_of(self.config, self.config_file)
         self.config = self.family.read_config(self.config)
         self._places: dict[str, tuple[SafetensorsFile, str]] = {}

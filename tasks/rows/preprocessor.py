@@ -66,7 +66,7 @@ class Preprocessor(Configured):
         Example:
             >>> from encoder_zoo import SequenceClassifierPreprocessor
             >>> preprocessor = SequenceClassifierPreprocessor.from_preset("bert_nano_en_uncased")
-            >>> preprocessor(["Hello!"])["token_ids"].shape
+            >>> preprocessor(["Good!"])["token_ids"].shape
             TensorShape([1, 4])
         """
         from encoder_zoo.presets.loading import load_preprocessor

@@ -163,9 +163,10 @@ class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
     probabilities as labels.
 
     Example:
-        >>> loss, logits = ClassCrossentropy(from_logits=True), [[0.0, 2.0]]
-        >>> round(float(loss([1], logits)), 3), round(float(loss([[0.5, 0.5]], logits)), 3)
-        (0.127, 1.127)
+        >>> import numpy as np
+        >>> loss, logits = ClassCrossentropy(from_logits=True), np.float32([[0, 2]])
+        >>> [round(float(loss(np.array(y), logits)), 3) for y in ([1], [[0.5, 0.5]])]
+        [0.127, 1.127]
     """
 
     def call(self, y_true, y_pred):

@@ -35,7 +35,7 @@ def metric_by_name(name: str, activation: str | None, num_classes: int | None):
         >>> metric_by_name("f1_macro", "softmax", 3).average, metric_by_name("mse", "linear", 1)
         ('macro', 'mse')
     """
-    name = name.lower() if name.lower() in NAMES else name
+    given, name = name, name.lower() if name.lower() in NAMES else name
     if name in ("pearson", "spearman") and activation != "linear":
         raise ValueError(f"{name!r} is of numbers, and this task predicts classes.")
     if name in ("matthews", "perplexity") and activation != "softmax":
@@ -47,13 +47,13 @@ def metric_by_name(name: str, activation: str | None, num_classes: int | None):
     if name in AVERAGES:
         only_second = name == "f1" and num_classes == 2 and activation == "softmax"
         threshold = 0.5 if only_second or activation == "sigmoid" else None
-        return metrics.F1Score(AVERAGES[name], threshold, name=name)
+        return metrics.F1Score(AVERAGES[name], threshold, name=given)
     if name == "auc":
         several = activation == "sigmoid" or num_classes != 2
         options = {"multi_label": True, "num_labels": num_classes} if several else {}
-        return metrics.AUC(name=name, **options)
+        return metrics.AUC(name=given, **options)
     if name in OWN:
-        return OWN[name](name=name)
+        return OWN[name](name=given)
     _check_known(name)
     return name
 
