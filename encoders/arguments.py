@@ -41,7 +41,7 @@ def _is_text(value: object) -> bool:
 FLAG = Rule(lambda v: type(v) is bool, "True or False")
 SHARE = Rule(lambda v: _is_number(v) and 0 < v < 1, "a number between 0 and 1")
 POSITIVE = Rule(lambda v: _is_number(v) and v > 0, "a number greater than 0")
-NUMBER = Rule(_is_number, "a number that is not infinite")
+AMOUNT = Rule(lambda v: _is_number(v) and v >= 0, "a number of 0 or more")
 TOKEN = Rule(_is_text, "a token, such as '[CLS]'")
 
 # Argument, of whichever public callable: its rule. A default holds always; a flag, an argument
@@ -56,7 +56,8 @@ RULES: dict[str, Rule] = {
     "head_layer_norm_epsilon": ARGUMENTS["layer_norm_epsilon"],
     "rank": whole(1),
     "generator_size": Rule(lambda v: _is_number(v) and 0 < v <= 1, "a number up to 1, above 0"),
-    "detection_weight": Rule(lambda v: _is_number(v) and v >= 0, "a number of 0 or more"),
+    "detection_weight": AMOUNT,
+    "alpha": POSITIVE,
     "num_classes": whole(1),
     # Preprocessing
     "sequence_length": whole(3),
@@ -76,11 +77,16 @@ RULES: dict[str, Rule] = {
     "validation_split": ARGUMENTS["dropout"],
     "learning_rate": POSITIVE,
     "gradient_accumulation_steps": whole(1),
+    "weight_decay": AMOUNT,
+    "warmup": ARGUMENTS["dropout"],
+    "layer_decay": Rule(lambda v: _is_number(v) and 0 < v <= 1, "a number up to 1, above 0"),
+    "frozen_layers": whole(0),
     "jit_compile": FLAG,
     "verbose": one_of(0, 1, 2, "auto"),
     "save_freq": whole(1),
     # Answers
     "top_k": whole(1),
+    "threshold": Rule(lambda v: _is_number(v) and 0 <= v <= 1, "a number from 0 to 1"),
     "max_answer_length": whole(1),
     "null_threshold": Rule(
         lambda v: type(v) in (int, float) and not math.isnan(v), "a number, perhaps infinite"

@@ -203,7 +203,7 @@ def test_the_mean_of_a_text_leaves_padding_out(tiny):
 
 
 def test_a_modernbert_knows_two_poolings_alone():
-    with pytest.raises(ValueError, match="Unknown pooling 'max'. Expected one of cls, mean"):
+    with pytest.raises(ValueError, match="pooling is 'max'. Expected 'cls' or 'mean'"):
         modernbert(pooling="max")
 
 
