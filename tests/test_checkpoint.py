@@ -284,7 +284,7 @@ def test_a_damaged_tensorflow_1_checkpoint_is_refused_by_name(tensorflow_1):
     checkpoint = tensorflow_1("Bert_Model", {})
     data = next(checkpoint.folder.glob("*.data-*"))
     data.write_bytes(data.read_bytes()[:1000])
-    with pytest.raises(ValueError, match="is not readable"):
+    with pytest.raises(ValueError, match=r"its arrays have \d+ bytes, but only 1000 are there"):
         ez.Backbone.from_preset(checkpoint.folder)
     next(checkpoint.folder.glob("*.index")).unlink()
     with pytest.raises(ValueError, match=r"expected one checkpoint, such as bert_model.ckpt.index"):
