@@ -24,7 +24,6 @@ PREFIX = "base_model.model."
 TASK_TYPES = {
     "ForSequenceClassification": "SEQ_CLS",
     "ForTokenClassification": "TOKEN_CLS",
-    "ForQuestionAnswering": "QUESTION_ANS",
 }
 # What peft may add to the updates, and the value with which it adds nothing.
 PLAIN = {
@@ -76,6 +75,9 @@ def _enable(task: PresetTask, layers, rank: int, alpha: float | None) -> None:
         layer.trainable = True
         if not layer.lora_enabled:
             layer.enable_lora(rank, lora_alpha=alpha)
+        for weight in (layer._kernel, layer.bias):  # biases stay, too: peft's bias="none"
+            if weight is not None:
+                weight.trainable = False
 
 
 def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
@@ -84,6 +86,11 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     layers = {n: layer for n, layer in projections(task.backbone).items() if layer.lora_enabled}
     if not layers:
         raise ValueError("There are no low-rank updates to save. Call enable_lora first.")
+    if any(layer.bias is not None and layer.bias.trainable for layer in layers.values()):
+        raise ValueError(
+            "Beside the low-rank updates their layers' biases are trained, which adapters alone do "
+            "not hold. Call enable_lora of the task, and not of its backbone."
+        )
     tensors = {f"{family.prefix}.{name}": pair for name, pair in _updates(layers).items()}
     arrays = {
         f"{PREFIX}{name}.lora_{which}.weight": array
@@ -126,8 +133,8 @@ def _whole_tensors(task: PresetTask) -> list[tuple]:
     """(name, weight, whether it is transposed in the file): of the head, and of its pooler."""
     if task.checkpoint_class_suffix not in TASK_TYPES:
         raise ValueError(
-            f"The head of {type(task).__name__} is tied to the embeddings, so it is not saved "
-            "with adapters. Use save_to_preset."
+            "Adapters alone are saved of a SequenceClassifier or a TokenClassifier. Received: a "
+            f"{type(task).__name__}. Use save_to_preset."
         )
     backbone, head = task.backbone, task.backbone.family.head(task.checkpoint_class_suffix)
     found = list(named_weights(task, head.tensors))

@@ -209,7 +209,8 @@ class Task(Configured, TextTrainer, keras.Model):
         `load_adapters` does.
 
         Raises:
-            ValueError: "There are no low-rank updates to save. ..."
+            ValueError: "There are no low-rank updates to save. ...", "Adapters alone are saved of
+                a SequenceClassifier or a TokenClassifier. ..."
         """
         from encoder_zoo.presets.adapters import save_adapters
 
