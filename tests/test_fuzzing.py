@@ -21,8 +21,8 @@ from safetensors.numpy import save
 
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.tokenizers.byte_bpe_files import ByteBPEFiles
+from encoder_zoo.encoders.tokenizers.charsmap import read_charsmap
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
-from encoder_zoo.encoders.tokenizers.precompiled import read_charsmap
 from encoder_zoo.encoders.tokenizers.sentencepiece_files import SentencePieceFiles
 from encoder_zoo.encoders.tokenizers.sentencepiece_model import (
     CONTROL,
@@ -253,10 +253,14 @@ class SentencePieceReader(SentencePieceFiles):
         mask_token="[MASK]",
         unknown_token="[UNK]",
         precompiled_charsmap=None,
+        merges=None,
+        remove_extra_whitespaces=True,
         **options,
     ):
         assert all(isinstance(token, str) for token in vocabulary)
         self.precompiled_charsmap = precompiled_charsmap
+        self.merges = merges
+        self.remove_extra_whitespaces = remove_extra_whitespaces
 
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}

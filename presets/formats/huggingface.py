@@ -11,6 +11,7 @@ from encoder_zoo.encoders import FAMILIES, all_families, get_family
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers import TokenizerClass
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
+from encoder_zoo.encoders.wording import shown
 from encoder_zoo.presets.files.arrays import check_floats
 from encoder_zoo.presets.files.plain_files import preset_file, read_json
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
@@ -68,7 +69,7 @@ class HuggingFaceCheckpoint(Checkpoint):
         known = self.family.tokenizer.checkpoint_names
         if plain not in known + _ANY_TOKENIZER:
             raise ValueError(
-                f"{path}: tokenizer_class is {described!r}. Expected {known[0]} for a "
+                f"{path}: tokenizer_class is {shown(described)}. Expected {known[0]} for a "
                 f"{self.family.name} checkpoint."
             )
         return read_tokenizer_files(self.folder, self.family.tokenizer)
@@ -120,7 +121,9 @@ def _family_of(config: dict, path: pathlib.Path) -> Family:
     """The family that a configuration names."""
     name = config["model_type"]
     if not isinstance(name, str) or name not in FAMILIES:
-        raise ValueError(f"{path}: model_type is {name!r}. Expected one of {', '.join(FAMILIES)}.")
+        raise ValueError(
+            f"{path}: model_type is {shown(name)}. Expected one of {', '.join(FAMILIES)}."
+        )
     return get_family(name)
 
 
