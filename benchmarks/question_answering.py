@@ -35,7 +35,7 @@ def ours(train: list[dict], dev: list[dict], seed: int, options) -> dict[str, fl
     model.fit(train, epochs=options.epochs, batch_size=options.batch_size, verbose=2)
     speed = options.epochs * rows / (time.perf_counter() - start)
     scores = model.evaluate_answers(dev)
-    names = ("exact_match", "f1", "exact", "best_exact", "best_f1")
+    names = ("exact_match", "f1", "best_exact_match", "best_f1")
     return {**{name: scores[name] for name in names if name in scores}, "speed": speed}
 
 

@@ -26,7 +26,7 @@ import transformers
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
-from encoder_zoo.tasks.sequence_classifier import SequenceClassifierPreprocessor
+from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
 
 BATCH = 4096
 LENGTH = 64  # of padded inputs

@@ -18,6 +18,7 @@ FAMILIES = {
     "xlm-roberta": "XLMRobertaBackbone",
     "camembert": "CamembertBackbone",
     "modernbert": "ModernBertBackbone",
+    "deberta-v2": "DebertaV2Backbone",
 }
 
 

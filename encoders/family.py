@@ -127,7 +127,9 @@ class KerasHubNames:
             where the file does not say)}.
         tokenizer_arguments: {argument of KerasHub's tokenizer: attribute of ours}.
         tokenizer_built_in: {attribute of our tokenizer: what KerasHub's has instead of a setting}.
-        arguments: {backbone argument: KerasHub's word for it, where that is another}.
+        arguments: {backbone argument: KerasHub's word for it, where that is another}. Arguments
+            with the same word are the same there.
+        block: what the groups of blocks begin with.
     """
 
     backbone: str
@@ -140,6 +142,7 @@ class KerasHubNames:
     tokenizer_arguments: Mapping[str, str]
     tokenizer_built_in: Mapping[str, object] = dataclasses.field(default_factory=dict)
     arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    block: str = "transformer_encoder"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +171,8 @@ class Family:
         prefix: of the backbone's tensors in the checkpoint of a task.
         tensors: {attribute path in the backbone, with {} for a block's number: name in the
             checkpoint}. A block that stands at several places is counted once.
+        other_names: {how the names of some tensors may begin: how they begin here}, where there
+            are two generations of checkpoints; longer ones first.
         pooler: name of the pooler's dense layer, where checkpoints have one.
         blocks: the backbone argument that counts the blocks with tensors of their own.
         config_keys: {backbone argument: key in config.json}.
@@ -198,6 +203,7 @@ class Family:
     config_keys: Mapping[str, str]
     tokenizer: TokenizerClass
     heads: Mapping[str, Head]
+    other_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     pooler: str | None = None
     blocks: str = "num_layers"
     read_config: Callable[[Mapping], dict] = dict

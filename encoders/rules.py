@@ -81,6 +81,8 @@ ARGUMENTS = {
             "num_segments",
             "num_groups",
             "local_attention",
+            "max_relative_positions",
+            "position_buckets",
             "global_every",
         ),
         SIZE,
@@ -90,10 +92,22 @@ ARGUMENTS = {
     "embedding_dropout": SHARE,
     "layer_norm_epsilon": EPSILON,
     "activation": ACTIVATION,
+    "convolution_activation": ACTIVATION,
     "sinusoidal_positions": SWITCH,
     "global_rope_theta": BASE,
     "local_rope_theta": BASE,
     "pooling": one_of("cls", "mean"),
+    "terms": Rule(
+        lambda v: (
+            isinstance(v, list | tuple)
+            and list(v) in (["c2p"], ["p2c"], ["c2p", "p2c"], ["p2c", "c2p"])
+        ),
+        "a list of one or both of c2p, p2c",
+    ),
+    "convolution_width": Rule(
+        lambda v: type(v) is int and (v == 0 or (0 < v < 100 and v % 2 == 1)),
+        "0 or an odd integer below 100",
+    ),
 }
 REQUIRED = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim")
 

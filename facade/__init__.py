@@ -23,6 +23,8 @@ __all__ = [
     "CamembertBackbone",
     "CamembertTokenizer",
     "Classifier",
+    "DebertaV2Backbone",
+    "DebertaV2Tokenizer",
     "DistilBertBackbone",
     "ElectraBackbone",
     "EntityF1",
@@ -40,11 +42,14 @@ __all__ = [
     "SpanQAPreprocessor",
     "TokenClassifier",
     "TokenClassifierPreprocessor",
+    "Tokenizer",
     "XLMRobertaBackbone",
     "XLMRobertaTokenizer",
     "list_presets",
+    "read_conll",
     "read_squad",
     "sentence_order_pairs",
+    "train_vocabulary",
 ]
 
 if TYPE_CHECKING:  # what editors and type checkers see
@@ -52,6 +57,7 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.encoders.families.albert import AlbertBackbone
     from encoder_zoo.encoders.families.bert import BertBackbone
     from encoder_zoo.encoders.families.camembert import CamembertBackbone
+    from encoder_zoo.encoders.families.deberta_v2 import DebertaV2Backbone
     from encoder_zoo.encoders.families.distilbert import DistilBertBackbone
     from encoder_zoo.encoders.families.electra import ElectraBackbone
     from encoder_zoo.encoders.families.modernbert import ModernBertBackbone
@@ -62,10 +68,13 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.encoders.tokenizers.sentencepiece import (
         AlbertTokenizer,
         CamembertTokenizer,
+        DebertaV2Tokenizer,
         XLMRobertaTokenizer,
     )
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
     from encoder_zoo.presets.registry import list_presets
+    from encoder_zoo.presets.train_vocabulary import train_vocabulary
     from encoder_zoo.tasks.language_modelling.preprocessor import MaskedLMPreprocessor
     from encoder_zoo.tasks.language_modelling.task import MaskedLM
     from encoder_zoo.tasks.question_answering.preprocessor import SpanQAPreprocessor
@@ -74,10 +83,11 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.tasks.replaced_tokens.preprocessor import ReplacedTokenDetectionPreprocessor
     from encoder_zoo.tasks.replaced_tokens.task import ReplacedTokenDetection
     from encoder_zoo.tasks.sentence_order import sentence_order_pairs
-    from encoder_zoo.tasks.sequence_classifier import (
-        SequenceClassifier,
+    from encoder_zoo.tasks.sequence_classification.preprocessor import (
         SequenceClassifierPreprocessor,
     )
+    from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier
+    from encoder_zoo.tasks.token_classification.conll import read_conll
     from encoder_zoo.tasks.token_classification.metrics import EntityF1
     from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
     from encoder_zoo.tasks.token_classification.task import TokenClassifier

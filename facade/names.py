@@ -17,9 +17,11 @@ SAVED = {
     "encoders.tokenizers.sentencepiece": [
         "AlbertTokenizer",
         "CamembertTokenizer",
+        "DebertaV2Tokenizer",
         "XLMRobertaTokenizer",
     ],
-    "tasks.sequence_classifier": ["SequenceClassifier", "SequenceClassifierPreprocessor"],
+    "tasks.sequence_classification.task": ["SequenceClassifier"],
+    "tasks.sequence_classification.preprocessor": ["SequenceClassifierPreprocessor"],
     "tasks.token_classification.task": ["TokenClassifier"],
     "tasks.token_classification.preprocessor": ["TokenClassifierPreprocessor"],
     "tasks.token_classification.metrics": ["EntityF1"],
@@ -36,6 +38,11 @@ SAVED_PARTS = {
     "encoders.blocks": ["EncoderBlock"],
     "encoders.embeddings": ["Embeddings"],
     "encoders.layers": ["Dropout", "LayerNorm"],
+    "encoders.families.deberta_v2": [
+        "DebertaV2Block",
+        "DisentangledAttention",
+        "TextConvolution",
+    ],
     "encoders.families.modernbert": [
         "ModernBertBlock",
         "ModernBertEmbeddings",
@@ -45,13 +52,18 @@ SAVED_PARTS = {
     "tasks.head": ["HiddenLayer", "TaskHead"],
     "tasks.language_modelling.head": ["MaskedLMHead"],
     "tasks.token_classification.metrics": ["TokenAccuracy"],
-    "tasks.training.measures": ["OfLogits"],
+    "tasks.training.measures": ["ClassAccuracy", "ClassCrossentropy", "OfLogits"],
+    "tasks.training.named_metrics": ["Matthews", "Pearson", "Perplexity", "Spearman"],
+    "tasks.question_answering.metrics": ["SpanExactMatch", "SpanF1"],
     "tasks.training.recipe": ["FusedAdamW", "LinearWarmupDecay", "ScheduledAdamW"],
 }
 # Public names of other things.
 NOT_SAVED = {
     "presets.registry": ["list_presets"],
+    "presets.train_vocabulary": ["train_vocabulary"],
     "tasks.question_answering.squad": ["read_squad"],
+    "tasks.token_classification.conll": ["read_conll"],
+    "encoders.tokenizers.tokenizer": ["Tokenizer"],
     "tasks.sentence_order": ["sentence_order_pairs"],
     "tasks.training.backup": ["BackupAndRestore"],
 }

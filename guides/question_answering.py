@@ -101,8 +101,7 @@ def told(answer: dict) -> str:
 
 def summary(scores: dict) -> str:
     """The scores of SQuAD 1.1, or of 2.0, which calls them otherwise."""
-    exact = scores["exact_match" if "exact_match" in scores else "exact"]
-    return f"exact match {exact:.1f}, F1 {scores['f1']:.1f}"
+    return f"exact match {scores['exact_match']:.1f}, F1 {scores['f1']:.1f}"
 
 
 def main() -> None:

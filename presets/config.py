@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.configured import argument_defaults
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.rules import ARGUMENTS, COMMON, REQUIRED, SHARE, Rule, or_null
+from encoder_zoo.encoders.wording import shown
 
 
 def check_config(
@@ -38,9 +39,8 @@ def check_config(
 
     def expect(holds: bool, key: str, words: str) -> None:
         if not holds:
-            value = repr(config[key])
-            shown = value if len(value) < 80 else value[:77] + "..."
-            raise ValueError(f"{path}: {names.get(key, key)} is {shown}. Expected {words}.")
+            value = shown(config[key])
+            raise ValueError(f"{path}: {names.get(key, key)} is {value}. Expected {words}.")
 
     for argument in REQUIRED:
         key = keys[argument]
@@ -49,6 +49,7 @@ def check_config(
     for key, rule in _rules(family).items():
         if key in config:
             expect(rule.holds(config[key]), key, rule.words)
+    _check_labels(config, expect)
     hidden, heads = config[keys["hidden_dim"]], config[keys["num_heads"]]
     expect(hidden % heads == 0, keys["hidden_dim"], f"a multiple of {heads} heads")
     padding, vocabulary = config.get("pad_token_id") or 0, config[keys["vocabulary_size"]]
@@ -57,6 +58,18 @@ def check_config(
     if "embedding_dim" not in keys:
         width = config.get("embedding_size", hidden)
         expect(width == hidden, "embedding_size", f"{keys['hidden_dim']}, {hidden}")
+
+
+def _check_labels(config: Mapping, expect: Callable[[bool, str, str], None]) -> None:
+    """Refuses classes whose numbers are others in `label2id` than in `id2label`."""
+    names, numbers = config.get("id2label"), config.get("label2id")
+    if names is not None and numbers is not None:
+        inverse = {label: int(i) for i, label in names.items()}
+        # Where a name stands for two classes, only one of them can be in `label2id`.
+        same = isinstance(numbers, Mapping) and (
+            len(inverse) < len(names) or dict(numbers) == inverse
+        )
+        expect(same, "label2id", f"the names in id2label with their numbers, {shown(inverse)}")
 
 
 def _rules(family: Family) -> dict[str, Rule]:
@@ -167,6 +180,7 @@ def check_sizes(
             if config[key] != found:
                 raise ValueError(f"{path}: {key} is {config[key]}, but {name} has {found}.")
     _check_layers(config, family, shapes, path)
+    _check_classes(config, family, shapes, path)
     needed = 4 * max(_estimate(config, family), sum(map(math.prod, shapes.values())))
     if needed > max_bytes:
         raise ValueError(
@@ -184,6 +198,20 @@ def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathli
     if wanted > layers:
         key = family.config_keys[family.blocks]
         raise ValueError(f"{path}: {key} is {wanted}, but the weights hold {layers} layers.")
+
+
+def _check_classes(config: Mapping, family: Family, shapes: Mapping, path: pathlib.Path) -> None:
+    """Refuses more or fewer names of classes than the head of a classifier has outputs."""
+    names, architectures = config.get("id2label"), config.get("architectures") or []
+    for head in ("ForSequenceClassification", "ForTokenClassification"):
+        if names is None or architectures != [family.class_prefix + head]:
+            continue
+        name = f"{family.heads[head].output}.weight" if head in family.heads else ""
+        outputs = shapes.get(name, (len(names),))[:1]
+        if outputs != (len(names),):
+            raise ValueError(
+                f"{path}: id2label names {len(names)} classes, but {name} has {outputs[0]} outputs."
+            )
 
 
 def _own_blocks(config: Mapping, family: Family) -> int:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import pathlib
 import re
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from encoder_zoo.presets.files.manifest import checksum
 from encoder_zoo.presets.formats import kerashub
@@ -18,6 +21,16 @@ logger = logging.getLogger("encoder_zoo")
 _ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 _PAUSES = (1, 4, None)  # seconds to wait before the next attempt
+_BUSY = (408, 425, 429, 500, 502, 503, 504)
+_REFUSALS = {
+    401: "no such repository, or a private one: the hub asks for a token (401). Set HF_TOKEN",
+    403: "the hub refuses access (403). Set HF_TOKEN to a token that may read it",
+    404: "no such repository, or a private one without a token in HF_TOKEN",
+    410: "the repository is gone (410)",
+    451: "the hub may not give it out (451)",
+}
+_NO_LISTING = (TypeError, KeyError, AttributeError, ValueError)
+T = TypeVar("T")
 
 
 def from_hugging_face(address: str, verify: bool = True, max_bytes: int = 2**63) -> pathlib.Path:
@@ -46,10 +59,14 @@ def from_hugging_face(address: str, verify: bool = True, max_bytes: int = 2**63)
             "hf://organisation/name@revision."
         )
     repository, revision = matched.groups()
-    wanted = _wanted_files(address, repository, revision, max_bytes)
-    folder = _snapshot(address, repository, revision, wanted)
+    try:
+        wanted = _wanted_files(address, repository, revision, max_bytes)
+        fetch = functools.partial(_snapshot, address, repository, revision, wanted)
+    except _Unreachable as error:
+        fetch = functools.partial(_cached, address, repository, revision, str(error))
+    folder = fetch()
     if verify and _drop_wrong(folder):
-        folder = _snapshot(address, repository, revision, wanted)
+        folder = fetch()
         wrong = _drop_wrong(folder)
         if wrong:
             raise ValueError(
@@ -59,29 +76,73 @@ def from_hugging_face(address: str, verify: bool = True, max_bytes: int = 2**63)
     return folder
 
 
-def _wanted_files(
-    address: str, repository: str, revision: str | None, max_bytes: int
-) -> list[str] | None:
-    """Which files to fetch; None where the hub cannot be asked."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-    from huggingface_hub.errors import RevisionNotFoundError as NoRevision
+class _Unreachable(Exception):
+    """The hub said nothing, or not now: what is in the cache may do."""
 
-    try:
+
+def _asked(address: str, function: Callable[[], T], whatever: bool = False) -> T:
+    """What the hub answers, asked again while it is busy, or whatever failed.
+
+    Raises:
+        ValueError: "...: the hub refuses access (403) ..."
+        _Unreachable: with what was wrong the last time.
+    """
+    for pause in _PAUSES:
+        try:
+            return function()
+        except Exception as error:  # the client raises its own, the connection's and the system's
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            if status in _REFUSALS:
+                raise ValueError(f"{address}: {_refusal(error, status)}.") from error
+            if pause is None or not (whatever or status in _BUSY):
+                answer = f"it answered {status}: " if status else ""
+                raise _Unreachable(answer + _first_line(error)) from error
+            logger.debug("%s: %s; asked again in %s s", address, error, pause)
+            time.sleep(pause)
+    raise AssertionError("the last pause is None")
+
+
+def _refusal(error: Exception, status: int) -> str:
+    """What to do about an answer that stays the same when asked again."""
+    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, RevisionNotFoundError
+
+    if isinstance(error, GatedRepoError):
+        return "access must be asked for on its page, and a token set in HF_TOKEN"
+    if isinstance(error, EntryNotFoundError):
+        return "a file of its own list is not there"
+    if isinstance(error, RevisionNotFoundError):
+        return "there is no such revision"
+    return _REFUSALS[status]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+
+
+def _wanted_files(address: str, repository: str, revision: str | None, max_bytes: int) -> list[str]:
+    """Which files to fetch.
+
+    Raises:
+        ValueError: see `_asked`, "...: the listing from ... is none", "... have 9.1 GB ..."
+        _Unreachable: where the hub cannot be asked.
+    """
+    from huggingface_hub import HfApi
+
+    def listing() -> dict[str, int]:
         info = HfApi(endpoint=_endpoint()).model_info(
             repository, revision=revision, files_metadata=True, timeout=10
         )
-    except (GatedRepoError, RepositoryNotFoundError, NoRevision) as error:
-        reasons = {
-            GatedRepoError: "access must be asked for on its page, and a token set in HF_TOKEN",
-            NoRevision: f"there is no revision '{revision}'",
-        }
-        default = "no such repository, or a private one without a token in HF_TOKEN"
-        raise ValueError(f"{address}: {reasons.get(type(error), default)}.") from error
-    except Exception as error:  # whatever the connection raises, the cache may do
-        logger.debug("%s: %s", address, error)
-        return None
-    sizes = {file.rfilename: file.size or 0 for file in info.siblings}
+        return {file.rfilename: file.size or 0 for file in info.siblings}
+
+    try:
+        sizes = _asked(address, listing)
+    except _Unreachable as error:
+        cause = error.__cause__
+        if isinstance(cause, _NO_LISTING) and not hasattr(cause, "response"):
+            raise ValueError(_no_listing(address, _first_line(cause))) from error
+        raise
+    if not all(isinstance(n, str) and type(size) is int and size >= 0 for n, size in sizes.items()):
+        raise ValueError(_no_listing(address, "files without a name and a size"))
     names = select_files(address, list(sizes))
     total = sum(sizes[name] for name in names)
     if total > max_bytes:
@@ -90,6 +151,13 @@ def _wanted_files(
             f"GB. If you trust the preset, pass max_bytes={total}."
         )
     return names
+
+
+def _no_listing(address: str, why: str) -> str:
+    return (
+        f"{address}: what {_endpoint() or 'the hub'} sent is no list of a repository's files "
+        f"({why}). Check HF_ENDPOINT."
+    )
 
 
 def select_files(address: str, names: list[str]) -> list[str]:
@@ -112,46 +180,38 @@ def select_files(address: str, names: list[str]) -> list[str]:
     raise ValueError(no_safetensors(address, names))
 
 
-def _cached(address: str, repository: str, revision: str | None) -> pathlib.Path:
+def _cached(address: str, repository: str, revision: str | None, why: str) -> pathlib.Path:
     """The repository's folder in the cache."""
     from huggingface_hub import try_to_load_from_cache
 
     path = try_to_load_from_cache(repository, "config.json", revision=revision)
     if not isinstance(path, str):
         raise ValueError(
-            f"{address} is not in the cache and the hub cannot be reached. Check the connection "
-            "and HF_ENDPOINT, and that HF_HUB_OFFLINE is not set."
+            f"{address} is not in the cache and the hub cannot be reached. It was: {why}. Check "
+            "the connection and HF_ENDPOINT, and that HF_HUB_OFFLINE is not set."
         )
+    logger.info("%s: taken from the cache, the hub cannot be reached: %s", address, why)
     return pathlib.Path(path).parent
 
 
 def _snapshot(
-    address: str, repository: str, revision: str | None, names: list[str] | None
+    address: str, repository: str, revision: str | None, names: list[str]
 ) -> pathlib.Path:
-    """Downloads what is not in the cache yet; a server that is busy is asked again."""
+    """Downloads what is not in the cache yet; one that breaks off is begun again."""
     from huggingface_hub import snapshot_download
 
-    if names is None:
-        return _cached(address, repository, revision)
-    for pause in _PAUSES:
-        try:
-            folder = snapshot_download(
-                repository,
-                revision=revision,
-                allow_patterns=names,
-                endpoint=_endpoint(),
-            )
-        except Exception as error:  # the client raises its own, the connection's and the system's
-            if pause is not None:
-                time.sleep(pause)
-                continue
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ValueError(
-                f"{address}: the download broke off: {reason}. Try again: files that came whole "
-                "are kept."
-            ) from error
-        return pathlib.Path(folder)
-    raise AssertionError("the last pause is None")
+    def download() -> str:
+        return snapshot_download(
+            repository, revision=revision, allow_patterns=names, endpoint=_endpoint()
+        )
+
+    try:
+        return pathlib.Path(_asked(address, download, whatever=True))
+    except _Unreachable as error:
+        raise ValueError(
+            f"{address}: the download broke off: {error}. Try again: files that came whole are "
+            "kept."
+        ) from error
 
 
 def _endpoint() -> str | None:

@@ -8,13 +8,14 @@ import os
 import pathlib
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import keras
 
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.configured import argument_names
+from encoder_zoo.encoders.configured import argument_names, unknown_argument
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.layers import weights_follow
 from encoder_zoo.encoders.tokenizers.absent import AbsentTokenizer
@@ -46,7 +47,7 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
             f"{source} holds a {found.__name__}. Load it with that class or with "
             f"Backbone.from_preset. Received: {cls.__name__}.from_preset."
         )
-    backbone, used = _read_backbone(checkpoint, overrides, safeguards)
+    backbone, used, _ = _read_backbone(checkpoint, overrides, safeguards)
     _report_unused(checkpoint, used, cls.__name__)
     return backbone
 
@@ -65,6 +66,22 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
             f"{source} holds a {type(tokenizer).__name__}. Received: {cls.__name__}.from_preset."
         )
     return tokenizer
+
+
+def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
+    """See `Preprocessor.from_preset`."""
+    safeguards = Safeguards.taken_from(arguments)
+    checkpoint = open_preset(source, safeguards)
+    tokenizer = _read_tokenizer(checkpoint, arguments.pop("added_tokens", ()))
+    if tokenizer is None:
+        raise ValueError(f"{source} has no tokenizer, only a model.")
+    known = argument_names(cls)
+    for name in arguments:
+        if name not in known:
+            raise TypeError(unknown_argument(f"{cls.__name__}.from_preset", name, known))
+    stored = checkpoint.settings.get("preprocessor", {})
+    stored = {name: value for name, value in stored.items() if name in known}
+    return cls(tokenizer, **{**stored, **arguments})
 
 
 def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> PresetTask:
@@ -91,12 +108,14 @@ def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> 
         rows = checkpoint.config[family.config_keys["vocabulary_size"]]
         if tokenizer.vocabulary_size > rows:
             checkpoint = EnlargedCheckpoint(checkpoint, tokenizer.vocabulary_size)
-    backbone, used = _read_backbone(checkpoint, for_backbone, safeguards, new_pooler_allowed=True)
+    backbone, used, new_pooler = _read_backbone(
+        checkpoint, for_backbone, safeguards, new_pooler_allowed=True
+    )
     built_in = checkpoint.head_arguments.get(cls.checkpoint_class_suffix, {})
     arguments = cls.checkpoint_arguments(checkpoint.config, head, for_task)
     task = cls(backbone, preprocessor, **{**built_in, **arguments})
     task.learning_rate = settings.get("learning_rate", task.learning_rate)
-    used |= _read_head(checkpoint, task, head, for_task, safeguards)
+    used |= _read_head(checkpoint, task, head, for_task, safeguards, new_pooler)
     _report_unused(checkpoint, used, cls.__name__)
     return task
 
@@ -142,9 +161,10 @@ def _read_tokenizer(
             f"tokens, but {family.config_keys['vocabulary_size']} in "
             f"{checkpoint.config_file.name} is {rows}: they are not from the same model."
         )
+    _check_vocabulary(checkpoint, tokenizer, rows)
     tokens = tokenizer.get_vocabulary()
     if len(set(tokens)) < len(tokens):
-        twice = next(token for i, token in enumerate(tokens) if token in tokens[:i])
+        twice = next(token for token, count in Counter(tokens).items() if count > 1)
         logger.warning(
             "%s: the vocabulary holds %r more than once; the last one counts.",
             checkpoint.folder.name,
@@ -156,11 +176,34 @@ def _read_tokenizer(
     return tokenizer
 
 
+def _check_vocabulary(checkpoint: Checkpoint, tokenizer: Tokenizer, rows: int) -> None:
+    """Refuses a vocabulary that was cut short, or whose padding token is not the model's.
+
+    Embeddings may have rows that no token uses: some to make their number even, and 898 of 251,000
+    in mDeBERTa.
+    """
+    where = checkpoint.config_file.name
+    missing = rows - tokenizer.vocabulary_size
+    if missing > min(max(128, rows // 100), rows // 4):
+        raise ValueError(
+            f"{checkpoint.folder}: the tokenizer's vocabulary has {tokenizer.vocabulary_size} "
+            f"tokens, but {checkpoint.family.config_keys['vocabulary_size']} in {where} is {rows}: "
+            "it was cut short, or they are not from the same model."
+        )
+    padding = checkpoint.config.get("pad_token_id")
+    if padding is not None and padding != tokenizer.pad_token_id:
+        raise ValueError(
+            f"{checkpoint.folder}: pad_token_id is {padding} in {where}, but "
+            f"{tokenizer.pad_token!r} has the id {tokenizer.pad_token_id} in the tokenizer's "
+            "files. Expected the same."
+        )
+
+
 def _stored_settings(cls: type[PresetTask], settings: dict) -> dict:
     """The preprocessor's settings that the same task was saved with."""
     if settings.get("task") != cls.task_name:
         return {}
-    known = argument_names(cls.preprocessor_class)
+    known = set(argument_names(cls.preprocessor_class)) - {"tokenizer"}
     stored = settings.get("preprocessor", {})
     return {name: value for name, value in stored.items() if name in known}
 
@@ -174,11 +217,8 @@ def _route(cls: type[PresetTask], family: Family, arguments: dict) -> tuple[dict
         if name == "dtype":
             homes = [0, 2]
         if not homes:
-            known = sorted({n for taker in takers for n in argument_names(taker)})
-            raise TypeError(
-                f"{cls.__name__}.from_preset got an unknown argument '{name}'. "
-                f"Expected some of {', '.join(known)}."
-            )
+            known = {n for taker in takers for n in argument_names(taker)}
+            raise TypeError(unknown_argument(f"{cls.__name__}.from_preset", name, known))
         for i in homes:
             routed[i][name] = value
     return routed
@@ -189,8 +229,8 @@ def _read_backbone(
     overrides: dict,
     safeguards: Safeguards,
     new_pooler_allowed: bool = False,
-) -> tuple[Backbone, set[str]]:
-    """The backbone, and the names of the tensors that are in it."""
+) -> tuple[Backbone, set[str], bool]:
+    """The backbone, the names of the tensors that are in it, and whether its pooler is new."""
     family = checkpoint.family
     arguments = backbone_arguments(checkpoint.config, family)
     has_pooler = f"{family.pooler}.weight" in checkpoint.shapes
@@ -206,30 +246,39 @@ def _read_backbone(
             f"{checkpoint.folder}: the weights do not fit {checkpoint.config_file.name}.\n"
             + "\n".join(lines)
         )
-    if new:
-        logger.warning("%s has no pooler: it starts from random weights.", checkpoint.folder.name)
     copy(checkpoint, matched, safeguards.allow_nonfinite)
-    return backbone, set(matched)
+    return backbone, set(matched), bool(new)
 
 
 def _read_head(
-    checkpoint: Checkpoint, task: PresetTask, head: Head, arguments: dict, safeguards: Safeguards
+    checkpoint: Checkpoint,
+    task: PresetTask,
+    head: Head,
+    arguments: dict,
+    safeguards: Safeguards,
+    new_pooler: bool,
 ) -> set[str]:
-    """Takes the task's head over, whole or not at all."""
+    """Takes the task's head over, whole or not at all, and says in one line what is new."""
     reason = task.head_misfit(checkpoint.config, arguments)
     if reason is None:
         matched, misfits = match(checkpoint, task, head.tensors)
         if not misfits:
             _refuse_untied(checkpoint, head)
             copy(checkpoint, matched, safeguards.allow_nonfinite)
+            if new_pooler:
+                logger.warning(
+                    "%s has no pooler: it starts from random weights. Fine-tune before use.",
+                    checkpoint.folder.name,
+                )
             return set(matched)
         absent = all(what == "missing" for what in misfits.values())
         described = "; ".join(f"{name} ({what})" for name, what in misfits.items())
         reason = "the checkpoint has none" if absent else described
     logger.warning(
-        "%s: the head of %s starts from random weights: %s. Fine-tune before use.",
+        "%s: the head of %s starts from random weights%s: %s. Fine-tune before use.",
         checkpoint.folder.name,
         type(task).__name__,
+        ", the pooler too" if new_pooler else "",
         reason,
     )
     return set()
@@ -256,6 +305,6 @@ def _report_unused(checkpoint: Checkpoint, used: set[str], reader: str) -> None:
             "has no place for:\n" + "\n".join(inside)
         )
     if left:
-        logger.warning(
+        logger.info(
             "%s: %s does not use %s.", checkpoint.folder.name, reader, ", ".join(sorted(left))
         )

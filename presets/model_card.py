@@ -65,16 +65,18 @@ def write_card(
 ) -> None:
     """Writes a model card, or copies the earlier one where a person wrote it.
 
+    A link is nobody's card: what it points to may be no card, nor meant for others.
+
     Args:
         path: file to write.
         earlier: file that may be there already.
         facts: of the preset.
         readers: of the preset.
     """
-    if earlier.is_file():
-        text = earlier.read_text(encoding="utf-8")
-        if MARK not in text:
-            path.write_text(text, encoding="utf-8")
+    if earlier.is_file() and not earlier.is_symlink():
+        content = earlier.read_bytes()
+        if MARK.encode() not in content:
+            path.write_bytes(content)
             return
     path.write_text(_card(facts, readers), encoding="utf-8")
 

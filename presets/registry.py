@@ -7,11 +7,15 @@ import html
 import json
 import os
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 BUNDLED = pathlib.Path(__file__).parent / "data"
 KNOWN = BUNDLED / "known"
+
+# organisation/name[@revision], as the hub allows them.
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 
 
 class PresetInfo(NamedTuple):
@@ -108,7 +112,8 @@ def resolve(source: str | os.PathLike, verify: bool = True, max_bytes: int = 2**
     """The folder behind a preset's name or address.
 
     Args:
-        source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]` or
+        source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, also
+            without the `hf://` where there is no such folder, or
             `kaggle://organisation/model/keras/variant[/version]`.
         verify: whether to compare what a hub sent with its checksums.
         max_bytes: the most that a download may have.
@@ -136,14 +141,18 @@ def resolve(source: str | os.PathLike, verify: bool = True, max_bytes: int = 2**
         return folder
     if folder.exists():
         raise ValueError(f"{folder} is a file. Expected a preset's folder.")
+    if REPOSITORY.fullmatch(name):
+        try:
+            return hub.from_hugging_face(f"hf://{name}", verify, max_bytes)
+        except ValueError as error:
+            raise ValueError(f"There is no folder {name!r}, and on the hub: {error}") from None
     raise ValueError(f"No preset '{name}'.{_hint(name, presets)}")
 
 
 def _hint(name: str, presets: Mapping[str, PresetInfo]) -> str:
-    """What may be meant: a repository without its "hf://", or a name that is much the same."""
+    """What may be meant: a preset of the same repository, or a name that is much the same."""
     same = [known for known, row in presets.items() if row.source.endswith(f"/{name}")]
     own = name.split("/")[-1].replace("-", "_")
     close = same or difflib.get_close_matches(own, presets, n=3, cutoff=0.5)
     meant = f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
-    address = f" For the hub's repository write 'hf://{name}'." if name.count("/") == 1 else ""
-    return f"{meant}{address} Names are in list_presets(); any other must be an existing folder."
+    return f"{meant} Names are in list_presets(); any other must be an existing folder."

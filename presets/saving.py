@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import pathlib
-import re
 from collections.abc import Mapping
 
 import keras
 import ml_dtypes
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from encoder_zoo.encoders.backbone import Backbone
@@ -213,21 +210,12 @@ def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_b
         file = f"model-{i:05}-of-{len(shards):05}.safetensors"
         file = WEIGHTS if len(shards) == 1 else file
         arrays = {name: _array(*weights[name], dtypes[name]) for name in shard}
-        try:
-            # Readers for torch look for this word before they open a file.
-            save_file(arrays, folder / file, metadata={"format": "pt"})
-        except SafetensorError as error:
-            raise _as_os_error(error) from error
+        # Readers for torch look for this word before they open a file.
+        save_file(arrays, folder / file, metadata={"format": "pt"})
         names |= dict.fromkeys(shard, file)
     if len(shards) > 1:
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": names}
         (folder / INDEX).write_text(_as_json(index), encoding="utf-8")
-
-
-def _as_os_error(error: SafetensorError) -> OSError:
-    """What the system said, which safetensors tells only in words."""
-    number = re.search(r"os error (\d+)", str(error))
-    return OSError(int(number[1]) if number else errno.EIO, str(error))
 
 
 def _shards(sizes: Mapping[str, int], limit: int) -> list[list[str]]:

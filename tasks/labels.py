@@ -1,4 +1,4 @@
-"""What the tasks with classes share: their labels, given, learned, or from a checkpoint."""
+"""Names of classes, as they are given and as config.json has them; logits to probabilities."""
 
 from __future__ import annotations
 
@@ -6,62 +6,6 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
-
-from encoder_zoo.encoders.family import Head
-from encoder_zoo.tasks.task import Task
-
-# Classes in transformers whose heads have the same names, and perhaps the same shape.
-CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForMultipleChoice")
-
-
-class LabelledTask(Task):
-    """Base of the tasks whose head has one output for every class.
-
-    A subclass sets `labels` (their names, or None) and `num_classes`.
-    """
-
-    labels: list[str] | None
-    num_classes: int | None
-
-    @classmethod
-    def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
-        """What config.json says of the classes, where the caller says nothing."""
-        stored = {}
-        if cls._is_head_of(config):
-            stored |= super().checkpoint_arguments(config, head, {})
-            if cls._asks_for_classes_of(config, arguments):
-                names = label_names(config)
-                stored["labels"] = None if are_generic(names) else names
-                stored["num_classes"] = len(names)
-        return {**stored, **arguments}
-
-    @classmethod
-    def _asks_for_classes_of(cls, config: dict, arguments: dict) -> bool:
-        """Whether the caller's classes, if any are named, are those of the checkpoint."""
-        names = label_names(config)
-        labels = arguments.get("labels")
-        if labels is None:
-            return arguments.get("num_classes") in (None, len(names))
-        labels = named_labels(labels)
-        return labels == names or (are_generic(names) and len(labels) == len(names))
-
-    @classmethod
-    def _is_head_of(cls, config: dict) -> bool:
-        """Whether config.json describes a checkpoint of this task."""
-        architectures = config.get("architectures") or []
-        if not architectures:
-            return "id2label" in config
-        return architectures[0].endswith(cls.checkpoint_class_suffix)
-
-    def head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """A head of another task, or with classes in another order, is not taken over."""
-        if not self._is_head_of(config):
-            made_for = (config.get("architectures") or [""])[0]
-            return f"the checkpoint's is of {made_for}" if made_for.endswith(CLASSIFIERS) else None
-        names = label_names(config)
-        if self.labels and not are_generic(names) and names != self.labels:
-            return f"its labels are {names}, not {self.labels}"
-        return None
 
 
 def label_names(config: dict) -> list[str]:

@@ -5,6 +5,8 @@ import gc
 import logging
 import os
 import pathlib
+import shutil
+import subprocess
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
@@ -49,6 +51,9 @@ TOKENIZER_FILES = {
     "XLMRobertaTokenizer": {
         "sentencepiece.bpe.model": (["<unk>", "<s>", "</s>"], [*PIECES, "ef", "gh", "ij"])
     },
+    "DebertaV2Tokenizer": {
+        "spm.model": (["[PAD]", "[CLS]", "[SEP]", "[UNK]"], [*PIECES, "ef", "gh", "ij"])
+    },
     "CamembertTokenizer": {"sentencepiece.bpe.model": (["<unk>", "<s>", "</s>"], PIECES)},
     "AlbertTokenizer": {
         "spiece.model": (
@@ -64,7 +69,7 @@ def sentencepiece_model(special: list[str], pieces: list[str]) -> bytes:
     from encoder_zoo.encoders.tokenizers import sentencepiece_model as files
 
     first = [
-        files.Piece(token, 0.0, files.UNKNOWN if token == "<unk>" else files.CONTROL)
+        files.Piece(token, 0.0, files.UNKNOWN if token in ("<unk>", "[UNK]") else files.CONTROL)
         for token in special
     ]
     scored = [files.Piece(piece, -1.0 - 0.1 * i) for i, piece in enumerate(pieces)]
@@ -94,7 +99,13 @@ class Tiny:
     @staticmethod
     def sizes(family) -> dict[str, int]:
         """Arguments of the backbone; those that only some have differ from the others."""
-        others = {"embedding_dim": 6, "local_attention": 4}
+        others = {
+            "embedding_dim": 6,
+            "local_attention": 4,
+            "position_buckets": 8,
+            "max_relative_positions": 16,
+            "convolution_width": 3,
+        }
         return {**SIZES, **{n: v for n, v in others.items() if n in family.config_keys}}
 
     @staticmethod
@@ -190,3 +201,15 @@ def repeatable():
     import keras
 
     keras.utils.set_random_seed(0)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A filesystem of 4 MB, where the system lets us have one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a filesystem is not allowed here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)

@@ -1,5 +1,6 @@
 """Training on several devices and in several processes equals training on one device."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -386,13 +387,18 @@ def test_losses_that_do_not_add_up_are_refused(loss):
         check_loss(loss)
 
 
-def test_what_keras_would_get_wrong_under_a_strategy_is_refused():
-    with tf.distribute.OneDeviceStrategy("CPU:0").scope():
-        backbone = ez.BertBackbone(9, num_layers=1, num_heads=1, hidden_dim=4, intermediate_dim=4)
-        classifier = ez.SequenceClassifier(backbone, num_classes=2)
-    ids = {"token_ids": np.ones((2, 3), int)}
-    with pytest.raises(ValueError, match="Pass sample_weight"):
-        classifier.fit(ids, np.array([0, 1]), class_weight={0: 1.0, 1: 2.0})
+def test_classes_are_weighted_under_a_strategy_as_without():
+    sizes = {"num_layers": 1, "num_heads": 1, "hidden_dim": 4, "intermediate_dim": 4}
+    ids, y = {"token_ids": np.arange(12).reshape(4, 3) % 9}, np.array([0, 1, 1, 1])
+    losses = []
+    for scope in (contextlib.nullcontext(), tf.distribute.OneDeviceStrategy("CPU:0").scope()):
+        keras.utils.set_random_seed(0)
+        with scope:
+            backbone = ez.BertBackbone(9, **sizes, dropout=0.0, attention_dropout=0.0)
+            classifier = ez.SequenceClassifier(backbone, num_classes=2, dropout=0.0)
+        history = classifier.fit(ids, y, class_weight={0: 3.0, 1: 1.0}, epochs=2, verbose=0)
+        losses.append(history.history["loss"])
+    np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
 # -- TPUs: programs of fixed shape, without strings ----------------------------------------------

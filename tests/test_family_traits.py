@@ -103,7 +103,7 @@ def test_albert_projects_embeddings_of_its_own_width_too():
 
 @pytest.mark.parametrize("groups", [0, 3])
 def test_albert_refuses_groups_without_a_place(groups):
-    with pytest.raises(ValueError, match=f"num_groups=.*{groups}, num_layers=2"):
+    with pytest.raises(ValueError, match=f"num_groups.*{groups}"):
         albert(num_layers=2, num_groups=groups)
 
 
@@ -203,7 +203,7 @@ def test_the_mean_of_a_text_leaves_padding_out(tiny):
 
 
 def test_a_modernbert_knows_two_poolings_alone():
-    with pytest.raises(ValueError, match="Unknown pooling 'max'. Expected one of cls, mean"):
+    with pytest.raises(ValueError, match="pooling is 'max'. Expected 'cls' or 'mean'"):
         modernbert(pooling="max")
 
 

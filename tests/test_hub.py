@@ -28,6 +28,8 @@ class Hub:
         fail: file names for which the next so many requests are answered with 503.
         cut: file names whose next contents break off in the middle.
         wrong: file names whose next contents are other bytes, equally many.
+        statuses: with what the next listings are answered instead.
+        listed: what is sent as the listing, instead of it.
     """
 
     def __init__(self, folder: pathlib.Path):
@@ -36,6 +38,8 @@ class Hub:
         self.fail: dict[str, int] = {}
         self.cut: dict[str, int] = {}
         self.wrong: dict[str, int] = {}
+        self.statuses: list[int] = []
+        self.listed: bytes | None = None
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.server.daemon_threads = True
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
@@ -91,6 +95,13 @@ class Hub:
             def answer(self, method: str) -> None:
                 hub.log.append((method, self.path, self.headers.get("Range")))
                 if self.path.startswith("/api/models/org/model"):
+                    if hub.statuses:
+                        status = hub.statuses.pop(0)
+                        moved = {"Location": self.path} if status == 302 else {}
+                        return self.send(status, b"{}", moved)
+                    if hub.listed is not None:
+                        kind = {"Content-Type": "application/json"}
+                        return self.send(200, hub.listed, kind)
                     if "/tree/" in self.path:
                         return self.send_json(hub.tree())
                     return self.send_json(hub.listing())
@@ -281,6 +292,65 @@ def test_a_busy_server_is_asked_again(hub, repository):
     hub.fail["config.json"] = 2
     assert_equal_weights(load(), ez.Backbone.from_preset(repository))
     assert hub.count("GET", "/config.json") == 3
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_a_listing_is_asked_for_again(hub, repository, status):
+    hub.statuses = [status, status]
+    assert_equal_weights(load(), ez.Backbone.from_preset(repository))
+    assert hub.statuses == []
+
+
+def test_a_hub_that_stays_busy_is_named_or_the_cache_serves(hub):
+    hub.statuses = [503] * 100
+    with pytest.raises(ValueError, match="cannot be reached. It was: it answered 503"):
+        load()
+    hub.statuses = []
+    first = load()
+    hub.statuses = [503] * 100
+    assert_equal_weights(first, load())
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (401, r"\(401\). Set HF_TOKEN"),
+        (403, r"refuses access \(403\)"),
+        (404, "no such"),
+        (410, "gone"),
+    ],
+)
+def test_a_refusal_is_named_and_not_asked_again(hub, status, words):
+    hub.statuses = [status] * 100
+    with pytest.raises(ValueError, match=f"^hf://org/model: .*{words}"):
+        load()
+    assert len(hub.statuses) == 99
+
+
+def test_a_listing_that_leads_to_itself_is_named(hub):
+    hub.statuses = [302] * 1000
+    with pytest.raises(ValueError, match="(?i)cannot be reached. It was: .*redirect"):
+        load()
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        b"{}",
+        b"[]",
+        b"null",
+        b"no json",
+        b'"text"',
+        b'{"id": "org/model", "siblings": "config.json"}',
+        b'{"id": "org/model", "siblings": [{"rfilename": 7, "size": 1}]}',
+        b'{"id": "org/model", "siblings": [{"rfilename": "config.json", "size": "many"}]}',
+        b'{"id": "org/model", "siblings": [{"rfilename": "model.safetensors", "size": -5}]}',
+    ],
+)
+def test_a_listing_of_another_shape_is_named(hub, listed):
+    hub.listed = listed
+    with pytest.raises(ValueError, match=f"{hub.address} sent is no list of a repository's files"):
+        load()
 
 
 def test_a_pickle_only_repository_is_refused_without_a_download(hub, repository):

@@ -102,7 +102,7 @@ def test_a_new_process_opens_tasks_checkpoints_and_models_of_users(files, import
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:2] == [
-        "checkpoint encoder_zoo.tasks.sequence_classifier",
+        "checkpoint encoder_zoo.tasks.sequence_classification.task",
         "tagger encoder_zoo.tasks.token_classification.task",
     ]
     assert "RobertaBackbone" in done.stdout

@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -272,18 +271,6 @@ def test_case_17_after_a_kill_at_any_moment_the_preset_is_whole(tmp_path):
         os.killpg(server.pid, signal.SIGKILL)
         server.communicate()
     assert seen == {1000, 1001}
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A filesystem of 4 MB, where the system lets us have one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("mounting a filesystem is not allowed here")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_case_18_a_full_disk_leaves_the_old_preset_and_is_named(small_disk, classifier):

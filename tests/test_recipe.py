@@ -75,3 +75,25 @@ def test_accumulation_belongs_to_the_recipe(golden):
     classifier = ez.Classifier.from_preset(golden("Bert_ForSequenceClassification").folder)
     with pytest.raises(ValueError, match="gradient_accumulation_steps belongs to optimizer='auto'"):
         classifier.compile(optimizer="adam", gradient_accumulation_steps=2)
+
+
+ELECTRA = {
+    "num_layers": 1,
+    "num_heads": 4,
+    "hidden_dim": 8,
+    "intermediate_dim": 16,
+    "pooler": False,
+}
+
+
+@pytest.mark.parametrize("task", ["MaskedLM", "ReplacedTokenDetection", "TokenClassifier"])
+def test_what_the_paper_says_of_fine_tuning_is_not_said_of_pretraining(task):
+    # ELECTRA is fine-tuned without weight decay, lower layers slower (Clark et al. 2020, table 7).
+    labels = {"labels": ["O", "X"]} if task == "TokenClassifier" else {}
+    model = getattr(ez, task)(ez.ElectraBackbone(30, **ELECTRA), **labels)
+    model.compile()
+    weights = model.backbone.embeddings.weights
+    shares = {model.optimizer.rate_share(w) for w in weights} if model.optimizer.rate_share else {1}
+    fine_tunes = task == "TokenClassifier"
+    assert model.optimizer.weight_decay == (0.0 if fine_tunes else 0.01)
+    assert all(share == pytest.approx(0.64 if fine_tunes else 1) for share in shares)

@@ -72,12 +72,12 @@ def test_a_head_with_other_labels_is_not_taken_over_and_that_is_said(golden, lab
     assert "head of SequenceClassifier starts from random weights" in caplog.text
 
 
-def test_a_missing_head_and_pooler_are_said(golden, caplog):
+def test_a_missing_head_and_pooler_are_said_in_one_line(golden, caplog):
     with caplog.at_level(logging.WARNING, "encoder_zoo"):
         ez.SequenceClassifier.from_preset(golden("Bert_ForMaskedLM").folder, num_classes=2)
-    assert "has no pooler" in caplog.text
-    assert "head of SequenceClassifier starts from random weights" in caplog.text
-    assert "does not use cls.predictions" in caplog.text
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "head of SequenceClassifier starts from random weights, the pooler too" in line
+    assert "Fine-tune before use" in line and "cls." not in line
 
 
 def test_an_unknown_argument_of_from_preset_is_refused(golden):
@@ -254,7 +254,6 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "arguments, message",
         [
-            ({}, "Pass labels"),
             ({"labels": ["a", "b"], "num_classes": 3}, "num_classes=3, 2 labels"),
             ({"labels": ["a", "a"]}, "must differ"),
             ({"num_classes": 2, "problem_type": "ranking"}, "'ranking'. Expected one of single"),
@@ -270,7 +269,9 @@ class TestRefusals:
             (TEXTS, LABELS[:5], "6 texts, 5 labels"),
             (TEXTS, ["up"] * 5 + ["sideways"], "Row 5 has the unknown label 'sideways'"),
             (TEXTS, [0, 1, 2, 0, 1, 0], "Row 2 has the label 2, but there are 2 classes"),
-            (TEXTS, [0.5] * 6, "one class number or name for each text"),
+            (TEXTS, [0.5] * 6, "Row 0 has the label 0.5, which is no class"),
+            (TEXTS, [[0, 1, 0]] * 6, "one class number or name for each text"),
+            (TEXTS, [[0.5, 0.6]] * 6, "Row 0 is .* which add up to 1"),
             ([None, *TEXTS[1:]], NUMBERS, "None"),
         ],
     )
@@ -345,7 +346,10 @@ def test_the_head_of_another_task_is_not_taken_over(golden, caplog):
     checkpoint = golden("Bert_ForTokenClassification")
     with caplog.at_level(logging.WARNING, "encoder_zoo"):
         ez.SequenceClassifier.from_preset(checkpoint.folder, num_classes=3)
-    assert "random weights: the checkpoint's is of BertForTokenClassification" in caplog.text
+    assert (
+        "random weights, the pooler too: the checkpoint's is of BertForTokenClassification"
+        in caplog.text
+    )
 
 
 def test_several_labels_as_a_table(build):

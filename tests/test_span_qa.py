@@ -226,12 +226,12 @@ class TestSearch:
 
     def test_scores_are_shares_of_all_spans(self, model):
         context = "Anna lives in Rome."  # 5 pieces: 15 spans
-        found = model.answer("Who?", context, n_best=40)
+        found = model.answer("Who?", context, top_k=40)
         assert len(found) == 15
         assert sum(a["score"] for a in found) == pytest.approx(1.0, abs=1e-5)
         assert [a["score"] for a in found] == sorted((a["score"] for a in found), reverse=True)
         assert all(a["text"] == context[a["start"] : a["end"]] for a in found)
-        with_null = model.answer("Who?", context, n_best=40, null_threshold=0.0)
+        with_null = model.answer("Who?", context, top_k=40, null_threshold=0.0)
         assert len(with_null) == 16
         assert sum(a["score"] for a in with_null) == pytest.approx(1.0, abs=1e-5)
         assert {"", *(a["text"] for a in found)} == {a["text"] for a in with_null}
@@ -242,24 +242,24 @@ class TestSearch:
         assert (nothing["text"], nothing["start"], nothing["end"]) == ("", 0, 0)
 
     def test_the_length_of_answers_is_limited(self, model):
-        found = model.answer("Who?", "Anna lives in Rome.", n_best=40, max_answer_length=2)
+        found = model.answer("Who?", "Anna lives in Rome.", top_k=40, max_answer_length=2)
         assert len(found) == 9
 
-    def test_n_best_counts_answers_not_spans_of_tokens(self, roberta):
+    def test_top_k_counts_answers_not_spans_of_tokens(self, roberta):
         # 4 tokens for each 🙂, and for all spaces but one a token that has no characters.
         for context, count in (("🙂🙂 b", 6), ("a   🙂🙂   ", 6)):
-            every = roberta.answer("the?", context, n_best=count + 5)
+            every = roberta.answer("the?", context, top_k=count + 5)
             assert len(every) == count
             assert all(answer["text"].strip() == answer["text"] != "" for answer in every)
             for n in (2, 3, 8, count - 1):
-                found = roberta.answer("the?", context, n_best=n)
+                found = roberta.answer("the?", context, top_k=n)
                 assert [a["end"] for a in found] == [a["end"] for a in every[:n]]
                 assert [a["start"] for a in found] == [a["start"] for a in every[:n]]
 
     def test_windows_give_spans_of_the_whole_context_once(self, build):
         model = build(window_length=16, doc_stride=4)
         context = " ".join(NAMES * 6)  # 24 pieces
-        found = model.answer("Who?", context, n_best=200, max_answer_length=1)
+        found = model.answer("Who?", context, top_k=200, max_answer_length=1)
         assert sorted(a["start"] for a in found) == [
             i for i in range(len(context)) if i == 0 or context[i - 1] == " "
         ]
@@ -283,8 +283,8 @@ class TestLearning:
         scores = trained.evaluate_answers(EXAMPLES)
         assert scores == {"exact_match": 100.0, "f1": 100.0, "total": 32}
         scores = trained.evaluate_answers([*EXAMPLES, IMPOSSIBLE])
-        assert (scores["HasAns_exact"], scores["NoAns_exact"]) == (100.0, 100.0)
-        assert scores["best_exact"] == 100.0
+        assert (scores["HasAns_exact_match"], scores["NoAns_exact_match"]) == (100.0, 100.0)
+        assert scores["best_exact_match"] == 100.0
 
 
 def as_dataset(examples):
@@ -411,14 +411,14 @@ class TestRefusals:
             model.evaluate(dataset, verbose=0)
 
     def test_settings_without_a_meaning(self, build):
-        with pytest.raises(ValueError, match="doc_stride=-1; expected 0 or more"):
+        with pytest.raises(ValueError, match="doc_stride is -1. Expected a whole"):
             build(doc_stride=-1)
         for name in ("sequence_length", "window_length"):
             with pytest.raises(ValueError, match="Rows of 8 tokens have no room.* at least 12"):
                 build(**{name: 8})
         model = build(window_length=13)
-        for name in ("n_best", "max_answer_length"):
-            with pytest.raises(ValueError, match=f"{name}=0; expected at least 1"):
+        for name in ("top_k", "max_answer_length"):
+            with pytest.raises(ValueError, match=f"{name} is 0. Expected a whole number"):
                 model.answer("Who?", "Anna.", **{name: 0})
 
     def test_answer_with_an_empty_context(self, model):

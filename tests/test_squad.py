@@ -64,13 +64,13 @@ GUESSES = ["cat", "big dog", "fish", ""]
 def test_v2_without_null_scores():
     scores = squad_v2_scores(GUESSES, ANSWERS)
     assert scores == {
-        "exact": 50.0,
+        "exact_match": 50.0,
         "f1": pytest.approx((1 + 2 / 3 + 0 + 1) / 4 * 100),
         "total": 4,
-        "HasAns_exact": 50.0,
+        "HasAns_exact_match": 50.0,
         "HasAns_f1": pytest.approx((1 + 2 / 3) / 2 * 100),
         "HasAns_total": 2,
-        "NoAns_exact": 50.0,
+        "NoAns_exact_match": 50.0,
         "NoAns_f1": 50.0,
         "NoAns_total": 2,
     }
@@ -79,15 +79,15 @@ def test_v2_without_null_scores():
 def test_v2_with_a_threshold():
     # Above the threshold: the second and the third question count as unanswered.
     scores = squad_v2_scores(GUESSES, ANSWERS, [-5.0, 3.0, 2.0, 0.0], null_threshold=1.0)
-    assert (scores["HasAns_exact"], scores["NoAns_exact"]) == (50.0, 100.0)
-    assert (scores["exact"], scores["f1"]) == (75.0, 75.0)
+    assert (scores["HasAns_exact_match"], scores["NoAns_exact_match"]) == (50.0, 100.0)
+    assert (scores["exact_match"], scores["f1"]) == (75.0, 75.0)
 
 
 def test_the_best_threshold_by_hand():
     # Silence everywhere: 2 of 4. In the order of the null scores: cat (-5) +1 = 3; "" (0) costs
     # nothing; fish (2) -1 = 2; big dog (3) exact +0 = 2, F1 +2/3 = 2.67.
     scores = squad_v2_scores(GUESSES, ANSWERS, [-5.0, 3.0, 2.0, 0.0])
-    assert (scores["best_exact"], scores["best_exact_thresh"]) == (75.0, -5.0)
+    assert (scores["best_exact_match"], scores["best_exact_match_thresh"]) == (75.0, -5.0)
     assert (scores["best_f1"], scores["best_f1_thresh"]) == (75.0, -5.0)
     eager = squad_v2_scores(GUESSES, ANSWERS, [-5.0, 1.0, 2.0, 0.0])
     assert eager["best_f1"] == pytest.approx((2 + 1 + 2 / 3) / 4 * 100)
@@ -96,7 +96,7 @@ def test_the_best_threshold_by_hand():
 
 def test_it_is_best_to_answer_nothing():
     scores = squad_v2_scores(["x", "y"], [[], []], [-1.0, 1.0])
-    assert (scores["best_exact"], scores["best_exact_thresh"]) == (100.0, 0.0)
+    assert (scores["best_exact_match"], scores["best_exact_match_thresh"]) == (100.0, 0.0)
 
 
 def test_counts_must_agree():

@@ -270,7 +270,7 @@ def test_what_is_learned_from_spans_is_what_is_found(golden, tmp_path, monkeypat
 
 def test_entities_are_judged_as_they_are_delivered(roberta):
     texts = ["the cat.", "it was not bad, the dog"]
-    found = roberta.extract_entities(texts, "first")
+    found = roberta.extract_entities(texts)
     assert roberta.preprocessor.split_symbols is False  # transformers' words
     assert sum(map(len, found)) > 0
     assert roberta.evaluate_entities(texts, found)["f1"] == 1.0
@@ -563,7 +563,7 @@ class TestRefusals:
             classifier.tag_words(["Anna"])
 
     def test_no_room_for_pieces(self, build):
-        with pytest.raises(ValueError, match="sequence_length=2 leaves no room"):
+        with pytest.raises(ValueError, match="sequence_length is 2. Expected a whole number of 3"):
             build(sequence_length=2)
 
     def test_an_unknown_strategy(self, classifier):

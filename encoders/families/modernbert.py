@@ -317,8 +317,6 @@ class ModernBertBackbone(Backbone):
             pooler=pooler,
             **kwargs,
         )
-        if pooling not in POOLINGS:
-            raise ValueError(f"Unknown pooling {pooling!r}. Expected one of {', '.join(POOLINGS)}.")
         self.embedding_dropout = embedding_dropout
         self.local_attention = local_attention
         self.global_every = global_every
@@ -476,7 +474,6 @@ def _are_bases(bases: object) -> bool:
     )
 
 
-POOLINGS = ("cls", "mean")
 _TYPES = Rule(
     lambda v: v is None or _are_alternating(v),
     f"a list with a {GLOBAL!r} first and then at equal distances, and {LOCAL!r} elsewhere",

@@ -77,3 +77,10 @@ ALBERT_SENTENCEPIECE = TokenizerClass(
     ("spiece.model",),
     ("AlbertTokenizer",),
 )
+DEBERTA_SENTENCEPIECE = TokenizerClass(
+    "DebertaV2Tokenizer",
+    "sentencepiece",
+    ("spm.model",),
+    # transformers' own class replaces the model's normalisation by another one.
+    ("PreTrainedTokenizer", "DebertaV2Tokenizer"),
+)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 from encoder_zoo.encoders.tokenizers.files import (
@@ -10,9 +12,11 @@ from encoder_zoo.encoders.tokenizers.files import (
     TokenizerFiles,
     WritesFiles,
     as_json,
+    check_count,
     checked_vocabulary,
     special_tokens,
 )
+from encoder_zoo.encoders.wording import differing, shown
 
 
 class ByteBPEFiles(WritesFiles):
@@ -45,10 +49,14 @@ class ByteBPEFiles(WritesFiles):
         files.expect("model", "ignore_merges", False)
         if "vocab.json" in files and "merges.txt" in files:
             vocabulary = checked_vocabulary(files.contents["vocab.json"], "vocab.json")
+            files.compare_vocabulary("vocab.json", vocabulary)
             merges = merges_in(files.contents["merges.txt"])
+            _compare_merges(files, merges)
         else:
             vocabulary = files.vocabulary("vocab.json and merges.txt")
-            merges = _merges_in_json(files)
+            merges = merges_in_json(files)
+        files.compare_added(vocabulary)
+        _check_merges(merges, vocabulary, files.folder)
         roles = special_tokens(cls, files)
         vocabulary, added = files.divided(vocabulary, roles.values())
         prefix = files.setting("add_prefix_space", "pre_tokenizer", "add_prefix_space", bool)
@@ -120,13 +128,57 @@ def merges_in(merges_txt: str) -> list[str]:
         >>> merges_in("#version: 0.2\\na b\\n")
         ['a b']
     """
+    check_count(merges_txt.count("\n"), "merges.txt")
     lines = merges_txt.split("\n")
     return [line for line in lines if line and not line.startswith("#version")]
 
 
-def _merges_in_json(files: TokenizerFiles) -> list[str]:
-    """The merges of tokenizer.json, which writes each as a string or as a pair."""
+def merges_in_json(files: TokenizerFiles) -> list[str]:
+    """The merges of tokenizer.json, which writes each as a string or as a pair.
+
+    Raises:
+        ValueError: "FILE: model.merges[3] is ['a']; expected two tokens"
+
+    Example:
+        >>> model = {"merges": [["a", "b"], "ab c"]}
+        >>> merges_in_json(TokenizerFiles("preset", {"tokenizer.json": {"model": model}}))
+        ['a b', 'ab c']
+    """
+    name = f"{files.folder / 'tokenizer.json'}: model.merges"
     merges = files.part("model").get("merges")
     if not isinstance(merges, list):
-        raise ValueError(f"{files.folder / 'tokenizer.json'}: model.merges is not a list")
+        raise ValueError(f"{name} is not a list of pairs of tokens")
+    check_count(len(merges), name)
+    for i, merge in enumerate(merges):
+        tokens = merge.split(" ") if isinstance(merge, str) else merge
+        is_pair = isinstance(tokens, list) and len(tokens) == 2
+        if not is_pair or not all(isinstance(t, str) and t and " " not in t for t in tokens):
+            raise ValueError(f"{name}[{i}] is {shown(merge)}; expected two tokens")
     return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
+
+
+def _compare_merges(files: TokenizerFiles, merges: list[str]) -> None:
+    """Refuses other merges in tokenizer.json, which transformers reads, than in merges.txt."""
+    fast = merges_in_json(files) if "tokenizer.json" in files else merges
+    for i, (one, other) in enumerate(itertools.zip_longest(merges, fast)):
+        if one != other:
+            said = {"merges.txt": one, "tokenizer.json": other}
+            raise ValueError(f"{files.folder}: merge {i} is {differing(said)}")
+
+
+def _check_merges(merges: list[str], vocabulary: Mapping[str, int], folder: Path) -> None:
+    """Refuses a merge of what are no tokens, or to what is none.
+
+    Raises:
+        ValueError: "FOLDER: merge 3 is 'a b', but 'ab' is not in the vocabulary ..."
+    """
+    for i, merge in enumerate(merges):
+        pair = merge.split(" ")
+        if len(pair) != 2:
+            raise ValueError(f"{folder}: merge {i} is {shown(merge)}; expected two tokens")
+        for token in (*pair, "".join(pair)):
+            if token not in vocabulary:
+                raise ValueError(
+                    f"{folder}: merge {i} is {shown(merge)}, but {shown(token)} is not in the "
+                    "vocabulary; they are not from the same model"
+                )

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from encoder_zoo.encoders.wording import differing, shown
+
+MAX_TOKENS = 2**20  # the largest vocabulary of an encoder has 900,000
 # What is said of an added token.
 _ADDED = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
 
@@ -56,8 +59,8 @@ class TokenizerFiles:
         found = self.part(part).get(field, value)
         if found != value:
             raise ValueError(
-                f"{self.folder / 'tokenizer.json'}: {part}.{field} is {found!r}; this family's "
-                f"tokenizer has {value!r}, so the ids would differ"
+                f"{self.folder / 'tokenizer.json'}: {part}.{field} is {shown(found)}; this "
+                f"family's tokenizer has {value!r}, so the ids would differ"
             )
 
     def setting(self, name: str, part: str, field: str, kind: type) -> Any:
@@ -69,26 +72,65 @@ class TokenizerFiles:
             if value is not None:
                 if not isinstance(value, kind):
                     raise ValueError(
-                        f"{self.folder / file}: {name} is {value!r}; expected {kind.__name__}"
+                        f"{self.folder / file}: {name} is {shown(value)}; expected {kind.__name__}"
                     )
                 return value
         return None
 
     def special_tokens(self) -> dict[str, str]:
         """The special tokens that the files name, under the names of our arguments."""
-        sources = [
-            self._object("tokenizer_config.json"),
-            self._object("special_tokens_map.json"),
-        ]
-        found = {}
+        files = ("tokenizer_config.json", "special_tokens_map.json")
+        found: dict[str, str] = {}
         for argument, names in SPECIAL_TOKENS.items():
-            values = [source.get(n) for n in names for source in sources]
-            contents = [v.get("content") if isinstance(v, dict) else v for v in values if v]
-            if contents:
-                if not isinstance(contents[0], str):
-                    raise ValueError(f"{self.folder}: {names[0]} is {values}; expected a string")
-                found[argument] = contents[0]
+            for name in names:
+                said = {file: self._special_token(file, name) for file in files}
+                tokens = {file: token for file, token in said.items() if token is not None}
+                if len(set(tokens.values())) > 1:
+                    raise ValueError(f"{self.folder}: {name} is {differing(tokens)}")
+                for token in tokens.values():
+                    found.setdefault(argument, token)
         return found
+
+    def _special_token(self, file: str, name: str) -> str | None:
+        value = self._object(file).get(name)
+        value = value.get("content") if isinstance(value, dict) else value
+        if not isinstance(value, str | None):
+            raise ValueError(f"{self.folder / file}: {name} is {shown(value)}; expected a string")
+        return value or None
+
+    def compare_vocabulary(self, name: str, ids: Mapping[str, int]) -> None:
+        """Refuses another vocabulary in tokenizer.json, which transformers reads, than in a file.
+
+        Args:
+            name: of the file.
+            ids: of its tokens.
+
+        Raises:
+            ValueError: "FOLDER: the id of 'cat' is 5 in vocab.txt, but 7 in tokenizer.json ..."
+        """
+        if "tokenizer.json" in self:
+            self.compare_ids(name, ids, self.vocabulary(name))
+
+    def compare_ids(self, name: str, ids: Mapping[str, int], fast: Mapping[str, int]) -> None:
+        """Likewise, of a vocabulary in tokenizer.json that was read already."""
+        # Added tokens are in one or in both of them.
+        added = {"", *self.added_tokens()}
+        for token in (*ids, *fast):
+            if ids.get(token) != fast.get(token) and token not in added:
+                said = {name: ids.get(token), "tokenizer.json": fast.get(token)}
+                raise ValueError(f"{self.folder}: the id of {shown(token)} is {differing(said)}")
+
+    def compare_added(self, ids: Mapping[str, int]) -> None:
+        """Refuses added tokens that have other ids in the vocabulary.
+
+        Raises:
+            ValueError: "FOLDER: the id of '[SEP]' is 3 in the vocabulary, but 9 in added tokens
+                ..."
+        """
+        for token, token_id in self.added_tokens().items():
+            if ids.get(token, token_id) != token_id:
+                said = {"the vocabulary": ids[token], "added tokens": token_id}
+                raise ValueError(f"{self.folder}: the id of {shown(token)} is {differing(said)}")
 
     def vocabulary(self, alternative: str) -> dict[str, int]:
         """The vocabulary in tokenizer.json, with the special tokens that were added to it.
@@ -113,23 +155,33 @@ class TokenizerFiles:
         From tokenizer.json, then tokenizer_config.json, then added_tokens.json, which knows of no
         options.
         """
+        known: dict[str, dict] = {}
+        for token in self._added_entries():
+            options = {name: token[name] for name in _ADDED if name in token}
+            first = known.setdefault(token["content"], {"id": token["id"], **options})
+            if first["id"] != token["id"]:
+                raise ValueError(
+                    f"{self.folder}: the added token {shown(token['content'])} has the ids "
+                    f"{first['id']} and {token['id']}. Expected one."
+                )
+        return sorted(known.values(), key=lambda token: token["id"])
+
+    def _added_entries(self) -> list[dict]:
+        """What the files say of added tokens, one after the other."""
         later = self._object("tokenizer_config.json").get("added_tokens_decoder") or {}
-        plain = self._object("added_tokens.json")
         try:
-            sources = [
+            entries = [
                 *(self._object("tokenizer.json").get("added_tokens") or []),
                 *({**token, "id": int(i)} for i, token in later.items()),
-                *({"content": token, "id": i} for token, i in plain.items()),
+                *({"content": t, "id": i} for t, i in self._object("added_tokens.json").items()),
             ]
-            known: dict[str, dict] = {}
-            for token in sources:
-                options = {name: token[name] for name in _ADDED if name in token}
-                known.setdefault(token["content"], {"id": token["id"], **options})
+            good = all(type(t["id"]) is int and isinstance(t["content"], str) for t in entries)
         except (TypeError, KeyError, AttributeError, ValueError):
-            raise ValueError(
-                f"{self.folder}: added tokens must be objects with content and id"
-            ) from None
-        return sorted(known.values(), key=lambda token: token["id"])
+            good = False
+        if not good:
+            raise ValueError(f"{self.folder}: added tokens must be objects with content and id")
+        check_count(len(entries), f"{self.folder}: added tokens")
+        return entries
 
     def added_tokens(self) -> dict[str, int]:
         """Ids of `all_added_tokens`."""
@@ -234,7 +286,15 @@ class WritesFiles:
 def special_tokens(cls: type, files: TokenizerFiles) -> dict[str, str]:
     """{argument: token} of the tokens with a use, as files name them or as the class does."""
     parameters = inspect.signature(cls).parameters
-    return {name: parameters[name].default for name in SPECIAL_TOKENS} | files.special_tokens()
+    tokens = {name: parameters[name].default for name in SPECIAL_TOKENS} | files.special_tokens()
+    # Byte-level BPE never needs the unknown token: some have none of their own.
+    named = [token for name, token in tokens.items() if name != "unknown_token"]
+    if len(set(named)) < len(named):
+        raise ValueError(
+            f"{files.folder}: the tokens for start, end, padding and mask are "
+            f"{', '.join(map(shown, named))}. Expected four different ones."
+        )
+    return tokens
 
 
 def added_token(token_id: int, token: str, takes_space_before: bool = False) -> dict:
@@ -281,7 +341,26 @@ def checked_vocabulary(vocabulary: object, name: str, most: int | None = None) -
         raise ValueError(
             f"{name} has the id {max(ids)} among {len(ids)} tokens. Expected ids below {most}."
         )
+    check_count(len(ids), name)
+    if len(set(ids)) < len(ids):
+        owners: dict[int, str] = {}
+        for token, i in vocabulary.items():
+            if owners.setdefault(i, token) != token:
+                raise ValueError(
+                    f"{name} has the id {i} for {shown(owners[i])} and for {shown(token)}. "
+                    "Expected an id of its own for every token."
+                )
     return dict(vocabulary)
+
+
+def check_count(count: int, name: str) -> None:
+    """Refuses a vocabulary larger than any there is, before anything is made of it.
+
+    Raises:
+        ValueError: "vocab.txt has 30000000 tokens. Expected at most 1048576."
+    """
+    if count > MAX_TOKENS:
+        raise ValueError(f"{name} has {count} tokens. Expected at most {MAX_TOKENS}.")
 
 
 def with_added(tokens: list[str], added: Mapping[str, int]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The tokenizers of XLM-RoBERTa, CamemBERT and ALBERT, which SentencePiece trained."""
+"""The tokenizers of XLM-RoBERTa, CamemBERT, ALBERT and DeBERTa, which SentencePiece trained."""
 
 from collections.abc import Mapping, Sequence
 
@@ -104,6 +104,8 @@ class AlbertTokenizer(SentencePieceTokenizer):
         uses_segments: bool = True,
         pair_separators: int = 1,
         added_tokens: Sequence[str | Mapping] = (),
+        merges: Sequence[str] | None = None,
+        remove_extra_whitespaces: bool = True,
     ):
         self.lowercase = lowercase
         self.keep_accents = keep_accents
@@ -122,6 +124,8 @@ class AlbertTokenizer(SentencePieceTokenizer):
             uses_segments,
             pair_separators,
             added_tokens,
+            merges,
+            remove_extra_whitespaces,
         )
 
     @classmethod
@@ -156,3 +160,75 @@ class AlbertTokenizer(SentencePieceTokenizer):
 
     def _normalized(self, chars: Characters) -> Characters:
         return super()._normalized(self._map(with_quotation_marks(chars)))
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class DebertaV2Tokenizer(SentencePieceTokenizer):
+    """DeBERTa-v2's and v3's pieces: those of the model, [MASK] behind them.
+
+    Texts are normalised as the model says. transformers 5 leaves that out where it reads spm.model
+    (it composes characters, NFC, and "ﬁ" is not "fi"), and so differs from the checkpoints'
+    training. The other arguments are those of `SentencePieceTokenizer`.
+
+    Source: He et al., "DeBERTa" (2021), released tokenization of version 2.
+
+    Example:
+        >>> tokens = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "▁cafe", "s", "[MASK]"]
+        >>> tokenizer = DebertaV2Tokenizer(tokens, [None] * 4 + [-2.0, -3.0, None])
+        >>> tokenizer.tokenize("cafes").numpy().tolist()
+        [4, 5]
+    """
+
+    model_file = "spm.model"
+    behind = (("[MASK]", None),)
+    mask_takes_space_before = False
+
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        scores: Sequence[float | None],
+        precompiled_charsmap: str | None = None,
+        byte_fallback: bool = False,
+        special_tokens_in_text: bool = False,
+        start_token: str = "[CLS]",
+        end_token: str = "[SEP]",
+        pad_token: str = "[PAD]",
+        mask_token: str = "[MASK]",
+        unknown_token: str = "[UNK]",
+        uses_segments: bool = False,
+        pair_separators: int = 1,
+        added_tokens: Sequence[str | Mapping] = (),
+        merges: Sequence[str] | None = None,
+        remove_extra_whitespaces: bool = True,
+    ):
+        super().__init__(
+            vocabulary,
+            scores,
+            precompiled_charsmap,
+            byte_fallback,
+            special_tokens_in_text,
+            start_token,
+            end_token,
+            pad_token,
+            mask_token,
+            unknown_token,
+            uses_segments,
+            pair_separators,
+            added_tokens,
+            merges,
+            remove_extra_whitespaces,
+        )
+
+    @classmethod
+    def _options(cls, files: TokenizerFiles) -> dict:
+        for name in ("do_lower_case", "split_by_punct"):
+            if files.setting(name, "normalizer", name, bool):
+                raise ValueError(
+                    f"{files.folder / 'tokenizer_config.json'}: {name} is True. Expected False, as "
+                    "in all of Microsoft's checkpoints: with it the ids would differ, which is not "
+                    "implemented"
+                )
+        return {}
+
+    def _settings(self) -> dict:
+        return {**super()._settings(), "tokenizer_class": "PreTrainedTokenizerFast"}

@@ -7,6 +7,9 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from encoder_zoo.encoders.tokenizers.files import check_count
+from encoder_zoo.encoders.wording import shown
+
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 UNIGRAM, BPE = 1, 2
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -92,6 +95,7 @@ def read_model(content: bytes, name: str) -> SentencePieceModel:
         if number in (_PIECES, _TRAINER, _NORMALIZER) and wire != _BYTES:
             raise ValueError(f"{name}: field {number} has wire type {wire}; expected a message")
         if number == _PIECES:
+            check_count(len(pieces), name)
             where = f"{name}: pieces[{len(pieces)}]"
             pieces.append(_piece(_message(value, _PIECE_FIELDS, where), where))
         elif number == _TRAINER:
@@ -136,7 +140,7 @@ def _check(pieces: list[Piece], name: str) -> None:
     for i, piece in enumerate(pieces):
         if first.setdefault(piece.text, i) != i:
             raise ValueError(
-                f"{name}: pieces[{i}] and pieces[{first[piece.text]}] are both {piece.text!r}"
+                f"{name}: pieces[{i}] and pieces[{first[piece.text]}] are both {shown(piece.text)}"
             )
     unknown = [piece.text for piece in pieces if piece.kind == UNKNOWN]
     if len(unknown) != 1:

@@ -2,6 +2,7 @@
 
 import base64
 import functools
+import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,6 +17,7 @@ from encoder_zoo.encoders.tokenizers.characters import (
     row_numbers,
 )
 from encoder_zoo.encoders.tokenizers.charsmap import read_charsmap
+from encoder_zoo.encoders.tokenizers.pair_merging import PairMerges
 from encoder_zoo.encoders.tokenizers.precompiled import PrecompiledNormalizer, is_special
 from encoder_zoo.encoders.tokenizers.sentencepiece_files import BYTE_TOKENS, SentencePieceFiles
 from encoder_zoo.encoders.tokenizers.spaced_words import SpacedWords
@@ -26,9 +28,14 @@ from encoder_zoo.encoders.tokenizers.unicode_tables import (
     CodePointTable,
     members,
 )
-from encoder_zoo.encoders.tokenizers.unigram import UNKNOWN_PENALTY, Unigram, undivided
+from encoder_zoo.encoders.tokenizers.unigram import Unigram
 from encoder_zoo.encoders.tokenizers.word_splitting import utf8_symbols
-from encoder_zoo.encoders.tokenizers.word_table import LONGEST, WordTable, character_numbers
+from encoder_zoo.encoders.tokenizers.word_table import (
+    LONGEST,
+    WordPieces,
+    WordTable,
+    character_numbers,
+)
 
 SPACE = "▁"
 WHITE = 0  # the number of white space, which separates words
@@ -38,12 +45,13 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
     """What the SentencePiece tokenizers have in common.
 
     A text is normalised and split at white space; every word has the sign for a space before it,
-    also the first, and becomes the pieces whose scores add up to most.
+    also the first, and becomes the pieces whose scores add up to most, or, with merges, those that
+    byte pair encoding of its characters ends with.
 
     Args:
         vocabulary: tokens in the order of their ids, the spaces in them written as "▁".
         scores: of the tokens, logarithms of probabilities; None for a token that stands for no
-            text, and none for those at the end that were added.
+            text, and none for those at the end that were added. With merges, no number counts.
         precompiled_charsmap: the normalisation in base64, as tokenizer.json has it; None for none.
         byte_fallback: write characters without a piece as bytes, the tokens "<0x00>" to "<0xFF>".
         special_tokens_in_text: read a literal "</s>" or "<mask>" in a text as that token, a mask
@@ -54,11 +62,17 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         pair_separators: how many end tokens stand between the two texts of a pair.
         added_tokens: words, markers or white space to be found in texts before all else, see
             `added_tokens.described`.
+        merges: "a b" pairs in the order in which they were learned, of a model that is a byte pair
+            encoding; None for a Unigram model.
+        remove_extra_whitespaces: False: no white space separates words or is left out. A space is
+            written "▁", as is one put before every text, and tokens go across words as they may.
 
     Raises:
-        ValueError: "'<s>' is not among the 3 tokens ...", "scores has 5 values for 3 tokens"
+        ValueError: "'<s>' is not among the 3 tokens ...", "scores has 5 values for 3 tokens",
+            "merges[0] is 'ab'; expected two tokens ..."
 
-    Source: Kudo & Richardson, "SentencePiece" (2018); Kudo, "Subword Regularization" (2018). Ids
+    Source: Kudo & Richardson, "SentencePiece" (2018); Kudo, "Subword Regularization" (2018);
+        Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units" (2016). Ids
         and spans are those of the library `tokenizers`, which transformers uses.
     """
 
@@ -79,6 +93,8 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         uses_segments: bool = False,
         pair_separators: int = 2,
         added_tokens: Sequence[str | Mapping] = (),
+        merges: Sequence[str] | None = None,
+        remove_extra_whitespaces: bool = True,
     ):
         special_tokens = [start_token, end_token, pad_token, mask_token, unknown_token]
         super().__init__(vocabulary, special_tokens, special_tokens_in_text, added_tokens)
@@ -87,6 +103,10 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         self.pair_separators = pair_separators
         self.precompiled_charsmap = precompiled_charsmap
         self.byte_fallback = byte_fallback
+        self.remove_extra_whitespaces = remove_extra_whitespaces
+        self._merges_json = json.dumps(
+            None if merges is None else list(merges)
+        )  # tf.Module would wrap a list
         rules = {}
         if precompiled_charsmap:
             content = base64.b64decode(precompiled_charsmap, validate=True)
@@ -107,6 +127,11 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
     def scores(self) -> list[float | None]:
         """Scores of the tokens; None for a token that stands for no text."""
         return [None if np.isnan(score) else score for score in self._scores.tolist()]
+
+    @property
+    def merges(self) -> list[str] | None:
+        """Pairs of tokens in the order in which they were learned; None for a Unigram model."""
+        return json.loads(self._merges_json)
 
     def starts_word(self, token: str) -> bool:
         """Whether a piece begins a word, rather than continuing one."""
@@ -141,6 +166,10 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
             )
         return tf.constant([self._vocabulary.ids[token] for token in BYTE_TOKENS], tf.int32)
 
+    @property
+    def _words_stand_alone(self) -> bool:
+        return super()._words_stand_alone and (self.remove_extra_whitespaces or self._apart)
+
     def _mapping(self) -> Mapping[int, Sequence[int]]:
         """What single characters become before the model's own normalisation."""
         return {}
@@ -162,24 +191,70 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         words = Spellings.of_texts([tokens[i] for i in ids]).followed_by(codes)
         ids = np.array([*ids, *in_text])
         numbers = character_numbers(words.followed_by(Spellings.of([[ord(SPACE)]])))
-        numbers[members("white_space")] = WHITE
         self._space_number = int(numbers[ord(SPACE)])
-        self._numbers = CodePointTable(numbers)
+        numbers[members("white_space") if self.remove_extra_whitespaces else ord(" ")] = WHITE
         words = words._replace(symbols=numbers[words.symbols])
         in_words = np.logical_and.reduceat(words.symbols != WHITE, words.starts)
         words, ids = words.where(in_words), ids[in_words]
-        scores = np.zeros(self.vocabulary_size)
-        scores[: len(self._scores)] = np.nan_to_num(self._scores)
-        self._pieces = Unigram(words, ids, scores, self.unknown_token_id)
-        spelled = {tokens[i]: self._scores[i] for i in ids if i not in special}
-        common = [text for text in spelled if text.startswith(SPACE) and len(text) <= LONGEST]
-        common = undivided(common, spelled, scores.min() - UNKNOWN_PENALTY)
-        is_whole = np.isin(ids, [*map(self._vocabulary.ids.get, common), *in_text])
-        self._words = WordTable(words.where(is_whole), ids[is_whole])
-        return {text.removeprefix(SPACE): self._vocabulary.ids[text] for text in common}
+        self._pieces = self._splitter(words, ids, int(numbers.max()) + 1)
+        self._apart = self._words_apart(words)
+        if not self.remove_extra_whitespaces:
+            numbers[ord(" ")] = self._space_number
+        self._numbers = CodePointTable(numbers)
+        whole = self._are_whole(words, ids)
+        self._words = WordTable(words.where(whole), ids[whole])
+        return {tokens[i].removeprefix(SPACE): i for i in ids[whole] if i not in special}
+
+    def _splitter(self, words: Spellings, ids: np.ndarray, num_symbols: int) -> tf.Module:
+        """What splits words into tokens, given those that stand for text."""
+        if self.merges is None:
+            scores = np.zeros(self.vocabulary_size)
+            scores[: len(self._scores)] = np.nan_to_num(self._scores)
+            return Unigram(words, ids, scores, self.unknown_token_id)
+        single = words.lengths == 1
+        symbol_ids = np.full(num_symbols, self.unknown_token_id)
+        symbol_ids[words.symbols[words.starts[single]]] = ids[single]
+        special = set(self.special_token_ids)  # which are among the words, as they stand in text
+        texts = {self._vocabulary.tokens[i] for i in ids if i not in special}
+        all_ids = self._vocabulary.ids
+        merges = [  # of tokens that stand for no text, none is made
+            merge
+            for merge in self.merges
+            if (made := merge.replace(" ", "", 1)) in texts or made not in all_ids
+        ]
+        return PairMerges(symbol_ids, merges, all_ids)
+
+    def _words_apart(self, words: Spellings) -> bool:
+        """Whether no token goes from one word to the next."""
+        is_sign = words.symbols == self._space_number
+        inner = np.ones_like(is_sign)
+        inner[words.starts] = False
+        crosses = is_sign & inner & ~np.roll(is_sign, 1)
+        alone = is_sign[words.starts] & (words.lengths == 1)  # else signs may be one unknown token
+        return bool(alone.any() and not crosses.any())
+
+    def _are_whole(self, words: Spellings, ids: np.ndarray) -> np.ndarray:
+        """Boolean (W,): is it one token as a word of its own? Long words are not asked."""
+        first = words.symbols[words.starts]
+        asked = np.isin(ids, self.special_token_ids) | (first == self._space_number)
+        asked &= words.lengths <= LONGEST
+        few = words.where(asked)
+        starts, ends = few.starts.astype("int32"), (few.starts + few.lengths).astype("int32")
+        made = self._split(tf.constant(few.symbols, tf.int32), starts, ends)  # without a trace
+        asked[asked] = (np.diff(made.splits) == 1) & (
+            tf.gather(made.ids, made.splits[:-1]).numpy() == ids[asked]
+        )
+        return asked
+
+    def _split(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordPieces:
+        """The tokens of words that lie at starts (W,) ... ends (W,) in the symbols (S,)."""
+        pieces = self._pieces.encode(symbols, starts, ends)
+        if self.merges is not None and self.byte_fallback:
+            return pieces  # each of its bytes has the span of its own character
+        return pieces.fused(self.unknown_token_id)
 
     def _ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
-        if self.special_tokens_in_text or self.added_tokens:  # they may be of several words
+        if not (self.remove_extra_whitespaces and self._words_stand_alone):
             return super()._ids(texts, as_words)
         return self._spaced_words.ids(texts, lambda parts: self._encode(parts, as_words)[0])
 
@@ -198,7 +273,7 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
             symbols,
             starts,
             after(starts, 1, splits[-1]),
-            functools.partial(self._pieces.encode, symbols),
+            functools.partial(self._split, symbols),
         )
         words = tf.searchsorted(starts, tf.gather(splits, chars.row_splits))
         rows = tf.gather(tokens, words)
@@ -219,6 +294,10 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         special = is_special(chars.codes)
         solid = numbers != WHITE
         is_sign = numbers == self._space_number
+        if not self.remove_extra_whitespaces:
+            begins = chars.row_starts() | special | before(special, 1, False)
+            first = begins | (is_sign & ~before(is_sign, 1, False)) if self._apart else begins
+            return solid, first, begins & ~special
         gap = before(~solid | special, 1, True) | chars.row_starts() | special | is_sign
         first = solid & gap
         return solid, first, first & ~is_sign & ~special

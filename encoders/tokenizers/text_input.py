@@ -1,9 +1,11 @@
 """Turns what callers call text into checked string tensors."""
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
+from encoder_zoo.encoders.forks import refuse_in_fork
 from encoder_zoo.lazy import tf
 
 BYTES_PER_WORD = 8  # most texts have more words than this promises
@@ -17,8 +19,8 @@ def as_text_tensor(texts: object, name: str = "texts") -> tf.Tensor:
     Tensors inside a graph are taken as they are; there a malformed byte reads as U+FFFD.
 
     Args:
-        texts: a string, or a list, tuple, NumPy array, pandas column or string tensor of strings;
-            `bytes` are read as UTF-8.
+        texts: a string, or a list, tuple, NumPy array, string tensor, or column of pandas, polars,
+            Arrow or datasets, of strings; `bytes` are read as UTF-8.
         name: what to call the argument in errors.
 
     Returns:
@@ -31,16 +33,19 @@ def as_text_tensor(texts: object, name: str = "texts") -> tf.Tensor:
         >>> as_text_tensor(["naïve", "b"]).shape
         TensorShape([2])
     """
+    refuse_in_fork()
     if isinstance(texts, tf.Tensor):
         return _checked_tensor(texts, name)
     if isinstance(texts, str | bytes):
         return tf.constant(_checked_text(texts, name), tf.string)
-    if not isinstance(texts, list | tuple) and not hasattr(texts, "__array__"):
+    if isinstance(texts, Sequence) and not hasattr(texts, "__array__"):
+        texts = list(texts)  # such as a column of datasets
+    if not isinstance(texts, list) and not hasattr(texts, "__array__"):
         raise ValueError(
             f"{name} is {shown(texts)}; expected a string or a list, NumPy array, pandas column "
             "or tensor of strings"
         )
-    rows = texts if isinstance(texts, list | tuple) else np.asarray(texts, dtype=object).tolist()
+    rows = texts if isinstance(texts, list) else np.asarray(texts, dtype=object).tolist()
     if isinstance(rows, str | bytes):  # an array of rank 0
         return tf.constant(_checked_text(rows, name), tf.string)
     checked = [_checked_text(row, f"{name}[{i}]") for i, row in enumerate(rows)]

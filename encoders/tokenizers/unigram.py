@@ -1,7 +1,6 @@
 """The most probable pieces of many words at once."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -26,7 +25,7 @@ class Unigram(tf.Module):
         words: the pieces; their symbols count from 1.
         ids: (W,), of the pieces.
         scores: of every id, logarithms of probabilities.
-        unknown_id: of symbols without a piece of their own; neighbouring ones become one token.
+        unknown_id: of symbols without a piece of their own.
 
     Source: Kudo, "Subword Regularization: Improving Neural Network Translation Models with Multiple
         Subword Candidates" (2018), section 3.2; Viterbi, "Error bounds for convolutional codes"
@@ -37,7 +36,7 @@ class Unigram(tf.Module):
         >>> unigram = Unigram(words, [1, 2, 3], scores, unknown_id=0)
         >>> symbols = tf.constant([7, 8, 7, 9, 9])
         >>> unigram.encode(symbols, tf.constant([0]), tf.constant([5])).ids.numpy().tolist()
-        [3, 1, 0]
+        [3, 1, 0, 0]
     """
 
     def __init__(
@@ -64,12 +63,8 @@ class Unigram(tf.Module):
         ids = self._followed_back(arrivals, lengths, starts, ends)
 
         found = tf.cast(tf.where(ids >= 0)[:, 0], tf.int32)
-        ids, word = tf.gather(ids, found), tf.gather(word, found)
-        unknown = ids == self._unknown_id
-        fused = unknown[1:] & unknown[:-1] & (word[1:] == word[:-1])
-        keep = ~tf.concat([tf.zeros_like(unknown[:1]), fused], 0)
-        ids, word, found = (tf.boolean_mask(part, keep) for part in (ids, word, found))
-        return WordPieces(ids, found - tf.gather(begins, word), tf.searchsorted(found, splits))
+        within = found - tf.gather(begins, tf.gather(word, found))
+        return WordPieces(tf.gather(ids, found), within, tf.searchsorted(found, splits))
 
     def _arrivals(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The pieces that end before each place, and how far the longest reaches that starts there.
@@ -219,31 +214,3 @@ def segments(begins: tf.Tensor, ends: tf.Tensor, reach: tf.Tensor) -> tuple[tf.T
         return starts, tf.gather(word_ends, behind)
 
     return tf.cond(tf.reduce_any(ends - begins > LONG), divided, lambda: (begins, ends))
-
-
-def undivided(words: Sequence[str], scores: Mapping[str, float], unknown: float) -> list[str]:
-    """Those of some pieces that no pieces of their own text add up to more than.
-
-    Args:
-        words: pieces.
-        scores: of all pieces.
-        unknown: the score of a character that is no piece.
-
-    Example:
-        >>> undivided(["ab", "ba"], {"a": -1.0, "b": -1.0, "ab": -2.0, "ba": -2.5}, -12.5)
-        ['ab']
-    """
-    found = []
-    for word in words:
-        best = [0.0, *[-math.inf] * len(word)]
-        for start in range(len(word)):
-            so_far = best[start]
-            if word[start] not in scores:
-                best[start + 1] = max(best[start + 1], so_far + unknown)
-            for end in range(start + 1, len(word) + (start > 0)):
-                score = scores.get(word[start:end])
-                if score is not None and so_far + score > best[end]:
-                    best[end] = so_far + score
-        if scores[word] >= best[-1]:
-            found.append(word)
-    return found

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.characters import laid_out
+from encoder_zoo.encoders.tokenizers.characters import before, laid_out, marked
 from encoder_zoo.encoders.tokenizers.spellings import Spellings
 from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS
 
@@ -31,6 +31,21 @@ class WordPieces(NamedTuple):
     ids: tf.Tensor
     starts: tf.Tensor
     splits: tf.Tensor
+
+    def fused(self, token_id: int) -> "WordPieces":
+        """With one token in the place of neighbours of this id in the same word.
+
+        Example:
+            >>> pieces = [tf.constant(part) for part in ([0, 0, 5, 0], [0, 1, 2, 0], [0, 3, 4])]
+            >>> [part.numpy().tolist() for part in WordPieces(*pieces).fused(0)]
+            [[0, 5, 0], [0, 2, 0], [0, 2, 3]]
+        """
+        is_same = self.ids == token_id
+        first = marked(self.splits[:-1], tf.size(self.ids))
+        keep = ~(is_same & before(is_same, 1, False)) | first
+        splits = tf.concat([[0], tf.cumsum(tf.cast(keep, tf.int32))], 0)
+        ids, starts = tf.boolean_mask(self.ids, keep), tf.boolean_mask(self.starts, keep)
+        return WordPieces(ids, starts, tf.gather(splits, self.splits))
 
 
 class WordTable(tf.Module):

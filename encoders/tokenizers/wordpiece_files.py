@@ -5,6 +5,7 @@ from __future__ import annotations
 from encoder_zoo.encoders.tokenizers.files import (
     TokenizerFiles,
     WritesFiles,
+    check_count,
     in_id_order,
     special_tokens,
     with_added,
@@ -45,10 +46,15 @@ class WordPieceFiles(WritesFiles):
         roles = special_tokens(cls, files)
         if "vocab.txt" in files:
             tokens = tokens_in(files.contents["vocab.txt"])
+            ids = {token: i for i, token in enumerate(tokens)}
+            files.compare_vocabulary("vocab.txt", ids)
+            files.compare_added(ids)
             special, added = files.divided({}, roles.values())
             tokens = with_added(tokens, special)
         else:
-            vocabulary, added = files.divided(files.vocabulary("vocab.txt"), roles.values())
+            vocabulary = files.vocabulary("vocab.txt")
+            files.compare_added(vocabulary)
+            vocabulary, added = files.divided(vocabulary, roles.values())
             tokens = in_id_order(vocabulary)
         lowercase = files.setting("do_lower_case", "normalizer", "lowercase", bool)
         if lowercase is None:
@@ -110,5 +116,6 @@ def tokens_in(vocab_txt: str) -> list[str]:
         >>> tokens_in("[PAD]\\ncat\\n")
         ['[PAD]', 'cat']
     """
+    check_count(vocab_txt.count("\n"), "vocab.txt")
     tokens = vocab_txt.split("\n")
     return tokens[:-1] if tokens[-1] == "" else tokens

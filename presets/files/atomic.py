@@ -1,12 +1,15 @@
-"""Folders that are replaced whole: after a kill or on a full disk the old one is still there."""
+"""Folders and files replaced whole: after a kill or on a full disk the old one is still there."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import errno
+import glob
 import os
 import pathlib
+import platform
+import re
 import shutil
 import sys
 import tempfile
@@ -44,20 +47,54 @@ def replacing(folder: str | os.PathLike, replaced: Iterable[str] = ("*",)) -> It
     """
     target = pathlib.Path(folder).resolve()
     _check_target(target)
-    _remove_leftovers(target)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        new = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}.saving-", dir=target.parent))
-    except OSError as error:
-        raise _named(error, target) from error
-    try:
+    with _beside(target) as new:
         yield new
         _open_to_others(new, target)
         _keep_others(target, new, replaced)
         _force_to_disk(new)
         _exchange(new, target)
+
+
+@contextlib.contextmanager
+def replacing_file(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+    """A new file to write, which takes the place of `path` in one step when the block ends.
+
+    When the block fails the file is left as it was.
+
+    Raises:
+        OSError: naming the file, such as for a full disk.
+
+    Example:
+        >>> target = pathlib.Path(tempfile.mkdtemp()) / "model.onnx"
+        >>> with replacing_file(target) as new:
+        ...     _ = new.write_text("whole")
+        >>> target.read_text()
+        'whole'
+    """
+    target = pathlib.Path(path).resolve()
+    with _beside(target) as folder:
+        yield folder / target.name
+        _open_to_others(folder, folder)
+        _force_to_disk(folder)
+        os.replace(folder / target.name, target)
+
+
+@contextlib.contextmanager
+def _beside(target: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A new folder beside the target, which is gone when the block ends."""
+    _remove_leftovers(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        prefix = f".{target.name}.saving-{platform.node()}-{os.getpid()}-"
+        new = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
     except OSError as error:
         raise _named(error, target) from error
+    try:
+        yield new
+    except Exception as error:
+        if of_the_system := _of_the_system(error):
+            raise _named(of_the_system, target) from error
+        raise
     finally:
         shutil.rmtree(new, ignore_errors=True)
 
@@ -78,10 +115,26 @@ def _check_target(target: pathlib.Path) -> None:
 
 
 def _remove_leftovers(target: pathlib.Path) -> None:
-    for path in target.parent.glob(f".{target.name}.saving-*"):
+    """Removes what processes that were killed have begun here."""
+    for path in target.parent.glob(f".{glob.escape(target.name)}.saving-*"):
         with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
+            old = time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS
+            if old or _is_of_the_dead(path.name):
                 shutil.rmtree(path)
+
+
+def _is_of_the_dead(name: str) -> bool:
+    """Whether a folder's name, which ends in -HOST-PROCESS-RANDOM, is of a process that ended."""
+    mine = re.search(rf"\.saving-{re.escape(platform.node())}-(\d+)-\w+$", name)
+    if mine is None or os.name != "posix":  # elsewhere no process can be asked whether it lives
+        return False
+    try:
+        os.kill(int(mine[1]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it lives, and is somebody else's
+        return False
+    return False
 
 
 def _open_to_others(new: pathlib.Path, target: pathlib.Path) -> None:
@@ -146,8 +199,22 @@ def _exchange_in_one_step(new: pathlib.Path, target: pathlib.Path) -> bool:
     return False
 
 
+def _of_the_system(error: Exception) -> OSError | None:
+    """What the system said, which libraries that are not Python's tell only in words."""
+    if isinstance(error, OSError) and error.errno:
+        return error
+    number = re.search(r"\b(?:os error|errno =) (\d+)", str(error))  # safetensors, HDF5
+    if number:
+        return OSError(int(number[1]), str(error))
+    for code in (errno.ENOSPC, errno.EDQUOT):
+        if os.strerror(code) in str(error):  # TensorFlow
+            return OSError(code, str(error))
+    return error if isinstance(error, OSError) else None
+
+
 def _named(error: OSError, target: pathlib.Path) -> OSError:
     """The error with the target's name, and what became of it."""
-    what = "The disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    what = "The disk is full" if full else error.strerror or str(error)
     before = " What was there before is unchanged." if target.exists() else ""
     return type(error)(error.errno, f"{what}: {target} was not saved.{before}")

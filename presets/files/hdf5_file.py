@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
+from collections.abc import Iterator
 
 import h5py
 import ml_dtypes
 import numpy as np
+
+from encoder_zoo.encoders.wording import shown
+from encoder_zoo.presets.files.arrays import check_floats, check_held
 
 # Where Keras keeps a model's layers; the second is what early versions of Keras 3 wrote.
 _ROOTS = ("layers", "_layer_checkpoint_dependencies")
@@ -15,15 +20,15 @@ _ROOTS = ("layers", "_layer_checkpoint_dependencies")
 class Hdf5File:
     """The arrays of one `.weights.h5` file.
 
-    HDF5 can point to other files, in links and in arrays that are stored elsewhere; such a file
-    is refused.
+    HDF5 can point to other files, in links and in arrays that are stored elsewhere, and can name
+    arrays of any size of which it holds nothing; such a file is refused.
 
     Args:
         path: of the file.
 
     Raises:
         ValueError: "...: not readable ...", "...: 'layers/dense' is a link ...", "... is stored in
-            another file."
+            another file.", and see `check_held`, `check_floats`.
 
     Example:
         >>> import tempfile
@@ -36,6 +41,7 @@ class Hdf5File:
 
     def __init__(self, path: pathlib.Path):
         self.path = path
+        self._promised: dict[str, int] = {}  # bytes of the arrays that were looked at
         with self._open() as file:
             self._root = next((root for root in _ROOTS if file.get(root, getlink=True)), _ROOTS[0])
             self._names = list(self._find(file, self._root))
@@ -58,12 +64,17 @@ class Hdf5File:
             array = self._find_array(file, f"{self._root}/{name}")
             return array[()].view(ml_dtypes.bfloat16) if _is_bfloat16(array) else array[()]
 
-    def _open(self) -> h5py.File:
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[h5py.File]:
         try:
-            return h5py.File(self.path, "r")
-        except OSError as error:
+            with h5py.File(self.path, "r") as file:
+                yield file
+        except Exception as error:  # h5py makes many of Python's errors of the library's
+            if str(self.path) in str(error) and isinstance(error, ValueError):  # our own
+                raise
             size = self.path.stat().st_size
-            raise ValueError(f"{self.path}: not readable, it has {size} bytes. {error}.") from None
+            reason = str(error).splitlines()[0][:200]
+            raise ValueError(f"{self.path}: not readable, it has {size} bytes. {reason}.") from None
 
     def _find(self, file: h5py.File, name: str) -> h5py.Group | h5py.Dataset:
         """The object behind a path, every step of which lies in this file."""
@@ -71,23 +82,26 @@ class Hdf5File:
         for part in name.split("/"):
             link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
             if link is None:
-                raise ValueError(f"{self.path}: '{name}' is missing.")
+                raise ValueError(f"{self.path}: {shown(name)} is missing.")
             if not isinstance(link, h5py.HardLink):
-                raise ValueError(f"{self.path}: '{name}' is a link. Expected the array itself.")
+                raise ValueError(
+                    f"{self.path}: {shown(name)} is a link. Expected the array itself."
+                )
             node = node[part]
         return node
 
     def _find_array(self, file: h5py.File, name: str) -> h5py.Dataset:
         node = self._find(file, name)
-        if not isinstance(node, h5py.Dataset) or not _is_numbers(node):
-            raise ValueError(f"{self.path}: '{name}' is not an array of numbers.")
+        if not isinstance(node, h5py.Dataset):
+            raise ValueError(f"{self.path}: {shown(name)} is not an array.")
+        if not _is_bfloat16(node):
+            check_floats(node.dtype, self.path, name)
         if node.external or node.is_virtual:
-            raise ValueError(f"{self.path}: '{name}' is stored in another file.")
+            raise ValueError(f"{self.path}: {shown(name)} is stored in another file.")
+        check_held(self.path, node.nbytes, node.id.get_storage_size())
+        self._promised[name] = node.nbytes
+        check_held(self.path, sum(self._promised.values()), self.path.stat().st_size)
         return node
-
-
-def _is_numbers(array: h5py.Dataset) -> bool:
-    return array.dtype.kind in "fiu" or _is_bfloat16(array)
 
 
 def _is_bfloat16(array: h5py.Dataset) -> bool:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-JSON_BYTES = 256 * 2**20
-# Layers of Keras that run whatever code or program a file holds.
-_CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
+from encoder_zoo.encoders.wording import decoded, shown
+from encoder_zoo.presets.files.json_data import (
+    SETTINGS,
+    VOCABULARY,
+    parse_object,
+)
+
+TEXT_BYTES = 32 * 2**20  # of a vocabulary: that of 900,000 tokens has 18 MB
+_VOCABULARIES = ("tokenizer.json", "vocab.json", "vocabulary.json")
 _LFS = b"version https://git-lfs"
 
 
@@ -32,7 +37,9 @@ def preset_file(
             "...: file not found", "... is a Git-LFS pointer ..."
     """
     if not is_plain(name):
-        raise ValueError(f"{named_in or folder}: {name!r} is not a plain file name in the preset.")
+        raise ValueError(
+            f"{named_in or folder}: {shown(name)} is not a plain file name in the preset."
+        )
     path = folder / inside / name
     if not path.exists():
         by = f" {named_in} names it." if named_in else ""
@@ -97,62 +104,35 @@ def read_json(path: pathlib.Path) -> dict:
     """A JSON object from a file, as plain data.
 
     Raises:
-        ValueError: "...: file not found", "...: not readable as JSON: ...", "...: expected a JSON
-            object ...", "...: class_name 'Lambda' ..."
+        ValueError: "...: file not found", "... has 300000000 bytes ...", and see `parse_object`.
     """
-    path = preset_file(path.parent, path.name)
-    size = path.stat().st_size
-    if size > JSON_BYTES:
-        raise ValueError(f"{path} has {size} bytes. Expected at most {JSON_BYTES}.")
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except RecursionError:
-        raise ValueError(f"{path}: not readable as JSON: nested too deeply.") from None
-    except ValueError as error:
-        reason = error if size else "the file is empty"
-        raise ValueError(f"{path}: not readable as JSON: {reason}.") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path}: expected a JSON object. Received: {type(value).__name__}.")
-    for field, name in _class_names(value):
-        if name in _CODE:
-            raise ValueError(
-                f"{path}: {field} is {name!r}, a layer that runs code from the file. "
-                "Presets are plain data; such a one is never opened."
-            )
-    return value
+    limit = VOCABULARY if path.name in _VOCABULARIES else SETTINGS
+    return parse_object(_read(path, limit.content), path, limit)
 
 
 def read_text(path: pathlib.Path) -> str:
     """The text in a file.
 
     Raises:
-        ValueError: "...: file not found", "... is not text in UTF-8: ..."
+        ValueError: "...: file not found", "... has 3000000000 bytes ...", "... is not text in
+            UTF-8: ..."
     """
-    path = preset_file(path.parent, path.name)
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not text in UTF-8: {error}.") from None
+    return decoded(_read(path, TEXT_BYTES), path)
 
 
 def read_bytes(path: pathlib.Path) -> bytes:
     """The bytes in a file.
 
     Raises:
-        ValueError: "...: file not found"
+        ValueError: "...: file not found", "... has 3000000000 bytes ..."
     """
-    return preset_file(path.parent, path.name).read_bytes()
+    return _read(path, TEXT_BYTES)
 
 
-def _class_names(value: object) -> Iterator[tuple[str, str]]:
-    """Every `class_name` in nested data, with the path of its field."""
-    waiting = [("", value)]
-    while waiting:
-        field, value = waiting.pop()
-        if isinstance(value, dict):
-            name = value.get("class_name")
-            if isinstance(name, str):
-                yield f"{field}.class_name".lstrip("."), name
-            waiting += [(f"{field}.{key}", v) for key, v in value.items()]
-        elif isinstance(value, list):
-            waiting += [(f"{field}[{i}]", v) for i, v in enumerate(value)]
+def _read(path: pathlib.Path, most: int) -> bytes:
+    path = preset_file(path.parent, path.name)
+    size = path.stat().st_size
+    if size > most:
+        raise ValueError(f"{path} has {size} bytes. Expected at most {most}.")
+    with open(path, "rb") as file:
+        return file.read(most)

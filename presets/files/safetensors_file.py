@@ -6,16 +6,18 @@ the other. https://github.com/huggingface/safetensors describes it.
 
 from __future__ import annotations
 
-import json
 import math
 import pathlib
 
 import ml_dtypes
 import numpy as np
 
+from encoder_zoo.encoders.wording import shown
+from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
 from encoder_zoo.presets.files.plain_files import preset_file
 
-_HEADER_BYTES = 100_000_000  # the format's own limit
+_HEADER_BYTES = SETTINGS.content  # of 10,000 tensors: 1 MB
+_RANK = 8
 _DTYPES = {
     "F64": np.dtype("float64"),
     "F32": np.dtype("float32"),
@@ -61,6 +63,10 @@ class SafetensorsFile:
         self.shapes = {name: shape for name, (_, shape, _) in self._entries.items()}
         self._check_layout()
 
+    def dtype(self, name: str) -> np.dtype:
+        """The type of a tensor's numbers."""
+        return self._entries[name][0]
+
     def read(self, name: str) -> np.ndarray:
         """One tensor."""
         dtype, shape, start = self._entries[name]
@@ -81,12 +87,7 @@ class SafetensorsFile:
             if size < 8 + length:
                 raise self._cut_off(size, f"at least {8 + length}")
             text = file.read(length)
-        try:
-            header = json.loads(text.decode("utf-8"), object_pairs_hook=_without_repeats)
-        except (ValueError, RecursionError) as error:
-            raise self._error(f"the header is not readable: {error}") from None
-        if not isinstance(header, dict):
-            raise self._error("the header is not a JSON object")
+        header = parse_object(text, f"{self.path}: the header")
         header.pop("__metadata__", None)
         return header, 8 + length
 
@@ -96,15 +97,20 @@ class SafetensorsFile:
             dtype, shape, (start, end) = (entry[k] for k in ("dtype", "shape", "data_offsets"))
             numbers = [*shape, start, end]
         except (TypeError, KeyError, ValueError):
-            raise self._error(f"the header's entry for {name!r} is malformed") from None
-        if dtype not in _DTYPES:
+            raise self._error(f"the header's entry for {shown(name)} is malformed") from None
+        if not isinstance(dtype, str) or dtype not in _DTYPES:
             known = ", ".join(_DTYPES)
-            raise self._error(f"{name} has the type {dtype!r}. Expected one of {known}")
-        if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
-            raise self._error(f"{name} has the impossible shape {shape} or place {[start, end]}")
+            raise self._error(f"{shown(name)} has the type {shown(dtype)}. Expected one of {known}")
+        if len(shape) > _RANK or not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
+            raise self._error(
+                f"{shown(name)} has the impossible shape {shown(shape)} or place "
+                f"{shown([start, end])}"
+            )
         expected = math.prod(shape) * _DTYPES[dtype].itemsize
         if end - start != expected:
-            raise self._error(f"{name} takes {end - start} bytes, but its shape takes {expected}")
+            raise self._error(
+                f"{shown(name)} takes {end - start} bytes, but its shape takes {expected}"
+            )
         return _DTYPES[dtype], tuple(shape), start
 
     def _check_layout(self) -> None:
@@ -114,7 +120,7 @@ class SafetensorsFile:
             self._entries.items(), key=lambda item: (item[1][2], math.prod(item[1][1]))
         ):
             if start != end:
-                raise self._error(f"{name} begins at byte {start}, expected {end}")
+                raise self._error(f"{shown(name)} begins at byte {start}, expected {end}")
             end += math.prod(shape) * dtype.itemsize
         size = self.path.stat().st_size
         if size < self._data_start + end:
@@ -129,10 +135,3 @@ class SafetensorsFile:
 
     def _error(self, what: str) -> ValueError:
         return ValueError(f"{self.path}: {what}. The file is damaged or not safetensors.")
-
-
-def _without_repeats(pairs: list[tuple]) -> dict:
-    names = dict(pairs)
-    if len(names) != len(pairs):
-        raise ValueError("a name stands in it twice")
-    return names

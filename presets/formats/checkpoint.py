@@ -22,6 +22,9 @@ _WEIGHTS = {
     "beta": "bias",
     "bias": "bias",
 }
+MAX_CLASSES = 2**20
+# No trained weight is near this; numbers beyond it make products that overflow.
+_LARGEST = 1e4
 # Buffers without information.
 _REDUNDANT = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
 
@@ -58,11 +61,26 @@ class Checkpoint:
         """What the folder says of its tokenizer; None where the format knows models without."""
         raise NotImplementedError
 
-    def set_head(self, name: str, labels: Sequence[str]) -> None:
-        """Notes in `config` which head the checkpoint has, and what its outputs are called."""
+    def set_head(self, name: str, labels: Sequence[str] | None, classes: int = 0) -> None:
+        """Notes in `config` which head the checkpoint has, and what its outputs are called.
+
+        Args:
+            name: see `Family.heads`.
+            labels: of the outputs; None where the checkpoint does not tell them.
+            classes: how many outputs there are then.
+
+        Raises:
+            ValueError: "...: the head has 60000000 classes. Expected at most 1048576."
+        """
+        if classes > MAX_CLASSES:
+            raise ValueError(
+                f"{self.folder}: the head has {classes} classes. Expected at most {MAX_CLASSES}."
+            )
         self.config["architectures"] = [self.family.class_prefix + name]
+        labels = labels or [f"LABEL_{i}" for i in range(classes)]
         if labels:
             self.config["id2label"] = {str(i): label for i, label in enumerate(labels)}
+            self.config.pop("label2id", None)  # of the names that were there before
 
 
 class EnlargedCheckpoint(Checkpoint):
@@ -216,17 +234,25 @@ def copy(
     """Copies the tensors that `match` found into the weights.
 
     Raises:
-        ValueError: "... has 3 values that are NaN or infinite ..."
+        ValueError: "... has 3 values that are NaN, infinite or beyond 10000 ..."
     """
     for name, (weight, transposed) in matched.items():
-        value = checkpoint.tensor(name).astype("float32")
-        broken = value.size - np.count_nonzero(np.isfinite(value))
-        if broken and not allow_nonfinite:
+        with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite
+            value = checkpoint.tensor(name).astype("float32")
+        if not allow_nonfinite and not _are_weights(value):
+            broken = value.size - np.count_nonzero(np.abs(value) <= _LARGEST)
             raise ValueError(
-                f"{checkpoint.folder}: {name} has {broken} values that are NaN or infinite. "
-                "Pass allow_nonfinite=True to load it all the same."
+                f"{checkpoint.folder}: {name} has {broken} values that are NaN or infinite, or "
+                f"beyond {_LARGEST:.0f}, as no trained weight is. Pass allow_nonfinite=True to "
+                "load it all the same."
             )
         weight.assign(value.T if transposed else value)
+
+
+def _are_weights(value: np.ndarray) -> bool:
+    """Whether all are numbers that a model can compute with; False for NaN."""
+    smallest, largest = value.min(initial=0.0), value.max(initial=0.0)
+    return bool(smallest >= -_LARGEST and largest <= _LARGEST)
 
 
 def unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:

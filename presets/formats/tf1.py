@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 import re
 
@@ -13,6 +14,7 @@ from encoder_zoo.encoders import all_families
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
 from encoder_zoo.lazy import tf
+from encoder_zoo.presets.files.arrays import check_floats, check_held
 from encoder_zoo.presets.files.plain_files import preset_file, read_json
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.tokenizer_files import read_tokenizer_files
@@ -57,13 +59,12 @@ class Tf1Checkpoint(Checkpoint):
         self.config_file = folder / family.tf1.config_file
         self.config = {"model_type": family.name, **read_json(self.config_file)}
         index = _index_file(folder)
-        for part in folder.glob(f"{index.stem}.data-*"):
-            preset_file(folder, part.name)
+        parts = [preset_file(folder, p.name) for p in folder.glob(f"{index.stem}.data-*")]
         try:
             self._reader = tf.train.load_checkpoint(str(index.with_suffix("")))
         except Exception as error:  # TensorFlow turns its errors into many of Python's
             raise ValueError(f"{index}: TensorFlow cannot open it: {error}") from None
-        shapes = self._reader.get_variable_to_shape_map()
+        shapes = self._variables(parts)
         self._names = {
             _translate(name, family): name for name in shapes if not _TRAINING.search(name)
         }
@@ -75,10 +76,22 @@ class Tf1Checkpoint(Checkpoint):
         head = "ForSequenceClassification"
         output = f"{family.heads[head].output}.weight"
         if output in self.shapes:
-            self.set_head(head, [f"LABEL_{i}" for i in range(self.shapes[output][0])])
+            self.set_head(head, None, self.shapes[output][0])
+
+    def _variables(self, parts: list[pathlib.Path]) -> dict[str, tuple[int, ...]]:
+        """{variable: shape}, none of which promises more than there is."""
+        shapes = self._reader.get_variable_to_shape_map()
+        self._dtypes = self._reader.get_variable_to_dtype_map()
+        promised = sum(
+            math.prod(shape) * max(self._dtypes[name].size or 1, 1)
+            for name, shape in shapes.items()
+        )
+        check_held(self.folder, promised, sum(part.stat().st_size for part in parts))
+        return shapes
 
     def tensor(self, name: str) -> np.ndarray:
         theirs = self._names[name]
+        check_floats(np.dtype(self._dtypes[theirs].as_numpy_dtype), self.folder, theirs)
         try:
             value = self._reader.get_tensor(theirs)
         except Exception as error:  # TensorFlow turns its errors into many of Python's

@@ -13,6 +13,7 @@ import numpy as np
 
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.rows.checks import assert_right, example_of_batch
+from encoder_zoo.tasks.rows.columns import plain
 from encoder_zoo.tasks.rows.preprocessor import as_texts
 
 IMPOSSIBLE = -1e9  # logit of what cannot be an answer
@@ -85,13 +86,14 @@ def split_examples(x, y) -> tuple:
     """Questions, contexts and answers from what `SpanQA` takes.
 
     Args:
-        x: `(questions, contexts)`; or examples `{"question", "context", "answers"}`, a list of
-            such or a dict of columns.
+        x: `(questions, contexts)`, or a list of such pairs; or examples `{"question", "context",
+            "answers"}`, a list of such, a dict or a table of columns.
         y: answers, or None.
 
     Returns:
         Questions (N,) and contexts (N,), string tensors, and the answers or None.
     """
+    x = plain(x)
     if isinstance(x, list) and (not x or any(isinstance(e, dict) for e in x)):
         answered = any("answers" in e for e in x if isinstance(e, dict))
         names = ["question", "context", *(["answers"] if answered else [])]
@@ -99,13 +101,20 @@ def split_examples(x, y) -> tuple:
     if isinstance(x, dict) and {"question", "context"} <= set(x):
         y = x.get("answers") if y is None else y
         x = (x["question"], x["context"])
-    if not isinstance(x, tuple) or len(x) != 2:
+    texts = as_texts(x, ("question", "context")) if isinstance(x, tuple | list) else ()
+    if len(texts) != 2:
         raise ValueError(
             "Expected (questions, contexts), or examples with question and context. "
             f"Received: {type(x).__name__}."
         )
-    questions, contexts = as_texts(x, ("question", "context"))
-    return questions, contexts, y
+    return (*texts, plain(y))
+
+
+def holds_answers(x) -> bool:
+    """Whether examples hold their answers themselves."""
+    x = plain(x)
+    rows = x if isinstance(x, list) else [x]
+    return any(isinstance(row, dict) and "answers" in row for row in rows)
 
 
 def _field(example: dict, name: str, number: int):

@@ -70,12 +70,13 @@ class SpanQAPreprocessor(Preprocessor):
         window_length: the most tokens of a row, question and special tokens included.
         doc_stride: tokens that neighbouring windows share, as transformers counts it; at most
             half of the room that the question leaves in a window.
+        null_threshold: see `SpanQA.answer`; `SpanQA.evaluate_answers` sets it.
 
     Returns:
         When called with answers `(x, y)`: y (B, 2) int.
 
     Raises:
-        ValueError: "doc_stride=-1; expected 0 or more ...", "Rows of 8 tokens have no room ..."
+        ValueError: "doc_stride is -1. Expected ...", "Rows of 8 tokens have no room ..."
 
     Source: Devlin et al. 2019, sections 4.2 and 4.3, and the code released with it.
 
@@ -96,12 +97,12 @@ class SpanQAPreprocessor(Preprocessor):
         sequence_length: int | None = None,
         window_length: int = 384,
         doc_stride: int = 128,
+        null_threshold: float | None = None,
     ):
         super().__init__(tokenizer, sequence_length)
         self.window_length = window_length
         self.doc_stride = doc_stride
-        if doc_stride < 0:
-            raise ValueError(f"doc_stride={doc_stride}; expected 0 or more shared tokens.")
+        self.null_threshold = null_threshold
         self._limit_rows()
 
     def attach(self, task) -> None:

@@ -128,13 +128,13 @@ def squad_v2_scores(
         null_threshold: see there.
 
     Returns:
-        `{"exact", "f1", "total"}`, the same for questions with (`HasAns_`) and without (`NoAns_`)
-        an answer, and with `null_scores` `best_exact`, `best_exact_thresh`, `best_f1` and
-        `best_f1_thresh`.
+        `{"exact_match", "f1", "total"}`, the same for questions with (`HasAns_`) and without
+        (`NoAns_`) an answer, and with `null_scores` `best_exact_match`, `best_exact_match_thresh`,
+        `best_f1` and `best_f1_thresh`. The official script says "exact" for "exact_match".
 
     Example:
         >>> scores = squad_v2_scores(["cat", "dog"], [["cat"], []], null_scores=[-3.0, 2.0])
-        >>> scores["exact"], scores["best_exact"], scores["best_exact_thresh"]
+        >>> scores["exact_match"], scores["best_f1"], scores["best_f1_thresh"]
         (100.0, 100.0, -3.0)
     """
     _check_count(predictions, answers)
@@ -142,7 +142,7 @@ def squad_v2_scores(
     # Answers of which nothing is left do not count; where none counts, "" is right.
     answers = [[t for t in texts if normalize_answer(t)] or [""] for texts in answers]
     raw = {
-        "exact": _best(exact_match, predictions, answers),
+        "exact_match": _best(exact_match, predictions, answers),
         "f1": _best(word_f1, predictions, answers),
     }
     scores = raw
@@ -183,7 +183,7 @@ def best_threshold(
 
     Returns:
         The result in percent, and the threshold: the highest null score at which a question is
-        still answered; 0.0 if it is best to answer none.
+        still answered; 0.0, as in the official script, if it is best to answer none.
     """
     current = best = float(len(answerable) - sum(answerable))
     threshold = 0.0

@@ -20,14 +20,17 @@ from encoder_zoo.tasks.question_answering.answers import (
     Candidates,
     answer_lists,
     find_spans,
+    holds_answers,
     split_examples,
 )
+from encoder_zoo.tasks.question_answering.metrics import SpanExactMatch, SpanF1
 from encoder_zoo.tasks.question_answering.preprocessor import SpanQAPreprocessor
 from encoder_zoo.tasks.question_answering.ranking import Answers, best_answers, ranked, shares
 from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
+from encoder_zoo.tasks.rows.columns import plain
 from encoder_zoo.tasks.rows.preprocessor import as_valid_text
 from encoder_zoo.tasks.rows.windows import take
-from encoder_zoo.tasks.training.data import checked_size
+from encoder_zoo.tasks.training.data import is_dataset, size_or_default
 from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
 
 # The most spans of tokens that are one span of characters. A character is 4 tokens at most: bytes
@@ -108,7 +111,11 @@ class SpanQA(WindowedTask):
     def default_metrics(self) -> list:
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
-    def fit(self, x=None, y=None, *args, validation_data=None, **kwargs):
+    def metric_by_name(self, name: str):
+        metric = {"exact_match": SpanExactMatch, "f1": SpanF1}.get(name)
+        return metric() if metric else super().metric_by_name(name)
+
+    def fit(self, x=None, y=None, *args, **kwargs) -> keras.callbacks.History:
         """As `Task.fit`, on questions, contexts and answers.
 
         Args:
@@ -117,8 +124,8 @@ class SpanQA(WindowedTask):
             y: for every question `{"text", "answer_start"}` or a list of such, of which the first
                 is learned; none or an empty list where there is no answer. Not with examples.
             *args: as for `Task.fit`.
-            validation_data: `((questions, contexts), answers)`, examples, or a dataset.
-            **kwargs: as for `Task.fit`.
+            **kwargs: as for `Task.fit`; `validation_data` is `((questions, contexts), answers)`,
+                examples, or a dataset.
 
         Returns:
             Keras's history.
@@ -127,9 +134,14 @@ class SpanQA(WindowedTask):
             ValueError: "Example 3: the answer 'cat' does not stand at character 7 ..." and others
                 that name the example.
         """
-        if isinstance(validation_data, list):
-            validation_data = (validation_data,)
-        return super().fit(x, y, *args, validation_data=validation_data, **kwargs)
+        self._check_labelled(x, y)
+        if self.preprocessor is not None:
+            self.preprocessor.null_threshold = None  # it was of other weights
+        return super().fit(x, y, *args, **kwargs)
+
+    def _check_labelled(self, x, y) -> None:
+        if y is None and not (is_dataset(x) or holds_answers(x)):
+            raise ValueError(NO_LABELS)
 
     def predict(self, x, batch_size: int | None = None, **kwargs):
         """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
@@ -148,7 +160,7 @@ class SpanQA(WindowedTask):
         if isinstance(given, dict) and "token_ids" in given:
             return super().predict(x, batch_size, **kwargs)
         if is_dataset:
-            batches = read_batches(self.preprocessor.batched(x, checked_size(batch_size)))
+            batches = read_batches(self.preprocessor.batched(x, size_or_default(batch_size)))
             return [row for batch in batches for row in self.predict(batch, batch_size)]
         rows = self.preprocess(x)
         outputs = [[] for _ in range(int(tf.size(split_examples(x, None)[0])))]
@@ -165,54 +177,64 @@ class SpanQA(WindowedTask):
         self,
         question,
         context,
-        n_best: int = 1,
+        top_k: int | None = None,
         max_answer_length: int = 30,
         null_threshold: float | None = None,
         batch_size: int | None = None,
-    ):
+    ) -> dict | list:
         """The answers that the contexts give.
 
         Args:
             question: a question, or a list of them.
-            context: as many contexts.
-            n_best: how many answers for each question.
+            context: as many contexts, or one that all the questions are about.
+            top_k: how many answers for each question.
             max_answer_length: in tokens.
-            null_threshold: None always answers. With a number, "" (no answer) is given where the
-                score of no answer exceeds the best span's by more than this; 0 is a good start,
-                `evaluate_answers` finds the best.
+            null_threshold: "" (no answer) is given where the score of no answer exceeds the best
+                span's by more than this; 0 is a good start, `float("inf")` always answers. None
+                is what `evaluate_answers` found best on questions with and without an answer, and
+                before that always answers.
             batch_size: default 32.
 
         Returns:
             `{"text", "start", "end", "score"}` for a single question, a list of such for a list;
-            with `n_best` above 1 a list of them for each question, the best first. Start and end
-            count the characters of the caller's context; no answer is "" from 0 to 0. The score
-            is the answer's share among all spans of all windows.
+            with `top_k` a list of them for each question, the best first. Start and end count the
+            characters of the caller's context; no answer is "" from 0 to 0. The score is the
+            answer's share among all spans of all windows.
 
         Raises:
             ValueError: "Example 3: the context is empty.", "Example 3: the question has ...",
-                "n_best=0; expected ...", "max_answer_length=0; expected ..."
+                "top_k is 0. Expected ...", "max_answer_length is 0. Expected ..."
         """
         if isinstance(question, str):
             [found] = self.answer(
-                [question], [context], n_best, max_answer_length, null_threshold, batch_size
+                [question], [context], top_k, max_answer_length, null_threshold, batch_size
             )
             return found
+        if isinstance(context, str):
+            question = plain(question)
+            context = [context] * len(question)
         questions, contexts, _ = split_examples((question, context), None)
         texts = [text.decode() for text in contexts.numpy()]
         if not texts:
             return []
-        found = self._search((questions, contexts), n_best, max_answer_length, batch_size)
-        found = ranked(found, null_threshold)
+        count = 1 if top_k is None else top_k
+        found = self._search((questions, contexts), count, max_answer_length, batch_size)
+        found = ranked(found, self._threshold(null_threshold))
         fields = (found.start, found.end, shares(found), found.score > IMPOSSIBLE / 2)
         answers = [
             [
                 {"text": text[start:end], "start": start, "end": end, "score": share}
                 for start, end, share, exists in zip(*row, strict=True)
                 if exists
-            ][:n_best]
+            ][:count]
             for text, *row in zip(texts, *(f.numpy().tolist() for f in fields), strict=True)
         ]
-        return answers if n_best > 1 else [row[0] for row in answers]
+        return [row[0] for row in answers] if top_k is None else answers
+
+    def _threshold(self, given: float | None) -> float | None:
+        """The null threshold that counts: what is given, or what is kept; None always answers."""
+        threshold = self.preprocessor.null_threshold if given is None else given
+        return None if threshold == float("inf") else threshold
 
     def evaluate_answers(
         self,
@@ -228,8 +250,9 @@ class SpanQA(WindowedTask):
             x: as for `fit`, in memory.
             y: as for `fit`; all answers of a question count, the best of them.
             max_answer_length: in tokens.
-            null_threshold: as for `answer`; None is 0 where there are questions without an
-                answer.
+            null_threshold: as for `answer`. None is, where there are questions without an answer,
+                what is kept; if nothing is, it is 0, and the threshold with the best F1 is kept
+                for `answer`, exports and the preset, until the next `fit`.
             batch_size: default 32.
 
         Returns:
@@ -252,12 +275,17 @@ class SpanQA(WindowedTask):
         differences = (found.null - found.score[:, 0]).numpy().tolist()
         if all(right) and null_threshold is None:
             return squad_scores(guesses, right)
-        return squad_v2_scores(guesses, right, differences, null_threshold or 0.0)
+        kept = self.preprocessor.null_threshold
+        threshold = next((t for t in (null_threshold, kept) if t is not None), 0.0)
+        scores = squad_v2_scores(guesses, right, differences, threshold)
+        if null_threshold is None and kept is None:
+            found = scores["best_f1_thresh"]
+            holds = squad_v2_scores(guesses, right, differences, found)["f1"] == scores["best_f1"]
+            self.preprocessor.null_threshold = found if holds else min(differences) - 1.0
+        return scores
 
-    def _search(self, x, n_best: int, max_answer_length: int, batch_size: int | None) -> Answers:
+    def _search(self, x, top_k: int, max_answer_length: int, batch_size: int | None) -> Answers:
         """The best answers of every question."""
-        if n_best < 1:
-            raise ValueError(f"n_best={n_best}; expected at least 1 answer.")
         if self.preprocessor is None:
             self.preprocess(x)  # raises
         questions, texts, _ = split_examples(x, None)
@@ -265,14 +293,14 @@ class SpanQA(WindowedTask):
         rows = self.preprocessor.rows(contexts)
         columns, order, parts = self.preprocessor.context_column(rows), [], []
         pieces = take(contexts.has_characters, contexts.windows).to_tensor()
-        wanted = n_best if n_best == 1 else n_best * SAME_CHARACTERS
+        wanted = top_k if top_k == 1 else top_k * SAME_CHARACTERS
         for numbers, logits in self.row_outputs(rows, batch_size):
             chosen = (tf.gather(values, numbers) for values in (columns, pieces))
             is_context = self._is_context(*chosen, logits.shape[-1])
             parts.append(find_spans(tf.constant(logits), is_context, max_answer_length, wanted))
             order.extend(numbers)
         found = (tf.gather(tf.concat(f, 0), np.argsort(order)) for f in zip(*parts, strict=True))
-        return best_answers(Candidates(*found), contexts, columns, n_best)
+        return best_answers(Candidates(*found), contexts, columns, top_k)
 
     def served(
         self, max_answer_length: int = 30, null_threshold: float | None = None
@@ -288,6 +316,8 @@ class SpanQA(WindowedTask):
             answer of an empty context is "", with a score of 0 where one had to be given.
         """
 
+        threshold = self._threshold(null_threshold)
+
         def answer(question, context):
             context = as_valid_text(context)
             contexts = self.preprocessor.contexts(question, context)
@@ -297,7 +327,7 @@ class SpanQA(WindowedTask):
             pieces = take(contexts.has_characters, contexts.windows).to_tensor()
             is_context = self._is_context(columns, pieces, tf.shape(logits)[2])
             found = find_spans(logits, is_context, max_answer_length, 1)
-            found = ranked(best_answers(found, contexts, columns, 1), null_threshold)
+            found = ranked(best_answers(found, contexts, columns, 1), threshold)
             start, end = found.start[:, 0], found.end[:, 0]
             text = tf.strings.substr(context, start, end - start, unit="UTF8_CHAR")
             return {"text": text, "start": start, "end": end, "score": shares(found)[:, 0]}

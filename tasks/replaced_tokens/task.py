@@ -11,7 +11,6 @@ import keras
 from keras import ops
 
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.head import make_head
 from encoder_zoo.tasks.language_modelling.task import MaskedLM, check_prepared
@@ -119,16 +118,12 @@ class ReplacedTokenDetection(Task):
         positions = ops.cast(inputs["mask_positions"], "int32")  # (B, M)
         own = ops.cast(inputs["token_ids"], "int32")
         masked = ops.cast(inputs["masked_token_ids"], "int32")
-        at = (ops.expand_dims(x, -1) for x in (own, masked))
-        own_there, masked_there = (take_positions(x, positions)[..., 0] for x in at)
+        own_there, masked_there = (ops.take_along_axis(x, positions, 1) for x in (own, masked))
         # Rows of fewer masks than M are filled up with positions that are not masked.
-        change = ops.where(own_there != masked_there, drawn - own_there, 0)
-        batch, length = ops.shape(own)
-        flat = positions + ops.arange(batch, dtype="int32")[:, None] * length
-        changes = ops.segment_sum(
-            ops.reshape(change, (-1,)), ops.reshape(flat, (-1,)), num_segments=batch * length
-        )
-        return own + ops.reshape(changes, (batch, length))
+        new = ops.where(own_there != masked_there, drawn, own_there)
+        rows = ops.arange(ops.shape(own)[0], dtype="int32")[:, None]
+        places = ops.stack([ops.broadcast_to(rows, ops.shape(positions)), positions], -1)
+        return ops.scatter_update(own, ops.reshape(places, (-1, 2)), ops.reshape(new, (-1,)))
 
     def compute_output_spec(self, inputs, training=None):
         detection = keras.KerasTensor(inputs["token_ids"].shape, "float32")
@@ -300,6 +295,5 @@ def generator_backbone(backbone: Backbone, size: float) -> Backbone:
         "hidden_dim": hidden_dim,
         "num_heads": num_heads,
         "intermediate_dim": intermediate_dim,
-        "embedding_dim": backbone.embedding_dim,
     }
     return type(backbone).sharing_embeddings(backbone, **arguments)

@@ -5,21 +5,28 @@ Comment letters: B batch, L sequence.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 
-from encoder_zoo.encoders.configured import Configured
+from encoder_zoo.encoders.configured import Configured, described
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.rows.batching import bucket_length
 from encoder_zoo.tasks.rows.checks import assert_right
+from encoder_zoo.tasks.rows.columns import plain
 from encoder_zoo.tasks.rows.packing import pack, pad
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.tasks.task import Task
+
+# What a pair in a list of pairs may be.
+PAIRS = (list, tuple, np.ndarray)
 
 
 class Preprocessor(Configured):
@@ -40,6 +47,31 @@ class Preprocessor(Configured):
         self.tokenizer = tokenizer
         self.sequence_length = sequence_length
         self.max_sequence_length = sequence_length or 512
+
+    def __repr__(self) -> str:
+        return described(self, repr(self.tokenizer))
+
+    @classmethod
+    def from_preset(cls, source: str | os.PathLike, **arguments) -> Self:
+        """A preprocessor with the tokenizer, and the settings, of a preset.
+
+        Args:
+            source: see `Task.from_preset`.
+            **arguments: of the preprocessor, such as `sequence_length=128`; `added_tokens` and how
+                much to check as for `Task.from_preset`.
+
+        Raises:
+            TypeError: "... got an unknown argument 'max_length'. Did you mean 'sequence_length'?"
+
+        Example:
+            >>> from encoder_zoo import SequenceClassifierPreprocessor
+            >>> preprocessor = SequenceClassifierPreprocessor.from_preset("bert_nano_en_uncased")
+            >>> preprocessor(["Good!"])["token_ids"].shape
+            TensorShape([1, 4])
+        """
+        from encoder_zoo.presets.loading import load_preprocessor
+
+        return load_preprocessor(cls, source, **arguments)
 
     def attach(self, task: Task) -> None:
         """Learns from the task what it feeds; a task calls this when it is built.
@@ -80,7 +112,8 @@ class Preprocessor(Configured):
         """Rows of token ids, not padded.
 
         Args:
-            x: texts (list, NumPy array, pandas column, tensor) or a tuple of two such for pairs.
+            x: texts (list, array, tensor, column of pandas, polars, Arrow or datasets), or for
+                pairs a tuple of two such, a list of pairs or a table of two columns.
             y: one label per text, or None.
             sample_weight: one number per text, or None.
 
@@ -150,12 +183,21 @@ def as_texts(x, names: tuple[str, str] = ("first", "second")) -> list[tf.Tensor]
     """One or two checked (B,) string tensors from a task's input.
 
     Args:
-        x: texts, or a tuple of two such.
+        x: texts, a tuple of two such, a list of pairs, or a table of one or two columns.
         names: what errors call the texts of a pair.
 
     Raises:
         ValueError: "The texts of a pair must be equally many. Received: 3 first, 2 second."
+
+    Example:
+        >>> [texts.numpy().tolist() for texts in as_texts([("a", "b"), ("c", "d")])]
+        [[b'a', b'c'], [b'b', b'd']]
     """
+    x = plain(x)
+    if isinstance(x, dict):
+        x = tuple(x.values())
+    elif _is_pairs(x):
+        x = tuple(map(list, zip(*x, strict=True)))
     if not isinstance(x, tuple):
         return [as_column(x)]
     if len(x) not in (1, 2):
@@ -170,6 +212,19 @@ def as_texts(x, names: tuple[str, str] = ("first", "second")) -> list[tf.Tensor]
     return texts
 
 
+def _is_pairs(x) -> bool:
+    """Whether it is a list of pairs, and not of texts."""
+    if not isinstance(x, list | np.ndarray) or not len(x) or not isinstance(x[0], PAIRS):
+        return False
+    for row, pair in enumerate(x):
+        if not isinstance(pair, PAIRS) or len(pair) != 2:
+            raise ValueError(
+                f"Row {row} is {pair!r:.60}. Expected a pair of texts, as in row 0, or a text in "
+                "every row."
+            )
+    return True
+
+
 def as_column(x, name: str = "texts") -> tf.Tensor:
     """A checked (B,) string tensor from a list, array, column or tensor of texts.
 
@@ -178,7 +233,7 @@ def as_column(x, name: str = "texts") -> tf.Tensor:
     """
     from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor, shown
 
-    texts = as_text_tensor(x, name)
+    texts = as_text_tensor(plain(x), name)
     if texts.shape.rank == 0:
         raise ValueError(f"{name} is {shown(x)}; expected a list, array or tensor of texts")
     return texts
@@ -192,7 +247,7 @@ def as_weights(sample_weight) -> tf.Tensor:
             Expected a number of 0 or more."
     """
     check_no_iterator(sample_weight, "sample_weight")
-    weights = tf.convert_to_tensor(sample_weight)
+    weights = tf.convert_to_tensor(plain(sample_weight))
     if not (weights.dtype.is_floating or weights.dtype.is_integer or weights.dtype.is_bool):
         raise ValueError(
             f"sample_weight is of type {weights.dtype.name}. Expected a number of 0 or more for "

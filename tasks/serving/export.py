@@ -12,7 +12,6 @@ import functools
 import inspect
 import os
 import pathlib
-import tempfile
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.lazy import tf
-from encoder_zoo.presets.files.atomic import replacing
+from encoder_zoo.presets.files.atomic import replacing, replacing_file
 from encoder_zoo.tasks.serving.warm_up import write_warm_up
 
 if TYPE_CHECKING:
@@ -99,18 +98,74 @@ def export_saved_model(task: Task, path: str | os.PathLike, **options) -> None:
 
 def _of_texts(function: Callable) -> tf.types.experimental.PolymorphicFunction:
     """A function of string tensors (N,), any number N, named as its arguments are."""
-    names = inspect.signature(function).parameters
+    names = list(inspect.signature(function).parameters)
     signature = [tf.TensorSpec([None], tf.string, name) for name in names]
-    return tf.function(function, input_signature=signature, autograph=False)
+
+    @functools.wraps(function)  # its names are those of the inputs
+    def answer(*args, **kwargs):
+        texts = inspect.signature(function).bind(*args, **kwargs).arguments
+        with tf.control_dependencies(_same_shapes(texts)):
+            return function(**{name: tf.identity(text) for name, text in texts.items()})
+
+    return tf.function(answer, input_signature=signature, autograph=False)
+
+
+def _same_shapes(inputs: dict[str, tf.Tensor]) -> list[tf.Operation]:
+    """That inputs have the shape of the first, in a graph."""
+    (first, expected), *others = inputs.items()
+    shape = tf.shape(expected)
+    return [
+        _assert(
+            tf.reduce_all(tf.equal(tf.shape(value), shape)),
+            f"{first} has the shape ",
+            shape,
+            f", but {name} ",
+            tf.shape(value),
+            ". Expected the same.",
+        )
+        for name, value in others
+    ]
+
+
+def _right_ids(ids: tf.Tensor, count: int) -> tf.Operation:
+    """That ids are those of tokens, in a graph."""
+    right = (ids >= 0) & (ids < count)
+    wrong = tf.boolean_mask(ids, ~right)[:1]
+    return _assert(
+        tf.reduce_all(right), "token_ids has the id ", wrong, f". Expected 0 to {count - 1}."
+    )
+
+
+def _assert(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
+    """That it is right; else an error of one line."""
+    parts = [
+        part if isinstance(part, str) else tf.strings.format("{}", part, summarize=-1)
+        for part in message
+    ]
+    return tf.debugging.Assert(right, [tf.strings.join(parts)])
 
 
 def _of_ids(task: Task) -> tf.types.experimental.PolymorphicFunction:
     """The model from prepared inputs (B, L), both unknown, to logits."""
 
+    count = task.backbone.vocabulary_size
+
     def logits(**inputs):
+        checks = [*_same_shapes(_alike(inputs)), _right_ids(inputs["token_ids"], count)]
+        with tf.control_dependencies(checks):
+            inputs = {name: tf.identity(value) for name, value in inputs.items()}
         return {"logits": task(inputs, training=False)}
 
     return tf.function(logits, autograph=False).get_concrete_function(**_prepared(task))
+
+
+def _alike(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """The inputs (B, L), with one number for every token."""
+    return {
+        name: inputs[name]
+        for name in ("token_ids", "padding_mask", "segment_ids")
+        if name in inputs
+    }
 
 
 def _prepared(task: Task) -> dict[str, tf.TensorSpec]:
@@ -153,13 +208,10 @@ def export_ids(task: Task, path: str | os.PathLike, format: str, **options) -> N
             "LiteRT takes no quantized task. Export the task as it was before quantize(), with "
             "optimizations=[tf.lite.Optimize.DEFAULT], which stores int8 weights."
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".saving-", dir=path.parent) as folder:
-        new = pathlib.Path(folder) / path.name
+    with replacing_file(path) as new:
         keras.Model.export(
             task, str(new), format, verbose=False, input_signature=[_prepared(task)], **options
         )
-        os.replace(new, path)
 
 
 @functools.cache

@@ -139,30 +139,50 @@ def _outside(names: Sequence[str]) -> int:
 
 
 def symbol_table(tokenizer) -> np.ndarray:
-    """(vocabulary, 2) bool: whether a token begins, and ends, with neither letter nor digit.
+    """(vocabulary, 3) bool: whether a token begins, and ends, with neither letter nor digit, and
+    whether it is such a symbol alone, which may stand inside of a word: an apostrophe may not, as
+    what is behind it is a word of its own in most corpora, such as "'s".
 
     Example:
         >>> from encoder_zoo import BertTokenizer
-        >>> table = symbol_table(BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
-        >>> table[-2:].tolist()
-        [[True, True], [False, False]]
+        >>> special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        >>> symbol_table(BertTokenizer([*special, "a", "-", "'"]))[-3:].tolist()
+        [[False, False, False], [True, True, True], [True, True, False]]
     """
     ids = tf.range(tokenizer.vocabulary_size)[:, None]
     spelled = tokenizer.detokenize(ids, skip_special_tokens=False)
     symbol = r"[^\p{L}\p{M}\p{N}\s]"
-    begins = tf.strings.regex_full_match(spelled, rf"(?s)\s*{symbol}.*")
-    ends = tf.strings.regex_full_match(spelled, rf"(?s).*{symbol}\s*")
-    return np.stack([begins.numpy(), ends.numpy()], axis=1)
+    patterns = (rf"(?s)\s*{symbol}.*", rf"(?s).*{symbol}\s*", r"[^\p{L}\p{M}\p{N}\s'’]+")
+    columns = [tf.strings.regex_full_match(spelled, pattern).numpy() for pattern in patterns]
+    return np.stack(columns, axis=1)
 
 
-def words_split_at_symbols(pieces: Pieces, table: np.ndarray) -> Pieces:
+def words_split_at_symbols(pieces: Pieces, table: np.ndarray, inside: bool = True) -> Pieces:
     """The same pieces with words cut at symbols, so that of "London." the stop is a word.
 
     Args:
         pieces: of texts.
         table: the tokenizer's `symbol_table`.
+        inside: whether to cut also at a symbol between letters or digits; if not, "Rhein-Main" is
+            one word, also where the vocabulary has three.
     """
-    symbols = tf.gather(table, pieces.ids.flat_values)  # (P, 2)
-    after = tf.concat([[False], symbols[:, 1]], 0)[: tf.shape(symbols)[0]]
-    begins = word_begins(pieces) | symbols[:, 0] | after
+    begins_so, ends_so, joins = tf.unstack(tf.gather(table, pieces.ids.flat_values), axis=1)
+    begins = word_begins(pieces) | begins_so | _before(ends_so)
+    if not inside:
+        starts, ends = pieces.starts.flat_values, pieces.ends.flat_values
+        touches = (starts <= tf.concat([[-1], ends[:-1]], 0)[: tf.size(starts)]) & ~row_begins(
+            pieces.ids
+        )
+        joins &= touches & _before(~ends_so) & _after(touches & ~begins_so)
+        begins &= ~(joins | _before(joins))
     return pieces._replace(words=numbered(pieces.ids, begins))
+
+
+def _before(values: tf.Tensor) -> tf.Tensor:
+    """(P,) bool: whether it is so of the piece before."""
+    return tf.concat([[False], values], 0)[: tf.size(values)]
+
+
+def _after(values: tf.Tensor) -> tf.Tensor:
+    """(P,) bool: whether it is so of the piece behind."""
+    return tf.concat([values[1:], [False]], 0)[: tf.size(values)]

@@ -14,6 +14,17 @@ from encoder_zoo.tasks.token_classification.tags import OUTSIDE, TagSet, begins_
 STRATEGIES = ("simple", "first", "average", "max", "none")
 
 
+def checked_strategy(strategy: str) -> str:
+    """The strategy.
+
+    Raises:
+        ValueError: "Unknown strategy 'last'. Expected one of simple, first, average, max, none."
+    """
+    if strategy not in STRATEGIES:
+        raise ValueError(f"Unknown strategy {strategy!r}. Expected one of {', '.join(STRATEGIES)}.")
+    return strategy
+
+
 class Entities(NamedTuple):
     """Entities (G,) of some texts, in the order of the texts.
 

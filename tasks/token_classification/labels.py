@@ -5,8 +5,6 @@ In memory an error names the example; in `tf.data` the example of the batch.
 
 from __future__ import annotations
 
-import itertools
-import logging
 from collections.abc import Iterable, Sequence
 
 import keras
@@ -15,27 +13,27 @@ import numpy as np
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.labels import numbers_are_names
 from encoder_zoo.tasks.rows.checks import assert_right
-from encoder_zoo.tasks.rows.pieces import as_word_tensor, is_list, is_words, keys
+from encoder_zoo.tasks.rows.pieces import as_word_tensor, is_list, is_words
 from encoder_zoo.tasks.rows.preprocessor import as_column
-from encoder_zoo.tasks.token_classification.tags import all_tags, parse_tags, sorted_tags
-
-logger = logging.getLogger("encoder_zoo")
-
-SPAN = ("start", "end", "label")
+from encoder_zoo.tasks.token_classification.spans import SPAN, check_spans, numbers_of_names
+from encoder_zoo.tasks.token_classification.tags import all_tags, sorted_tags
 
 
 def label_lists(y) -> list[list]:
-    """For every example its labels, as plain Python values.
+    """For every example its labels, as plain Python values; spans as `{"start", "end", "label"}`.
 
     Args:
         y: tags or spans in lists, arrays or tensors; or spans as `{"start", "end", "label"}`, each
-            ragged.
+            ragged. A span is such a dict, or a tuple (start, end, label); those of an example may
+            stand under "entities" or "spans", as spaCy and Prodigy have them.
 
     Raises:
         ValueError: "Example 3: its labels are None (NoneType). Expected a list ..."
 
     Example:
         >>> label_lists({"start": [[0], []], "end": [[4], []], "label": [[b"LOC"], []]})
+        [[{'start': 0, 'end': 4, 'label': 'LOC'}], []]
+        >>> label_lists([{"entities": [(0, 4, "LOC")]}, []])
         [[{'start': 0, 'end': 4, 'label': 'LOC'}], []]
     """
     from encoder_zoo.encoders.tokenizers.text_input import shown
@@ -45,13 +43,51 @@ def label_lists(y) -> list[list]:
     y = _plain(y)
     if not is_list(y):
         raise ValueError(f"The labels are {shown(y)}. Expected a list for every example.")
-    rows = [_plain(row) for row in y]
+    rows = [_of_example(_plain(row)) for row in y]
     for i, row in enumerate(rows):
         if not is_list(row):
             raise ValueError(
                 f"Example {i}: its labels are {shown(row)}. Expected a list of tags, or of spans."
             )
-    return [[_plain(value) for value in row] for row in rows]
+    return [[_as_label(_plain(value)) for value in row] for row in rows]
+
+
+def _of_example(row):
+    """What spaCy and Prodigy put into a dict."""
+    if isinstance(row, dict) and not {"entities", "spans"}.isdisjoint(row):
+        return row.get("entities", row.get("spans"))
+    return row
+
+
+def _as_label(value):
+    """A tag as it is; a span as a dict."""
+    is_tuple = isinstance(value, tuple | list) and len(value) == len(SPAN)
+    return dict(zip(SPAN, map(_plain, value), strict=True)) if is_tuple else value
+
+
+def annotated(x, y) -> tuple:
+    """Texts and their spans, where `fit` is given both in one.
+
+    Args:
+        x: spaCy's `[(text, {"entities": [(start, end, label), ...]}), ...]`, Prodigy's
+            `[{"text", "spans"}, ...]`, of which those whose "answer" is not "accept" are left
+            out; or anything else, which stays as it is.
+        y: None, or the labels.
+
+    Example:
+        >>> annotated([("In Rome", {"entities": [(3, 7, "LOC")]})], None)
+        (['In Rome'], [[(3, 7, 'LOC')]])
+        >>> annotated([{"text": "Hm", "spans": [], "answer": "ignore"}, {"text": "Yes"}], None)
+        (['Yes'], [[]])
+    """
+    if y is not None or not isinstance(x, list) or not x:
+        return x, y
+    if all(isinstance(row, dict) and "text" in row for row in x):
+        rows = [row for row in x if row.get("answer", "accept") == "accept"]
+        return [row["text"] for row in rows], [row.get("spans") or [] for row in rows]
+    if all(isinstance(row, tuple) and len(row) == 2 and isinstance(row[1], dict) for row in x):
+        return [text for text, _ in x], [row.get("entities", []) for _, row in x]
+    return x, y
 
 
 def _lists_of_columns(y: dict) -> list[list[dict]]:
@@ -132,7 +168,7 @@ def check_labels(x, y, labels: list[str] | None, num_classes: int):
     if is_words(x):
         counts = as_word_tensor(x).row_lengths().numpy().tolist()
         return check_tags(y, counts, labels, num_classes)
-    return check_spans(y, [text.decode() for text in as_column(x).numpy()], labels)
+    return check_spans(label_lists(y), [text.decode() for text in as_column(x).numpy()], labels)
 
 
 def check_tags(
@@ -174,113 +210,6 @@ def check_tags(
     return tf.RaggedTensor.from_row_lengths(flat, [len(row) for row in rows])
 
 
-def check_spans(y, texts: Sequence[str], labels: list[str] | None) -> dict[str, tf.RaggedTensor]:
-    """Spans of characters as numbers.
-
-    Args:
-        y: for every text a list of `{"start", "end", "label"}`.
-        texts: that they are of.
-        labels: all tags.
-
-    Returns:
-        {"start", "end", "label"}, ragged (N, None) int32.
-
-    Raises:
-        ValueError: "Example 3: the span {...} is outside of the text, which has 20 characters.",
-            "Example 3: the spans {...} and {...} overlap.", "Example 3: unknown label ..."
-    """
-    types = {name: i for i, name in enumerate(_types(labels))}
-    y = label_lists(y)
-    if len(y) != len(texts):
-        raise ValueError(f"Received {len(texts)} texts, but spans for {len(y)}.")
-    for i, (spans, text) in enumerate(zip(y, texts, strict=True)):
-        for span in spans:
-            _check_span(i, span, len(text), types)
-        ordered = sorted(spans, key=lambda span: span["start"])
-        for first, second in itertools.pairwise(ordered):
-            if second["start"] < first["end"]:
-                raise ValueError(f"Example {i}: the spans {first} and {second} overlap.")
-    counts = tf.constant([len(spans) for spans in y], tf.int64)
-    columns = {"start": int, "end": int, "label": types.__getitem__}
-    return {
-        name: tf.RaggedTensor.from_row_lengths(
-            tf.constant([read(span[name]) for spans in y for span in spans], tf.int32), counts
-        )
-        for name, read in columns.items()
-    }
-
-
-def tell_of_cut_words(y, texts: Sequence[str]) -> None:
-    """Says, in one log line, how many spans begin or end inside of a word, and shows the first.
-
-    Most often they were counted otherwise, such as in bytes, or in another version of the text. Of
-    scripts that have no capitals nothing is said: many of them write no spaces between words, or
-    write particles and names in one.
-
-    Args:
-        y: checked spans of every text.
-        texts: that they are of.
-    """
-    cut = [
-        (i, span)
-        for i, (spans, text) in enumerate(zip(label_lists(y), texts, strict=True))
-        for span in spans
-        if any(_inside_word(text, span[name]) for name in ("start", "end"))
-    ]
-    if not cut:
-        return
-    example, span = cut[0]
-    text, start, end = texts[example], span["start"], span["end"]
-    around = slice(
-        next(i for i in range(start, -1, -1) if not _inside_word(text, i)),
-        next(i for i in range(end, len(text) + 1) if not _inside_word(text, i)),
-    )
-    logger.warning(
-        "%d of the spans begin or end inside of a word. The first: example %d, %r of %r, from %d "
-        "to %d. Spans count characters, from 0, and end behind the last.",
-        len(cut),
-        example,
-        text[start:end],
-        text[around],
-        start,
-        end,
-    )
-
-
-def _inside_word(text: str, place: int) -> bool:
-    """Whether two letters with capitals, or two digits, stand around a place."""
-    before, after = text[max(place - 1, 0) : place], text[place : place + 1]
-    both_letters = before.lower() != before.upper() and after.lower() != after.upper()
-    return both_letters or (before.isdigit() and after.isdigit())
-
-
-def _types(labels: Sequence[str] | None) -> list[str]:
-    """The types of spans that the tags can mark."""
-    if labels is None:
-        raise ValueError("Spans need names of labels. Build the classifier with labels=[...].")
-    return parse_tags(labels).type_names
-
-
-def _check_span(example: int, span: dict, length: int, types: dict) -> None:
-    if not isinstance(span, dict) or not set(SPAN) <= set(span):
-        raise ValueError(
-            f"Example {example}: {span!r} is no span. Expected a dict with start, end and label."
-        )
-    if not all(isinstance(span[name], int | np.integer) for name in ("start", "end")):
-        raise ValueError(
-            f"Example {example}: the span {span} does not start and end at whole numbers."
-        )
-    if not 0 <= span["start"] < span["end"] <= length:
-        raise ValueError(
-            f"Example {example}: the span {span} is outside of the text, which has {length} "
-            "characters, or empty. Expected 0 <= start < end <= length."
-        )
-    if not isinstance(span["label"], str) or span["label"] not in types:
-        raise ValueError(
-            f"Example {example}: unknown label {span['label']!r}. Expected one of {list(types)}."
-        )
-
-
 def tags_in_graph(
     y, word_counts: tf.Tensor, names: Sequence[str] | None, num_classes: int
 ) -> tf.RaggedTensor:
@@ -312,72 +241,6 @@ def _ragged_tags(y: tf.Tensor, word_counts: tf.Tensor) -> tf.RaggedTensor:
     # 0 is also a tag, so there are at least as many as there are words.
     counts = tf.RaggedTensor.from_tensor(tf.maximum(y, 0), padding=0).row_lengths()
     return tf.RaggedTensor.from_tensor(y, lengths=tf.maximum(counts, word_counts))
-
-
-def spans_in_graph(
-    y: dict, texts: tf.Tensor, labels: Sequence[str] | None
-) -> dict[str, tf.RaggedTensor]:
-    """Spans as numbers, inside `tf.data`.
-
-    Args:
-        y: {"start", "end", "label"}, ragged (N, None), or (N, S) with "" as padding of the labels;
-            labels are names or places in the types.
-        texts: (N,) strings.
-        labels: all tags.
-    """
-    spans, types = _ragged_spans(y), _types(labels)
-    given = spans["label"].flat_values
-    kind = numbers_of_names(given, types) if given.dtype == tf.string else given
-    example = ("Example ", spans["label"].value_rowids(), " of the batch: ")
-    expected = f". Expected one of {', '.join(types)}."
-    known = (kind >= 0) & (kind < len(types))
-    known = assert_right(known, *example, "unknown label ", given, expected)
-    with tf.control_dependencies([known, *_right_bounds(spans, texts)]):
-        return {**spans, "label": spans["label"].with_flat_values(tf.cast(kind, tf.int32))}
-
-
-def _right_bounds(spans: dict[str, tf.RaggedTensor], texts: tf.Tensor) -> list[tf.Operation]:
-    """That spans are inside of their texts and do not overlap."""
-    start, end = (tf.cast(spans[name].flat_values, tf.int32) for name in ("start", "end"))
-    row = spans["start"].value_rowids()
-    example = ("Example ", row, " of the batch: the span from ", start, " to ", end)
-    length = tf.gather(tf.strings.length(texts, unit="UTF8_CHAR"), row)
-    inside = (start >= 0) & (start < end) & (end <= length)
-    outside = (" is outside of the text, which has ", length, " characters, or empty.")
-
-    order = tf.argsort(keys(spans["start"]))
-    start, end, row = (tf.gather(values, order) for values in (start, end, row))
-    apart = (row[1:] != row[:-1]) | (start[1:] >= end[:-1])
-    first = ("Example ", row[1:], " of the batch: the spans from ", start[:-1], " to ", end[:-1])
-    second = (" and from ", start[1:], " to ", end[1:], " overlap.")
-    return [assert_right(inside, *example, *outside), assert_right(apart, *first, *second)]
-
-
-def _ragged_spans(y: dict) -> dict[str, tf.RaggedTensor]:
-    """Spans without the padding, as many starts as ends and labels."""
-    label = y["label"]
-    if not isinstance(label, tf.RaggedTensor):
-        padding = "" if label.dtype == tf.string else None
-        label = tf.RaggedTensor.from_tensor(label, padding=padding)
-    spans = {"label": label}
-    for name in ("start", "end"):
-        values = y[name]
-        if not isinstance(values, tf.RaggedTensor):
-            values = tf.RaggedTensor.from_tensor(values, lengths=label.row_lengths())
-        same = values.row_lengths() == label.row_lengths()
-        row = tf.range(tf.size(same))
-        right = assert_right(same, "Example ", row, f" of the batch has not one {name} per label.")
-        with tf.control_dependencies([right]):
-            spans[name] = values.with_flat_values(tf.identity(values.flat_values))
-    return spans
-
-
-def numbers_of_names(names: tf.Tensor, known: Sequence[str]) -> tf.Tensor:
-    """Places of names (P,) in a list; -1 for unknown ones."""
-    matches = tf.equal(names[:, None], tf.constant(list(known) or [""], tf.string))
-    return tf.where(
-        tf.reduce_any(matches, axis=1), tf.argmax(matches, axis=1, output_type=tf.int32), -1
-    )
 
 
 def labels_of_dataset(dataset: tf.data.Dataset) -> list:

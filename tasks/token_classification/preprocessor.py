@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.rows.columns import plain
 from encoder_zoo.tasks.rows.packing import pack
 from encoder_zoo.tasks.rows.pieces import (
     Pieces,
@@ -30,6 +31,8 @@ from encoder_zoo.tasks.token_classification.alignment import (
     symbol_table,
     words_split_at_symbols,
 )
+from encoder_zoo.tasks.token_classification.entities import checked_strategy
+from encoder_zoo.tasks.token_classification.spans import spans_in_graph, tell_of_cut_words
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.token_classification.task import TokenClassifier
@@ -48,8 +51,12 @@ class TokenClassifierPreprocessor(Preprocessor):
         overlap: pieces that neighbouring windows share; None for a quarter of a window.
         label_all_pieces: label every piece of a word, instead of the first alone.
         split_symbols: cut the words of texts at symbols, so that of "London." the stop is a word
-            of its own, as spans are learned; `fit` sets it. Where symbols are words by themselves,
-            as in BERT's vocabularies, it changes nothing.
+            of its own. True cuts at all of them, as spans are learned; "outer" not at one between
+            letters, such as the hyphen of "Rhein-Main", as words are learned; False has the words
+            of the vocabulary. `fit` sets it.
+        strategy: how `extract_entities` and exports make entities of pieces where they are not
+            told. None: `fit` sets it to what finds most of them, "first", or "average" where it
+            labels all pieces; before, it is "simple".
 
     Returns:
         When called with labels `(x, y, sample_weight)`: y (B, L) int tags, sample_weight (B, L) 1
@@ -74,16 +81,14 @@ class TokenClassifierPreprocessor(Preprocessor):
         sequence_length: int | None = None,
         overlap: int | None = None,
         label_all_pieces: bool = False,
-        split_symbols: bool = False,
+        split_symbols: bool | str = False,
+        strategy: str | None = None,
     ):
         super().__init__(tokenizer, sequence_length)
-        if sequence_length is not None and sequence_length < 3:
-            raise ValueError(
-                f"sequence_length={sequence_length} leaves no room for a piece. Expected 3 or more."
-            )
         self.overlap = overlap
         self.label_all_pieces = label_all_pieces
         self.split_symbols = split_symbols
+        self.strategy = None if strategy is None else checked_strategy(strategy)
 
     def attach(self, task: TokenClassifier) -> None:
         super().attach(task)
@@ -97,10 +102,13 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     def pieces(self, x) -> Pieces:
         """The pieces of texts, or of sentences in words."""
+        x = plain(x)
         if is_words(x):
             return pieces_of_words(self.tokenizer, as_word_tensor(x))
         pieces = pieces_of_texts(self.tokenizer, as_column(x), self._word_marks)
-        return self._split_at_symbols(pieces) if self.split_symbols else pieces
+        if not self.split_symbols:
+            return pieces
+        return words_split_at_symbols(pieces, self._symbols, inside=self.split_symbols != "outer")
 
     def windows(self, pieces: Pieces) -> Windows:
         """The windows that the pieces are looked at through."""
@@ -124,6 +132,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         }
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
+        x, y = token_labels.annotated(plain(x), plain(y))
         pieces = self.pieces(x)
         windows = self.windows(pieces)
         rows = self.rows(pieces, windows)
@@ -156,17 +165,14 @@ class TokenClassifierPreprocessor(Preprocessor):
             counts = as_word_tensor(x).row_lengths()
             labels = token_labels.tags_in_graph(y, counts, self.labels, self._most_classes)
         else:
-            labels = token_labels.spans_in_graph(y, pieces.texts, self.labels)
+            labels = spans_in_graph(y, pieces.texts, self.labels)
         if words:
             return labels_of_words(pieces, labels, self.labels, self.label_all_pieces)
         if not tf.is_symbolic_tensor(pieces.texts):
             texts = [text.decode() for text in as_column(x).numpy()]
-            token_labels.tell_of_cut_words(y, texts)
-        pieces = self._split_at_symbols(pieces)
+            tell_of_cut_words(token_labels.label_lists(y), texts)
+        pieces = words_split_at_symbols(pieces, self._symbols)
         return labels_of_spans(pieces, labels, self.labels, self.label_all_pieces)
-
-    def _split_at_symbols(self, pieces: Pieces) -> Pieces:
-        return words_split_at_symbols(pieces, self._symbols)
 
     @functools.cached_property
     def _word_marks(self) -> np.ndarray:

@@ -13,14 +13,16 @@ import numpy as np
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.head import head_dropout, make_head
-from encoder_zoo.tasks.labels import LabelledTask, named_labels, number_of_classes, softmax
+from encoder_zoo.tasks.head import head_dropout
+from encoder_zoo.tasks.labelled_task import LabelledTask
+from encoder_zoo.tasks.labels import softmax
+from encoder_zoo.tasks.rows.columns import plain
 from encoder_zoo.tasks.rows.pieces import Pieces, as_word_tensor, is_words, word_begins
 from encoder_zoo.tasks.rows.preprocessor import as_valid_text
 from encoder_zoo.tasks.rows.windows import merge
 from encoder_zoo.tasks.token_classification import labels as token_labels
 from encoder_zoo.tasks.token_classification.entities import (
-    STRATEGIES,
+    checked_strategy,
     find_entities,
     padded_entities,
 )
@@ -32,8 +34,7 @@ from encoder_zoo.tasks.token_classification.metrics import (
 )
 from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.token_classification.tags import parse_tags, word_tags
-from encoder_zoo.tasks.training.data import checked_size
-from encoder_zoo.tasks.training.distribution import in_scope
+from encoder_zoo.tasks.training.data import size_or_default
 from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
 
 
@@ -77,6 +78,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
     preprocessor_class = TokenClassifierPreprocessor
     output_activation = "softmax"
     labels_tokens = True
+    expected_labels = "for every text a list of spans, or for every list of words a list of tags"
 
     def __init__(
         self,
@@ -94,18 +96,6 @@ class TokenClassifier(WindowedTask, LabelledTask):
         if preprocessor is not None:
             self.preprocessor.attach(self)
 
-    @in_scope
-    def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
-        """Builds the head, if it is known by now how many outputs it has."""
-        self.labels = named_labels(labels)
-        self.num_classes = number_of_classes(num_classes, self.labels)
-        if self.num_classes is None:
-            return
-        self.head = make_head(
-            self.head_record, self.backbone, self.num_classes, self.dropout, self.dtype_policy
-        )
-        self.built = True
-
     def call(self, inputs, training=None):
         self._check_labels_known()
         x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
@@ -114,18 +104,6 @@ class TokenClassifier(WindowedTask, LabelledTask):
     def compute_output_spec(self, inputs, training=None):
         self._check_labels_known()
         return keras.KerasTensor((*inputs["token_ids"].shape, self.num_classes), "float32")
-
-    def _check_labels_known(self) -> None:
-        if self.head is None:
-            raise ValueError(
-                "This TokenClassifier does not know its labels yet. Pass labels=[...] or "
-                "num_classes, or call fit, which learns them from its data."
-            )
-
-    def head_misfit(self, config: dict, arguments: dict) -> str | None:
-        if self.num_classes is None:
-            return "its labels are still to be learned"
-        return super().head_misfit(config, arguments)
 
     def default_loss(self) -> keras.losses.Loss:
         # Over labelled pieces: rows have different numbers of them.
@@ -137,10 +115,10 @@ class TokenClassifier(WindowedTask, LabelledTask):
         accuracy = TokenAccuracy(name="accuracy")
         return [accuracy, *([EntityF1(self.labels)] if "O" in (self.labels or []) else [])]
 
-    def compile(self, *args, **kwargs) -> None:
-        # In a partial, where Keras does not look for metrics to track.
-        self._compile_again = functools.partial(self.compile, *args, **kwargs)
-        super().compile(*args, **kwargs)
+    def metric_by_name(self, name: str):
+        if name == "f1" and "O" in (self.labels or []):
+            return EntityF1(self.labels)
+        return super().metric_by_name(name)
 
     def fit(self, x=None, y=None, *args, **kwargs):
         """As `Task.fit`: on texts with spans of characters, or sentences in words with tags.
@@ -148,10 +126,12 @@ class TokenClassifier(WindowedTask, LabelledTask):
         Where the classifier has no labels yet, they are learned from these.
 
         Args:
-            x: texts, or lists of words; or a `tf.data.Dataset`, see `Task.fit`, whose elements
-                may hold words and tags as vectors or ragged batches.
-            y: for every text a list of `{"start", "end", "label"}` in characters, not overlapping;
-                for every list of words a list of as many tags, names or numbers.
+            x: texts, or lists of words; texts with their spans, as spaCy's `(text, {"entities"})`
+                or Prodigy's `{"text", "spans"}`; or a `tf.data.Dataset`, see `Task.fit`, whose
+                elements may hold words and tags as vectors or ragged batches.
+            y: for every text a list of `{"start", "end", "label"}`, or of tuples of these, in
+                characters, not overlapping; for every list of words a list of as many tags, names
+                or numbers.
             *args: as for `Task.fit`.
             **kwargs: as for `Task.fit`.
 
@@ -161,33 +141,33 @@ class TokenClassifier(WindowedTask, LabelledTask):
         Raises:
             ValueError: "Example 3 has 7 words but 6 tags." and others that name the example.
         """
-        _check_labelled(x, y)
-        if self.num_classes is None:
-            self._learn_labels(x, y)
+        x, y = self._separated(x, y)
         if self.preprocessor is not None and not isinstance(x, dict):
-            self.preprocessor.split_symbols = _has_spans(x)
+            self._note_how_it_learns(self.preprocessor, _has_spans(x))
         return super().fit(x, y, *args, **kwargs)
 
-    def _learn_labels(self, x, y) -> None:
-        """Builds the head for the labels that occur."""
-        learned = token_labels.learn_labels(
-            y if y is not None else token_labels.labels_of_dataset(x)
-        )
-        num_classes, labels = (learned, None) if isinstance(learned, int) else (None, learned)
-        if y is not None and not isinstance(x, dict):
+    def _note_how_it_learns(self, preprocessor: TokenClassifierPreprocessor, spans: bool) -> None:
+        """Has answers be given as what is learned: in words, of which some pieces count."""
+        preprocessor.split_symbols = True if spans else "outer"
+        if preprocessor.strategy is None:
+            preprocessor.strategy = "average" if preprocessor.label_all_pieces else "first"
+
+    def _labels_in(self, x, y) -> list[str] | int:
+        if y is None:
+            return token_labels.learn_labels(token_labels.labels_of_dataset(x))
+        learned = token_labels.learn_labels(y)
+        if not isinstance(x, dict):
             # Whatever is wrong with them must be said before the head is built for them.
+            num_classes, labels = (learned, None) if isinstance(learned, int) else (None, learned)
             token_labels.check_labels(x, y, labels, num_classes or len(labels))
-        self._set_classes(num_classes, labels)
-        if self.preprocessor is not None:
-            self.preprocessor.attach(self)
-        if self.compiled:
-            self._compile_again()  # the metrics know the labels now
+        return learned
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """As `Task.evaluate`, on texts with spans of characters, or words with tags; see `fit`."""
-        self._check_labels_known()
-        _check_labelled(x, y)
-        return super().evaluate(x, y, *args, **kwargs)
+        return super().evaluate(*self._separated(x, y), *args, **kwargs)
+
+    def _separated(self, x, y) -> tuple:
+        return token_labels.annotated(plain(x), plain(y))
 
     def predict(self, x, batch_size: int | None = None, **kwargs):
         """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
@@ -207,7 +187,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
         if isinstance(inputs, dict):
             return super().predict(x, batch_size, **kwargs)
         if in_dataset:
-            batches = read_batches(self.preprocessor.batched(x, checked_size(batch_size)))
+            batches = read_batches(self.preprocessor.batched(x, size_or_default(batch_size)))
             return [row for batch in batches for row in self.predict(batch, batch_size)]
         pieces, logits = self._piece_logits(x, batch_size)
         splits = pieces.ids.row_splits.numpy()
@@ -230,7 +210,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
         return merge(outputs[:, 1:-1], windows)
 
     def extract_entities(
-        self, texts, strategy: str = "simple", batch_size: int | None = None
+        self, texts, strategy: str | None = None, batch_size: int | None = None
     ) -> list:
         """The entities in texts.
 
@@ -239,9 +219,9 @@ class TokenClassifier(WindowedTask, LabelledTask):
             strategy: how pieces become entities. "simple": each piece has its tag, and neighbours
                 of one entity are joined. "first", "average", "max": a word has the tag of its
                 first piece, of its pieces' mean, or of its surest piece. "none": every tagged
-                piece by itself. A classifier that learned the first pieces only, as is the
-                default, is best asked with "first". RoBERTa knows of words only where spaces
-                are: there "London." is one word, unless words are given, or `fit` was with spans.
+                piece by itself. None: as the preprocessor has it, which `fit` tells; "simple"
+                where it was not trained here. Words are those of the vocabulary, cut at symbols
+                as they were learned: see `TokenClassifierPreprocessor`.
             batch_size: default 32.
 
         Returns:
@@ -254,11 +234,16 @@ class TokenClassifier(WindowedTask, LabelledTask):
 
         Source: the strategies are those of transformers' `TokenClassificationPipeline`.
         """
-        _check_strategy(strategy)
+        strategy = self._strategy(strategy)
         if isinstance(texts, str):
             return self.extract_entities([texts], strategy, batch_size)[0]
         pieces, logits = self._piece_logits(texts, batch_size)
         return self._entities(pieces, logits, strategy)
+
+    def _strategy(self, given: str | None) -> str:
+        """What is given, or what is kept of the training."""
+        kept = getattr(self.preprocessor, "strategy", None)
+        return checked_strategy(given or kept or "simple")
 
     def _entities(self, pieces: Pieces, logits: np.ndarray, strategy: str) -> list[list[dict]]:
         """The entities of every text, from the logits (P, C) of all pieces."""
@@ -277,7 +262,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
         """What the labels of `find_entities` count."""
         return self.tag_names if strategy == "none" else parse_tags(self.tag_names).type_names
 
-    def served(self, strategy: str = "simple") -> dict[str, Callable]:
+    def served(self, strategy: str | None = None) -> dict[str, Callable]:
         """`extract_entities` of "text", for exports.
 
         Args:
@@ -288,7 +273,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
             "label", "text", "start", "end" and "score", (N, G) with G the most entities of a
             text; behind a text's last entity stand "" and 0.
         """
-        _check_strategy(strategy)
+        strategy = self._strategy(strategy)
         tags, names = parse_tags(self.tag_names), tf.constant(self._entity_names(strategy))
 
         def entities(text):
@@ -312,6 +297,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
         Raises:
             ValueError: "Expected lists of words. Received texts: ..."
         """
+        words = plain(words)
         if not is_words(words) and len(words):
             raise ValueError(f"Expected lists of words. Received texts: {words[0]!r}, ...")
         pieces, logits = self._piece_logits(words, batch_size)
@@ -338,8 +324,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
         """Entity precision, recall and F1 over whole texts, however long, and of every type.
 
         The metric of `evaluate` sees one window at a time; this puts the windows together first,
-        and judges what `tag_words` and `extract_entities` give: of texts with the strategy
-        "first", or "simple" where all pieces were labelled.
+        and judges what `tag_words` and `extract_entities` give.
 
         Args:
             x: lists of words, or texts.
@@ -351,16 +336,16 @@ class TokenClassifier(WindowedTask, LabelledTask):
             `{"precision", "recall", "f1", "per_type": {type: {..., "support"}}}`.
         """
         self._check_labels_known()
+        x, y = self._separated(x, y)
         token_labels.check_labels(x, y, self.labels, self.num_classes)
         y = token_labels.label_lists(y)
         if is_words(x):
             names = self.tag_names
             true = [[t if isinstance(t, str) else names[t] for t in tags] for tags in y]
             return score_tags(true, self.tag_words(x, batch_size), scheme, tag_set=names)
-        strategy = "simple" if self.preprocessor.label_all_pieces else "first"
         spans = [
             [{(e["label"], e["start"], e["end"]) for e in row} for row in rows]
-            for rows in (y, self.extract_entities(x, strategy, batch_size))
+            for rows in (y, self.extract_entities(x, batch_size=batch_size))
         ]
         return score_entities(*spans)
 
@@ -370,21 +355,8 @@ class TokenClassifier(WindowedTask, LabelledTask):
         return self.labels or [f"LABEL_{i}" for i in range(self.num_classes)]
 
 
-def _check_labelled(x, y) -> None:
-    if y is None and not hasattr(x, "element_spec"):
-        raise ValueError(
-            "The labels are missing. Expected y: for every text a list of spans, or for every "
-            "list of words a list of tags."
-        )
-
-
 def _has_spans(x) -> bool:
     """Whether what `fit` is given are texts with spans, not words with tags."""
     if hasattr(x, "element_spec"):
         return isinstance(keras.utils.unpack_x_y_sample_weight(x.element_spec)[1], dict)
     return not is_words(x)
-
-
-def _check_strategy(strategy: str) -> None:
-    if strategy not in STRATEGIES:
-        raise ValueError(f"Unknown strategy {strategy!r}. Expected one of {', '.join(STRATEGIES)}.")

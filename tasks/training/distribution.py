@@ -13,6 +13,7 @@ import functools
 import keras
 import numpy as np
 
+from encoder_zoo.encoders.arguments import Checked
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.training.recipe import FusedAdamW
 from encoder_zoo.tasks.training.replicas import (
@@ -83,7 +84,7 @@ def lost_workers_named(strategy: tf.distribute.Strategy | None):
         ) from error
 
 
-class Distributed:
+class Distributed(Checked):
     """Mixin, before `keras.Model`: learning and predicting under a `tf.distribute.Strategy`.
 
     Without a strategy, and on other backends, everything is as Keras has it.
@@ -192,12 +193,7 @@ class Distributed:
             and not tf.distribute.in_cross_replica_context()
         )
 
-    def _check_arguments(self, x, shuffle: bool = True, class_weight=None, **others) -> None:
-        if strategy_of(self) is not None and class_weight is not None:
-            raise ValueError(
-                "Under tf.distribute class_weight is not supported. Pass sample_weight, the weight "
-                "of each example's class."
-            )
+    def _check_arguments(self, x, shuffle: bool = True, **others) -> None:
         if is_multi_worker(strategy_of(self)) and isinstance(x, dict) and shuffle:
             raise ValueError(
                 "Keras shuffles prepared inputs in every worker on its own, so that examples would "

@@ -75,7 +75,7 @@ def fitted_loss(loss, default: losses.Loss, activation: str | None):
             f"task does not learn. Expected loss='auto', here {type(default).__name__}, or one of "
             "its kind."
         )
-    if named and type(known) is type(default):
+    if named and isinstance(default, type(known)):
         return default
     if activation == "linear" or known.from_logits:
         return known
@@ -152,6 +152,50 @@ def _check_metric(metric: metrics.Metric, activation: str) -> None:
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
+class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
+    """Cross-entropy of one class for each example, which is given by its number, or in part.
+
+    Call arguments:
+        y_true: (B,) class numbers, or (B, C) the probability of each class.
+        y_pred: (B, C).
+
+    Source: Szegedy et al. 2016, Rethinking the Inception Architecture, section 7, for
+    probabilities as labels.
+
+    Example:
+        >>> import numpy as np
+        >>> loss, logits = ClassCrossentropy(from_logits=True), np.float32([[0, 2]])
+        >>> [round(float(loss(np.array(y), logits)), 3) for y in ([1], [[0.5, 0.5]])]
+        [0.127, 1.127]
+    """
+
+    def call(self, y_true, y_pred):
+        if _are_numbers(y_true, y_pred):
+            return super().call(y_true, y_pred)
+        return losses.categorical_crossentropy(y_true, y_pred, from_logits=self.from_logits)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class ClassAccuracy(metrics.SparseCategoricalAccuracy):
+    """Share of the examples whose class is right; of labels in part, the most probable one counts.
+
+    Call arguments:
+        y_true: (B,) class numbers, or (B, C) the probability of each class.
+        y_pred: (B, C).
+        sample_weight: (B,).
+
+    Example:
+        >>> metric = ClassAccuracy()
+        >>> metric.update_state([[0.1, 0.9], [0.7, 0.3]], [[-1.0, 2.0], [0.0, 1.0]])
+        >>> float(metric.result())
+        0.5
+    """
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        return super().update_state(class_numbers_of(y_true, y_pred), y_pred, sample_weight)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
 class OfLogits(Configured, keras.metrics.Metric):
     """A metric of Keras's, given the probabilities that logits stand for, and labels to match.
 
@@ -200,9 +244,13 @@ class OfLogits(Configured, keras.metrics.Metric):
     def _matched(self, y_true, scores):
         """Labels and scores in the form that the metric takes."""
         if type(self.metric) in OF_CLASS_NUMBERS:
-            chosen = ops.argmax(scores, -1) if self.activation == "softmax" else scores > 0.5
+            if self.activation == "softmax":
+                return class_numbers_of(y_true, scores), ops.argmax(scores, -1)
+            chosen = scores > 0.5
             return y_true, ops.cast(chosen, y_true.dtype)
-        if not _are_numbers(y_true, scores) or isinstance(self.metric, SPARSE):
+        if isinstance(self.metric, SPARSE):
+            return class_numbers_of(y_true, scores), scores
+        if not _are_numbers(y_true, scores):
             return y_true, scores
         classes = scores.shape[-1]
         if classes == 2 and not self._wants_one_hot():
@@ -227,3 +275,9 @@ class OfLogits(Configured, keras.metrics.Metric):
 def _are_numbers(y_true, scores) -> bool:
     """Whether labels are one number for each row of C scores."""
     return len(y_true.shape) == len(scores.shape) - 1
+
+
+def class_numbers_of(y_true, scores):
+    """Class numbers, also of labels that are rows of C probabilities."""
+    y_true, scores = ops.convert_to_tensor(y_true), ops.convert_to_tensor(scores)
+    return y_true if _are_numbers(y_true, scores) else ops.argmax(y_true, -1)

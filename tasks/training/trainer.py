@@ -8,6 +8,7 @@ import logging
 import keras
 import numpy as np
 
+from encoder_zoo.encoders.forks import refuse_in_fork
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.rows.batching import Batches, RowBatches, bucket_length
 from encoder_zoo.tasks.rows.preprocessor import as_texts
@@ -17,11 +18,11 @@ from encoder_zoo.tasks.training.data import (
     Stream,
     check_dataset_alone,
     check_not_empty,
-    checked_size,
     dataset_stream,
     is_dataset,
     is_prepared,
     preprocessed,
+    size_or_default,
     split,
 )
 from encoder_zoo.tasks.training.distribution import (
@@ -53,6 +54,7 @@ class TextTrainer(Compiled):
         validation_data=None,
         shuffle: bool = True,
         sample_weight=None,
+        class_weight=None,
         initial_epoch: int = 0,
         steps_per_epoch: int | None = None,
         validation_batch_size: int | None = None,
@@ -66,7 +68,8 @@ class TextTrainer(Compiled):
         stays as it is.
 
         Args:
-            x: raw inputs (list, NumPy array, pandas column, tensor; a tuple of two for pairs), a
+            x: raw inputs (list, array, tensor, column of pandas, polars, Arrow or datasets; for
+                pairs a tuple of two such, a list of pairs or a table of two columns), a
                 `tf.data.Dataset` of them (elements `x`, `(x, y)` or `(x, y, sample_weight)`,
                 batched or single; pairs of texts without labels as `((first, second),)`), or
                 prepared inputs `{"token_ids", ...}`.
@@ -82,6 +85,8 @@ class TextTrainer(Compiled):
             shuffle: whether texts in memory are shuffled, and the single examples of a dataset
                 inside their windows.
             sample_weight: one number per example.
+            class_weight: of a task with classes: {name or number of a class: weight}, where the
+                others have 1, or "balanced", which weighs rare classes more; of tags, too.
             initial_epoch: number of the first epoch.
             steps_per_epoch: batches in an epoch; None is one pass. A dataset is begun anew as
                 often as that takes.
@@ -95,10 +100,11 @@ class TextTrainer(Compiled):
             FloatingPointError: "Epoch 2/3, step 17/100: the loss is nan. ...", unless
                 `keras.callbacks.TerminateOnNaN` is among the callbacks.
         """
+        refuse_in_fork()
         if not self.compiled:
             self.compile()
-        size = checked_size(batch_size)
-        held_out_size = checked_size(validation_batch_size, size)
+        size = size_or_default(batch_size)
+        held_out_size = size_or_default(validation_batch_size, size)
         if validation_data is not None:
             validation_data = self._evaluation_data(validation_data, held_out_size)
         callbacks = _watched(callbacks)
@@ -107,6 +113,8 @@ class TextTrainer(Compiled):
             check_no_backup(callbacks)
             steps = -(-int(len(x["token_ids"]) * (1 - validation_split)) // size)
             self._start_optimizer((epochs - initial_epoch) * (steps_per_epoch or steps))
+            if class_weight is not None:
+                y, sample_weight = self._weighted_arrays(y, sample_weight, class_weight)
             options |= {"y": y, "sample_weight": sample_weight, "batch_size": size}
             options |= {"shuffle": shuffle, "validation_split": validation_split}
         else:
@@ -124,6 +132,8 @@ class TextTrainer(Compiled):
                     validation_data = self._ordered(held_out, held_out_size).dataset
                 self._tell_of_programs(rows)
                 stream = self._rows_stream(rows, size, passes, shuffle, steps_per_epoch)
+            if class_weight is not None:
+                stream = self.weighted_stream(stream, class_weight)
             steps_per_epoch = steps_per_epoch or stream.steps
             self._start_optimizer(len(passes) * steps_per_epoch)
             options["shuffle"] = False
@@ -141,8 +151,26 @@ class TextTrainer(Compiled):
             **options,
         )
 
+    def _separated(self, x, y) -> tuple:
+        """Inputs and labels, where a task takes both of them in one."""
+        return x, y
+
+    def _check_labelled(self, x, y) -> None:
+        """Raises a ValueError where a task with labels is given none."""
+
     def _tell_of_unseen(self, rows: dict, held_out: dict) -> None:
         """Says what `validation_split` keeps from training; a task with classes knows."""
+
+    def weighted_stream(self, stream: Stream, class_weight) -> Stream:
+        """What to train on, with each class counting as much as it should."""
+        raise ValueError(f"class_weight needs classes, which {type(self).__name__} has none of.")
+
+    def _weighted_arrays(self, y, sample_weight, class_weight) -> tuple:
+        """As `weighted_stream`: labels and sample weights of prepared inputs in memory."""
+        batch = keras.utils.pack_x_y_sample_weight(0, y, sample_weight)
+        whole = Stream(1, lambda *_: tf.data.Dataset.from_tensors(batch), dict)
+        [(_, y, weights)] = self.weighted_stream(whole, class_weight).batches(0, 0)
+        return y.numpy(), weights.numpy()
 
     def _tell_of_programs(self, rows: dict) -> None:
         """Says, once, why the first steps of each length take long where they are compiled."""
@@ -182,9 +210,10 @@ class TextTrainer(Compiled):
         self, x=None, y=None, batch_size: int | None = None, *, sample_weight=None, **kwargs
     ):
         """As `keras.Model.evaluate`, on raw inputs; see `fit` for what `x` may be."""
+        refuse_in_fork()
         if not self.compiled:
             self.compile()
-        size = checked_size(batch_size)
+        size = size_or_default(batch_size)
         if is_prepared(x):
             return super().evaluate(x, y, size, sample_weight=sample_weight, **kwargs)
         data = x
@@ -201,7 +230,10 @@ class TextTrainer(Compiled):
         if is_dataset(data):
             self._check_preprocessor(data)
             return preprocessed(data, self.preprocessor, self._collate(), batch_size)
+        data = data if isinstance(data, tuple) else (data,)
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        x, y = self._separated(x, y)
+        self._check_labelled(x, y)
         if is_prepared(x):
             return data
         check_not_empty(x)
@@ -219,7 +251,8 @@ class TextTrainer(Compiled):
         Returns:
             The model's outputs, NumPy arrays with one row per input.
         """
-        size = checked_size(batch_size)
+        refuse_in_fork()
+        size = size_or_default(batch_size)
         if is_prepared(x):
             return super().predict(x, size, **kwargs)
         if is_dataset(x):

@@ -31,9 +31,9 @@ def made_there(tiny, family, task: str):
     tokenizer = tiny.tokenizer(family)
     ids = {key: getattr(tokenizer, name) for key, name in family.token_ids.items()}
     labels = {"num_labels": 3} if task.endswith("Classifier") else {}
-    config = transformers.AutoConfig.for_model(
-        family.name, **sizes, **ids, **labels, initializer_range=0.5
-    )
+    own = {"pos_att_type": ["c2p", "p2c"]} if "terms" in family.config_keys else {}
+    settings = {**family.constants, **sizes, **ids, **labels, **own, "initializer_range": 0.5}
+    config = transformers.AutoConfig.for_model(family.name, **settings)
     if family.positions_skip_padding:
         key = family.config_keys["max_sequence_length"]
         setattr(config, key, getattr(config, key) + tokenizer.pad_token_id + 1)

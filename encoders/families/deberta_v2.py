@@ -1,0 +1,615 @@
+"""DeBERTa-v2 and v3: what a token says and how far away it stands are attended to apart.
+
+Comment letters: B batch, L sequence, D hidden, H heads, S buckets on either side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.encoders.attention import SelfAttention
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.blocks import EncoderBlock
+from encoder_zoo.encoders.configured import Configured
+from encoder_zoo.encoders.embeddings import Embeddings
+from encoder_zoo.encoders.families.bert import KERAS_HUB_MASKED_LM
+from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubHead, KerasHubNames
+from encoder_zoo.encoders.layers import Dropout, LayerNorm, activation_function, initializer
+from encoder_zoo.encoders.positions import text_numbers
+from encoder_zoo.encoders.rules import ABSENT, ARGUMENTS, one_of
+from encoder_zoo.encoders.tokenizers import DEBERTA_SENTENCEPIECE
+
+CONTENT_TO_POSITION, POSITION_TO_CONTENT = "c2p", "p2c"  # in config.json
+TERMS = (CONTENT_TO_POSITION, POSITION_TO_CONTENT)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class DisentangledAttention(SelfAttention):
+    """`SelfAttention` whose scores add what tokens and their distances say of each other.
+
+    The projections of queries and keys serve the embeddings of distances as well.
+
+    Args:
+        hidden_dim: D.
+        num_heads: H.
+        attention_dropout: share of the attention probabilities dropped in training.
+        terms: what is added: "c2p", what a token asks of a distance, "p2c", what a distance asks
+            of a token, or both.
+        dropout: share of the embeddings of distances dropped in training.
+
+    Call arguments:
+        relative_embeddings: (2 S, D), an embedding for each bucket of distances.
+        buckets: (2, 2 L) int, see `buckets_of_distances`.
+
+    Source: He et al. 2021, DeBERTa: Decoding-enhanced BERT with Disentangled Attention, section
+    3.1 and algorithm 1.
+
+    Example:
+        >>> import numpy as np
+        >>> attention = DisentangledAttention(hidden_dim=8, num_heads=2)
+        >>> buckets = buckets_of_distances(3, log_buckets(4, 16))
+        >>> distances = {"relative_embeddings": np.ones((8, 8), "float32"), "buckets": buckets}
+        >>> keras.ops.shape(attention(np.zeros((1, 3, 8), "float32"), **distances))
+        (1, 3, 8)
+    """
+
+    has_plain_scores = False
+
+    def __init__(
+        self,
+        hidden_dim: int,
+        num_heads: int,
+        attention_dropout: float = 0.0,
+        terms: Sequence[str] = TERMS,
+        dropout: float = 0.0,
+        **kwargs,
+    ):
+        super().__init__(hidden_dim, num_heads, attention_dropout, **kwargs)
+        self.terms = list(terms)
+        self.dropout = dropout
+
+    def build(self, input_shape=None):
+        super().build(input_shape)
+        self.relative_dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
+
+    def project(self, x, relative_embeddings, buckets):
+        return super().project(x)
+
+    def scores(self, query, key, training=None, *, relative_embeddings, buckets):
+        # The sum of so many products is to vary no more than one of them.
+        share = (1 + len(self.terms)) ** -0.5
+        scores = super().scores(query * share, key, training=training)  # (B, H, L, L)
+        scale = share * query.shape[-1] ** -0.5
+        table = self.relative_dropout_layer(relative_embeddings, training=training)
+        if CONTENT_TO_POSITION in self.terms:
+            keys = self._heads(self.key_dense(ops.take(table, buckets[0], axis=0)))
+            scores = scores + by_distance(ops.matmul(query * scale, keys))
+        if POSITION_TO_CONTENT in self.terms:
+            queries = self._heads(self.query_dense(ops.take(table, buckets[1], axis=0)))
+            asked = by_distance(ops.matmul(key * scale, queries))  # (B, H, L of keys, L)
+            scores = scores + ops.transpose(asked, (0, 1, 3, 2))
+        return scores
+
+    def _heads(self, rows):
+        """(2 L, D) as (H, D/H, 2 L)."""
+        shape = (-1, self.num_heads, self.hidden_dim // self.num_heads)
+        return ops.transpose(ops.reshape(rows, shape), (1, 2, 0))
+
+
+def by_distance(scores: keras.KerasTensor) -> keras.KerasTensor:
+    """Scores of tokens with distances, as scores of tokens with tokens.
+
+    Args:
+        scores: (B, H, L, 2 L), of the token at place i with what is j places before the end of
+            the text and i places before: L - 1 - j is i minus its place.
+
+    Returns:
+        (B, H, L, L): row i is the part of that row which begins at place L - 1 - i.
+
+    Source: Dai et al. 2019, Transformer-XL, appendix B.
+
+    Example:
+        >>> import numpy as np
+        >>> by_distance(np.arange(8).reshape(1, 1, 2, 4)).numpy().tolist()
+        [[[[1, 2], [4, 5]]]]
+    """
+    batch, heads, length = ops.shape(scores)[:3]
+    # One place less in each row shifts each row by one place against the one before it.
+    flat = ops.reshape(scores, (batch, heads, 2 * length * length))
+    flat = flat[:, :, length - 1 : length - 1 + length * (2 * length - 1)]
+    return ops.reshape(flat, (batch, heads, length, 2 * length - 1))[..., :length]
+
+
+def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
+    """The bucket of every distance from 0: one for each at first, then ever wider ones.
+
+    Args:
+        buckets: S, how many there are on either side.
+        max_distance: from about here on all distances are in the last one.
+
+    Returns:
+        (N,) int32, up to the first distance in a bucket behind the last one.
+
+    Raises:
+        ValueError: "Half of the 4 position_buckets must be 2 or more, and less than ..."
+
+    Source: He et al. 2021, DeBERTa, released code of version 2.
+
+    Example:
+        >>> log_buckets(8, 16).tolist()
+        [0, 1, 2, 3, 4, 5, 5, 6, 6, 6, 7, 7, 7, 7, 7, 7, 8]
+    """
+    middle = buckets // 2
+    if not 2 <= middle < max_distance - 1:
+        raise ValueError(
+            f"Half of the {buckets} position_buckets must be 2 or more, and less than "
+            f"max_relative_positions - 1. Received: max_relative_positions={max_distance}."
+        )
+    # In float32, as it was in training: which side of a border a distance falls on.
+    base = np.log(np.float32((max_distance - 1) / middle))
+    last = math.ceil(middle * ((max_distance - 1) / middle) ** (middle / (middle - 1))) + 1
+    distances = np.arange(last + 1)
+    scaled = np.log(np.maximum(distances, middle).astype("float32") / np.float32(middle))
+    far = np.ceil(scaled / base * np.float32(middle - 1)) + middle
+    found = np.where(distances <= middle, distances, far).astype("int32")
+    return found[: int(np.argmax(found >= buckets)) + 1]
+
+
+def buckets_of_distances(length: int, magnitudes: np.ndarray) -> keras.KerasTensor:
+    """The rows of the table of relative embeddings for all distances in a text.
+
+    Args:
+        length: L.
+        magnitudes: see `log_buckets`.
+
+    Returns:
+        (2, 2 L) int32: for the distances from L - 1 down to -L, and for their opposites. A
+        distance is the place of the token that asks minus that of the one that is asked.
+
+    Example:
+        >>> buckets_of_distances(2, log_buckets(4, 16)).numpy().tolist()
+        [[5, 4, 3, 2], [3, 4, 5, 6]]
+    """
+    span = int(magnitudes[-1])
+    down = length - 1 - ops.arange(2 * length, dtype="int32")
+    distances = ops.stack([down, -down])
+    found = ops.take(magnitudes, ops.minimum(ops.abs(distances), len(magnitudes) - 1))
+    return ops.clip(ops.sign(distances) * found + span, 0, 2 * span - 1)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class TextConvolution(Configured, keras.layers.Layer):
+    """A convolution over the tokens of a text, beyond whose ends there is nothing.
+
+    Args:
+        hidden_dim: D.
+        width: K, how many tokens are seen at once; odd.
+
+    Call arguments:
+        x: (B, L, D).
+        numbers: (B, L) int: tokens see those of the same number.
+
+    Returns:
+        (B, L, D).
+
+    Raises:
+        ValueError: "The width of a convolution must be odd. Received: width=2."
+
+    Example:
+        >>> import numpy as np
+        >>> layer = TextConvolution(hidden_dim=4, width=3)
+        >>> numbers = np.array([[1, 1, 2]])
+        >>> keras.ops.shape(layer(np.ones((1, 3, 4), "float32"), numbers))
+        (1, 3, 4)
+    """
+
+    def __init__(self, hidden_dim: int, width: int, **kwargs):
+        super().__init__(**kwargs)
+        if width % 2 == 0:
+            raise ValueError(f"The width of a convolution must be odd. Received: width={width}.")
+        self.hidden_dim = hidden_dim
+        self.width = width
+
+    def build(self, *shapes):
+        shape = (self.width, self.hidden_dim, self.hidden_dim)
+        self.kernel = self.add_weight(shape, initializer(), name="kernel")
+        self.bias = self.add_weight((self.hidden_dim,), "zeros", name="bias")
+
+    def call(self, x, numbers):
+        length, before = ops.shape(x)[1], self.width // 2
+        padded = ops.pad(x, ((0, 0), (before, before), (0, 0)))
+        others = ops.pad(numbers, ((0, 0), (before, before)), constant_values=-1)
+        y = self.bias
+        for k in range(self.width):
+            seen = ops.cast(others[:, k : k + length] == numbers, x.dtype)[:, :, None]
+            y = y + ops.matmul(padded[:, k : k + length] * seen, self.kernel[k])
+        return y
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class DebertaV2Block(EncoderBlock):
+    """`EncoderBlock` with disentangled attention, and a convolution beside it where asked for.
+
+    Args:
+        terms: see `DisentangledAttention`.
+        convolution_width: of the convolution over the block's input, which is added to its output
+            and normalised with it; 0 for none.
+        convolution_activation: see `layers.ACTIVATIONS`.
+        **kwargs: the other arguments of `EncoderBlock`.
+
+    Call arguments:
+        numbers: (B, L) int, see `TextConvolution`.
+        **context: see `DisentangledAttention`.
+
+    Source: He et al. 2021, DeBERTa, released code of version 2.
+
+    Example:
+        >>> import numpy as np
+        >>> block = DebertaV2Block(hidden_dim=8, num_heads=2, intermediate_dim=16)
+        >>> buckets = buckets_of_distances(3, log_buckets(4, 16))
+        >>> distances = {"relative_embeddings": np.ones((8, 8), "float32"), "buckets": buckets}
+        >>> keras.ops.shape(block(np.zeros((1, 3, 8), "float32"), **distances))
+        (1, 3, 8)
+    """
+
+    def __init__(
+        self,
+        *args,
+        terms: Sequence[str] = TERMS,
+        convolution_width: int = 0,
+        convolution_activation: str = "tanh",
+        **kwargs,
+    ):
+        super().__init__(*args, **kwargs)
+        self.terms = list(terms)
+        self.convolution_width = convolution_width
+        self.convolution_activation = convolution_activation
+
+    def build(self, input_shape=None):
+        super().build(input_shape)
+        self.convolution = self.convolution_norm = None
+        if self.convolution_width:
+            self.convolution = TextConvolution(
+                self.hidden_dim,
+                self.convolution_width,
+                name="convolution",
+                dtype=self.dtype_policy,
+            )
+            self.convolution_norm = self._norm("convolution_norm")
+            self.convolution_dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
+            self.convolution.build()
+            self.convolution_norm.build((None, self.hidden_dim))
+
+    def make_attention(self) -> DisentangledAttention:
+        return DisentangledAttention(
+            self.hidden_dim,
+            self.num_heads,
+            self.attention_dropout,
+            self.terms,
+            self.dropout,
+            name="attention",
+            dtype=self.dtype_policy,
+        )
+
+    def call(
+        self,
+        x,
+        attention_mask=None,
+        training=None,
+        return_probabilities=False,
+        numbers=None,
+        **context,
+    ):
+        outputs = super().call(x, attention_mask, training, return_probabilities, **context)
+        if self.convolution is None:
+            return outputs
+        y, *probabilities = outputs if return_probabilities else (outputs,)
+        shape, rows = ops.shape(x), (-1, self.hidden_dim)
+        convolved = ops.reshape(self.convolution(x, numbers), rows)  # (B L, D)
+        convolved = self.convolution_dropout_layer(convolved, training=training)
+        convolved = activation_function(self.convolution_activation)(convolved)
+        y = self.convolution_norm(ops.reshape(y, rows) + convolved, training=training)
+        y = ops.reshape(y, shape)
+        return (y, *probabilities) if return_probabilities else y
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class DebertaV2Backbone(Backbone):
+    """DeBERTa-v2's and v3's encoder; inputs and outputs as for `Backbone`, its own defaults.
+
+    Tokens have no positions; every block is told how far apart they stand, by one table of
+    embeddings of distances. The texts may be longer than any in pretraining.
+
+    Args:
+        vocabulary_size: number of token ids.
+        layer_norm_epsilon: added to the variance in every LayerNorm.
+        max_sequence_length: the most tokens that texts are truncated to.
+        num_segments: 0: version 2 and 3 have no segment embeddings.
+        pooler: False: the head of a classifier has a dense layer of its own.
+        position_buckets: S: how many embeddings there are for distances in either direction.
+        max_relative_positions: distances from about here on share one embedding.
+        terms: what is added to the scores of the tokens, see `DisentangledAttention`.
+        convolution_width: of a convolution beside the first block; 0 for none.
+        convolution_activation: of this convolution.
+        **kwargs: the other arguments of `Backbone`.
+
+    Raises:
+        ValueError: "terms must be a list of one or both of ...", and see `log_buckets`.
+
+    Source: He et al. 2021, DeBERTa: Decoding-enhanced BERT with Disentangled Attention; He et al.
+    2023, DeBERTaV3: Improving DeBERTa using ELECTRA-Style Pre-Training with
+    Gradient-Disentangled Embedding Sharing, the architecture of which is the same.
+
+    Example:
+        >>> import numpy as np
+        >>> backbone = DebertaV2Backbone(
+        ...     vocabulary_size=30, num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=16
+        ... )
+        >>> outputs = backbone({"token_ids": np.array([[1, 7, 2]])})
+        >>> {name: keras.ops.shape(value) for name, value in outputs.items()}
+        {'sequence_output': (1, 3, 8)}
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        *args,
+        layer_norm_epsilon: float = 1e-7,
+        max_sequence_length: int = 512,
+        num_segments: int = 0,
+        pooler: bool = False,
+        position_buckets: int = 256,
+        max_relative_positions: int = 512,
+        terms: Sequence[str] = TERMS,
+        convolution_width: int = 0,
+        convolution_activation: str = "tanh",
+        **kwargs,
+    ):
+        super().__init__(
+            vocabulary_size,
+            *args,
+            layer_norm_epsilon=layer_norm_epsilon,
+            max_sequence_length=max_sequence_length,
+            num_segments=num_segments,
+            pooler=pooler,
+            **kwargs,
+        )
+        if not ARGUMENTS["terms"].holds(list(terms)):
+            raise ValueError(f"terms must be {ARGUMENTS['terms'].words}. Received: {terms!r}.")
+        self.position_buckets = position_buckets
+        self.max_relative_positions = max_relative_positions
+        self.terms = [term for term in TERMS if term in terms]
+        self.convolution_width = convolution_width
+        self.convolution_activation = convolution_activation
+        self._log_buckets = log_buckets(position_buckets, max_relative_positions)
+
+    def build(self, input_shape=None):
+        super().build(input_shape)
+        self.relative_embedding = keras.layers.Embedding(
+            2 * self.position_buckets,
+            self.hidden_dim,
+            initializer(),
+            name="relative_embedding",
+            dtype=self.dtype_policy,
+        )
+        self.relative_norm = LayerNorm(
+            epsilon=self.layer_norm_epsilon, name="relative_norm", dtype=self.dtype_policy
+        )
+        self.relative_embedding.build((None,))
+        self.relative_norm.build((None, self.hidden_dim))
+
+    def make_embeddings(self) -> Embeddings:
+        return Embeddings(
+            self.vocabulary_size,
+            self.hidden_dim,
+            0,
+            self.num_segments,
+            self.dropout,
+            self.layer_norm_epsilon,
+            name="embeddings",
+            dtype=self.dtype_policy,
+        )
+
+    def make_block(self, i: int) -> DebertaV2Block:
+        return DebertaV2Block(
+            self.hidden_dim,
+            self.num_heads,
+            self.intermediate_dim,
+            self.dropout,
+            self.attention_dropout,
+            self.activation,
+            self.layer_norm_epsilon,
+            terms=self.terms,
+            convolution_width=0 if i else self.convolution_width,
+            convolution_activation=self.convolution_activation,
+            name=f"block_{i}",
+            dtype=self.dtype_policy,
+        )
+
+    def block_contexts(self, inputs: Mapping) -> list[Mapping]:
+        length = ops.shape(inputs["token_ids"])[1]
+        rows = self.relative_embedding(ops.arange(2 * self.position_buckets, dtype="int32"))
+        distances = {
+            "relative_embeddings": self.relative_norm(rows),
+            "buckets": buckets_of_distances(length, self._log_buckets),
+        }
+        contexts = [{**context, **distances} for context in super().block_contexts(inputs)]
+        if self.convolution_width:
+            real, starts = ops.cast(inputs["padding_mask"], "int32"), inputs.get("text_starts")
+            numbers = real if starts is None else real * (1 + text_numbers(starts, length))
+            contexts[0]["numbers"] = numbers
+        return contexts
+
+
+# -- config.json -------------------------------------------------------------------------------
+
+
+def read_config(config: Mapping) -> dict:
+    """A configuration with what it leaves out, as transformers takes it.
+
+    Args:
+        config: contents of config.json.
+
+    Example:
+        >>> config = read_config({"pos_att_type": "p2c|c2p", "max_position_embeddings": 512})
+        >>> config["pos_att_type"], config["max_relative_positions"], config["relative_attention"]
+        (['p2c', 'c2p'], 512, False)
+    """
+    config = {**_LEFT_OUT, **config}
+    if isinstance(config["pos_att_type"], str):
+        config["pos_att_type"] = [t.strip() for t in config["pos_att_type"].lower().split("|")]
+    if config["max_relative_positions"] == -1:
+        config["max_relative_positions"] = config.get("max_position_embeddings", 512)
+    # Widths that say again what another field says.
+    width, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    if config.get("pooler_hidden_size") == width:
+        config.pop("pooler_hidden_size", None)
+    sizes = type(width) is type(heads) is int and heads > 0
+    if sizes and config.get("attention_head_size") == width / heads:
+        config.pop("attention_head_size")
+    config["legacy"] = True  # the names of the masked-LM head, which are read as the others
+    return config
+
+
+# What transformers takes for a field that is not there.
+_LEFT_OUT = {
+    "relative_attention": False,
+    "share_att_key": False,
+    "norm_rel_ebd": "none",
+    "position_biased_input": True,
+    "position_buckets": -1,
+    "max_relative_positions": -1,
+    "pos_att_type": None,
+}
+
+_BLOCK = "disentangled_attention_encoder_{}"
+_KERAS_HUB = KerasHubNames(
+    backbone="DebertaV3Backbone",
+    built_in={
+        "activation": "gelu",
+        "layer_norm_epsilon": 1e-7,
+        "terms": [*TERMS],
+        "convolution_width": 0,
+    },
+    groups={
+        "embeddings.token_embedding": "reversible_embedding",
+        "embeddings.norm": "layer_normalization",
+        "relative_embedding": "relative_embedding",
+        "relative_norm": "relative_embedding/layer_norm",
+        "blocks.{}.attention.query_dense": f"{_BLOCK}/_self_attention_layer/_query_dense",
+        "blocks.{}.attention.key_dense": f"{_BLOCK}/_self_attention_layer/_key_dense",
+        "blocks.{}.attention.value_dense": f"{_BLOCK}/_self_attention_layer/_value_dense",
+        "blocks.{}.attention.output_dense": f"{_BLOCK}/_self_attention_layer/_output_dense",
+        "blocks.{}.attention_norm": f"{_BLOCK}/_self_attention_layer_norm",
+        "blocks.{}.intermediate_dense": f"{_BLOCK}/_feedforward_intermediate_dense",
+        "blocks.{}.output_dense": f"{_BLOCK}/_feedforward_output_dense",
+        "blocks.{}.output_norm": f"{_BLOCK}/_feedforward_layer_norm",
+    },
+    heads={
+        "ForSequenceClassification": KerasHubHead(
+            "DebertaV3TextClassifier",
+            {"head.hidden.dense": "dense", "head.output_dense": "dense_1"},
+        ),
+        "ForMaskedLM": KerasHubHead("DebertaV3MaskedLM", **KERAS_HUB_MASKED_LM),
+    },
+    tokenizer="DebertaV3Tokenizer",
+    tokenizer_files={"spm.model": "vocabulary.spm"},
+    tokenizer_settings={},
+    tokenizer_arguments={"proto": "proto"},
+    arguments={
+        "position_buckets": "bucket_size",
+        "max_relative_positions": "max_sequence_length",
+    },
+    block=_BLOCK.removesuffix("_{}"),
+)
+
+FAMILY = Family(
+    name="deberta-v2",
+    backbone=DebertaV2Backbone,
+    class_prefix="DebertaV2",
+    prefix="deberta",
+    tensors={
+        "embeddings.token_embedding": "embeddings.word_embeddings",
+        "embeddings.norm": "embeddings.LayerNorm",
+        "relative_embedding": "encoder.rel_embeddings",
+        "relative_norm": "encoder.LayerNorm",
+        "blocks.0.convolution": "encoder.conv.conv",
+        "blocks.0.convolution_norm": "encoder.conv.LayerNorm",
+        "blocks.{}.attention.query_dense": "encoder.layer.{}.attention.self.query_proj",
+        "blocks.{}.attention.key_dense": "encoder.layer.{}.attention.self.key_proj",
+        "blocks.{}.attention.value_dense": "encoder.layer.{}.attention.self.value_proj",
+        "blocks.{}.attention.output_dense": "encoder.layer.{}.attention.output.dense",
+        "blocks.{}.attention_norm": "encoder.layer.{}.attention.output.LayerNorm",
+        "blocks.{}.intermediate_dense": "encoder.layer.{}.intermediate.dense",
+        "blocks.{}.output_dense": "encoder.layer.{}.output.dense",
+        "blocks.{}.output_norm": "encoder.layer.{}.output.LayerNorm",
+    },
+    # Newer checkpoints, of version 3 among them, have the masked-LM head of Microsoft's own code.
+    other_names={
+        "lm_predictions.lm_head.bias": "cls.predictions.bias",
+        "lm_predictions.lm_head.": "cls.predictions.transform.",
+    },
+    config_keys={
+        "vocabulary_size": "vocab_size",
+        "num_layers": "num_hidden_layers",
+        "num_heads": "num_attention_heads",
+        "hidden_dim": "hidden_size",
+        "intermediate_dim": "intermediate_size",
+        "dropout": "hidden_dropout_prob",
+        "attention_dropout": "attention_probs_dropout_prob",
+        "activation": "hidden_act",
+        "layer_norm_epsilon": "layer_norm_eps",
+        "max_sequence_length": "max_position_embeddings",
+        "position_buckets": "position_buckets",
+        "max_relative_positions": "max_relative_positions",
+        "terms": "pos_att_type",
+        "convolution_width": "conv_kernel_size",
+        "convolution_activation": "conv_act",
+    },
+    read_config=read_config,
+    rules={
+        "relative_attention": one_of(True),
+        "share_att_key": one_of(True),
+        "norm_rel_ebd": one_of("layer_norm"),
+        "position_biased_input": one_of(False),
+        "type_vocab_size": one_of(0),
+        "conv_groups": one_of(None, 1),
+        "attention_head_size": ABSENT,
+        "pooler_hidden_size": ABSENT,
+        "pooler_dropout": one_of(None, 0),
+        "pooler_hidden_act": one_of(None, "gelu"),
+    },
+    constants={
+        "relative_attention": True,
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "position_biased_input": False,
+        "type_vocab_size": 0,
+        "pooler_dropout": 0,
+        "pooler_hidden_act": "gelu",
+        "legacy": True,
+        "initializer_range": 0.02,
+    },
+    tokenizer=DEBERTA_SENTENCEPIECE,
+    # He et al. 2023, DeBERTaV3, table 11: from 1.5e-5 to 4e-5 for base models.
+    learning_rate=2e-5,
+    heads={
+        "ForSequenceClassification": Head(
+            "classifier", Hidden("pooler.dense", "gelu"), dropout="cls_dropout"
+        ),
+        "ForTokenClassification": Head("classifier", dropout="hidden_dropout_prob"),
+        "ForQuestionAnswering": Head("qa_outputs"),
+        "ForMaskedLM": Head(
+            "cls.predictions.decoder",
+            Hidden("cls.predictions.transform.dense", norm="cls.predictions.transform.LayerNorm"),
+            tied_bias="cls.predictions.bias",
+        ),
+    },
+    keras_hub=_KERAS_HUB,
+)
+DebertaV2Backbone.family = FAMILY

@@ -1,0 +1,59 @@
+"""Words of errors that several floors use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_MOST = 60
+
+
+def shown(value: object) -> str:
+    """A value from a file, short enough for an error.
+
+    Example:
+        >>> shown(["cat"]), shown("a" * 10**6)
+        ("['cat']", "'aaaaaaaaaaaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaaaaaaaaaaa'")
+    """
+    # A long one is cut before it is written out.
+    if isinstance(value, str | bytes | list | tuple) and len(value) > 4 * _MOST:
+        value = value[:_MOST] + value[-_MOST:]
+    try:
+        text = repr(value)
+    except ValueError:  # an integer with more digits than Python writes
+        text = f"an integer of {value.bit_length()} bits" if isinstance(value, int) else "a number"
+    half = (_MOST - 3) // 2
+    return text if len(text) <= _MOST else f"{text[:half]}...{text[-half - 1 :]}"
+
+
+def decoded(content: bytes, name: object) -> str:
+    """The text of a file in UTF-8, its lines ended as Python ends them.
+
+    Raises:
+        ValueError: "vocab.txt is UTF-16. Expected UTF-8.", "vocab.txt is not UTF-8: byte 3 is ..."
+
+    Example:
+        >>> decoded("é".encode("utf-16"), "vocab.txt")
+        Traceback (most recent call last):
+        ValueError: vocab.txt is not text in UTF-8: it is UTF-16. Save it as UTF-8.
+    """
+    try:
+        text = content.decode("utf-8")
+        wrong = "it begins with a byte order mark" if text.startswith("\ufeff") else None
+    except UnicodeDecodeError as error:
+        found = content[error.start : error.start + 4]
+        is_utf16 = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+        wrong = "it is UTF-16" if is_utf16 else f"byte {error.start} is {found!r}"
+    if wrong:
+        raise ValueError(f"{name} is not text in UTF-8: {wrong}. Save it as UTF-8.")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def differing(said: Mapping[str, object]) -> str:
+    """What two files say of the same thing, for an error.
+
+    Example:
+        >>> differing({"vocab.txt": 5, "tokenizer.json": None})
+        '5 in vocab.txt, but missing in tokenizer.json. Expected the same: get both files anew.'
+    """
+    parts = [f"{'missing' if v is None else shown(v)} in {file}" for file, v in said.items()]
+    return f"{', but '.join(parts)}. Expected the same: get both files anew."

@@ -1,0 +1,117 @@
+"""JSON from a stranger: looked at before it is parsed, and plain data afterwards."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NamedTuple
+
+from encoder_zoo.encoders.wording import decoded, shown
+
+
+class Limit(NamedTuple):
+    """How much JSON is read.
+
+    Attributes:
+        content: bytes of the text.
+        memory: bytes of the data made of it, about.
+    """
+
+    content: int
+    memory: int
+
+
+# A configuration with the names of 100,000 classes has 6 MB. The largest vocabularies, of 900,000
+# tokens, have 60 MB.
+SETTINGS = Limit(32 * 2**20, 160 * 10**6)
+VOCABULARY = Limit(128 * 2**20, 600 * 10**6)
+DEPTH = 100
+# What the parser makes of a sign: bytes of a list with an entry, a dictionary, an entry of one.
+_COSTS = {b"[": 96, b"{": 232, b":": 180, b",": 80}
+# Layers of Keras that run whatever code or program a file holds.
+_CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
+
+
+def parse_object(content: bytes, name: object, limit: Limit = SETTINGS) -> dict:
+    """The JSON object in some bytes.
+
+    Args:
+        content: UTF-8; not more than `limit.content`, which the reader of the file sees to.
+        name: of the file, for errors.
+        limit: how much memory it may take.
+
+    Raises:
+        ValueError: "...: not readable as JSON: ...", "...: expected a JSON object ...", "...: it
+            would take 4.1 GB of memory ...", "...: class_name is 'Lambda' ..."
+
+    Example:
+        >>> parse_object(b'{"a": 1, "a": 2}', "config.json")
+        Traceback (most recent call last):
+        ValueError: config.json: not readable as JSON: 'a' is there twice, as 1 and as 2.
+    """
+    needed = memory_of(content)
+    if needed > limit.memory:
+        raise ValueError(
+            f"{name}: it would take {needed / 1e9:.2f} GB of memory. Expected at most "
+            f"{limit.memory / 1e9:.2f} GB."
+        )
+    text = decoded(content, name)
+    try:
+        value = json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError(f"{name}: not readable as JSON: nested too deeply.") from None
+    except ValueError as error:
+        reason = error if content else "the file is empty"
+        raise ValueError(f"{name}: not readable as JSON: {reason}.") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{name}: expected a JSON object. Received: {type(value).__name__}.")
+    if found := _find_code(value, 0):
+        raise ValueError(f"{name}: {found[0].lstrip('.')}{found[1]}")
+    return value
+
+
+def memory_of(content: bytes) -> int:
+    """About how many bytes the data takes that JSON stands for, its text among it.
+
+    Example:
+        >>> memory_of(b'{"a": [1, 2]}')
+        601
+    """
+    # Python's strings take as many bytes for every character as for the one that needs most.
+    width = (
+        4 if re.search(b"[\xf0-\xff]", content) else 2 if re.search(b"[\xc4-\xff]", content) else 1
+    )
+    return width * len(content) + sum(content.count(sign) * cost for sign, cost in _COSTS.items())
+
+
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict:
+    """An object; where a name stands in it twice, it says the same twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        for name, value in pairs:
+            if value != found[name]:
+                raise ValueError(
+                    f"{shown(name)} is there twice, as {shown(value)} and as {shown(found[name])}"
+                )
+    return found
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _find_code(value: object, depth: int) -> tuple[str, str] | None:
+    """The field, and what is wrong with it, of a class that runs code or of data too deep."""
+    if depth > DEPTH:
+        return "", f": nested too deeply, more than {DEPTH} levels."
+    name = value.get("class_name") if isinstance(value, dict) else None
+    if isinstance(name, str) and name in _CODE:
+        return ".class_name", (
+            f" is {name!r}, a layer that runs code from the file. Presets are plain data; such a "
+            "one is never opened."
+        )
+    is_dict = isinstance(value, dict)
+    for key, inner in value.items() if is_dict else enumerate(value):
+        if isinstance(inner, dict | list) and (found := _find_code(inner, depth + 1)):
+            return (f".{key}" if is_dict else f"[{key}]") + found[0], found[1]
+    return None

@@ -1,0 +1,71 @@
+"""Texts, or pairs of texts, to rows of ids with a label for each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import keras
+
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.rows.preprocessor import Preprocessor
+from encoder_zoo.tasks.sequence_classification.labels import (
+    class_numbers,
+    class_numbers_in_graph,
+    several_classes,
+    several_classes_in_graph,
+    targets,
+)
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class SequenceClassifierPreprocessor(Preprocessor):
+    """Texts or pairs of texts to `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, in RoBERTa's form
+    `<s> a </s>` or `<s> a </s></s> b </s>`.
+
+    What is too long is truncated, of a pair the longer text first. See `Preprocessor` for the
+    arguments. Labels may be class numbers, rows of probabilities or, once a task with `labels` has
+    the preprocessor, their names. Where one of the names is a whole number, such as "1", whole
+    numbers are names too: of the classes "1" to "5" the label 1 is the first.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello"])
+        >>> x = SequenceClassifierPreprocessor(tokenizer)((["hello"], ["hello hello"]))
+        >>> x["token_ids"].numpy().tolist(), x["segment_ids"].numpy().tolist()
+        ([[2, 5, 3, 5, 5, 3]], [[0, 0, 0, 1, 1, 1]])
+    """
+
+    problem_type: str | None = None
+    num_classes: int | None = None
+    labels: list[str] | None = None
+
+    def attach(self, task: SequenceClassifier) -> None:
+        super().attach(task)
+        self.problem_type = task.problem_type
+        self.num_classes = task.num_classes
+        self.labels = task.labels
+
+    def encode_labels(self, y) -> tf.Tensor:
+        """Class numbers (B,), or probabilities (B, C); for several labels or regression (B, C).
+
+        Args:
+            y: numbers or names, or rows of C numbers; for several labels a list of names for every
+                text, or rows of 0 and 1.
+
+        Raises:
+            ValueError: naming the first label that is unknown and the row it stands in.
+        """
+        if self.problem_type == "regression":
+            return targets(y, self.num_classes)
+        in_graph = tf.is_symbolic_tensor(y)
+        if self.problem_type == "multi_label_classification":
+            if in_graph:
+                return several_classes_in_graph(y, self.num_classes)
+            return tf.constant(several_classes(y, self.labels, self.num_classes))
+        if in_graph:
+            return class_numbers_in_graph(y, self.labels, self.num_classes)
+        y = class_numbers(y, self.labels, self.num_classes)
+        return tf.constant(y, tf.float32 if y.dtype.kind == "f" else tf.int32)
