@@ -88,62 +88,73 @@ class SelfAttention(Configured, keras.layers.Layer):
         batch, length = ops.shape(x)[:2]
         query, key, value = self.project(x, **context)
 
-        def attend(query, key, value, mask):
-            return self.attend(query, key, value, mask, training, **context)
-
         if return_probabilities:
+            heads = (_turned(t) for t in (query, key, value))
             mixed, probabilities = self.attend_by_scores(
-                query, key, value, _matrix(attention_mask), training, **context
+                *heads, _matrix(attention_mask), training, **context
             )
+            mixed = _turned(mixed)
         elif isinstance(attention_mask, AttentionMask) and self.has_plain_scores:
-            mixed = self.attend_anywhere(attend, query, key, value, attention_mask, training)
+            mixed = self.attend_by_length(query, key, value, attention_mask, training)
         else:
-            mixed = attend(query, key, value, _matrix(attention_mask))
+            mixed = self.attend(query, key, value, _matrix(attention_mask), training, **context)
         output = self.output_dense(ops.reshape(mixed, (-1, self.hidden_dim)))  # (B L, D)
         output = ops.reshape(output, (batch, length, self.hidden_dim))
         return (output, probabilities) if return_probabilities else output
 
-    def attend_anywhere(self, attend, query, key, value, mask: AttentionMask, training):
-        """(B, L, H, D/H): `attend`, part by part where the text is long."""
+    def attend_by_length(self, query, key, value, mask: AttentionMask, training):
+        """(B, L, H, D/H): as `attend`, part by part where the text is long."""
         length = ops.shape(query)[1]
+        drawing = self.dropout_layer.drawing_once(training)
 
         def at_once():
-            return attend(query, key, value, mask.matrix())
+            with drawing():
+                return self.attend(query, key, value, mask.matrix(), training)
 
         def in_blocks():
-            return attend_in_blocks(attend, query, key, value, mask)
+            def attend(*arguments):
+                return self.attend(*arguments, training)
+
+            with drawing():
+                return attend_in_blocks(attend, query, key, value, mask)
 
         def in_chunks():
-            scaled = query * query.shape[-1] ** -0.5
-            return attend_in_chunks(scaled, key, value, mask, self.mask, training)
+            def attend(*arguments, chunk):
+                with drawing(chunk):
+                    return self.attend_heads(*arguments, training)
 
+            return attend_in_chunks(attend, query, key, value, mask, training)
+
+        drops = training and self.attention_dropout
         if mask.reach is not None:
             return _either(length > SHORT, in_blocks, at_once)
-        if keras.config.backend() == "tensorflow" and not (training and self.attention_dropout):
-            return _either(length > SHORT, in_chunks, at_once)
-        return at_once()
+        if keras.config.backend() == "torch" and mask.texts is None and not drops:
+            return at_once()
+        return _either(length > SHORT, in_chunks, at_once)
 
     def attend(self, query, key, value, attention_mask, training, **context):
-        """(B, Q, H, D/H) from queries of that shape, and from keys and values (B, K, H, D/H).
+        """(B, Q, H, D/H) from queries of that shape, and from keys and values (B, K, H, D/H)."""
+        heads = (_turned(t) for t in (query, key, value))
+        return _turned(self.attend_heads(*heads, attention_mask, training, **context))
 
-        By the backend's own kernel, where it has one that serves.
-        """
+    def attend_heads(self, query, key, value, attention_mask, training, **context):
+        """As `attend`, of (B, H, Q or K, D/H), by the backend's own kernel if one serves."""
         drops = training and self.attention_dropout
         if self.has_plain_scores and keras.config.backend() != "tensorflow" and not drops:
-            return fused_attention(query, key, value, attention_mask)
+            tokens = (_turned(t) for t in (query, key, value))
+            return _turned(fused_attention(*tokens, attention_mask))
         arguments = (query, key, value, attention_mask, training)
         return self.attend_by_scores(*arguments, **context)[0]
 
     def attend_by_scores(self, query, key, value, attention_mask, training, **context):
-        """As `attend`, and the probabilities (B, H, Q, K)."""
-        query, key, value = (ops.transpose(t, (0, 2, 1, 3)) for t in (query, key, value))
+        """As `attend_heads`, and the probabilities (B, H, Q, K)."""
         scores = self.scores(query, key, training=training, **context)
         probabilities = gradients.apply(
             gradients.softmax, self.mask(scores, attention_mask), training=training
         )
         dropped = self.dropout_layer(probabilities, training=training)
         mixed = gradients.apply(gradients.product, dropped, value, training=training)
-        return ops.transpose(mixed, (0, 2, 1, 3)), probabilities
+        return mixed, probabilities
 
     def project(self, x, **context):
         """Queries, keys and values of (B, L, D), each (B, L, H, D/H)."""
@@ -194,13 +205,18 @@ def fused_attention(
         if jax.default_backend() == "tpu":
             # Keras's kernel there applies the first row's mask to all (backend/jax/nn.py).
             flash_attention = False
-    if attention_mask is not None:
+    if attention_mask is not None and keras.config.backend() == "jax":
         # cuDNN does not broadcast it. (B, 1, Q, K)
         shape = (*attention_mask.shape[:2], query.shape[1], key.shape[1])
         attention_mask = ops.broadcast_to(attention_mask, shape)
     return ops.dot_product_attention(
         query, key, value, mask=attention_mask, flash_attention=flash_attention
     )
+
+
+def _turned(x):
+    """(B, L, H, D/H) to (B, H, L, D/H), or back."""
+    return ops.transpose(x, (0, 2, 1, 3))
 
 
 def _matrix(mask):

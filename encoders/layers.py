@@ -113,6 +113,27 @@ class Dropout(keras.layers.Dropout):
             return gradients.apply(gradients.masked, inputs, kept, training=True)
         return gradients.apply(gradients.residual, residual, inputs, kept, training=True)
 
+    def drawing_once(self, training: bool | None) -> Callable:
+        """One draw from the generator, for layers called part by part or in one of two branches.
+
+        Args:
+            training: without it nothing is drawn.
+
+        Returns:
+            From a part's number (default: 0) to a context, in which the layer drops by that draw,
+            in every part other elements, and in the same part the same ones again.
+        """
+        if not training or not self.rate:
+            return lambda part=0: contextlib.nullcontext()
+        drawn = self.seed_generator.next()
+
+        def drawing(part=0):
+            offset = ops.stack([part * 2**20, 0])  # more than draws follow each other in training
+            state = drawn + ops.cast(offset, drawn.dtype)
+            return keras.StatelessScope(state_mapping=[(self.seed_generator.state, state)])
+
+        return drawing
+
     def _kept(self, x):
         """In x's shape and type: 0 where an element is dropped, else what makes up for those."""
         # Random numbers are most of what dropout costs, and 16 bits are enough: each number

@@ -77,26 +77,26 @@ def _merged(x):
 
 
 def attend_in_chunks(
+    attend: Callable,
     query: keras.KerasTensor,
     key: keras.KerasTensor,
     value: keras.KerasTensor,
     mask: AttentionMask,
-    hide: Callable,
     training: bool | None,
 ) -> keras.KerasTensor:
-    """Global attention on TensorFlow: some queries at a time beside all keys.
+    """Global attention: some queries at a time beside all keys.
 
     What one chunk needs is forgotten before the next and computed again for its gradients. A chunk
     holds whole rows of scores, so that their maximum is at hand, and needs no running one as where
     keys too come in chunks.
 
     Args:
-        query: (B, L, H, D/H), scaled.
-        key: as the query, but not scaled.
-        value: as the key.
+        attend: from query (B, H, C, D/H), key and value (B, H, L, D/H), a mask (B, 1, 1 or C, L)
+            and `chunk`, its number, to what its queries give, in their shape.
+        query: (B, L, H, D/H).
+        key: as the query.
+        value: as the query.
         mask: without a `reach`.
-        hide: from scores (B, H, Q, K) and a mask (B, 1, 1 or Q, K) to scores that leave out what
-            the mask does.
         training: whether gradients will be asked for.
 
     Returns:
@@ -107,69 +107,76 @@ def attend_in_chunks(
     """
     batch, length, heads, _ = ops.shape(query)
     fit = CHUNK_NUMBERS // (batch * heads * length)
-    size = tf.minimum(tf.clip_by_value(fit, SMALLEST_CHUNK, LARGEST_CHUNK), length)
+    size = _least(_least(_most(fit, SMALLEST_CHUNK), LARGEST_CHUNK), length)
     count = -(-length // size)
 
     def chunks(x):
         """(B, L, ...) to (N, B, C, ...), with zeros behind."""
-        x = tf.pad(x, [[0, 0], [0, count * size - length]] + [[0, 0]] * (len(x.shape) - 2))
+        x = ops.pad(x, [[0, 0], [0, count * size - length]] + [[0, 0]] * (len(x.shape) - 2))
         x = ops.reshape(x, (batch, count, size, *ops.shape(x)[2:]))
         return ops.moveaxis(x, 0, 1)
 
     texts = None if mask.texts is None else chunks(mask.texts)
 
     def one(query, key, value, i):
-        """A chunk (B, H, C, D/H) of the output, and its gradients' function."""
+        """A chunk (B, H, C, D/H) of the output."""
         allowed = keys_allowed(mask.real, None if texts is None else texts[i], mask.texts)
-        scores, to_products = gradients.product_with_transposed(query, key)
-        p, to_scores = gradients.softmax(hide(scores, allowed))
-        mixed, to_factors = gradients.product(p, value)
+        return attend(query, key, value, allowed, chunk=i)
 
-        def gradient(dy):
-            dp, dvalue = to_factors(dy)
-            return *to_products(to_scores(dp)), dvalue
+    queries = ops.swapaxes(chunks(query), 2, 3)  # (N, B, H, C, D/H)
+    key, value = (ops.swapaxes(x, 1, 2) for x in (key, value))
+    if keras.config.backend() == "tensorflow":
+        formula = _one_by_one(one)
+        mixed = gradients.apply(formula, queries, key, value, training=training)
+    else:
+        one = keras.remat(one) if training else one
+        mixed = ops.map(lambda i: one(queries[i], key, value, i), ops.arange(count))
+    mixed = ops.transpose(mixed, (1, 0, 3, 2, 4))  # (B, N, C, H, D/H)
+    return ops.reshape(mixed, (batch, count * size, *ops.shape(mixed)[3:]))[:, :length]
 
-        return mixed, gradient
 
-    def formula(query, key, value):
-        key, value = _heads_first(key), _heads_first(value)
-        queries = ops.swapaxes(chunks(query), 2, 3)  # (N, B, H, C, D/H)
+def _one_by_one(one: Callable) -> gradients.Formula:
+    """What `one` gives for each chunk: a formula of queries (N, B, H, C, D/H), keys and values.
+
+    TensorFlow's own gradient of a loop would keep the keys and values of each round.
+    """
+
+    def formula(queries, key, value):
+        count = tf.shape(queries)[0]
         mixed = tf.map_fn(
-            lambda i: one(queries[i], key, value, i)[0],
+            lambda i: one(queries[i], key, value, i),
             tf.range(count),
             parallel_iterations=1,
             fn_output_signature=tf.TensorSpec(queries.shape[1:], queries.dtype),
         )
 
         def gradient(dy):
-            dys = ops.swapaxes(chunks(dy), 2, 3)
-
-            def step(i, dqueries, dkey, dvalue):
-                dquery, *others = one(queries[i], key, value, i)[1](dys[i])
+            def step(i, dqueries, *sums):
+                factors = (queries[i], key, value)
+                with tf.GradientTape() as tape:
+                    tape.watch(factors)
+                    y = one(*factors, i)
+                dquery, *others = tape.gradient(y, factors, dy[i])
                 others = (tf.cast(d, tf.float32) for d in others)
-                dkey, dvalue = (a + b for a, b in zip((dkey, dvalue), others, strict=True))
-                return i + 1, dqueries.write(i, dquery), dkey, dvalue
+                sums = (a + b for a, b in zip(sums, others, strict=True))
+                return i + 1, dqueries.write(i, dquery), *sums
 
             zeros = tf.zeros_like(key, tf.float32)  # sums of many
             dqueries = tf.TensorArray(queries.dtype, count, element_shape=queries.shape[1:])
-            _, dqueries, *others = tf.while_loop(
+            _, dqueries, *sums = tf.while_loop(
                 lambda i, *_: i < count, step, (0, dqueries, zeros, zeros), parallel_iterations=1
             )
-            dquery = whole(dqueries.stack())
-            return dquery, *(_heads_last(tf.cast(d, key.dtype)) for d in others)
+            return dqueries.stack(), *(tf.cast(d, key.dtype) for d in sums)
 
-        return whole(mixed), gradient
+        return mixed, gradient
 
-    def whole(x):
-        """(N, B, H, C, D/H) to (B, L, H, D/H)."""
-        x = ops.transpose(x, (1, 0, 3, 2, 4))
-        return ops.reshape(x, (batch, count * size, *ops.shape(x)[3:]))[:, :length]
-
-    return gradients.apply(formula, query, key, value, training=training)
+    return formula
 
 
-def _heads_first(x):
-    return ops.transpose(x, (0, 2, 1, 3))
+def _least(a, b):
+    """The lesser one of two numbers, which in a graph of open lengths are tensors."""
+    return tf.minimum(a, b) if keras.config.backend() == "tensorflow" else min(a, b)
 
 
-_heads_last = _heads_first  # it is its own inverse
+def _most(a, b):
+    return tf.maximum(a, b) if keras.config.backend() == "tensorflow" else max(a, b)

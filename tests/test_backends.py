@@ -14,6 +14,7 @@ import sys
 import keras
 import numpy as np
 import encoder_zoo as ez
+from encoder_zoo.encoders import attention as attention_module, long_attention
 from encoder_zoo.encoders.attention_masks import make_attention_mask
 
 
@@ -59,6 +60,31 @@ for checkpointing in (False, True):
     history = classifier.fit(ids, np.array(labels[:4]), batch_size=2, epochs=2, verbose=0)
     losses.append(history.history["loss"])
 np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+class Means(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.backbone = ez.ModernBertBackbone(30, 4, 2, 8, 16, local_attention=2)
+
+    def call(self, inputs, training=False):
+        outputs = self.backbone(inputs, training=training)["sequence_output"]
+        real = keras.ops.cast(inputs["padding_mask"], "float32")[:, :, None]
+        return keras.ops.mean(outputs[:, :, :3] * real, axis=1)
+
+
+ids["padding_mask"] = np.arange(6) < np.array([6, 3, 5, 1])[:, None]
+ids["text_starts"] = np.array([[0, 2], [0, 1], [0, 6], [0, 6]])
+long_attention.CHUNK_NUMBERS, long_attention.SMALLEST_CHUNK = 0, 4
+long_attention.SMALLEST_BLOCK, losses = 1, []
+for attention_module.SHORT in (512, 1):  # all at once, and part by part
+    keras.utils.set_random_seed(0)
+    model = Means()
+    model.compile(keras.optimizers.SGD(1.0), "mse")
+    history = model.fit(ids, np.ones((4, 3)), batch_size=2, epochs=3, shuffle=False, verbose=0)
+    losses.append([*history.history["loss"], *model.predict(ids, verbose=0).ravel()])
+np.testing.assert_allclose(*losses, rtol=1e-4, atol=1e-5)
+assert losses[0][2] < 0.9 * losses[0][0]  # it learns
 """
 
 

@@ -116,6 +116,50 @@ def test_gradient_checkpointing_of_long_texts_changes_nothing(tiny, compute):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
+def test_gradient_checkpointing_of_long_texts_drops_the_same(tiny, compute):
+    found = []
+    for checkpointing in (False, True):
+        keras.utils.set_random_seed(0)
+        rates = {"dropout": 0.0, "attention_dropout": 0.5}
+        backbone = tiny.moved(ez.ModernBertBackbone(30, **SIZES, **rates, local_attention=4))
+        if checkpointing:
+            backbone.enable_gradient_checkpointing()
+        found.append([compute(backbone, CASES["packed"], short=1) for _ in range(2)])
+    kept, recomputed = found
+    assert np.abs(kept[0][0] - kept[1][0]).max() > 1e-3  # every step drops others
+    for (output, gradients), (other_output, other_gradients) in zip(kept, recomputed, strict=True):
+        np.testing.assert_allclose(other_output, output, atol=1e-5)
+        for a, b in zip(other_gradients, gradients, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("reach", [None, 40])
+def test_chunks_and_blocks_drop_in_training(monkeypatch, reach):
+    """Queries that ask the same of all keys, whose values are a 1 each at a place of their own."""
+    monkeypatch.setattr(attention, "SHORT", 1)
+    monkeypatch.setattr(long_attention, "SMALLEST_CHUNK", 8)
+    monkeypatch.setattr(long_attention, "CHUNK_NUMBERS", 0)
+    layer = attention.SelfAttention(hidden_dim=80, num_heads=2, attention_dropout=0.25)
+    layer.build()
+    zeros = tf.zeros((3, 40, 2, 40))
+    value = zeros + tf.eye(40)[:, None]
+    mask = make_attention_mask(np.ones((3, 40), bool), reach=reach)
+    with tf.GradientTape() as tape:
+        tape.watch(value)
+        mixed = layer.attend_by_length(zeros, zeros, value, mask, training=True)
+    weights = tf.random.stateless_normal(mixed.shape, (1, 2))
+    probabilities = mixed.numpy()  # (B, Q, H, K)
+    assert abs((probabilities == 0).mean() - 0.25) < 0.02
+    np.testing.assert_allclose(probabilities[probabilities > 0], 1 / 40 / 0.75, rtol=1e-4)
+    dropped = np.moveaxis(probabilities == 0, 1, 0).reshape(40, -1)
+    assert len(np.unique(dropped, axis=0)) == 40  # no chunk as another
+    # What is linear in its values is their product with its gradient: of the same dropped ones.
+    gradient = tape.gradient(mixed, value, output_gradients=weights)
+    np.testing.assert_allclose(
+        tf.reduce_sum(gradient * value), tf.reduce_sum(weights * mixed), rtol=1e-4
+    )
+
+
 def test_long_texts_are_close_in_mixed_precision(tiny, monkeypatch):
     exact = tiny.moved(ez.ModernBertBackbone(30, **SIZES, local_attention=4))
     mixed = ez.ModernBertBackbone(30, **SIZES, local_attention=4, dtype="mixed_bfloat16")

@@ -162,9 +162,11 @@ class MaskedLMPreprocessor(Preprocessor):
         previous = tf.pad(ordinary[:, :-1], [[0, 0], [1, 0]])
         starts = ordinary & (starts | ~previous)
         word = tf.cumsum(tf.cast(starts, "int32"), axis=1)  # (B, L), 0 before the first word
-        length = tf.shape(token_ids)[1]
-        is_word = tf.one_hot(tf.where(ordinary, word, 0), length + 1, dtype="int32")  # (B, L, W)
-        sizes = tf.reduce_sum(is_word, axis=1)[:, 1:]  # (B, W)
+        # Counted with a bin for what is no word: (B, W), of which there are at most L.
+        bins = tf.shape(token_ids)[1] + 1
+        sizes = tf.math.bincount(
+            tf.where(ordinary, word, 0), minlength=bins, maxlength=bins, axis=-1
+        )[:, 1:]
         order = tf.argsort(tf.where(sizes > 0, draws, 2.0), axis=1)
         shuffled = tf.transpose(tf.gather(sizes, order, batch_dims=1))  # (W, B)
 

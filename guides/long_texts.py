@@ -1,0 +1,188 @@
+# %% [markdown]
+"""
+Title: Long texts
+Author: the authors of encoder_zoo
+Date created: 2026/11/22
+Last modified: 2026/11/22
+Description: What a text of 8,192 tokens costs, in time and memory, and what to do about it.
+Accelerator: None
+
+BERT reads 512 tokens. ModernBERT reads 8,192: a report, a contract, a chapter. In most of its
+blocks a token attends to its 128 neighbours only, in every third to the whole text. This guide
+measures what a text costs by its length, beside `transformers` where that is installed
+(`pip install transformers torch`). What the weights are makes no difference to that, so that they
+are random, and of a small model: the guide is done within a minute on two CPU cores.
+"""
+
+# %%
+import importlib.util
+import pathlib
+import time
+from collections.abc import Callable
+
+import matplotlib.pyplot as plt
+import numpy as np
+import tensorflow as tf
+
+import encoder_zoo as ez
+
+HERE = pathlib.Path(__file__).parent
+LENGTHS = (512, 1024, 2048, 4096, 8192)
+SIZES = {"num_layers": 4, "num_heads": 4, "hidden_dim": 256, "intermediate_dim": 384}
+
+# %% [markdown]
+"""
+## Time and memory
+
+Of two passes the faster one counts. Memory is the most that the process held, beyond what it held
+before its first pass; Linux tells that, elsewhere the guide measures time alone.
+"""
+
+# %%
+LINUX = pathlib.Path("/proc/self/clear_refs")
+
+
+def memory(name: str) -> float:
+    """MiB that the process holds ("VmRSS"), or held at most ("VmHWM")."""
+    if not LINUX.exists():
+        return float("nan")
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    [kibibytes] = [line.split()[1] for line in lines if line.startswith(name)]
+    return int(kibibytes) / 1024
+
+
+def measure(run: Callable[[np.ndarray], object], lengths=LENGTHS) -> list[tuple[float, float]]:
+    """Seconds and MiB of a pass over one text of each length."""
+    run(np.ones((1, 16), "int32"))  # what is made in the first pass is no cost of a text
+    before, found = memory("VmRSS"), []
+    for length in lengths:
+        ids = np.random.default_rng(0).integers(1000, 20000, (1, length)).astype("int32")
+        if LINUX.exists():
+            LINUX.write_text("5")  # the most begins anew
+        seconds = []
+        for _ in range(2):
+            start = time.perf_counter()
+            run(ids)
+            seconds.append(time.perf_counter() - start)
+        found.append((min(seconds), memory("VmHWM") - before))
+        print(f"{length:>6} tokens: {found[-1][0]:6.2f} s {found[-1][1]:7.0f} MiB")
+    return found
+
+
+# %% [markdown]
+"""
+Any length is one and the same graph. `global_every` says in which blocks tokens attend to the
+whole text: in every third, or, to see what the other ones cost, in the first alone.
+"""
+
+
+# %%
+def forward(global_every: int) -> Callable[[np.ndarray], object]:
+    backbone = ez.ModernBertBackbone(20000, **SIZES, global_every=global_every)
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None), tf.int32)])
+    def run(ids):
+        return backbone({"token_ids": ids})["sequence_output"]
+
+    return run
+
+
+results = {}
+for name, global_every in (("ours", 3), ("ours, one global block", SIZES["num_layers"])):
+    print(name)
+    results[name] = measure(forward(global_every))
+
+
+# %%
+def forward_there() -> Callable[[np.ndarray], object]:
+    import torch
+    import transformers
+
+    config = transformers.ModernBertConfig(
+        vocab_size=20000,
+        num_hidden_layers=SIZES["num_layers"],
+        num_attention_heads=SIZES["num_heads"],
+        hidden_size=SIZES["hidden_dim"],
+        intermediate_size=SIZES["intermediate_dim"],
+        attn_implementation="sdpa",
+    )
+    model = transformers.ModernBertModel(config).eval()
+
+    def run(ids):
+        with torch.inference_mode():
+            return model(input_ids=torch.tensor(ids)).last_hidden_state
+
+    return run
+
+
+if all(importlib.util.find_spec(name) for name in ("transformers", "torch")):
+    print("transformers")
+    results["transformers"] = measure(forward_there())
+
+# %%
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+for name, found in results.items():
+    for panel, values in zip(axes, zip(*found, strict=True), strict=True):
+        panel.loglog(LENGTHS, values, marker="o", label=name)
+for panel, title in zip(axes, ("seconds", "MiB"), strict=True):
+    panel.set(title=title, xlabel="tokens")
+    panel.set_xticks(LENGTHS, labels=map(str, LENGTHS), minor=False)
+    panel.grid(alpha=0.3)
+axes[0].legend()
+(HERE / "output").mkdir(exist_ok=True)
+figure.savefig(HERE / "output" / "long_texts.png", dpi=120)
+
+# %% [markdown]
+"""
+A block that attends locally takes as long for a token of a long text as of a short one: it cuts
+the text into blocks of the window, and each attends to itself and half a block to both sides. A
+global block has each token attend to every other one, so that its time grows with the square of
+the length; its memory does not, as some queries at a time are computed and forgotten.
+Nothing is left out in either: the outputs are those of attention over all pairs at once.
+
+## Training
+
+Gradients need what a pass computed, so that training takes several times the memory. With
+`enable_gradient_checkpointing` each block keeps its input alone and computes the rest again: a
+third more time, and much less memory. On a model with a task on top it is
+`classifier.backbone.enable_gradient_checkpointing()`, before `fit`.
+"""
+
+
+# %%
+def training(checkpointing: bool) -> Callable[[np.ndarray], object]:
+    backbone = ez.ModernBertBackbone(20000, **SIZES)
+    if checkpointing:
+        backbone.enable_gradient_checkpointing()
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None), tf.int32)])
+    def run(ids):
+        with tf.GradientTape() as tape:
+            outputs = backbone({"token_ids": ids}, training=True)["sequence_output"]
+            loss = tf.reduce_mean(outputs**2)
+        return tape.gradient(loss, [weight.value for weight in backbone.trainable_variables])
+
+    return run
+
+
+for checkpointing in (True, False):
+    print("with gradient checkpointing" if checkpointing else "without")
+    measure(training(checkpointing), lengths=(4096,))
+
+# %% [markdown]
+"""
+## With a checkpoint
+
+From the hub, texts in and answers out, each text as long as it is:
+
+```python
+classifier = ez.Classifier.from_preset("modernbert_base_en", labels=["contract", "report"])
+classifier.backbone.enable_gradient_checkpointing()
+classifier.fit(texts, labels, batch_size=1, epochs=3)
+```
+
+Where memory is short, `sequence_length=4096` in `from_preset` cuts what is longer, a smaller
+`batch_size` helps training, and `classifier.compile(gradient_accumulation_steps=16)`
+makes steps of 16 batches. For question answering there is no need to cut: `SpanQA` reads long
+contexts in overlapping windows.
+"""
