@@ -3,18 +3,18 @@
     python benchmarks/long_texts.py
     python benchmarks/long_texts.py --lengths 512 2048 --layers 3 --training
 
-One row, float32, random weights, as many threads as the machine has cores. Every line is a process
-of its own, so that its peak is that of its length: the most memory that it held beyond what it
-held before its first pass. Times are the best of some passes; ours is a TensorFlow graph of any
-length. With `--training` a pass also takes gradients, both sides with gradient checkpointing.
-`--global-every` as many as there are layers leaves one global layer, so that what is left shows
-what local attention costs. Needs the extra `peers`, and Linux for the memory.
+One row, float32, random weights, as many threads as the machine has cores, a process for each
+side. Memory is the most that it held in the passes of a length, beyond what it held before its
+first pass. Times are the best of some passes; ours is a TensorFlow graph of any length. With
+`--training` a pass also takes gradients, both sides with gradient checkpointing. `--global-every`
+as many as there are layers leaves one global layer, so that what is left shows what local attention
+costs. Needs the extra `peers`, and Linux for the memory.
 """
 
 import argparse
 import json
 import os
-import resource
+import pathlib
 import subprocess
 import sys
 import time
@@ -80,22 +80,30 @@ def theirs(layers: int, global_every: int, training: bool) -> Callable[[np.ndarr
     return run
 
 
-def measure(side: str, length: int, arguments: argparse.Namespace) -> dict[str, float]:
-    """Seconds of the best pass, and MiB that the passes needed beyond the model."""
+def measure(side: str, arguments: argparse.Namespace) -> list[dict[str, float]]:
+    """Of each length the seconds of the best pass, and MiB that passes needed beyond the model."""
     make = ours if side == "ours" else theirs
     run = make(arguments.layers, arguments.global_every, arguments.training)
-    ids = np.random.default_rng(0).integers(1000, 20000, (1, length)).astype("int32")
-    run(ids[:, :16])  # what is traced and loaded counts as the model
-    before, seconds = _peak(), []
-    for _ in range(arguments.rounds):
-        start = time.perf_counter()
-        run(ids)
-        seconds.append(time.perf_counter() - start)
-    return {"seconds": min(seconds), "MiB": _peak() - before}
+    random, found = np.random.default_rng(0), []
+    run(np.ones((1, 16), "int32"))  # what is traced and loaded counts as the model
+    before = memory("VmRSS")
+    for length in arguments.lengths:
+        ids = random.integers(1000, 20000, (1, length)).astype("int32")
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # the most begins anew
+        seconds = []
+        for _ in range(arguments.rounds):
+            start = time.perf_counter()
+            run(ids)
+            seconds.append(time.perf_counter() - start)
+        found.append({"seconds": min(seconds), "MiB": memory("VmHWM") - before})
+    return found
 
 
-def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def memory(name: str) -> float:
+    """MiB that the process holds ("VmRSS"), or held at most ("VmHWM")."""
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    [kibibytes] = [line.split()[1] for line in lines if line.startswith(name)]
+    return int(kibibytes) / 1024
 
 
 def main() -> None:
@@ -105,23 +113,25 @@ def main() -> None:
     parser.add_argument("--global-every", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--training", action="store_true")
-    parser.add_argument("--only", nargs=2, metavar=("SIDE", "LENGTH"), help=argparse.SUPPRESS)
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
+    parser.add_argument("--only", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.only:
-        side, length = arguments.only
-        print(json.dumps(measure(side, int(length), arguments)))
+        print(json.dumps(measure(arguments.only, arguments)))
         return
-    print("| tokens |", *(f"{side} s | {side} ms a token | {side} MiB |" for side in SIDES))
-    print("|---|" + "---|" * 6)
-    for length in arguments.lengths:
+    found = []
+    for side in arguments.sides:
+        command = [sys.executable, *sys.argv, "--only", side]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    print("| tokens |", *(f"{side} s | ms a token | MiB |" for side in arguments.sides))
+    print("|---|" + "---|---|---|" * len(arguments.sides))
+    for length, *lines in zip(arguments.lengths, *found, strict=True):
         cells = []
-        for side in SIDES:
-            command = [sys.executable, *sys.argv, "--only", side, str(length)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            found = json.loads(done.stdout.splitlines()[-1])
-            seconds = found["seconds"]
-            cells += [f"{seconds:.2f}", f"{1000 * seconds / length:.2f}", f"{found['MiB']:.0f}"]
-        print(f"| {length} |", " | ".join(cells), "|", flush=True)
+        for line in lines:
+            seconds = line["seconds"]
+            cells += [f"{seconds:.2f}", f"{1000 * seconds / length:.2f}", f"{line['MiB']:.0f}"]
+        print(f"| {length} |", " | ".join(cells), "|")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,17 @@
 """Attention over long texts, without the (B, H, L, L) numbers of who attends how much to whom.
 
+Which backend does what above `attention.SHORT` tokens:
+
+- Local attention: blocks, on all of them, each by the backend's own kernel where it has one. JAX's
+  window (`jax.nn.dot_product_attention`, `local_window_size`) only masks the scores of all pairs,
+  but for cuDNN's, which looks to the left alone. Torch's `scaled_dot_product_attention` has no
+  window, and its `flex_attention` writes all pairs where it is not compiled, for which users would
+  need a C++ compiler.
+- Global attention on torch, of texts in rows of their own and without dropout: its kernel, which
+  writes no pairs and needs no mask of them. It does need one for packed rows: chunks then.
+- Global attention on TensorFlow, which has no kernel, and on JAX, whose own writes all pairs but on
+  a few accelerators: chunks.
+
 Comment letters: B batch, L sequence, D hidden, H heads, N blocks, C queries of a block or chunk.
 """
 
