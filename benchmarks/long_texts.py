@@ -9,6 +9,11 @@ first pass. Times are the best of some passes; ours is a TensorFlow graph of any
 `--training` a pass also takes gradients, both sides with gradient checkpointing. `--global-every`
 as many as there are layers leaves one global layer, so that what is left shows what local attention
 costs. Needs the extra `peers`, and Linux for the memory.
+
+Several texts in one row, as `MaskedLMPreprocessor(pack_texts=True)` has them, spare padding, and
+`fit` and `predict` leave little to spare, as they put texts of like length together: of SST-2's
+67,349 training sentences in batches of 32, 4.6 % of the tokens that `fit` computes are padding and
+0.1 % of those of `predict`; in random order 67 % would be. So classifiers do not pack.
 """
 
 import argparse
