@@ -76,6 +76,9 @@ def _enable(task: PresetTask, layers, rank: int, alpha: float | None) -> None:
         layer.trainable = True
         if not layer.lora_enabled:
             layer.enable_lora(rank, lora_alpha=alpha)
+        for weight in (layer._kernel, layer.bias):  # biases stay, too: peft's bias="none"
+            if weight is not None:
+                weight.trainable = False
 
 
 def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
@@ -84,6 +87,11 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     layers = {n: layer for n, layer in projections(task.backbone).items() if layer.lora_enabled}
     if not layers:
         raise ValueError("There are no low-rank updates to save. Call enable_lora first.")
+    if any(layer.bias is not None and layer.bias.trainable for layer in layers.values()):
+        raise ValueError(
+            "Beside the low-rank updates their layers' biases are trained, which adapters alone do "
+            "not hold. Call enable_lora of the task, and not of its backbone."
+        )
     tensors = {f"{family.prefix}.{name}": pair for name, pair in _updates(layers).items()}
     arrays = {
         f"{PREFIX}{name}.lora_{which}.weight": array

@@ -6,7 +6,11 @@ from keras import ops
 
 import encoder_zoo as ez
 
-pytestmark = pytest.mark.peers
+pytestmark = [
+    pytest.mark.peers,
+    # peft, of transformers
+    pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning"),
+]
 
 
 @pytest.fixture
@@ -29,7 +33,9 @@ CASES = [
     ("Bert", ez.SequenceClassifier, "SequenceClassification"),
     ("Roberta", ez.SequenceClassifier, "SequenceClassification"),
     ("Bert", ez.TokenClassifier, "TokenClassification"),
+    ("Bert", ez.SpanQA, "QuestionAnswering"),
     ("Electra", ez.SpanQA, "QuestionAnswering"),
+    ("Electra", ez.SequenceClassifier, "SequenceClassification"),
 ]
 
 
