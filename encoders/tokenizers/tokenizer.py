@@ -33,9 +33,9 @@ from encoder_zoo.encoders.tokenizers.characters import (
 from encoder_zoo.encoders.tokenizers.text_input import (
     LONE_SURROGATE,
     as_text_tensor,
-    shown,
     without_rest,
 )
+from encoder_zoo.encoders.wording import with_type
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -81,12 +81,12 @@ def _check_tokens(tokens: Sequence[str]) -> None:
         "".join(tokens).encode("utf-8")
     except TypeError:
         i = next(i for i, token in enumerate(tokens) if not isinstance(token, str))
-        raise ValueError(f"vocabulary[{i}] is {shown(tokens[i])}; expected a string") from None
+        raise ValueError(f"vocabulary[{i}] is {with_type(tokens[i])}; expected a string") from None
     except UnicodeEncodeError:
         i = next(i for i, token in enumerate(tokens) if LONE_SURROGATE.search(token))
         raise ValueError(
-            f"vocabulary[{i}] is {shown(tokens[i])}, with half of a character, which UTF-8 cannot "
-            "hold; expected a string of whole ones"
+            f"vocabulary[{i}] is {with_type(tokens[i])}, with half of a character, which UTF-8 "
+            "cannot hold; expected a string of whole ones"
         ) from None
 
 
@@ -369,7 +369,7 @@ class Tokenizer(Checked, tf.Module):
         if not isinstance(words, tf.RaggedTensor):
             for i, row in enumerate(words):
                 if isinstance(row, str | bytes) or np.ndim(row) == 0:
-                    raise ValueError(f"words[{i}] is {shown(row)}; expected a list of words")
+                    raise ValueError(f"words[{i}] is {with_type(row)}; expected a list of words")
             flat = [as_text_tensor(row, f"words[{i}]") for i, row in enumerate(words)]
             lengths = [len(row) for row in words]
             values = tf.concat(flat, 0) if flat else tf.constant([], tf.string)
@@ -459,7 +459,7 @@ class Tokenizer(Checked, tf.Module):
         for name in ("vocabulary", "merges"):
             if isinstance(config.get(name), str | Path):
                 raise ValueError(
-                    f"{name} is {shown(config[name])}. Expected the tokens, not a path: a file "
+                    f"{name} is {with_type(config[name])}. Expected the tokens, not a path: a file "
                     "that holds a tokenizer must not say what else is read."
                 )
         return cls(**config)
