@@ -379,6 +379,7 @@ class TestIdsModels:
             [found] = session.run(None, inputs)
             np.testing.assert_allclose(found, np.asarray(tasks[name](inputs)), atol=1e-5)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["Roberta SequenceClassifier", "Bert SpanQA"])
     def test_litert(self, tasks, name, tmp_path):
         tasks[name].export(tmp_path / "model.tflite", format="litert")
@@ -388,6 +389,7 @@ class TestIdsModels:
             [found] = model(**inputs).values()
             np.testing.assert_allclose(found, np.asarray(tasks[name](inputs)), atol=1e-4)
 
+    @pytest.mark.slow
     def test_int8(self, tmp_path):
         pytest.importorskip("tf2onnx")
         runtime = pytest.importorskip("onnxruntime")

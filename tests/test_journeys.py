@@ -364,6 +364,7 @@ class TestWordsInWordsOut:
             if not all_pieces:
                 assert texts == ["Annabelle-Rome", "Rome", "U.N.O"]
 
+    @pytest.mark.slow
     def test_an_export_too(self, tmp_path):
         keras.utils.set_random_seed(3)
         model = self.tagger()
