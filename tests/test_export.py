@@ -54,7 +54,7 @@ for request in json.load(sys.stdin):
     signatures = tf.saved_model.load(request["folder"]).signatures
     answers = {}
     for name, inputs in request["inputs"].items():
-        tensors = {k: tf.constant(v, tf.int32 if name == "ids" else tf.string)
+        tensors = {k: tf.constant(v, tf.int32 if name.startswith("ids") else tf.string)
                    for k, v in inputs.items()}
         try:
             found = signatures[name.split(" ")[0]](**tensors)
@@ -104,7 +104,13 @@ def requests(name: str, task) -> dict[str, dict]:
         asked = {"serving_default": {"text": texts}, "serving_default none": {"text": []}}
     if "Sequence" in name:
         asked["pairs"] = {"first": TEXTS, "second": TEXTS[::-1]}
-    return {**asked, "ids": ids}
+        asked["pairs misfit"] = {"first": TEXTS[:1], "second": TEXTS[:3]}
+    misfits = {
+        "ids negative": {**ids, "token_ids": [[5, 6, 7], [8, -9, 0]]},
+        "ids beyond": {**ids, "token_ids": [[5, 6, 7], [8, 10**6, 0]]},
+        "ids shapes": {**ids, "padding_mask": [[1, 1], [1, 1]]},
+    }
+    return {**asked, "ids": ids, **misfits}
 
 
 @pytest.fixture(scope="module")
@@ -198,6 +204,15 @@ class TestAnswersOfTensorFlowAlone:
         inputs = {k: np.array(v) for k, v in requests(name, tasks[name])["ids"].items()}
         expected = np.asarray(tasks[name](inputs))
         np.testing.assert_allclose(answers[name]["ids"]["logits"], expected, atol=1e-5)
+
+    def test_inputs_that_do_not_fit_are_named(self, answers, family):
+        pairs = answers[f"{family} SequenceClassifier"]["pairs misfit"]
+        assert "first has the shape [1], but second [3]. Expected the same." in pairs
+        for task in TASKS:
+            found = answers[f"{family} {task}"]
+            assert "token_ids has the id [-9]. Expected 0 to " in found["ids negative"]
+            assert "token_ids has the id [1000000]. Expected 0 to " in found["ids beyond"]
+            assert "token_ids has the shape [2 3], but " in found["ids shapes"]
 
     def test_what_python_refuses(self, answers, family):
         found = answers[f"{family} SpanQA"]["serving_default empty"]
