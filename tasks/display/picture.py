@@ -21,7 +21,7 @@ h1 {{ font-size: 1.4em; }}
 class Picture:
     """What a notebook shows as HTML and a terminal as text.
 
-    Pictures are joined with `+`.
+    The last line of a notebook's cell is drawn by itself. Pictures are joined with `+`.
 
     Args:
         html: with its styles; texts in it escaped.
@@ -46,6 +46,15 @@ class Picture:
 
     def __add__(self, other: Picture) -> Picture:
         return Picture(self.html + other.html, f"{self.text}\n\n{other.text}")
+
+    def show(self) -> None:
+        """Draws it here: as HTML in a notebook, else as text. In scripts, and in loops."""
+        try:
+            from IPython.display import display
+        except ImportError:
+            print(self)
+        else:
+            display(self)
 
     def save(self, path: str | os.PathLike, title: str = "") -> None:
         """Writes a page of HTML.

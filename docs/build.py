@@ -1,0 +1,125 @@
+"""Builds the site: the guides as notebooks and pages, and the reference of the public names.
+
+    pip install -e ".[docs]"
+    python docs/build.py                     # all guides are run, which takes a quarter of an hour
+    python docs/build.py your_own_csv        # of the guides only this one
+    python docs/build.py --no-execute        # none is run: pages without outputs
+
+Notebooks are written beside the guides, where their data is, and the site is written to
+`docs/site/index.html`. Neither is part of the repository.
+"""
+
+import argparse
+import html
+import pathlib
+import re
+
+import jupytext
+import nbformat
+import pdoc
+import pdoc.render
+from nbclient import NotebookClient
+from nbconvert import HTMLExporter
+from traitlets.config import Config
+
+import encoder_zoo as ez
+
+ROOT = pathlib.Path(__file__).parents[1]
+SITE = ROOT / "docs" / "site"
+FIELDS = ("Title", "Author", "Date created", "Last modified", "Description", "Accelerator")
+# Programs with arguments, or of several processes: shown, not run.
+PROGRAMS = ("distributed_training", "many_languages", "pretraining")
+STYLE = """<style>
+body { font: 16px/1.6 system-ui, sans-serif; max-width: 44em; margin: 2em auto; padding: 0 1em; }
+a { color: #1f6feb; text-decoration: none; } dt { margin-top: 1em; font-weight: 600; }
+dd { margin: 0; } :root { color-scheme: light dark; }
+</style>"""
+
+
+def header(text: str) -> dict[str, str]:
+    """The fields of a guide's first cell; those after it stay.
+
+    Raises:
+        ValueError: "The first cell has no line 'Accelerator: ...'."
+    """
+    fields = dict(re.findall(r"^([A-Z][a-z ]+): (.+)$", text.split("\n\n")[0], re.MULTILINE))
+    for name in FIELDS:
+        if name not in fields:
+            raise ValueError(f"The first cell has no line '{name}: ...'.")
+    return fields
+
+
+def notebook(path: pathlib.Path) -> nbformat.NotebookNode:
+    """A guide as a notebook that lies beside it, not run."""
+    book = jupytext.read(path, fmt="py:percent")
+    first = book.cells[0]
+    fields = header(first.source)
+    dates = f"**Author:** {fields['Author']}, {fields['Date created']}, last modified "
+    dates += f"{fields['Last modified']}. **Accelerator:** {fields['Accelerator']}."
+    _, _, rest = first.source.partition("\n\n")
+    first.source = f"# {fields['Title']}\n\n{fields['Description']}\n\n{dates}\n\n{rest}"
+    book.metadata["title"] = fields["Title"]
+    book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    for cell in book.cells:  # a notebook has no __file__, and runs in its own folder
+        cell.source = cell.source.replace("pathlib.Path(__file__).parent", "pathlib.Path()")
+    return book
+
+
+def build_guide(path: pathlib.Path, execute: bool) -> dict[str, str]:
+    """Writes the notebook and the page of a guide; returns its header."""
+    book = notebook(path)
+    if execute and path.stem not in PROGRAMS:
+        print(f"running {path.name} ...", flush=True)
+        NotebookClient(book, timeout=1800, resources={"metadata": {"path": path.parent}}).execute()
+    nbformat.write(book, path.with_suffix(".ipynb"))
+    settings = Config({"HTMLExporter": {"exclude_input_prompt": True, "embed_images": True}})
+    settings.HTMLExporter.exclude_output_prompt = True
+    page, _ = HTMLExporter(config=settings).from_notebook_node(book)
+    (SITE / f"{path.stem}.html").write_text(page, encoding="utf-8")
+    return header(jupytext.read(path, fmt="py:percent").cells[0].source)
+
+
+def build_reference() -> None:
+    """A page of all public names, and one of `display`."""
+    for name in ez.__all__:
+        getattr(ez, name)  # names are imported when first used, and pdoc reads what is there
+    pdoc.render.configure(docformat="google", show_source=False, search=True)
+    pdoc.pdoc("encoder_zoo", "encoder_zoo.tasks.display", output_directory=SITE / "reference")
+
+
+def build_index(guides: dict[str, dict[str, str]]) -> None:
+    """The first page: the guides by title, and the reference."""
+    entries = "".join(
+        f'<dt><a href="{stem}.html">{html.escape(fields["Title"])}</a></dt>'
+        f"<dd>{html.escape(fields['Description'])}</dd>"
+        for stem, fields in sorted(guides.items(), key=lambda guide: guide[1]["Title"])
+    )
+    (SITE / "index.html").write_text(
+        '<!doctype html><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>encoder_zoo</title>{STYLE}<h1>encoder_zoo {ez.__version__}</h1>"
+        "<p>BERT and its relatives for Keras 3, from raw text to answers.</p>"
+        '<p><a href="reference/encoder_zoo.html">Reference of all public names</a></p>'
+        f"<h2>Guides</h2><dl>{entries}</dl>",
+        encoding="utf-8",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Builds docs/site.")
+    parser.add_argument("guides", nargs="*", help="names of guides; default all")
+    parser.add_argument("--no-execute", action="store_true", help="pages without outputs")
+    options = parser.parse_args()
+    SITE.mkdir(exist_ok=True)
+    paths = sorted((ROOT / "guides").glob("*.py"))
+    chosen = [path for path in paths if not options.guides or path.stem in options.guides]
+    unknown = {*options.guides} - {path.stem for path in chosen}
+    if unknown:
+        raise SystemExit(f"No guide {sorted(unknown)}. There are {[p.stem for p in paths]}.")
+    build_reference()
+    build_index({path.stem: build_guide(path, not options.no_execute) for path in chosen})
+    print(f"Site: {SITE / 'index.html'}")
+
+
+if __name__ == "__main__":
+    main()
