@@ -222,9 +222,7 @@ def show(title: str, scores: dict[str, dict[str, float]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="A small model for three languages: taught in English, asked in German and Spanish."
-    )
+    parser = argparse.ArgumentParser(description="A small model for three languages.")
     parser.add_argument("--pretraining-epochs", type=int, default=10)
     parser.add_argument("--classifier-epochs", type=int, default=8)
     parser.add_argument("--answer-epochs", type=int, default=3)
