@@ -65,8 +65,8 @@ def notebook(path: pathlib.Path) -> nbformat.NotebookNode:
     return book
 
 
-def build_guide(path: pathlib.Path, execute: bool) -> dict[str, str]:
-    """Writes the notebook and the page of a guide; returns its header."""
+def build_guide(path: pathlib.Path, execute: bool) -> None:
+    """Writes the notebook and the page of a guide."""
     book = notebook(path)
     if execute and path.stem not in PROGRAMS:
         print(f"running {path.name} ...", flush=True)
@@ -76,7 +76,6 @@ def build_guide(path: pathlib.Path, execute: bool) -> dict[str, str]:
     settings.HTMLExporter.exclude_output_prompt = True
     page, _ = HTMLExporter(config=settings).from_notebook_node(book)
     (SITE / f"{path.stem}.html").write_text(page, encoding="utf-8")
-    return header(jupytext.read(path, fmt="py:percent").cells[0].source)
 
 
 def build_reference() -> None:
@@ -87,12 +86,13 @@ def build_reference() -> None:
     pdoc.pdoc("encoder_zoo", "encoder_zoo.tasks.display", output_directory=SITE / "reference")
 
 
-def build_index(guides: dict[str, dict[str, str]]) -> None:
+def build_index(paths: list[pathlib.Path]) -> None:
     """The first page: the guides by title, and the reference."""
+    headers = {path.stem: header(jupytext.read(path).cells[0].source) for path in paths}
     entries = "".join(
         f'<dt><a href="{stem}.html">{html.escape(fields["Title"])}</a></dt>'
         f"<dd>{html.escape(fields['Description'])}</dd>"
-        for stem, fields in sorted(guides.items(), key=lambda guide: guide[1]["Title"])
+        for stem, fields in sorted(headers.items(), key=lambda item: item[1]["Title"])
     )
     (SITE / "index.html").write_text(
         '<!doctype html><meta charset="utf-8">'
@@ -117,7 +117,9 @@ def main() -> None:
     if unknown:
         raise SystemExit(f"No guide {sorted(unknown)}. There are {[p.stem for p in paths]}.")
     build_reference()
-    build_index({path.stem: build_guide(path, not options.no_execute) for path in chosen})
+    for path in chosen:
+        build_guide(path, not options.no_execute)
+    build_index([path for path in paths if (SITE / f"{path.stem}.html").exists()])
     print(f"Site: {SITE / 'index.html'}")
 
 

@@ -77,8 +77,8 @@ for answer in model.answer(["Who sings?", "Since when does Ben play?"], CONTEXT)
 """
 ## Where it looks
 
-The frame is the model's answer, the green line the right one. The shade is the share of the twenty
-best answers that a word is part of.
+The blue line above is the model's answer, the green one below the right answer. The shade is the
+share of the twenty best answers that a word is part of.
 """
 
 # %%
@@ -100,9 +100,11 @@ picture.save(OUTPUT / "question_answering.html", title="Held-out questions")
 """
 ## What attends to what
 
-The tokens of a question on the left, those of a text on the right: the darker the line, the more of
-its attention a head of the last layer spends there.
+On the left the tokens that look, on the right those that are looked at: the darker a line, the more
+of its attention a token spends there. Blue lines go from one text to the other. This head looks at
+the token before, as some head does in nearly every BERT (Clark et al., "What Does BERT Look At?",
+2019, section 3.1).
 """
 
 # %%
-ez.display.attention(model, "Who sings in Rome?", "Anna sings in Rome.", layer=-1, head=0).show()
+ez.display.attention(model, "Who sings in Rome?", "Anna sings in Rome.", layer=0, head=1).show()

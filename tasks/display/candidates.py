@@ -10,7 +10,7 @@ from encoder_zoo.tasks.display.picture import Picture
 BAR_WIDTH = 20  # characters in a terminal
 ROW = (
     '<tr><td style="text-align:left;font-weight:600;white-space:nowrap">{token}</td>'
-    '<td style="text-align:right">{score:.3f}</td>'
+    '<td style="text-align:right;padding:0 .6em">{score:.3f}</td>'
     '<td style="width:100%;text-align:left"><div style="background:#4dabf7;height:.8em;'
     'min-width:1px;border-radius:.2em;width:{percent:.1f}%"></div></td></tr>'
 )

@@ -81,11 +81,11 @@ def answer(
 
     Args:
         context: as given to `SpanQA.answer`.
-        answers: what `SpanQA.answer` returned for it. Of several (`top_k`) the first one gets a
-            frame, and the more of their scores a word has, the deeper is its shade.
+        answers: what `SpanQA.answer` returned for it. Of several (`top_k`) the first one has a
+            blue line above, and the more of their scores a word has, the deeper is its shade.
         question: stands above.
         true: the right answers, as SQuAD has them: rows of "text" and "answer_start". The first
-            is underlined in green; in a terminal it is a line of its own.
+            has a green line below; in a terminal it is a line of its own.
 
     Raises:
         ValueError: "Answer ... is not in the text ..."
@@ -151,11 +151,11 @@ def _answer_marks(length: int, answers: list[Mapping], right: list[tuple[int, in
         shade = min(share, 1) ** 0.5
         style = f"background:rgba(255,146,43,{shade:.2f});" if share else ""
         if covers(best):
-            style += "border-top:2px solid #1c7ed6;border-bottom:2px solid #1c7ed6;"
+            style += "border-top:3px solid #1c7ed6;"
         if any(covers(span) for span in right):
             style += "border-bottom:3px solid #2b8a3e;"
         if style:
-            marks.append(Mark(start, end, "color:inherit;" + style))
+            marks.append(Mark(start, end, "color:inherit;background:none;" + style))
     return marks
 
 
