@@ -29,6 +29,15 @@ SITE = ROOT / "docs" / "site"
 FIELDS = ("Title", "Author", "Date created", "Last modified", "Description", "Accelerator")
 # Programs with arguments, or of several processes: shown, not run.
 PROGRAMS = ("distributed_training", "many_languages", "pretraining")
+# What the reference has beside the public names: `display`, and the classes with `from_preset`,
+# `save_to_preset`, `export`, `fit`, `compile` of every task.
+PARTS = (
+    "encoder_zoo.tasks.display",
+    "encoder_zoo.tasks.rows.preprocessor",
+    "encoder_zoo.tasks.task",
+    "encoder_zoo.tasks.training.compiling",
+    "encoder_zoo.tasks.training.trainer",
+)
 STYLE = """<style>
 body { font: 16px/1.6 system-ui, sans-serif; max-width: 44em; margin: 2em auto; padding: 0 1em; }
 a { color: #1f6feb; text-decoration: none; } dt { margin-top: 1em; font-weight: 600; }
@@ -79,11 +88,11 @@ def build_guide(path: pathlib.Path, execute: bool) -> None:
 
 
 def build_reference() -> None:
-    """A page of all public names, and one of `display`."""
+    """A page of all public names, and of what they inherit from."""
     for name in ez.__all__:
         getattr(ez, name)  # names are imported when first used, and pdoc reads what is there
     pdoc.render.configure(docformat="google", show_source=False, search=True)
-    pdoc.pdoc("encoder_zoo", "encoder_zoo.tasks.display", output_directory=SITE / "reference")
+    pdoc.pdoc("encoder_zoo", *PARTS, output_directory=SITE / "reference")
 
 
 def build_index(paths: list[pathlib.Path]) -> None:
