@@ -38,6 +38,17 @@ PARTS = (
     "encoder_zoo.tasks.training.compiling",
     "encoder_zoo.tasks.training.trainer",
 )
+# Pages that fetch nothing from elsewhere.
+PAGES = {
+    "exclude_input_prompt": True,
+    "exclude_output_prompt": True,
+    "mathjax_url": "",
+    "require_js_url": "",
+}
+HOME = """<style>
+main { max-width: 60em; margin: auto; }
+.jp-RenderedHTMLCommon :is(td, th, td code) { white-space: normal; overflow-wrap: anywhere; }
+</style><p style="margin:1em 2em 0"><a href="index.html">encoder_zoo</a></p>"""
 STYLE = """<style>
 body { font: 16px/1.6 system-ui, sans-serif; max-width: 44em; margin: 2em auto; padding: 0 1em; }
 a { color: #1f6feb; text-decoration: none; } dt { margin-top: 1em; font-weight: 600; }
@@ -81,9 +92,8 @@ def build_guide(path: pathlib.Path, execute: bool) -> None:
         print(f"running {path.name} ...", flush=True)
         NotebookClient(book, timeout=1800, resources={"metadata": {"path": path.parent}}).execute()
     nbformat.write(book, path.with_suffix(".ipynb"))
-    settings = Config({"HTMLExporter": {"exclude_input_prompt": True, "embed_images": True}})
-    settings.HTMLExporter.exclude_output_prompt = True
-    page, _ = HTMLExporter(config=settings).from_notebook_node(book)
+    page, _ = HTMLExporter(config=Config({"HTMLExporter": PAGES})).from_notebook_node(book)
+    page = page.replace("<main>", f"<main>{HOME}", 1)
     (SITE / f"{path.stem}.html").write_text(page, encoding="utf-8")
 
 

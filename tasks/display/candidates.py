@@ -37,12 +37,12 @@ def fill_mask(candidates: Sequence) -> Picture:
         good  0.500  ██████████
         bad   0.250  █████
     """
-    if candidates and isinstance(candidates[0], Mapping):
-        return _table(candidates)
     if isinstance(candidates, Mapping | str) or not candidates:
         raise ValueError(
             f"Expected what fill_mask returns, lists of candidates. Received: {candidates!r}"
         )
+    if isinstance(candidates[0], Mapping):
+        return _table(candidates)
     first, *others = [fill_mask(some) for some in candidates]
     return sum(others, start=first)
 
