@@ -11,6 +11,7 @@ Notebooks are written beside the guides, where their data is, and the site is wr
 
 import argparse
 import html
+import os
 import pathlib
 import re
 
@@ -45,6 +46,7 @@ PAGES = {
     "mathjax_url": "",
     "require_js_url": "",
 }
+LOG_LINES = re.compile(r"^(WARNING: All log messages|[IWE]\d{4} ).*\n", re.MULTILINE)
 HOME = """<style>
 main { max-width: 60em; margin: auto; }
 .jp-RenderedHTMLCommon :is(td, th, td code) { white-space: normal; overflow-wrap: anywhere; }
@@ -85,12 +87,24 @@ def notebook(path: pathlib.Path) -> nbformat.NotebookNode:
     return book
 
 
+def leave_out_logs(book: nbformat.NotebookNode) -> None:
+    """Without TensorFlow's lines about the machine that it ran on."""
+    for cell in book.cells:
+        for output in cell.get("outputs", []):
+            if output.get("name") == "stderr":
+                output.text = LOG_LINES.sub("", output.text)
+        if "outputs" in cell:
+            cell.outputs = [o for o in cell.outputs if o.get("text") != ""]
+
+
 def build_guide(path: pathlib.Path, execute: bool) -> None:
     """Writes the notebook and the page of a guide."""
     book = notebook(path)
     if execute and path.stem not in PROGRAMS:
         print(f"running {path.name} ...", flush=True)
-        NotebookClient(book, timeout=1800, resources={"metadata": {"path": path.parent}}).execute()
+        place = {"metadata": {"path": path.parent}}
+        NotebookClient(book, timeout=1800, resources=place, coalesce_streams=True).execute()
+        leave_out_logs(book)
     nbformat.write(book, path.with_suffix(".ipynb"))
     page, _ = HTMLExporter(config=Config({"HTMLExporter": PAGES})).from_notebook_node(book)
     page = page.replace("<main>", f"<main>{HOME}", 1)
@@ -130,6 +144,7 @@ def main() -> None:
     parser.add_argument("--no-execute", action="store_true", help="pages without outputs")
     options = parser.parse_args()
     SITE.mkdir(exist_ok=True)
+    os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # of progress bars as widgets
     paths = sorted((ROOT / "guides").glob("*.py"))
     chosen = [path for path in paths if not options.guides or path.stem in options.guides]
     unknown = {*options.guides} - {path.stem for path in chosen}

@@ -27,9 +27,6 @@ Both packages stand side by side in one program: there is no need to move all at
 """
 
 # %%
-import os
-
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import pathlib
 
 import keras
@@ -86,12 +83,12 @@ print(ours.classify(TEXTS))
 
 # %% [markdown]
 """
-The same encoder with another head, for what KerasHub has no class for:
+The same encoder with another head, for what KerasHub has no class for. It wants training:
 """
 
 # %%
 tagger = ez.TokenClassifier.from_keras_hub(theirs, labels=["O", "B-PER", "I-PER"])
-print(tagger.extract_entities(TEXTS))
+print(tagger.labels)
 
 # %% [markdown]
 """
@@ -116,8 +113,8 @@ BERT has the tanh GELU built in, and so has this model, which came from there.
 # %%
 good = [f"the {noun} was {word}" for noun in ("film", "game") for word in ("good", "bright")]
 bad = [f"the {noun} was {word}" for noun in ("film", "game") for word in ("bad", "dull")]
-ours.compile(learning_rate=1e-3)
-history = ours.fit(good + bad, ["good"] * 4 + ["bad"] * 4, epochs=30, batch_size=8, verbose=0)
+ours.compile(learning_rate=5e-3)
+history = ours.fit(good + bad, ["good"] * 4 + ["bad"] * 4, epochs=60, batch_size=8, verbose=0)
 print(ours.classify(TEXTS))
 
 ours.save_to_preset(OUTPUT / "back_to_keras_hub", format="keras_hub")
