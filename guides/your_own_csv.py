@@ -37,7 +37,7 @@ rows that stand there twice would be in training and in the test.
 # %%
 rows = pd.read_csv(HERE / "data" / "sentiment_sentences.tsv", sep="\t", quoting=3)
 rows["label"] = rows["label"].map({0: "bad", 1: "good"})
-rows[["sentence", "label"]].sample(800, random_state=0).to_csv(OUTPUT / "reviews.csv", index=False)
+rows[["sentence", "label"]].sample(1600, random_state=0).to_csv(OUTPUT / "reviews.csv", index=False)
 
 table = pd.read_csv(OUTPUT / "reviews.csv").dropna().drop_duplicates("sentence")
 print(table.head())

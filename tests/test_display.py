@@ -167,6 +167,8 @@ def test_learning_curves_of_a_history():
     assert [axis.get_title() for axis in axes] == ["loss", "accuracy"]
     assert [line.get_ydata().tolist() for line in axes[0].lines] == [[2.0, 1.0], [3.0, 2.5]]
     assert [line.get_xdata().tolist() for line in axes[1].lines] == [[1, 2]]
+    axes = ez.display.learning_curves({"loss": [1.0], "f1": [0.0], "recall": [0.0]})
+    assert len(axes) == len(axes[0].figure.axes) == 3
     pyplot.close("all")
     with pytest.raises(ValueError, match="Expected the history of fit"):
         ez.display.learning_curves({"accuracy": [1.0]})

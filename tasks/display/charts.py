@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 GREY, BLUE = "#9aa5b1", "#1f6feb"
+IN_A_ROW = 2  # more would be too small to read on a page
 
 
 def learning_curves(history: keras.callbacks.History | Mapping) -> np.ndarray:
@@ -38,9 +39,14 @@ def learning_curves(history: keras.callbacks.History | Mapping) -> np.ndarray:
     names = [name for name in values if not name.startswith("val_") and name != "learning_rate"]
     names.sort(key=lambda name: name != "loss")
     plt = _pyplot("learning_curves")
-    size = (5.5 * len(names), 4)
-    _, axes = plt.subplots(1, len(names), figsize=size, layout="constrained", squeeze=False)
-    for axis, name in zip(axes[0], names, strict=True):
+    columns = min(len(names), IN_A_ROW)
+    rows = -(-len(names) // columns)
+    size = (5.5 * columns, 4 * rows)
+    figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    for axis in axes.flat[len(names) :]:
+        figure.delaxes(axis)
+    axes = axes.flat[: len(names)]
+    for axis, name in zip(axes, names, strict=True):
         curves = {"training": (values[name], GREY)}
         if f"val_{name}" in values:
             curves["held out"] = (values[f"val_{name}"], BLUE)
@@ -51,7 +57,7 @@ def learning_curves(history: keras.callbacks.History | Mapping) -> np.ndarray:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(axis="y", alpha=0.3)
         axis.legend(frameon=False)
-    return axes[0]
+    return axes
 
 
 def confusion_matrix(true: Sequence, predicted: Sequence, labels: Sequence | None = None) -> Axes:
