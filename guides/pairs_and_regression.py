@@ -7,9 +7,9 @@ Last modified: 2026/11/22
 Description: Two texts and a class for both; a text and a number.
 Accelerator: None
 
-Does this sentence answer that question? How alike are two texts? Both ask about a pair of texts:
-the first wants a class, the second a number. The data of this guide is made from the excerpt of
-SQuAD 1.1 (CC BY-SA 4.0) beside it.
+Does this sentence answer that question? That is a class for a pair of texts. How hard to read is
+this sentence? That is a number for one text; a pair may have a number just as well. The data of this
+guide is made from the excerpt of SQuAD 1.1 (CC BY-SA 4.0) beside it.
 """
 
 # %%
@@ -81,11 +81,11 @@ axes = ez.display.confusion_matrix(held_out_y, answers)
 """
 To compare two texts takes heads that look from a word to the same word in the other text. A nano
 model has hardly any, and is not far from guessing; BERT-base gets nine out of ten of QNLI right
-(Devlin et al. 2019, table 1). The blue lines go from one text to the other:
+(Devlin et al. 2019, table 1). The blue lines go from one text to the other, for the shortest pair:
 """
 
 # %%
-question, sentence = held_out_x[0][0], held_out_x[1][0]
+question, sentence, _ = min(held_out, key=lambda pair: len(pair[0] + pair[1]))
 ez.display.attention(classifier, question, sentence, layer=1, head=0).show()
 
 # %% [markdown]
@@ -104,8 +104,8 @@ def long_words(text: str) -> float:
     return sum(len(word) > 5 for word in words) / len(words)
 
 
-texts = list(dict.fromkeys(p[1] for p in train if re.search(r"\w", p[1])))
-held_out_texts = list(dict.fromkeys(p[1] for p in held_out if re.search(r"\w", p[1])))
+texts = list({pair[1]: None for pair in train if len(pair[1].split()) > 4})
+held_out_texts = list({pair[1]: None for pair in held_out if len(pair[1].split()) > 4})
 targets = np.array([long_words(text) for text in texts])
 held_out_targets = np.array([long_words(text) for text in held_out_texts])
 mean, spread = targets.mean(), targets.std()

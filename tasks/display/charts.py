@@ -86,7 +86,7 @@ def confusion_matrix(true: Sequence, predicted: Sequence, labels: Sequence | Non
     plt = _pyplot("confusion_matrix")
     side = 2.5 + 0.7 * len(labels)
     _, axes = plt.subplots(figsize=(side + 0.5, side), layout="constrained")
-    axes.imshow(counts, cmap="Blues")
+    axes.imshow(counts, cmap="Blues", vmin=0)
     places = range(len(labels))
     axes.set(title=f"{len(true)} texts", xlabel="predicted", ylabel="true")
     axes.set_xticks(places, labels, rotation=45 if len("".join(map(str, labels))) > 24 else 0)
