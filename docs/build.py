@@ -50,7 +50,8 @@ LOG_LINES = re.compile(r"^(WARNING: All log messages|[IWE]\d{4} ).*\n", re.MULTI
 HOME = """<style>
 main { max-width: 60em; margin: auto; }
 .jp-RenderedHTMLCommon :is(td, th, td code) { white-space: normal; overflow-wrap: anywhere; }
-</style><p style="margin:1em 2em 0;font:16px system-ui, sans-serif"><a href="index.html">encoder_zoo</a></p>"""
+.home { margin: 1em 2em 0; font: 16px system-ui, sans-serif; }
+</style><p class="home"><a href="index.html">encoder_zoo</a></p>"""
 STYLE = """<style>
 body { font: 16px/1.6 system-ui, sans-serif; max-width: 44em; margin: 2em auto; padding: 0 1em; }
 a { color: #1f6feb; text-decoration: none; } dt { margin-top: 1em; font-weight: 600; }

@@ -8,8 +8,8 @@ Description: Two texts and a class for both; a text and a number.
 Accelerator: None
 
 Does this sentence answer that question? That is a class for a pair of texts. How hard to read is
-this sentence? That is a number for one text; a pair may have a number just as well. The data of this
-guide is made from the excerpt of SQuAD 1.1 (CC BY-SA 4.0) beside it.
+this sentence? That is a number for one text; a pair may have a number just as well. The data of
+this guide is made from the excerpt of SQuAD 1.1 (CC BY-SA 4.0) beside it.
 """
 
 # %%
