@@ -95,7 +95,7 @@ def test_the_site_with_a_guide_that_is_run(build, monkeypatch, tmp_path):
     build.build_guide(pathlib.Path(path), execute=True)
     build.build_index([pathlib.Path(path)])
     page = (tmp_path / "your_own_csv.html").read_text(encoding="utf-8")
-    assert page.count("data:image/png;base64") == 2 and '<h1 id="Your-own-CSV"' in page
+    assert page.count('src="data:image/png;base64') == 2 and '<h1 id="Your-own-CSV"' in page
     assert "your_own_csv.html" in (tmp_path / "index.html").read_text(encoding="utf-8")
     reference = (tmp_path / "reference" / "encoder_zoo.html").read_text(encoding="utf-8")
     for name in ("SequenceClassifier.classify", "SpanQA.answer", "list_presets", "Backbone"):
