@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import keras
 
+from encoder_zoo.encoders.arguments import Checked
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Configured:
+class Configured(Checked):
     """Mixin: reads an object's configuration back from attributes named like its arguments.
 
     Put it before the Keras class. Every named argument of every `__init__` from the class up to
@@ -44,6 +46,24 @@ class Configured:
                 for name, value in config.items()
             }
         )
+
+
+def described(thing: object, *first: str) -> str:
+    """A `repr`: the class, what is said first, and the arguments that are not at their default.
+
+    Example:
+        >>> class Scale(Configured):
+        ...     def __init__(self, units, factor=2.0, bias=True):
+        ...         self.units, self.factor, self.bias = units, factor, bias
+        >>> described(Scale(4, factor=3.0), "4 units")
+        'Scale(4 units, factor=3.0)'
+    """
+    settings = [
+        f"{name}={getattr(thing, name)!r}"
+        for name, default in argument_defaults(type(thing)).items()
+        if getattr(thing, name) != default
+    ]
+    return f"{type(thing).__name__}({', '.join([*first, *settings])})"
 
 
 def argument_names(cls: type) -> list[str]:

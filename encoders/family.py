@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from encoder_zoo.encoders.layers import DEVIATION
+
 if TYPE_CHECKING:
     from encoder_zoo.encoders.backbone import Backbone
     from encoder_zoo.encoders.rules import Rule
@@ -13,6 +15,11 @@ if TYPE_CHECKING:
 
 LEARNING_RATE = 5e-5  # peak; of Devlin et al. 2019, appendix A.3
 WEIGHT_DECAY = 0.01  # likewise
+
+
+def usual_deviation(backbone: Backbone) -> float:
+    """That of BERT, whatever the backbone's sizes."""
+    return DEVIATION
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +32,7 @@ class Hidden:
         norm: name of the LayerNorm behind it, if there is one.
         bias: whether the dense layer and the LayerNorm have a bias.
         after_dropout: whether the head's dropout stands before this layer too.
+        deviation: of its new weights, see `layers.initializer`, from the backbone.
     """
 
     dense: str
@@ -32,6 +40,7 @@ class Hidden:
     norm: str | None = None
     bias: bool = True
     after_dropout: bool = False
+    deviation: Callable[[Backbone], float] = usual_deviation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +54,7 @@ class Head:
         dropout: what config.json calls the dropout before the output layer; None: there is none.
         default_dropout: the share where config.json names none; None is the backbone's.
         tied_bias: name of the output layer's bias, where its kernel is the token embedding's.
+        deviation: of the output layer's new weights, as for `Hidden`.
 
     Example:
         >>> Head("classifier.out_proj", Hidden("classifier.dense", "tanh")).tensors
@@ -57,6 +67,7 @@ class Head:
     dropout: str | None = None
     default_dropout: float | None = None
     tied_bias: str | None = None
+    deviation: Callable[[Backbone], float] = usual_deviation
 
     @property
     def tensors(self) -> dict[str, str]:
@@ -116,7 +127,9 @@ class KerasHubNames:
             where the file does not say)}.
         tokenizer_arguments: {argument of KerasHub's tokenizer: attribute of ours}.
         tokenizer_built_in: {attribute of our tokenizer: what KerasHub's has instead of a setting}.
-        arguments: {backbone argument: KerasHub's word for it, where that is another}.
+        arguments: {backbone argument: KerasHub's word for it, where that is another}. Arguments
+            with the same word are the same there.
+        block: what the groups of blocks begin with.
     """
 
     backbone: str
@@ -129,6 +142,7 @@ class KerasHubNames:
     tokenizer_arguments: Mapping[str, str]
     tokenizer_built_in: Mapping[str, object] = dataclasses.field(default_factory=dict)
     arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    block: str = "transformer_encoder"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -67,11 +67,18 @@ def weights_follow() -> Iterator[None]:
         _draws_weights.reset(token)
 
 
-def initializer() -> keras.initializers.Initializer:
-    """Weights as BERT draws them (Devlin et al. 2019, released code): truncated normal, 0.02."""
+DEVIATION = 0.02  # of new weights; Devlin et al. 2019, released code
+
+
+def initializer(deviation: float = DEVIATION) -> keras.initializers.Initializer:
+    """Weights as BERT draws them: normal, none further from 0 than two standard deviations.
+
+    Args:
+        deviation: the standard deviation of the normal distribution.
+    """
     if not _draws_weights.get():
         return keras.initializers.Zeros()
-    return keras.initializers.TruncatedNormal(stddev=0.02)
+    return keras.initializers.TruncatedNormal(stddev=deviation)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

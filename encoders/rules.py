@@ -98,7 +98,10 @@ ARGUMENTS = {
     "local_rope_theta": BASE,
     "pooling": one_of("cls", "mean"),
     "terms": Rule(
-        lambda v: v in (["c2p"], ["p2c"], ["c2p", "p2c"], ["p2c", "c2p"]),
+        lambda v: (
+            isinstance(v, list | tuple)
+            and list(v) in (["c2p"], ["p2c"], ["c2p", "p2c"], ["p2c", "c2p"])
+        ),
         "a list of one or both of c2p, p2c",
     ),
     "convolution_width": Rule(

@@ -25,6 +25,29 @@ def shown(value: object) -> str:
     return text if len(text) <= _MOST else f"{text[:half]}...{text[-half - 1 :]}"
 
 
+def decoded(content: bytes, name: object) -> str:
+    """The text of a file in UTF-8, its lines ended as Python ends them.
+
+    Raises:
+        ValueError: "vocab.txt is UTF-16. Expected UTF-8.", "vocab.txt is not UTF-8: byte 3 is ..."
+
+    Example:
+        >>> decoded("é".encode("utf-16"), "vocab.txt")
+        Traceback (most recent call last):
+        ValueError: vocab.txt is not text in UTF-8: it is UTF-16. Save it as UTF-8.
+    """
+    try:
+        text = content.decode("utf-8")
+        wrong = "it begins with a byte order mark" if text.startswith("\ufeff") else None
+    except UnicodeDecodeError as error:
+        found = content[error.start : error.start + 4]
+        is_utf16 = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+        wrong = "it is UTF-16" if is_utf16 else f"byte {error.start} is {found!r}"
+    if wrong:
+        raise ValueError(f"{name} is not text in UTF-8: {wrong}. Save it as UTF-8.")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
 def differing(said: Mapping[str, object]) -> str:
     """What two files say of the same thing, for an error.
 

@@ -47,8 +47,10 @@ __all__ = [
     "XLMRobertaTokenizer",
     "display",
     "list_presets",
+    "read_conll",
     "read_squad",
     "sentence_order_pairs",
+    "train_vocabulary",
 ]
 
 if TYPE_CHECKING:  # what editors and type checkers see
@@ -73,6 +75,7 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
     from encoder_zoo.presets.registry import list_presets
+    from encoder_zoo.presets.train_vocabulary import train_vocabulary
     from encoder_zoo.tasks import display
     from encoder_zoo.tasks.language_modelling.preprocessor import MaskedLMPreprocessor
     from encoder_zoo.tasks.language_modelling.task import MaskedLM
@@ -86,6 +89,7 @@ if TYPE_CHECKING:  # what editors and type checkers see
         SequenceClassifierPreprocessor,
     )
     from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier
+    from encoder_zoo.tasks.token_classification.conll import read_conll
     from encoder_zoo.tasks.token_classification.metrics import EntityF1
     from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
     from encoder_zoo.tasks.token_classification.task import TokenClassifier

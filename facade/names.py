@@ -53,12 +53,16 @@ SAVED_PARTS = {
     "tasks.language_modelling.head": ["MaskedLMHead"],
     "tasks.token_classification.metrics": ["TokenAccuracy"],
     "tasks.training.measures": ["ClassAccuracy", "ClassCrossentropy", "OfLogits"],
+    "tasks.training.named_metrics": ["Matthews", "Pearson", "Perplexity", "Spearman"],
+    "tasks.question_answering.metrics": ["SpanExactMatch", "SpanF1"],
     "tasks.training.recipe": ["FusedAdamW", "LinearWarmupDecay", "ScheduledAdamW"],
 }
 # Public names of other things.
 NOT_SAVED = {
     "presets.registry": ["list_presets"],
+    "presets.train_vocabulary": ["train_vocabulary"],
     "tasks.question_answering.squad": ["read_squad"],
+    "tasks.token_classification.conll": ["read_conll"],
     "encoders.tokenizers.tokenizer": ["Tokenizer"],
     "tasks.sentence_order": ["sentence_order_pairs"],
     "tasks.training.backup": ["BackupAndRestore"],

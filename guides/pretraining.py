@@ -28,7 +28,6 @@ import keras
 import numpy as np
 
 import encoder_zoo as ez
-from encoder_zoo.presets.train_vocabulary import train_byte_bpe, train_wordpiece
 from encoder_zoo.tasks.training.recipe import fine_tuning_optimizer
 
 # Small on purpose: 1.5 million parameters, ten thousand tokens a second and more on two CPU cores.
@@ -63,12 +62,6 @@ def cut(paragraph: str) -> list[str]:
         chunks.append(" ".join(words[:size]))
         words = words[size:]
     return chunks
-
-
-def train_tokenizer(family: str, paragraphs: list[str], vocabulary_size: int):
-    """A vocabulary of the family's kind, trained on the text."""
-    train = {"bert": train_wordpiece, "roberta": train_byte_bpe}[family]
-    return train(paragraphs, vocabulary_size)
 
 
 def build(family: str, tokenizer, dropout: float, **preprocessing) -> ez.MaskedLM:
@@ -121,7 +114,7 @@ def main() -> None:
     options = parse_arguments()
     keras.utils.set_random_seed(options.seed)
     paragraphs = read_paragraphs(options.texts)
-    tokenizer = train_tokenizer(options.family, paragraphs, options.vocabulary_size)
+    tokenizer = ez.train_vocabulary(paragraphs, options.vocabulary_size, options.family)
 
     chunks = [chunk for paragraph in paragraphs for chunk in cut(paragraph)]
     random.shuffle(chunks)

@@ -47,7 +47,7 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
             f"{source} holds a {found.__name__}. Load it with that class or with "
             f"Backbone.from_preset. Received: {cls.__name__}.from_preset."
         )
-    backbone, used = _read_backbone(checkpoint, overrides, safeguards)
+    backbone, used, _ = _read_backbone(checkpoint, overrides, safeguards)
     _report_unused(checkpoint, used, cls.__name__)
     return backbone
 
@@ -108,12 +108,14 @@ def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> 
         rows = checkpoint.config[family.config_keys["vocabulary_size"]]
         if tokenizer.vocabulary_size > rows:
             checkpoint = EnlargedCheckpoint(checkpoint, tokenizer.vocabulary_size)
-    backbone, used = _read_backbone(checkpoint, for_backbone, safeguards, new_pooler_allowed=True)
+    backbone, used, new_pooler = _read_backbone(
+        checkpoint, for_backbone, safeguards, new_pooler_allowed=True
+    )
     built_in = checkpoint.head_arguments.get(cls.checkpoint_class_suffix, {})
     arguments = cls.checkpoint_arguments(checkpoint.config, head, for_task)
     task = cls(backbone, preprocessor, **{**built_in, **arguments})
     task.learning_rate = settings.get("learning_rate", task.learning_rate)
-    used |= _read_head(checkpoint, task, head, for_task, safeguards)
+    used |= _read_head(checkpoint, task, head, for_task, safeguards, new_pooler)
     _report_unused(checkpoint, used, cls.__name__)
     return task
 
@@ -182,7 +184,7 @@ def _check_vocabulary(checkpoint: Checkpoint, tokenizer: Tokenizer, rows: int) -
     """
     where = checkpoint.config_file.name
     missing = rows - tokenizer.vocabulary_size
-    if missing > min(max(128, rows // 100), rows // 10):
+    if missing > min(max(128, rows // 100), rows // 4):
         raise ValueError(
             f"{checkpoint.folder}: the tokenizer's vocabulary has {tokenizer.vocabulary_size} "
             f"tokens, but {checkpoint.family.config_keys['vocabulary_size']} in {where} is {rows}: "
@@ -227,8 +229,8 @@ def _read_backbone(
     overrides: dict,
     safeguards: Safeguards,
     new_pooler_allowed: bool = False,
-) -> tuple[Backbone, set[str]]:
-    """The backbone, and the names of the tensors that are in it."""
+) -> tuple[Backbone, set[str], bool]:
+    """The backbone, the names of the tensors that are in it, and whether its pooler is new."""
     family = checkpoint.family
     arguments = backbone_arguments(checkpoint.config, family)
     has_pooler = f"{family.pooler}.weight" in checkpoint.shapes
@@ -244,30 +246,39 @@ def _read_backbone(
             f"{checkpoint.folder}: the weights do not fit {checkpoint.config_file.name}.\n"
             + "\n".join(lines)
         )
-    if new:
-        logger.warning("%s has no pooler: it starts from random weights.", checkpoint.folder.name)
     copy(checkpoint, matched, safeguards.allow_nonfinite)
-    return backbone, set(matched)
+    return backbone, set(matched), bool(new)
 
 
 def _read_head(
-    checkpoint: Checkpoint, task: PresetTask, head: Head, arguments: dict, safeguards: Safeguards
+    checkpoint: Checkpoint,
+    task: PresetTask,
+    head: Head,
+    arguments: dict,
+    safeguards: Safeguards,
+    new_pooler: bool,
 ) -> set[str]:
-    """Takes the task's head over, whole or not at all."""
+    """Takes the task's head over, whole or not at all, and says in one line what is new."""
     reason = task.head_misfit(checkpoint.config, arguments)
     if reason is None:
         matched, misfits = match(checkpoint, task, head.tensors)
         if not misfits:
             _refuse_untied(checkpoint, head)
             copy(checkpoint, matched, safeguards.allow_nonfinite)
+            if new_pooler:
+                logger.warning(
+                    "%s has no pooler: it starts from random weights. Fine-tune before use.",
+                    checkpoint.folder.name,
+                )
             return set(matched)
         absent = all(what == "missing" for what in misfits.values())
         described = "; ".join(f"{name} ({what})" for name, what in misfits.items())
         reason = "the checkpoint has none" if absent else described
     logger.warning(
-        "%s: the head of %s starts from random weights: %s. Fine-tune before use.",
+        "%s: the head of %s starts from random weights%s: %s. Fine-tune before use.",
         checkpoint.folder.name,
         type(task).__name__,
+        ", the pooler too" if new_pooler else "",
         reason,
     )
     return set()
@@ -294,6 +305,6 @@ def _report_unused(checkpoint: Checkpoint, used: set[str], reader: str) -> None:
             "has no place for:\n" + "\n".join(inside)
         )
     if left:
-        logger.warning(
+        logger.info(
             "%s: %s does not use %s.", checkpoint.folder.name, reader, ", ".join(sorted(left))
         )

@@ -142,7 +142,10 @@ def resolve(source: str | os.PathLike, verify: bool = True, max_bytes: int = 2**
     if folder.exists():
         raise ValueError(f"{folder} is a file. Expected a preset's folder.")
     if REPOSITORY.fullmatch(name):
-        return hub.from_hugging_face(f"hf://{name}", verify, max_bytes)
+        try:
+            return hub.from_hugging_face(f"hf://{name}", verify, max_bytes)
+        except ValueError as error:
+            raise ValueError(f"There is no folder {name!r}, and on the hub: {error}") from None
     raise ValueError(f"No preset '{name}'.{_hint(name, presets)}")
 
 

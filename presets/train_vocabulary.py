@@ -6,13 +6,53 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from encoder_zoo.encoders.arguments import checked
+
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
     from encoder_zoo.encoders.tokenizers.sentencepiece import AlbertTokenizer, XLMRobertaTokenizer
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
 BERT_SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA_SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # <mask> has the last id
+
+
+@checked
+def train_vocabulary(
+    texts: Iterable[str], vocabulary_size: int, family: str = "bert", **options
+) -> "Tokenizer":
+    """Learns a vocabulary of the kind that a family of encoders has.
+
+    Args:
+        texts: strings; read once, so a generator over a file will do.
+        vocabulary_size: how many tokens to make at most, special ones included.
+        family: "bert", "electra" or "distilbert" (WordPiece), "roberta" (byte-level BPE),
+            "xlm-roberta" or "albert" (SentencePiece's unigram model).
+        **options: `lowercase`, of WordPiece and ALBERT; `character_coverage`, of unigram models:
+            which part of the text has characters of its own in the vocabulary.
+
+    Returns:
+        The family's tokenizer, such as a `BertTokenizer`.
+
+    Raises:
+        ValueError: "No vocabulary is learned for 'gpt2'. Expected one of ...", "texts must be many
+            strings, not one ..."
+        ImportError: "training a vocabulary needs the package tokenizers ...", or sentencepiece.
+
+    Source: `train_wordpiece`, `train_byte_bpe`, `train_unigram` and `train_albert_unigram` in this
+        module name theirs.
+
+    Example:
+        >>> tokenizer = train_vocabulary(["low lower lowest"] * 9, 30)
+        >>> type(tokenizer).__name__, tokenizer.id_to_token(int(tokenizer.tokenize("low")[0]))
+        ('BertTokenizer', 'low')
+    """
+    if family not in TRAINERS:
+        raise ValueError(
+            f"No vocabulary is learned for {family!r}. Expected one of {', '.join(TRAINERS)}."
+        )
+    return TRAINERS[family](texts, vocabulary_size, **options)
 
 
 def train_wordpiece(
@@ -217,3 +257,13 @@ def _tokenizers_library() -> ModuleType:
             "training a vocabulary needs the package tokenizers: pip install tokenizers"
         ) from None
     return tokenizers
+
+
+TRAINERS = {
+    "bert": train_wordpiece,
+    "electra": train_wordpiece,
+    "distilbert": train_wordpiece,
+    "roberta": train_byte_bpe,
+    "xlm-roberta": train_unigram,
+    "albert": train_albert_unigram,
+}

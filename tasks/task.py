@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import keras
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+
+# Labels that a `repr` names.
+MOST_SHOWN = 10
 
 
 class Task(Configured, TextTrainer, keras.Model):
@@ -44,6 +48,16 @@ class Task(Configured, TextTrainer, keras.Model):
         self._begin_untrained()
 
     # -- what a task says of itself ------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        backbone, labels = self.backbone, getattr(self, "labels", None)
+        parts = [
+            f"{type(backbone).__name__} of {backbone.num_layers} layers of {backbone.hidden_dim}",
+            f"{sum(math.prod(weight.shape) for weight in self.weights):,} weights",
+            *([f"labels {', '.join(labels[:MOST_SHOWN])}"] if labels else []),
+        ]
+        more = f" and {len(labels) - MOST_SHOWN} more" if len(labels or []) > MOST_SHOWN else ""
+        return f"<{type(self).__name__}: {'; '.join(parts)}{more}>"
 
     @property
     def head_record(self) -> Head:
@@ -166,6 +180,52 @@ class Task(Configured, TextTrainer, keras.Model):
         from encoder_zoo.presets.saving import save_task
 
         save_task(self, directory, dtype, format, **options)
+
+    def enable_lora(
+        self, rank: int, layers: Sequence[str] = ("query", "value"), alpha: float | None = None
+    ) -> None:
+        """Freezes the backbone and trains low-rank updates of some of its layers, and the head
+        with its pooler.
+
+        Args:
+            rank: of the updates.
+            layers: of every block; in BERT's "query", "key", "value", "intermediate" and
+                "output", of the attention and of the block. The error names those of others.
+            alpha: the updates count alpha / rank; None is the rank.
+
+        Raises:
+            ValueError: "There is no layer keys. Expected some of ..."
+
+        Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
+        """
+        from encoder_zoo.presets.adapters import enable_lora
+
+        enable_lora(self, rank, layers, alpha)
+
+    def save_adapters(self, folder: str | os.PathLike) -> None:
+        """Writes the low-rank updates, the head and its pooler alone, as peft's files.
+
+        `peft.PeftModel.from_pretrained` opens them on the model that this one began from, as
+        `load_adapters` does.
+
+        Raises:
+            ValueError: "There are no low-rank updates to save. ...", "Adapters alone are saved of
+                a SequenceClassifier or a TokenClassifier. ..."
+        """
+        from encoder_zoo.presets.adapters import save_adapters
+
+        save_adapters(self, folder)
+
+    def load_adapters(self, folder: str | os.PathLike) -> None:
+        """Takes low-rank updates, and what was saved with them, from peft's files.
+
+        Raises:
+            ValueError: "... Only plain LoRA is supported ...", "... the adapters are not of this
+                model. ..." with the tensors that do not fit.
+        """
+        from encoder_zoo.presets.adapters import load_adapters
+
+        load_adapters(self, folder)
 
     def export(self, path: str | os.PathLike, format: str = "tf_saved_model", **options) -> None:
         """Writes the task as files that run without this package.

@@ -10,7 +10,7 @@ import numpy as np
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.rows.batching import in_graph_batches
 from encoder_zoo.tasks.task import Task
-from encoder_zoo.tasks.training.data import checked_size
+from encoder_zoo.tasks.training.data import size_or_default
 
 
 class WindowedTask(Task):
@@ -33,7 +33,7 @@ class WindowedTask(Task):
         """
         if not int(rows["token_ids"].nrows()):
             return
-        size = checked_size(batch_size)
+        size = size_or_default(batch_size)
         batches = self._ordered(rows, size)
         for i, batch in enumerate(batches.dataset):
             inputs = keras.utils.unpack_x_y_sample_weight(batch)[0]

@@ -103,7 +103,7 @@ def test_albert_projects_embeddings_of_its_own_width_too():
 
 @pytest.mark.parametrize("groups", [0, 3])
 def test_albert_refuses_groups_without_a_place(groups):
-    with pytest.raises(ValueError, match=f"num_groups=.*{groups}, num_layers=2"):
+    with pytest.raises(ValueError, match=f"num_groups.*{groups}"):
         albert(num_layers=2, num_groups=groups)
 
 
@@ -152,3 +152,136 @@ def test_a_relative_of_roberta_is_found_by_any_of_its_classes(golden, name):
         ez.BertBackbone.from_preset(folder)
     with pytest.raises(ValueError, match="holds a RobertaBackbone"):
         cls.from_preset(golden("Roberta_Model").folder)
+
+
+# -- ModernBERT --------------------------------------------------------------------------------
+
+
+def modernbert(**arguments):
+    sizes = {"num_layers": 4, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
+    return ez.ModernBertBackbone(30, **{**sizes, **arguments})
+
+
+def changed_modernbert(golden, folder, **fields):
+    """A stored checkpoint with other fields in its configuration; None takes one away."""
+    shutil.copytree(golden("ModernBert_ForSequenceClassification").folder, folder)
+    path = folder / "config.json"
+    config = {**json.loads(path.read_text()), **fields}
+    kept = {key: value for key, value in config.items() if value is not None}
+    path.write_text(json.dumps(kept))
+    return folder
+
+
+def test_local_blocks_see_the_window_alone():
+    backbone = modernbert(num_layers=2, global_every=2, local_attention=4)
+    ids = np.arange(12)[None] + 5
+    probabilities = ops.convert_to_numpy(backbone.attention_probabilities({"token_ids": ids}))[0]
+    distances = np.abs(np.arange(12)[:, None] - np.arange(12))
+    assert (probabilities[0] > 0).all()
+    np.testing.assert_array_equal(probabilities[1] > 0, np.stack([distances <= 2] * 2))
+
+
+def test_rotary_positions_tell_distances_alone(tiny):
+    """The same text further behind, after padding, has the same outputs."""
+    backbone = tiny.moved(modernbert())
+    text = np.array([[7, 3, 9, 4]])
+    alone = backbone({"token_ids": text})["sequence_output"]
+    ids, mask = np.pad(text, ((0, 0), (5, 0))), np.arange(9)[None] >= 5
+    behind = backbone({"token_ids": ids, "padding_mask": mask})["sequence_output"]
+    np.testing.assert_allclose(behind[:, 5:], alone, atol=1e-5)
+
+
+def test_the_mean_of_a_text_leaves_padding_out(tiny):
+    family = ez.ModernBertBackbone.family
+    classifier = tiny.task(family, "SequenceClassifier", pooling="mean")
+    rows = {"token_ids": np.array([[1, 6, 7, 2]]), "padding_mask": np.ones((1, 4), bool)}
+    padded = {name: np.pad(value, ((0, 0), (0, 3))) for name, value in rows.items()}
+    np.testing.assert_allclose(classifier(padded), classifier(rows), atol=1e-5)
+    first = tiny.task(family, "SequenceClassifier", pooling="cls")
+    first.set_weights(classifier.get_weights())
+    assert np.abs(ops.convert_to_numpy(first(rows) - classifier(rows))).max() > 1e-3
+
+
+def test_a_modernbert_knows_two_poolings_alone():
+    with pytest.raises(ValueError, match="pooling is 'max'. Expected 'cls' or 'mean'"):
+        modernbert(pooling="max")
+
+
+THETAS = {"global_rope_theta": 70.0, "local_rope_theta": 3.0}
+PARAMETERS = {
+    "full_attention": {"rope_type": "default", "rope_theta": 70.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 3.0},
+}
+TYPES = ["full_attention", "sliding_attention"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rope_parameters": None, **THETAS},
+        {"rope_parameters": PARAMETERS, "global_rope_theta": 5.0},
+        {"rope_parameters": {"full_attention": {}, "sliding_attention": None}, **THETAS},
+    ],
+    ids=["before transformers 5", "since", "both"],
+)
+def test_bases_of_rotary_positions_in_configurations_of_any_age(golden, tmp_path, fields):
+    backbone = ez.Backbone.from_preset(changed_modernbert(golden, tmp_path / "theirs", **fields))
+    assert {name: getattr(backbone, name) for name in THETAS} == THETAS
+
+
+@pytest.mark.parametrize(
+    "fields, every",
+    [
+        ({"layer_types": None}, 3),
+        ({"layer_types": None, "global_attn_every_n_layers": 1}, 1),
+        ({"layer_types": TYPES[:1] * 2}, 1),
+        ({"layer_types": TYPES, "global_attn_every_n_layers": 5}, 5),
+        ({"layer_types": TYPES}, 3),
+    ],
+)
+def test_which_blocks_are_global_in_configurations_of_any_age(golden, tmp_path, fields, every):
+    backbone = ez.Backbone.from_preset(changed_modernbert(golden, tmp_path / "theirs", **fields))
+    local = [bool(i % every) for i in range(backbone.num_layers)]
+    assert [bool(i % backbone.global_every) for i in range(backbone.num_layers)] == local
+
+
+@pytest.mark.parametrize(
+    "field, value, words",
+    [
+        ("layer_types", TYPES[::-1], "first and then at equal distances"),
+        ("layer_types", [*TYPES, TYPES[1]], "has 3 entries. Expected one for each of the 2"),
+        ("rope_parameters", {"rope_type": "yarn"}, "objects for 'full_attention'"),
+        ("rope_parameters", {"full_attention": {"rope_type": "yarn"}}, "rope_type 'default'"),
+        ("rope_scaling", {"factor": 2}, "nothing"),
+        ("partial_rotary_factor", 0.5, "None or 1"),
+        ("head_dim", 4, "nothing"),
+        ("attention_bias", True, "False"),
+        ("mlp_bias", True, "False"),
+        ("norm_bias", True, "False"),
+        ("classifier_bias", True, "False"),
+        ("decoder_bias", False, "True"),
+        ("classifier_activation", "relu", "'gelu'"),
+        ("classifier_pooling", "max", "'cls' or 'mean'"),
+        ("hidden_activation", "quick_gelu", "one of gelu"),
+        ("local_attention", 0, "a positive integer"),
+    ],
+)
+def test_a_modernbert_that_is_not_implemented_is_refused(golden, tmp_path, field, value, words):
+    folder = changed_modernbert(golden, tmp_path / "theirs", **{field: value})
+    with pytest.raises(ValueError, match=rf"config\.json: {field} .*{words}"):
+        ez.Backbone.from_preset(folder)
+
+
+def test_a_modernbert_without_a_head_takes_a_new_one(golden, tmp_path, caplog):
+    """As gte-modernbert comes: a model alone, with the mean for its pooling."""
+    shutil.copytree(golden("ModernBert_Model").folder, tmp_path / "theirs")
+    path = tmp_path / "theirs" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "classifier_pooling": "mean"}))
+    classifier = ez.SequenceClassifier.from_preset(tmp_path / "theirs", labels=["no", "yes"])
+    assert "starts from random weights: the checkpoint has none" in caplog.text
+    assert classifier.backbone.pooling == "mean"
+    assert len(classifier.classify(["the cat"])[0]["label"]) > 1
+    stored = golden("ModernBert_Model")
+    found = ops.convert_to_numpy(classifier.backbone(stored.inputs)["sequence_output"])
+    real = stored.inputs["padding_mask"]
+    np.testing.assert_allclose(found[real], stored.expected["last_hidden_state"][real], atol=1e-5)

@@ -57,11 +57,13 @@ def test_parameters_are_those_that_were_published(name, parameters):
     [
         ("albert_base_v2_en_uncased", ez.AlbertBackbone, (30000, 12, 12, 768, 3072), 128),
         ("electra_small_en_uncased", ez.ElectraBackbone, (30522, 12, 4, 256, 1024), 128),
+        ("deberta_v3_extra_small_en", ez.DebertaV2Backbone, (128100, 12, 6, 384, 1536), None),
     ],
 )
 def test_parameters_are_those_of_the_backbone(name, cls, sizes, embedding_dim):
     parameters = {row.name: row.parameters for row in ez.list_presets()}[name]
-    assert cls(*sizes, embedding_dim=embedding_dim).count_params() == parameters
+    arguments = {"embedding_dim": embedding_dim} if embedding_dim else {}
+    assert cls(*sizes, **arguments).count_params() == parameters
 
 
 @pytest.mark.parametrize("path", sorted(KNOWN.glob("*.json")), ids=lambda path: path.stem)
@@ -69,7 +71,7 @@ def test_every_entry_is_complete(path):
     row = registry.PresetInfo(path.stem, **json.loads(path.read_text()))
     assert row.family in FAMILIES and 1e5 < row.parameters < 1e9
     assert row.languages and row.licence and row.description
-    assert row.source == "bundled" or row.source.startswith("hf://")
+    assert row.source == "bundled" or row.source.startswith(("hf://", "kaggle://"))
 
 
 def test_listing_needs_neither_keras_nor_tensorflow():

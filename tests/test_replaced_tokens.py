@@ -172,7 +172,7 @@ def test_bad_input_gets_an_error_early():
     with pytest.raises(ValueError, match="The family 'bert' has no head ForPreTraining"):
         bert = ez.BertBackbone(9, num_layers=1, num_heads=1, hidden_dim=4, intermediate_dim=4)
         ez.ReplacedTokenDetection(bert)
-    with pytest.raises(ValueError, match=r"generator_size=1\.5"):
+    with pytest.raises(ValueError, match=r"generator_size is 1\.5"):
         ez.ReplacedTokenDetection(backbone(), generator_size=1.5)
     with pytest.raises(ValueError, match=r"Use detect\(texts\)"):
         task().predict(TEXTS)

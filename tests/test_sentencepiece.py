@@ -31,6 +31,8 @@ CASES = {
     "albert": (AlbertTokenizer, "albert", {}),
     "albert_cased": (AlbertTokenizer, "albert", {"lowercase": False, "keep_accents": True}),
     "bytes": (XLMRobertaTokenizer, "bytes", {}),
+    "bpe": (XLMRobertaTokenizer, "bpe", {}),
+    "bpe_spaces": (XLMRobertaTokenizer, "bpe_spaces", {}),
 }
 # letters of the vocabularies, and every kind of character that normalisation treats apart
 LETTERS = "aAbeéÉ中豈가각βςΣİ,.'`\"()-▁½ﬁｶﾞ™ \t\n\r\x00\x01\x0b\x1f\x7f\x85\xa0\xad"
@@ -61,10 +63,11 @@ def library_once(name):
 def library(tokenizer):
     """The steps that we write for `tokenizers`, without the special tokens that it looks for."""
     content = json.loads(tokenizer.to_files()["tokenizer.json"])
-    content["added_tokens"] = []
-    for i, (token, _) in enumerate(content["model"]["vocab"]):
-        if i < len(tokenizer.scores) and tokenizer.scores[i] is None:
-            content["model"]["vocab"][i][0] = f" {token}"  # a space, which no word has
+    silent = [i for i, score in enumerate(tokenizer.scores) if score is None]
+    content["added_tokens"] = [t for t in content["added_tokens"] if t["id"] not in silent]
+    if tokenizer.merges is None:  # no merge makes them
+        for i in silent:
+            content["model"]["vocab"][i][0] = f" {tokenizer.id_to_token(i)}"  # no word has a space
     content["post_processor"] = None
     return Tokenizer.from_str(json.dumps(content))
 
@@ -96,7 +99,10 @@ def is_plain(text):
     return not repeats and not categories & {"Cc", "Cf", "Lm", "Mc", "Me", "Mn", "Zl", "Zp", "Zs"}
 
 
-@pytest.mark.parametrize(("name", "model"), [("xlm_roberta", "nmt_nfkc"), ("bytes", "bytes")])
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [("xlm_roberta", "nmt_nfkc"), *((name, name) for name in ("bytes", "bpe", "bpe_spaces"))],
+)
 def test_ids_are_those_of_sentencepiece_too(made_once, name, model):
     expected = GOLDEN["sentencepiece"][model]
     compared = 0
@@ -142,6 +148,73 @@ def test_any_pieces_as_the_library(seed):
     texts += ["".join(draw.choices("aabc", k=200)) for _ in range(20)]  # divided, if it may be
     expected = [(e.ids, e.offsets) for e in library(tokenizer).encode_batch(texts)]
     assert encoded(tokenizer, texts) == expected
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_any_merges_as_the_library(seed, keeps):
+    """In any order, also of what makes a token in two ways, and over the borders of words."""
+    draw = random.Random(seed)
+    tokens = list("ab▁")
+    merges = {}
+    for _ in range(30):
+        left, right = draw.choices(tokens, k=2)
+        if len(left + right) < 9:
+            merges[f"{left} {right}"] = None
+            tokens += [left + right] * (left + right not in tokens)
+    merges = draw.sample(list(merges), len(merges))
+    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *tokens, "<mask>"]
+    scores = [None] * 4 + [-1.0] * len(tokens)
+    tokenizer = XLMRobertaTokenizer(
+        vocabulary, scores, merges=merges, remove_extra_whitespaces=not keeps
+    )
+    texts = ["".join(draw.choices("aab b▁c", k=draw.randint(0, 30))) for _ in range(200)]
+    texts += ["".join(draw.choices("aab ", (9, 9, 9, 1), k=900)) for _ in range(5)]  # long words
+    expected = [(e.ids, e.offsets) for e in library(tokenizer).encode_batch(texts)]
+    assert encoded(tokenizer, texts) == expected
+
+
+def test_the_best_score_is_merged_first_and_then_the_leftmost():
+    merges = ["b c", "a b", "ab c"]
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "▁", *"abc", "bc", "ab", "abc", "<mask>"]
+    tokenizer = XLMRobertaTokenizer(tokens, [None] * 4 + [-1.0] * 7, merges=merges)
+    pieces = [tokenizer.id_to_token(i) for i in tokenizer.tokenize("abc ab aa xy")]
+    assert pieces == ["▁", "a", "bc", "▁", "ab", "▁", "a", "a", "▁", "<unk>"]
+
+
+def test_symbols_of_ones_own_are_found_first(made_once):
+    """As transformers converts them; SentencePiece itself puts no space before what follows."""
+    tokenizer = made_once("bpe")
+    assert [token["content"] for token in tokenizer.added_tokens] == ["<entity>", "C++"]
+    ids, starts, ends = tokenizer.tokenize_with_offsets("a <entity>b C++")
+    pieces = [tokenizer.id_to_token(i) for i in ids]
+    assert pieces == ["▁a", "<entity>", "▁b", "C++"]
+    assert list(zip(starts.numpy().tolist(), ends.numpy().tolist(), strict=True)) == [
+        (0, 1),
+        (2, 10),
+        (10, 11),
+        (12, 15),
+    ]
+
+
+def test_a_merge_makes_no_special_token():
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "▁", "<", "s>", "s", ">", "<mask>"]
+    merges = ["s >", "< s>"]
+    tokenizer = XLMRobertaTokenizer(tokens, [None] * 4 + [-1.0] * 5, merges=merges)
+    assert tokenizer.tokenize("<s>").numpy().tolist() == [4, 5, 6]
+
+
+def test_all_white_space_is_kept_where_the_model_keeps_it(made_once):
+    tokenizer = made_once("bpe_spaces")
+    texts = ["def f(x):\n    return  x\n\n", "  two  ", "   ", "", "x\t\u00a0\U0001f9ff"]
+    expected = [(e.ids, e.offsets) for e in library_once("bpe_spaces").encode_batch(texts)]
+    assert encoded(tokenizer, texts) == expected
+    again = tokenizer.detokenize(tokenizer.tokenize(texts)).numpy()
+    assert [text.decode() for text in again] == texts
+    first = tokenizer.tokenize("some words of this kind " * 40, first=5)[:5]
+    assert (
+        first.numpy().tolist() == tokenizer.tokenize("some words of this kind")[:5].numpy().tolist()
+    )
 
 
 def test_neighbouring_unknown_characters_are_one_token():
@@ -204,8 +277,18 @@ def test_long_words_do_not_take_long(made_once):
 @pytest.mark.parametrize("cls", [XLMRobertaTokenizer, CamembertTokenizer, AlbertTokenizer])
 def test_configuration_round_trip(cls):
     arguments = {
-        "vocabulary": ["a", "b", "c", "d", "e", "▁x", *[f"<0x{b:02X}>" for b in range(256)], "z"],
-        "scores": [None] * 5 + [-1.5] * 257,
+        "vocabulary": [
+            "a",
+            "b",
+            "c",
+            "d",
+            "e",
+            "▁x",
+            *[f"<0x{b:02X}>" for b in range(256)],
+            "z",
+            "zz",
+        ],
+        "scores": [None] * 5 + [-1.5] * 258,
         "precompiled_charsmap": base64.b64encode(bytes([4, *[0] * 7])).decode(),
         "byte_fallback": True,
         "special_tokens_in_text": True,
@@ -216,6 +299,8 @@ def test_configuration_round_trip(cls):
         "unknown_token": "e",
         "uses_segments": cls is not AlbertTokenizer,
         "pair_separators": 3,
+        "merges": ["z z"],
+        "remove_extra_whitespaces": False,
     }
     if cls is AlbertTokenizer:
         arguments |= {"lowercase": False, "keep_accents": True}
@@ -223,7 +308,7 @@ def test_configuration_round_trip(cls):
     again = cls.from_config(json.loads(json.dumps(tokenizer.get_config())))
     assert again.get_config() == {**arguments, "added_tokens": []}
     assert again.special_token_ids == (0, 1, 2, 3, 4)
-    assert again.vocabulary_size == 263
+    assert again.vocabulary_size == 264
 
 
 @pytest.mark.parametrize(

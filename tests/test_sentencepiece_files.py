@@ -17,7 +17,6 @@ from encoder_zoo.encoders.tokenizers import (
 )
 from encoder_zoo.encoders.tokenizers.charsmap import read_charsmap
 from encoder_zoo.encoders.tokenizers.sentencepiece_model import (
-    BPE,
     BYTE,
     CONTROL,
     UNKNOWN,
@@ -35,6 +34,8 @@ CASES = {
     "camembert": (CAMEMBERT_SENTENCEPIECE, "nmt_nfkc"),
     "albert": (ALBERT_SENTENCEPIECE, "albert"),
     "bytes": (XLM_SENTENCEPIECE, "bytes"),
+    "bpe": (CAMEMBERT_SENTENCEPIECE, "bpe"),
+    "bpe_spaces": (XLM_SENTENCEPIECE, "bpe_spaces"),
 }
 TEXTS = ["``Élan vital'', e\u0301 ½ の", "", " a\t\U0001f9ff"]
 TINY = SentencePieceModel([Piece("<unk>", 0.0, UNKNOWN), Piece("▁a", -1.0), Piece("b", -2.0)])
@@ -53,7 +54,7 @@ def read(record, folder):
     return record.load().from_files(read_tokenizer_files(folder, record))
 
 
-@pytest.mark.parametrize("model", ["nmt_nfkc", "albert", "bytes"])
+@pytest.mark.parametrize("model", ["nmt_nfkc", "albert", "bytes", "bpe", "bpe_spaces"])
 def test_the_model_is_read_as_by_its_own_library(model):
     from sentencepiece import sentencepiece_model_pb2
 
@@ -66,6 +67,7 @@ def test_the_model_is_read_as_by_its_own_library(model):
     assert ours.precompiled_charsmap == proto.normalizer_spec.precompiled_charsmap
     assert ours.byte_fallback == proto.trainer_spec.byte_fallback
     assert ours.model_type == proto.trainer_spec.model_type
+    assert ours.remove_extra_whitespaces == proto.normalizer_spec.remove_extra_whitespaces
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -163,10 +165,9 @@ def test_broken_models_are_refused_by_field(broken, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": BPE}, "m: model_type is 2; expected 1"),
+        ({"model_type": 3}, "m: model_type is 3; expected 1 or 2"),
         ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix is True; expected Fal"),
         ({"add_dummy_prefix": False}, "add_dummy_prefix is False; expected True"),
-        ({"remove_extra_whitespaces": False}, "remove_extra_whitespaces is False; expected True"),
         ({"escape_whitespaces": False}, "escape_whitespaces is False; expected True"),
         (
             {"pieces": [*TINY.pieces, Piece("old", -3.0, UNUSED)]},
@@ -238,7 +239,7 @@ def set_in(*path, value):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (set_in("model", "type", value="BPE"), "model.type is 'BPE'"),
+        (set_in("model", "type", value="WordLevel"), "model.type is 'WordLevel'"),
         (set_in("normalizer", value={"type": "NFC"}), "normalizer is {'type': 'NFC'}; this fam"),
         (set_in("normalizer", value=None), "normalizer is none; this family's tokenizer has"),
         (
@@ -246,7 +247,7 @@ def set_in(*path, value):
             "pre_tokenizer has .*'first'",
         ),
         (set_in("pre_tokenizer", value={"type": "Whitespace"}), "pre_tokenizer has .*Whitespace"),
-        (set_in("model", "vocab", 9, value=["a", math.nan]), r"model.vocab\[9\] is \['a', nan\]"),
+        (set_in("model", "vocab", 9, value=["a", math.nan]), "NaN is no JSON"),
         (set_in("model", "vocab", 9, value=["a"]), r"model.vocab\[9\] is \['a'\]; expected a tok"),
         (set_in("model", "vocab", 9, value=["<pad>", -1]), r"model.vocab\[9\], '<pad>', is there"),
         (set_in("model", "vocab", value=[]), "model.vocab is not a list of tokens"),
@@ -263,6 +264,53 @@ def test_other_tokenizer_json_is_refused(tmp_path, change, message):
     path.write_text(json.dumps(changed), encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         read(record, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (set_in("model", "merges", value="a b"), "model.merges is not a list of pairs"),
+        (set_in("model", "merges", 3, value=["a"]), r"model.merges\[3\] is \['a'\]; expected two"),
+        (set_in("model", "merges", 0, value="▁qqq x"), r"merges\[0\] is '▁qqq x'; expected two"),
+        (set_in("model", "unk_token", value=None), "model.unk_token is None; expected '<unk>'"),
+        (set_in("model", "fuse_unk", value=False), "model.fuse_unk is False; expected True"),
+        (set_in("model", "dropout", value=0.1), "model.dropout is 0.1; SentencePiece's BPE has"),
+        (set_in("model", "ignore_merges", value=True), "model.ignore_merges is True"),
+        (set_in("model", "vocab", value=[]), "model.vocab must be an object of tokens"),
+        (set_in("model", "vocab", "▁", value=2**40), "model.vocab has the id 1099511627776 among"),
+        (set_in("pre_tokenizer", value={"type": "Whitespace"}), "pre_tokenizer has .*Whitespace"),
+    ],
+)
+def test_other_byte_pair_encodings_are_refused(tmp_path, change, message):
+    record, model = CASES["bpe"]
+    written(record.load().from_sentencepiece(content(model)), tmp_path)
+    path = tmp_path / "tokenizer.json"
+    changed = json.loads(path.read_text(encoding="utf-8"))
+    change(changed)
+    path.write_text(json.dumps(changed), encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        read(record, tmp_path)
+
+
+def test_kept_white_space_is_not_split_by_tokenizer_json(tmp_path):
+    record, model = CASES["bpe_spaces"]
+    written(record.load().from_sentencepiece(content(model)), tmp_path)
+    path = tmp_path / "tokenizer.json"
+    changed = json.loads(path.read_text(encoding="utf-8"))
+    changed["pre_tokenizer"] = {"type": "WhitespaceSplit"}
+    path.write_text(json.dumps(changed), encoding="utf-8")
+    with pytest.raises(ValueError, match="pre_tokenizer.type is 'WhitespaceSplit'"):
+        read(record, tmp_path)
+
+
+def test_merges_that_scores_do_not_order_are_written_to_tokenizer_json_alone():
+    cls = XLM_SENTENCEPIECE.load()
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "▁", "a", "aa", "aaa", "<mask>"]
+    scores = [None] * 4 + [-2.0, -2.0, 0.0, -1.0, None]
+    whole = ["a a", "aa a", "a aa"]
+    assert "sentencepiece.bpe.model" in cls(tokens, scores, merges=whole).to_files()
+    other = cls(tokens, scores, merges=["a a", "a aa", "aa a"])
+    assert "sentencepiece.bpe.model" not in other.to_files()
 
 
 def test_older_ways_to_write_the_same_steps(tmp_path):
@@ -299,7 +347,8 @@ def test_segments_are_an_input_where_the_family_has_them(name):
     tokenizer = record.load().from_sentencepiece(content(model))
     config = json.loads(tokenizer.to_files()["tokenizer_config.json"])
     segments = ["input_ids", "token_type_ids", "attention_mask"]
-    assert config.get("model_input_names") == (segments if name == "albert" else None)
+    plain = ["input_ids", "attention_mask"] if model.startswith("bpe") else None
+    assert config.get("model_input_names") == (segments if name == "albert" else plain)
 
 
 def test_no_files_are_named(tmp_path):

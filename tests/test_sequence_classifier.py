@@ -72,12 +72,12 @@ def test_a_head_with_other_labels_is_not_taken_over_and_that_is_said(golden, lab
     assert "head of SequenceClassifier starts from random weights" in caplog.text
 
 
-def test_a_missing_head_and_pooler_are_said(golden, caplog):
+def test_a_missing_head_and_pooler_are_said_in_one_line(golden, caplog):
     with caplog.at_level(logging.WARNING, "encoder_zoo"):
         ez.SequenceClassifier.from_preset(golden("Bert_ForMaskedLM").folder, num_classes=2)
-    assert "has no pooler" in caplog.text
-    assert "head of SequenceClassifier starts from random weights" in caplog.text
-    assert "does not use cls.predictions" in caplog.text
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "head of SequenceClassifier starts from random weights, the pooler too" in line
+    assert "Fine-tune before use" in line and "cls." not in line
 
 
 def test_an_unknown_argument_of_from_preset_is_refused(golden):
@@ -346,7 +346,10 @@ def test_the_head_of_another_task_is_not_taken_over(golden, caplog):
     checkpoint = golden("Bert_ForTokenClassification")
     with caplog.at_level(logging.WARNING, "encoder_zoo"):
         ez.SequenceClassifier.from_preset(checkpoint.folder, num_classes=3)
-    assert "random weights: the checkpoint's is of BertForTokenClassification" in caplog.text
+    assert (
+        "random weights, the pooler too: the checkpoint's is of BertForTokenClassification"
+        in caplog.text
+    )
 
 
 def test_several_labels_as_a_table(build):

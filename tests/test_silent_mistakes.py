@@ -334,9 +334,9 @@ class TestLabelsAndWeights:
     @pytest.mark.parametrize("size", [0, -1, 2.5, True])
     def test_sizes_of_batches(self, size):
         for method in (moved(2).fit, moved(2).evaluate):
-            with pytest.raises(ValueError, match=f"A batch size of {size} was given. Expected"):
+            with pytest.raises(ValueError, match=f"batch_size is {size}. Expected"):
                 method(TEXTS, HALF, batch_size=size)
-        with pytest.raises(ValueError, match="A batch size of"):
+        with pytest.raises(ValueError, match="batch_size is"):
             moved(2).fit(TEXTS, HALF, validation_data=(TEXTS, HALF), validation_batch_size=size)
 
     def test_no_texts(self):
@@ -347,7 +347,7 @@ class TestLabelsAndWeights:
 
     @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, 0.99])
     def test_shares_that_leave_nothing(self, share):
-        with pytest.raises(ValueError, match=f"validation_split={share}.*Expected"):
+        with pytest.raises(ValueError, match=f"validation_split( is |=){share}.*Expected"):
             moved(2).fit(TEXTS, HALF, validation_split=share)
 
 

@@ -411,14 +411,14 @@ class TestRefusals:
             model.evaluate(dataset, verbose=0)
 
     def test_settings_without_a_meaning(self, build):
-        with pytest.raises(ValueError, match="doc_stride=-1; expected 0 or more"):
+        with pytest.raises(ValueError, match="doc_stride is -1. Expected a whole"):
             build(doc_stride=-1)
         for name in ("sequence_length", "window_length"):
             with pytest.raises(ValueError, match="Rows of 8 tokens have no room.* at least 12"):
                 build(**{name: 8})
         model = build(window_length=13)
         for name in ("top_k", "max_answer_length"):
-            with pytest.raises(ValueError, match=f"{name}=0; expected at least 1"):
+            with pytest.raises(ValueError, match=f"{name} is 0. Expected a whole number"):
                 model.answer("Who?", "Anna.", **{name: 0})
 
     def test_answer_with_an_empty_context(self, model):

@@ -563,7 +563,7 @@ class TestRefusals:
             classifier.tag_words(["Anna"])
 
     def test_no_room_for_pieces(self, build):
-        with pytest.raises(ValueError, match="sequence_length=2 leaves no room"):
+        with pytest.raises(ValueError, match="sequence_length is 2. Expected a whole number of 3"):
             build(sequence_length=2)
 
     def test_an_unknown_strategy(self, classifier):

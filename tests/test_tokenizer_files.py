@@ -179,6 +179,12 @@ def changed(part, field, value):
             changed("pre_tokenizer", "type", "Split"),
             "pre_tokenizer.type is 'Split'; this family's tokenizer has 'ByteLevel'",
         ),
+        (
+            roberta,
+            read_roberta_tokenizer,
+            changed("model", "ignore_merges", True),
+            "model.ignore_merges is True",
+        ),
     ],
 )
 def test_other_pipelines_are_refused(tmp_path, make, read, change, message):

@@ -17,7 +17,8 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.blocks import EncoderBlock
 from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.encoders.embeddings import Embeddings
-from encoder_zoo.encoders.family import Family, Head, Hidden
+from encoder_zoo.encoders.families.bert import KERAS_HUB_MASKED_LM
+from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubHead, KerasHubNames
 from encoder_zoo.encoders.layers import Dropout, LayerNorm, activation_function, initializer
 from encoder_zoo.encoders.positions import text_numbers
 from encoder_zoo.encoders.rules import ABSENT, ARGUMENTS, one_of
@@ -382,7 +383,7 @@ class DebertaV2Backbone(Backbone):
             raise ValueError(f"terms must be {ARGUMENTS['terms'].words}. Received: {terms!r}.")
         self.position_buckets = position_buckets
         self.max_relative_positions = max_relative_positions
-        self.terms = list(terms)
+        self.terms = [term for term in TERMS if term in terms]
         self.convolution_width = convolution_width
         self.convolution_activation = convolution_activation
         self._log_buckets = log_buckets(position_buckets, max_relative_positions)
@@ -486,6 +487,47 @@ _LEFT_OUT = {
     "pos_att_type": None,
 }
 
+_BLOCK = "disentangled_attention_encoder_{}"
+_KERAS_HUB = KerasHubNames(
+    backbone="DebertaV3Backbone",
+    built_in={
+        "activation": "gelu",
+        "layer_norm_epsilon": 1e-7,
+        "terms": [*TERMS],
+        "convolution_width": 0,
+    },
+    groups={
+        "embeddings.token_embedding": "reversible_embedding",
+        "embeddings.norm": "layer_normalization",
+        "relative_embedding": "relative_embedding",
+        "relative_norm": "relative_embedding/layer_norm",
+        "blocks.{}.attention.query_dense": f"{_BLOCK}/_self_attention_layer/_query_dense",
+        "blocks.{}.attention.key_dense": f"{_BLOCK}/_self_attention_layer/_key_dense",
+        "blocks.{}.attention.value_dense": f"{_BLOCK}/_self_attention_layer/_value_dense",
+        "blocks.{}.attention.output_dense": f"{_BLOCK}/_self_attention_layer/_output_dense",
+        "blocks.{}.attention_norm": f"{_BLOCK}/_self_attention_layer_norm",
+        "blocks.{}.intermediate_dense": f"{_BLOCK}/_feedforward_intermediate_dense",
+        "blocks.{}.output_dense": f"{_BLOCK}/_feedforward_output_dense",
+        "blocks.{}.output_norm": f"{_BLOCK}/_feedforward_layer_norm",
+    },
+    heads={
+        "ForSequenceClassification": KerasHubHead(
+            "DebertaV3TextClassifier",
+            {"head.hidden.dense": "dense", "head.output_dense": "dense_1"},
+        ),
+        "ForMaskedLM": KerasHubHead("DebertaV3MaskedLM", **KERAS_HUB_MASKED_LM),
+    },
+    tokenizer="DebertaV3Tokenizer",
+    tokenizer_files={"spm.model": "vocabulary.spm"},
+    tokenizer_settings={},
+    tokenizer_arguments={"proto": "proto"},
+    arguments={
+        "position_buckets": "bucket_size",
+        "max_relative_positions": "max_sequence_length",
+    },
+    block=_BLOCK.removesuffix("_{}"),
+)
+
 FAMILY = Family(
     name="deberta-v2",
     backbone=DebertaV2Backbone,
@@ -568,5 +610,6 @@ FAMILY = Family(
             tied_bias="cls.predictions.bias",
         ),
     },
+    keras_hub=_KERAS_HUB,
 )
 DebertaV2Backbone.family = FAMILY

@@ -15,7 +15,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.blocks import EncoderBlock
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.family import Family, Head, Hidden
-from encoder_zoo.encoders.layers import Dropout, LayerNorm, initializer
+from encoder_zoo.encoders.layers import DEVIATION, Dropout, LayerNorm, initializer
 from encoder_zoo.encoders.positions import positions_in_texts
 from encoder_zoo.encoders.rules import ABSENT, BASE, Rule, one_of
 from encoder_zoo.encoders.tokenizers import MODERN_BPE
@@ -44,6 +44,10 @@ class RotaryAttention(SelfAttention):
 
     One dense layer makes queries, keys and values, so that low-rank updates go to all three.
 
+    Args:
+        output_deviation: of the output layer's new weights, see `layers.initializer`.
+        **kwargs: the other arguments of `SelfAttention`.
+
     Call arguments:
         rotation: see `rotation`.
 
@@ -61,8 +65,16 @@ class RotaryAttention(SelfAttention):
         (1, 3, 8)
     """
 
-    def __init__(self, hidden_dim: int, num_heads: int, *args, **kwargs):
+    def __init__(
+        self,
+        hidden_dim: int,
+        num_heads: int,
+        *args,
+        output_deviation: float = DEVIATION,
+        **kwargs,
+    ):
         super().__init__(hidden_dim, num_heads, *args, **kwargs)
+        self.output_deviation = output_deviation
         if hidden_dim // num_heads % 2:
             raise ValueError(
                 "Rotary positions need heads of an even width. "
@@ -71,17 +83,17 @@ class RotaryAttention(SelfAttention):
 
     def build(self, input_shape=None):
         self.query_key_value_dense = self.dense("query_key_value", 3 * self.hidden_dim)
-        self.output_dense = self.dense("output", self.hidden_dim)
+        self.output_dense = self.dense("output", self.hidden_dim, self.output_deviation)
         for layer in (self.query_key_value_dense, self.output_dense):
             layer.build((None, self.hidden_dim))
         self.dropout_layer = Dropout(self.attention_dropout, dtype=self.dtype_policy)
 
-    def dense(self, name: str, units: int) -> keras.layers.Dense:
+    def dense(self, name: str, units: int, deviation: float = DEVIATION) -> keras.layers.Dense:
         """A projection from D, without a bias."""
         return keras.layers.Dense(
             units,
             use_bias=False,
-            kernel_initializer=initializer(),
+            kernel_initializer=initializer(deviation),
             name=name,
             dtype=self.dtype_policy,
         )
@@ -147,6 +159,7 @@ class ModernBertBlock(EncoderBlock):
     Args:
         normalizes_first: whether there is a LayerNorm before the attention. The first block has
             none, as the embeddings' comes right before it.
+        output_deviation: of the new weights of both sublayers' last layers.
         **kwargs: the other arguments of `EncoderBlock`; `dropout` is that of the gated numbers,
             `attention_dropout` also that of the attention's output.
 
@@ -164,16 +177,23 @@ class ModernBertBlock(EncoderBlock):
         (1, 3, 8)
     """
 
-    def __init__(self, *args, normalizes_first: bool = True, **kwargs):
+    def __init__(
+        self,
+        *args,
+        normalizes_first: bool = True,
+        output_deviation: float = DEVIATION,
+        **kwargs,
+    ):
         super().__init__(*args, **kwargs)
         self.normalizes_first = normalizes_first
+        self.output_deviation = output_deviation
 
     def build(self, input_shape=None):
         self.attention_norm = self._norm("attention_norm") if self.normalizes_first else None
         self.attention = self.make_attention()
         self.intermediate_norm = self._norm("intermediate_norm")
         self.intermediate_dense = self._dense(2 * self.intermediate_dim, "intermediate")
-        self.output_dense = self._dense(self.hidden_dim, "output")
+        self.output_dense = self._dense(self.hidden_dim, "output", self.output_deviation)
         self.attention_dropout_layer = Dropout(self.attention_dropout, dtype=self.dtype_policy)
         self.gated_dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
         if self.attention_norm is not None:
@@ -188,6 +208,7 @@ class ModernBertBlock(EncoderBlock):
             self.hidden_dim,
             self.num_heads,
             self.attention_dropout,
+            output_deviation=self.output_deviation,
             name="attention",
             dtype=self.dtype_policy,
         )
@@ -197,11 +218,11 @@ class ModernBertBlock(EncoderBlock):
             epsilon=self.layer_norm_epsilon, center=False, name=name, dtype=self.dtype_policy
         )
 
-    def _dense(self, units: int, name: str) -> keras.layers.Dense:
+    def _dense(self, units: int, name: str, deviation: float = DEVIATION) -> keras.layers.Dense:
         return keras.layers.Dense(
             units,
             use_bias=False,
-            kernel_initializer=initializer(),
+            kernel_initializer=initializer(deviation),
             name=name,
             dtype=self.dtype_policy,
         )
@@ -296,8 +317,6 @@ class ModernBertBackbone(Backbone):
             pooler=pooler,
             **kwargs,
         )
-        if pooling not in POOLINGS:
-            raise ValueError(f"Unknown pooling {pooling!r}. Expected one of {', '.join(POOLINGS)}.")
         self.embedding_dropout = embedding_dropout
         self.local_attention = local_attention
         self.global_every = global_every
@@ -327,6 +346,7 @@ class ModernBertBackbone(Backbone):
             self.activation,
             self.layer_norm_epsilon,
             normalizes_first=i > 0,
+            output_deviation=deep_deviation(self),
             name=f"block_{i}",
             dtype=self.dtype_policy,
         )
@@ -366,6 +386,21 @@ class ModernBertBackbone(Backbone):
         x = ops.cast(sequence_output, "float32")
         mean = ops.sum(x * real, axis=1) / ops.maximum(ops.sum(real, axis=1), 1.0)
         return ops.cast(mean, sequence_output.dtype)
+
+
+def deep_deviation(backbone: Backbone) -> float:
+    """Standard deviation of the new weights of what is added to the residual stream.
+
+    The more layers add to it, the smaller each is, so that their sum is as large.
+
+    Source: Warner et al. 2024, section 2.2.2; Shoeybi et al. 2019, Megatron-LM.
+    """
+    return DEVIATION / (2 * backbone.num_layers) ** 0.5
+
+
+def wide_deviation(backbone: Backbone) -> float:
+    """That of a classifier's new weights: its logits are as large as what it reads."""
+    return backbone.hidden_dim**-0.5
 
 
 # -- config.json -------------------------------------------------------------------------------
@@ -441,7 +476,6 @@ def _are_bases(bases: object) -> bool:
     )
 
 
-POOLINGS = ("cls", "mean")
 _TYPES = Rule(
     lambda v: v is None or _are_alternating(v),
     f"a list with a {GLOBAL!r} first and then at equal distances, and {LOCAL!r} elsewhere",
@@ -457,8 +491,14 @@ _TOKEN_IDS = {
     "cls_token_id": "start_token_id",
     "sep_token_id": "end_token_id",
 }
-_HIDDEN = Hidden("head.dense", "gelu", norm="head.norm", bias=False)
-_CLASSIFIER = Head("classifier", _HIDDEN, dropout="classifier_dropout", default_dropout=0.0)
+_HIDDEN = Hidden("head.dense", "gelu", norm="head.norm", bias=False, deviation=deep_deviation)
+_CLASSIFIER = Head(
+    "classifier",
+    _HIDDEN,
+    dropout="classifier_dropout",
+    default_dropout=0.0,
+    deviation=wide_deviation,
+)
 
 FAMILY = Family(
     name="modernbert",
@@ -523,6 +563,9 @@ FAMILY = Family(
     },
     token_ids=_TOKEN_IDS,
     tokenizer=MODERN_BPE,
+    # Of the example of fine-tuning on GLUE that was released with the paper.
+    learning_rate=8e-5,
+    weight_decay=8e-6,
     heads={
         "ForSequenceClassification": _CLASSIFIER,
         "ForTokenClassification": _CLASSIFIER,

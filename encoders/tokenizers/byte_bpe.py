@@ -21,6 +21,7 @@ from encoder_zoo.encoders.tokenizers.word_splitting import (
     word_starts,
 )
 from encoder_zoo.encoders.tokenizers.word_table import LONGEST, WordTable
+from encoder_zoo.encoders.wording import decoded
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -74,9 +75,9 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
         added_tokens: Sequence[str | Mapping] = (),
     ):
         if isinstance(vocabulary, str | Path):
-            vocabulary = json.loads(Path(vocabulary).read_text(encoding="utf-8"))
+            vocabulary = json.loads(decoded(Path(vocabulary).read_bytes(), vocabulary))
         if isinstance(merges, str | Path):
-            merges = merges_in(Path(merges).read_text(encoding="utf-8"))
+            merges = merges_in(decoded(Path(merges).read_bytes(), merges))
         tokens = [""] * (max(vocabulary.values()) + 1)  # "": an id that no token has
         for token, token_id in vocabulary.items():
             tokens[token_id] = token

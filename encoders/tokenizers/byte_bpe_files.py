@@ -46,6 +46,7 @@ class ByteBPEFiles(WritesFiles):
         files.expect("pre_tokenizer", "type", "ByteLevel")
         files.expect("pre_tokenizer", "use_regex", True)
         files.expect("model", "type", "BPE")
+        files.expect("model", "ignore_merges", False)
         if "vocab.json" in files and "merges.txt" in files:
             vocabulary = checked_vocabulary(files.contents["vocab.json"], "vocab.json")
             files.compare_vocabulary("vocab.json", vocabulary)

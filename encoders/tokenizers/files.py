@@ -59,8 +59,8 @@ class TokenizerFiles:
         found = self.part(part).get(field, value)
         if found != value:
             raise ValueError(
-                f"{self.folder / 'tokenizer.json'}: {part}.{field} is {found!r}; this family's "
-                f"tokenizer has {value!r}, so the ids would differ"
+                f"{self.folder / 'tokenizer.json'}: {part}.{field} is {shown(found)}; this "
+                f"family's tokenizer has {value!r}, so the ids would differ"
             )
 
     def setting(self, name: str, part: str, field: str, kind: type) -> Any:
@@ -72,7 +72,7 @@ class TokenizerFiles:
             if value is not None:
                 if not isinstance(value, kind):
                     raise ValueError(
-                        f"{self.folder / file}: {name} is {value!r}; expected {kind.__name__}"
+                        f"{self.folder / file}: {name} is {shown(value)}; expected {kind.__name__}"
                     )
                 return value
         return None
@@ -108,9 +108,11 @@ class TokenizerFiles:
         Raises:
             ValueError: "FOLDER: the id of 'cat' is 5 in vocab.txt, but 7 in tokenizer.json ..."
         """
-        if "tokenizer.json" not in self:
-            return
-        fast = self.vocabulary(name)
+        if "tokenizer.json" in self:
+            self.compare_ids(name, ids, self.vocabulary(name))
+
+    def compare_ids(self, name: str, ids: Mapping[str, int], fast: Mapping[str, int]) -> None:
+        """Likewise, of a vocabulary in tokenizer.json that was read already."""
         # Added tokens are in one or in both of them.
         added = {"", *self.added_tokens()}
         for token in (*ids, *fast):

@@ -8,6 +8,7 @@ import tensorflow as tf
 from encoder_zoo.encoders.tokenizers.characters import Characters, after, before, row_numbers
 from encoder_zoo.encoders.tokenizers.charsmap import SHORT
 from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS, CodePointTable, members
+from encoder_zoo.encoders.wording import shown
 
 # One int32 holds a code point, or an entry of the expansions, and what there is to know of it.
 CODE_MASK = 2**21 - 1
@@ -121,7 +122,7 @@ class PrecompiledNormalizer(tf.Module):
         for key in reached:
             if len(key) > 2 and key[:2] not in reached:
                 raise ValueError(
-                    f"the rule of {key!r} is for {len(key)} characters; expected up to two"
+                    f"the rule of {shown(key)} is for {len(key)} characters; expected up to two"
                 )
         pairs = {key: value for key, value in reached.items() if len(key) == 2}
         sequences = [[ord(c) for c in text] for text in pairs.values()]

@@ -198,6 +198,8 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         uses_segments: bool = False,
         pair_separators: int = 1,
         added_tokens: Sequence[str | Mapping] = (),
+        merges: Sequence[str] | None = None,
+        remove_extra_whitespaces: bool = True,
     ):
         super().__init__(
             vocabulary,
@@ -213,6 +215,8 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
             uses_segments,
             pair_separators,
             added_tokens,
+            merges,
+            remove_extra_whitespaces,
         )
 
     @classmethod

@@ -35,6 +35,7 @@ from encoder_zoo.encoders.tokenizers.sentencepiece_model import (
     read_model,
     write_model,
 )
+from encoder_zoo.encoders.wording import shown as short
 
 SPACES = {"Regex": " {2,}"}
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -97,6 +98,7 @@ class SentencePieceFiles(WritesFiles):
             files.expect("model", "type", "Unigram")
             tokens, scores = _json_pieces(files, cls.model_file, roles.values())
         normalizers = [step.get("type") for step in flat(files.part("normalizer"), "normalizers")]
+        cls._compare_model(files, tokens)
         tokenizer = cls(
             tokens,
             scores,
@@ -125,16 +127,16 @@ class SentencePieceFiles(WritesFiles):
         """
         model = read_model(content, name)
         for field, expected in MODEL_SETTINGS.items():
-            if getattr(model, field) not in expected:
+            if (found := getattr(model, field)) not in expected:
                 raise ValueError(
-                    f"{name}: {field} is {getattr(model, field)!r}; expected "
+                    f"{name}: {field} is {short(found)}; expected "
                     f"{' or '.join(map(repr, expected))}: with another value the ids would differ, "
                     "which is not implemented"
                 )
         for i, piece in enumerate(model.pieces):
             if piece.kind == UNUSED:
                 raise ValueError(
-                    f"{name}: pieces[{i}], {piece.text!r}, is of type 5, unused, which is not "
+                    f"{name}: pieces[{i}], {short(piece.text)}, is of type 5, unused, which is not "
                     "implemented; expected 1 to 4 or 6"
                 )
         tokens, scores = zip(*cls._arranged(model.pieces), strict=True)
@@ -176,6 +178,16 @@ class SentencePieceFiles(WritesFiles):
         own = dict((*cls.front, *cls.behind))
         scores = zip(tokens, merge_scores(tokens, merges, silent), strict=True)
         return [own.get(token, score) for token, score in scores]
+
+    @classmethod
+    def _compare_model(cls, files: TokenizerFiles, tokens: Sequence[str]) -> None:
+        """Refuses a model with other pieces than tokenizer.json, which transformers reads."""
+        if cls.model_file in files:
+            path = str(files.folder / cls.model_file)
+            pieces = cls._arranged(read_model(files.contents[cls.model_file], path).pieces)
+            ids = {token: i for i, (token, _) in enumerate(pieces)}
+            fast = {token: i for i, token in enumerate(tokens)}
+            files.compare_ids(cls.model_file, ids, fast)
 
     @classmethod
     def _options(cls, files: TokenizerFiles) -> dict:
@@ -335,7 +347,7 @@ class SentencePieceFiles(WritesFiles):
             )
             if step.get("type") not in ("WhitespaceSplit", "Metaspace") or not as_ours:
                 raise ValueError(
-                    f"{path}: pre_tokenizer has {step}; this family's tokenizer has "
+                    f"{path}: pre_tokenizer has {shown([step])}; this family's tokenizer has "
                     "WhitespaceSplit, and Metaspace with ▁ always before a word"
                 )
 
@@ -349,9 +361,12 @@ def flat(step: Mapping, name: str) -> list[dict]:
     """
     if not step:
         return []
+    inner = step.get(name, []) if isinstance(step, Mapping) else None
+    if not isinstance(inner, list):
+        raise ValueError(f"tokenizer.json: a step is {short(step)}; expected an object")
     if step.get("type") != "Sequence":
         return [dict(step)]
-    return [inner for part in step.get(name, []) for inner in flat(part, name)]
+    return [step for part in inner for step in flat(part, name)]
 
 
 def shown(steps: Sequence[Mapping]) -> str:
@@ -359,14 +374,20 @@ def shown(steps: Sequence[Mapping]) -> str:
     parts = [
         {k: v if len(str(v)) < 60 else f"{str(v)[:20]}..." for k, v in s.items()} for s in steps
     ]
-    return ", ".join(map(str, parts)) or "none"
+    return ", ".join(map(str, parts))[:400] or "none"
 
 
 def _json_charsmap(files: TokenizerFiles) -> str | None:
     """The precompiled normalisation in tokenizer.json."""
     for step in flat(files.part("normalizer"), "normalizers"):
         if step.get("type") == "Precompiled" and step.get("precompiled_charsmap"):
-            return step["precompiled_charsmap"]
+            charsmap = step["precompiled_charsmap"]
+            if not isinstance(charsmap, str):
+                raise ValueError(
+                    f"{files.folder / 'tokenizer.json'}: precompiled_charsmap is "
+                    f"{short(charsmap)}; expected a string"
+                )
+            return charsmap
     return None
 
 
@@ -393,14 +414,16 @@ def _json_pieces(
     scores: dict[str, float | None] = {}
     for i, entry in enumerate(vocabulary):
         if not is_entry(entry):
-            raise ValueError(f"{path}: model.vocab[{i}] is {entry!r}; expected a token and a score")
+            raise ValueError(
+                f"{path}: model.vocab[{i}] is {short(entry)}; expected a token and a score"
+            )
         if entry[0] in scores:
-            raise ValueError(f"{path}: model.vocab[{i}], {entry[0]!r}, is there twice")
+            raise ValueError(f"{path}: model.vocab[{i}], {short(entry[0])}, is there twice")
         scores[entry[0]] = float(entry[1])
     ids = {token: i for i, token in enumerate(scores)}
     unknown = files.part("model").get("unk_id")
     if type(unknown) is not int or not 0 <= unknown < len(ids):
-        raise ValueError(f"{path}: model.unk_id is {unknown!r}; expected 0 to {len(ids) - 1}")
+        raise ValueError(f"{path}: model.unk_id is {short(unknown)}; expected 0 to {len(ids) - 1}")
     files.compare_added(ids)
     added, _ = files.divided({}, roles)
     special = files.special_added_tokens()

@@ -57,8 +57,8 @@ def merge_scores(
     """
     first: dict[str, float] = {}
     for i, merge in enumerate(merges):
-        first.setdefault(merge.replace(" ", "", 1), -float(i))
-    return [None if token in silent else first.get(token, -float(len(merges))) for token in tokens]
+        first.setdefault(merge.replace(" ", "", 1), float(-i))
+    return [None if token in silent else first.get(token, float(-len(merges))) for token in tokens]
 
 
 def json_merges(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from encoder_zoo.encoders.tokenizers.files import check_count
+from encoder_zoo.encoders.wording import shown
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 UNIGRAM, BPE = 1, 2
@@ -139,7 +140,7 @@ def _check(pieces: list[Piece], name: str) -> None:
     for i, piece in enumerate(pieces):
         if first.setdefault(piece.text, i) != i:
             raise ValueError(
-                f"{name}: pieces[{i}] and pieces[{first[piece.text]}] are both {piece.text!r}"
+                f"{name}: pieces[{i}] and pieces[{first[piece.text]}] are both {shown(piece.text)}"
             )
     unknown = [piece.text for piece in pieces if piece.kind == UNKNOWN]
     if len(unknown) != 1:

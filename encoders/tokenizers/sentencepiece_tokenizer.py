@@ -2,6 +2,7 @@
 
 import base64
 import functools
+import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -103,7 +104,9 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         self.precompiled_charsmap = precompiled_charsmap
         self.byte_fallback = byte_fallback
         self.remove_extra_whitespaces = remove_extra_whitespaces
-        self._merge_lines = None if merges is None else "\n".join(merges)
+        self._merges_json = json.dumps(
+            None if merges is None else list(merges)
+        )  # tf.Module would wrap a list
         rules = {}
         if precompiled_charsmap:
             content = base64.b64decode(precompiled_charsmap, validate=True)
@@ -128,9 +131,7 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
     @property
     def merges(self) -> list[str] | None:
         """Pairs of tokens in the order in which they were learned; None for a Unigram model."""
-        if self._merge_lines is None:
-            return None
-        return self._merge_lines.split("\n") if self._merge_lines else []
+        return json.loads(self._merges_json)
 
     def starts_word(self, token: str) -> bool:
         """Whether a piece begins a word, rather than continuing one."""
@@ -213,7 +214,8 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         single = words.lengths == 1
         symbol_ids = np.full(num_symbols, self.unknown_token_id)
         symbol_ids[words.symbols[words.starts[single]]] = ids[single]
-        texts = {self._vocabulary.tokens[i] for i in ids}
+        special = set(self.special_token_ids)  # which are among the words, as they stand in text
+        texts = {self._vocabulary.tokens[i] for i in ids if i not in special}
         all_ids = self._vocabulary.ids
         merges = [  # of tokens that stand for no text, none is made
             merge

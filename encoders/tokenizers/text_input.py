@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from encoder_zoo.encoders.forks import refuse_in_fork
 from encoder_zoo.lazy import tf
 
 BYTES_PER_WORD = 8  # most texts have more words than this promises
@@ -32,6 +33,7 @@ def as_text_tensor(texts: object, name: str = "texts") -> tf.Tensor:
         >>> as_text_tensor(["naïve", "b"]).shape
         TensorShape([2])
     """
+    refuse_in_fork()
     if isinstance(texts, tf.Tensor):
         return _checked_tensor(texts, name)
     if isinstance(texts, str | bytes):

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.encoders.arguments import Checked
+from encoder_zoo.encoders.forks import refuse_in_fork
 from encoder_zoo.encoders.preset_door import presets
 from encoder_zoo.encoders.tokenizers.added_tokens import (
     TokenFinder,
@@ -28,7 +30,12 @@ from encoder_zoo.encoders.tokenizers.characters import (
     characters,
     row_numbers,
 )
-from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor, shown, without_rest
+from encoder_zoo.encoders.tokenizers.text_input import (
+    LONE_SURROGATE,
+    as_text_tensor,
+    shown,
+    without_rest,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -46,6 +53,7 @@ class Vocabulary:
 
     def __init__(self, tokens: Sequence[str]):
         self.tokens = list(tokens)
+        _check_tokens(self.tokens)
         self.ids = {token: i for i, token in enumerate(self.tokens)}
 
     def id(self, token: str) -> int:
@@ -61,6 +69,25 @@ class Vocabulary:
         if not 0 <= token_id < len(self.tokens):
             raise ValueError(f"token id {token_id} is outside 0..{len(self.tokens) - 1}")
         return self.tokens[token_id]
+
+
+def _check_tokens(tokens: Sequence[str]) -> None:
+    """Refuses what no file in UTF-8 can hold as a token.
+
+    Raises:
+        ValueError: "vocabulary[3] is 7 (int); expected a string", "vocabulary[4] is '\\ud800' ..."
+    """
+    try:
+        "".join(tokens).encode("utf-8")
+    except TypeError:
+        i = next(i for i, token in enumerate(tokens) if not isinstance(token, str))
+        raise ValueError(f"vocabulary[{i}] is {shown(tokens[i])}; expected a string") from None
+    except UnicodeEncodeError:
+        i = next(i for i, token in enumerate(tokens) if LONE_SURROGATE.search(token))
+        raise ValueError(
+            f"vocabulary[{i}] is {shown(tokens[i])}, with half of a character, which UTF-8 cannot "
+            "hold; expected a string of whole ones"
+        ) from None
 
 
 class Tokens(NamedTuple):
@@ -126,7 +153,7 @@ def chunk_bounds(rows: tf.Tensor | tf.RaggedTensor) -> list[int]:
     return [0, *(np.flatnonzero(np.diff(chunk)) + 1).tolist(), len(chunk)]
 
 
-class Tokenizer(tf.Module):
+class Tokenizer(Checked, tf.Module):
     """Text to token ids, with the place of every token in the text, and back.
 
     It works on eager strings, inside `tf.function` and `tf.data`, and in a SavedModel, with
@@ -149,6 +176,7 @@ class Tokenizer(tf.Module):
         in_text: bool,
         added_tokens: Sequence[str | Mapping] = (),
     ):
+        refuse_in_fork()
         super().__init__()
         self._vocabulary = Vocabulary(tokens)  # of the model, without what was added
         added = described(added_tokens, self._vocabulary.ids)
@@ -381,6 +409,17 @@ class Tokenizer(tf.Module):
             rows = tf.ragged.boolean_mask(rows, rows.with_values(~special))
         return tf.strings.reduce_join(rows.with_values(tf.gather(spelling, rows.values)), axis=1)
 
+    def __repr__(self) -> str:
+        parameters = inspect.signature(type(self).__init__).parameters
+        defaults = {name: parameter.default for name, parameter in parameters.items()}
+        settings = [
+            f"{name}={value!r}"
+            for name, value in self.get_config().items()
+            if defaults[name] not in (inspect.Parameter.empty, value) and (value or defaults[name])
+        ]
+        parts = [f"{self.vocabulary_size:,} tokens", *settings]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
     def get_config(self) -> dict:
         """The arguments that build this tokenizer again; they can be written as JSON."""
         names = list(inspect.signature(type(self).__init__).parameters)[1:]
@@ -405,6 +444,10 @@ class Tokenizer(tf.Module):
             '[CLS]'
         """
         return presets("load_tokenizer")(cls, source, **options)
+
+    def __reduce__(self) -> tuple:
+        """How it is pickled and copied: by its arguments, since TensorFlow's tables cannot be."""
+        return type(self).from_config, (self.get_config(),)
 
     @classmethod
     def from_config(cls, config: dict) -> Self:

@@ -36,6 +36,7 @@ from encoder_zoo.encoders.tokenizers.word_table import (
     character_numbers,
 )
 from encoder_zoo.encoders.tokenizers.wordpiece_files import WordPieceFiles, tokens_in
+from encoder_zoo.encoders.wording import decoded, shown
 
 MAX_WORD_CHARACTERS = 100
 START, CONTINUATION = 1, 2  # roots of the trie
@@ -94,7 +95,13 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         added_tokens: Sequence[str | Mapping] = (),
     ):
         if isinstance(vocabulary, str | Path):
-            vocabulary = tokens_in(Path(vocabulary).read_text(encoding="utf-8"))
+            vocabulary = tokens_in(decoded(Path(vocabulary).read_bytes(), vocabulary))
+        for i, token in enumerate(vocabulary):
+            if isinstance(token, str) and ("\n" in token or "\r" in token):
+                raise ValueError(
+                    f"vocabulary[{i}] is {shown(token)}; expected no line break in a token, of "
+                    "which vocab.txt has one in each line"
+                )
         special_tokens = [start_token, end_token, pad_token, mask_token, unknown_token]
         super().__init__(vocabulary, special_tokens, special_tokens_in_text, added_tokens)
         self.uses_segments = uses_segments

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
+from collections.abc import Iterator
 
 import h5py
 import ml_dtypes
@@ -62,12 +64,17 @@ class Hdf5File:
             array = self._find_array(file, f"{self._root}/{name}")
             return array[()].view(ml_dtypes.bfloat16) if _is_bfloat16(array) else array[()]
 
-    def _open(self) -> h5py.File:
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[h5py.File]:
         try:
-            return h5py.File(self.path, "r")
-        except OSError as error:
+            with h5py.File(self.path, "r") as file:
+                yield file
+        except Exception as error:  # h5py makes many of Python's errors of the library's
+            if str(self.path) in str(error) and isinstance(error, ValueError):  # our own
+                raise
             size = self.path.stat().st_size
-            raise ValueError(f"{self.path}: not readable, it has {size} bytes. {error}.") from None
+            reason = str(error).splitlines()[0][:200]
+            raise ValueError(f"{self.path}: not readable, it has {size} bytes. {reason}.") from None
 
     def _find(self, file: h5py.File, name: str) -> h5py.Group | h5py.Dataset:
         """The object behind a path, every step of which lies in this file."""

@@ -6,7 +6,7 @@ import json
 import re
 from typing import NamedTuple
 
-from encoder_zoo.encoders.wording import shown
+from encoder_zoo.encoders.wording import decoded, shown
 
 
 class Limit(NamedTuple):
@@ -55,14 +55,11 @@ def parse_object(content: bytes, name: object, limit: Limit = SETTINGS) -> dict:
             f"{name}: it would take {needed / 1e9:.2f} GB of memory. Expected at most "
             f"{limit.memory / 1e9:.2f} GB."
         )
+    text = decoded(content, name)
     try:
-        value = json.loads(
-            content.decode("utf-8"), object_pairs_hook=_without_repeats, parse_constant=_refuse
-        )
+        value = json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_refuse)
     except RecursionError:
         raise ValueError(f"{name}: not readable as JSON: nested too deeply.") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: not readable as JSON: {not_utf8(content, error)}.") from None
     except ValueError as error:
         reason = error if content else "the file is empty"
         raise ValueError(f"{name}: not readable as JSON: {reason}.") from None
@@ -85,20 +82,6 @@ def memory_of(content: bytes) -> int:
         4 if re.search(b"[\xf0-\xff]", content) else 2 if re.search(b"[\xc4-\xff]", content) else 1
     )
     return width * len(content) + sum(content.count(sign) * cost for sign, cost in _COSTS.items())
-
-
-def not_utf8(content: bytes, error: UnicodeDecodeError) -> str:
-    """What a text is that is not UTF-8.
-
-    Example:
-        >>> try: "é".encode("utf-16").decode("utf-8")
-        ... except UnicodeDecodeError as error: not_utf8(error.object, error)
-        'it is UTF-16; expected UTF-8'
-    """
-    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return "it is UTF-16; expected UTF-8"
-    found = content[error.start : error.start + 4]
-    return f"byte {error.start} is {found!r}, which is not UTF-8; expected UTF-8"
 
 
 def _without_repeats(pairs: list[tuple[str, object]]) -> dict:

@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Mapping
 
 import encoder_zoo
+from encoder_zoo.encoders.wording import shown
 from encoder_zoo.presets.files.plain_files import preset_file, read_json
 
 NAME = "encoder_zoo.json"
@@ -80,11 +81,13 @@ def _check_schema(manifest: Mapping, path: pathlib.Path) -> None:
         ("files", isinstance(files, dict), "an object"),
     ):
         if not holds:
-            raise ValueError(f"{path}: {field} is {manifest.get(field)!r}. Expected {words}.")
+            raise ValueError(f"{path}: {field} is {shown(manifest.get(field))}. Expected {words}.")
     for name, entry in files.items():
         good = isinstance(entry, dict) and all(type(entry.get(k)) is t for k, t in kinds.items())
         if not good:
-            raise ValueError(f"{path}: files.{name} is {entry!r}. Expected bytes and sha256.")
+            raise ValueError(
+                f"{path}: files has {shown(name)}: {shown(entry)}. Expected bytes and sha256."
+            )
 
 
 def _is_plain(settings: object) -> bool:

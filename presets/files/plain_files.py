@@ -6,11 +6,10 @@ import pathlib
 import re
 from collections.abc import Iterable
 
-from encoder_zoo.encoders.wording import shown
+from encoder_zoo.encoders.wording import decoded, shown
 from encoder_zoo.presets.files.json_data import (
     SETTINGS,
     VOCABULARY,
-    not_utf8,
     parse_object,
 )
 
@@ -118,11 +117,7 @@ def read_text(path: pathlib.Path) -> str:
         ValueError: "...: file not found", "... has 3000000000 bytes ...", "... is not text in
             UTF-8: ..."
     """
-    content = _read(path, TEXT_BYTES)
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not text in UTF-8: {not_utf8(content, error)}.") from None
+    return decoded(_read(path, TEXT_BYTES), path)
 
 
 def read_bytes(path: pathlib.Path) -> bytes:

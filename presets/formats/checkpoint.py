@@ -80,6 +80,7 @@ class Checkpoint:
         labels = labels or [f"LABEL_{i}" for i in range(classes)]
         if labels:
             self.config["id2label"] = {str(i): label for i, label in enumerate(labels)}
+            self.config.pop("label2id", None)  # of the names that were there before
 
 
 class EnlargedCheckpoint(Checkpoint):

@@ -9,7 +9,9 @@ import numpy as np
 
 from encoder_zoo.encoders import FAMILIES, all_families, get_family
 from encoder_zoo.encoders.family import Family
+from encoder_zoo.encoders.tokenizers import TokenizerClass
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
+from encoder_zoo.encoders.wording import shown
 from encoder_zoo.presets.files.arrays import check_floats
 from encoder_zoo.presets.files.plain_files import preset_file, read_json
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
@@ -41,7 +43,8 @@ class HuggingFaceCheckpoint(Checkpoint):
         self.config = read_json(self.config_file)
         self._files = [SafetensorsFile(path) for path in weight_files(folder)]
         raw_names = [name for file in self._files for name in file.shapes]
-        self.config.setdefault("model_type", _guess_family(raw_names, folder))
+        if "model_type" not in self.config:
+            self.config["model_type"] = _guess_family(raw_names, folder)
         self.family = _family_of(self.config, self.config_file)
         self.config = self.family.read_config(self.config)
         self._places: dict[str, tuple[SafetensorsFile, str]] = {}
@@ -66,7 +69,7 @@ class HuggingFaceCheckpoint(Checkpoint):
         known = self.family.tokenizer.checkpoint_names
         if plain not in known + _ANY_TOKENIZER:
             raise ValueError(
-                f"{path}: tokenizer_class is {described!r}. Expected {known[0]} for a "
+                f"{path}: tokenizer_class is {shown(described)}. Expected {known[0]} for a "
                 f"{self.family.name} checkpoint."
             )
         return read_tokenizer_files(self.folder, self.family.tokenizer)
@@ -118,20 +121,37 @@ def _family_of(config: dict, path: pathlib.Path) -> Family:
     """The family that a configuration names."""
     name = config["model_type"]
     if not isinstance(name, str) or name not in FAMILIES:
-        raise ValueError(f"{path}: model_type is {name!r}. Expected one of {', '.join(FAMILIES)}.")
+        raise ValueError(
+            f"{path}: model_type is {shown(name)}. Expected one of {', '.join(FAMILIES)}."
+        )
     return get_family(name)
 
 
 def _guess_family(raw_names: list[str], folder: pathlib.Path) -> str | None:
-    """The family of a checkpoint whose configuration does not say: one of the oldest."""
-    for family in all_families():
-        if any(name.startswith(f"{family.prefix}.") for name in raw_names):
-            return family.name
-    found = {}
-    for family in all_families():
-        if (folder / family.tokenizer.files[0]).exists():
-            found.setdefault(family.tokenizer, family.name)
-    return next(iter(found.values())) if len(found) == 1 else None
+    """The family of a checkpoint whose configuration does not say: one of the oldest.
+
+    Raises:
+        ValueError: "FILE: no model_type, and weights and tokenizer may be those of xlm-roberta or
+            camembert. Write ..." These differ in their ids, not in their weights.
+    """
+    named = [
+        family
+        for family in all_families()
+        if any(name.startswith(f"{family.prefix}.") for name in raw_names)
+    ]
+    known = [f for f in named or all_families() if (folder / f.tokenizer.files[0]).exists()]
+    if not known and not (folder / "tokenizer.json").exists():
+        known = named[:1]
+    found: dict[TokenizerClass, str] = {}
+    for family in known or named:
+        found.setdefault(family.tokenizer, family.name)
+    if len(found) > 1:
+        names = list(found.values())
+        raise ValueError(
+            f"{folder / CONFIG}: no model_type, and weights and tokenizer may be those of "
+            f'{" or ".join(names)}. Write "model_type": "{names[0]}", or whichever it is, into it.'
+        )
+    return next(iter(found.values()), None)
 
 
 def _normalise(name: str, family: Family) -> str:

@@ -25,7 +25,6 @@ from encoder_zoo.presets.preset_files import CONFIG, MANIFEST
 _OTHERS = ("metadata.json", "preprocessor.json")  # written, not read here
 WEIGHTS, TASK_WEIGHTS, TASK = "model.weights.h5", "task.weights.h5", "task.json"
 _TOKENIZER, _ASSETS = "tokenizer.json", "assets/tokenizer"
-_BLOCK = "transformer_encoder"
 # What KerasHub's tokenizers can do otherwise, and this package's cannot.
 _TOKENIZER_BUILT_IN = {
     "split": True,
@@ -68,7 +67,7 @@ class KerasHubCheckpoint(Checkpoint):
         self.config_file = folder / CONFIG
         description = read_json(self.config_file)
         families = {f.keras_hub.backbone: f for f in all_families() if f.keras_hub}
-        self.family = _look_up(families, description["class_name"], self.config_file)
+        self.family = _look_up(families, description.get("class_name"), self.config_file)
         self._names = self.family.keras_hub
         keys = self.family.config_keys
         self.config_names = {
@@ -83,7 +82,7 @@ class KerasHubCheckpoint(Checkpoint):
         self._kernels: set[str] = set()
         self.shapes = {}
         file = Hdf5File(preset_file(folder, WEIGHTS))
-        blocks = range(file.count(_BLOCK))
+        blocks = range(file.count(self._names.block))
         groups = numbered(self._names.groups, blocks)
         names = numbered(self.family.tensors, blocks)
         if file.count("dense") < 2:  # the only one is the pooler
@@ -103,7 +102,7 @@ class KerasHubCheckpoint(Checkpoint):
             return np.zeros(shape, "float32")
         file, place = self._places[name]
         value = file.read(place)
-        if name == f"{self.family.tensors[_POSITIONS]}.weight":
+        if name == f"{self.family.tensors.get(_POSITIONS)}.weight":
             return np.pad(value, ((shape[0] - len(value), 0), (0, 0)))
         if name in self._kernels:
             return value.reshape(shape[::-1]).T
@@ -117,7 +116,7 @@ class KerasHubCheckpoint(Checkpoint):
         expected = self._names.tokenizer
         if description.get("class_name") != expected:
             raise ValueError(
-                f"{path}: class_name is {description.get('class_name')!r}. "
+                f"{path}: class_name is {shown(description.get('class_name'))}. "
                 f"Expected {expected} for a {self.family.name} checkpoint."
             )
         settings = _settings(description, path)
@@ -142,7 +141,7 @@ class KerasHubCheckpoint(Checkpoint):
         self._add(Hdf5File(preset_file(self.folder, TASK_WEIGHTS)), record.groups, names)
         output = self.family.heads[head].output
         rows = self.shapes.get(f"{output}.weight", (0,))[0]  # none where it is tied
-        stored = self.settings.get("head", {})
+        stored = _stored_head(self.settings, self.folder / MANIFEST)
         self.set_head(head, stored.get("labels"), rows)
         self.head_arguments = {head: record.built_in}
         settings = _settings(description, path)
@@ -156,7 +155,8 @@ class KerasHubCheckpoint(Checkpoint):
         """Notes where the arrays of some layers lie, and their shapes in the other format."""
         for path, group in groups.items():
             parts = [""] if path == "head.bias" else [".weight", ".bias"]
-            group = group.replace(f"{_BLOCK}_0/", f"{_BLOCK}/")  # the first has no number
+            block = self._names.block
+            group = group.replace(f"{block}_0/", f"{block}/")  # the first has no number
             for i, (part, stored) in enumerate(zip(parts, file.shapes(group), strict=False)):
                 name = f"{names[path]}{part}"
                 self._places[name] = (file, f"{group}/vars/{i}")
@@ -177,16 +177,30 @@ class KerasHubCheckpoint(Checkpoint):
             self.config[key] += skipped
 
 
+def _stored_head(settings: Mapping, path: pathlib.Path) -> dict:
+    """What the manifest adds of the head."""
+    head = settings.get("head", {})
+    labels = head.get("labels") if isinstance(head, dict) else 0
+    names = labels is None or (
+        isinstance(labels, list) and all(isinstance(label, str) for label in labels)
+    )
+    if not names or not isinstance(head.get("problem_type"), str | None):
+        raise ValueError(
+            f"{path}: head is {shown(head)}. Expected an object with the labels' names."
+        )
+    return head
+
+
 def _look_up(table: Mapping, name: object, path: pathlib.Path, field: str = "class_name"):
     if not isinstance(name, str) or name not in table:
-        raise ValueError(f"{path}: {field} is {name!r}. Expected one of {', '.join(table)}.")
+        raise ValueError(f"{path}: {field} is {shown(name)}. Expected one of {', '.join(table)}.")
     return table[name]
 
 
 def _settings(description: Mapping, path: pathlib.Path) -> dict:
     config = description.get("config")
     if not isinstance(config, dict):
-        raise ValueError(f"{path}: config is {config!r}. Expected an object.")
+        raise ValueError(f"{path}: config is {shown(config)}. Expected an object.")
     return config
 
 
@@ -236,7 +250,13 @@ def _is_special(token: object) -> bool:
 
 
 def _kernel_shape(stored: tuple[int, ...], group: str) -> tuple[int, int]:
-    """A kernel's shape as (out, in), with its heads merged."""
+    """A kernel's shape as (out, in), with its heads merged.
+
+    Raises:
+        ValueError: "layers/dense/vars/0 has the shape (). Expected two or three sizes."
+    """
+    if len(stored) not in (2, 3):
+        raise ValueError(f"{group}/vars/0 has the shape {stored}. Expected two or three sizes.")
     merged = (math.prod(stored[:-1]), stored[-1])
     if len(stored) == 3 and not group.endswith("output_dense"):
         merged = (stored[0], math.prod(stored[1:]))

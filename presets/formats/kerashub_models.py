@@ -51,16 +51,23 @@ def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Mo
     cls = _class(names.backbone)
     words = {ours: names.arguments.get(ours, ours) for ours in backbone.family.config_keys}
     taken = inspect.signature(cls).parameters
-    arguments = {word: getattr(backbone, ours) for ours, word in words.items() if word in taken}
+    arguments: dict[str, object] = {}
+    for ours, word in words.items():
+        if word in taken:
+            _refuse_others(
+                names.backbone, {ours: arguments.get(word, getattr(backbone, ours))}, backbone
+            )
+            arguments[word] = getattr(backbone, ours)
     there = cls(**arguments, dtype=dtype or backbone.dtype_policy)
     groups = numbered(names.groups, first_places(backbone))
     if not backbone.pooler and hasattr(there, "pooled_dense"):
         groups.pop("pooler_dense", None)
         logger.warning("KerasHub's %s has a pooler: it is written untrained.", names.backbone)
-    positions = groups.pop(_POSITIONS)
+    positions = groups.pop(_POSITIONS, None)
     _copy(backbone, there, groups)
-    table = _positions(backbone, with_segment=_SEGMENTS not in groups)
-    _layer(there, positions).weights[0].assign(table)
+    if positions is not None:
+        table = _positions(backbone, with_segment=_SEGMENTS not in groups)
+        _layer(there, positions).weights[0].assign(table)
     return there
 
 
@@ -153,11 +160,8 @@ def _copy(model: keras.Model, there: keras.Model, groups: Mapping[str, str]) -> 
         if ours is None:  # a layer that not every configuration has
             continue
         refuse_quantized(model, path)
-        theirs = _layer(there, group)
-        if path == "head.bias":
-            targets, values = [theirs._bias], [ours]
-        else:
-            targets, values = theirs.weights, _weights(ours)
+        values = [ours] if path == "head.bias" else _weights(ours)
+        targets = _layer(there, group)._trainable_variables  # without those of layers inside
         for target, value in zip(targets, values, strict=True):
             # KerasHub keeps the heads of its kernels apart.
             target.assign(np.reshape(keras.ops.convert_to_numpy(value), target.shape))

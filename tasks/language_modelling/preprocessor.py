@@ -71,8 +71,6 @@ class MaskedLMPreprocessor(Preprocessor):
         seed: int = 0,
     ):
         super().__init__(tokenizer, sequence_length)
-        if not 0 < mask_rate < 1:
-            raise ValueError(f"mask_rate must lie between 0 and 1. Received: {mask_rate}.")
         self.mask_rate = mask_rate
         self.whole_words = whole_words
         self.dynamic = dynamic

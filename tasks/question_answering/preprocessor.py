@@ -76,7 +76,7 @@ class SpanQAPreprocessor(Preprocessor):
         When called with answers `(x, y)`: y (B, 2) int.
 
     Raises:
-        ValueError: "doc_stride=-1; expected 0 or more ...", "Rows of 8 tokens have no room ..."
+        ValueError: "doc_stride is -1. Expected ...", "Rows of 8 tokens have no room ..."
 
     Source: Devlin et al. 2019, sections 4.2 and 4.3, and the code released with it.
 
@@ -103,8 +103,6 @@ class SpanQAPreprocessor(Preprocessor):
         self.window_length = window_length
         self.doc_stride = doc_stride
         self.null_threshold = null_threshold
-        if doc_stride < 0:
-            raise ValueError(f"doc_stride={doc_stride}; expected 0 or more shared tokens.")
         self._limit_rows()
 
     def attach(self, task) -> None:

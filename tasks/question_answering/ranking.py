@@ -111,7 +111,9 @@ def ranked(found: Answers, null_threshold: float | None) -> Answers:
     if null_threshold is None:
         return found
     null = found.null[:, None]
-    rank = tf.concat([found.score, null - null_threshold], axis=1)
+    # The differences that `evaluate_answers` compares: others would be rounded otherwise.
+    ahead = tf.fill(tf.shape(null), tf.constant(-null_threshold, null.dtype))
+    rank = tf.concat([found.score - null, ahead], axis=1)
     order = tf.argsort(rank, axis=1, direction="DESCENDING", stable=True)
     fields = (
         tf.pad(found.start, [[0, 0], [0, 1]]),

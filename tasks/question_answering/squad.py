@@ -183,7 +183,7 @@ def best_threshold(
 
     Returns:
         The result in percent, and the threshold: the highest null score at which a question is
-        still answered; 0.0 if it is best to answer none.
+        still answered; 0.0, as in the official script, if it is best to answer none.
     """
     current = best = float(len(answerable) - sum(answerable))
     threshold = 0.0

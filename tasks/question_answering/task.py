@@ -23,13 +23,14 @@ from encoder_zoo.tasks.question_answering.answers import (
     holds_answers,
     split_examples,
 )
+from encoder_zoo.tasks.question_answering.metrics import SpanExactMatch, SpanF1
 from encoder_zoo.tasks.question_answering.preprocessor import SpanQAPreprocessor
 from encoder_zoo.tasks.question_answering.ranking import Answers, best_answers, ranked, shares
 from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
 from encoder_zoo.tasks.rows.columns import plain
 from encoder_zoo.tasks.rows.preprocessor import as_valid_text
 from encoder_zoo.tasks.rows.windows import take
-from encoder_zoo.tasks.training.data import checked_size, is_dataset
+from encoder_zoo.tasks.training.data import is_dataset, size_or_default
 from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
 
 # The most spans of tokens that are one span of characters. A character is 4 tokens at most: bytes
@@ -110,6 +111,10 @@ class SpanQA(WindowedTask):
     def default_metrics(self) -> list:
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
+    def metric_by_name(self, name: str):
+        metric = {"exact_match": SpanExactMatch, "f1": SpanF1}.get(name)
+        return metric() if metric else super().metric_by_name(name)
+
     def fit(self, x=None, y=None, *args, **kwargs) -> keras.callbacks.History:
         """As `Task.fit`, on questions, contexts and answers.
 
@@ -129,6 +134,7 @@ class SpanQA(WindowedTask):
             ValueError: "Example 3: the answer 'cat' does not stand at character 7 ..." and others
                 that name the example.
         """
+        self._check_labelled(x, y)
         if self.preprocessor is not None:
             self.preprocessor.null_threshold = None  # it was of other weights
         return super().fit(x, y, *args, **kwargs)
@@ -154,7 +160,7 @@ class SpanQA(WindowedTask):
         if isinstance(given, dict) and "token_ids" in given:
             return super().predict(x, batch_size, **kwargs)
         if is_dataset:
-            batches = read_batches(self.preprocessor.batched(x, checked_size(batch_size)))
+            batches = read_batches(self.preprocessor.batched(x, size_or_default(batch_size)))
             return [row for batch in batches for row in self.predict(batch, batch_size)]
         rows = self.preprocess(x)
         outputs = [[] for _ in range(int(tf.size(split_examples(x, None)[0])))]
@@ -197,7 +203,7 @@ class SpanQA(WindowedTask):
 
         Raises:
             ValueError: "Example 3: the context is empty.", "Example 3: the question has ...",
-                "top_k=0; expected ...", "max_answer_length=0; expected ..."
+                "top_k is 0. Expected ...", "max_answer_length is 0. Expected ..."
         """
         if isinstance(question, str):
             [found] = self.answer(
@@ -273,13 +279,13 @@ class SpanQA(WindowedTask):
         threshold = next((t for t in (null_threshold, kept) if t is not None), 0.0)
         scores = squad_v2_scores(guesses, right, differences, threshold)
         if null_threshold is None and kept is None:
-            self.preprocessor.null_threshold = scores["best_f1_thresh"]
+            found = scores["best_f1_thresh"]
+            holds = squad_v2_scores(guesses, right, differences, found)["f1"] == scores["best_f1"]
+            self.preprocessor.null_threshold = found if holds else min(differences) - 1.0
         return scores
 
     def _search(self, x, top_k: int, max_answer_length: int, batch_size: int | None) -> Answers:
         """The best answers of every question."""
-        if top_k < 1:
-            raise ValueError(f"top_k={top_k}; expected at least 1 answer.")
         if self.preprocessor is None:
             self.preprocess(x)  # raises
         questions, texts, _ = split_examples(x, None)

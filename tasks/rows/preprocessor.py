@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from encoder_zoo.encoders.configured import Configured
+from encoder_zoo.encoders.configured import Configured, described
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.rows.batching import bucket_length
 from encoder_zoo.tasks.rows.checks import assert_right
@@ -48,6 +48,9 @@ class Preprocessor(Configured):
         self.sequence_length = sequence_length
         self.max_sequence_length = sequence_length or 512
 
+    def __repr__(self) -> str:
+        return described(self, repr(self.tokenizer))
+
     @classmethod
     def from_preset(cls, source: str | os.PathLike, **arguments) -> Self:
         """A preprocessor with the tokenizer, and the settings, of a preset.
@@ -63,7 +66,7 @@ class Preprocessor(Configured):
         Example:
             >>> from encoder_zoo import SequenceClassifierPreprocessor
             >>> preprocessor = SequenceClassifierPreprocessor.from_preset("bert_nano_en_uncased")
-            >>> preprocessor(["Hello!"])["token_ids"].shape
+            >>> preprocessor(["Good!"])["token_ids"].shape
             TensorShape([1, 4])
         """
         from encoder_zoo.presets.loading import load_preprocessor

@@ -30,7 +30,7 @@ def learn_classes(y, several: bool = False) -> list[str] | int:
 
     Raises:
         ValueError: "Row 3 has no label: it is None. ...", "y holds 2.5, which is no class. ...",
-            "Every label is 'up'. ..."
+            "Every label is 'up'. ...", "y is empty: ..."
 
     Example:
         >>> learn_classes(["up", "down", "up"]), learn_classes([True, False])
@@ -42,6 +42,8 @@ def learn_classes(y, several: bool = False) -> list[str] | int:
     if names is not None and len(names) > 1:
         return [str(name) for name in names]
     y = _single_column(plain(y))
+    if not len(y):
+        raise ValueError(f"y is empty: {y!r}. Expected one label for each text.")
     if several:
         return _learn_several(y)
     y = _array(y)

@@ -269,6 +269,7 @@ class SequenceClassifier(LabelledTask):
         if _is_single(texts):
             texts = tuple([t] for t in texts) if isinstance(texts, tuple) else [texts]
             return self.classify(texts, batch_size, top_k, threshold)[0]
+        self._check_labels_known()
         self._check_threshold(threshold, top_k)
         if self.problem_type == "regression":
             values = self.predict(texts, batch_size, verbose=0)

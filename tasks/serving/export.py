@@ -98,18 +98,74 @@ def export_saved_model(task: Task, path: str | os.PathLike, **options) -> None:
 
 def _of_texts(function: Callable) -> tf.types.experimental.PolymorphicFunction:
     """A function of string tensors (N,), any number N, named as its arguments are."""
-    names = inspect.signature(function).parameters
+    names = list(inspect.signature(function).parameters)
     signature = [tf.TensorSpec([None], tf.string, name) for name in names]
-    return tf.function(function, input_signature=signature, autograph=False)
+
+    @functools.wraps(function)  # its names are those of the inputs
+    def answer(*args, **kwargs):
+        texts = inspect.signature(function).bind(*args, **kwargs).arguments
+        with tf.control_dependencies(_same_shapes(texts)):
+            return function(**{name: tf.identity(text) for name, text in texts.items()})
+
+    return tf.function(answer, input_signature=signature, autograph=False)
+
+
+def _same_shapes(inputs: dict[str, tf.Tensor]) -> list[tf.Operation]:
+    """That inputs have the shape of the first, in a graph."""
+    (first, expected), *others = inputs.items()
+    shape = tf.shape(expected)
+    return [
+        _assert(
+            tf.reduce_all(tf.equal(tf.shape(value), shape)),
+            f"{first} has the shape ",
+            shape,
+            f", but {name} ",
+            tf.shape(value),
+            ". Expected the same.",
+        )
+        for name, value in others
+    ]
+
+
+def _right_ids(ids: tf.Tensor, count: int) -> tf.Operation:
+    """That ids are those of tokens, in a graph."""
+    right = (ids >= 0) & (ids < count)
+    wrong = tf.boolean_mask(ids, ~right)[:1]
+    return _assert(
+        tf.reduce_all(right), "token_ids has the id ", wrong, f". Expected 0 to {count - 1}."
+    )
+
+
+def _assert(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
+    """That it is right; else an error of one line."""
+    parts = [
+        part if isinstance(part, str) else tf.strings.format("{}", part, summarize=-1)
+        for part in message
+    ]
+    return tf.debugging.Assert(right, [tf.strings.join(parts)])
 
 
 def _of_ids(task: Task) -> tf.types.experimental.PolymorphicFunction:
     """The model from prepared inputs (B, L), both unknown, to logits."""
 
+    count = task.backbone.vocabulary_size
+
     def logits(**inputs):
+        checks = [*_same_shapes(_alike(inputs)), _right_ids(inputs["token_ids"], count)]
+        with tf.control_dependencies(checks):
+            inputs = {name: tf.identity(value) for name, value in inputs.items()}
         return {"logits": task(inputs, training=False)}
 
     return tf.function(logits, autograph=False).get_concrete_function(**_prepared(task))
+
+
+def _alike(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """The inputs (B, L), with one number for every token."""
+    return {
+        name: inputs[name]
+        for name in ("token_ids", "padding_mask", "segment_ids")
+        if name in inputs
+    }
 
 
 def _prepared(task: Task) -> dict[str, tf.TensorSpec]:

@@ -85,10 +85,6 @@ class TokenClassifierPreprocessor(Preprocessor):
         strategy: str | None = None,
     ):
         super().__init__(tokenizer, sequence_length)
-        if sequence_length is not None and sequence_length < 3:
-            raise ValueError(
-                f"sequence_length={sequence_length} leaves no room for a piece. Expected 3 or more."
-            )
         self.overlap = overlap
         self.label_all_pieces = label_all_pieces
         self.split_symbols = split_symbols

@@ -34,7 +34,7 @@ from encoder_zoo.tasks.token_classification.metrics import (
 )
 from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.token_classification.tags import parse_tags, word_tags
-from encoder_zoo.tasks.training.data import checked_size
+from encoder_zoo.tasks.training.data import size_or_default
 from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
 
 
@@ -115,6 +115,11 @@ class TokenClassifier(WindowedTask, LabelledTask):
         accuracy = TokenAccuracy(name="accuracy")
         return [accuracy, *([EntityF1(self.labels)] if "O" in (self.labels or []) else [])]
 
+    def metric_by_name(self, name: str):
+        if name == "f1" and "O" in (self.labels or []):
+            return EntityF1(self.labels)
+        return super().metric_by_name(name)
+
     def fit(self, x=None, y=None, *args, **kwargs):
         """As `Task.fit`: on texts with spans of characters, or sentences in words with tags.
 
@@ -182,7 +187,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
         if isinstance(inputs, dict):
             return super().predict(x, batch_size, **kwargs)
         if in_dataset:
-            batches = read_batches(self.preprocessor.batched(x, checked_size(batch_size)))
+            batches = read_batches(self.preprocessor.batched(x, size_or_default(batch_size)))
             return [row for batch in batches for row in self.predict(batch, batch_size)]
         pieces, logits = self._piece_logits(x, batch_size)
         splits = pieces.ids.row_splits.numpy()

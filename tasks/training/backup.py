@@ -14,6 +14,7 @@ import keras
 import numpy as np
 from safetensors.numpy import save_file
 
+from encoder_zoo.encoders.arguments import Checked
 from encoder_zoo.lazy import tf
 from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.manifest import read_manifest, write_manifest
@@ -44,7 +45,7 @@ class Place:
     seed: int
 
 
-class BackupAndRestore(keras.callbacks.BackupAndRestore):
+class BackupAndRestore(Checked, keras.callbacks.BackupAndRestore):
     """Backs training up, so that the same command, run again after a crash, continues it.
 
     As `keras.callbacks.BackupAndRestore`, and more: training continues in the middle of an epoch
@@ -87,10 +88,6 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         save_freq: str | int = "epoch",
         delete_checkpoint: bool = True,
     ):
-        if save_freq != "epoch" and not (type(save_freq) is int and save_freq > 0):
-            raise ValueError(
-                f"save_freq is {save_freq!r}. Expected 'epoch' or a number of steps, at least 1."
-            )
         super().__init__(backup_dir, save_freq=save_freq, delete_checkpoint=delete_checkpoint)
         self.folder = pathlib.Path(backup_dir)
         self._run = None

@@ -10,8 +10,13 @@ import keras
 from encoder_zoo.encoders.family import WEIGHT_DECAY
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.training.distribution import Distributed, in_scope, strategy_of
+from encoder_zoo.tasks.training.layers import freeze_lower, layerwise
 from encoder_zoo.tasks.training.measures import fitted_loss, fitted_metrics, labels_for_loss
-from encoder_zoo.tasks.training.recipe import fine_tuning_optimizer, layerwise, restart_optimizer
+from encoder_zoo.tasks.training.named_metrics import metric_by_name
+from encoder_zoo.tasks.training.recipe import fine_tuning_optimizer, restart_optimizer
+
+# Arguments of `compile` for the "auto" optimizer, beside the learning rate.
+RECIPE = ("gradient_accumulation_steps", "weight_decay", "warmup", "layer_decay")
 
 
 class Compiled(Distributed):
@@ -52,6 +57,10 @@ class Compiled(Distributed):
         jit_compile="auto",
         learning_rate: float | None = None,
         gradient_accumulation_steps: int | None = None,
+        weight_decay: float | None = None,
+        warmup: float | None = None,
+        layer_decay: float | None = None,
+        frozen_layers: int | None = None,
         **kwargs,
     ) -> None:
         """As `keras.Model.compile`, with the field's recipe where nothing else is given.
@@ -65,10 +74,13 @@ class Compiled(Distributed):
             loss: "auto" is the task's loss. Cross-entropies of Keras's, by name or object, are
                 taken of logits, which is what the tasks put out, also where `from_logits` was not
                 said.
-            metrics: in place of the task's. Those of Keras get probabilities, and labels in the
-                form that they take; of two classes Precision, Recall, AUC and their like look for
-                the second. Other functions and metrics get what the model puts out. Without
-                sample weights, except in tasks where these say which tokens count.
+            metrics: in place of the task's. By name also "f1", "f1_macro", "f1_micro",
+                "f1_weighted", "auc" and "matthews" of classes, "pearson" and "spearman" of numbers,
+                "perplexity" of tokens, "exact_match" and "f1" of answers. Those of Keras get
+                probabilities, and labels in the form that they take; of two classes Precision,
+                Recall, AUC and their like look for the second. Other functions and metrics get
+                what the model puts out. Without sample weights, except in tasks where these say
+                which tokens count.
             weighted_metrics: the same, with sample weights; "auto" are the task's metrics, unless
                 `metrics` are given.
             jit_compile: "auto" has TensorFlow compile with XLA on a GPU or TPU where a
@@ -79,18 +91,27 @@ class Compiled(Distributed):
             gradient_accumulation_steps: of the "auto" optimizer: the mean gradient of so many
                 batches makes a step, for batches larger than the memory. Batches left over at the
                 end of `fit` make none.
+            weight_decay: AdamW's, of the "auto" optimizer; None is the family's, usually 0.01.
+            warmup: share of the steps in which the "auto" optimizer's learning rate rises; None
+                is 0.1.
+            layer_decay: of the learning rate, from each layer to the one below, as in ULMFiT and
+                ELECTRA: 0.9 has the lower layers, which know of language in general, change less;
+                None is the family's, usually 1.
+            frozen_layers: so many of the lowest blocks, and the embeddings below them, do not
+                learn; 0 has all learn, None leaves them as they are.
             **kwargs: the other arguments of `keras.Model.compile`.
         """
         ours = _is_auto(optimizer)
-        for name, value in (
-            ("learning_rate", learning_rate),
-            ("gradient_accumulation_steps", gradient_accumulation_steps),
-        ):
+        recipe = (gradient_accumulation_steps, weight_decay, warmup, layer_decay)
+        recipe = dict(zip(RECIPE, recipe, strict=True))
+        for name, value in {"learning_rate": learning_rate, **recipe}.items():
             if value is not None and not ours:
                 raise ValueError(f"{name} belongs to optimizer='auto'. Set it in the optimizer.")
+        if frozen_layers is not None:
+            freeze_lower(self.backbone, frozen_layers)
         self.learning_rate = learning_rate or self.learning_rate
         settings = {"loss": loss, "metrics": metrics, "weighted_metrics": weighted_metrics}
-        settings |= {"jit_compile": jit_compile, "accumulated": gradient_accumulation_steps}
+        settings |= {"jit_compile": jit_compile, "frozen_layers": frozen_layers, **recipe}
         settings |= kwargs
         if ours and self._optimizer_is_ours and settings == self._settings and self._is_as_traced():
             return  # another learning rate, at most, which needs no other graph
@@ -115,8 +136,18 @@ class Compiled(Distributed):
     def _fitted_loss(self, loss):
         return fitted_loss(loss, self.default_loss(), self.output_activation)
 
+    def metric_by_name(self, name: str):
+        """The metric that a name stands for; a name that only Keras knows as it is."""
+        return metric_by_name(name, self.output_activation, getattr(self, "num_classes", None))
+
+    def _named(self, given):
+        if not isinstance(given, list | tuple) or self.output_activation is None:
+            return given
+        return [self.metric_by_name(m) if isinstance(m, str) else m for m in given]
+
     def _fitted_metrics(self, metrics, weighted) -> dict:
         """The arguments of Keras's `compile`."""
+        metrics, weighted = self._named(metrics), self._named(weighted)
         if _is_auto(weighted):
             weighted = self.default_metrics() if metrics is None else None
         else:
@@ -133,11 +164,18 @@ class Compiled(Distributed):
 
     def _compile_recipe(self) -> None:
         """Compiles with a new optimizer of the recipe, for the weights that train now."""
-        weight_decay, rate_share = self.backbone.family.weight_decay, layerwise(self.backbone)
+        family, given = self.backbone.family, self._settings
+        recipe = {"weight_decay": family.weight_decay, "layer_decay": family.layer_decay}
         if self.pretrains:  # what a family's paper says of fine-tuning is not said of this
-            weight_decay, rate_share = WEIGHT_DECAY, None
+            recipe = {"weight_decay": WEIGHT_DECAY, "layer_decay": 1.0}
+        recipe |= {n: given[n] for n in (*recipe, "warmup") if given[n] is not None}
+        rate_share = layerwise(self.backbone, recipe.pop("layer_decay"))
         optimizer = fine_tuning_optimizer(
-            1, self.learning_rate, weight_decay, self.gradient_accumulation_steps, rate_share
+            1,
+            self.learning_rate,
+            gradient_accumulation_steps=self.gradient_accumulation_steps,
+            rate_share=rate_share,
+            **recipe,
         )
         self._compile(optimizer=optimizer)
         self._traced_with = self._traced_state()
@@ -153,12 +191,11 @@ class Compiled(Distributed):
     def get_compile_config(self) -> dict | None:
         """What `compile` was called with: the recipe by name, not a used-up schedule."""
         config = super().get_compile_config()
+        if config:
+            config["frozen_layers"] = self._settings["frozen_layers"]
         if config and self._optimizer_is_ours:
-            config |= {
-                "optimizer": "auto",
-                "learning_rate": self.learning_rate,
-                "gradient_accumulation_steps": self.gradient_accumulation_steps,
-            }
+            config |= {"optimizer": "auto", "learning_rate": self.learning_rate}
+            config |= {name: self._settings[name] for name in RECIPE}
         return config
 
     def compile_from_config(self, config: dict) -> None:
@@ -203,7 +240,8 @@ class Compiled(Distributed):
     def _graph(self, name, make):
         """What traces live in: made once for a setting of the preprocessor and the precision."""
         settings = vars(self.preprocessor) if self.preprocessor is not None else {}
-        plain = [(n, v) for n, v in settings.items() if not n.startswith("_")]
+        plain = [(n, v) for n, v in settings.items() if not n.startswith("_") and n != "tokenizer"]
+        plain.append(id(settings.get("tokenizer")))
         key = name, bool(self.compiled and self.jit_compile), self.dtype_policy.name, repr(plain)
         if key not in self._graphs:
             self._graphs[key] = make()

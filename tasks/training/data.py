@@ -56,20 +56,9 @@ def check_dataset_alone(y, sample_weight, validation_split: float = 0.0) -> None
         )
 
 
-def checked_size(batch_size: int | None, default: int = 32) -> int:
-    """Examples of a batch.
-
-    Raises:
-        ValueError: "A batch size of 0 was given. Expected a whole number of 1 or more."
-    """
-    if batch_size is None:
-        return default
-    whole = isinstance(batch_size, int | np.integer) and not isinstance(batch_size, bool)
-    if not whole or batch_size < 1:
-        raise ValueError(
-            f"A batch size of {batch_size!r} was given. Expected a whole number of 1 or more."
-        )
-    return int(batch_size)
+def size_or_default(batch_size: int | None, default: int = 32) -> int:
+    """Examples of a batch."""
+    return default if batch_size is None else int(batch_size)
 
 
 def check_not_empty(x) -> None:

@@ -13,6 +13,7 @@ import functools
 import keras
 import numpy as np
 
+from encoder_zoo.encoders.arguments import Checked
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.training.recipe import FusedAdamW
 from encoder_zoo.tasks.training.replicas import (
@@ -83,7 +84,7 @@ def lost_workers_named(strategy: tf.distribute.Strategy | None):
         ) from error
 
 
-class Distributed:
+class Distributed(Checked):
     """Mixin, before `keras.Model`: learning and predicting under a `tf.distribute.Strategy`.
 
     Without a strategy, and on other backends, everything is as Keras has it.

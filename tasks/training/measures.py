@@ -163,9 +163,10 @@ class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
     probabilities as labels.
 
     Example:
-        >>> loss, logits = ClassCrossentropy(from_logits=True), [[0.0, 2.0]]
-        >>> round(float(loss([1], logits)), 3), round(float(loss([[0.5, 0.5]], logits)), 3)
-        (0.127, 1.127)
+        >>> import numpy as np
+        >>> loss, logits = ClassCrossentropy(from_logits=True), np.float32([[0, 2]])
+        >>> [round(float(loss(np.array(y), logits)), 3) for y in ([1], [[0.5, 0.5]])]
+        [0.127, 1.127]
     """
 
     def call(self, y_true, y_pred):
@@ -191,7 +192,7 @@ class ClassAccuracy(metrics.SparseCategoricalAccuracy):
     """
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        return super().update_state(_numbers(y_true, y_pred), y_pred, sample_weight)
+        return super().update_state(class_numbers_of(y_true, y_pred), y_pred, sample_weight)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -244,11 +245,11 @@ class OfLogits(Configured, keras.metrics.Metric):
         """Labels and scores in the form that the metric takes."""
         if type(self.metric) in OF_CLASS_NUMBERS:
             if self.activation == "softmax":
-                return _numbers(y_true, scores), ops.argmax(scores, -1)
+                return class_numbers_of(y_true, scores), ops.argmax(scores, -1)
             chosen = scores > 0.5
             return y_true, ops.cast(chosen, y_true.dtype)
         if isinstance(self.metric, SPARSE):
-            return _numbers(y_true, scores), scores
+            return class_numbers_of(y_true, scores), scores
         if not _are_numbers(y_true, scores):
             return y_true, scores
         classes = scores.shape[-1]
@@ -276,7 +277,7 @@ def _are_numbers(y_true, scores) -> bool:
     return len(y_true.shape) == len(scores.shape) - 1
 
 
-def _numbers(y_true, scores):
+def class_numbers_of(y_true, scores):
     """Class numbers, also of labels that are rows of C probabilities."""
     y_true, scores = ops.convert_to_tensor(y_true), ops.convert_to_tensor(scores)
     return y_true if _are_numbers(y_true, scores) else ops.argmax(y_true, -1)

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import LEARNING_RATE, WEIGHT_DECAY
 from encoder_zoo.lazy import tf
 
@@ -57,7 +56,7 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         """Becomes the schedule of another run."""
         self.peak = peak
         self.total_steps = total_steps
-        up = max(1, int(total_steps * self.warmup))
+        up = max(1, int(total_steps * self.warmup)) if self.warmup else 0
         self.numbers.assign([peak, up, max(1, total_steps - up), FREE])
 
     def hold(self, rate: float) -> None:
@@ -67,7 +66,8 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step):
         step = ops.cast(step // self.batches_per_step, "float32")
         peak, up, down, held = ops.unstack(ops.convert_to_tensor(self.numbers))
-        share = ops.minimum(step / up, (up + down - step) / down)
+        rising = ops.where(up > 0, step / ops.maximum(up, 1.0), 1.0)
+        share = ops.minimum(rising, (up + down - step) / down)
         return ops.where(held == FREE, peak * ops.maximum(share, 0.0), held)
 
     def get_config(self) -> dict:
@@ -238,16 +238,18 @@ def fine_tuning_optimizer(
     weight_decay: float = WEIGHT_DECAY,
     gradient_accumulation_steps: int | None = None,
     rate_share: Callable[[keras.Variable], float] | None = None,
+    warmup: float = WARMUP,
 ) -> keras.optimizers.Optimizer:
     """AdamW with linear warmup and decay, gradients clipped at norm 1, no decay on biases and
     LayerNorm.
 
     Args:
         total_batches: number of batches until the learning rate is 0.
-        learning_rate: at the peak, after a tenth of the steps.
+        learning_rate: at the peak.
         weight_decay: AdamW's.
         gradient_accumulation_steps: so many batches make one step; None is one.
         rate_share: how much of the learning rate a weight has, see `layerwise`.
+        warmup: share of the steps until the peak.
 
     Source: Devlin et al. 2019, appendix A.2 and A.3.
 
@@ -258,7 +260,7 @@ def fine_tuning_optimizer(
     on_tensorflow = keras.config.backend() == "tensorflow"
     batches = gradient_accumulation_steps or 1
     schedule = LinearWarmupDecay(
-        learning_rate, max(1, total_batches // batches), batches_per_step=batches
+        learning_rate, max(1, total_batches // batches), warmup, batches_per_step=batches
     )
     optimizer = (FusedAdamW if on_tensorflow else ScheduledAdamW)(
         schedule,
@@ -270,39 +272,6 @@ def fine_tuning_optimizer(
     )
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
     return optimizer
-
-
-def layerwise(backbone: Backbone) -> Callable[[keras.Variable], float] | None:
-    """How much of the learning rate each weight has, by the `layer_decay` of the family.
-
-    Args:
-        backbone: whose last block has one step less than what stands on it, and so on down to the
-            embeddings.
-
-    Returns:
-        For `fine_tuning_optimizer`; None where all weights have the whole learning rate.
-
-    Source: Howard and Ruder 2018, Universal Language Model Fine-tuning, section 3.2; Clark et al.
-    2020, ELECTRA, appendix B.
-
-    Example:
-        >>> from encoder_zoo import ElectraBackbone
-        >>> backbone = ElectraBackbone(30, num_layers=2, num_heads=1, hidden_dim=4,
-        ...                            intermediate_dim=4)
-        >>> share = layerwise(backbone)
-        >>> [round(share(layer.weights[0]), 3) for layer in (*backbone.blocks, backbone.embeddings)]
-        [0.64, 0.8, 0.512]
-    """
-    decay = backbone.family.layer_decay
-    if decay == 1:
-        return None
-    layers = [backbone.embeddings, *backbone.blocks]
-    shares = {
-        id(weight): decay ** (len(layers) - i)
-        for i, layer in enumerate(layers)
-        for weight in layer.weights
-    }
-    return lambda weight: shares.get(id(weight), 1.0)
 
 
 def restart_optimizer(

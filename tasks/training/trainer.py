@@ -8,6 +8,7 @@ import logging
 import keras
 import numpy as np
 
+from encoder_zoo.encoders.forks import refuse_in_fork
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.rows.batching import Batches, RowBatches, bucket_length
 from encoder_zoo.tasks.rows.preprocessor import as_texts
@@ -17,11 +18,11 @@ from encoder_zoo.tasks.training.data import (
     Stream,
     check_dataset_alone,
     check_not_empty,
-    checked_size,
     dataset_stream,
     is_dataset,
     is_prepared,
     preprocessed,
+    size_or_default,
     split,
 )
 from encoder_zoo.tasks.training.distribution import (
@@ -99,10 +100,11 @@ class TextTrainer(Compiled):
             FloatingPointError: "Epoch 2/3, step 17/100: the loss is nan. ...", unless
                 `keras.callbacks.TerminateOnNaN` is among the callbacks.
         """
+        refuse_in_fork()
         if not self.compiled:
             self.compile()
-        size = checked_size(batch_size)
-        held_out_size = checked_size(validation_batch_size, size)
+        size = size_or_default(batch_size)
+        held_out_size = size_or_default(validation_batch_size, size)
         if validation_data is not None:
             validation_data = self._evaluation_data(validation_data, held_out_size)
         callbacks = _watched(callbacks)
@@ -208,9 +210,10 @@ class TextTrainer(Compiled):
         self, x=None, y=None, batch_size: int | None = None, *, sample_weight=None, **kwargs
     ):
         """As `keras.Model.evaluate`, on raw inputs; see `fit` for what `x` may be."""
+        refuse_in_fork()
         if not self.compiled:
             self.compile()
-        size = checked_size(batch_size)
+        size = size_or_default(batch_size)
         if is_prepared(x):
             return super().evaluate(x, y, size, sample_weight=sample_weight, **kwargs)
         data = x
@@ -248,7 +251,8 @@ class TextTrainer(Compiled):
         Returns:
             The model's outputs, NumPy arrays with one row per input.
         """
-        size = checked_size(batch_size)
+        refuse_in_fork()
+        size = size_or_default(batch_size)
         if is_prepared(x):
             return super().predict(x, size, **kwargs)
         if is_dataset(x):

@@ -11,7 +11,8 @@ import pathlib
 import sys
 
 import sentencepiece
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+from transformers.convert_slow_tokenizer import generate_merges
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from make_tokens import TEXTS as COMMON
@@ -48,6 +49,16 @@ MODELS = {
         "byte_fallback": True,
         "character_coverage": 0.98,
         "normalization_rule_name": "identity",
+    },
+    "bpe": {"model_type": "bpe", "vocab_size": 500, "user_defined_symbols": ["<entity>", "C++"]},
+    "bpe_spaces": {
+        "model_type": "bpe",
+        "vocab_size": 700,
+        "byte_fallback": True,
+        "character_coverage": 0.98,
+        "normalization_rule_name": "identity",
+        "remove_extra_whitespaces": False,
+        "allow_whitespace_only_pieces": True,
     },
 }
 
@@ -107,6 +118,36 @@ def library(name: str, front: list, skipped: int, behind: list, steps: list) -> 
     return tokenizer
 
 
+def pairs(name: str, words: bool) -> Tokenizer:
+    """A BPE with XLM-RoBERTa's ids, in the steps of transformers' converters.
+
+    Args:
+        name: of the model.
+        words: whether white space separates words; else it is kept, as for Llama.
+    """
+    model = proto(name)
+    front = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
+    scores = [*front, *((p.piece, p.score) for p in model.pieces[3:]), ("<mask>", 0.0)]
+    ids = {token: i for i, (token, _) in enumerate(scores)}
+    symbols = [p.piece for p in model.pieces if p.type == 4]
+    merges = generate_merges(ids, scores, skip_tokens=[*(t for t, _ in front), "<mask>", *symbols])
+    fallback = model.trainer_spec.byte_fallback
+    tokenizer = Tokenizer(
+        models.BPE(ids, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=fallback)
+    )
+    charsmap = model.normalizer_spec.precompiled_charsmap
+    steps = [normalizers.Precompiled(charsmap)] if charsmap else []
+    if words:
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
+        )
+    else:
+        steps += [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in symbols])
+    return tokenizer
+
+
 def xlm_roberta(name: str) -> Tokenizer:
     """XLM-RoBERTa's order of ids."""
     front = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
@@ -151,6 +192,8 @@ def main() -> None:
         "albert": expected(albert("albert")),
         "albert_cased": expected(albert("albert", lowercase=False, keep_accents=True)),
         "bytes": expected(xlm_roberta("bytes")),
+        "bpe": expected(pairs("bpe", words=True)),
+        "bpe_spaces": expected(pairs("bpe_spaces", words=False)),
         "sentencepiece": {name: model.encode(TEXTS) for name, model in originals.items()},
     }
     lines = [f"{json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in content.items()]

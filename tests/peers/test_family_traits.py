@@ -20,6 +20,8 @@ SIZES = {
     "num_attention_heads": 2,
     "intermediate_size": 24,
 }
+MODERN = {"local_attention": 4, "pad_token_id": 1, "bos_token_id": 2, "cls_token_id": 2}
+MODERN |= {"eos_token_id": 3, "sep_token_id": 3}
 VARIATIONS = [
     ("DistilBert", {**DISTILBERT, "activation": "relu"}),
     ("DistilBert", {**DISTILBERT, "sinusoidal_pos_embds": True}),
@@ -31,9 +33,14 @@ VARIATIONS = [
     ("Electra", {**SIZES, "embedding_size": 24}),  # as the generators of base and large
     ("XLMRoberta", {**SIZES, "type_vocab_size": 1, "layer_norm_eps": 1e-5}),
     ("Camembert", {**SIZES, "type_vocab_size": 1}),
+    ("ModernBert", {**SIZES, **MODERN}),
+    ("ModernBert", {**SIZES, **MODERN, "local_attention": 3, "global_attn_every_n_layers": 2}),
+    ("ModernBert", {**SIZES, **MODERN, "global_rope_theta": 7.0, "local_rope_theta": 3.0}),
+    ("ModernBert", {**SIZES, **MODERN, "hidden_activation": "silu", "norm_eps": 1e-3}),
 ]
 IDS = np.array([[2, 17, 29, 8, 3], [2, 9, 3, 1, 1]])
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+LONG = np.random.default_rng(0).integers(4, 40, (3, 12))
 
 
 def made_there(name: str, head: str, settings: dict):
@@ -64,6 +71,94 @@ def test_every_hidden_state_is_theirs(name, settings, tmp_path):
     for ours, theirs in list(zip(found, expected, strict=True))[first:]:
         real = MASK == 1
         np.testing.assert_allclose(ops.convert_to_numpy(ours)[real], theirs[real], atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("padded", ["left", "right"])
+def test_a_modernbert_classifies_by_either_pooling_padded_on_either_side(padded, pooling, tmp_path):
+    settings = {**SIZES, **MODERN, "classifier_pooling": pooling, "num_labels": 3}
+    there = made_there("ModernBert", "ForSequenceClassification", settings)
+    mask = np.arange(12) < np.array([[12], [7], [1]])
+    if padded == "left":
+        mask = mask[:, ::-1]
+        if pooling == "cls":
+            mask = mask | (np.arange(12) == 0)  # they read the first token, padding or not
+    there.save_pretrained(tmp_path)
+    with torch.inference_mode():
+        expected = there.double()(
+            input_ids=torch.tensor(LONG), attention_mask=torch.tensor(mask.astype("int64"))
+        ).logits
+    inputs = {"token_ids": LONG, "padding_mask": mask}
+    here = ez.SequenceClassifier.from_preset(tmp_path)
+    assert here.backbone.pooling == pooling
+    np.testing.assert_allclose(here(inputs), expected, rtol=1e-5, atol=1e-5)
+    here.save_to_preset(tmp_path / "ours")
+    there = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "ours")
+    assert there.config.classifier_pooling == pooling
+
+
+@pytest.mark.parametrize("padded", ["left", "right"])
+def test_a_modernberts_outputs_padded_on_either_side(padded, tmp_path):
+    there = made_there("ModernBert", "Model", {**SIZES, **MODERN})
+    mask = np.arange(12) < np.array([[12], [7], [1]])
+    mask = mask[:, ::-1] if padded == "left" else mask
+    there.save_pretrained(tmp_path)
+    with torch.inference_mode():
+        expected = there.double()(
+            input_ids=torch.tensor(LONG), attention_mask=torch.tensor(mask.astype("int64"))
+        ).last_hidden_state.numpy()
+    found = ez.Backbone.from_preset(tmp_path)({"token_ids": LONG, "padding_mask": mask})
+    found = ops.convert_to_numpy(found["sequence_output"])
+    np.testing.assert_allclose(found[mask], expected[mask], rtol=1e-5, atol=1e-5)
+
+
+def test_a_modernberts_settings_are_read_there(tmp_path):
+    sizes = {"num_layers": 4, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 24}
+    settings = {"global_every": 2, "local_attention": 6, "pooling": "mean"}
+    bases = {"global_rope_theta": 9.0, "local_rope_theta": 5.0}
+    backbone = ez.ModernBertBackbone(40, **sizes, **settings, **bases)
+    backbone.save_to_preset(tmp_path)
+    there = transformers.AutoModel.from_pretrained(tmp_path)
+    config = there.config
+    assert config.layer_types == ["full_attention", "sliding_attention"] * 2
+    assert {kind: bases["rope_theta"] for kind, bases in config.rope_parameters.items()} == {
+        "full_attention": 9.0,
+        "sliding_attention": 5.0,
+    }
+    assert (config.local_attention, config.classifier_pooling) == (6, "mean")
+    with torch.inference_mode():
+        expected = there.double()(input_ids=torch.tensor(LONG)).last_hidden_state
+    found = backbone({"token_ids": LONG})["sequence_output"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_new_weights_are_as_spread_as_theirs():
+    sizes = {
+        **SIZES,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "vocab_size": 99,
+        "num_labels": 64,
+    }
+    config = transformers.ModernBertConfig(**{**sizes, **MODERN})
+    there = transformers.ModernBertForSequenceClassification(config)
+    sizes = {"num_layers": 5, "num_heads": 2, "hidden_dim": 64, "intermediate_dim": 96}
+    here = ez.SequenceClassifier(ez.ModernBertBackbone(99, **sizes), num_classes=64)
+    block, theirs = here.backbone.blocks[1], there.model.layers[1]
+    for ours, expected in [
+        (
+            here.backbone.embeddings.token_embedding.embeddings,
+            there.model.embeddings.tok_embeddings,
+        ),
+        (block.attention.query_key_value_dense.kernel, theirs.attn.Wqkv),
+        (block.attention.output_dense.kernel, theirs.attn.Wo),
+        (block.intermediate_dense.kernel, theirs.mlp.Wi),
+        (block.output_dense.kernel, theirs.mlp.Wo),
+        (here.head.hidden.dense.kernel, there.head.dense),
+        (here.head.output_dense.kernel, there.classifier),
+    ]:
+        deviation = float(expected.weight.std())
+        np.testing.assert_allclose(ops.std(ours), deviation, rtol=0.06)
 
 
 def test_fresh_sinusoids_are_theirs():

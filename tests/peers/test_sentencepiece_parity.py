@@ -54,6 +54,19 @@ MODELS = {
         XLMRobertaTokenizer,
     ),
     "ALBERT's": ({"vocab_size": 8000, **ALBERT}, AlbertTokenizer),
+    "BPE": ({"vocab_size": 8000, "model_type": "bpe"}, XLMRobertaTokenizer),
+    "BPE, bytes, spaces kept": (
+        {
+            "vocab_size": 8000,
+            "model_type": "bpe",
+            "byte_fallback": True,
+            "character_coverage": 0.98,
+            "normalization_rule_name": "identity",
+            "remove_extra_whitespaces": False,
+            "allow_whitespace_only_pieces": True,
+        },
+        XLMRobertaTokenizer,
+    ),
 }
 # The two implementations differ in white space, which without a normalisation is only the space
 # to SentencePiece; in graphemes, of which `tokenizers` asks for the shortest rule and drops the
@@ -87,7 +100,7 @@ def theirs(tokenizer, folder):
     """transformers' tokenizer of the files that ours writes."""
     for name, content in tokenizer.to_files().items():
         (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    if tokenizer.byte_fallback:  # transformers' own class would leave it out
+    if tokenizer.byte_fallback or tokenizer.merges:  # transformers' own class leaves them out
         path = str(folder / "tokenizer.json")
         return transformers.PreTrainedTokenizerFast(tokenizer_file=path)
     return getattr(transformers, type(tokenizer).__name__).from_pretrained(folder)

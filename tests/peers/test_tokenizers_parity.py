@@ -8,6 +8,7 @@ import unicodedata
 import pytest
 
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
+from encoder_zoo.encoders.tokenizers.modern_bpe import ModernBertTokenizer
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
@@ -21,6 +22,7 @@ FAMILIES = {
     "bert whole Chinese words": {"lowercase": True, "split_chinese_characters": False},
     "roberta": {"add_prefix_space": False},
     "roberta add_prefix_space": {"add_prefix_space": True},
+    "modernbert": {"added_tokens": [" " * i for i in range(24, 1, -1)]},
 }
 THEIR_NAMES = {
     "lowercase": "do_lower_case",
@@ -87,6 +89,8 @@ def tokenizers(family, data, minilm, folder):
         return BertTokenizer(path, **options), transformers.BertTokenizer(
             str(path), **their_options
         )
+    if family == "modernbert":
+        return modernbert_tokenizers(data, **options)
     gpt2 = json.loads((data / "bpe" / "encoder.json").read_text(encoding="utf-8"))
     tokens = ["<s>", "<pad>", "</s>", "<unk>", *gpt2, "<mask>"]
     vocabulary, merges = folder / "vocab.json", data / "bpe" / "vocab.bpe"
@@ -94,6 +98,22 @@ def tokenizers(family, data, minilm, folder):
     return RobertaTokenizer(vocabulary, merges, **options), transformers.RobertaTokenizer(
         str(vocabulary), str(merges), **their_options
     )
+
+
+def modernbert_tokenizers(data, added_tokens):
+    """ModernBERT's steps over GPT-2's vocabulary, with tokens for several spaces."""
+    library = pytest.importorskip("tokenizers")
+    gpt2 = json.loads((data / "bpe" / "encoder.json").read_text(encoding="utf-8"))
+    special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    vocabulary = {token: i for i, token in enumerate([*gpt2, *special])}
+    lines = (data / "bpe" / "vocab.bpe").read_text(encoding="utf-8").split("\n")[1:]
+    merges = [tuple(line.split(" ")) for line in lines if line]
+    fast = library.Tokenizer(library.models.BPE(vocabulary, merges))
+    fast.normalizer = library.normalizers.NFC()
+    fast.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    fast.add_tokens([library.AddedToken(token, normalized=True) for token in added_tokens])
+    ours = ModernBertTokenizer(vocabulary, data / "bpe" / "vocab.bpe", added_tokens=added_tokens)
+    return ours, transformers.PreTrainedTokenizerFast(tokenizer_object=fast)
 
 
 @pytest.mark.parametrize("corpus", CORPORA, ids=lambda corpus: corpus.__name__)

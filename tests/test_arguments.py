@@ -1,0 +1,211 @@
+"""Arguments that cannot be meant are refused by name, before any work is done.
+
+One test runs over the signatures of all public callables: a new argument has a rule in
+`encoders.arguments.RULES`, is a flag, or stands among those that are checked elsewhere.
+"""
+
+import inspect
+import pickle
+import types
+
+import numpy as np
+import pytest
+
+import encoder_zoo as ez
+from encoder_zoo.encoders.arguments import _IN_GRAPHS, Checked, check_argument, rules_of
+
+# Arguments that no rule of one line is for: objects, data, names that are looked up.
+ELSEWHERE = {
+    "self", "cls", "args", "kwargs", "arguments", "options",
+    "backbone", "preprocessor", "tokenizer", "model", "task", "other", "dataset", "config",
+    "x", "y", "sample_weight", "validation_data", "texts", "words", "ids", "question", "context",
+    "questions", "contexts", "pieces", "rows", "windows", "inputs", "outputs", "first_texts",
+    "y_true", "y_pred", "labels", "token", "token_id", "tokens", "path", "directory", "source",
+    "vocabulary", "merges", "scores", "precompiled_charsmap", "added_tokens",
+    "optimizer", "loss", "metrics", "weighted_metrics", "callbacks", "problem_type", "strategy",
+    "scheme", "format", "dtype", "average", "hidden", "head", "custom_objects", "input_shape",
+    "backup_dir", "logs", "epoch", "batch", "run", "start", "batches", "place", "stored", "folder",
+    "units", "metric", "replicas", "steps", "kept", "kind", "which", "sequence_output", "i",
+    "special_tokens", "in_text", "documents", "target", "name", "template", "files", "content",
+    "pair", "stream", "class_weight", "column", "word_column", "family", "layers",
+}  # fmt: skip
+ODD = [
+    "", "no", "128", "maybe", 0, 1, -1, -5, 1.5, True, None, [8], {}, (1, 2), np.nan, np.inf,
+    -np.inf, 2**80, 1e400, b"x", object(), np.zeros(3), np.float32(0.5), np.int64(-3),
+    np.bool_(True), lambda: 1,
+]  # fmt: skip
+
+
+def public_callables() -> dict[str, types.FunctionType]:
+    """Of all public names: functions, constructors and public methods of this package."""
+    found = {}
+    for name in ez.__all__:
+        value = getattr(ez, name, None)
+        if inspect.isfunction(value):
+            found[name] = value
+        elif inspect.isclass(value):
+            for base in value.__mro__:
+                if not base.__module__.startswith("encoder_zoo."):
+                    continue
+                for method, function in vars(base).items():
+                    public = method == "__init__" or not method.startswith("_")
+                    if public and method not in _IN_GRAPHS and inspect.isfunction(function):
+                        found[f"{base.__name__}.{method}"] = function
+    return found
+
+
+def called(function, arguments: dict) -> None:
+    """Calls it without an object, and without the arguments that it cannot do without."""
+    takes_self = "self" in inspect.signature(function).parameters
+    function(**({"self": None} if takes_self else {}), **arguments)
+
+
+CALLABLES = public_callables()
+
+
+def test_there_are_public_callables():
+    expected = {"Backbone.__init__", "SequenceClassifier.classify", "TextTrainer.fit"}
+    assert expected <= set(CALLABLES)
+
+
+@pytest.mark.parametrize("name", sorted(CALLABLES))
+def test_every_argument_is_checked_before_any_work(name):
+    function = CALLABLES[name]
+    parameters = inspect.signature(function).parameters
+    rules = rules_of(parameters)
+    unknown = set(parameters) - set(rules) - ELSEWHERE
+    assert not unknown, f"{name} has arguments without a rule in encoders.arguments: {unknown}"
+    for argument, rule in rules.items():
+        default = parameters[argument].default
+        for odd in ODD:
+            try:
+                check_argument(argument, odd, rule, default)
+            except ValueError as error:
+                assert str(error).startswith(f"{argument} is ") and len(str(error)) < 200
+                with pytest.raises(ValueError, match=f"^{argument} is .*Expected"):
+                    called(function, {argument: odd})
+
+
+@pytest.mark.parametrize(
+    ("argument", "wrong"),
+    [
+        ("sequence_length", ["128", 0, 1, 2, -5, 1.5, True, [8]]),
+        ("overlap", ["1", -1, 1.5, True, [1]]),
+        ("doc_stride", ["1", -1, 1.5, np.nan]),
+        ("window_length", ["384", 0, -1, 2.5]),
+        ("mask_rate", ["0.15", 0, 1, -0.1, np.nan, np.inf, True]),
+        ("seed", ["0", -1, 1.5, [1, 2], np.nan]),
+        ("batch_size", [0, -1, "32", 1.5, True, [32]]),
+        ("learning_rate", [0, -1, np.nan, np.inf, "fast", True]),
+        ("top_k", [0, -1, 1.5, "x", True]),
+        ("jit_compile", ["maybe", 1, 0, "yes"]),
+        ("lowercase", ["no", 1, 0, "false", []]),
+        ("pack_texts", ["no", 1]),
+        ("delete_checkpoint", ["no", 1]),
+    ],
+)
+def test_values_that_were_once_accepted(argument, wrong):
+    takers = {
+        name: function
+        for name, function in CALLABLES.items()
+        if argument in inspect.signature(function).parameters
+    }
+    assert takers
+    for function in takers.values():
+        for value in wrong:
+            with pytest.raises(ValueError, match=f"^{argument} is "):
+                called(function, {argument: value})
+
+
+def test_numbers_of_numpy_are_numbers():
+    class Reader(Checked):
+        def read(self, batch_size=None, flag=False, learning_rate=None):
+            return batch_size, flag, learning_rate
+
+    given = np.int64(8), np.bool_(True), np.float32(0.5)
+    assert Reader().read(*given) == given
+
+
+def test_a_call_with_too_many_arguments_is_pythons_own_error():
+    class Reader(Checked):
+        def read(self, batch_size=None):
+            return batch_size
+
+    with pytest.raises(TypeError, match="positional"):
+        Reader().read(1, 2)
+
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat"]
+
+
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        ("a\nb", "expected no line break"),
+        ("a\r", "expected no line break"),
+        ("\ud800", "half of a character"),
+        (7, "expected a string"),
+        (None, "expected a string"),
+    ],
+)
+def test_a_vocabulary_holds_what_a_file_can_hold(odd, words):
+    with pytest.raises(ValueError, match=rf"vocabulary\[6\] is .*{words}"):
+        ez.BertTokenizer([*WORDS, odd])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "words"),
+    [
+        ("utf-16", "it is UTF-16"),
+        ("utf-8-sig", "byte order mark"),
+        ("latin-1", "byte 37 is"),
+    ],
+)
+def test_a_vocabulary_in_another_encoding_is_named(tmp_path, encoding, words):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join([*WORDS, "naïve"]), encoding=encoding)
+    with pytest.raises(ValueError, match=f"vocab.txt is not text in UTF-8: .*{words}"):
+        ez.BertTokenizer(str(path))
+
+
+def test_lines_may_end_as_on_windows(tmp_path):
+    (tmp_path / "vocab.txt").write_bytes("\r\n".join(WORDS).encode())
+    assert ez.BertTokenizer(tmp_path / "vocab.txt").get_vocabulary() == WORDS
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+def test_tokenizers_and_tasks_can_be_pickled(tiny, family):
+    from encoder_zoo.encoders import get_family
+
+    task = tiny.task(get_family(family), "SequenceClassifier")
+    tokenizer = task.preprocessor.tokenizer
+    again = pickle.loads(pickle.dumps(tokenizer))
+    assert again.get_config() == tokenizer.get_config()
+    texts = ["abc d", "b"]
+    assert again.tokenize(texts).to_list() == tokenizer.tokenize(texts).to_list()
+    copied = pickle.loads(pickle.dumps(task))
+    np.testing.assert_array_equal(copied.predict(texts, verbose=0), task.predict(texts, verbose=0))
+
+
+def test_a_fork_of_a_process_that_used_a_model_says_so():
+    import multiprocessing
+    import os
+
+    if not hasattr(os, "fork"):
+        pytest.skip("no forks here")
+    tokenizer = ez.BertTokenizer(WORDS)
+    tokenizer.tokenize(["cat"])
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+
+    def child():
+        try:
+            tokenizer.tokenize(["cat"])
+        except RuntimeError as error:
+            theirs.send(str(error))
+
+    process = context.Process(target=child)
+    process.start()
+    assert ours.poll(60)
+    assert "Start processes anew, with multiprocessing.get_context('spawn')" in ours.recv()
+    process.join()

@@ -1,0 +1,86 @@
+"""Normal form C, beside Python's own tables."""
+
+import itertools
+import random
+import sys
+import unicodedata
+
+import pytest
+import tensorflow as tf
+
+from encoder_zoo.encoders.tokenizers.characters import characters
+from encoder_zoo.encoders.tokenizers.composition import Composer, composition_tables
+from encoder_zoo.encoders.tokenizers.normalization import combining_orders
+from encoder_zoo.encoders.tokenizers.unicode_tables import decompositions
+
+SURROGATES = range(0xD800, 0xE000)  # no text holds them
+CODES = [code for code in range(sys.maxunicode + 1) if code not in SURROGATES]
+
+
+def is_newer(code: int) -> bool:
+    """Whether a character changes here, but not yet in the Unicode 9 of `tokenizers`."""
+    char = chr(code)
+    if unicodedata.normalize("NFD", char) != char:
+        return code not in decompositions()
+    return unicodedata.combining(char) > 0 and code not in combining_orders()
+
+
+NEWER = [code for code in CODES if is_newer(code)]
+KNOWN = sorted(set(CODES) - set(NEWER))
+
+
+@pytest.fixture(scope="module")
+def compose():
+    composer = Composer()
+
+    def compose(texts: list[str]) -> list[str]:
+        composed = composer(characters(tf.constant(texts)))
+        splits = composed.row_splits.numpy()
+        text = "".join(map(chr, composed.codes.numpy()))
+        return [text[start:end] for start, end in itertools.pairwise(splits)]
+
+    return compose
+
+
+def expected(texts: list[str]) -> list[str]:
+    return [unicodedata.normalize("NFC", text) for text in texts]
+
+
+def test_only_characters_of_scripts_added_since_are_left_out():
+    assert min(NEWER) == 0x7FD  # of Unicode 11
+    assert len(NEWER) < 200
+
+
+def test_every_code_point_alone(compose):
+    texts = [chr(code) for code in KNOWN]
+    assert compose(texts) == expected(texts)
+
+
+def test_every_code_point_decomposed(compose):
+    texts = [unicodedata.normalize("NFD", chr(code)) for code in KNOWN]
+    assert compose(texts) == expected(texts)
+
+
+def test_every_code_point_between_a_letter_and_a_mark(compose):
+    texts = [f"a{chr(code)}\u0301" for code in KNOWN]
+    assert compose(texts) == expected(texts)
+
+
+def test_random_texts_of_characters_that_compose(compose):
+    touched = composition_tables().touched.nonzero()[0].tolist()
+    known = sorted(set(touched) & set(KNOWN))
+    hangul = [*range(0x1100, 0x1113), *range(0x1161, 0x1176), *range(0x11A8, 0x11C3), 0xAC00]
+    rng = random.Random(0)
+    pools = [known, [*map(ord, "aeiouAO "), *range(0x300, 0x362)], hangul, KNOWN]
+    draws = (rng.choices(rng.choice(pools), k=rng.randrange(12)) for _ in range(20_000))
+    texts = ["".join(map(chr, codes)) for codes in draws]
+    found = compose(texts)
+    assert found == expected(texts)
+    assert sum(a != b for a, b in zip(found, texts, strict=True)) > 5_000
+
+
+def test_a_composed_character_spans_the_first_it_is_made_of():
+    chars = Composer()(characters(tf.constant(["xe\u0301\u0323y", "\u1100\u1161"])))
+    assert [chr(code) for code in chars.codes] == ["x", "\u1eb9", "\u0301", "y", "가"]
+    assert chars.starts.numpy().tolist()[:2] == [0, 1]
+    assert chars.row_splits.numpy().tolist() == [0, 4, 5]
