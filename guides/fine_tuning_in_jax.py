@@ -18,12 +18,11 @@ import os
 
 os.environ["KERAS_BACKEND"] = "jax"  # before keras is imported, and once for a process
 
-import csv
 import pathlib
-import random
 
 import jax
 import keras
+import pandas as pd
 
 import encoder_zoo as ez
 
@@ -41,12 +40,9 @@ A part of the review sentences beside this guide (UCI "Sentiment Labelled Senten
 """
 
 # %%
-LABELS = ["negative", "positive"]
-with open(HERE / "data" / "sentiment_sentences.tsv", encoding="utf-8", newline="") as file:
-    rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-random.Random(0).shuffle(rows)
-texts = [row["sentence"] for row in rows]
-labels = [LABELS[int(row["label"])] for row in rows]
+table = pd.read_csv(HERE / "data" / "sentiment_sentences.tsv", sep="\t", quoting=3)
+table = table.sample(frac=1, random_state=0)
+texts, labels = table["sentence"], table["label"].map({0: "negative", 1: "positive"})
 
 # %% [markdown]
 """
@@ -60,7 +56,7 @@ as they have no dropout in Keras.
 
 # %%
 classifier = ez.Classifier.from_preset(
-    "bert_nano_en_uncased", labels=LABELS, sequence_length=48, attention_dropout=0.0
+    "bert_nano_en_uncased", sequence_length=48, attention_dropout=0.0
 )
 history = classifier.fit(
     texts[200:1480],

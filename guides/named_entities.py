@@ -37,10 +37,7 @@ The first 200 sentences are held out.
 """
 
 # %%
-blocks = (HERE / "data" / "wnut17_excerpt.conll").read_text(encoding="utf-8").strip().split("\n\n")
-rows = [[line.split("\t") for line in block.split("\n")] for block in blocks]
-words = [[word for word, _ in row] for row in rows]
-tags = [[tag for _, tag in row] for row in rows]
+words, tags = ez.read_conll(HERE / "data" / "wnut17_excerpt.conll")
 held_out_words, held_out_tags = words[:200], tags[:200]
 print(list(zip(words[0], tags[0], strict=True)))
 
@@ -57,7 +54,7 @@ history = tagger.fit(
     words[200:],
     tags[200:],
     validation_data=(held_out_words, held_out_tags),
-    epochs=12,
+    epochs=8,
     batch_size=16,
     verbose=2,
 )
@@ -101,26 +98,10 @@ Held-out sentences beside what people marked in them. A red frame: made up, or n
 dashed red line: missed.
 """
 
-
 # %%
-def true_entities(words: list[str], tags: list[str]) -> list[dict]:
-    """Entities in characters of the words with one space between them."""
-    entities, start = [], 0
-    for word, tag in zip(words, tags, strict=True):
-        end = start + len(word)
-        if tag.startswith("B-"):
-            entities.append({"label": tag[2:], "start": start, "end": end})
-        elif tag.startswith("I-"):
-            entities[-1]["end"] = end
-        start = end + 1
-    return entities
-
-
-true = list(map(true_entities, held_out_words, held_out_tags))
-shown = [i for i, entities in enumerate(true) if entities][:20]
+shown = [i for i, row in enumerate(held_out_tags) if any(tag != "O" for tag in row)][:20]
 sentences = [held_out_words[i] for i in shown]
-picture = ez.display.entities(
-    sentences, tagger.extract_entities(sentences), true=[true[i] for i in shown]
-)
+found = tagger.extract_entities(sentences)
+picture = ez.display.entities(sentences, found, true=[held_out_tags[i] for i in shown])
 picture.show()
 picture.save(OUTPUT / "named_entities.html", title=f"Entity F1 {scores['f1']:.2f}")

@@ -12,15 +12,14 @@ Labelled Sentences", CC BY 4.0) are beside this guide.
 """
 
 # %%
-import csv
 import json
 import pathlib
-import random
 import subprocess
 import sys
 import time
 
 import keras
+import pandas as pd
 
 import encoder_zoo as ez
 
@@ -36,13 +35,10 @@ As in the guide on text classification.
 """
 
 # %%
-LABELS = ["negative", "positive"]
-with open(HERE / "data" / "sentiment_sentences.tsv", encoding="utf-8", newline="") as file:
-    rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-random.Random(0).shuffle(rows)
-texts = [row["sentence"] for row in rows]
-labels = [LABELS[int(row["label"])] for row in rows]
-classifier = ez.SequenceClassifier.from_preset("bert_nano_en_uncased", labels=LABELS)
+table = pd.read_csv(HERE / "data" / "sentiment_sentences.tsv", sep="\t", quoting=3)
+table = table.sample(frac=1, random_state=0)
+texts, labels = table["sentence"], table["label"].map({0: "negative", 1: "positive"})
+classifier = ez.SequenceClassifier.from_preset("bert_nano_en_uncased")
 classifier.fit(texts[500:], labels[500:], epochs=3, verbose=2)
 accuracy = classifier.evaluate(texts[:500], labels[:500], verbose=0, return_dict=True)
 print(f"held-out accuracy: {accuracy['accuracy']:.3f}")

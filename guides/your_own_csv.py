@@ -37,7 +37,7 @@ rows that stand there twice would be in training and in the test.
 # %%
 rows = pd.read_csv(HERE / "data" / "sentiment_sentences.tsv", sep="\t", quoting=3)
 rows["label"] = rows["label"].map({0: "bad", 1: "good"})
-rows[["sentence", "label"]].sample(1600, random_state=0).to_csv(OUTPUT / "reviews.csv", index=False)
+rows[["sentence", "label"]].to_csv(OUTPUT / "reviews.csv", index=False)
 
 table = pd.read_csv(OUTPUT / "reviews.csv").dropna().drop_duplicates("sentence")
 print(table.head())
@@ -97,4 +97,4 @@ The saved folder has labels and tokenizer with it.
 # %%
 classifier.save_to_preset(OUTPUT / "csv_classifier")
 again = ez.Classifier.from_preset(OUTPUT / "csv_classifier")
-print(again.classify(["Would buy it again."]))
+print(again.classify("Works well, I would buy it again."))

@@ -16,6 +16,7 @@ from encoder_zoo.tasks.rows.preprocessor import check_no_iterator
 from encoder_zoo.tasks.task import Task
 from encoder_zoo.tasks.training.data import Stream, check_not_empty, is_dataset
 from encoder_zoo.tasks.training.distribution import in_scope
+from encoder_zoo.tasks.windowed_task import WindowedTask
 
 # Classes in transformers whose heads have the same names, and perhaps the same shape.
 CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForMultipleChoice")
@@ -44,7 +45,12 @@ class LabelledTask(Task):
         if self.num_classes is None:
             return
         self.head = make_head(
-            self.head_record, self.backbone, self.num_classes, self.dropout, self.dtype_policy
+            self.head_record,
+            self.backbone,
+            self.num_classes,
+            self.dropout,
+            self.dtype_policy,
+            isinstance(self, WindowedTask),
         )
         self.built = True
 

@@ -64,6 +64,11 @@ def test_sentences_in_words():
     found = [[{"label": "LOC", "start": 3, "end": 7}], []]
     picture = ez.display.entities([["In", "Rome", "."], ["Hm"]], found)
     assert picture.text == "In [Rome LOC] .\nHm"
+    tags = ["O", "B-LOC", "O", "B-PER", "I-PER"]
+    picture = ez.display.entities([["In", "Rome", ",", "Anna", "Bo"]], [["O"] * 5], true=[tags])
+    assert picture.text == "In [Rome ?LOC] , [Anna Bo ?PER]"
+    with pytest.raises(ValueError, match="2 words, but 5 tags"):
+        ez.display.entities([["In", "Rome"]], [tags])
 
 
 @pytest.mark.parametrize(

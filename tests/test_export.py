@@ -376,8 +376,22 @@ class TestIdsModels:
         session = runtime.InferenceSession(tmp_path / "model.onnx")
         for batch, length in ((1, 5), (3, 30)):
             inputs = ids_of(tasks[name], batch, length)
-            [found] = session.run(None, inputs)
+            [found] = session.run(["logits"], inputs)
             np.testing.assert_allclose(found, np.asarray(tasks[name](inputs)), atol=1e-5)
+        expected, classes = {"pipeline_tag": tasks[name].pipeline_tag}, {}
+        [output] = session.get_outputs()
+        if "Classifier" in name:
+            classes = dict(enumerate(tasks[name].labels))
+            expected["problem_type"] = tasks[name].problem_type
+            assert output.shape == ["batch", len(classes)]
+        else:
+            assert output.shape == ["batch", "masks", tasks[name].backbone.vocabulary_size]
+        axes = {put.name: put.shape for put in session.get_inputs()}
+        lengths = {n: "masks" if n == "mask_positions" else "length" for n in inputs}
+        assert axes == {n: ["batch", length] for n, length in lengths.items()}
+        metadata = session.get_modelmeta().custom_metadata_map
+        found = {int(i): label for i, label in json.loads(metadata.pop("id2label", "{}")).items()}
+        assert (found, metadata) == (classes, expected)
 
     @pytest.mark.parametrize("name", ["Roberta SequenceClassifier", "Bert SpanQA"])
     def test_litert(self, tasks, name, tmp_path):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from encoder_zoo.tasks.display.picture import Picture
+from encoder_zoo.tasks.token_classification.tags import spans_of_tags
 
 COLORS = ["#ffd8a8", "#a5d8ff", "#b2f2bb", "#eebefa", "#ffc9c9", "#ffec99", "#99e9f2", "#d0bfff"]
 # Dark letters on light colours, whatever the theme.
@@ -38,11 +39,12 @@ def entities(texts: str | Sequence, found: Sequence, true: Sequence | None = Non
             "end".
         true: the right entities, in the same form, to compare with: what was found but is not
             among them gets a red frame, what was not found a dashed red line; in a terminal "!"
-            and "?" stand before the type.
+            and "?" stand before the type. Of sentences in words tags will do, one for each word,
+            in either.
 
     Raises:
-        ValueError: "2 texts, but entities of 1.", "Entity ... is not in the text ...",
-            "Entities overlap: ..."
+        ValueError: "2 texts, but entities of 1.", "2 words, but 3 tags.",
+            "Entity ... is not in the text ...", "Entities overlap: ..."
 
     Example:
         >>> found = [{"label": "LOC", "start": 0, "end": 4}]
@@ -53,11 +55,8 @@ def entities(texts: str | Sequence, found: Sequence, true: Sequence | None = Non
     """
     if isinstance(texts, str):
         texts, found, true = [texts], [found], None if true is None else [true]
+    found, right = (_of_tags(texts, rows) for rows in (found, found if true is None else true))
     texts = [text if isinstance(text, str) else " ".join(text) for text in texts]
-    for rows in (found, *([] if true is None else [true])):
-        if len(rows) != len(texts):
-            raise ValueError(f"{len(texts)} texts, but entities of {len(rows)}.")
-    right = found if true is None else true
     rows = [row for rows in (*found, *right) for row in rows]
     types = sorted({str(row["label"]) for row in rows})
     colors = {name: COLORS[i % len(COLORS)] for i, name in enumerate(types)}
@@ -113,6 +112,27 @@ def answer(
     start, end = best["start"], best["end"]
     lines.append(_marked(context, [Mark(start, end, "")]).text if end else context)
     return Picture(head + body, "\n".join(lines))
+
+
+def _of_tags(texts: Sequence, rows: Sequence) -> list[Sequence[Mapping]]:
+    """The entities of every text; those that tags mark, in characters."""
+    if len(rows) != len(texts):
+        raise ValueError(f"{len(texts)} texts, but entities of {len(rows)}.")
+    return [
+        _spans(text, row) if len(row) and isinstance(row[0], str) else row
+        for text, row in zip(texts, rows, strict=True)
+    ]
+
+
+def _spans(words: Sequence[str], tags: Sequence[str]) -> list[Mapping]:
+    """The entities that tags mark, in characters of the words with one space between them."""
+    if len(words) != len(tags):
+        raise ValueError(f"{len(words)} words, but {len(tags)} tags.")
+    starts = [0, *itertools.accumulate(len(word) + 1 for word in words)]
+    return [
+        {"label": label, "start": starts[first], "end": starts[end] - 1}
+        for label, first, end in spans_of_tags(tags)
+    ]
 
 
 def _entity_marks(

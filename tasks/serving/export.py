@@ -3,7 +3,7 @@
 A SavedModel goes from raw text to answers. Its signatures are those of the task's `served`, which
 share their code with `classify`, `extract_entities`, `answer` and `fill_mask`, and "ids", from
 prepared token ids to logits. It holds TensorFlow's core operations only. ONNX and LiteRT files hold
-what "ids" does: neither has strings enough for a tokenizer.
+what "ids" does: neither has strings enough for a tokenizer. An ONNX file names its labels.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 
 from encoder_zoo.lazy import tf
 from encoder_zoo.presets.files.atomic import replacing, replacing_file
+from encoder_zoo.tasks.serving.onnx_names import name_parts
 from encoder_zoo.tasks.serving.warm_up import write_warm_up
 
 if TYPE_CHECKING:
@@ -212,6 +213,8 @@ def export_ids(task: Task, path: str | os.PathLike, format: str, **options) -> N
         keras.Model.export(
             task, str(new), format, verbose=False, input_signature=[_prepared(task)], **options
         )
+        if format == "onnx":
+            name_parts(new, task)
 
 
 @functools.cache
