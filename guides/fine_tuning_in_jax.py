@@ -10,7 +10,7 @@ Accelerator: None
 Models here are written in `keras.ops`, so the backend is a setting: the same program trains on
 TensorFlow, JAX or PyTorch. On JAX every step is compiled by XLA, and attention is its fused kernel
 where the device has one. Texts are tokenized by TensorFlow's ops in any case, before training
-starts.
+starts. This guide needs `pip install jax`.
 """
 
 # %%

@@ -80,12 +80,13 @@ axes = ez.display.confusion_matrix(held_out_y, answers)
 # %% [markdown]
 """
 To compare two texts takes heads that look from a word to the same word in the other text. A nano
-model has hardly any, and is not far from guessing; BERT-base gets nine out of ten of QNLI right
+model has hardly any, and is right in 55 of 100, where guessing is in 50; BERT-base gets nine out of ten of QNLI right
 (Devlin et al. 2019, table 1). The blue lines go from one text to the other, for the shortest pair:
 """
 
 # %%
-question, sentence, _ = min(held_out, key=lambda pair: len(pair[0] + pair[1]))
+answered = [pair for pair in held_out if pair[2] == "answer"]
+question, sentence, _ = min(answered, key=lambda pair: len(pair[0] + pair[1]))
 ez.display.attention(classifier, question, sentence, layer=1, head=0).show()
 
 # %% [markdown]

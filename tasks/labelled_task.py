@@ -16,7 +16,6 @@ from encoder_zoo.tasks.rows.preprocessor import check_no_iterator
 from encoder_zoo.tasks.task import Task
 from encoder_zoo.tasks.training.data import Stream, check_not_empty, is_dataset
 from encoder_zoo.tasks.training.distribution import in_scope
-from encoder_zoo.tasks.windowed_task import WindowedTask
 
 # Classes in transformers whose heads have the same names, and perhaps the same shape.
 CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForMultipleChoice")
@@ -50,7 +49,7 @@ class LabelledTask(Task):
             self.num_classes,
             self.dropout,
             self.dtype_policy,
-            isinstance(self, WindowedTask),
+            of_tokens=self.labels_tokens,
         )
         self.built = True
 
