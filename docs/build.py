@@ -121,12 +121,14 @@ def build_reference() -> None:
 
 
 def build_index(paths: list[pathlib.Path]) -> None:
-    """The first page: the guides by title, and the reference."""
+    """The first page: the guides in the README's order, and the reference."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    paths = sorted(paths, key=lambda path: readme.index(f"[`guides/{path.name}`]"))
     headers = {path.stem: header(jupytext.read(path).cells[0].source) for path in paths}
     entries = "".join(
         f'<dt><a href="{stem}.html">{html.escape(fields["Title"])}</a></dt>'
         f"<dd>{html.escape(fields['Description'])}</dd>"
-        for stem, fields in sorted(headers.items(), key=lambda item: item[1]["Title"])
+        for stem, fields in headers.items()
     )
     (SITE / "index.html").write_text(
         '<!doctype html><meta charset="utf-8">'

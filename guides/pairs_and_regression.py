@@ -80,8 +80,9 @@ axes = ez.display.confusion_matrix(held_out_y, answers)
 # %% [markdown]
 """
 To compare two texts takes heads that look from a word to the same word in the other text. A nano
-model has hardly any, and is right in 55 of 100, where guessing is in 50; BERT-base gets nine out of ten of QNLI right
-(Devlin et al. 2019, table 1). The blue lines go from one text to the other, for the shortest pair:
+model has hardly any: it is right about 55 pairs of 100, where guessing is about 50. BERT-base gets
+nine out of ten of QNLI right (Devlin et al. 2019, table 1). The blue lines go from one text to the
+other, for the shortest pair:
 """
 
 # %%
@@ -119,7 +120,7 @@ history = regressor.fit(
     texts,
     (targets - mean) / spread,
     validation_data=(held_out_texts, (held_out_targets - mean) / spread),
-    epochs=6,
+    epochs=4,
     batch_size=16,
     verbose=2,
 )
