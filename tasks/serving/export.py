@@ -204,6 +204,7 @@ def export_ids(task: Task, path: str | os.PathLike, format: str, **options) -> N
         )
     if format == "onnx":
         _teach_tf2onnx_erfc()
+        _forget_initialized_tables()
     elif any(getattr(layer, "quantization_mode", None) for layer in task._flatten_layers()):
         raise ValueError(
             "LiteRT takes no quantized task. Export the task as it was before quantize(), with "
@@ -215,6 +216,13 @@ def export_ids(task: Task, path: str | os.PathLike, format: str, **options) -> N
         )
         if format == "onnx":
             name_parts(new, task)
+
+
+def _forget_initialized_tables() -> None:
+    """Tables made eagerly leave None where graphs have initializers, of which tf2onnx warns."""
+    graph = tf.compat.v1.get_default_graph()
+    initializers = graph.get_collection_ref(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS)
+    initializers[:] = [one for one in initializers if one is not None]
 
 
 @functools.cache
