@@ -50,7 +50,8 @@ LOG_LINES = re.compile(r"^(WARNING: All log messages|[IWE]\d{4} ).*\n", re.MULTI
 HOME = """<style>
 main { max-width: 60em; margin: auto; }
 .jp-RenderedHTMLCommon :is(td, th, td code) { white-space: normal; overflow-wrap: anywhere; }
-.home { margin: 1em 2em 0; font: 16px system-ui, sans-serif; }
+.home { margin: 1em 28px 0; font: 16px system-ui, sans-serif; }
+.jp-RenderedText[data-mime-type="application/vnd.jupyter.stderr"] { background: #fff8e1; }
 </style><p class="home"><a href="index.html">encoder_zoo</a></p>"""
 STYLE = """<style>
 body { font: 16px/1.6 system-ui, sans-serif; max-width: 44em; margin: 2em auto; padding: 0 1em; }
@@ -88,14 +89,15 @@ def notebook(path: pathlib.Path) -> nbformat.NotebookNode:
     return book
 
 
-def leave_out_logs(book: nbformat.NotebookNode) -> None:
-    """Without TensorFlow's lines about the machine that it ran on."""
+def tidy_logs(book: nbformat.NotebookNode) -> None:
+    """Log lines above what was printed, without TensorFlow's about the machine that it ran on."""
     for cell in book.cells:
         for output in cell.get("outputs", []):
             if output.get("name") == "stderr":
                 output.text = LOG_LINES.sub("", output.text)
         if "outputs" in cell:
             cell.outputs = [o for o in cell.outputs if o.get("text") != ""]
+            cell.outputs.sort(key=lambda output: output.get("name") != "stderr")
 
 
 def build_guide(path: pathlib.Path, execute: bool) -> None:
@@ -105,7 +107,7 @@ def build_guide(path: pathlib.Path, execute: bool) -> None:
         print(f"running {path.name} ...", flush=True)
         place = {"metadata": {"path": path.parent}}
         NotebookClient(book, timeout=1800, resources=place, coalesce_streams=True).execute()
-        leave_out_logs(book)
+        tidy_logs(book)
     nbformat.write(book, path.with_suffix(".ipynb"))
     page, _ = HTMLExporter(config=Config({"HTMLExporter": PAGES})).from_notebook_node(book)
     page = page.replace("<main>", f"<main>{HOME}", 1)

@@ -83,8 +83,8 @@ Starts and ends count the characters of your string.
 
 # %%
 MINE = [
-    "Just landed in Chicago, meeting Michael at the airport!",
-    "watching Arsenal lose again while London is on strike",
+    "Just landed in Chicago, on my way to London!",
+    "Justin is back on Twitter, and so is Nina",
 ]
 found = tagger.extract_entities(MINE)
 print(found[0])
