@@ -58,19 +58,14 @@ print(train[0], train[1], sep="\n")
 
 # %% [markdown]
 """
-A pair is the tuple `(first texts, second texts)`; the labels are an argument of their own.
+Texts in pairs are a list of pairs, or the tuple `(first texts, second texts)`; the labels are an
+argument of their own.
 """
 
-
 # %%
-def columns(pairs: list[tuple]) -> tuple[tuple[list, list], list]:
-    first, second, labels = map(list, zip(*pairs, strict=True))
-    return (first, second), labels
-
-
-x, y = columns(train)
-held_out_x, held_out_y = columns(held_out)
-classifier = ez.Classifier.from_preset("bert_nano_en_uncased", labels=["answer", "other"])
+x, y = [pair[:2] for pair in train], [pair[2] for pair in train]
+held_out_x, held_out_y = [pair[:2] for pair in held_out], [pair[2] for pair in held_out]
+classifier = ez.Classifier.from_preset("bert_nano_en_uncased")
 history = classifier.fit(
     x, y, validation_data=(held_out_x, held_out_y), epochs=3, batch_size=32, verbose=2
 )

@@ -39,7 +39,7 @@ table = pd.read_csv(HERE / "data" / "sentiment_sentences.tsv", sep="\t", quoting
 table = table.sample(frac=1, random_state=0)
 texts, labels = table["sentence"], table["label"].map({0: "negative", 1: "positive"})
 classifier = ez.SequenceClassifier.from_preset("bert_nano_en_uncased")
-classifier.fit(texts[500:], labels[500:], epochs=3, verbose=2)
+classifier.fit(texts[500:], labels[500:], epochs=5, verbose=2)
 accuracy = classifier.evaluate(texts[:500], labels[:500], verbose=0, return_dict=True)
 print(f"held-out accuracy: {accuracy['accuracy']:.3f}")
 

@@ -271,7 +271,9 @@ class TestFolder:
         assert [p.read_text() for p in older.iterdir()] == ["older"]
         assert list(older.parent.iterdir()) == [older]
 
-    def test_an_export_replaces_a_savedmodel_and_nothing_else(self, tasks, tmp_path):
+    def test_an_export_replaces_a_savedmodel_and_nothing_else(self, tasks, tmp_path, monkeypatch):
+        said = []
+        monkeypatch.setattr(tf.get_logger(), "handle", said.append)
         for name in ("saved_model.pb", "config.json", "2/saved_model.pb"):
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text("older")
@@ -279,6 +281,7 @@ class TestFolder:
         kept = [n for n in ("config.json", "2/saved_model.pb") if (tmp_path / n).exists()]
         assert kept == ["config.json", "2/saved_model.pb"]
         assert (tmp_path / "saved_model.pb").stat().st_size > 10_000
+        assert said == []
 
 
 class TestServedFunctions:

@@ -8,11 +8,12 @@ what "ids" does: neither has strings enough for a tokenizer. An ONNX file names 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import keras
@@ -91,10 +92,22 @@ def export_saved_model(task: Task, path: str | os.PathLike, **options) -> None:
         if isinstance(value, tf.lookup.StaticHashTable)
     ]
     texts = {name: _of_texts(function) for name, function in task.served(**options).items()}
-    with replacing(path, SAVED_MODEL_FILES) as folder:
+    with replacing(path, SAVED_MODEL_FILES) as folder, _warnings_only():
         tf.saved_model.save(module, str(folder), {**texts, "ids": _of_ids(task)})
         mask = tokenizer.mask_token
         write_warm_up(folder, [r for n, f in texts.items() for r in _warm_up(n, f, mask)])
+
+
+@contextlib.contextmanager
+def _warnings_only() -> Iterator[None]:
+    """Without TensorFlow's word on where it writes, a folder that gets another name."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("WARNING")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _of_texts(function: Callable) -> tf.types.experimental.PolymorphicFunction:
