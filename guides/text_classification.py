@@ -48,7 +48,7 @@ names of the labels are learned from the data.
 
 # %%
 classifier = ez.Classifier.from_preset("bert_nano_en_uncased")
-history = classifier.fit(texts[600:], labels[600:], validation_data=held_out, epochs=5, verbose=2)
+history = classifier.fit(texts[600:], labels[600:], validation_data=held_out, epochs=4, verbose=2)
 
 # %% [markdown]
 """
