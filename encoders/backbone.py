@@ -30,7 +30,7 @@ class _BuiltAtOnce(type(keras.Model)):
 
     def __call__(cls, *args, **kwargs):
         model = super().__call__(*args, **kwargs)
-        model.build()
+        model.build((None, None))
         return model
 
 
@@ -120,12 +120,12 @@ class Backbone(Configured, keras.Model, metaclass=_BuiltAtOnce):
 
     def build(self, input_shape=None):
         self.embeddings = self.make_embeddings()
-        self.embeddings.build()
+        self.embeddings.build((None, None))
         self.blocks = []
         for i in range(self.num_layers):
             self.blocks.append(self.make_block(i))
         for block in dict.fromkeys(self.blocks):
-            block.build()
+            block.build((None, None, self.hidden_dim))
         self.final_layer = self.make_final_layer()
         if self.final_layer is not None:
             self.final_layer.build((None, None, self.hidden_dim))
@@ -163,11 +163,16 @@ class Backbone(Configured, keras.Model, metaclass=_BuiltAtOnce):
         embeddings = backbone.make_embeddings()
         embeddings.share_tables(other.embeddings)
         backbone.make_embeddings = lambda: embeddings
-        backbone.build()
+        backbone.build((None, None))
         return backbone
 
     def build_from_config(self, config):
         """Nothing: whoever makes a backbone has it built."""
+
+    @property
+    def output_shape(self) -> tuple[None, None, int]:
+        """(B, L, D), for `summary()`."""
+        return (None, None, self.hidden_dim)
 
     def make_embeddings(
         self, kind: type[keras.layers.Layer] = Embeddings, **arguments

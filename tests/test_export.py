@@ -286,7 +286,9 @@ class TestFolder:
         assert [p.read_text() for p in older.iterdir()] == ["older"]
         assert list(older.parent.iterdir()) == [older]
 
-    def test_an_export_replaces_a_savedmodel_and_nothing_else(self, tasks, tmp_path):
+    def test_an_export_replaces_a_savedmodel_and_nothing_else(self, tasks, tmp_path, monkeypatch):
+        said = []
+        monkeypatch.setattr(tf.get_logger(), "handle", said.append)
         for name in ("saved_model.pb", "config.json", "2/saved_model.pb"):
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text("older")
@@ -294,6 +296,7 @@ class TestFolder:
         kept = [n for n in ("config.json", "2/saved_model.pb") if (tmp_path / n).exists()]
         assert kept == ["config.json", "2/saved_model.pb"]
         assert (tmp_path / "saved_model.pb").stat().st_size > 10_000
+        assert said == []
 
 
 class TestServedFunctions:
@@ -384,15 +387,32 @@ def ids_of(task, batch: int, length: int) -> dict[str, np.ndarray]:
 @pytest.mark.filterwarnings("ignore")  # of the converters
 class TestIdsModels:
     @pytest.mark.parametrize("name", ["Bert SequenceClassifier", "Roberta MaskedLM"])
-    def test_onnx(self, tasks, name, tmp_path):
+    def test_onnx(self, tasks, name, tmp_path, monkeypatch):
         runtime = pytest.importorskip("onnxruntime")
         pytest.importorskip("tf2onnx")
+        warnings = []
+        monkeypatch.setattr(tf.get_logger(), "warning", lambda *parts: warnings.append(parts))
         tasks[name].export(tmp_path / "model.onnx", format="onnx")
+        assert warnings == []
         session = runtime.InferenceSession(tmp_path / "model.onnx")
         for batch, length in ((1, 5), (3, 30)):
             inputs = ids_of(tasks[name], batch, length)
-            [found] = session.run(None, inputs)
+            [found] = session.run(["logits"], inputs)
             np.testing.assert_allclose(found, np.asarray(tasks[name](inputs)), atol=1e-5)
+        expected, classes = {"pipeline_tag": tasks[name].pipeline_tag}, {}
+        [output] = session.get_outputs()
+        if "Classifier" in name:
+            classes = dict(enumerate(tasks[name].labels))
+            expected["problem_type"] = tasks[name].problem_type
+            assert output.shape == ["batch", len(classes)]
+        else:
+            assert output.shape == ["batch", "masks", tasks[name].backbone.vocabulary_size]
+        axes = {put.name: put.shape for put in session.get_inputs()}
+        lengths = {n: "masks" if n == "mask_positions" else "length" for n in inputs}
+        assert axes == {n: ["batch", length] for n, length in lengths.items()}
+        metadata = session.get_modelmeta().custom_metadata_map
+        found = {int(i): label for i, label in json.loads(metadata.pop("id2label", "{}")).items()}
+        assert (found, metadata) == (classes, expected)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ["Roberta SequenceClassifier", "Bert SpanQA"])
