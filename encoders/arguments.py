@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 
-from encoder_zoo.encoders.rules import ARGUMENTS, Rule, one_of
+from encoder_zoo.encoders.rules import ARGUMENTS, Rule, is_number, one_of
 from encoder_zoo.encoders.wording import shown
 
 F = TypeVar("F", bound=Callable)
@@ -29,19 +29,15 @@ def whole(least: int) -> Rule:
     )
 
 
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
 def _is_text(value: object) -> bool:
     """Whether this is a string that UTF-8 can hold and that is not all white space."""
     return isinstance(value, str) and bool(value.strip()) and value.isprintable()
 
 
 FLAG = Rule(lambda v: type(v) is bool, "True or False")
-SHARE = Rule(lambda v: _is_number(v) and 0 < v < 1, "a number between 0 and 1")
-POSITIVE = Rule(lambda v: _is_number(v) and v > 0, "a number greater than 0")
-AMOUNT = Rule(lambda v: _is_number(v) and v >= 0, "a number of 0 or more")
+SHARE = Rule(lambda v: is_number(v) and 0 < v < 1, "a number between 0 and 1")
+POSITIVE = Rule(lambda v: is_number(v) and v > 0, "a number greater than 0")
+AMOUNT = Rule(lambda v: is_number(v) and v >= 0, "a number of 0 or more")
 TOKEN = Rule(_is_text, "a token, such as '[CLS]'")
 
 # Argument, of whichever public callable: its rule. A default holds always; a flag, an argument
@@ -55,7 +51,7 @@ RULES: dict[str, Rule] = {
     "head_activation": ARGUMENTS["activation"],
     "head_layer_norm_epsilon": ARGUMENTS["layer_norm_epsilon"],
     "rank": whole(1),
-    "generator_size": Rule(lambda v: _is_number(v) and 0 < v <= 1, "a number up to 1, above 0"),
+    "generator_size": Rule(lambda v: is_number(v) and 0 < v <= 1, "a number up to 1, above 0"),
     "detection_weight": AMOUNT,
     "alpha": POSITIVE,
     "num_classes": whole(1),
@@ -79,14 +75,14 @@ RULES: dict[str, Rule] = {
     "gradient_accumulation_steps": whole(1),
     "weight_decay": AMOUNT,
     "warmup": ARGUMENTS["dropout"],
-    "layer_decay": Rule(lambda v: _is_number(v) and 0 < v <= 1, "a number up to 1, above 0"),
+    "layer_decay": Rule(lambda v: is_number(v) and 0 < v <= 1, "a number up to 1, above 0"),
     "frozen_layers": whole(0),
     "jit_compile": FLAG,
     "verbose": one_of(0, 1, 2, "auto"),
     "save_freq": whole(1),
     # Answers
     "top_k": whole(1),
-    "threshold": Rule(lambda v: _is_number(v) and 0 <= v <= 1, "a number from 0 to 1"),
+    "threshold": Rule(lambda v: is_number(v) and 0 <= v <= 1, "a number from 0 to 1"),
     "max_answer_length": whole(1),
     "null_threshold": Rule(
         lambda v: type(v) in (int, float) and not math.isnan(v), "a number, perhaps infinite"

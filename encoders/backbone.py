@@ -31,7 +31,7 @@ class _BuiltAtOnce(type(keras.Model)):
 
     def __call__(cls, *args, **kwargs):
         model = super().__call__(*args, **kwargs)
-        model.build()
+        model.build((None, None))
         return model
 
 
@@ -121,12 +121,12 @@ class Backbone(Configured, keras.Model, metaclass=_BuiltAtOnce):
 
     def build(self, input_shape=None):
         self.embeddings = self.make_embeddings()
-        self.embeddings.build()
+        self.embeddings.build((None, None))
         self.blocks = []
         for i in range(self.num_layers):
             self.blocks.append(self.make_block(i))
         for block in dict.fromkeys(self.blocks):
-            block.build()
+            block.build((None, None, self.hidden_dim))
         self.final_layer = self.make_final_layer()
         if self.final_layer is not None:
             self.final_layer.build((None, None, self.hidden_dim))
@@ -164,41 +164,61 @@ class Backbone(Configured, keras.Model, metaclass=_BuiltAtOnce):
         embeddings = backbone.make_embeddings()
         embeddings.share_tables(other.embeddings)
         backbone.make_embeddings = lambda: embeddings
-        backbone.build()
+        backbone.build((None, None))
         return backbone
 
     def build_from_config(self, config):
         """Nothing: whoever makes a backbone has it built."""
 
-    def make_embeddings(self) -> keras.layers.Layer:
-        """The layer before the blocks; called as `Embeddings` is."""
-        return Embeddings(
-            self.vocabulary_size,
-            self.hidden_dim,
-            self.max_sequence_length,
-            self.num_segments,
-            self.dropout,
-            self.layer_norm_epsilon,
-            name="embeddings",
-            dtype=self.dtype_policy,
-        )
+    @property
+    def output_shape(self) -> tuple[None, None, int]:
+        """(B, L, D), for `summary()`."""
+        return (None, None, self.hidden_dim)
 
-    def make_block(self, i: int) -> keras.layers.Layer:
+    def make_embeddings(
+        self, kind: type[keras.layers.Layer] = Embeddings, **arguments
+    ) -> keras.layers.Layer:
+        """The layer before the blocks; called as `Embeddings` is.
+
+        A family that differs overrides this, and says here what differs.
+
+        Args:
+            kind: of layer.
+            **arguments: of it, beside those of `Embeddings` or in their place.
+        """
+        usual = {
+            "vocabulary_size": self.vocabulary_size,
+            "hidden_dim": self.hidden_dim,
+            "max_positions": self.max_sequence_length,
+            "num_segments": self.num_segments,
+            "dropout": self.dropout,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+        }
+        return kind(**{**usual, **arguments}, name="embeddings", dtype=self.dtype_policy)
+
+    def make_block(
+        self, i: int, kind: type[keras.layers.Layer] = EncoderBlock, **arguments
+    ) -> keras.layers.Layer:
         """The block that stands at place i, from 0; called as `EncoderBlock` is.
 
-        The blocks before it are in `blocks`, where one is to stand at several places.
+        A family that differs overrides this, and says here what differs. The blocks before it are
+        in `blocks`, where one is to stand at several places.
+
+        Args:
+            i: its place.
+            kind: of layer.
+            **arguments: of it, beside those of `EncoderBlock` or in their place.
         """
-        return EncoderBlock(
-            self.hidden_dim,
-            self.num_heads,
-            self.intermediate_dim,
-            self.dropout,
-            self.attention_dropout,
-            self.activation,
-            self.layer_norm_epsilon,
-            name=f"block_{i}",
-            dtype=self.dtype_policy,
-        )
+        usual = {
+            "hidden_dim": self.hidden_dim,
+            "num_heads": self.num_heads,
+            "intermediate_dim": self.intermediate_dim,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "activation": self.activation,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+        }
+        return kind(**{**usual, **arguments}, name=f"block_{i}", dtype=self.dtype_policy)
 
     def make_final_layer(self) -> keras.layers.Layer | None:
         """What comes after the last block, from (B, L, D) to the same; None for nothing."""

@@ -77,6 +77,11 @@ class EncoderBlock(Configured, keras.layers.Layer):
             layer.build((None, self.hidden_dim))
         self.output_dense.build((None, self.intermediate_dim))
 
+    @property
+    def output_shape(self) -> tuple[None, None, int]:
+        """(B, L, D), for `summary()`."""
+        return (None, None, self.hidden_dim)
+
     def make_attention(self) -> SelfAttention:
         """The attention, which a family may replace by one of its own."""
         return SelfAttention(

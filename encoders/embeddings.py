@@ -90,6 +90,11 @@ class Embeddings(Configured, keras.layers.Layer):
             )
             self.projection.build((None, self.hidden_dim))
 
+    @property
+    def output_shape(self) -> tuple[None, None, int]:
+        """(B, L, D), for `summary()`."""
+        return (None, None, self.output_dim or self.hidden_dim)
+
     def _make_tables(self) -> None:
         # Reversible: a masked language model projects back onto the same table.
         self.token_embedding = keras.layers.ReversibleEmbedding(

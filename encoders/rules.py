@@ -41,14 +41,15 @@ def one_of(*values: object) -> Rule:
     return Rule(lambda v: v in values, " or ".join(map(repr, values)))
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether this is a finite number, and no `bool`."""
     return type(value) in (int, float) and math.isfinite(value)
 
 
 SIZE = Rule(lambda v: type(v) is int and 0 < v < 2**40, "a positive integer")
-SHARE = Rule(lambda v: _is_number(v) and 0 <= v < 1, "a number from 0 up to below 1")
-EPSILON = Rule(lambda v: _is_number(v) and 0 < v < 1, "a number between 0 and 1")
-BASE = Rule(lambda v: _is_number(v) and v > 0, "a number above 0")  # of a power
+SHARE = Rule(lambda v: is_number(v) and 0 <= v < 1, "a number from 0 up to below 1")
+EPSILON = Rule(lambda v: is_number(v) and 0 < v < 1, "a number between 0 and 1")
+BASE = Rule(lambda v: is_number(v) and v > 0, "a number above 0")  # of a power
 SWITCH = Rule(lambda v: type(v) is bool, "true or false")
 TOKEN_ID = Rule(lambda v: type(v) is int and 0 <= v < 2**40, "an integer from 0")
 ACTIVATION = Rule(

@@ -25,11 +25,21 @@ def shown(value: object) -> str:
     return text if len(text) <= _MOST else f"{text[:half]}...{text[-half - 1 :]}"
 
 
+def with_type(value: object) -> str:
+    """A caller's value and its type, short enough for an error.
+
+    Example:
+        >>> with_type(None)
+        'None (NoneType)'
+    """
+    return f"{shown(value)} ({type(value).__name__})"
+
+
 def decoded(content: bytes, name: object) -> str:
     """The text of a file in UTF-8, its lines ended as Python ends them.
 
     Raises:
-        ValueError: "vocab.txt is UTF-16. Expected UTF-8.", "vocab.txt is not UTF-8: byte 3 is ..."
+        ValueError: "vocab.txt is not text in UTF-8: byte 3 is ... Save it as UTF-8."
 
     Example:
         >>> decoded("é".encode("utf-16"), "vocab.txt")

@@ -45,6 +45,7 @@ __all__ = [
     "Tokenizer",
     "XLMRobertaBackbone",
     "XLMRobertaTokenizer",
+    "display",
     "list_presets",
     "read_conll",
     "read_squad",
@@ -75,6 +76,7 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
     from encoder_zoo.presets.registry import list_presets
     from encoder_zoo.presets.train_vocabulary import train_vocabulary
+    from encoder_zoo.tasks import display
     from encoder_zoo.tasks.language_modelling.preprocessor import MaskedLMPreprocessor
     from encoder_zoo.tasks.language_modelling.task import MaskedLM
     from encoder_zoo.tasks.question_answering.preprocessor import SpanQAPreprocessor
@@ -98,16 +100,19 @@ else:
     import importlib
 
     from encoder_zoo.keras_files import register_with_keras
-    from encoder_zoo.names import ALIASES, NOT_SAVED, SAVED, SAVED_PARTS, homes
+    from encoder_zoo.names import ALIASES, MODULES, NOT_SAVED, SAVED, SAVED_PARTS, homes
 
     register_with_keras(homes(SAVED, SAVED_PARTS))
     _HOMES = homes(SAVED, NOT_SAVED)
 
     def __getattr__(name: str) -> object:
         public = ALIASES.get(name, name)
-        if public not in _HOMES:
+        if public in MODULES:
+            value = importlib.import_module(f"encoder_zoo.{MODULES[public]}")
+        elif public in _HOMES:
+            value = getattr(importlib.import_module(_HOMES[public]), public)
+        else:
             raise AttributeError(f"module 'encoder_zoo' has no attribute '{name}'")
-        value = getattr(importlib.import_module(_HOMES[public]), public)
         globals()[name] = value
         return value
 

@@ -67,6 +67,8 @@ NOT_SAVED = {
     "tasks.sentence_order": ["sentence_order_pairs"],
     "tasks.training.backup": ["BackupAndRestore"],
 }
+# Public modules.
+MODULES = {"display": "tasks.display"}
 ALIASES = {"Classifier": "SequenceClassifier"}
 
 

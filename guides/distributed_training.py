@@ -1,4 +1,11 @@
-"""Train in two processes at once, and see that they learn what one would learn.
+# %% [markdown]
+"""
+Title: Distributed training
+Author: the authors of encoder_zoo
+Date created: 2026/11/21
+Last modified: 2026/11/22
+Description: Train in two processes at once, and see that they learn what one would learn.
+Accelerator: None
 
     python guides/distributed_training.py
 
@@ -40,6 +47,7 @@ For your own machines:
   `from_preset`; every batch, the last too, must hold a multiple of the number of devices.
 """
 
+# %%
 import argparse
 import contextlib
 import csv
@@ -183,7 +191,9 @@ def reckon() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        description="Train in two processes at once, and see that they learn what one would learn."
+    )
     parser.add_argument("--preset", default="bert_nano_en_uncased")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--limit", type=int, default=1203, help="train on so many sentences")

@@ -1,4 +1,11 @@
-"""One small model for three languages: fine-tune it on English, ask it in German and Spanish.
+# %% [markdown]
+"""
+Title: Many languages
+Author: the authors of encoder_zoo
+Date created: 2026/11/22
+Last modified: 2026/11/22
+Description: A small model for three languages: taught in English, asked in German and Spanish.
+Accelerator: None
 
     python guides/many_languages.py
 
@@ -24,6 +31,7 @@ from 270 million parameters and two terabytes of text (Conneau et al. 2020);
 `from_preset("xlm_roberta_base_multi")` loads it.
 """
 
+# %%
 import argparse
 import json
 import pathlib
@@ -213,7 +221,7 @@ def show(title: str, scores: dict[str, dict[str, float]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description="A small model for three languages.")
     parser.add_argument("--pretraining-epochs", type=int, default=10)
     parser.add_argument("--classifier-epochs", type=int, default=8)
     parser.add_argument("--answer-epochs", type=int, default=3)

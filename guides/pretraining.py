@@ -1,4 +1,11 @@
-"""Pretrain a small BERT or RoBERTa on your own text, from the vocabulary up.
+# %% [markdown]
+"""
+Title: Pretraining
+Author: the authors of encoder_zoo
+Date created: 2026/11/21
+Last modified: 2026/11/22
+Description: Pretrain a small BERT or RoBERTa on your own text, from the vocabulary up.
+Accelerator: None
 
 This script made the bundled presets `bert_nano_en_uncased` and `roberta_nano_en`. It needs
 nothing but text files, one paragraph per line:
@@ -11,6 +18,7 @@ a masked language model on them, and saves a preset that every task can start fr
     classifier = ez.SequenceClassifier.from_preset("my_bert", labels=["bad", "good"])
 """
 
+# %%
 import argparse
 import gzip
 import pathlib
@@ -88,7 +96,9 @@ def initialize(model: ez.MaskedLM) -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        description="Pretrain a small BERT or RoBERTa on your own text, from the vocabulary up."
+    )
     parser.add_argument("texts", nargs="+", type=pathlib.Path, help="text files, .gz or not")
     parser.add_argument("--family", choices=sorted(BACKBONES), default="bert")
     parser.add_argument("--output", required=True, help="folder of the new preset")

@@ -1,39 +1,70 @@
-"""Fine-tune a bundled BERT, export it, and ask the export in a process that has TensorFlow alone.
-
-    python guides/serving.py
+# %% [markdown]
+"""
+Title: Serving
+Author: the authors of encoder_zoo
+Date created: 2026/11/21
+Last modified: 2026/11/22
+Description: Fine-tune a bundled BERT, export it, and ask it in a process that has TensorFlow alone.
+Accelerator: None
 
 Everything is on your disk: the preset is in the package, the review sentences (UCI "Sentiment
-Labelled Sentences", CC BY 4.0) are beside this file. Afterwards `guides/output/served/1/` is a
-version folder as TensorFlow Serving wants it. To serve it, where there is Docker:
-
-    docker run -p 8501:8501 -e MODEL_NAME=reviews \\
-        -v "$PWD/guides/output/served:/models/reviews" tensorflow/serving
-    curl -d '{"instances": ["I love it!"]}' localhost:8501/v1/models/reviews:predict
-
-A new version goes to `served/2`; the server takes it up by itself.
+Labelled Sentences", CC BY 4.0) are beside this guide.
 """
 
-import argparse
-import csv
+# %%
 import json
 import pathlib
-import random
 import subprocess
 import sys
 import time
 
 import keras
+import pandas as pd
 
 import encoder_zoo as ez
 
 HERE = pathlib.Path(__file__).parent
 SERVED = HERE / "output" / "served"
-LABELS = ["negative", "positive"]
-MINE = [
-    "The battery died after two days and nobody answered my mails.",
-    "What a lovely little place, we will be back next week!",
-]
-# What another machine needs in order to ask: TensorFlow and these lines.
+keras.utils.set_random_seed(0)
+
+# %% [markdown]
+"""
+## Fine-tune
+
+As in the guide on text classification.
+"""
+
+# %%
+table = pd.read_csv(HERE / "data" / "sentiment_sentences.tsv", sep="\t", quoting=3)
+table = table.sample(frac=1, random_state=0)
+texts, labels = table["sentence"], table["label"].map({0: "negative", 1: "positive"})
+classifier = ez.SequenceClassifier.from_preset("bert_nano_en_uncased")
+classifier.fit(texts[500:], labels[500:], epochs=5, verbose=2)
+accuracy = classifier.evaluate(texts[:500], labels[:500], verbose=0, return_dict=True)
+print(f"held-out accuracy: {accuracy['accuracy']:.3f}")
+
+# %% [markdown]
+"""
+## Export
+
+One line. The folder's name is the version: a new one goes to `served/2`, and TensorFlow Serving
+takes it up by itself.
+"""
+
+# %%
+start = time.perf_counter()
+classifier.export(SERVED / "1")
+size = sum(path.stat().st_size for path in SERVED.rglob("*") if path.is_file())
+print(f"exported in {time.perf_counter() - start:.1f} s, {size / 1e6:.1f} MB")
+
+# %% [markdown]
+"""
+## Ask, as another machine would
+
+What the other machine needs: TensorFlow, and these lines.
+"""
+
+# %%
 CLIENT = """
 import json, statistics, sys, time
 import tensorflow as tf
@@ -57,47 +88,31 @@ for text in texts * 100:
 print(f"one sentence: {statistics.median(times):.1f} ms in the middle, "
       f"{statistics.quantiles(times, n=100)[-1]:.1f} ms for the slowest of a hundred")
 """
+MINE = [
+    "The battery died after two days and nobody answered my mails.",
+    "What a lovely little place, we will be back next week!",
+]
+command = [sys.executable, "-c", CLIENT, str(SERVED / "1"), json.dumps(MINE)]
+print(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
+# %% [markdown]
+"""
+The same from Python:
+"""
 
-def read_sentences() -> tuple[list[str], list[str]]:
-    """Sentences and the names of their labels, shuffled."""
-    with open(HERE / "data" / "sentiment_sentences.tsv", encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    random.Random(0).shuffle(rows)
-    return [row["sentence"] for row in rows], [LABELS[int(row["label"])] for row in rows]
+# %%
+for text, found in zip(MINE, classifier.classify(MINE), strict=True):
+    print(f"{found['label']} ({found['score']:.2f}): {text}")
 
+# %% [markdown]
+"""
+## A server
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--preset", default="bert_nano_en_uncased")
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--limit", type=int, help="train on so many sentences only")
-    options = parser.parse_args()
-    keras.utils.set_random_seed(0)
+Where there is Docker:
 
-    # Fine-tune, as in text_classification.py.
-    texts, labels = read_sentences()
-    held_out, held_out_labels = texts[:500], labels[:500]
-    texts, labels = texts[500:][: options.limit], labels[500:][: options.limit]
-    classifier = ez.SequenceClassifier.from_preset(options.preset, labels=LABELS)
-    classifier.fit(texts, labels, epochs=options.epochs, verbose=2)
-    accuracy = classifier.evaluate(held_out, held_out_labels, verbose=0, return_dict=True)
-    print(f"held-out accuracy: {accuracy['accuracy']:.3f}")
-
-    # Export: one line. The folder's name is the version.
-    start = time.perf_counter()
-    classifier.export(SERVED / "1")
-    size = sum(path.stat().st_size for path in SERVED.rglob("*") if path.is_file())
-    print(f"exported in {time.perf_counter() - start:.1f} s, {size / 1e6:.1f} MB: {SERVED / '1'}")
-
-    # Ask, as another machine would.
-    print("\nA process with TensorFlow alone:", flush=True)
-    command = [sys.executable, "-c", CLIENT, str(SERVED / "1"), json.dumps(MINE)]
-    subprocess.run(command, check=True)
-    print("\nThe same from Python:")
-    for text, found in zip(MINE, classifier.classify(MINE), strict=True):
-        print(f"  {found['label']} ({found['score']:.2f}): {text}")
-
-
-if __name__ == "__main__":
-    main()
+```bash
+SERVED="$PWD/guides/output/served"
+docker run -p 8501:8501 -e MODEL_NAME=reviews -v "$SERVED:/models/reviews" tensorflow/serving
+curl -d '{"instances": ["I love it!"]}' localhost:8501/v1/models/reviews:predict
+```
+"""

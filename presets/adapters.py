@@ -11,12 +11,22 @@ from collections.abc import Sequence
 
 import keras
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.rules import BASE, SIZE, or_null
+from encoder_zoo.encoders.wording import shown
+from encoder_zoo.presets.files.arrays import check_floats
 from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.plain_files import preset_file, read_json
-from encoder_zoo.presets.formats.checkpoint import backbone_layers, layer_at, named_weights
+from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
+from encoder_zoo.presets.formats.checkpoint import (
+    backbone_layers,
+    check_weights,
+    float_values,
+    layer_at,
+    named_weights,
+)
 from encoder_zoo.presets.preset_task import PresetTask
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -153,34 +163,63 @@ def load_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     """See `Task.load_adapters`."""
     folder = pathlib.Path(folder)
     config = read_json(preset_file(folder, CONFIG))
-    arrays = load_file(preset_file(folder, WEIGHTS))
+    _check_config(config, folder)
+    file = SafetensorsFile(folder / WEIGHTS)
+    prefix = f"{PREFIX}{task.backbone.family.prefix}."
+    chosen = {
+        f"{prefix}{name}": layer
+        for name, layer in projections(task.backbone).items()
+        if f"{prefix}{name}.lora_A.weight" in file.shapes
+    }
+    whole = {PREFIX + name: rest for name, *rest in _whole_tensors(task)}
+    whole = {name: rest for name, rest in whole.items() if name in file.shapes}
+    expected = {}
+    for name, layer in chosen.items():
+        inputs, outputs = layer.kernel.shape
+        expected[f"{name}.lora_A.weight"] = (config["r"], inputs)
+        expected[f"{name}.lora_B.weight"] = (outputs, config["r"])
+    for name, (weight, transposed) in whole.items():
+        expected[name] = tuple(weight.shape)[:: -1 if transposed else 1]
+    _check_shapes(file, expected)
+    values = {name: _values(file, name) for name in expected}
+    _enable(task, chosen.values(), config["r"], config.get("lora_alpha"))
+    for name, layer in chosen.items():
+        layer.lora_kernel_a.assign(values[f"{name}.lora_A.weight"].T)
+        layer.lora_kernel_b.assign(values[f"{name}.lora_B.weight"].T)
+    for name, (weight, transposed) in whole.items():
+        weight.assign(values[name].T if transposed else values[name])
+
+
+def _check_config(config: dict, folder: pathlib.Path) -> None:
+    """Refuses what a file says of adapters that are not the plain ones."""
     for name, plain in PLAIN.items():
         if config.get(name, plain) not in (plain, None):
             raise ValueError(
-                f"{folder}: {name} is {config[name]!r} in {CONFIG}. Only plain LoRA is supported, "
-                f"with {plain!r}."
+                f"{folder}: {name} is {shown(config[name])} in {CONFIG}. Only plain LoRA is "
+                f"supported, with {plain!r}."
             )
-    prefix = f"{PREFIX}{task.backbone.family.prefix}."
-    chosen = {
-        name: layer
-        for name, layer in projections(task.backbone).items()
-        if f"{prefix}{name}.lora_A.weight" in arrays
-    }
-    whole = {PREFIX + name: rest for name, *rest in _whole_tensors(task)}
-    whole = {name: rest for name, rest in whole.items() if name in arrays}
-    pairs = [f"{prefix}{name}.lora_{which}.weight" for name in chosen for which in "AB"]
-    _refuse(folder, [f"+ {name} (unexpected)" for name in sorted({*arrays} - {*pairs, *whole})])
-    _refuse(folder, [f"- {name} (missing)" for name in pairs if name not in arrays])
-    _enable(task, chosen.values(), config["r"], config.get("lora_alpha"))
-    kernels = [k for layer in chosen.values() for k in (layer.lora_kernel_a, layer.lora_kernel_b)]
-    targets = whole | {name: (k, True) for name, k in zip(pairs, kernels, strict=True)}
-    values = {n: arrays[n].T if transposed else arrays[n] for n, (_, transposed) in targets.items()}
-    wrong = [n for n, (weight, _) in targets.items() if tuple(weight.shape) != values[n].shape]
-    _refuse(folder, [f"- {name} (shape)" for name in wrong])
-    for name, (weight, _) in targets.items():
-        weight.assign(values[name])
+    for name, rule in {"r": SIZE, "lora_alpha": or_null(BASE)}.items():
+        if not rule.holds(config.get(name)):
+            raise ValueError(
+                f"{folder}: {name} is {shown(config.get(name))} in {CONFIG}. Expected {rule.words}."
+            )
 
 
-def _refuse(folder: pathlib.Path, misfits: list[str]) -> None:
+def _check_shapes(file: SafetensorsFile, expected: dict[str, tuple[int, ...]]) -> None:
+    """The file holds what is expected, in these shapes, and nothing else."""
+    misfits = [f"+ {shown(name)} (unexpected)" for name in sorted({*file.shapes} - {*expected})]
+    for name, shape in expected.items():
+        if name not in file.shapes:
+            misfits.append(f"- {name} (missing)")
+        elif file.shapes[name] != shape:
+            misfits.append(f"- {name} (is {file.shapes[name]}, expected {shape})")
     if misfits:
-        raise ValueError(f"{folder}: the adapters are not of this model.\n" + "\n".join(misfits))
+        described = "\n".join(misfits)
+        raise ValueError(f"{file.path.parent}: the adapters are not of this model.\n{described}")
+
+
+def _values(file: SafetensorsFile, name: str) -> np.ndarray:
+    check_floats(file.dtype(name), file.path, name)
+    value = float_values(file.read(name))
+    check_weights(value, f"{file.path}: {name}", "Get the file anew.")
+    return value

@@ -60,8 +60,8 @@ def from_hugging_face(address: str, verify: bool = True, max_bytes: int = 2**63)
         )
     repository, revision = matched.groups()
     try:
-        wanted = _wanted_files(address, repository, revision, max_bytes)
-        fetch = functools.partial(_snapshot, address, repository, revision, wanted)
+        wanted, commit = _wanted_files(address, repository, revision, max_bytes)
+        fetch = functools.partial(_snapshot, address, repository, revision, wanted, commit)
     except _Unreachable as error:
         fetch = functools.partial(_cached, address, repository, revision, str(error))
     folder = fetch()
@@ -119,8 +119,10 @@ def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
 
 
-def _wanted_files(address: str, repository: str, revision: str | None, max_bytes: int) -> list[str]:
-    """Which files to fetch.
+def _wanted_files(
+    address: str, repository: str, revision: str | None, max_bytes: int
+) -> tuple[list[str], str | None]:
+    """Which files to fetch, and the commit that they are of.
 
     Raises:
         ValueError: see `_asked`, "...: the listing from ... is none", "... have 9.1 GB ..."
@@ -128,14 +130,14 @@ def _wanted_files(address: str, repository: str, revision: str | None, max_bytes
     """
     from huggingface_hub import HfApi
 
-    def listing() -> dict[str, int]:
+    def listing() -> tuple[dict[str, int], str | None]:
         info = HfApi(endpoint=_endpoint()).model_info(
             repository, revision=revision, files_metadata=True, timeout=10
         )
-        return {file.rfilename: file.size or 0 for file in info.siblings}
+        return {file.rfilename: file.size or 0 for file in info.siblings}, info.sha
 
     try:
-        sizes = _asked(address, listing)
+        sizes, commit = _asked(address, listing)
     except _Unreachable as error:
         cause = error.__cause__
         if isinstance(cause, _NO_LISTING) and not hasattr(cause, "response"):
@@ -150,7 +152,7 @@ def _wanted_files(address: str, repository: str, revision: str | None, max_bytes
             f"{address}: the files have {total / 1e9:.1f} GB, the limit is {max_bytes / 1e9:.1f} "
             f"GB. If you trust the preset, pass max_bytes={total}."
         )
-    return names
+    return names, commit
 
 
 def _no_listing(address: str, why: str) -> str:
@@ -195,9 +197,14 @@ def _cached(address: str, repository: str, revision: str | None, why: str) -> pa
 
 
 def _snapshot(
-    address: str, repository: str, revision: str | None, names: list[str]
+    address: str, repository: str, revision: str | None, names: list[str], commit: str | None
 ) -> pathlib.Path:
-    """Downloads what is not in the cache yet; one that breaks off is begun again."""
+    """Downloads what is not in the cache yet; one that breaks off is begun again.
+
+    Raises:
+        ValueError: "...: the download broke off ...", "... has changed since its files were listed
+            ..."
+    """
     from huggingface_hub import snapshot_download
 
     def download() -> str:
@@ -206,12 +213,18 @@ def _snapshot(
         )
 
     try:
-        return pathlib.Path(_asked(address, download, whatever=True))
+        folder = pathlib.Path(_asked(address, download, whatever=True))
     except _Unreachable as error:
         raise ValueError(
             f"{address}: the download broke off: {error}. Try again: files that came whole are "
             "kept."
         ) from error
+    if commit not in (None, folder.name):
+        raise ValueError(
+            f"{address} has changed since its files were listed: they were of {commit[:12]}, and "
+            f"came from {folder.name[:12]}. Try again."
+        )
+    return folder
 
 
 def _endpoint() -> str | None:

@@ -275,11 +275,11 @@ def _read_head(
         described = "; ".join(f"{name} ({what})" for name, what in misfits.items())
         reason = "the checkpoint has none" if absent else described
     logger.warning(
-        "%s: the head of %s starts from random weights%s: %s. Fine-tune before use.",
+        "%s: the head of %s starts from random weights: %s%s. Fine-tune before use.",
         checkpoint.folder.name,
         type(task).__name__,
-        ", the pooler too" if new_pooler else "",
         reason,
+        "; the pooler too" if new_pooler else "",
     )
     return set()
 

@@ -125,6 +125,7 @@ class TaskHead(Configured, keras.layers.Layer):
             self.hidden.build(input_shape)
             input_shape = (*input_shape[:-1], self.hidden.units)
         self.output_dense.build(input_shape)
+        self.output_shape = (*input_shape[:-1], self.units)  # for `summary()`
 
     def call(self, x, training=None):
         if self.hidden is not None:
@@ -135,7 +136,12 @@ class TaskHead(Configured, keras.layers.Layer):
 
 
 def make_head(
-    head: Head, backbone: Backbone, units: int, dropout: float, dtype: keras.DTypePolicy
+    head: Head,
+    backbone: Backbone,
+    units: int,
+    dropout: float,
+    dtype: keras.DTypePolicy,
+    of_tokens: bool = False,
 ) -> TaskHead:
     """A family's head, built.
 
@@ -145,6 +151,7 @@ def make_head(
         units: C.
         dropout: see `head_dropout`.
         dtype: of the task.
+        of_tokens: whether it takes all tokens of a text, (B, L, D), and not one vector, (B, D).
 
     Example:
         >>> from encoder_zoo import RobertaBackbone
@@ -159,7 +166,7 @@ def make_head(
     after_dropout = bool(head.hidden and head.hidden.after_dropout)
     deviation = head.deviation(backbone)
     layer = TaskHead(units, dropout, hidden, after_dropout, deviation, name="head", dtype=dtype)
-    layer.build((None, backbone.hidden_dim))
+    layer.build((None, None, backbone.hidden_dim) if of_tokens else (None, backbone.hidden_dim))
     return layer
 
 

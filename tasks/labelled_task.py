@@ -44,7 +44,12 @@ class LabelledTask(Task):
         if self.num_classes is None:
             return
         self.head = make_head(
-            self.head_record, self.backbone, self.num_classes, self.dropout, self.dtype_policy
+            self.head_record,
+            self.backbone,
+            self.num_classes,
+            self.dropout,
+            self.dtype_policy,
+            of_tokens=self.labels_tokens,
         )
         self.built = True
 

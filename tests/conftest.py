@@ -195,6 +195,18 @@ def data() -> pathlib.Path:
     return folder
 
 
+@pytest.fixture(autouse=True, scope="session")
+def graphs(request):
+    """Graphs run as they were traced, unless the slow tests run too.
+
+    Rewriting them takes a fifth of the tests' time, as each of them runs once or twice.
+    """
+    if "not slow" in request.config.option.markexpr:
+        import tensorflow as tf
+
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
 @pytest.fixture(autouse=True)
 def repeatable():
     """The same random numbers in every test."""

@@ -133,6 +133,7 @@ def test_older_files_name_them_elsewhere(tmp_path):
     assert tokens(found, "aX  y") == [("a", "a"), ("x", "X"), ("y", "  y")]
 
 
+@pytest.mark.slow
 def test_they_work_in_tf_data_and_with_tensorflow_alone(tmp_path):
     tokenizer = bert("word", MARKER, {"content": "y", "single_word": True, "rstrip": True})
     texts = ["a WORD<e>y  b", "", "xyx y"]

@@ -205,6 +205,7 @@ def test_configuration_round_trip():
     assert again.special_token_ids == (1, 3, 4, 2, 0)
 
 
+@pytest.mark.slow
 def test_saved_model(stored, tmp_path):
     module = tf.Module()
     module.tokenizer = stored

@@ -183,7 +183,16 @@ def test_another_process_opens_it(tiny, saved, answers, family, task):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=atol)
 
 
-@each_family
+# One of each kind of tokenizer; the others when the slow tests run.
+EXPORTED = [
+    family
+    if family.name in ("bert", "roberta", "deberta-v2")
+    else pytest.param(family, marks=pytest.mark.slow)
+    for family in all_families()
+]
+
+
+@pytest.mark.parametrize("family", EXPORTED, ids=lambda family: family.name)
 def test_a_savedmodel_answers_as_classify_does(saved, family, tmp_path):
     classifier = saved[0][family.name, "SequenceClassifier"]
     classifier.export(tmp_path / "1")

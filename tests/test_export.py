@@ -54,7 +54,7 @@ for request in json.load(sys.stdin):
     signatures = tf.saved_model.load(request["folder"]).signatures
     answers = {}
     for name, inputs in request["inputs"].items():
-        tensors = {k: tf.constant(v, tf.int32 if name == "ids" else tf.string)
+        tensors = {k: tf.constant(v, tf.int32 if name.startswith("ids") else tf.string)
                    for k, v in inputs.items()}
         try:
             found = signatures[name.split(" ")[0]](**tensors)
@@ -104,7 +104,13 @@ def requests(name: str, task) -> dict[str, dict]:
         asked = {"serving_default": {"text": texts}, "serving_default none": {"text": []}}
     if "Sequence" in name:
         asked["pairs"] = {"first": TEXTS, "second": TEXTS[::-1]}
-    return {**asked, "ids": ids}
+        asked["pairs misfit"] = {"first": TEXTS[:1], "second": TEXTS[:3]}
+    misfits = {
+        "ids negative": {**ids, "token_ids": [[5, 6, 7], [8, -9, 0]]},
+        "ids beyond": {**ids, "token_ids": [[5, 6, 7], [8, 10**6, 0]]},
+        "ids shapes": {**ids, "padding_mask": [[1, 1], [1, 1]]},
+    }
+    return {**asked, "ids": ids, **misfits}
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +205,15 @@ class TestAnswersOfTensorFlowAlone:
         expected = np.asarray(tasks[name](inputs))
         np.testing.assert_allclose(answers[name]["ids"]["logits"], expected, atol=1e-5)
 
+    def test_inputs_that_do_not_fit_are_named(self, answers, family):
+        pairs = answers[f"{family} SequenceClassifier"]["pairs misfit"]
+        assert "first has the shape [1], but second [3]. Expected the same." in pairs
+        for task in TASKS:
+            found = answers[f"{family} {task}"]
+            assert "token_ids has the id [-9]. Expected 0 to " in found["ids negative"]
+            assert "token_ids has the id [1000000]. Expected 0 to " in found["ids beyond"]
+            assert "token_ids has the shape [2 3], but " in found["ids shapes"]
+
     def test_what_python_refuses(self, answers, family):
         found = answers[f"{family} SpanQA"]["serving_default empty"]
         nothing = "null_threshold" in OPTIONS[f"{family} SpanQA"]
@@ -271,7 +286,9 @@ class TestFolder:
         assert [p.read_text() for p in older.iterdir()] == ["older"]
         assert list(older.parent.iterdir()) == [older]
 
-    def test_an_export_replaces_a_savedmodel_and_nothing_else(self, tasks, tmp_path):
+    def test_an_export_replaces_a_savedmodel_and_nothing_else(self, tasks, tmp_path, monkeypatch):
+        said = []
+        monkeypatch.setattr(tf.get_logger(), "handle", said.append)
         for name in ("saved_model.pb", "config.json", "2/saved_model.pb"):
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text("older")
@@ -279,6 +296,7 @@ class TestFolder:
         kept = [n for n in ("config.json", "2/saved_model.pb") if (tmp_path / n).exists()]
         assert kept == ["config.json", "2/saved_model.pb"]
         assert (tmp_path / "saved_model.pb").stat().st_size > 10_000
+        assert said == []
 
 
 class TestServedFunctions:
@@ -369,16 +387,34 @@ def ids_of(task, batch: int, length: int) -> dict[str, np.ndarray]:
 @pytest.mark.filterwarnings("ignore")  # of the converters
 class TestIdsModels:
     @pytest.mark.parametrize("name", ["Bert SequenceClassifier", "Roberta MaskedLM"])
-    def test_onnx(self, tasks, name, tmp_path):
+    def test_onnx(self, tasks, name, tmp_path, monkeypatch):
         runtime = pytest.importorskip("onnxruntime")
         pytest.importorskip("tf2onnx")
+        warnings = []
+        monkeypatch.setattr(tf.get_logger(), "warning", lambda *parts: warnings.append(parts))
         tasks[name].export(tmp_path / "model.onnx", format="onnx")
+        assert warnings == []
         session = runtime.InferenceSession(tmp_path / "model.onnx")
         for batch, length in ((1, 5), (3, 30)):
             inputs = ids_of(tasks[name], batch, length)
-            [found] = session.run(None, inputs)
+            [found] = session.run(["logits"], inputs)
             np.testing.assert_allclose(found, np.asarray(tasks[name](inputs)), atol=1e-5)
+        expected, classes = {"pipeline_tag": tasks[name].pipeline_tag}, {}
+        [output] = session.get_outputs()
+        if "Classifier" in name:
+            classes = dict(enumerate(tasks[name].labels))
+            expected["problem_type"] = tasks[name].problem_type
+            assert output.shape == ["batch", len(classes)]
+        else:
+            assert output.shape == ["batch", "masks", tasks[name].backbone.vocabulary_size]
+        axes = {put.name: put.shape for put in session.get_inputs()}
+        lengths = {n: "masks" if n == "mask_positions" else "length" for n in inputs}
+        assert axes == {n: ["batch", length] for n, length in lengths.items()}
+        metadata = session.get_modelmeta().custom_metadata_map
+        found = {int(i): label for i, label in json.loads(metadata.pop("id2label", "{}")).items()}
+        assert (found, metadata) == (classes, expected)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["Roberta SequenceClassifier", "Bert SpanQA"])
     def test_litert(self, tasks, name, tmp_path):
         tasks[name].export(tmp_path / "model.tflite", format="litert")
@@ -388,6 +424,7 @@ class TestIdsModels:
             [found] = model(**inputs).values()
             np.testing.assert_allclose(found, np.asarray(tasks[name](inputs)), atol=1e-4)
 
+    @pytest.mark.slow
     def test_int8(self, tmp_path):
         pytest.importorskip("tf2onnx")
         runtime = pytest.importorskip("onnxruntime")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
 
@@ -285,3 +286,35 @@ def test_a_modernbert_without_a_head_takes_a_new_one(golden, tmp_path, caplog):
     found = ops.convert_to_numpy(classifier.backbone(stored.inputs)["sequence_output"])
     real = stored.inputs["padding_mask"]
     np.testing.assert_allclose(found[real], stored.expected["last_hidden_state"][real], atol=1e-5)
+
+
+# -- DeBERTa -----------------------------------------------------------------------------------
+
+
+def test_debertas_masked_lm_head_has_two_names(golden, tmp_path):
+    """Transformers calls it `lm_predictions` where a configuration says `legacy: false`."""
+    checkpoint = golden("DebertaV2_ForMaskedLM")
+    shutil.copytree(checkpoint.folder, tmp_path, dirs_exist_ok=True)
+    renamed = {}
+    for name, array in load_file(checkpoint.folder / "model.safetensors").items():
+        name = name.replace("cls.predictions.transform.", "lm_predictions.lm_head.")
+        renamed[name.replace("cls.predictions.bias", "lm_predictions.lm_head.bias")] = array
+    assert sum(name.startswith("lm_predictions.lm_head.") for name in renamed) == 5
+    save_file(renamed, tmp_path / "model.safetensors")
+    found = ops.convert_to_numpy(ez.MaskedLM.from_preset(tmp_path)(checkpoint.inputs))
+    real = checkpoint.inputs["padding_mask"].astype(bool)
+    np.testing.assert_allclose(found[real], checkpoint.expected["logits"][real], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["relative_attention", "share_att_key", "norm_rel_ebd", "position_biased_input"]
+)
+def test_what_debertas_configuration_must_say(name, golden, tmp_path):
+    """Without these fields it is another model, whose numbers would be wrong here."""
+    shutil.copytree(golden("DebertaV2_Model").folder, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    del config[name]
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=f"{name} is .* Expected"):
+        ez.Backbone.from_preset(tmp_path)

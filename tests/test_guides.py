@@ -1,12 +1,16 @@
-"""What the guides take for granted about their data."""
+"""The guides: what they take for granted about their data, and that pages are made of them."""
 
+import ast
 import collections
 import importlib
 import pathlib
+import shutil
 
 import pytest
 
-GUIDES = pathlib.Path(__file__).parents[1] / "guides"
+ROOT = pathlib.Path(__file__).parents[1]
+GUIDES = ROOT / "guides"
+SCRIPTS = sorted(GUIDES.glob("*.py"))
 
 
 @pytest.fixture
@@ -43,3 +47,56 @@ def test_both_pretrainings_read_the_same_texts_as_often(many_languages):
         for make in (many_languages.neighbours, many_languages.translations)
     ]
     assert texts[0] == texts[1] and sum(texts[0].values()) == 2 * 3 * 908
+
+
+@pytest.fixture
+def build(monkeypatch):
+    pytest.importorskip("jupytext")
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return importlib.import_module("build")
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_guide_is_a_notebook_of_text_and_code(build, path):
+    book = build.notebook(path)
+    fields = build.header(path.read_text(encoding="utf-8"))
+    first, *cells = book.cells
+    assert first.cell_type == "markdown"
+    assert first.source.startswith(f"# {fields['Title']}\n\n{fields['Description']}\n\n")
+    code = [cell.source for cell in cells if cell.cell_type == "code"]
+    # Nothing of the script is lost on the way, and no text is left in the code.
+    script = [
+        node for node in ast.parse(path.read_text(encoding="utf-8")).body if not is_text(node)
+    ]
+    nodes = [node for source in code for node in ast.parse(source).body]
+    assert "__file__" not in "".join(code) or path.stem in build.PROGRAMS
+    assert [type(node) for node in nodes] == [type(node) for node in script]
+    assert not any(map(is_text, nodes))
+    if path.stem not in build.PROGRAMS:
+        assert any(cell.cell_type == "markdown" for cell in cells)
+
+
+def is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def test_every_guide_is_in_the_readme():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [path.name for path in SCRIPTS if f"guides/{path.name}" not in readme] == []
+
+
+@pytest.mark.slow
+def test_the_site_with_a_guide_that_is_run(build, monkeypatch, tmp_path):
+    """In a copy: others may build in the repository at the same time."""
+    shutil.copytree(GUIDES / "data", tmp_path / "data")
+    path = shutil.copy(GUIDES / "your_own_csv.py", tmp_path)
+    monkeypatch.setattr(build, "SITE", tmp_path)
+    build.build_reference()
+    build.build_guide(pathlib.Path(path), execute=True)
+    build.build_index([pathlib.Path(path)])
+    page = (tmp_path / "your_own_csv.html").read_text(encoding="utf-8")
+    assert page.count('src="data:image/png;base64') == 2 and '<h1 id="Your-own-CSV"' in page
+    assert "your_own_csv.html" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    reference = (tmp_path / "reference" / "encoder_zoo.html").read_text(encoding="utf-8")
+    for name in ("SequenceClassifier.classify", "SpanQA.answer", "list_presets", "Backbone"):
+        assert f'id="{name}"' in reference

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -30,6 +31,8 @@ class Hub:
         wrong: file names whose next contents are other bytes, equally many.
         statuses: with what the next listings are answered instead.
         listed: what is sent as the listing, instead of it.
+        commits: of the next listings, one each; COMMIT when they are used up.
+        pause: seconds before every 4 KB of an answer.
     """
 
     def __init__(self, folder: pathlib.Path):
@@ -40,6 +43,8 @@ class Hub:
         self.wrong: dict[str, int] = {}
         self.statuses: list[int] = []
         self.listed: bytes | None = None
+        self.commits: list[str] = []
+        self.pause = 0.0
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.server.daemon_threads = True
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
@@ -68,7 +73,7 @@ class Hub:
             "_id": "1",
             "id": "org/model",
             "modelId": "org/model",
-            "sha": COMMIT,
+            "sha": self.commits.pop(0) if self.commits else COMMIT,
             "private": False,
             "tags": [],
             "siblings": siblings,
@@ -139,8 +144,9 @@ class Hub:
                 for key, value in {"Content-Length": len(content), **headers}.items():
                     self.send_header(key, str(value))
                 self.end_headers()
-                if body:
-                    self.wfile.write(content[:cut])
+                for start in range(0, len(content[:cut]) if body else 0, 2**12):
+                    time.sleep(hub.pause)
+                    self.wfile.write(content[:cut][start : start + 2**12])
                 if cut is not None:
                     self.close_connection = True
 
@@ -286,6 +292,36 @@ def test_case_19_a_file_that_stays_wrong_is_named_and_not_kept(hub, tmp_path):
     assert not list((tmp_path / "cache").rglob("snapshots/*/vocab.txt"))
     hub.wrong.clear()
     load()
+
+
+def test_a_repository_that_changes_meanwhile_is_not_mixed(hub, repository):
+    hub.commits = ["b" * 40]
+    with pytest.raises(ValueError, match="changed since its files were listed: they were of bbbb"):
+        load()
+    assert_equal_weights(load(), ez.Backbone.from_preset(repository))
+
+
+@pytest.mark.slow
+def test_processes_share_a_cache_also_where_one_is_killed(hub, repository):
+    hub.pause = 0.05
+    code = """
+from encoder_zoo.presets.hub import from_hugging_face
+print(from_hugging_face("hf://org/model"))
+"""
+    # Where the cache is comes from the environment: see `environment`.
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        for _ in range(8)
+    ]
+    while not hub.count("GET", "/model.safetensors"):
+        time.sleep(0.01)
+    processes[0].kill()
+    said = [process.communicate(timeout=600)[0].strip() for process in processes]
+    assert [process.returncode for process in processes] == [-9, *[0] * 7]
+    [folder] = set(said[1:])
+    for name in os.listdir(folder):
+        assert (pathlib.Path(folder) / name).read_bytes() == (repository / name).read_bytes()
+    assert_equal_weights(load(), ez.Backbone.from_preset(repository))
 
 
 def test_a_busy_server_is_asked_again(hub, repository):

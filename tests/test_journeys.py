@@ -364,6 +364,7 @@ class TestWordsInWordsOut:
             if not all_pieces:
                 assert texts == ["Annabelle-Rome", "Rome", "U.N.O"]
 
+    @pytest.mark.slow
     def test_an_export_too(self, tmp_path):
         keras.utils.set_random_seed(3)
         model = self.tagger()
@@ -702,3 +703,18 @@ def test_a_load_says_one_line_at_most(caplog):
     caplog.clear()
     ez.Backbone.from_preset("bert_nano_en_uncased")
     assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "task, arguments, shape",
+    [
+        (ez.SequenceClassifier, {"num_classes": 3}, "(None, 3)"),
+        (ez.TokenClassifier, {"num_classes": 5}, "(None, None, 5)"),
+        (ez.SpanQA, {}, "(None, None, 2)"),
+        (ez.MaskedLM, {}, "(None, None, 8)"),
+    ],
+)
+def test_a_summary_shows_shapes(task, arguments, shape, capsys):
+    task(backbone(), **arguments).summary()
+    shown = capsys.readouterr().out
+    assert "(None, None, 8)" in shown and shape in shown and "?" not in shown

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.names import ALIASES, NOT_SAVED, SAVED, homes
+from encoder_zoo.names import ALIASES, MODULES, NOT_SAVED, SAVED, homes
 
 
 def run(code: str, **environment: str) -> str:
@@ -49,7 +49,9 @@ def test_static_names_and_lazy_names_are_the_same():
     static = {alias.name: node.module for node in imports for alias in node.names}
     lazy = homes(SAVED, NOT_SAVED)
     assert lazy.items() <= static.items()
-    assert sorted([*lazy, *ALIASES]) == sorted(ez.__all__)
+    assert sorted([*lazy, *ALIASES, *MODULES]) == sorted(ez.__all__)
+    modules = {name: getattr(ez, name).__name__ for name in MODULES}
+    assert modules == {name: f"{static[name]}.{name}" for name in MODULES}
     assert all(getattr(ez, name).__module__ == module for name, module in lazy.items())
 
 

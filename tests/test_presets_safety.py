@@ -383,6 +383,7 @@ def test_case_16_weights_that_are_no_numbers_are_refused_unless_asked(copied, va
     np.testing.assert_equal(np.array(backbone.blocks[1].output_dense.bias)[3], value)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="asks Linux for the memory")
 def test_case_20_loading_again_and_again_does_not_fill_the_memory(tmp_path):
     backbone = ez.BertBackbone(

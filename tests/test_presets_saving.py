@@ -236,6 +236,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="where folders can be exchanged in one step")
 def test_case_17_after_a_kill_at_any_moment_the_preset_is_whole(tmp_path):
     folder = tmp_path / "preset"

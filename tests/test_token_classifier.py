@@ -229,6 +229,7 @@ class TestLearning:
         [of_words] = classifier.extract_entities([["José", "sees", "New", "York", "."]], "first")
         assert of_words == entities
 
+    @pytest.mark.slow
     def test_from_texts_with_spans_over_tf_data(self, build):
         texts = ["José in New York.", "Anna sees Rome", "in Rome"]
         spans = [SPANS, [{"start": 10, "end": 14, "label": "LOC"}], []]

@@ -88,17 +88,7 @@ class AlbertBackbone(Backbone):
         self.num_groups = num_groups
 
     def make_embeddings(self) -> Embeddings:
-        return Embeddings(
-            self.vocabulary_size,
-            self.embedding_dim,
-            self.max_sequence_length,
-            self.num_segments,
-            self.dropout,
-            self.layer_norm_epsilon,
-            output_dim=self.hidden_dim,
-            name="embeddings",
-            dtype=self.dtype_policy,
-        )
+        return super().make_embeddings(hidden_dim=self.embedding_dim, output_dim=self.hidden_dim)
 
     def make_block(self, i: int) -> keras.layers.Layer:
         group = self._group(i)

@@ -404,31 +404,15 @@ class DebertaV2Backbone(Backbone):
         self.relative_norm.build((None, self.hidden_dim))
 
     def make_embeddings(self) -> Embeddings:
-        return Embeddings(
-            self.vocabulary_size,
-            self.hidden_dim,
-            0,
-            self.num_segments,
-            self.dropout,
-            self.layer_norm_epsilon,
-            name="embeddings",
-            dtype=self.dtype_policy,
-        )
+        return super().make_embeddings(max_positions=0)
 
     def make_block(self, i: int) -> DebertaV2Block:
-        return DebertaV2Block(
-            self.hidden_dim,
-            self.num_heads,
-            self.intermediate_dim,
-            self.dropout,
-            self.attention_dropout,
-            self.activation,
-            self.layer_norm_epsilon,
+        return super().make_block(
+            i,
+            DebertaV2Block,
             terms=self.terms,
             convolution_width=0 if i else self.convolution_width,
             convolution_activation=self.convolution_activation,
-            name=f"block_{i}",
-            dtype=self.dtype_policy,
         )
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:

@@ -55,17 +55,8 @@ class ElectraBackbone(Backbone):
         self.embedding_dim = embedding_dim or self.hidden_dim
 
     def make_embeddings(self) -> Embeddings:
-        return Embeddings(
-            self.vocabulary_size,
-            self.embedding_dim,
-            self.max_sequence_length,
-            self.num_segments,
-            self.dropout,
-            self.layer_norm_epsilon,
-            output_dim=None if self.embedding_dim == self.hidden_dim else self.hidden_dim,
-            name="embeddings",
-            dtype=self.dtype_policy,
-        )
+        output_dim = None if self.embedding_dim == self.hidden_dim else self.hidden_dim
+        return super().make_embeddings(hidden_dim=self.embedding_dim, output_dim=output_dim)
 
 
 _KERAS_HUB = KerasHubNames(

@@ -325,30 +325,13 @@ class ModernBertBackbone(Backbone):
         self.pooling = pooling
 
     def make_embeddings(self) -> ModernBertEmbeddings:
-        return ModernBertEmbeddings(
-            self.vocabulary_size,
-            self.hidden_dim,
-            0,
-            self.num_segments,
-            self.embedding_dropout,
-            self.layer_norm_epsilon,
-            name="embeddings",
-            dtype=self.dtype_policy,
+        return super().make_embeddings(
+            ModernBertEmbeddings, max_positions=0, dropout=self.embedding_dropout
         )
 
     def make_block(self, i: int) -> ModernBertBlock:
-        return ModernBertBlock(
-            self.hidden_dim,
-            self.num_heads,
-            self.intermediate_dim,
-            self.dropout,
-            self.attention_dropout,
-            self.activation,
-            self.layer_norm_epsilon,
-            normalizes_first=i > 0,
-            output_deviation=deep_deviation(self),
-            name=f"block_{i}",
-            dtype=self.dtype_policy,
+        return super().make_block(
+            i, ModernBertBlock, normalizes_first=i > 0, output_deviation=deep_deviation(self)
         )
 
     def make_final_layer(self) -> LayerNorm:

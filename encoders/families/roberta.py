@@ -96,16 +96,10 @@ class RobertaBackbone(Backbone):
         self.pad_token_id = pad_token_id
 
     def make_embeddings(self) -> RobertaEmbeddings:
-        return RobertaEmbeddings(
-            self.vocabulary_size,
-            self.hidden_dim,
-            self.max_sequence_length + self.pad_token_id + 1,
-            self.num_segments,
-            self.dropout,
-            self.layer_norm_epsilon,
+        return super().make_embeddings(
+            RobertaEmbeddings,
+            max_positions=self.max_sequence_length + self.pad_token_id + 1,
             pad_token_id=self.pad_token_id,
-            name="embeddings",
-            dtype=self.dtype_policy,
         )
 
 

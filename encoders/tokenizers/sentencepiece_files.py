@@ -35,7 +35,7 @@ from encoder_zoo.encoders.tokenizers.sentencepiece_model import (
     read_model,
     write_model,
 )
-from encoder_zoo.encoders.wording import shown as short
+from encoder_zoo.encoders.wording import shown
 
 SPACES = {"Regex": " {2,}"}
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -129,14 +129,14 @@ class SentencePieceFiles(WritesFiles):
         for field, expected in MODEL_SETTINGS.items():
             if (found := getattr(model, field)) not in expected:
                 raise ValueError(
-                    f"{name}: {field} is {short(found)}; expected "
+                    f"{name}: {field} is {shown(found)}; expected "
                     f"{' or '.join(map(repr, expected))}: with another value the ids would differ, "
                     "which is not implemented"
                 )
         for i, piece in enumerate(model.pieces):
             if piece.kind == UNUSED:
                 raise ValueError(
-                    f"{name}: pieces[{i}], {short(piece.text)}, is of type 5, unused, which is not "
+                    f"{name}: pieces[{i}], {shown(piece.text)}, is of type 5, unused, which is not "
                     "implemented; expected 1 to 4 or 6"
                 )
         tokens, scores = zip(*cls._arranged(model.pieces), strict=True)
@@ -332,8 +332,8 @@ class SentencePieceFiles(WritesFiles):
         expected = self._normalizers()
         if found != expected:
             raise ValueError(
-                f"{path}: normalizer is {shown(found)}; this family's tokenizer has "
-                f"{shown(expected)}, so the ids would differ"
+                f"{path}: normalizer is {in_short(found)}; this family's tokenizer has "
+                f"{in_short(expected)}, so the ids would differ"
             )
         if not self.remove_extra_whitespaces:
             files.expect("pre_tokenizer", "type", None)
@@ -347,7 +347,7 @@ class SentencePieceFiles(WritesFiles):
             )
             if step.get("type") not in ("WhitespaceSplit", "Metaspace") or not as_ours:
                 raise ValueError(
-                    f"{path}: pre_tokenizer has {shown([step])}; this family's tokenizer has "
+                    f"{path}: pre_tokenizer has {in_short([step])}; this family's tokenizer has "
                     "WhitespaceSplit, and Metaspace with ▁ always before a word"
                 )
 
@@ -363,13 +363,13 @@ def flat(step: Mapping, name: str) -> list[dict]:
         return []
     inner = step.get(name, []) if isinstance(step, Mapping) else None
     if not isinstance(inner, list):
-        raise ValueError(f"tokenizer.json: a step is {short(step)}; expected an object")
+        raise ValueError(f"tokenizer.json: a step is {shown(step)}; expected an object")
     if step.get("type") != "Sequence":
         return [dict(step)]
     return [step for part in inner for step in flat(part, name)]
 
 
-def shown(steps: Sequence[Mapping]) -> str:
+def in_short(steps: Sequence[Mapping]) -> str:
     """Steps without the bytes of a map."""
     parts = [
         {k: v if len(str(v)) < 60 else f"{str(v)[:20]}..." for k, v in s.items()} for s in steps
@@ -385,7 +385,7 @@ def _json_charsmap(files: TokenizerFiles) -> str | None:
             if not isinstance(charsmap, str):
                 raise ValueError(
                     f"{files.folder / 'tokenizer.json'}: precompiled_charsmap is "
-                    f"{short(charsmap)}; expected a string"
+                    f"{shown(charsmap)}; expected a string"
                 )
             return charsmap
     return None
@@ -415,15 +415,15 @@ def _json_pieces(
     for i, entry in enumerate(vocabulary):
         if not is_entry(entry):
             raise ValueError(
-                f"{path}: model.vocab[{i}] is {short(entry)}; expected a token and a score"
+                f"{path}: model.vocab[{i}] is {shown(entry)}; expected a token and a score"
             )
         if entry[0] in scores:
-            raise ValueError(f"{path}: model.vocab[{i}], {short(entry[0])}, is there twice")
+            raise ValueError(f"{path}: model.vocab[{i}], {shown(entry[0])}, is there twice")
         scores[entry[0]] = float(entry[1])
     ids = {token: i for i, token in enumerate(scores)}
     unknown = files.part("model").get("unk_id")
     if type(unknown) is not int or not 0 <= unknown < len(ids):
-        raise ValueError(f"{path}: model.unk_id is {short(unknown)}; expected 0 to {len(ids) - 1}")
+        raise ValueError(f"{path}: model.unk_id is {shown(unknown)}; expected 0 to {len(ids) - 1}")
     files.compare_added(ids)
     added, _ = files.divided({}, roles)
     special = files.special_added_tokens()

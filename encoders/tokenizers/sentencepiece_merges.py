@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from encoder_zoo.encoders.tokenizers.byte_bpe_files import merges_in_json
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles, checked_vocabulary, in_id_order
+from encoder_zoo.encoders.wording import shown
 
 # What tokenizer.json must say of the model; false stands for absent as well.
 MODEL_SETTINGS = {
@@ -79,14 +80,14 @@ def json_merges(
     for field, expected in MODEL_SETTINGS.items():
         if bool(model.get(field)) != expected:
             raise ValueError(
-                f"{path}: model.{field} is {model[field]!r}; SentencePiece's BPE has none, so the "
-                "ids would differ"
+                f"{path}: model.{field} is {shown(model[field])}; SentencePiece's BPE has none, so "
+                "the ids would differ"
             )
     unknown = roles["unknown_token"]
     if model.get("unk_token") != unknown:
         raise ValueError(
-            f"{path}: model.unk_token is {model.get('unk_token')!r}; expected {unknown!r}, this "
-            "tokenizer's"
+            f"{path}: model.unk_token is {shown(model.get('unk_token'))}; expected {unknown!r}, "
+            "this tokenizer's"
         )
     if not model.get("fuse_unk") and not model.get("byte_fallback"):
         raise ValueError(

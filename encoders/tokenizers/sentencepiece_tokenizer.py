@@ -104,9 +104,8 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         self.precompiled_charsmap = precompiled_charsmap
         self.byte_fallback = byte_fallback
         self.remove_extra_whitespaces = remove_extra_whitespaces
-        self._merges_json = json.dumps(
-            None if merges is None else list(merges)
-        )  # tf.Module would wrap a list
+        # As text: tf.Module would wrap each of a list's strings.
+        self._merges_json = json.dumps(None if merges is None else list(merges))
         rules = {}
         if precompiled_charsmap:
             content = base64.b64decode(precompiled_charsmap, validate=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from encoder_zoo.encoders.forks import refuse_in_fork
+from encoder_zoo.encoders.wording import with_type
 from encoder_zoo.lazy import tf
 
 BYTES_PER_WORD = 8  # most texts have more words than this promises
@@ -42,8 +43,8 @@ def as_text_tensor(texts: object, name: str = "texts") -> tf.Tensor:
         texts = list(texts)  # such as a column of datasets
     if not isinstance(texts, list) and not hasattr(texts, "__array__"):
         raise ValueError(
-            f"{name} is {shown(texts)}; expected a string or a list, NumPy array, pandas column "
-            "or tensor of strings"
+            f"{name} is {with_type(texts)}; expected a string or a list, NumPy array, pandas "
+            "column or tensor of strings"
         )
     rows = texts if isinstance(texts, list) else np.asarray(texts, dtype=object).tolist()
     if isinstance(rows, str | bytes):  # an array of rank 0
@@ -69,7 +70,7 @@ def _checked_text(text: object, name: str) -> bytes:
             ) from None
         return text
     raise ValueError(
-        f"{name} is {shown(text)}; expected a string"
+        f"{name} is {with_type(text)}; expected a string"
         + (", not texts nested one deeper" if isinstance(text, list | tuple | np.ndarray) else "")
     )
 
@@ -86,12 +87,6 @@ def _checked_tensor(texts: tf.Tensor, name: str) -> tf.Tensor:
         for row in np.flatnonzero(np.atleast_1d(tf.not_equal(texts, repaired).numpy())):
             _checked_text(np.atleast_1d(texts.numpy())[row], f"{name}[{row}]")
     return texts
-
-
-def shown(value: object) -> str:
-    """A value and its type, short enough for an error."""
-    text = repr(value)
-    return f"{text if len(text) < 60 else text[:57] + '...'} ({type(value).__name__})"
 
 
 def without_rest(texts: tf.Tensor, num: int) -> tf.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import itertools
 import json
@@ -33,9 +34,9 @@ from encoder_zoo.encoders.tokenizers.characters import (
 from encoder_zoo.encoders.tokenizers.text_input import (
     LONE_SURROGATE,
     as_text_tensor,
-    shown,
     without_rest,
 )
+from encoder_zoo.encoders.wording import with_type
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -81,13 +82,25 @@ def _check_tokens(tokens: Sequence[str]) -> None:
         "".join(tokens).encode("utf-8")
     except TypeError:
         i = next(i for i, token in enumerate(tokens) if not isinstance(token, str))
-        raise ValueError(f"vocabulary[{i}] is {shown(tokens[i])}; expected a string") from None
+        raise ValueError(f"vocabulary[{i}] is {with_type(tokens[i])}; expected a string") from None
     except UnicodeEncodeError:
         i = next(i for i, token in enumerate(tokens) if LONE_SURROGATE.search(token))
         raise ValueError(
-            f"vocabulary[{i}] is {shown(tokens[i])}, with half of a character, which UTF-8 cannot "
-            "hold; expected a string of whole ones"
+            f"vocabulary[{i}] is {with_type(tokens[i])}, with half of a character, which UTF-8 "
+            "cannot hold; expected a string of whole ones"
         ) from None
+
+
+def _own_graph(method: Callable, signature: Sequence[tf.TypeSpec] | None = None) -> Callable:
+    """A method as a graph that is this object's alone.
+
+    TensorFlow warns of a function that is traced again and again, and takes methods of many objects
+    for one function, but not a partial function.
+    """
+    partial = functools.partial(method)
+    return tf.function(
+        partial, input_signature=signature, autograph=False, reduce_retracing=signature is None
+    )
 
 
 class Tokens(NamedTuple):
@@ -191,6 +204,13 @@ class Tokenizer(Checked, tf.Module):
         self.mask_token_id, self.unknown_token_id = map(self._vocabulary.id, special_tokens[3:])
         takes_space = self.mask_token if self.mask_takes_space_before else None
         self._find_special = SpecialTokenFinder(special_tokens, takes_space) if in_text else None
+        texts = tf.TensorSpec([None], tf.string)
+        self._ragged_ids = _own_graph(self._ids_of_texts, [texts])
+        self._ragged = _own_graph(self._tokens_of_texts, [texts])
+        self._ragged_words = _own_graph(
+            self._ids_of_words, [tf.RaggedTensorSpec([None, None], tf.string)]
+        )
+        self._spelled = _own_graph(self._texts_of_ids)
 
     def _make_finders(self) -> None:
         """Prepares finding the added tokens; a subclass calls it when all else is there."""
@@ -289,8 +309,7 @@ class Tokenizer(Checked, tf.Module):
         """Whether no token is of more than one word, as special and added ones may be."""
         return not (self.special_tokens_in_text or self.added_tokens)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
-    def _ragged_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
+    def _ids_of_texts(self, texts: tf.Tensor) -> tf.RaggedTensor:
         with tf.device("CPU"):
             return self._ids(texts, as_words=False)
 
@@ -298,8 +317,7 @@ class Tokenizer(Checked, tf.Module):
         """The ids that `_encode` gives; a tokenizer that has a shorter way to them overrides it."""
         return self._encode(texts, as_words)[0]
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
-    def _ragged(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+    def _tokens_of_texts(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
         return self._encode(texts, as_words=False)
 
     def _encode(self, texts: tf.Tensor, as_words: bool) -> tuple[tf.RaggedTensor, ...]:
@@ -369,15 +387,14 @@ class Tokenizer(Checked, tf.Module):
         if not isinstance(words, tf.RaggedTensor):
             for i, row in enumerate(words):
                 if isinstance(row, str | bytes) or np.ndim(row) == 0:
-                    raise ValueError(f"words[{i}] is {shown(row)}; expected a list of words")
+                    raise ValueError(f"words[{i}] is {with_type(row)}; expected a list of words")
             flat = [as_text_tensor(row, f"words[{i}]") for i, row in enumerate(words)]
             lengths = [len(row) for row in words]
             values = tf.concat(flat, 0) if flat else tf.constant([], tf.string)
             words = tf.RaggedTensor.from_row_lengths(values, tf.constant(lengths, tf.int64))
         return in_chunks(self._ragged_words, words)
 
-    @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.string)], autograph=False)
-    def _ragged_words(self, words: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+    def _ids_of_words(self, words: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         with tf.device("CPU"):
             ids = self._ids(words.values, as_words=True)  # (words, None)
             per_text = words.with_values(ids)
@@ -400,8 +417,7 @@ class Tokenizer(Checked, tf.Module):
         texts = self._spelled(rows, spelling, skip_special_tokens)
         return texts[0] if single else texts
 
-    @tf.function(reduce_retracing=True, autograph=False)
-    def _spelled(
+    def _texts_of_ids(
         self, rows: tf.RaggedTensor, spelling: tf.Tensor, skip_special_tokens: bool
     ) -> tf.Tensor:
         if skip_special_tokens:
@@ -459,7 +475,7 @@ class Tokenizer(Checked, tf.Module):
         for name in ("vocabulary", "merges"):
             if isinstance(config.get(name), str | Path):
                 raise ValueError(
-                    f"{name} is {shown(config[name])}. Expected the tokens, not a path: a file "
+                    f"{name} is {with_type(config[name])}. Expected the tokens, not a path: a file "
                     "that holds a tokenizer must not say what else is read."
                 )
         return cls(**config)

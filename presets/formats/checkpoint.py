@@ -234,19 +234,44 @@ def copy(
     """Copies the tensors that `match` found into the weights.
 
     Raises:
-        ValueError: "... has 3 values that are NaN, infinite or beyond 10000 ..."
+        ValueError: "... has 3 values that are NaN or infinite, or beyond 10000 ..."
     """
+    advice = "Pass allow_nonfinite=True to load it all the same."
     for name, (weight, transposed) in matched.items():
-        with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite
-            value = checkpoint.tensor(name).astype("float32")
-        if not allow_nonfinite and not _are_weights(value):
-            broken = value.size - np.count_nonzero(np.abs(value) <= _LARGEST)
-            raise ValueError(
-                f"{checkpoint.folder}: {name} has {broken} values that are NaN or infinite, or "
-                f"beyond {_LARGEST:.0f}, as no trained weight is. Pass allow_nonfinite=True to "
-                "load it all the same."
-            )
+        value = float_values(checkpoint.tensor(name))
+        if not allow_nonfinite:
+            check_weights(value, f"{checkpoint.folder}: {name}", advice)
         weight.assign(value.T if transposed else value)
+
+
+def float_values(tensor: np.ndarray) -> np.ndarray:
+    """In float32; a float64 that is too large for it becomes infinite."""
+    with np.errstate(over="ignore"):
+        return tensor.astype("float32")
+
+
+def check_weights(value: np.ndarray, name: str, advice: str) -> None:
+    """Refuses what no training ends with.
+
+    Args:
+        value: the numbers of one tensor.
+        name: of the tensor, with its file.
+        advice: what to do, in a sentence.
+
+    Raises:
+        ValueError: "... has 3 values that are NaN or infinite, or beyond 10000 ..."
+
+    Example:
+        >>> check_weights(np.array([1.0, np.nan]), "bias", "Download it again.")
+        Traceback (most recent call last):
+        ValueError: bias has 1 values that are NaN or infinite, or beyond 10000, as no trained ...
+    """
+    if not _are_weights(value):
+        broken = value.size - np.count_nonzero(np.abs(value) <= _LARGEST)
+        raise ValueError(
+            f"{name} has {broken} values that are NaN or infinite, or beyond {_LARGEST:.0f}, as no "
+            f"trained weight is. {advice}"
+        )
 
 
 def _are_weights(value: np.ndarray) -> bool:

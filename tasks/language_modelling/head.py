@@ -42,6 +42,7 @@ class MaskedLMHead(Configured, keras.layers.Layer):
     def build(self, input_shape):
         self.hidden.build(input_shape)
         self.bias = self.add_weight(shape=(self.vocabulary_size,), initializer="zeros", name="bias")
+        self.output_shape = (*input_shape[:-1], self.hidden.units)  # for `summary()`
 
     def call(self, x):
         return self.hidden(x)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from encoder_zoo.encoders.wording import with_type
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.rows.checks import assert_right, example_of_batch
 from encoder_zoo.tasks.rows.columns import plain
@@ -119,10 +120,8 @@ def holds_answers(x) -> bool:
 
 def _field(example: dict, name: str, number: int):
     if not isinstance(example, dict):
-        from encoder_zoo.encoders.tokenizers.text_input import shown
-
         raise ValueError(
-            f"Example {number} is {shown(example)}; expected a dict with question and context."
+            f"Example {number} is {with_type(example)}; expected a dict with question and context."
         )
     if name not in example:
         raise ValueError(f"Example {number} has no {name!r}. Received: {sorted(example)}.")

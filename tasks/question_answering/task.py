@@ -81,7 +81,9 @@ class SpanQA(WindowedTask):
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.dropout = head_dropout(self.head_record, backbone, dropout)
-        self.head = make_head(self.head_record, backbone, 2, self.dropout, self.dtype_policy)
+        self.head = make_head(
+            self.head_record, backbone, 2, self.dropout, self.dtype_policy, of_tokens=True
+        )
         self.built = True
         if preprocessor is not None:
             self.preprocessor.attach(self)

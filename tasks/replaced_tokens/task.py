@@ -85,7 +85,7 @@ class ReplacedTokenDetection(Task):
         super().__init__(backbone, preprocessor, **kwargs)
         self.generator_size = generator_size
         self.detection_weight = detection_weight
-        self.head = make_head(self.head_record, backbone, 1, 0.0, self.dtype_policy)
+        self.head = make_head(self.head_record, backbone, 1, 0.0, self.dtype_policy, of_tokens=True)
         self.generator = MaskedLM(generator_backbone(backbone, generator_size), preprocessor)
         self.draws = keras.random.SeedGenerator(name="draws")
         self.built = True

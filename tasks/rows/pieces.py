@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from encoder_zoo.encoders.wording import with_type
 from encoder_zoo.lazy import tf
 
 ROW = 2**32  # more than the characters of any text: keys `row * ROW + position` sort by row
@@ -52,7 +53,7 @@ def as_word_tensor(x) -> tf.RaggedTensor:
     Raises:
         ValueError: "words[1] is 'Rome' (str); expected a list of words"
     """
-    from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor, shown
+    from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor
 
     if isinstance(x, tf.RaggedTensor):
         return x
@@ -60,7 +61,7 @@ def as_word_tensor(x) -> tf.RaggedTensor:
         return tf.RaggedTensor.from_tensor(x, padding="")
     for i, row in enumerate(x):
         if not is_list(row):
-            raise ValueError(f"words[{i}] is {shown(row)}; expected a list of words")
+            raise ValueError(f"words[{i}] is {with_type(row)}; expected a list of words")
     rows = [as_text_tensor(row, name=f"words[{i}]") for i, row in enumerate(x)]
     lengths = tf.constant([row.shape[0] for row in rows], tf.int64)
     return tf.RaggedTensor.from_row_lengths(tf.concat(rows, axis=0), lengths)

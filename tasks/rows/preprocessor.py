@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.encoders.configured import Configured, described
+from encoder_zoo.encoders.wording import with_type
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.rows.batching import bucket_length
 from encoder_zoo.tasks.rows.checks import assert_right
@@ -231,11 +232,11 @@ def as_column(x, name: str = "texts") -> tf.Tensor:
     Raises:
         ValueError: "context is 'A cat.' (str); expected a list, array or tensor of texts"
     """
-    from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor, shown
+    from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor
 
     texts = as_text_tensor(plain(x), name)
     if texts.shape.rank == 0:
-        raise ValueError(f"{name} is {shown(x)}; expected a list, array or tensor of texts")
+        raise ValueError(f"{name} is {with_type(x)}; expected a list, array or tensor of texts")
     return texts
 
 

@@ -3,16 +3,17 @@
 A SavedModel goes from raw text to answers. Its signatures are those of the task's `served`, which
 share their code with `classify`, `extract_entities`, `answer` and `fill_mask`, and "ids", from
 prepared token ids to logits. It holds TensorFlow's core operations only. ONNX and LiteRT files hold
-what "ids" does: neither has strings enough for a tokenizer.
+what "ids" does: neither has strings enough for a tokenizer. An ONNX file names its labels.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import keras
@@ -20,6 +21,7 @@ import numpy as np
 
 from encoder_zoo.lazy import tf
 from encoder_zoo.presets.files.atomic import replacing, replacing_file
+from encoder_zoo.tasks.serving.onnx_names import name_parts
 from encoder_zoo.tasks.serving.warm_up import write_warm_up
 
 if TYPE_CHECKING:
@@ -90,10 +92,22 @@ def export_saved_model(task: Task, path: str | os.PathLike, **options) -> None:
         if isinstance(value, tf.lookup.StaticHashTable)
     ]
     texts = {name: _of_texts(function) for name, function in task.served(**options).items()}
-    with replacing(path, SAVED_MODEL_FILES) as folder:
+    with replacing(path, SAVED_MODEL_FILES) as folder, _warnings_only():
         tf.saved_model.save(module, str(folder), {**texts, "ids": _of_ids(task)})
         mask = tokenizer.mask_token
         write_warm_up(folder, [r for n, f in texts.items() for r in _warm_up(n, f, mask)])
+
+
+@contextlib.contextmanager
+def _warnings_only() -> Iterator[None]:
+    """Without TensorFlow's word on where it writes, a folder that gets another name."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("WARNING")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _of_texts(function: Callable) -> tf.types.experimental.PolymorphicFunction:
@@ -203,6 +217,7 @@ def export_ids(task: Task, path: str | os.PathLike, format: str, **options) -> N
         )
     if format == "onnx":
         _teach_tf2onnx_erfc()
+        _forget_initialized_tables()
     elif any(getattr(layer, "quantization_mode", None) for layer in task._flatten_layers()):
         raise ValueError(
             "LiteRT takes no quantized task. Export the task as it was before quantize(), with "
@@ -212,6 +227,15 @@ def export_ids(task: Task, path: str | os.PathLike, format: str, **options) -> N
         keras.Model.export(
             task, str(new), format, verbose=False, input_signature=[_prepared(task)], **options
         )
+        if format == "onnx":
+            name_parts(new, task)
+
+
+def _forget_initialized_tables() -> None:
+    """Tables made eagerly leave None where graphs have initializers, of which tf2onnx warns."""
+    graph = tf.compat.v1.get_default_graph()
+    initializers = graph.get_collection_ref(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS)
+    initializers[:] = [one for one in initializers if one is not None]
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import keras
 import numpy as np
 
+from encoder_zoo.encoders.wording import with_type
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.labels import numbers_are_names
 from encoder_zoo.tasks.rows.checks import assert_right
@@ -36,18 +37,18 @@ def label_lists(y) -> list[list]:
         >>> label_lists([{"entities": [(0, 4, "LOC")]}, []])
         [[{'start': 0, 'end': 4, 'label': 'LOC'}], []]
     """
-    from encoder_zoo.encoders.tokenizers.text_input import shown
 
     if isinstance(y, dict):
         return _lists_of_columns(y)
     y = _plain(y)
     if not is_list(y):
-        raise ValueError(f"The labels are {shown(y)}. Expected a list for every example.")
+        raise ValueError(f"The labels are {with_type(y)}. Expected a list for every example.")
     rows = [_of_example(_plain(row)) for row in y]
     for i, row in enumerate(rows):
         if not is_list(row):
             raise ValueError(
-                f"Example {i}: its labels are {shown(row)}. Expected a list of tags, or of spans."
+                f"Example {i}: its labels are {with_type(row)}. Expected a list of tags, or of "
+                "spans."
             )
     return [[_as_label(_plain(value)) for value in row] for row in rows]
 

@@ -1,0 +1,166 @@
+"""BERT, RoBERTa, ModernBERT and DeBERTa beside each other: equal parameters, data and steps.
+
+    python benchmarks/architectures.py --families bert roberta modernbert deberta-v2 --seeds 0 1 2
+
+Every architecture is pretrained on masked tokens and then fine-tuned, by this package alone. All
+have four layers of width 128 and one WordPiece vocabulary of 8,192 tokens, so that their losses can
+be compared; ModernBERT's gated layers are narrower, so that it has as many weights. What is left to
+differ is what the papers changed: places (a table of them, rotations, or distances), the order of
+norms, gates, and attention that is local in two layers of three.
+
+It prints the loss and the accuracy on masked tokens of held-out text, the accuracy on SST-2's dev
+set, and entity F1 on CoNLL-2003's testa: the mean over the seeds, and the lowest and the highest.
+
+The data is not part of the project: `ENCODER_ZOO_DATA` names a folder that holds
+`text/wikipedia_train.txt.gz` and `text/wikipedia_valid.txt` (a paragraph in a line), and what
+benchmarks/sst2.py and benchmarks/token_classification.py read.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import pathlib
+import random
+import sys
+
+import keras
+import numpy as np
+
+import encoder_zoo as ez
+
+DATA = pathlib.Path(
+    os.environ.get("ENCODER_ZOO_DATA", pathlib.Path(__file__).parents[2] / "shared" / "data")
+)
+LENGTH = 128
+FINE_TUNING_RATE = 5e-4  # a narrow model takes larger steps than a wide one
+SIZE = {
+    "num_layers": 4,
+    "num_heads": 4,
+    "hidden_dim": 128,
+    "intermediate_dim": 512,
+    "max_sequence_length": LENGTH,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+}
+# Three kernels in a gated layer where the others have two.
+ARCHITECTURES = {
+    "bert": (ez.BertBackbone, {}),
+    "roberta": (ez.RobertaBackbone, {"pad_token_id": 0}),
+    "modernbert": (ez.ModernBertBackbone, {"intermediate_dim": 341, "local_attention": 32}),
+    "deberta-v2": (ez.DebertaV2Backbone, {"position_buckets": 32, "max_relative_positions": 64}),
+}
+
+
+def paragraphs(name: str) -> list[str]:
+    """Those of a text file that are longer than a title."""
+    path = DATA / "text" / name
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as file:
+        return [line.strip() for line in file if len(line) > 200]
+
+
+def sst2(name: str) -> tuple[list[str], list[int]]:
+    """Sentences and labels; the files know no quoting."""
+    lines = (DATA / "sst2" / f"{name}.tsv").read_text(encoding="utf-8").split("\n")[1:]
+    rows = [line.split("\t") for line in lines if line]
+    return [sentence for _, sentence in rows], [int(label) for label, _ in rows]
+
+
+def build(family: str, tokenizer: ez.BertTokenizer) -> ez.MaskedLM:
+    """A masked language model with random weights, large enough for so narrow a model.
+
+    Positions begin as waves, where there is a table of them; see guides/pretraining.py.
+    """
+    backbone_class, arguments = ARCHITECTURES[family]
+    backbone = backbone_class(tokenizer.vocabulary_size, pooler=False, **{**SIZE, **arguments})
+    model = ez.MaskedLM(backbone, ez.MaskedLMPreprocessor(tokenizer, LENGTH, pack_texts=True))
+    for weight in model.trainable_variables:
+        if weight.path.endswith("kernel"):
+            weight.assign(weight * (weight.shape[0] ** -0.5 / 0.02))
+        if "position_embedding" in weight.path:
+            places, width = weight.shape
+            angles = np.arange(places)[:, None] * 1000.0 ** -np.linspace(0, 1, width // 2)
+            weight.assign(0.02 * np.concatenate([np.sin(angles), np.cos(angles)], 1))
+    return model
+
+
+def pretrained(family: str, tokenizer, texts, held_out, seed: int, options) -> tuple:
+    """A backbone, and what its masked language model reached on held-out text."""
+    keras.utils.set_random_seed(seed)
+    model = build(family, tokenizer)
+    model.compile(learning_rate=options.learning_rate)
+    drawn = random.Random(seed).sample(texts, options.texts)
+    model.fit(drawn, batch_size=options.batch_size, epochs=1, verbose=2)
+    measured = model.evaluate(held_out, verbose=0, return_dict=True)
+    return model.backbone, {"loss": measured["loss"], "masked accuracy": measured["accuracy"]}
+
+
+def copied(backbone: ez.Backbone, task: str) -> ez.Backbone:
+    """The same encoder, with a new pooler where the head of a task reads one."""
+    pooled = backbone.family.head(task).pooled
+    copy = type(backbone).from_config({**backbone.get_config(), "pooler": pooled})
+    known = {weight.path.split("/", 1)[1]: weight for weight in backbone.weights}
+    for weight in copy.weights:
+        name = weight.path.split("/", 1)[1]
+        if not name.startswith("pooler"):
+            weight.assign(known[name])
+    return copy
+
+
+def fine_tuned(backbone: ez.Backbone, tokenizer, options) -> dict[str, float]:
+    """Accuracy on SST-2 and entity F1 on CoNLL-2003 of one pretrained backbone."""
+    train = [part[: options.limit] for part in sst2("train")]
+    classifier = ez.SequenceClassifier(
+        copied(backbone, "ForSequenceClassification"),
+        ez.SequenceClassifierPreprocessor(tokenizer, LENGTH),
+        num_classes=2,
+    )
+    classifier.compile(learning_rate=FINE_TUNING_RATE)
+    classifier.fit(*train, epochs=2, verbose=2)
+    accuracy = classifier.evaluate(*sst2("dev"), verbose=0, return_dict=True)["accuracy"]
+
+    folder = DATA / "ner" / "conll2003"
+    words, tags = (part[: options.limit] for part in ez.read_conll(folder / "train.conll"))
+    tagger = ez.TokenClassifier(
+        copied(backbone, "ForTokenClassification"),
+        ez.TokenClassifierPreprocessor(tokenizer, LENGTH),
+        labels=sorted({tag for row in tags for tag in row}),
+    )
+    tagger.compile(learning_rate=FINE_TUNING_RATE)
+    tagger.fit(words, tags, epochs=3, verbose=2)
+    scores = tagger.evaluate_entities(*ez.read_conll(folder / "testa.conll"))
+    return {"SST-2": accuracy, "CoNLL F1": scores["f1"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--families", nargs="+", choices=ARCHITECTURES, default=list(ARCHITECTURES))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--texts", type=int, default=40_000, help="paragraphs to pretrain on")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--limit", type=int, help="fine-tune on so many sentences only")
+    options = parser.parse_args()
+    if not (DATA / "text").is_dir():
+        sys.exit("No data: set ENCODER_ZOO_DATA to a folder that holds text/, sst2/ and ner/")
+
+    texts = paragraphs("wikipedia_train.txt.gz")
+    held_out = paragraphs("wikipedia_valid.txt")[:1000]
+    tokenizer = ez.train_vocabulary(texts, 8192, "bert")
+    for family in options.families:
+        rows = []
+        for seed in options.seeds:
+            backbone, row = pretrained(family, tokenizer, texts, held_out, seed, options)
+            row |= fine_tuned(backbone, tokenizer, options)
+            print(json.dumps({"family": family, "seed": seed, **row}), flush=True)
+            rows.append(row)
+        parts = [
+            f"{key} {np.mean(values):.4f} ({min(values):.4f} to {max(values):.4f})"
+            for key, values in ((key, [row[key] for row in rows]) for key in rows[0])
+        ]
+        print(f"{family}: {backbone.count_params():,} parameters, {', '.join(parts)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+# %% [markdown]
+"""
+Title: Moving from KerasHub
+Author: the authors of encoder_zoo
+Date created: 2026/11/22
+Last modified: 2026/11/22
+Description: What is called what, and models from there and back.
+Accelerator: None
+
+What is called what, how to bring a model over in memory or from a preset, and how to take it back.
+Both packages stand side by side in one program: there is no need to move all at once.
+
+| KerasHub | encoder_zoo |
+|---|---|
+| `BertTextClassifier`, `RobertaTextClassifier`, ... | `SequenceClassifier` (`Classifier`), for every family |
+| `BertMaskedLM`, ... | `MaskedLM` |
+| none | `TokenClassifier`, `SpanQA`, `ReplacedTokenDetection` |
+| `BertTextClassifierPreprocessor(tokenizer, sequence_length=512)` | `SequenceClassifierPreprocessor(tokenizer)`, which pads to what the batch needs |
+| `num_classes=2` | `labels=["ham", "spam"]` or `num_classes=2` |
+| `predict(texts).argmax(-1)` | `classify(texts)`: labels with scores |
+| `backbone(inputs)["pooled_output"]` | the same |
+| `"token_ids"`, `"padding_mask"`, `"segment_ids"` | the same |
+| `tokenizer(texts)`, `detokenize` | the same, and `tokenize_with_offsets` |
+| `from_preset("bert_base_en_uncased")` (Kaggle) | the same name (the hub), or `"kaggle://keras/bert/keras/bert_base_en_uncased"` |
+| `save_to_preset(folder)` | the same, in the format of `transformers`; `format="keras_hub"` for KerasHub's |
+| `compile(optimizer=..., loss=..., metrics=...)`, by hand | the recipe of the family's paper, if you do not |
+"""
+
+# %%
+import pathlib
+
+import keras
+import keras_hub
+import numpy as np
+
+import encoder_zoo as ez
+
+HERE = pathlib.Path(__file__).parent
+OUTPUT = HERE / "output"
+OUTPUT.mkdir(exist_ok=True)
+keras.utils.set_random_seed(0)
+
+# %% [markdown]
+"""
+## A model of KerasHub
+
+A tiny one, so that nothing is downloaded; yours comes from `from_preset`.
+"""
+
+# %%
+WORDS = "the a film game was is good bad dull bright and not".split()
+vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+tokenizer = keras_hub.models.BertTokenizer(vocabulary=vocabulary, lowercase=True)
+backbone = keras_hub.models.BertBackbone(
+    vocabulary_size=len(vocabulary),
+    num_layers=2,
+    num_heads=2,
+    hidden_dim=32,
+    intermediate_dim=64,
+    max_sequence_length=32,
+)
+theirs = keras_hub.models.BertTextClassifier(
+    backbone=backbone,
+    num_classes=2,
+    preprocessor=keras_hub.models.BertTextClassifierPreprocessor(tokenizer, sequence_length=32),
+)
+TEXTS = ["The film was good and bright.", "A dull, bad game."]
+their_logits = theirs.predict(TEXTS, verbose=0)
+print(their_logits)
+
+# %% [markdown]
+"""
+## In memory
+
+The weights, the tokenizer and the head, in one line; labels get names. The numbers are the same.
+"""
+
+# %%
+ours = ez.SequenceClassifier.from_keras_hub(theirs, labels=["bad", "good"])
+our_logits = ours.predict(TEXTS, verbose=0)
+print(f"largest difference: {np.abs(our_logits - their_logits).max():.1e}")
+print(ours.classify(TEXTS))
+
+# %% [markdown]
+"""
+The same encoder with another head, for what KerasHub has no class for. It wants training:
+"""
+
+# %%
+tagger = ez.TokenClassifier.from_keras_hub(theirs, labels=["O", "B-PER", "I-PER"])
+print(tagger.labels)
+
+# %% [markdown]
+"""
+## From its presets
+
+`from_preset` opens a folder that KerasHub saved, and `kaggle://` addresses.
+"""
+
+# %%
+theirs.save_to_preset(str(OUTPUT / "keras_hub_preset"))
+opened = ez.SequenceClassifier.from_preset(OUTPUT / "keras_hub_preset", labels=["bad", "good"])
+print(f"largest difference: {np.abs(opened.predict(TEXTS, verbose=0) - their_logits).max():.1e}")
+
+# %% [markdown]
+"""
+## Train, and go back
+
+`fit` needs no `compile`. What it learned goes back where KerasHub's classes compute the same: its
+BERT has the tanh GELU built in, and so has this model, which came from there.
+"""
+
+# %%
+good = [f"the {noun} was {word}" for noun in ("film", "game") for word in ("good", "bright")]
+bad = [f"the {noun} was {word}" for noun in ("film", "game") for word in ("bad", "dull")]
+ours.compile(learning_rate=5e-3)
+history = ours.fit(good + bad, ["good"] * 4 + ["bad"] * 4, epochs=60, batch_size=8, verbose=0)
+print(ours.classify(TEXTS))
+
+ours.save_to_preset(OUTPUT / "back_to_keras_hub", format="keras_hub")
+back = keras_hub.models.TextClassifier.from_preset(str(OUTPUT / "back_to_keras_hub"))
+difference = np.abs(back.predict(TEXTS, verbose=0) - ours.predict(TEXTS, verbose=0)).max()
+print(f"largest difference: {difference:.1e}")

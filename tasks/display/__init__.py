@@ -1,0 +1,28 @@
+"""Answers and trainings to look at: HTML in a notebook, plain text in a terminal.
+
+`entities`, `answer`, `fill_mask` and `attention` return a `Picture`: a notebook draws it, `print`
+writes it as text, and its `save` makes a page. `learning_curves` and `confusion_matrix` draw with
+matplotlib and return its axes.
+
+Example:
+    >>> import encoder_zoo as ez
+    >>> found = [{"label": "LOC", "text": "Rome", "start": 3, "end": 7, "score": 0.98}]
+    >>> ez.display.entities("In Rome.", found)
+    In [Rome LOC].
+"""
+
+from encoder_zoo.tasks.display.attention import attention
+from encoder_zoo.tasks.display.candidates import fill_mask
+from encoder_zoo.tasks.display.charts import confusion_matrix, learning_curves
+from encoder_zoo.tasks.display.marks import answer, entities
+from encoder_zoo.tasks.display.picture import Picture
+
+__all__ = [
+    "Picture",
+    "answer",
+    "attention",
+    "confusion_matrix",
+    "entities",
+    "fill_mask",
+    "learning_curves",
+]

@@ -1,0 +1,65 @@
+"""What may stand at a mask, with bars for the probabilities."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+
+from encoder_zoo.tasks.display.picture import Picture
+
+BAR_WIDTH = 20  # characters in a terminal
+ROW = (
+    '<tr><td style="text-align:left;font-weight:600;white-space:nowrap">{token}</td>'
+    '<td style="text-align:right;padding:0 .6em">{score:.3f}</td>'
+    '<td style="width:100%;text-align:left"><div style="background:#4dabf7;height:.8em;'
+    'min-width:1px;border-radius:.2em;width:{percent:.1f}%"></div></td></tr>'
+)
+TABLE = (
+    '<p dir="auto" style="margin-bottom:.2em">{text}</p>'
+    '<table style="width:100%;max-width:30em;border-collapse:collapse">{rows}</table>'
+)
+
+
+def fill_mask(candidates: Sequence) -> Picture:
+    """The candidates for a mask, each with a bar for its probability.
+
+    Args:
+        candidates: what `MaskedLM.fill_mask` returned for a text, or for several; of a text with
+            several masks each has its own table.
+
+    Raises:
+        ValueError: "Expected what fill_mask returns ..."
+
+    Example:
+        >>> fill_mask([{"token": "good", "text": "A good film.", "score": 0.5},
+        ...            {"token": "bad", "text": "A bad film.", "score": 0.25}])
+        A good film.
+        good  0.500  ██████████
+        bad   0.250  █████
+    """
+    if isinstance(candidates, Mapping | str) or not candidates:
+        raise ValueError(
+            f"Expected what fill_mask returns, lists of candidates. Received: {candidates!r}"
+        )
+    if isinstance(candidates[0], Mapping):
+        return _table(candidates)
+    first, *others = [fill_mask(some) for some in candidates]
+    return sum(others, start=first)
+
+
+def _table(candidates: Sequence[Mapping]) -> Picture:
+    """The table of one mask; above it the text with the best candidate filled in."""
+    text = candidates[0]["text"]
+    rows = "".join(
+        ROW.format(token=html.escape(row["token"]), score=row["score"], percent=100 * row["score"])
+        for row in candidates
+    )
+    width = max(len(row["token"]) for row in candidates)
+    lines = [
+        f"{row['token']:{width}}  {row['score']:.3f}  {'█' * round(BAR_WIDTH * row['score'])}"
+        for row in candidates
+    ]
+    return Picture(
+        TABLE.format(text=html.escape(text), rows=rows),
+        "\n".join(line.rstrip() for line in [text, *lines]),
+    )

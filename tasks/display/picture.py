@@ -1,0 +1,69 @@
+"""Something to look at, in a notebook and in a terminal."""
+
+from __future__ import annotations
+
+import html
+import os
+import pathlib
+
+PAGE = """<!doctype html>
+<html><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 46em; margin: 2em auto; padding: 0 1em; }}
+h1 {{ font-size: 1.4em; }}
+</style></head>
+<body>{heading}{body}</body></html>
+"""
+
+
+class Picture:
+    """What a notebook shows as HTML and a terminal as text.
+
+    The last line of a notebook's cell is drawn by itself. Pictures are joined with `+`.
+
+    Args:
+        html: with its styles; texts in it escaped.
+        text: the same for a terminal.
+
+    Example:
+        >>> print(Picture("<b>Rome</b>", "[Rome]") + Picture("<i>Oslo</i>", "[Oslo]"))
+        [Rome]
+        <BLANKLINE>
+        [Oslo]
+    """
+
+    def __init__(self, html: str, text: str):
+        self.html = html
+        self.text = text
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __add__(self, other: Picture) -> Picture:
+        return Picture(self.html + other.html, f"{self.text}\n\n{other.text}")
+
+    def show(self) -> None:
+        """Draws it here: as HTML in a notebook, else as text. In scripts, and in loops."""
+        try:
+            from IPython.display import display
+        except ImportError:
+            print(self)
+        else:
+            display(self)
+
+    def save(self, path: str | os.PathLike, title: str = "") -> None:
+        """Writes a page of HTML.
+
+        Args:
+            path: of the file, such as "entities.html".
+            title: a line above the picture.
+        """
+        title = html.escape(title)
+        heading = f"<h1>{title}</h1>" if title else ""
+        page = PAGE.format(title=title, heading=heading, body=self.html)
+        pathlib.Path(path).write_text(page, encoding="utf-8")

@@ -1,0 +1,200 @@
+"""What `ez.display` draws: the right characters marked, nothing of a text taken for HTML."""
+
+import html.parser
+import sys
+
+import numpy as np
+import pytest
+
+import encoder_zoo as ez
+
+NASTY = "<script>alert('x')</script> & Rome \"e\u0301\" \U0001f600 \u05d0"
+
+
+class Parsed(html.parser.HTMLParser):
+    """The tags of HTML, and the text with and inside of marks."""
+
+    def __init__(self, source: str):
+        super().__init__()
+        self.tags, self.text, self.marked, self.inside = [], "", [], []
+        self.feed(source)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.inside.append(tag)
+        if tag == "mark":
+            self.marked.append("")
+
+    def handle_endtag(self, tag):
+        assert self.inside.pop() == tag
+
+    def handle_data(self, data):
+        if "small" in self.inside:  # a caption
+            return
+        self.text += data
+        if "mark" in self.inside:
+            self.marked[-1] += data
+
+
+def entity(text: str, part: str, label: str = "LOC") -> dict:
+    start = text.index(part)
+    return {"label": label, "text": part, "start": start, "end": start + len(part)}
+
+
+@pytest.mark.parametrize("part", ["Rome", "<script>", "\U0001f600", NASTY])
+def test_entities_mark_their_own_characters_and_the_text_stays_as_it_is(part):
+    picture = ez.display.entities(NASTY, [entity(NASTY, part, label="<b>")])
+    parsed = Parsed(picture._repr_html_())
+    assert parsed.text == NASTY
+    assert parsed.marked == [part]
+    assert set(parsed.tags) == {"p", "mark", "small"} and not parsed.inside
+    assert repr(picture) == NASTY.replace(part, f"[{part} <b>]")
+
+
+def test_entities_beside_the_true_ones():
+    text = "Anna met Ben in Rome."
+    found = [entity(text, "Anna", "PER"), entity(text, "Ben", "LOC")]
+    true = [entity(text, "Anna", "PER"), entity(text, "Ben", "PER"), entity(text, "Rome")]
+    picture = ez.display.entities(text, found, true)
+    assert picture.text == "[Anna PER] met [Ben !LOC] in [Rome ?LOC]."
+    assert picture.html.count("dashed") == 1 and picture.html.count("outline") == 1
+
+
+def test_sentences_in_words():
+    found = [[{"label": "LOC", "start": 3, "end": 7}], []]
+    picture = ez.display.entities([["In", "Rome", "."], ["Hm"]], found)
+    assert picture.text == "In [Rome LOC] .\nHm"
+    tags = ["O", "B-LOC", "O", "B-PER", "I-PER"]
+    picture = ez.display.entities([["In", "Rome", ",", "Anna", "Bo"]], [["O"] * 5], true=[tags])
+    assert picture.text == "In [Rome ?LOC] , [Anna Bo ?PER]"
+    with pytest.raises(ValueError, match="2 words, but 5 tags"):
+        ez.display.entities([["In", "Rome"]], [tags])
+
+
+@pytest.mark.parametrize(
+    "texts, found, message",
+    [
+        (["a", "b"], [[]], "2 texts, but entities of 1"),
+        ("Rome", [{"label": "LOC", "start": 2, "end": 9}], "2:9 is not in the text 'Rome'"),
+        ("Oslo", [entity("Rome", "Rome")], "'Rome' at 0:4 is not in the text 'Oslo'"),
+        ("Rome", [entity("Rome", "Rome"), entity("Rome", "me")], "overlap: 'me' in 'Rome'"),
+    ],
+)
+def test_entities_of_another_text_are_refused(texts, found, message):
+    with pytest.raises(ValueError, match=message):
+        ez.display.entities(texts, found)
+
+
+def test_an_answer_in_its_context():
+    best = {"text": "Rome", "start": NASTY.index("Rome"), "score": 0.5}
+    best["end"] = best["start"] + 4
+    picture = ez.display.answer(NASTY, best, "<Where>?")
+    assert "<Where>" not in picture.html and "<script>" not in picture.html
+    assert Parsed(picture.html).marked == ["Rome"]
+    assert picture.text.split("\n") == ["<Where>?", "Rome (0.50)", NASTY.replace("Rome", "[Rome]")]
+
+
+def test_shades_of_several_answers_add_up():
+    rows = [("Anna", 0, 4, 0.25), ("Anna sings", 0, 10, 0.24)]
+    rows = [dict(zip(("text", "start", "end", "score"), row, strict=True)) for row in rows]
+    true = [{"text": "sings here", "answer_start": 5}]
+    picture = ez.display.answer("Anna sings here.", rows, true=true)
+    assert Parsed(picture.html).marked == ["Anna", " ", "sings", " here"]
+    # shades are the roots of 0.49, 0.24, 0.24; the last is only the right answer's
+    assert [picture.html.count(f"146,43,{shade})") for shade in ("0.70", "0.49")] == [1, 2]
+    assert "Right: sings here" in picture.text
+
+
+def test_no_answer():
+    none = {"text": "", "start": 0, "end": 0, "score": 0.9}
+    assert ez.display.answer("Anna sings.", none).text == "No answer (0.90)\nAnna sings."
+
+
+def test_candidates_of_several_masks():
+    tables = [[{"token": "<b>", "text": "a <b>", "score": 0.5}]] * 2
+    picture = ez.display.fill_mask(tables)
+    assert picture.text == "a <b>\n<b>  0.500  ██████████\n\na <b>\n<b>  0.500  ██████████"
+    parsed = Parsed(picture.html)
+    assert parsed.tags.count("table") == 2 and "b" not in parsed.tags
+    with pytest.raises(ValueError, match="Expected what fill_mask returns"):
+        ez.display.fill_mask({"token": "a", "text": "a", "score": 1.0})
+
+
+@pytest.fixture(scope="module")
+def model():
+    return ez.MaskedLM.from_preset("bert_nano_en_uncased")
+
+
+def test_attention_of_a_pair(model):
+    """Beside the probabilities of the whole row as the backbone gives them."""
+    ids = model.preprocessor.tokenizer(["who sings?", "anna sings."]).to_list()
+    ids = [[2, *ids[0], 3, *ids[1], 3]]
+    token = model.preprocessor.tokenizer.id_to_token
+    tokens = [token(i) for i in ids[0]]
+    assert tokens[0] == "[CLS]" and tokens.count("[SEP]") == 2
+    middle = tokens.index("[SEP]") + 1
+    segments = [[int(i >= middle) for i in range(len(tokens))]]
+    inputs = {"token_ids": np.array(ids), "segment_ids": np.array(segments)}
+    row = np.asarray(model.backbone.attention_probabilities(inputs))[0, 1, 0]
+    picture = ez.display.attention(model, "who sings?", "anna sings.", layer=-1, head=0)
+    title, *lines = picture.text.split("\n")
+    assert title.startswith("Layer 1, head 0")
+    best = [f"{a} → {tokens[p.argmax()]} ({p.max():.2f})" for a, p in zip(tokens, row, strict=True)]
+    assert [line.strip() for line in lines] == best
+    assert picture.html.count("<line ") == (row >= 0.02).sum()
+
+
+def test_attention_says_what_there_is(model):
+    with pytest.raises(ValueError, match="layer=2; expected -2 to 1"):
+        ez.display.attention(model, "a", layer=2)
+    with pytest.raises(ValueError, match="head=-1; expected 0 to 1"):
+        ez.display.attention(model, "a", head=-1)
+    with pytest.raises(ValueError, match="has no preprocessor"):
+        ez.display.attention(ez.MaskedLM(model.backbone), "a")
+    assert "<script>" not in ez.display.attention(model, "<script>", layer=0).html
+
+
+def test_a_page(tmp_path):
+    ez.display.entities(NASTY, []).save(tmp_path / "page.html", title="<b>")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<h1>&lt;b&gt;</h1>" in page and "<script>" not in page and "viewport" in page
+
+
+def test_show_outside_of_a_notebook_prints(capsys):
+    ez.display.Picture("<p>", "plain").show()
+    assert capsys.readouterr().out == "plain\n"
+
+
+def test_learning_curves_of_a_history():
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    history = {"accuracy": [0.5, 0.75], "loss": [2.0, 1.0], "val_loss": [3.0, 2.5]}
+    axes = ez.display.learning_curves(history)
+    assert [axis.get_title() for axis in axes] == ["loss", "accuracy"]
+    assert [line.get_ydata().tolist() for line in axes[0].lines] == [[2.0, 1.0], [3.0, 2.5]]
+    assert [line.get_xdata().tolist() for line in axes[1].lines] == [[1, 2]]
+    axes = ez.display.learning_curves({"loss": [1.0], "f1": [0.0], "recall": [0.0]})
+    assert len(axes) == len(axes[0].figure.axes) == 3
+    pyplot.close("all")
+    with pytest.raises(ValueError, match="Expected the history of fit"):
+        ez.display.learning_curves({"accuracy": [1.0]})
+
+
+def test_a_confusion_matrix_counts_true_labels_down():
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    answers = [{"label": label} for label in ("b", "a", "b", "b")]
+    axes = ez.display.confusion_matrix(np.array(["a", "a", "a", "b"]), answers, labels=["b", "a"])
+    assert [int(text.get_text()) for text in axes.texts] == [1, 0, 2, 1]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["b", "a"]
+    pyplot.close("all")
+    with pytest.raises(ValueError, match="1 true labels, but 2 predicted"):
+        ez.display.confusion_matrix(["a"], ["a", "b"])
+    with pytest.raises(ValueError, match="'b' is not among labels"):
+        ez.display.confusion_matrix(["a"], ["b"], labels=["a"])
+
+
+def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ImportError, match="pip install matplotlib"):
+        ez.display.learning_curves({"loss": [1.0]})
+    with pytest.raises(ImportError, match="pip install matplotlib"):
+        ez.display.confusion_matrix([1], [1])
