@@ -10,7 +10,11 @@ from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.attention_masks import AttentionMask
 from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.encoders.layers import Dropout, initializer
-from encoder_zoo.encoders.long_attention import attend_in_blocks, attend_in_chunks
+from encoder_zoo.encoders.long_attention import (
+    attend_in_blocks,
+    attend_in_chunks,
+    takes_all_at_once,
+)
 
 SHORT = 512  # tokens, up to which the scores of all pairs cost the least; measured
 
@@ -223,8 +227,8 @@ def _matrix(mask):
     return mask.matrix() if isinstance(mask, AttentionMask) else mask
 
 
-def _either(condition, one, other):
+def _either(is_long, by_parts, at_once):
     """What one of two functions returns; both are in a graph whose lengths are open."""
-    if keras.config.backend() == "tensorflow" and not isinstance(condition, bool):
-        return ops.cond(condition, one, other)
-    return one() if condition else other()
+    if keras.config.backend() == "tensorflow" and not isinstance(is_long, bool):
+        return at_once() if takes_all_at_once() else ops.cond(is_long, by_parts, at_once)
+    return by_parts() if is_long else at_once()

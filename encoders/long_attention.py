@@ -11,13 +11,18 @@ Which backend does what above `attention.SHORT` tokens:
   writes no pairs and needs no mask of them. It does need one for packed rows: chunks then.
 - Global attention on TensorFlow, which has no kernel, and on JAX, whose own writes all pairs but on
   a few accelerators: chunks.
+- A graph of TensorFlow whose lengths are open holds both, the parts and all at once. Where XLA is
+  to compile it, or a file for another runtime is made of it, all at once alone: XLA has no gradient
+  for a choice between the two, and not every runtime has loops.
 
 Comment letters: B batch, L sequence, D hidden, H heads, N blocks, C queries of a block or chunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
 
 import keras
 from keras import ops
@@ -29,6 +34,27 @@ from encoder_zoo.lazy import tf
 SMALLEST_BLOCK = 32  # queries: smaller products are slow
 CHUNK_NUMBERS = 2**24  # of who attends how much to whom, held at once; fewer cost more time
 SMALLEST_CHUNK, LARGEST_CHUNK = 16, 512  # queries
+
+
+_all_at_once = contextvars.ContextVar("all_at_once", default=False)
+
+
+@contextlib.contextmanager
+def all_at_once() -> Iterator[None]:
+    """A context for tracing graphs that are not to hold attention part by part."""
+    token = _all_at_once.set(True)
+    try:
+        yield
+    finally:
+        _all_at_once.reset(token)
+
+
+def takes_all_at_once() -> bool:
+    """Whether the graph that TensorFlow is tracing is for XLA, or in `all_at_once`."""
+    # TensorFlow has no public name for it.
+    from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+
+    return _all_at_once.get() or GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
 def attend_in_blocks(

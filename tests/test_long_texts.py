@@ -38,8 +38,8 @@ def compute(monkeypatch):
         def function(inputs):
             return outputs_and_gradients(backbone, inputs)
 
-        if mode == "graph":  # whose sizes are open
-            function = tf.function(function, input_signature=[specs])
+        if mode != "eager":  # in a graph whose sizes are open
+            function = tf.function(function, input_signature=[specs], jit_compile=mode == "xla")
         outputs, gradients = function(inputs)
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         return outputs.numpy(), [gradient.numpy() for gradient in gradients]
@@ -220,3 +220,23 @@ def test_a_backbone_of_short_texts_has_its_mask_once():
     assert keras.ops.shape(mask["attention_mask"]) == (1, 1, 1, 4)
     longer = ez.RobertaBackbone(**sizes, max_sequence_length=1024).block_contexts(inputs)
     assert longer[0]["attention_mask"].reach is None
+
+
+def test_graphs_for_others_hold_attention_all_at_once(tiny, compute):
+    """XLA has no gradient for a choice between two ways, other runtimes no loops."""
+    backbone = tiny.moved(ez.ModernBertBackbone(30, **SIZES, local_attention=4))
+    inputs = rows(23)
+    expected, expected_gradients = compute(backbone, inputs, short=1000)
+    compiled = compute(backbone, inputs, short=1, mode="xla")
+    real = inputs["padding_mask"]
+    np.testing.assert_allclose(compiled[0][real], expected[real], rtol=1e-5, atol=1e-5)
+    for a, b in zip(compiled[1], expected_gradients, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+    ids = tf.TensorSpec([None, None], tf.int32)
+    graph = tf.function(lambda ids: backbone({"token_ids": ids})["sequence_output"])
+    choices = {"If", "StatelessIf", "While", "StatelessWhile"}
+    assert choices & {op.type for op in graph.get_concrete_function(ids).graph.get_operations()}
+    with long_attention.all_at_once():
+        graph = tf.function(graph.python_function).get_concrete_function(ids).graph
+    assert not choices & {op.type for op in graph.get_operations()}
