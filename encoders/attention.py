@@ -13,7 +13,7 @@ from encoder_zoo.encoders.layers import Dropout, initializer
 from encoder_zoo.encoders.long_attention import (
     attend_in_blocks,
     attend_in_chunks,
-    takes_all_at_once,
+    known_to_be_long,
 )
 
 SHORT = 512  # tokens, up to which the scores of all pairs cost the least; measured
@@ -230,5 +230,7 @@ def _matrix(mask):
 def _either(is_long, by_parts, at_once):
     """What one of two functions returns; both are in a graph whose lengths are open."""
     if keras.config.backend() == "tensorflow" and not isinstance(is_long, bool):
-        return at_once() if takes_all_at_once() else ops.cond(is_long, by_parts, at_once)
-    return by_parts() if is_long else at_once()
+        is_long = known_to_be_long(is_long)
+    if isinstance(is_long, bool):
+        return by_parts() if is_long else at_once()
+    return ops.cond(is_long, by_parts, at_once)

@@ -11,9 +11,9 @@ Which backend does what above `attention.SHORT` tokens:
   writes no pairs and needs no mask of them. It does need one for packed rows: chunks then.
 - Global attention on TensorFlow, which has no kernel, and on JAX, whose own writes all pairs but on
   a few accelerators: chunks.
-- A graph of TensorFlow whose lengths are open holds both, the parts and all at once. Where XLA is
-  to compile it, or a file for another runtime is made of it, all at once alone: XLA has no gradient
-  for a choice between the two, and not every runtime has loops.
+- A graph of TensorFlow, whose lengths are open, holds both ways and a choice between them, unless
+  it is known beforehand what texts it will meet: see `graph_of_texts`. XLA has no gradient for
+  such a choice, and other runtimes have no loops: they get all pairs at once.
 
 Comment letters: B batch, L sequence, D hidden, H heads, N blocks, C queries of a block or chunk.
 """
@@ -36,25 +36,33 @@ CHUNK_NUMBERS = 2**24  # of who attends how much to whom, held at once; fewer co
 SMALLEST_CHUNK, LARGEST_CHUNK = 16, 512  # queries
 
 
-_all_at_once = contextvars.ContextVar("all_at_once", default=False)
+_graphs_texts_are_long = contextvars.ContextVar("graphs_texts_are_long", default=None)
 
 
 @contextlib.contextmanager
-def all_at_once() -> Iterator[None]:
-    """A context for tracing graphs that are not to hold attention part by part."""
-    token = _all_at_once.set(True)
+def graph_of_texts(long: bool | None) -> Iterator[None]:
+    """A context for tracing a graph that is to hold one way of attention alone.
+
+    Args:
+        long: whether the texts that the graph will meet are long, or short; None: they may be
+            either, and the graph holds both ways and the choice.
+    """
+    token = _graphs_texts_are_long.set(long)
     try:
         yield
     finally:
-        _all_at_once.reset(token)
+        _graphs_texts_are_long.reset(token)
 
 
-def takes_all_at_once() -> bool:
-    """Whether the graph that TensorFlow is tracing is for XLA, or in `all_at_once`."""
+def known_to_be_long(is_long: tf.Tensor) -> tf.Tensor | bool:
+    """What is known of the texts when a graph is traced; a tensor if it must find out itself."""
     # TensorFlow has no public name for it.
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
-    return _all_at_once.get() or GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        return False
+    known = _graphs_texts_are_long.get()
+    return is_long if known is None else known
 
 
 def attend_in_blocks(

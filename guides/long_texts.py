@@ -100,6 +100,7 @@ def forward_there() -> Callable[[np.ndarray], object]:
 
     config = transformers.ModernBertConfig(
         vocab_size=20000,
+        **{f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")},
         num_hidden_layers=SIZES["num_layers"],
         num_attention_heads=SIZES["num_heads"],
         hidden_size=SIZES["hidden_dim"],

@@ -37,8 +37,9 @@ print(*history["loss"], *history["val_loss"], *classifier.predict(texts[:8], ver
 attention = classifier.backbone.blocks[0].attention
 rows = keras.random.normal((4, 16, attention.hidden_dim), seed=1)
 real = np.arange(16) < np.array([1, 5, 16, 0])[:, None]  # the last row is padding alone
-with_kernel = attention(rows, make_attention_mask(real))
-spelled_out, _ = attention(rows, make_attention_mask(real), return_probabilities=True)
+mask = make_attention_mask(real)
+with_kernel = attention(rows, attention_mask=mask)
+spelled_out, _ = attention(rows, attention_mask=mask, return_probabilities=True)
 for result in (with_kernel, spelled_out):
     assert np.isfinite(keras.ops.convert_to_numpy(result)).all()
 difference = keras.ops.max(keras.ops.abs(with_kernel - spelled_out))

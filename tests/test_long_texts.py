@@ -237,6 +237,33 @@ def test_graphs_for_others_hold_attention_all_at_once(tiny, compute):
     graph = tf.function(lambda ids: backbone({"token_ids": ids})["sequence_output"])
     choices = {"If", "StatelessIf", "While", "StatelessWhile"}
     assert choices & {op.type for op in graph.get_concrete_function(ids).graph.get_operations()}
-    with long_attention.all_at_once():
+    with long_attention.graph_of_texts(long=False):
         graph = tf.function(graph.python_function).get_concrete_function(ids).graph
     assert not choices & {op.type for op in graph.get_operations()}
+
+
+def test_fit_and_predict_trace_the_way_that_their_texts_need(monkeypatch):
+    """Beside all at once: the same losses; and no graph but `classify`'s of long ones chooses."""
+    chosen = []
+    monkeypatch.setattr(ops, "cond", lambda *a: [chosen.append(a), tf.cond(*a)][1])
+    short, long = ["a b", "b a"], ["a b " * 10, "b a b " * 8]
+
+    def results(limit):
+        chosen.clear()
+        monkeypatch.setattr(attention, "SHORT", limit)
+        keras.utils.set_random_seed(0)
+        tokens = ["[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]", "a", "b", "Ġ"]
+        tokenizer = ez.ModernBertTokenizer({token: i for i, token in enumerate(tokens)}, [])
+        backbone = ez.ModernBertBackbone(
+            len(tokens), **SIZES, local_attention=4, max_sequence_length=1024
+        )
+        preprocessor = ez.SequenceClassifierPreprocessor(tokenizer)
+        model = ez.SequenceClassifier(backbone, preprocessor, num_classes=2, dropout=0.0)
+        texts, y = [*short, *long], [0, 1] * 2
+        losses = model.fit(texts, y, batch_size=2, epochs=2, verbose=0).history["loss"]
+        predicted = model.predict(texts, batch_size=2, verbose=1)
+        assert not chosen
+        return losses, predicted, model.predict(long, verbose=0)
+
+    for a, b in zip(results(12), results(10**6), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import keras
+
+from encoder_zoo.encoders import attention
+from encoder_zoo.encoders.long_attention import graph_of_texts
 from encoder_zoo.lazy import tf
 
 
@@ -48,6 +52,22 @@ class TracedOnce:
         sizes = value.shape.as_list()
         open_axes = min(self._open_axes, len(sizes))
         return tf.TensorSpec([None] * open_axes + sizes[open_axes:], value.dtype)
+
+
+def is_long(inputs) -> bool:
+    """Whether attention goes part by part through rows (B, L), in any structure."""
+    shapes = [rows.shape for rows in keras.tree.flatten(inputs)]
+    return any(len(shape) == 2 and shape[1] > attention.SHORT for shape in shapes)
+
+
+def of_texts(long: bool | None, function: Callable) -> Callable:
+    """A function of one argument for graphs that meet long rows alone, or short; None: both."""
+
+    def traced(argument):
+        with graph_of_texts(long):
+            return function(argument)
+
+    return traced
 
 
 def _as_tensor(value):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from encoder_zoo.encoders.long_attention import all_at_once
+from encoder_zoo.encoders.long_attention import graph_of_texts
 from encoder_zoo.lazy import tf
 from encoder_zoo.presets.files.atomic import replacing, replacing_file
 from encoder_zoo.tasks.serving.onnx_names import name_parts
@@ -224,7 +224,7 @@ def export_ids(task: Task, path: str | os.PathLike, format: str, **options) -> N
             "LiteRT takes no quantized task. Export the task as it was before quantize(), with "
             "optimizations=[tf.lite.Optimize.DEFAULT], which stores int8 weights."
         )
-    with replacing_file(path) as new, all_at_once():
+    with replacing_file(path) as new, graph_of_texts(long=False):
         keras.Model.export(
             task, str(new), format, verbose=False, input_signature=[_prepared(task)], **options
         )

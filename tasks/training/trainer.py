@@ -8,11 +8,12 @@ import logging
 import keras
 import numpy as np
 
+from encoder_zoo.encoders import attention
 from encoder_zoo.encoders.forks import refuse_in_fork
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.rows.batching import Batches, RowBatches, bucket_length
 from encoder_zoo.tasks.rows.preprocessor import as_texts
-from encoder_zoo.tasks.rows.tracing import TracedOnce
+from encoder_zoo.tasks.rows.tracing import TracedOnce, is_long, of_texts
 from encoder_zoo.tasks.training.compiling import Compiled
 from encoder_zoo.tasks.training.data import (
     Stream,
@@ -284,11 +285,18 @@ class TextTrainer(Compiled):
             inputs = self._graph("inputs", lambda: TracedOnce(inputs_of))(texts)
             return self.predict_on_batch({n: values.numpy() for n, values in inputs.items()})
         self.make_predict_function()
-        forward = self._forward
+        forward = self._forward(self._may_be_long(texts))
         answer = self._graph(
             ("answer", id(forward)), lambda: TracedOnce(lambda t: forward(inputs_of(t)))
         )
         return answer(texts).numpy()
+
+    def _may_be_long(self, texts: tuple) -> bool | None:
+        """False for texts that are sure to be short for attention, or nearly so; see `is_long`."""
+        if self.preprocessor.max_sequence_length <= attention.SHORT:
+            return False
+        most = sum(int(tf.reduce_max(tf.strings.length(part))) for part in texts)  # bytes
+        return False if most < attention.SHORT else None
 
     def make_predict_function(self, force: bool = False) -> None:
         """As in Keras; but on TensorFlow a graph for all sizes of batches, made once."""
@@ -297,9 +305,17 @@ class TextTrainer(Compiled):
         elif force or self.predict_function is None:
             weights = tuple((id(weight), weight.dtype) for weight in self.variables)
             step = self.predict_step
-            self._forward = self._graph(("forward", weights), lambda: TracedOnce(step, 2))
-            unpack = keras.utils.unpack_x_y_sample_weight
-            self.predict_function = lambda batches: self._forward(unpack(batches[0])[0])
+
+            def forward(long: bool | None) -> TracedOnce:
+                return self._graph(
+                    ("forward", weights, long), lambda: TracedOnce(of_texts(long, step), 2)
+                )
+
+            def predict(batches):
+                inputs = keras.utils.unpack_x_y_sample_weight(batches[0])[0]
+                return forward(is_long(inputs))(inputs)
+
+            self._forward, self.predict_function = forward, predict
 
     def _make_function(self, step, *args, **kwargs):
         """What Keras calls with an iterator for each step of `fit` and `evaluate`.
@@ -309,13 +325,17 @@ class TextTrainer(Compiled):
         """
         if not self._has_one_graph():
             return super()._make_function(step, *args, **kwargs)
-        graph = tf.function(step, autograph=False)
+        graphs = {
+            long: tf.function(of_texts(long, step), autograph=False) for long in (False, True)
+        }
 
         def function(iterator):
+            batch = next(iterator)
+            graph = graphs[is_long(keras.utils.unpack_x_y_sample_weight(batch)[0])]
             if isinstance(iterator, tf.data.Iterator):
                 # Found, once it is there, for every batch that it fits.
                 graph.get_concrete_function(iterator.element_spec)
-            return graph(next(iterator))
+            return graph(batch)
 
         return function
 
