@@ -52,7 +52,7 @@ class PretrainingCorpus(Checked):
         >>> tokenizer = ez.BertTokenizer.from_preset("bert_nano_en_uncased")
         >>> documents = [["A cat sat down.", "It ate."], ["A dog ran."]]
         >>> ez.PretrainingCorpus.from_documents(folder, documents, tokenizer, verbose=0)
-        <PretrainingCorpus: 12 tokens of 2 documents in 1 file>
+        <PretrainingCorpus: 13 tokens of 2 documents in 1 file>
     """
 
     def __init__(self, folder: str | os.PathLike):

@@ -148,13 +148,13 @@ def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -
     """Refuses a corpus that is not for this task.
 
     Raises:
-        ValueError: "... is not trained on a PretrainingCorpus. ...", and see
+        ValueError: "This task's preprocessor is None. ...", and see
             `PretrainingCorpus.check_tokenizer`.
     """
     if not hasattr(preprocessor, "corpus_rows"):
         raise ValueError(
-            f"A task with {type(preprocessor).__name__} does not learn from a PretrainingCorpus. "
-            "Expected MaskedLM, ReplacedTokenDetection or Pretraining, with its preprocessor."
+            f"This task's preprocessor is {preprocessor!r:.60}. A PretrainingCorpus is for "
+            "MaskedLM, ReplacedTokenDetection and Pretraining, with their preprocessors."
         )
     corpus.check_tokenizer(preprocessor.tokenizer)
 
