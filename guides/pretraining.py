@@ -13,8 +13,8 @@ memory:
     python guides/pretraining.py --family bert --output my_bert text1.txt text2.txt.gz
 
 What it does, in the order of the code below: trains a vocabulary, writes the text as a corpus of
-token ids to the disk, trains on that as the papers did, and saves a preset that every task can start
-from:
+token ids to the disk, trains on that as the papers did, and saves a preset that every task can
+start from:
 
     classifier = ez.SequenceClassifier.from_preset("my_bert", labels=["bad", "good"])
 
@@ -23,8 +23,8 @@ learns masked tokens alone, in rows filled up with sentences (Liu et al. 2019). 
 again with the same command, it goes on where it was: with the next file of the corpus, or with the
 next batch behind the last backup.
 
-The bundled presets `bert_nano_en_uncased` and `roberta_nano_en` were made by an earlier form of this
-script, on single paragraphs in pieces of 8 to 64 words instead of a corpus.
+The bundled presets `bert_nano_en_uncased` and `roberta_nano_en` were made by an earlier form of
+this script, on single paragraphs in pieces of 8 to 64 words instead of a corpus.
 """
 
 # %%
