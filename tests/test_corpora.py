@@ -17,6 +17,7 @@ from encoder_zoo.tasks.corpora.shards import Shard
 
 WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+MASK = TOKENS.index("[MASK]")
 
 
 @pytest.fixture(scope="module")
@@ -398,20 +399,23 @@ def test_a_place_is_found_again_without_planning_what_is_done(corpus, monkeypatc
 
 
 def test_workers_read_the_parts_of_each_batch(corpus, tokenizer):
-    preprocessor = ez.MaskedLMPreprocessor(tokenizer, 16, mask_rate=0.01)
+    preprocessor = ez.MaskedLMPreprocessor(tokenizer, 16)
 
-    def labels(worker):
+    def token_ids(worker):
+        def masked(rows, seed):
+            return preprocessor.collate(rows, seed)[0]["token_ids"]
+
         stream = reading.corpus_stream(
-            corpus, preprocessor, lambda: preprocessor.pad_only, 8, 5, worker=worker
+            corpus, preprocessor, lambda: masked, 8, steps=5, worker=worker
         )
         return [batch.numpy().tolist() for batch in stream.batches(3, 0).take(4)]
 
-    preprocessor.pad_only = lambda rows, seed: preprocessor.pad(rows)["token_ids"]
-    whole, parts = labels((0, 1)), [labels((n, 3)) for n in range(3)]
+    whole, parts = token_ids((0, 1)), [token_ids((n, 3)) for n in range(3)]
     assert [len(batch) for batch in whole] == [8] * 4
+    assert MASK in np.array(whole)
     for step, batch in enumerate(whole):
         assert [len(part[step]) for part in parts] == [2, 3, 3]
-        assert [row for part in parts for row in part[step]] == batch
+        assert [row for part in parts for row in part[step]] == batch  # masked alike, too
 
 
 def test_rows_are_laid_out_as_the_preprocessor_lays_out_texts(tokenizer, tmp_path):

@@ -21,13 +21,13 @@ CHECKPOINT = (
     pathlib.Path(__file__).parent / "golden" / "checkpoints" / "Roberta_ForSequenceClassification"
 )
 PATIENCE = 1800  # seconds for a process, so that one that hangs ends even on a busy machine
-TASKS = ["sequence", "token", "masked", "span"]
+TASKS = ["sequence", "token", "masked", "span", "pairs"]
 
 # All tasks, trained on 17 examples in batches of 8: the last one has a single row, so that one of
 # two replicas has none. Called with a mode, the folder of a checkpoint, a file for the results, and
 # a folder for backups.
 SCRIPT = """
-import contextlib, functools, gc, json, os, signal, sys
+import contextlib, functools, gc, json, os, signal, sys, tempfile
 import numpy as np
 import tensorflow as tf
 
@@ -79,6 +79,16 @@ def span():
     model.compile(learning_rate=1e-2, gradient_accumulation_steps=2)
     data = (["the cat ?"] * 17, texts), answers
     return model, data, {}, lambda: [a["score"] for a in model.answer(["cat ?"] * 3, texts[:3])]
+
+
+def pairs():
+    made = tempfile.mkdtemp() + "/corpus"  # of each worker its own, with the same in it
+    documents = [texts[i : i + 3] for i in range(0, 17, 3)]
+    corpus = ez.PretrainingCorpus.from_documents(made, documents, tokenizer(), 20, verbose=0)
+    model = ez.Pretraining(backbone(pooler=True), preprocessor(ez.PretrainingPreprocessor))
+    x = model.preprocessor((texts[:3], texts[3:6]), [0, 1, 0])[0]
+    arguments = {"steps_per_epoch": 3, "validation_data": corpus}
+    return model, (corpus,), arguments, lambda: model.predict(x, verbose=0).values()
 
 
 def backbone(pooler=False, **arguments):
@@ -149,7 +159,7 @@ def half_precision(strategy):
 
 
 def train_all(strategy):
-    return {task.__name__: train(task, strategy) for task in (sequence, token, masked, span)}
+    return {task.__name__: train(task, strategy) for task in TASKS}
 
 
 def losses_of_reductions(strategy):
@@ -183,6 +193,7 @@ def losses_of_reductions(strategy):
     return found
 
 
+TASKS = (sequence, token, masked, span, pairs)
 backup = ez.BackupAndRestore(backups, save_freq=1)
 if mode == "restart":  # with other seeds: weights and order can come from the backup alone
     results = {mode: {"span": train(span, strategy, 7, [backup])}}

@@ -185,15 +185,20 @@ def _batches(
             if not batch:
                 return
             rows = token_rows(batch[begin:end], tokenizer, corpus.vocabulary_size)
-            yield {**rows, "seed": np.array([seed, step * count + number])}
+            lengths = [made.slot_length(slot) for _, made, slot in batch]
+            place = [sum(lengths[:begin]), sum(lengths)]
+            yield {**rows, "seed": np.array([seed, step]), "place": np.array(place)}
 
     collated = collate()
 
     def make(rows):
         rows = dict(rows)
-        rows_seed, slot_sizes = rows.pop("seed"), rows.pop("slot_sizes")
-        ids = tf.RaggedTensor.from_row_lengths(rows["token_ids"], rows.pop("sizes"), validate=False)
-        rows["token_ids"] = ids
+        slot_sizes, sizes, flat = (rows.pop(n) for n in ("slot_sizes", "sizes", "token_ids"))
+        rows_seed, place = rows.pop("seed"), rows.pop("place")
+        rows["token_ids"] = ids = tf.RaggedTensor.from_row_lengths(flat, sizes, validate=False)
+        # Drawn for the whole batch, so that it is masked alike however many workers there are.
+        draws = tf.random.stateless_uniform([place[1], 3], rows_seed)
+        rows["draws"] = ids.with_values(draws[place[0] : place[0] + tf.size(flat, tf.int64)])
         if packed:
             group = tf.RaggedTensor.from_row_lengths
             rows = {n: group(values, slot_sizes, validate=False) for n, values in rows.items()}
@@ -202,7 +207,7 @@ def _batches(
     types = {"token_ids": tf.int32, "sizes": tf.int64, "first_length": tf.int32}
     types |= {"slot_sizes": tf.int64, **({"labels": tf.int32} if preprocessor.labels_pairs else {})}
     signature = {name: tf.TensorSpec([None], dtype) for name, dtype in types.items()}
-    signature["seed"] = tf.TensorSpec([2], tf.int64)
+    signature |= dict.fromkeys(("seed", "place"), tf.TensorSpec([2], tf.int64))
     dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
     options = tf.data.Options()
     options.autotune.enabled = False

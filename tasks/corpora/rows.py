@@ -9,6 +9,7 @@ Comment letters: R rows, P spans, U units, K slots.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import random
 from bisect import bisect_left, bisect_right
@@ -38,12 +39,17 @@ class Rows:
     labels: np.ndarray | None
     slot_splits: np.ndarray
 
+    def slot_length(self, slot: int) -> int:
+        """Tokens of a slot's rows."""
+        first, behind = self.slot_splits[slot : slot + 2]
+        return int(self.lengths[first:behind].sum())
+
     @property
     def slots(self) -> int:
         """K."""
         return len(self.slot_splits) - 1
 
-    @property
+    @functools.cached_property
     def lengths(self) -> np.ndarray:
         """(R,) tokens of every row, with the start token and the end tokens."""
         tokens = splits(self.spans[:, 1] - self.spans[:, 0] + 1)
