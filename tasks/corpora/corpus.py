@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from encoder_zoo.encoders.arguments import Checked
+from encoder_zoo.encoders.arguments import checked
 from encoder_zoo.encoders.wording import shown
 from encoder_zoo.presets.files.manifest import checksum, digest
 from encoder_zoo.presets.files.plain_files import preset_file, read_json
@@ -25,7 +25,7 @@ SHARD_TOKENS = 2**23
 COUNTS = ("tokens", "sentences", "documents")
 
 
-class PretrainingCorpus(Checked):
+class PretrainingCorpus:
     """Documents, tokenized once into files, for the `fit` of a task that pretrains.
 
     The files are numbers and nothing else, with checksums; whoever trains reads from the disk what
@@ -74,6 +74,7 @@ class PretrainingCorpus(Checked):
         self.sha256 = self._manifest["sha256"]
 
     @classmethod
+    @checked
     def from_files(
         cls,
         folder: str | os.PathLike,
@@ -106,6 +107,7 @@ class PretrainingCorpus(Checked):
         return cls(folder)
 
     @classmethod
+    @checked
     def from_documents(
         cls,
         folder: str | os.PathLike,
