@@ -179,7 +179,7 @@ def test_killed_in_the_middle_of_a_shard_it_goes_on_with_the_next_rows(
 
 
 @pytest.mark.parametrize("task", ["MaskedLM", "ReplacedTokenDetection"])
-def test_a_corpus_is_for_every_task_that_pretrains(tokenizer, corpus, task):
+def test_a_corpus_is_for_every_task_that_pretrains(tokenizer, corpus, task, caplog):
     family = ez.ElectraBackbone if task == "ReplacedTokenDetection" else ez.RobertaBackbone
     sizes = {**SMALL, "num_heads": 4}
     backbone = family(len(TOKENS), **sizes, pooler=False)
@@ -188,6 +188,10 @@ def test_a_corpus_is_for_every_task_that_pretrains(tokenizer, corpus, task):
     model.compile(run_eagerly=True)
     history = model.fit(corpus, batch_size=8, steps_per_epoch=2, validation_data=None, verbose=0)
     assert np.isfinite(history.history["loss"]).all()
+    with caplog.at_level("INFO", "encoder_zoo"):
+        model._dataset_stream(corpus, 8, passes=100, steps=2)
+    times = 100 * 2 * 8 * 32 / corpus.num_tokens
+    assert f"200 steps have up to 51,200 tokens, {times:.1f} times" in caplog.text
 
 
 def test_packed_rows_of_documents_hold_what_rows_of_their_own_hold(tokenizer, corpus):

@@ -189,21 +189,6 @@ def _batches(
             place = [sum(lengths[:begin]), sum(lengths)]
             yield {**rows, "seed": np.array([seed, step]), "place": np.array(place)}
 
-    collated = collate()
-
-    def make(rows):
-        rows = dict(rows)
-        slot_sizes, sizes, flat = (rows.pop(n) for n in ("slot_sizes", "sizes", "token_ids"))
-        rows_seed, place = rows.pop("seed"), rows.pop("place")
-        rows["token_ids"] = ids = tf.RaggedTensor.from_row_lengths(flat, sizes, validate=False)
-        # Drawn for the whole batch, so that it is masked alike however many workers there are.
-        draws = tf.random.stateless_uniform([place[1], 3], rows_seed)
-        rows["draws"] = ids.with_values(draws[place[0] : place[0] + tf.size(flat, tf.int64)])
-        if packed:
-            group = tf.RaggedTensor.from_row_lengths
-            rows = {n: group(values, slot_sizes, validate=False) for n, values in rows.items()}
-        return collated(rows, rows_seed)
-
     types = {"token_ids": tf.int32, "sizes": tf.int64, "first_length": tf.int32}
     types |= {"slot_sizes": tf.int64, **({"labels": tf.int32} if preprocessor.labels_pairs else {})}
     signature = {name: tf.TensorSpec([None], dtype) for name, dtype in types.items()}
@@ -214,8 +199,24 @@ def _batches(
     if count > 1:  # each worker's dataset has its own rows
         policy = tf.data.experimental.AutoShardPolicy.OFF
         options.experimental_distribute.auto_shard_policy = policy
+    make = functools.partial(_collated, collate=collate(), packed=packed)
     dataset = dataset.map(make, num_parallel_calls=AHEAD, deterministic=True).prefetch(AHEAD)
     return dataset.with_options(options)
+
+
+def _collated(rows: dict, collate: Callable, packed: bool):
+    """A prepared batch of what `token_rows` gives."""
+    rows = dict(rows)
+    slot_sizes, sizes, flat = (rows.pop(name) for name in ("slot_sizes", "sizes", "token_ids"))
+    seed, place = rows.pop("seed"), rows.pop("place")
+    rows["token_ids"] = ids = tf.RaggedTensor.from_row_lengths(flat, sizes, validate=False)
+    # Drawn for the whole batch, so that it is masked alike however many workers there are.
+    draws = tf.random.stateless_uniform([place[1], 3], seed)
+    rows["draws"] = ids.with_values(draws[place[0] : place[0] + tf.size(flat, tf.int64)])
+    if packed:
+        group = tf.RaggedTensor.from_row_lengths
+        rows = {name: group(values, slot_sizes, validate=False) for name, values in rows.items()}
+    return collate(rows, seed)
 
 
 def token_rows(slots: list[tuple[Shard, Rows, int]], tokenizer, vocabulary_size: int) -> dict:

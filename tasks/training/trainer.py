@@ -206,9 +206,18 @@ class TextTrainer(Compiled):
     def _dataset_stream(self, dataset, size, passes, steps, shuffle=True) -> Stream:
         if isinstance(dataset, PretrainingCorpus):
             worker = worker_of(strategy_of(self))
-            return corpus_stream(
+            stream = corpus_stream(
                 dataset, self.preprocessor, self._collate, size, steps, shuffle, worker
             )
+            steps = passes * stream.steps
+            tokens = steps * size * self.preprocessor.max_sequence_length
+            logger.info(
+                "%s steps have up to %s tokens, %.1f times those of the corpus.",
+                f"{steps:,}",
+                f"{tokens:,}",
+                tokens / dataset.num_tokens,
+            )
+            return stream
         self._check_preprocessor(dataset)
         return dataset_stream(
             dataset, self.preprocessor, self._collate(), size, passes, steps, shuffle
