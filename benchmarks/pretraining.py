@@ -73,7 +73,9 @@ def our_side(corpus: ez.PretrainingCorpus, tokenizer, options):
 
     def train() -> float:
         clock = Clock()
-        callback = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_: clock.step())
+        callback = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: clock.step()
+        )
         steps = WARM + options.steps
         model.fit(
             corpus,
