@@ -62,6 +62,8 @@ RULES: dict[str, Rule] = {
     "overlap": whole(0),
     "mask_rate": SHARE,
     "seed": whole(0),
+    "shard_tokens": whole(1),
+    "short_share": ARGUMENTS["dropout"],
     "first": whole(0),
     # Training
     "batch_size": whole(1),

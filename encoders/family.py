@@ -44,6 +44,20 @@ class Hidden:
 
 
 @dataclasses.dataclass(frozen=True)
+class PairHead:
+    """What a family has, in pretraining, beside the layers that fill in masks.
+
+    Attributes:
+        output: name of the output layer in the checkpoint; it reads `pooled_output`.
+        objective: what it tells of a pair of segments: "next_sentence", whether the second is from
+            another document, or "sentence_order", whether the two are swapped.
+    """
+
+    output: str
+    objective: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Head:
     """What a family has between its backbone and the logits of one task.
 
@@ -55,6 +69,7 @@ class Head:
         default_dropout: the share where config.json names none; None is the backbone's.
         tied_bias: name of the output layer's bias, where its kernel is the token embedding's.
         deviation: of the output layer's new weights, as for `Hidden`.
+        pair: the second head of pretraining, for pairs of segments.
 
     Example:
         >>> Head("classifier.out_proj", Hidden("classifier.dense", "tanh")).tensors
@@ -68,6 +83,7 @@ class Head:
     default_dropout: float | None = None
     tied_bias: str | None = None
     deviation: Callable[[Backbone], float] = usual_deviation
+    pair: PairHead | None = None
 
     @property
     def tensors(self) -> dict[str, str]:
@@ -77,6 +93,8 @@ class Head:
             names["head.hidden.dense"] = self.hidden.dense
             if self.hidden.norm:
                 names["head.hidden.norm"] = self.hidden.norm
+        if self.pair:
+            names["pair_head.output_dense"] = self.pair.output
         if self.tied_bias:
             return {**names, "head.bias": self.tied_bias}
         return {**names, "head.output_dense": self.output}

@@ -32,6 +32,9 @@ __all__ = [
     "MaskedLMPreprocessor",
     "ModernBertBackbone",
     "ModernBertTokenizer",
+    "Pretraining",
+    "PretrainingCorpus",
+    "PretrainingPreprocessor",
     "ReplacedTokenDetection",
     "ReplacedTokenDetectionPreprocessor",
     "RobertaBackbone",
@@ -77,8 +80,11 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.presets.registry import list_presets
     from encoder_zoo.presets.train_vocabulary import train_vocabulary
     from encoder_zoo.tasks import display
+    from encoder_zoo.tasks.corpora.corpus import PretrainingCorpus
     from encoder_zoo.tasks.language_modelling.preprocessor import MaskedLMPreprocessor
     from encoder_zoo.tasks.language_modelling.task import MaskedLM
+    from encoder_zoo.tasks.pretraining.preprocessor import PretrainingPreprocessor
+    from encoder_zoo.tasks.pretraining.task import Pretraining
     from encoder_zoo.tasks.question_answering.preprocessor import SpanQAPreprocessor
     from encoder_zoo.tasks.question_answering.squad import read_squad
     from encoder_zoo.tasks.question_answering.task import SpanQA

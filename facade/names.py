@@ -29,6 +29,8 @@ SAVED = {
     "tasks.question_answering.preprocessor": ["SpanQAPreprocessor"],
     "tasks.language_modelling.task": ["MaskedLM"],
     "tasks.language_modelling.preprocessor": ["MaskedLMPreprocessor"],
+    "tasks.pretraining.task": ["Pretraining"],
+    "tasks.pretraining.preprocessor": ["PretrainingPreprocessor"],
     "tasks.replaced_tokens.task": ["ReplacedTokenDetection"],
     "tasks.replaced_tokens.preprocessor": ["ReplacedTokenDetectionPreprocessor"],
 }
@@ -64,6 +66,7 @@ NOT_SAVED = {
     "tasks.question_answering.squad": ["read_squad"],
     "tasks.token_classification.conll": ["read_conll"],
     "encoders.tokenizers.tokenizer": ["Tokenizer"],
+    "tasks.corpora.corpus": ["PretrainingCorpus"],
     "tasks.sentence_order": ["sentence_order_pairs"],
     "tasks.training.backup": ["BackupAndRestore"],
 }

@@ -19,6 +19,7 @@ class PresetTask(Protocol):
         backbone: the encoder.
         preprocessor: one of its class, or None.
         learning_rate: peak, recommended to those who train it on.
+        usual_learning_rate: what it is where nobody says another.
     """
 
     task_name: ClassVar[str]
@@ -28,6 +29,7 @@ class PresetTask(Protocol):
     backbone: Backbone
     preprocessor: object | None
     learning_rate: float
+    usual_learning_rate: float
 
     @classmethod
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:

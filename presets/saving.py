@@ -70,7 +70,7 @@ def save_task(
     backbone, suffix = task.backbone, task.checkpoint_class_suffix
     family = backbone.family
     settings = {"task": task.task_name}
-    if task.learning_rate != family.learning_rate:
+    if task.learning_rate != task.usual_learning_rate:
         settings["learning_rate"] = task.learning_rate
     tokenizer = None
     if task.preprocessor is not None:

@@ -21,13 +21,13 @@ CHECKPOINT = (
     pathlib.Path(__file__).parent / "golden" / "checkpoints" / "Roberta_ForSequenceClassification"
 )
 PATIENCE = 1800  # seconds for a process, so that one that hangs ends even on a busy machine
-TASKS = ["sequence", "token", "masked", "span"]
+TASKS = ["sequence", "token", "masked", "span", "pairs"]
 
 # All tasks, trained on 17 examples in batches of 8: the last one has a single row, so that one of
 # two replicas has none. Called with a mode, the folder of a checkpoint, a file for the results, a
 # folder for backups, and the tasks.
 SCRIPT = """
-import contextlib, functools, gc, json, os, signal, sys
+import contextlib, functools, gc, json, os, signal, sys, tempfile
 import numpy as np
 import tensorflow as tf
 
@@ -79,6 +79,16 @@ def span():
     model.compile(learning_rate=1e-2, gradient_accumulation_steps=2)
     data = (["the cat ?"] * 17, texts), answers
     return model, data, {}, lambda: [a["score"] for a in model.answer(["cat ?"] * 3, texts[:3])]
+
+
+def pairs():
+    made = tempfile.mkdtemp() + "/corpus"  # of each worker its own, with the same in it
+    documents = [texts[i : i + 3] for i in range(0, 17, 3)]
+    corpus = ez.PretrainingCorpus.from_documents(made, documents, tokenizer(), 20, verbose=0)
+    model = ez.Pretraining(backbone(pooler=True), preprocessor(ez.PretrainingPreprocessor))
+    x = model.preprocessor((texts[:3], texts[3:6]), [0, 1, 0])[0]
+    arguments = {"steps_per_epoch": 3, "validation_data": corpus}
+    return model, (corpus,), arguments, lambda: model.predict(x, verbose=0).values()
 
 
 def backbone(pooler=False, **arguments):

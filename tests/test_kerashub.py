@@ -169,9 +169,9 @@ def test_a_manifest_names_no_file_outside_the_preset(tmp_path):
     path = tmp_path / "preset" / "encoder_zoo.json"
     manifest = json.loads(path.read_text())
     manifest["files"]["assets/../../secret"] = {"bytes": 1, "sha256": "0"}
-    from encoder_zoo.presets.files.manifest import _digest
+    from encoder_zoo.presets.files.manifest import digest
 
-    path.write_text(json.dumps({**manifest, "sha256": _digest(manifest)}))
+    path.write_text(json.dumps({**manifest, "sha256": digest(manifest)}))
     with pytest.raises(ValueError, match=r"'assets/\.\./\.\./secret' is not a plain file"):
         ez.SequenceClassifier.from_preset(tmp_path / "preset")
 

@@ -169,7 +169,7 @@ def test_a_savedmodel_says_what_detect_says(tmp_path):
 
 
 def test_bad_input_gets_an_error_early():
-    with pytest.raises(ValueError, match="The family 'bert' has no head ForPreTraining"):
+    with pytest.raises(ValueError, match="The family 'bert' has no head that tells replaced"):
         bert = ez.BertBackbone(9, num_layers=1, num_heads=1, hidden_dim=4, intermediate_dim=4)
         ez.ReplacedTokenDetection(bert)
     with pytest.raises(ValueError, match=r"generator_size is 1\.5"):

@@ -19,6 +19,7 @@ from encoder_zoo.encoders.family import (
     Hidden,
     KerasHubHead,
     KerasHubNames,
+    PairHead,
 )
 from encoder_zoo.encoders.rules import SIZE, Rule, one_of
 from encoder_zoo.encoders.tokenizers import ALBERT_SENTENCEPIECE
@@ -189,6 +190,15 @@ FAMILY = Family(
             "predictions.decoder",
             Hidden("predictions.dense", norm="predictions.LayerNorm"),
             tied_bias="predictions.bias",
+        ),
+        "ForPreTraining": Head(
+            "predictions.decoder",
+            Hidden("predictions.dense", norm="predictions.LayerNorm"),
+            pooled=True,
+            dropout="classifier_dropout_prob",
+            default_dropout=0.1,
+            tied_bias="predictions.bias",
+            pair=PairHead("sop_classifier.classifier", "sentence_order"),
         ),
     },
     # The order of sentences is a classification of pairs, see `sentence_order_pairs`.

@@ -10,6 +10,7 @@ from encoder_zoo.encoders.family import (
     Hidden,
     KerasHubHead,
     KerasHubNames,
+    PairHead,
     Tf1Names,
 )
 from encoder_zoo.encoders.rules import one_of
@@ -155,6 +156,13 @@ FAMILY = Family(
             "cls.predictions.decoder",
             Hidden("cls.predictions.transform.dense", norm="cls.predictions.transform.LayerNorm"),
             tied_bias="cls.predictions.bias",
+        ),
+        "ForPreTraining": Head(
+            "cls.predictions.decoder",
+            Hidden("cls.predictions.transform.dense", norm="cls.predictions.transform.LayerNorm"),
+            pooled=True,
+            tied_bias="cls.predictions.bias",
+            pair=PairHead("cls.seq_relationship", "next_sentence"),
         ),
     },
     # Next-sentence prediction is a classification of pairs.

@@ -36,7 +36,7 @@ def write_manifest(folder: pathlib.Path, settings: Mapping) -> None:
     }
     versions = {"format": FORMAT, "encoder_zoo": encoder_zoo.__version__}
     manifest = {**versions, **settings, "files": files}
-    manifest["sha256"] = _digest(manifest)
+    manifest["sha256"] = digest(manifest)
     (folder / NAME).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
@@ -57,7 +57,7 @@ def read_manifest(folder: pathlib.Path, verify: bool) -> dict:
     _check_schema(manifest, path)
     if not verify:
         return manifest
-    if manifest.get("sha256") != _digest(manifest):
+    if manifest.get("sha256") != digest(manifest):
         raise ValueError(_changed(path, "its own checksum does not fit"))
     for name, entry in manifest["files"].items():
         if name not in _UNCHECKED:
@@ -137,7 +137,12 @@ def checksum(path: pathlib.Path, algorithm: str = "sha256", prefix: bytes = b"")
     return digest.hexdigest()
 
 
-def _digest(manifest: Mapping) -> str:
-    """The checksum of a manifest without its own `sha256`."""
+def digest(manifest: Mapping) -> str:
+    """The checksum of a manifest without its own `sha256`.
+
+    Example:
+        >>> digest({"format": 1, "sha256": "..."}) == digest({"format": 1})
+        True
+    """
     rest = {key: value for key, value in manifest.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

@@ -76,6 +76,11 @@ class SafetensorsFile:
             raise self._error("it was changed while it was read")
         return values.reshape(shape)
 
+    def mapped(self, name: str) -> np.ndarray:
+        """One tensor, read from the disk only where it is looked at."""
+        dtype, shape, start = self._entries[name]
+        return np.memmap(self.path, dtype, "r", self._data_start + start, shape)
+
     def _read_header(self) -> tuple[dict, int]:
         size = self.path.stat().st_size
         with open(self.path, "rb") as file:

@@ -82,7 +82,9 @@ class HuggingFaceCheckpoint(Checkpoint):
                 output = self.family.heads[alias.head].output
                 for part in ("weight", "bias"):
                     if (old := f"{alias.output}.{part}") in self._places:
-                        self._places[f"{output}.{part}"] = self._places.pop(old)
+                        self._places[f"{output}.{part}"] = self._places[old]
+                        if name not in self.family.heads:  # under its own name nobody asks for it
+                            del self._places[old]
 
 
 def weight_files(folder: pathlib.Path) -> list[pathlib.Path]:

@@ -6,6 +6,8 @@ Comment letters: B batch, L sequence, M masked positions, W words of a row.
 from __future__ import annotations
 
 import functools
+import random
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -13,6 +15,10 @@ import numpy as np
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.rows.packing import join_texts
 from encoder_zoo.tasks.rows.preprocessor import Preprocessor
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.corpora.rows import Rows
+    from encoder_zoo.tasks.corpora.shards import Shard
 
 # Of the selected tokens: the share that becomes the mask token, and the share (of all) up to
 # which one becomes a random token; the rest stays. Devlin et al. 2019, section 3.1.
@@ -39,6 +45,10 @@ class MaskedLMPreprocessor(Preprocessor):
             each text, so that outputs are as in rows of their own, but hardly any padding is
             left; a batch of as many rows holds more texts. For accelerators: on a CPU, batches of
             texts of like length are as good.
+        across_documents: of a `PretrainingCorpus`: whether a row goes on with the next document,
+            behind an end token, where one ends (FULL-SENTENCES of RoBERTa). Otherwise each row is
+            of one document (DOC-SENTENCES), and short rows count together as one of the batch;
+            `pack_texts=True` then puts these into one row.
         seed: of the pattern when the preprocessor is called by itself, and with
             `dynamic=False`. `fit` takes its own from `keras.utils.set_random_seed`.
 
@@ -48,7 +58,8 @@ class MaskedLMPreprocessor(Preprocessor):
         that stood there; sample_weight (B, M), 0 where a row has fewer than M selected tokens.
 
     Source: Devlin et al. 2019, section 3.1 and appendix A.1; dynamic masking: Liu et al. 2019,
-    section 4.1; whole words: the BERT repository's README of 2019-05-31.
+    section 4.1, rows of a corpus: section 4.2; whole words: the BERT repository's README of
+    2019-05-31.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -68,6 +79,7 @@ class MaskedLMPreprocessor(Preprocessor):
         whole_words: bool = False,
         dynamic: bool = True,
         pack_texts: bool = False,
+        across_documents: bool = True,
         seed: int = 0,
     ):
         super().__init__(tokenizer, sequence_length)
@@ -75,12 +87,34 @@ class MaskedLMPreprocessor(Preprocessor):
         self.whole_words = whole_words
         self.dynamic = dynamic
         self.pack_texts = pack_texts
+        self.across_documents = across_documents
         self.seed = seed
         self._calls = 0
 
     @property
     def shared_row_length(self) -> int | None:
         return self.max_sequence_length if self.pack_texts else None
+
+    labels_pairs = False
+
+    def corpus_rows(self, shard: Shard, rng: random.Random) -> Rows:
+        """The rows that are made of a shard of a corpus.
+
+        Args:
+            shard: to take them from.
+            rng: of all that is left to chance.
+        """
+        from encoder_zoo.tasks.corpora.rows import document_sentences, full_sentences
+
+        self.check_dynamic()
+        if self.across_documents:
+            return full_sentences(shard, self.max_sequence_length)
+        return document_sentences(shard, self.max_sequence_length, rng)
+
+    def check_dynamic(self) -> None:
+        """Refuses a corpus where each example is to have one pattern of masks."""
+        if not self.dynamic:
+            raise ValueError("dynamic=False needs texts in memory. Received: a corpus.")
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         if y is not None:

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
-from keras import ops
 
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.head import make_hidden
-from encoder_zoo.tasks.language_modelling.head import MaskedLMHead
+from encoder_zoo.tasks.language_modelling.head import (
+    make_masked_lm_head,
+    masked_lm_loss,
+    token_logits,
+)
 from encoder_zoo.tasks.language_modelling.preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.rows.batching import in_graph_batches
 from encoder_zoo.tasks.rows.packing import pack
@@ -80,33 +82,18 @@ class MaskedLM(Task):
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
-        width = backbone.embeddings.token_embedding.output_dim
-        hidden = make_hidden(
-            self.head_record.hidden,
-            backbone,
-            width,
-            self.dtype_policy,
-            head_activation,
-            head_layer_norm_epsilon,
+        self.head = make_masked_lm_head(
+            self.head_record, backbone, self.dtype_policy, head_activation, head_layer_norm_epsilon
         )
-        self.head_activation = hidden.activation
-        self.head_layer_norm_epsilon = hidden.layer_norm_epsilon
-        self.head = MaskedLMHead(
-            backbone.vocabulary_size, hidden, name="head", dtype=self.dtype_policy
-        )
-        self.head.build((None, None, backbone.hidden_dim))
+        self.head_activation = self.head.hidden.activation
+        self.head_layer_norm_epsilon = self.head.hidden.layer_norm_epsilon
         self.built = True
         if preprocessor is not None:
             self.preprocessor.attach(self)
 
     def call(self, inputs, training=None):
         x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
-        positions = inputs.get("mask_positions")
-        if positions is not None:
-            x = take_positions(x, positions)  # (B, M, D)
-        logits = self.backbone.embeddings.token_embedding(self.head(x), reverse=True)
-        # The loss is taken in float32 also under mixed precision.
-        return ops.cast(logits, "float32") + ops.cast(self.head.bias, "float32")
+        return token_logits(self.backbone, self.head, x, inputs.get("mask_positions"))
 
     def compute_output_spec(self, inputs, training=None):
         places = inputs.get("mask_positions", inputs["token_ids"])
@@ -125,10 +112,7 @@ class MaskedLM(Task):
                 )
 
     def default_loss(self) -> keras.losses.Loss:
-        # Over real predictions: rows have different numbers of them.
-        return keras.losses.SparseCategoricalCrossentropy(
-            from_logits=True, reduction="mean_with_sample_weight"
-        )
+        return masked_lm_loss()
 
     def default_metrics(self) -> list:
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]

@@ -83,6 +83,11 @@ class ReplacedTokenDetection(Task):
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
+        if self.head_record.pair is not None:
+            raise ValueError(
+                f"The family {backbone.family.name!r} has no head that tells replaced tokens. "
+                "Pretrain it with Pretraining or MaskedLM."
+            )
         self.generator_size = generator_size
         self.detection_weight = detection_weight
         self.head = make_head(self.head_record, backbone, 1, 0.0, self.dtype_policy, of_tokens=True)

@@ -94,15 +94,16 @@ class BackupAndRestore(Checked, keras.callbacks.BackupAndRestore):
 
     # -- what `Task.fit` calls -----------------------------------------------------------------
 
-    def begin(self, task: Task, run: dict, start: Place) -> Place:
+    def begin(self, task: Task, run: dict, start: Place, memory: list) -> Place:
         """Where training begins: the place of the newest whole backup, or else `start`.
 
         Args:
             task: to be trained.
             run: what makes this run the one that was backed up, plain data.
             start: the place of a run without a backup.
+            memory: of the data, see `Stream`; it takes over what a backup has of it.
         """
-        self._run, self._model = _flat(run), task
+        self._run, self._model, self._memory = _flat(run), task, memory
         self._continued, place = self._newest_whole(), start
         self._kept = self._continued
         self._at_first_step = self._continued is not None
@@ -110,6 +111,7 @@ class BackupAndRestore(Checked, keras.callbacks.BackupAndRestore):
             training = read_manifest(self._continued, verify=False)["training"]
             self._check_same_run(training["run"])
             place = Place(**training["place"])
+            memory[:] = training.get("memory", [])
             logger.info("Training continues from %s.", self._continued)
         self._check_same_place(task, place)
         self._place = place
@@ -201,6 +203,7 @@ class BackupAndRestore(Checked, keras.callbacks.BackupAndRestore):
         training = {
             "place": dataclasses.asdict(Place(epoch, step, self._place.seed)),
             "run": self._run,
+            "memory": list(self._memory),
         }
         with replacing(target) as new:
             save_file(arrays, new / STATE)

@@ -13,7 +13,7 @@ from encoder_zoo.tasks.training.distribution import Distributed, in_scope, strat
 from encoder_zoo.tasks.training.layers import freeze_lower, layerwise
 from encoder_zoo.tasks.training.measures import fitted_loss, fitted_metrics, labels_for_loss
 from encoder_zoo.tasks.training.named_metrics import metric_by_name
-from encoder_zoo.tasks.training.recipe import fine_tuning_optimizer, restart_optimizer
+from encoder_zoo.tasks.training.recipe import WARMUP, fine_tuning_optimizer, restart_optimizer
 
 # Arguments of `compile` for the "auto" optimizer, beside the learning rate.
 RECIPE = ("gradient_accumulation_steps", "weight_decay", "warmup", "layer_decay")
@@ -30,15 +30,22 @@ class Compiled(Distributed):
         output_activation: what makes probabilities of the outputs, "softmax" or "sigmoid"; "linear"
             where they are numbers themselves; None where losses and metrics are taken as they are.
         labels_tokens: whether sample weights say which tokens have a label.
+        usual_warmup: share of the steps, where `compile` is told nothing else.
     """
 
     pretrains = False
+    usual_warmup = WARMUP
     output_activation: str | None = None
     labels_tokens = False
 
+    @property
+    def usual_learning_rate(self) -> float:
+        """The peak, where neither `compile` nor a preset says another."""
+        return self.backbone.family.learning_rate
+
     def _begin_untrained(self) -> None:
         """The state of a task before its first `compile`."""
-        self.learning_rate = self.backbone.family.learning_rate
+        self.learning_rate = self.usual_learning_rate
         self.gradient_accumulation_steps = None
         self._optimizer_is_ours = False
         self._told_of_programs = False
@@ -93,7 +100,7 @@ class Compiled(Distributed):
                 end of `fit` make none.
             weight_decay: AdamW's, of the "auto" optimizer; None is the family's, usually 0.01.
             warmup: share of the steps in which the "auto" optimizer's learning rate rises; None
-                is 0.1.
+                is 0.1, of `Pretraining` 0.01.
             layer_decay: of the learning rate, from each layer to the one below, as in ULMFiT and
                 ELECTRA: 0.9 has the lower layers, which know of language in general, change less;
                 None is the family's, usually 1.
@@ -168,7 +175,8 @@ class Compiled(Distributed):
         recipe = {"weight_decay": family.weight_decay, "layer_decay": family.layer_decay}
         if self.pretrains:  # what a family's paper says of fine-tuning is not said of this
             recipe = {"weight_decay": WEIGHT_DECAY, "layer_decay": 1.0}
-        recipe |= {n: given[n] for n in (*recipe, "warmup") if given[n] is not None}
+        recipe["warmup"] = self.usual_warmup
+        recipe |= {n: given[n] for n in recipe if given[n] is not None}
         rate_share = layerwise(self.backbone, recipe.pop("layer_decay"))
         optimizer = fine_tuning_optimizer(
             1,

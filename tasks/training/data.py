@@ -23,11 +23,14 @@ class Stream:
         batches: `batches(seed, done)` are the batches behind so many that are done; the seed is
             of order and masking.
         describe: says in plain data what it holds.
+        memory: what makes a place far behind quick to find, plain data that grows as batches are
+            made; a backup keeps it.
     """
 
     steps: int
     batches: Callable[[int, int], tf.data.Dataset]
     describe: Callable[[], dict]
+    memory: list = dataclasses.field(default_factory=list)
 
 
 def is_prepared(x) -> bool:

@@ -226,6 +226,21 @@ def is_multi_worker(strategy: tf.distribute.Strategy | None) -> bool:
     )
 
 
+def worker_of(strategy: tf.distribute.Strategy | None) -> tuple[int, int]:
+    """Number of this process among the strategy's workers, and how many there are.
+
+    Example:
+        >>> worker_of(None)
+        (0, 1)
+    """
+    if not is_multi_worker(strategy):
+        return 0, 1
+    resolver = strategy.cluster_resolver
+    cluster = resolver.cluster_spec().as_dict()
+    workers = [(kind, i) for kind in ("chief", "worker") for i in range(len(cluster.get(kind, ())))]
+    return workers.index((resolver.task_type, resolver.task_id)), len(workers)
+
+
 def data_parallel_devices() -> int:
     """Over how many devices `keras.distribution`, which only JAX has, splits a batch."""
     distribution = keras.distribution.distribution()

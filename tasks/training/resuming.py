@@ -97,7 +97,8 @@ def continued(
     place = Place(first_epoch, 0, seed)
     if backup:
         run = {"initial_epoch": first_epoch, "epochs": epochs, "steps_per_epoch": steps}
-        place = backup.begin(task, {**_describe_task(task), **stream.describe(), **run}, place)
+        run = {**_describe_task(task), **stream.describe(), **run}
+        place = backup.begin(task, run, place, stream.memory)
     # Where everything is trained, Keras still looks at a batch.
     done = (place.epoch - first_epoch) * steps + place.step if place.epoch < epochs else 0
     batches = stream.batches(place.seed, done)

@@ -11,6 +11,8 @@ import numpy as np
 from encoder_zoo.encoders import attention
 from encoder_zoo.encoders.forks import refuse_in_fork
 from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.corpora.corpus import PretrainingCorpus
+from encoder_zoo.tasks.corpora.reading import corpus_batches, corpus_stream
 from encoder_zoo.tasks.rows.batching import Batches, RowBatches, bucket_length
 from encoder_zoo.tasks.rows.preprocessor import as_texts
 from encoder_zoo.tasks.rows.tracing import TracedOnce, is_long, of_texts
@@ -32,6 +34,7 @@ from encoder_zoo.tasks.training.distribution import (
     lost_workers_named,
     splittable,
     strategy_of,
+    worker_of,
 )
 from encoder_zoo.tasks.training.divergence import StopAtDivergence
 from encoder_zoo.tasks.training.resuming import check_no_backup, continued, describe_rows
@@ -72,8 +75,8 @@ class TextTrainer(Compiled):
             x: raw inputs (list, array, tensor, column of pandas, polars, Arrow or datasets; for
                 pairs a tuple of two such, a list of pairs or a table of two columns), a
                 `tf.data.Dataset` of them (elements `x`, `(x, y)` or `(x, y, sample_weight)`,
-                batched or single; pairs of texts without labels as `((first, second),)`), or
-                prepared inputs `{"token_ids", ...}`.
+                batched or single; pairs of texts without labels as `((first, second),)`),
+                prepared inputs `{"token_ids", ...}`, or, to pretrain, a `PretrainingCorpus`.
             y: labels; none with a dataset.
             batch_size: default 32.
             epochs: number of passes.
@@ -120,7 +123,7 @@ class TextTrainer(Compiled):
             options |= {"shuffle": shuffle, "validation_split": validation_split}
         else:
             passes = range(initial_epoch, epochs)
-            if is_dataset(x):
+            if is_dataset(x) or isinstance(x, PretrainingCorpus):
                 check_dataset_alone(y, sample_weight, validation_split)
                 stream = self._dataset_stream(x, size, len(passes), steps_per_epoch, shuffle)
             else:
@@ -202,6 +205,20 @@ class TextTrainer(Compiled):
         return Stream(steps, batches, describe)
 
     def _dataset_stream(self, dataset, size, passes, steps, shuffle=True) -> Stream:
+        if isinstance(dataset, PretrainingCorpus):
+            worker = worker_of(strategy_of(self))
+            stream = corpus_stream(
+                dataset, self.preprocessor, self._collate, size, steps, shuffle, worker
+            )
+            steps = passes * stream.steps
+            tokens = steps * size * self.preprocessor.max_sequence_length
+            logger.info(
+                "%s steps have up to %s tokens, %.1f times those of the corpus.",
+                f"{steps:,}",
+                f"{tokens:,}",
+                tokens / dataset.num_tokens,
+            )
+            return stream
         self._check_preprocessor(dataset)
         return dataset_stream(
             dataset, self.preprocessor, self._collate(), size, passes, steps, shuffle
@@ -218,7 +235,7 @@ class TextTrainer(Compiled):
         if is_prepared(x):
             return super().evaluate(x, y, size, sample_weight=sample_weight, **kwargs)
         data = x
-        if is_dataset(x):
+        if is_dataset(x) or isinstance(x, PretrainingCorpus):
             check_dataset_alone(y, sample_weight)
         else:
             data = x, y, sample_weight
@@ -231,6 +248,8 @@ class TextTrainer(Compiled):
         if is_dataset(data):
             self._check_preprocessor(data)
             return preprocessed(data, self.preprocessor, self._collate(), batch_size)
+        if isinstance(data, PretrainingCorpus):
+            return corpus_batches(data, self.preprocessor, self._collate, batch_size)
         data = data if isinstance(data, tuple) else (data,)
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         x, y = self._separated(x, y)

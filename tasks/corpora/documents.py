@@ -1,0 +1,183 @@
+"""Documents and their sentences, from text files or from anything that can be iterated over."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import itertools
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO, NamedTuple
+
+from encoder_zoo.encoders.wording import shown
+
+# A document with more characters is cut, so that no file without blank lines has to be held whole.
+MOST_CHARACTERS = 2**24
+
+
+class Document(NamedTuple):
+    """The sentences of a document, and where what follows it begins.
+
+    Attributes:
+        sentences: none of them empty, at least one.
+        place: plain numbers, from which `documents` goes on.
+        share: how much of the text has been read, from 0 to 1; None where nobody knows.
+    """
+
+    sentences: list[str]
+    place: list[int]
+    share: float | None
+
+
+class TextFiles:
+    """Documents in text files: a sentence on each line, a blank line between documents.
+
+    A file's end ends a document as well. Files that end in `.gz` are unpacked.
+
+    Args:
+        paths: of the files, in UTF-8.
+
+    Raises:
+        FileNotFoundError: "... is not there."
+
+    Example:
+        >>> import tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "text.txt"
+        >>> _ = path.write_text("A cat sat.\\nIt ate.\\n\\nA dog.\\n")
+        >>> [document.sentences for document in TextFiles([path]).documents([0, 0])]
+        [['A cat sat.', 'It ate.'], ['A dog.']]
+    """
+
+    start = (0, 0)  # number of the file, byte of its text
+
+    def __init__(self, paths: Sequence[str | os.PathLike]):
+        self.paths = [pathlib.Path(path) for path in paths]
+        for path in self.paths:
+            if not path.is_file():
+                raise FileNotFoundError(f"{path} is not there. Expected a text file.")
+        self.sizes = [path.stat().st_size for path in self.paths]
+
+    def describe(self) -> dict:
+        """Names and sizes, which must be the same for a corpus to be continued."""
+        return {"files": [[p.name, n] for p, n in zip(self.paths, self.sizes, strict=True)]}
+
+    def documents(self, place: Sequence[int]) -> Iterator[Document]:
+        """The documents from a place on.
+
+        Raises:
+            ValueError: "... is not text in UTF-8: line ..."
+        """
+        first, offset = place
+        for number in range(first, len(self.paths)):
+            with _opened(self.paths[number]) as (raw, text):
+                text.seek(offset)
+                for sentences, end in _in_lines(self.paths[number], text, offset):
+                    read = sum(self.sizes[:number]) + raw.tell()
+                    yield Document(sentences, [number, end], read / sum(self.sizes))
+            offset = 0
+
+
+class Documents:
+    """Documents that something gives one by one, such as a generator or a `tf.data.Dataset`.
+
+    Args:
+        documents: each a text with a sentence on each line, or a list or tensor of sentences. For a
+            corpus to be continued it must give the same ones in the same order.
+
+    Example:
+        >>> documents = Documents(["One.\\nTwo.", ["Three."]])
+        >>> [document.sentences for document in documents.documents([1])]
+        [['Three.']]
+    """
+
+    start = (0,)  # how many documents come before
+
+    def __init__(self, documents: Iterable):
+        self._documents = documents
+
+    def describe(self) -> dict:
+        """Nothing is known of them."""
+        return {}
+
+    def documents(self, place: Sequence[int]) -> Iterator[Document]:
+        """The documents from a place on.
+
+        Raises:
+            ValueError: "Document 3 is 7 (int). Expected ..."
+        """
+        for number, document in enumerate(itertools.islice(self._documents, place[0], None)):
+            sentences = sentences_of(document, place[0] + number)
+            if sentences:
+                yield Document(sentences, [place[0] + number + 1], None)
+
+
+def sentences_of(document: object, number: int = 0) -> list[str]:
+    """The sentences of a document that is a text, or a list or tensor of sentences.
+
+    Args:
+        document: see `Documents`.
+        number: of the document, for the error.
+
+    Example:
+        >>> sentences_of("One. \\n\\nTwo.")
+        ['One.', 'Two.']
+    """
+    if hasattr(document, "numpy"):  # a tensor of a dataset
+        document = document.numpy()
+    if isinstance(document, str | bytes):
+        document = _text(document, number).split("\n")
+    elif not isinstance(document, Iterable):
+        raise _no_document(document, number)
+    stripped = (_text(sentence, number).strip() for sentence in document)
+    return [sentence for sentence in stripped if sentence]
+
+
+def _text(text: object, number: int) -> str:
+    if isinstance(text, bytes):
+        try:
+            return text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"Document {number} is not text in UTF-8: {error}.") from None
+    if not isinstance(text, str):
+        raise _no_document(text, number)
+    return text
+
+
+def _no_document(found: object, number: int) -> ValueError:
+    return ValueError(
+        f"Document {number} is or holds {shown(found)}. Expected a text with a sentence on each "
+        "line, or a list of sentences."
+    )
+
+
+@contextlib.contextmanager
+def _opened(path: pathlib.Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """The file as it lies on the disk, and the text in it."""
+    with open(path, "rb") as raw:
+        if path.suffix != ".gz":
+            yield raw, raw
+            return
+        with gzip.GzipFile(fileobj=raw) as text:
+            yield raw, text
+
+
+def _in_lines(path: pathlib.Path, text: BinaryIO, offset: int) -> Iterator[tuple[list[str], int]]:
+    """The sentences of each document, and the byte behind it."""
+    sentences, size = [], 0
+    for line in text:
+        offset += len(line)
+        try:
+            sentence = line.decode("utf-8").strip()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path} is not text in UTF-8: {error}, in the line that ends at byte {offset}."
+            ) from None
+        if sentence:
+            sentences.append(sentence)
+            size += len(sentence)
+        if sentences and (not sentence or size >= MOST_CHARACTERS):
+            yield sentences, offset
+            sentences, size = [], 0
+    if sentences:
+        yield sentences, offset

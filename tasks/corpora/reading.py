@@ -1,0 +1,261 @@
+"""Batches of rows of a corpus: shuffled by a seed, from any place on, in parts for workers.
+
+Comment letters: B batch, K slots, see `rows.Rows`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.corpora.corpus import PretrainingCorpus
+from encoder_zoo.tasks.corpora.rows import Rows
+from encoder_zoo.tasks.corpora.shards import Shard
+from encoder_zoo.tasks.training.data import Stream
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.rows.preprocessor import Preprocessor
+
+# So many files are shuffled together.
+WINDOW = 8
+AHEAD = 4  # batches that are padded ahead
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """The slots of a corpus, in any order.
+
+    Args:
+        corpus: to read.
+        plan: makes rows of a shard, by chance.
+        seed: of the rows and of their order.
+        windows: how many slots are in the windows from the first on, as far as that is known. It
+            grows with reading; whoever has it finds a place far behind at once.
+    """
+
+    corpus: PretrainingCorpus
+    plan: Callable[[Shard, random.Random], Rows]
+    seed: int
+    windows: list[int] = dataclasses.field(default_factory=list)
+
+    def ordered(self) -> Iterator[tuple[Shard, Rows, int]]:
+        """One pass over all slots, as they stand: (shard, its rows, number of the slot)."""
+        for number in range(self.corpus.num_shards):
+            shard, rows = self._planned(0, number)
+            for slot in range(rows.slots):
+                yield shard, rows, slot
+
+    def shuffled(self, done: int = 0) -> Iterator[tuple[Shard, Rows, int]]:
+        """Pass after pass without an end, from behind so many slots.
+
+        The files come in another order in every pass, and `WINDOW` of them are shuffled together.
+        """
+        number = 0  # of the window
+        while number < len(self.windows) and done >= self.windows[number]:
+            done -= self.windows[number]
+            number += 1
+        with ThreadPoolExecutor(1) as thread:  # plans the next window while this one is read
+            following = thread.submit(self._window, number)
+            while True:
+                shards, places = following.result()
+                if number == len(self.windows):
+                    self.windows.append(len(places))
+                if not any(self.windows) and len(self.windows) * WINDOW >= self.corpus.num_shards:
+                    raise ValueError(f"No row can be made of {self.corpus}.")
+                number += 1
+                following = thread.submit(self._window, number)
+                for shard, slot in places[done:]:
+                    yield *shards[shard], slot
+                done = max(0, done - len(places))
+
+    def count(self) -> int:
+        """Slots of one pass, by planning one."""
+        return sum(self._planned(0, n)[1].slots for n in range(self.corpus.num_shards))
+
+    def _window(self, number: int) -> tuple[list[tuple[Shard, Rows]], np.ndarray]:
+        """Some shards with their rows, and (K, 2) which shard and slot comes after the other."""
+        per_pass = -(-self.corpus.num_shards // WINDOW)
+        run, part = divmod(number, per_pass)
+        order = np.random.default_rng([self.seed, run]).permutation(self.corpus.num_shards)
+        shards = [self._planned(run, int(n)) for n in order[part * WINDOW : (part + 1) * WINDOW]]
+        counts = [rows.slots for _, rows in shards]
+        slots = np.concatenate([np.arange(count) for count in counts])
+        places = np.stack([np.repeat(np.arange(len(shards)), counts), slots], 1)
+        return shards, np.random.default_rng([self.seed, run, part]).permutation(places)
+
+    def _planned(self, run: int, number: int) -> tuple[Shard, Rows]:
+        shard = self.corpus.shard(number)
+        return shard, self.plan(shard, random.Random(f"{self.seed} {run} {number}"))
+
+
+def corpus_stream(
+    corpus: PretrainingCorpus,
+    preprocessor: Preprocessor,
+    collate: Callable,
+    batch_size: int,
+    steps: int | None,
+    shuffle: bool = True,
+    worker: tuple[int, int] = (0, 1),
+) -> Stream:
+    """A corpus, to train on, pass after pass.
+
+    Args:
+        corpus: of the preprocessor's tokenizer.
+        preprocessor: says which rows are made of it.
+        collate: makes what `RowBatches` takes by that name.
+        batch_size: slots of a batch, of all workers together.
+        steps: of an epoch; None are those of one pass, give or take some.
+        shuffle: must be true: what comes after another in a corpus is alike.
+        worker: number of this worker and how many there are. Each reads its own rows alone.
+    """
+    if not shuffle:
+        raise ValueError("A corpus is read shuffled. Received: shuffle=False.")
+    check_corpus(corpus, preprocessor)
+    windows: list[int] = []
+
+    def batches(seed, done):
+        reader = Reader(corpus, preprocessor.corpus_rows, seed, windows)
+        slots = functools.partial(reader.shuffled, done * batch_size)
+        return _batches(slots, corpus, preprocessor, collate, batch_size, seed, done, worker)
+
+    def describe():
+        return {"corpus": corpus.sha256, "batch_size": batch_size}
+
+    steps = steps or max(1, Reader(corpus, preprocessor.corpus_rows, 0).count() // batch_size)
+    return Stream(steps, batches, describe, windows)
+
+
+def corpus_batches(
+    corpus: PretrainingCorpus, preprocessor: Preprocessor, collate: Callable, batch_size: int
+) -> tf.data.Dataset:
+    """One pass over a corpus, always the same, to evaluate on."""
+    check_corpus(corpus, preprocessor)
+    reader = Reader(corpus, preprocessor.corpus_rows, 0)
+    batches = _batches(reader.ordered, corpus, preprocessor, collate, batch_size)
+    steps = -(-reader.count() // batch_size)
+    return batches.apply(tf.data.experimental.assert_cardinality(steps))
+
+
+def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -> None:
+    """Refuses a corpus that is not for this task.
+
+    Raises:
+        ValueError: "This task's preprocessor is None. ...", and see
+            `PretrainingCorpus.check_tokenizer`.
+    """
+    if not hasattr(preprocessor, "corpus_rows"):
+        raise ValueError(
+            f"This task's preprocessor is {preprocessor!r:.60}. A PretrainingCorpus is for "
+            "MaskedLM, ReplacedTokenDetection and Pretraining, with their preprocessors."
+        )
+    corpus.check_tokenizer(preprocessor.tokenizer)
+
+
+def _batches(
+    slots, corpus, preprocessor, collate, batch_size, seed=0, done=0, worker=(0, 1)
+) -> tf.data.Dataset:
+    """Prepared batches of slots.
+
+    Args:
+        slots: makes an iterator of them.
+        corpus: that they are of.
+        preprocessor: of the task.
+        collate: as for `corpus_stream`.
+        batch_size: B, of all workers together.
+        seed: of masking.
+        done: how many batches come before.
+        worker: see `corpus_stream`.
+    """
+    tokenizer, packed = preprocessor.tokenizer, preprocessor.shared_row_length is not None
+    number, count = worker
+    begin, end = (batch_size * n // count for n in (number, number + 1))
+
+    def generate():
+        following = slots()
+        for step in itertools.count(done):
+            batch = list(itertools.islice(following, batch_size))
+            if not batch:
+                return
+            rows = token_rows(batch[begin:end], tokenizer, corpus.vocabulary_size)
+            lengths = [made.slot_length(slot) for _, made, slot in batch]
+            place = [sum(lengths[:begin]), sum(lengths)]
+            yield {**rows, "seed": np.array([seed, step]), "place": np.array(place)}
+
+    types = {"token_ids": tf.int32, "sizes": tf.int64, "first_length": tf.int32}
+    types |= {"slot_sizes": tf.int64, **({"labels": tf.int32} if preprocessor.labels_pairs else {})}
+    signature = {name: tf.TensorSpec([None], dtype) for name, dtype in types.items()}
+    signature |= dict.fromkeys(("seed", "place"), tf.TensorSpec([2], tf.int64))
+    dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    if count > 1:  # each worker's dataset has its own rows
+        policy = tf.data.experimental.AutoShardPolicy.OFF
+        options.experimental_distribute.auto_shard_policy = policy
+    make = functools.partial(_collated, collate=collate(), packed=packed)
+    dataset = dataset.map(make, num_parallel_calls=AHEAD, deterministic=True).prefetch(AHEAD)
+    return dataset.with_options(options)
+
+
+def _collated(rows: dict, collate: Callable, packed: bool):
+    """A prepared batch of what `token_rows` gives."""
+    rows = dict(rows)
+    slot_sizes, sizes, flat = (rows.pop(name) for name in ("slot_sizes", "sizes", "token_ids"))
+    seed, place = rows.pop("seed"), rows.pop("place")
+    rows["token_ids"] = ids = tf.RaggedTensor.from_row_lengths(flat, sizes, validate=False)
+    # Drawn for the whole batch, so that it is masked alike however many workers there are.
+    draws = tf.random.stateless_uniform([place[1], 3], seed)
+    rows["draws"] = ids.with_values(draws[place[0] : place[0] + tf.size(flat, tf.int64)])
+    if packed:
+        group = tf.RaggedTensor.from_row_lengths
+        rows = {name: group(values, slot_sizes, validate=False) for name, values in rows.items()}
+    return collate(rows, seed)
+
+
+def token_rows(slots: list[tuple[Shard, Rows, int]], tokenizer, vocabulary_size: int) -> dict:
+    """The rows of some slots with their tokens, one after the other.
+
+    Returns:
+        `{"token_ids": ids of all rows, "sizes": tokens of each row, "first_length": tokens of its
+        first segment, "slot_sizes": rows of each slot}`, and "labels" of pairs.
+
+    Raises:
+        ValueError: "The corpus holds the id 70000 ..."
+    """
+    start, end = (np.array([i]) for i in (tokenizer.start_token_id, tokenizer.end_token_id))
+    parts, sizes, first_lengths, labels, slot_sizes = [], [], [], [], []
+    for shard, rows, slot in slots:
+        first, behind = rows.slot_splits[slot : slot + 2].tolist()
+        slot_sizes.append(behind - first)
+        for row in range(first, behind):
+            spans = rows.spans[rows.row_splits[row] : rows.row_splits[row + 1]].tolist()
+            parts.append(start)
+            for a, b in spans:
+                parts += [shard.tokens[a:b], end]
+            size = 1 + sum(b - a + 1 for a, b in spans)
+            sizes.append(size)
+            if rows.labels is None:
+                first_lengths.append(size)
+            else:
+                first_lengths.append(spans[0][1] - spans[0][0] + 2)
+                labels.append(rows.labels[row])
+    ids = np.concatenate(parts, dtype="int64") if parts else np.zeros(0, "int64")
+    if len(ids) and ids.max() >= vocabulary_size:
+        raise ValueError(
+            f"The corpus holds the id {ids.max()}, but its tokenizer has {vocabulary_size} tokens: "
+            "it is damaged. Call its verify()."
+        )
+    found = {
+        "token_ids": ids.astype("int32"),
+        "sizes": np.array(sizes, "int64"),
+        "first_length": np.array(first_lengths, "int32"),
+        "slot_sizes": np.array(slot_sizes, "int64"),
+    }
+    return {**found, **({"labels": np.array(labels, "int32")} if labels else {})}

@@ -1,0 +1,107 @@
+"""One file of a corpus: ids of tokens, and where sentences and documents begin.
+
+It is a `.safetensors` file of three arrays: "tokens" (T,), of uint16 or, for more than 65,536
+different tokens, uint32; "sentences" (S + 1,) uint32, where in the tokens each sentence begins, and
+the last one ends; "documents" (D + 1,) uint32, the same of documents, in sentences.
+
+Comment letters: T tokens, S sentences, D documents.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """Some documents of a corpus.
+
+    Attributes:
+        tokens: (T,) unsigned ids; of a file they are read when they are looked at.
+        sentences: (S + 1,) int64, places in `tokens`.
+        documents: (D + 1,) int64, places in `sentences`.
+
+    Example:
+        >>> shard = Shard.of([[[5, 6], [7]], [[8]]])
+        >>> shard.tokens.tolist(), shard.sentences.tolist(), shard.documents.tolist()
+        ([5, 6, 7, 8], [0, 2, 3, 4], [0, 2, 3])
+    """
+
+    tokens: np.ndarray
+    sentences: np.ndarray
+    documents: np.ndarray
+
+    @classmethod
+    def of(cls, documents: list[list[list[int]]]) -> Shard:
+        """Documents in memory, each a list of sentences, which are lists of ids."""
+        sentences = [sentence for document in documents for sentence in document]
+        return cls(
+            np.array([token for sentence in sentences for token in sentence], "uint32"),
+            splits([len(sentence) for sentence in sentences]),
+            splits([len(document) for document in documents]),
+        )
+
+    @classmethod
+    def open(cls, path: pathlib.Path, vocabulary_size: int) -> Shard:
+        """The shard in a file, checked but for the ids.
+
+        Raises:
+            ValueError: "... is no shard of a corpus: ...", and see `SafetensorsFile`.
+        """
+        file = SafetensorsFile(path)
+        expected = {"tokens": id_type(vocabulary_size), "sentences": "uint32"}
+        expected |= {"documents": "uint32"}
+        found = {n: file.dtype(n).name for n, shape in file.shapes.items() if len(shape) == 1}
+        if found != expected:
+            raise ValueError(f"{path} is no shard of a corpus: it holds {found}, not {expected}.")
+        sentences, documents = (file.read(n).astype("int64") for n in ("sentences", "documents"))
+        tokens = np.asarray(file.mapped("tokens"))  # slices of a plain view are quicker
+        shard = cls(tokens, sentences, documents)
+        for name, size in (("sentences", len(shard.tokens)), ("documents", len(sentences) - 1)):
+            if not _are_splits(getattr(shard, name), size):
+                raise ValueError(
+                    f"{path} is no shard of a corpus: its {name} do not rise from 0 to {size}."
+                )
+        return shard
+
+    def write(self, path: pathlib.Path, vocabulary_size: int) -> None:
+        """Writes the shard as a file."""
+        arrays = {
+            "tokens": self.tokens.astype(id_type(vocabulary_size)),
+            "sentences": self.sentences.astype("uint32"),
+            "documents": self.documents.astype("uint32"),
+        }
+        save_file(arrays, path)
+
+
+def id_type(vocabulary_size: int) -> str:
+    """The smallest type that holds the ids.
+
+    Example:
+        >>> id_type(30_522), id_type(2**16 + 1)
+        ('uint16', 'uint32')
+    """
+    return "uint16" if vocabulary_size <= 2**16 else "uint32"
+
+
+def splits(lengths: list[int] | np.ndarray) -> np.ndarray:
+    """Where things of some lengths begin that stand one after the other, and where the last ends.
+
+    Example:
+        >>> splits([2, 1]).tolist()
+        [0, 2, 3]
+    """
+    return np.concatenate([[0], np.cumsum(lengths)]).astype("int64")
+
+
+def _are_splits(places: np.ndarray, size: int) -> bool:
+    """Whether these are the borders of things that are not empty."""
+    return bool(
+        len(places) > 1 and places[0] == 0 and places[-1] == size and (np.diff(places) > 0).all()
+    )

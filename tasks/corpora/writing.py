@@ -1,0 +1,185 @@
+"""Tokenizes documents into the files of a corpus; after a kill it goes on with the next file."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import encoder_zoo
+from encoder_zoo.presets.files.atomic import replacing_file
+from encoder_zoo.presets.files.manifest import checksum, digest
+from encoder_zoo.tasks.corpora.corpus import (
+    COUNTS,
+    FORMAT,
+    NAME,
+    described_tokenizer,
+    read_manifest,
+)
+from encoder_zoo.tasks.corpora.documents import Document, Documents, TextFiles
+from encoder_zoo.tasks.corpora.shards import Shard, splits
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+
+# Most characters that are tokenized at a time.
+BLOCK = 2**22
+SECONDS = 10  # between two lines on the progress
+
+
+def write(
+    folder: pathlib.Path,
+    source: TextFiles | Documents,
+    tokenizer: Tokenizer,
+    shard_tokens: int,
+    verbose: int | str,
+) -> None:
+    """Writes a corpus, or the rest of one.
+
+    Raises:
+        ValueError: "... belongs to another corpus: ...", "There is no text in it."
+    """
+    manifest = _begun(folder, source, tokenizer, shard_tokens)
+    if manifest["complete"]:
+        return
+    shards = manifest["shards"]
+    place = shards[-1]["place"] if shards else source.start
+    progress = Progress(shards) if verbose else None
+    for shard, end in _shards(source.documents(place), tokenizer, shard_tokens, progress):
+        path = folder / f"shard-{len(shards):05d}.safetensors"
+        with replacing_file(path) as new:
+            shard.write(new, tokenizer.vocabulary_size)
+        counts = (len(shard.tokens), len(shard.sentences) - 1, len(shard.documents) - 1)
+        shards.append(
+            {
+                "file": path.name,
+                "bytes": path.stat().st_size,
+                "sha256": checksum(path),
+                **dict(zip(COUNTS, counts, strict=True)),
+                "place": end,
+            }
+        )
+        _write_manifest(folder, manifest)
+    if not shards:
+        raise ValueError("There is no text in the documents. Expected sentences.")
+    _write_manifest(folder, {**manifest, "complete": True})
+    if progress:
+        progress.end()
+
+
+def _begun(folder, source, tokenizer: Tokenizer, shard_tokens: int) -> dict:
+    """The manifest of what is there, which must be of the same corpus, or a new one."""
+    settings = {
+        "format": FORMAT,
+        "tokenizer": described_tokenizer(tokenizer),
+        "source": source.describe(),
+        "shard_tokens": shard_tokens,
+    }
+    found = read_manifest(folder)
+    if not found:
+        version = {"encoder_zoo": encoder_zoo.__version__}
+        return {**settings, **version, "complete": False, "shards": []}
+    for name, value in settings.items():
+        if found.get(name) != value:
+            raise ValueError(
+                f"{folder} belongs to another corpus: {name} is {found.get(name)} there, "
+                f"{value} now. Write to another folder, or delete that one."
+            )
+    return found
+
+
+def _write_manifest(folder: pathlib.Path, manifest: dict) -> None:
+    manifest = {**manifest, "sha256": digest(manifest)}
+    with replacing_file(folder / NAME) as new:
+        new.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+def _shards(
+    documents: Iterable[Document],
+    tokenizer: Tokenizer,
+    shard_tokens: int,
+    progress: Progress | None,
+) -> Iterator[tuple[Shard, list[int]]]:
+    """Shards of at least so many tokens, but for the last, and the place behind each."""
+    parts, size = [], 0
+    for block in _blocks(documents, min(BLOCK, 4 * shard_tokens)):
+        part = _tokenized([document.sentences for document in block], tokenizer)
+        parts.append(part)
+        size += len(part.tokens)
+        if progress:
+            progress.add(part, block[-1].share)
+        if size >= shard_tokens:
+            yield _joined(parts), block[-1].place
+            parts, size = [], 0
+    if size:
+        yield _joined(parts), block[-1].place
+
+
+def _blocks(documents: Iterable[Document], characters: int) -> Iterator[list[Document]]:
+    """Documents of about so many characters, to be tokenized at a time."""
+    block, size = [], 0
+    for document in documents:
+        block.append(document)
+        size += sum(map(len, document.sentences))
+        if size >= characters:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+def _tokenized(documents: list[list[str]], tokenizer: Tokenizer) -> Shard:
+    """Documents as ids, without sentences and documents of no token at all."""
+    ids = tokenizer.tokenize([sentence for document in documents for sentence in document])
+    lengths = ids.row_lengths().numpy()
+    document = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
+    sentences = np.bincount(document[lengths > 0], minlength=len(documents))
+    return Shard(
+        ids.flat_values.numpy(),
+        splits(lengths[lengths > 0]),
+        splits(sentences[sentences > 0]),
+    )
+
+
+def _joined(parts: list[Shard]) -> Shard:
+    return Shard(
+        np.concatenate([part.tokens for part in parts]),
+        splits(np.concatenate([np.diff(part.sentences) for part in parts])),
+        splits(np.concatenate([np.diff(part.documents) for part in parts])),
+    )
+
+
+class Progress:
+    """Lines that say how far it is and how fast.
+
+    Args:
+        shards: entries of those that are there already.
+    """
+
+    def __init__(self, shards: list[dict]):
+        self._counts = {name: sum(shard[name] for shard in shards) for name in COUNTS}
+        self._before = self._counts["tokens"]
+        self._begun = self._said = time.monotonic()
+
+    def add(self, part: Shard, share: float | None) -> None:
+        """Counts what was tokenized, and says so now and then."""
+        self._counts["tokens"] += len(part.tokens)
+        self._counts["sentences"] += len(part.sentences) - 1
+        self._counts["documents"] += len(part.documents) - 1
+        if time.monotonic() - self._said >= SECONDS:
+            self._said = time.monotonic()
+            self._say("" if share is None else f", {share:.0%} of the text")
+
+    def end(self) -> None:
+        """Says how it came out."""
+        self._say(", complete")
+
+    def _say(self, how_far: str) -> None:
+        new = self._counts["tokens"] - self._before
+        rate = new / max(time.monotonic() - self._begun, 1e-3)
+        counts = " of ".join(f"{self._counts[name]:,} {name}" for name in ("tokens", "documents"))
+        print(f"Corpus: {counts}, {rate:,.0f} tokens/s{how_far}", flush=True)

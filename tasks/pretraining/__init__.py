@@ -1,0 +1,1 @@
+"""BERT's and ALBERT's pretraining: masked tokens, and pairs of segments."""
