@@ -54,6 +54,9 @@ RULES: dict[str, Rule] = {
     "generator_size": Rule(lambda v: is_number(v) and 0 < v <= 1, "a number up to 1, above 0"),
     "detection_weight": AMOUNT,
     "alpha": POSITIVE,
+    "temperature": POSITIVE,
+    "label_weight": AMOUNT,
+    "relation_heads": whole(1),
     "num_classes": whole(1),
     # Preprocessing
     "sequence_length": whole(3),

@@ -26,6 +26,7 @@ __all__ = [
     "DebertaV2Backbone",
     "DebertaV2Tokenizer",
     "DistilBertBackbone",
+    "Distillation",
     "ElectraBackbone",
     "EntityF1",
     "MaskedLM",
@@ -75,6 +76,7 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
     from encoder_zoo.presets.registry import list_presets
     from encoder_zoo.presets.train_vocabulary import train_vocabulary
+    from encoder_zoo.tasks.distillation.task import Distillation
     from encoder_zoo.tasks.language_modelling.preprocessor import MaskedLMPreprocessor
     from encoder_zoo.tasks.language_modelling.task import MaskedLM
     from encoder_zoo.tasks.question_answering.preprocessor import SpanQAPreprocessor

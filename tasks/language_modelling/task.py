@@ -100,7 +100,10 @@ class MaskedLM(Task):
             self.preprocessor.attach(self)
 
     def call(self, inputs, training=None):
-        x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
+        return self.logits_of(self.backbone(inputs, training=training), inputs, training)
+
+    def logits_of(self, encoded, inputs, training=None):
+        x = encoded["sequence_output"]  # (B, L, D)
         positions = inputs.get("mask_positions")
         if positions is not None:
             x = take_positions(x, positions)  # (B, M, D)
