@@ -157,7 +157,7 @@ class Distillation(Configured, TextTrainer, keras.Model):
         """The student's, whose answers loss and metrics are of; None where none are learned."""
         if "soft_labels" not in self.objectives:
             return None
-        return self.student.output_activation or "softmax"  # over the vocabulary
+        return self.student.output_activation
 
     @property
     def labels_tokens(self) -> bool:
