@@ -36,7 +36,7 @@ def checked_objectives(given: Sequence[str] | None, teacher, student) -> list[st
     """What is to be learned; by default answers, of backbones, which have none, relations.
 
     Raises:
-        ValueError: "Unknown objective ...", "soft_labels need a teacher and a student ..."
+        ValueError: "objectives is ['logits']. Expected ...", "soft_labels need a teacher and ..."
     """
     answer = isinstance(teacher, Task) and isinstance(student, Task)
     objectives = list(given or (["soft_labels"] if answer else ["relations"]))
