@@ -275,18 +275,27 @@ def test_a_teacher_with_segments_gets_those_of_pairs():
     np.testing.assert_allclose(model(inputs)["teacher"], expected, atol=1e-5)
 
 
+WORD_LISTS = [["cat", "films", "dog"], ["bad"]]
+
+
 def test_the_pieces_that_count_are_the_same_without_labels():
-    words = [["cat", "films", "dog"], ["bad"]]
     model = ez.Distillation(tagger(3, 16, 4), tagger(labels=None))
-    preprocessor = model.preprocessor
-    labelled = preprocessor(words, [["O", "B-X", "O"], ["O"]])[2]
-    dataset = tf.data.Dataset.from_tensors(tf.ragged.constant(words))
-    for unlabelled in (preprocessor(words), next(iter(dataset.map(preprocessor)))):
-        np.testing.assert_array_equal(unlabelled["soft_weights"], labelled)
-    texts = [" ".join(sentence) for sentence in words]
-    np.testing.assert_array_equal(preprocessor(texts)["soft_weights"], labelled)
-    history = model.fit(words, verbose=0).history
+    labelled = model.preprocessor(WORD_LISTS, [["O", "B-X", "O"], ["O"]])[2]
+    unlabelled = model.preprocessor(WORD_LISTS)["soft_weights"]
+    np.testing.assert_array_equal(unlabelled, labelled)
+    history = model.fit(WORD_LISTS, verbose=0).history
     assert history["soft_labels"][0] > 0 and "f1" in history
+
+
+@pytest.mark.slow
+def test_the_pieces_that_count_are_the_same_in_datasets_and_of_texts():
+    preprocessor = ez.Distillation(tagger(3, 16, 4), tagger(labels=None)).preprocessor
+    expected = preprocessor(WORD_LISTS)["soft_weights"]
+    texts = [" ".join(words) for words in WORD_LISTS]
+    for data in (tf.ragged.constant(WORD_LISTS), tf.constant(texts)):
+        [batch] = tf.data.Dataset.from_tensors(data).map(preprocessor)
+        np.testing.assert_array_equal(batch["soft_weights"], expected)
+    np.testing.assert_array_equal(preprocessor(texts)["soft_weights"], expected)
 
 
 def test_masked_language_models_teach_what_stands_behind_a_mask():
