@@ -54,6 +54,9 @@ RULES: dict[str, Rule] = {
     "generator_size": Rule(lambda v: is_number(v) and 0 < v <= 1, "a number up to 1, above 0"),
     "detection_weight": AMOUNT,
     "alpha": POSITIVE,
+    "temperature": POSITIVE,
+    "label_weight": AMOUNT,
+    "relation_heads": whole(1),
     "num_classes": whole(1),
     # Preprocessing
     "sequence_length": whole(3),
@@ -98,7 +101,10 @@ RULES: dict[str, Rule] = {
     ),
 }
 # What Keras calls with tensors, or from inside of graphs.
-_IN_GRAPHS = {"call", "build", "collate", "compute_loss", "compute_metrics", "compute_output_spec"}
+_IN_GRAPHS = {
+    *("call", "build", "collate", "compute_loss", "compute_metrics", "compute_output_spec"),
+    "logits_of",
+}
 
 
 class Checked:

@@ -88,6 +88,11 @@ class SelfAttention(Configured, keras.layers.Layer):
         """Those that low-rank updates go to, as in Hu et al. 2022: queries' and values'."""
         return [self.query_dense, self.value_dense]
 
+    @property
+    def projection_layers(self) -> list[keras.layers.Dense]:
+        """Those that `project` makes queries, keys and values with."""
+        return [self.query_dense, self.key_dense, self.value_dense]
+
     def call(self, x, attention_mask=None, training=None, return_probabilities=False, **context):
         batch, length = ops.shape(x)[:2]
         query, key, value = self.project(x, **context)

@@ -67,11 +67,14 @@ class Backbone(Configured, keras.Model, metaclass=_BuiltAtOnce):
             texts in rows of their own.
         return_hidden_states: whether to return what goes into the first block and what comes out
             of each.
+        return_projections: whether to return what the last block's attention makes of its input.
 
     Returns:
         `{"sequence_output": (B, L, D), "pooled_output": (B, D)}`; with "text_starts"
         `pooled_output` is (B, K, D). With `return_hidden_states` also "hidden_states", a list of
-        `num_layers + 1` tensors (B, L, D), the last of which is the sequence output.
+        `num_layers + 1` tensors (B, L, D), the last of which is the sequence output. With
+        `return_projections` also "projections", the queries, keys and values of the last block's
+        H heads, each (B, L, H, D/H).
 
     Attributes:
         embeddings: the layer before the blocks.
@@ -259,13 +262,18 @@ class Backbone(Configured, keras.Model, metaclass=_BuiltAtOnce):
         """(B, D): what a head without a pooler reads of each text, the first token's output."""
         return sequence_output[:, 0]
 
-    def call(self, inputs, training=None, return_hidden_states=False):
-        hidden_states, _ = self._encode(inputs, training=training)
+    def call(self, inputs, training=None, return_hidden_states=False, return_projections=False):
+        hidden_states, _, contexts = self._encode(inputs, training=training)
         outputs = {"sequence_output": hidden_states[-1]}
         if self.pooler:
             outputs["pooled_output"] = self.pool(hidden_states[-1], inputs)
         if return_hidden_states:
             outputs["hidden_states"] = hidden_states
+        if return_projections:
+            before_last = hidden_states[-2]
+            outputs["projections"] = self.blocks[-1].project(
+                before_last, training=training, **contexts[-1]
+            )
         return outputs
 
     def attention_probabilities(self, inputs: Mapping) -> keras.KerasTensor:
@@ -277,18 +285,20 @@ class Backbone(Configured, keras.Model, metaclass=_BuiltAtOnce):
         Returns:
             (B, num_layers, H, L, L) float; each last axis sums to 1.
         """
-        _, probabilities = self._encode(inputs, return_probabilities=True)
+        _, probabilities, _ = self._encode(inputs, return_probabilities=True)
         return ops.stack(probabilities, axis=1)
 
     def _encode(self, inputs, training=False, return_probabilities=False):
-        """What goes into the first block and comes out of each; the attention probabilities."""
+        """What goes into the first block and comes out of each; the attention probabilities; and
+        the blocks' contexts."""
         token_ids = inputs["token_ids"]
         if inputs.get("padding_mask") is None:
             inputs = {**inputs, "padding_mask": ops.ones_like(token_ids)}
         others = [inputs.get(name) for name in ("segment_ids", "padding_mask", "text_starts")]
         x = self.embeddings(token_ids, *others, training=training)
         states, probabilities = [x], []
-        for block, context in zip(self.blocks, self.block_contexts(inputs), strict=True):
+        contexts = self.block_contexts(inputs)
+        for block, context in zip(self.blocks, contexts, strict=True):
             if return_probabilities:
                 x, p = block(x, training=training, return_probabilities=True, **context)
                 probabilities.append(p)
@@ -299,7 +309,7 @@ class Backbone(Configured, keras.Model, metaclass=_BuiltAtOnce):
             states.append(x)
         if self.final_layer is not None:
             states[-1] = self.final_layer(x)
-        return states, probabilities
+        return states, probabilities, contexts
 
     def enable_gradient_checkpointing(self) -> None:
         """Trains with less memory, in more time: blocks keep their inputs only.

@@ -119,6 +119,15 @@ class EncoderBlock(Configured, keras.layers.Layer):
         x = ops.reshape(self.output_norm(x, training=training), shape)
         return (x, probabilities) if return_probabilities else x
 
+    def project(self, x, attention_mask=None, training=None, **context):
+        """Queries, keys and values of the block's input (B, L, D), each (B, L, H, D/H)."""
+        return self.attention.project(x, **context)
+
+    @property
+    def projection_layers(self) -> list[keras.layers.Layer]:
+        """Those of the block's layers that `project` runs through."""
+        return self.attention.projection_layers
+
     def _activated(self, x, training):
         if self.activation == "gelu" and gradients.are_used(training):
             return gradients.apply(gradients.gelu, x, training=True)

@@ -26,6 +26,7 @@ __all__ = [
     "DebertaV2Backbone",
     "DebertaV2Tokenizer",
     "DistilBertBackbone",
+    "Distillation",
     "ElectraBackbone",
     "EntityF1",
     "MaskedLM",
@@ -81,6 +82,7 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.presets.train_vocabulary import train_vocabulary
     from encoder_zoo.tasks import display
     from encoder_zoo.tasks.corpora.corpus import PretrainingCorpus
+    from encoder_zoo.tasks.distillation.task import Distillation
     from encoder_zoo.tasks.language_modelling.preprocessor import MaskedLMPreprocessor
     from encoder_zoo.tasks.language_modelling.task import MaskedLM
     from encoder_zoo.tasks.pretraining.preprocessor import PretrainingPreprocessor

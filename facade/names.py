@@ -61,6 +61,7 @@ SAVED_PARTS = {
 }
 # Public names of other things.
 NOT_SAVED = {
+    "tasks.distillation.task": ["Distillation"],
     "presets.registry": ["list_presets"],
     "presets.train_vocabulary": ["train_vocabulary"],
     "tasks.question_answering.squad": ["read_squad"],

@@ -59,6 +59,10 @@ class Task(Configured, TextTrainer, keras.Model):
         more = f" and {len(labels) - MOST_SHOWN} more" if len(labels or []) > MOST_SHOWN else ""
         return f"<{type(self).__name__}: {'; '.join(parts)}{more}>"
 
+    def logits_of(self, encoded: dict, inputs: dict, training: bool | None = None):
+        """What the task puts out for inputs, of what its backbone made of them."""
+        raise NotImplementedError
+
     @property
     def head_record(self) -> Head:
         """What the backbone's family has between it and this task's logits."""

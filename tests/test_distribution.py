@@ -91,6 +91,17 @@ def pairs():
     return model, (corpus,), arguments, lambda: model.predict(x, verbose=0).values()
 
 
+def distillation():
+    large = ez.BertBackbone(30, 2, 4, 16, 32, dropout=0.0, attention_dropout=0.0)
+    teacher, student = (
+        ez.SequenceClassifier(b, preprocessor(ez.SequenceClassifierPreprocessor), num_classes=3)
+        for b in (large, backbone(pooler=True))
+    )
+    objectives = ["soft_labels", "hidden_states", "relations"]
+    model = ez.Distillation(teacher, student, objectives=objectives, relation_heads=2)
+    return model, (texts, numbers), {}, lambda: student.predict(texts[:5])
+
+
 def backbone(pooler=False, **arguments):
     sizes = dict(num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16)
     rates = dict(dropout=0.0, attention_dropout=0.0)
@@ -243,7 +254,7 @@ def results(tmp_path_factory):
 @pytest.fixture(scope="module")
 def results_of_all(tmp_path_factory):
     """The same, of every task and of float16."""
-    return one_and_mirrored(tmp_path_factory, [*TASKS, "half_precision"])
+    return one_and_mirrored(tmp_path_factory, [*TASKS, "distillation", "half_precision"])
 
 
 def one_and_mirrored(tmp_path_factory, tasks):
@@ -324,7 +335,7 @@ def test_two_replicas_learn_what_one_device_learns(results):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [*TASKS, "distillation"])
 def test_two_replicas_learn_every_task_as_one_device(task, results_of_all):
     check_equal(results_of_all["mirrored"][task], results_of_all["one"][task])
 

@@ -102,6 +102,10 @@ class RotaryAttention(SelfAttention):
     def lora_layers(self) -> list[keras.layers.Dense]:
         return [self.query_key_value_dense]
 
+    @property
+    def projection_layers(self) -> list[keras.layers.Dense]:
+        return [self.query_key_value_dense]
+
     def project(self, x, rotation):
         batch, length = ops.shape(x)[:2]
         rows = self.query_key_value_dense(ops.reshape(x, (-1, self.hidden_dim)))  # (B L, 3 D)
@@ -230,9 +234,8 @@ class ModernBertBlock(EncoderBlock):
     def call(self, x, attention_mask=None, training=None, return_probabilities=False, **context):
         shape, rows = ops.shape(x), (-1, self.hidden_dim)
         x = ops.reshape(x, rows)  # (B L, D)
-        normed = x if self.attention_norm is None else self.attention_norm(x, training=training)
         attended = self.attention(
-            ops.reshape(normed, shape),
+            ops.reshape(self._normed(x, training), shape),
             attention_mask=attention_mask,
             training=training,
             return_probabilities=return_probabilities,
@@ -248,6 +251,18 @@ class ModernBertBlock(EncoderBlock):
         x = x + self.output_dense(self.gated_dropout_layer(inner, training=training))
         x = ops.reshape(x, shape)
         return (x, probabilities) if return_probabilities else x
+
+    def project(self, x, attention_mask=None, training=None, **context):
+        return super().project(self._normed(x, training), **context)
+
+    @property
+    def projection_layers(self) -> list[keras.layers.Layer]:
+        norms = [] if self.attention_norm is None else [self.attention_norm]
+        return [*norms, *super().projection_layers]
+
+    def _normed(self, x, training):
+        """What the attention sees of the block's input."""
+        return x if self.attention_norm is None else self.attention_norm(x, training=training)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

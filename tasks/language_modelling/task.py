@@ -92,8 +92,11 @@ class MaskedLM(Task):
             self.preprocessor.attach(self)
 
     def call(self, inputs, training=None):
-        x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
-        return token_logits(self.backbone, self.head, x, inputs.get("mask_positions"))
+        return self.logits_of(self.backbone(inputs, training=training), inputs, training)
+
+    def logits_of(self, encoded, inputs, training=None):
+        positions = inputs.get("mask_positions")
+        return token_logits(self.backbone, self.head, encoded["sequence_output"], positions)
 
     def compute_output_spec(self, inputs, training=None):
         places = inputs.get("mask_positions", inputs["token_ids"])

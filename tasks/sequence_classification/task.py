@@ -102,11 +102,13 @@ class SequenceClassifier(LabelledTask):
 
     def call(self, inputs, training=None):
         self._check_labels_known()
-        outputs = self.backbone(inputs, training=training)
+        return self.logits_of(self.backbone(inputs, training=training), inputs, training)
+
+    def logits_of(self, encoded, inputs, training=None):
         if self.head_record.pooled:
-            x = outputs["pooled_output"]  # (B, D)
+            x = encoded["pooled_output"]  # (B, D)
         else:
-            x = self.backbone.text_vectors(outputs["sequence_output"], inputs)  # (B, D)
+            x = self.backbone.text_vectors(encoded["sequence_output"], inputs)  # (B, D)
         return self.head(x, training=training)  # (B, C)
 
     def compute_output_spec(self, inputs, training=None):

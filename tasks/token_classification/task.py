@@ -98,8 +98,10 @@ class TokenClassifier(WindowedTask, LabelledTask):
 
     def call(self, inputs, training=None):
         self._check_labels_known()
-        x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
-        return self.head(x, training=training)  # (B, L, C)
+        return self.logits_of(self.backbone(inputs, training=training), inputs, training)
+
+    def logits_of(self, encoded, inputs, training=None):
+        return self.head(encoded["sequence_output"], training=training)  # (B, L, C)
 
     def compute_output_spec(self, inputs, training=None):
         self._check_labels_known()
@@ -143,12 +145,13 @@ class TokenClassifier(WindowedTask, LabelledTask):
         """
         x, y = self._separated(x, y)
         if self.preprocessor is not None and not isinstance(x, dict):
-            self._note_how_it_learns(self.preprocessor, _has_spans(x))
+            self.note_how_it_learns(x)
         return super().fit(x, y, *args, **kwargs)
 
-    def _note_how_it_learns(self, preprocessor: TokenClassifierPreprocessor, spans: bool) -> None:
-        """Has answers be given as what is learned: in words, of which some pieces count."""
-        preprocessor.split_symbols = True if spans else "outer"
+    def note_how_it_learns(self, x) -> None:
+        """Has answers be given as what `fit` learns: in words, of which some pieces count."""
+        preprocessor = self.preprocessor
+        preprocessor.split_symbols = True if _has_spans(x) else "outer"
         if preprocessor.strategy is None:
             preprocessor.strategy = "average" if preprocessor.label_all_pieces else "first"
 

@@ -1,0 +1,1 @@
+"""Distillation: a student learns what a teacher answers, and how it comes to that."""

@@ -1,0 +1,149 @@
+"""What a student learns of its teacher: answers, hidden states, relations between tokens.
+
+Each objective is one number for every text or token, in float32, small where the student does as
+its teacher does; means are taken over them by whoever knows which of them count.
+
+Comment letters: B batch, L sequence, D hidden, H heads, A relation heads, C classes.
+"""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from encoder_zoo.encoders.attention import make_attention_mask
+
+
+def soft_labels(student, teacher, temperature: float, activation: str):
+    """How far the student's answers are from the teacher's: KL divergence of both, softened.
+
+    Args:
+        student: (..., C) logits.
+        teacher: (..., C) logits.
+        temperature: T, by which both are divided. The divergence is multiplied by T squared, so
+            that its gradient is as large at any temperature.
+        activation: "softmax" of classes that exclude each other; "sigmoid" of others, of which the
+            mean is taken; "linear" of numbers, whose squared difference is taken as it is.
+
+    Returns:
+        (...) float32.
+
+    Source: Hinton, Vinyals and Dean 2015, Distilling the Knowledge in a Neural Network, section 2;
+    for numbers Jiao et al. 2020, TinyBERT, appendix.
+
+    Example:
+        >>> import numpy as np
+        >>> student, teacher = np.float32([[0, 0]]), np.float32([[0, 2]])
+        >>> round(float(soft_labels(student, teacher, 2.0, "softmax")[0]), 3)
+        0.444
+    """
+    student, teacher = ops.cast(student, "float32"), ops.cast(teacher, "float32")
+    if activation == "linear":
+        return ops.mean(ops.square(student - teacher), axis=-1)
+    student, teacher = student / temperature, teacher / temperature
+    if activation == "softmax":
+        divergence = _divergence(ops.log_softmax(teacher), ops.log_softmax(student))
+    else:  # yes or no for every class
+        teacher, student = (
+            ops.log_sigmoid(ops.stack([logits, -logits], axis=-1)) for logits in (teacher, student)
+        )
+        divergence = ops.mean(_divergence(teacher, student), axis=-1)
+    return temperature**2 * divergence
+
+
+def _divergence(true, found):
+    """(...): the Kullback-Leibler divergence of log-probabilities (..., C)."""
+    return ops.sum(ops.exp(true) * (true - found), axis=-1)
+
+
+def taught_by(student_layers: int, teacher_layers: int) -> list[int]:
+    """Which of the teacher's hidden states, 0 the embeddings, each of the student's learns.
+
+    Source: Jiao et al. 2020, section 4.2, the uniform mapping.
+
+    Example:
+        >>> taught_by(4, 12), taught_by(2, 3)
+        ([0, 3, 6, 9, 12], [0, 2, 3])
+    """
+    return [round(i * teacher_layers / student_layers) for i in range(student_layers + 1)]
+
+
+def hidden_states(student: list, teacher: list, maps: list):
+    """How far the student's hidden states are from the teacher's, after a map to their width.
+
+    Args:
+        student: tensors (B, L, D), the embeddings' first.
+        teacher: tensors (B, L, D of the teacher), see `taught_by`.
+        maps: two layers from the student's width to the teacher's, for the embeddings and for all
+            the other states, or None where the widths are equal.
+
+    Returns:
+        (B, L) float32, the mean squared difference of a token's vectors, summed over the states.
+
+    Source: Jiao et al. 2020, TinyBERT, equations 8 and 9.
+    """
+    total = 0.0
+    for i, place in enumerate(taught_by(len(student) - 1, len(teacher) - 1)):
+        vectors = maps[min(i, 1)](student[i]) if maps else student[i]
+        difference = ops.cast(vectors, "float32") - ops.cast(teacher[place], "float32")
+        total = total + ops.mean(ops.square(difference), axis=-1)
+    return total
+
+
+def relations(student: tuple, teacher: tuple, heads: int, inputs: dict):
+    """How otherwise than in the teacher the tokens relate to each other in the last attention.
+
+    Relations are attention probabilities, and likenesses of values, which a softmax makes
+    probabilities too. They are as many for any width and, in `heads` equal parts of queries, keys
+    and values, for any number of heads.
+
+    Args:
+        student: queries, keys and values, (B, L, H, D/H).
+        teacher: the same, of other H and D.
+        heads: A.
+        inputs: with "padding_mask" and perhaps "text_starts", as for a backbone.
+
+    Returns:
+        (B, L) float32, for every token the KL divergences of both kinds of relations, the mean
+        over the heads.
+
+    Source: Wang et al. 2020, MiniLM, section 3.1 and 3.2; parts of other number than the attention
+    heads: Wang et al. 2021, MiniLMv2, section 3.1.
+    """
+    allowed = make_attention_mask(inputs["padding_mask"], inputs.get("text_starts"))
+    total = 0.0
+    for first, second in ((0, 1), (2, 2)):  # queries and keys, values and values
+        true, found = (
+            _log_relations(parts[first], parts[second], heads, allowed)
+            for parts in (teacher, student)
+        )
+        total = total + ops.mean(_divergence(true, found), axis=1)
+    return total
+
+
+def _log_relations(first, second, heads: int, allowed):
+    """(B, A, L, L): the logarithm of how much each token relates to each other."""
+    first, second = _in_heads(first, heads), _in_heads(second, heads)  # (B, A, L, D/A)
+    scores = ops.matmul(first, ops.transpose(second, (0, 1, 3, 2))) * first.shape[-1] ** -0.5
+    return ops.log_softmax(ops.where(allowed, scores, -1e9))
+
+
+def _in_heads(x, heads: int):
+    """(B, L, H, D/H) as (B, A, L, D/A) float32."""
+    batch, length = ops.shape(x)[:2]
+    width = x.shape[2] * x.shape[3]
+    x = ops.reshape(ops.cast(x, "float32"), (batch, length, heads, width // heads))
+    return ops.transpose(x, (0, 2, 1, 3))
+
+
+def make_maps(width: int, teacher_width: int, dtype) -> list[keras.layers.Dense]:
+    """Linear maps for `hidden_states`, built; none where there is nothing to map."""
+    if width == teacher_width:
+        return []
+    maps = [
+        keras.layers.Dense(teacher_width, use_bias=False, name=f"{name}_map", dtype=dtype)
+        for name in ("embeddings", "blocks")
+    ]
+    for layer in maps:
+        layer.build((None, None, width))
+    return maps

@@ -1,0 +1,184 @@
+"""Whether a teacher and a student fit together, and how both get their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.tasks.distillation.preprocessor import DistillationPreprocessor
+from encoder_zoo.tasks.labelled_task import LabelledTask
+from encoder_zoo.tasks.language_modelling.task import MaskedLM
+from encoder_zoo.tasks.rows.preprocessor import Preprocessor
+from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier
+from encoder_zoo.tasks.task import Task
+from encoder_zoo.tasks.token_classification.task import TokenClassifier
+from encoder_zoo.tasks.training.distribution import strategy_of
+
+OBJECTIVES = ("soft_labels", "hidden_states", "relations")
+WITH_SOFT_LABELS = (SequenceClassifier, TokenClassifier, MaskedLM)
+
+
+def backbone_of(model: Task | Backbone) -> Backbone:
+    """Its backbone; a backbone is its own.
+
+    Raises:
+        TypeError: "Expected a task or a backbone as teacher and student. ..."
+    """
+    if not isinstance(model, Task | Backbone):
+        raise TypeError(
+            "Expected a task or a backbone as teacher and student. "
+            f"Received: {type(model).__name__}."
+        )
+    return model if isinstance(model, Backbone) else model.backbone
+
+
+def checked_objectives(given: Sequence[str] | None, teacher, student) -> list[str]:
+    """What is to be learned; by default answers, of backbones, which have none, relations.
+
+    Raises:
+        ValueError: "objectives is ['logits']. Expected ...", "soft_labels need a teacher and ..."
+    """
+    answer = isinstance(teacher, Task) and isinstance(student, Task)
+    objectives = list(given or (["soft_labels"] if answer else ["relations"]))
+    unknown = [name for name in objectives if name not in OBJECTIVES]
+    if unknown or isinstance(given, str) or len(set(objectives)) != len(objectives):
+        raise ValueError(
+            f"objectives is {given!r}. Expected a list of some of {', '.join(OBJECTIVES)}."
+        )
+    if "soft_labels" in objectives:
+        _check_same_answers(teacher, student)
+    return objectives
+
+
+def _check_same_answers(teacher, student) -> None:
+    """Raises a ValueError where both do not answer alike; a student may learn its classes here."""
+    if type(teacher) is not type(student) or not isinstance(student, WITH_SOFT_LABELS):
+        kinds = ", ".join(kind.__name__ for kind in WITH_SOFT_LABELS)
+        raise ValueError(
+            f"soft_labels need a teacher and a student of the same task, one of {kinds}. Received: "
+            f"{type(teacher).__name__} and {type(student).__name__}."
+        )
+    if not isinstance(student, LabelledTask):
+        return
+    _take_over_classes(teacher, student)
+    for name in ("num_classes", "labels", "problem_type"):
+        wanted, found = (getattr(model, name, None) for model in (teacher, student))
+        if wanted != found and None not in (wanted, found):
+            raise ValueError(
+                f"{name} of the teacher is {wanted!r}, of the student {found!r}: its answers mean "
+                "something else. Make the student with the teacher's, or leave them out."
+            )
+
+
+def _take_over_classes(teacher: LabelledTask, student: LabelledTask) -> None:
+    """Has a student without classes answer with the teacher's, and of the same pieces."""
+    teacher._check_labels_known()
+    if student.num_classes is None:
+        student._set_classes(teacher.num_classes, teacher.labels)
+        if student.preprocessor is not None:
+            student.preprocessor.attach(student)
+    preprocessors = teacher.preprocessor, student.preprocessor
+    if isinstance(student, TokenClassifier) and None not in preprocessors:
+        for name in ("label_all_pieces", "split_symbols", "strategy"):
+            setattr(student.preprocessor, name, getattr(teacher.preprocessor, name))
+
+
+def checked_heads(given: int | None, teacher: Backbone, student: Backbone) -> int:
+    """In how many parts relations are taken: as many as both have attention heads, or as said.
+
+    Raises:
+        ValueError: "The teacher has 12 attention heads, the student 2. Pass relation_heads=..."
+    """
+    if given is None and teacher.num_heads != student.num_heads:
+        raise ValueError(
+            f"The teacher has {teacher.num_heads} attention heads, the student "
+            f"{student.num_heads}. Pass relation_heads=..., which divides both widths, "
+            f"{teacher.hidden_dim} and {student.hidden_dim}."
+        )
+    heads = given or student.num_heads
+    if teacher.hidden_dim % heads or student.hidden_dim % heads:
+        raise ValueError(
+            f"relation_heads is {heads}. Expected a divisor of both widths, "
+            f"{teacher.hidden_dim} of the teacher and {student.hidden_dim} of the student."
+        )
+    return heads
+
+
+def check_same_strategy(*models) -> None:
+    """Raises a ValueError if not all were built under one strategy of `tf.distribute`."""
+    if len({id(strategy_of(model)) for model in models}) > 1:
+        raise ValueError(
+            "The student and its Distillation must be built in the scope of the same strategy."
+        )
+
+
+def paired_preprocessor(
+    teacher: Task | Backbone, student: Task | Backbone, own: Preprocessor | None, by_token: list
+) -> DistillationPreprocessor | None:
+    """What makes rows for both; None where there is no tokenizer, for prepared inputs alone.
+
+    Args:
+        teacher: with a preprocessor, unless it is a backbone, which reads the student's rows.
+        student: of the same task, or a backbone.
+        own: the student's preprocessor, if there is one.
+        by_token: what is learned token by token, in words.
+
+    Raises:
+        ValueError: "The teacher and the student have different tokenizers, so that ..."
+    """
+    if own is None:
+        return None
+    teachers = getattr(teacher, "preprocessor", None)
+    longest = backbone_of(teacher).max_sequence_length
+    why = None
+    if teachers is not None and _identity(teachers) != _identity(own):
+        why = "have different tokenizers"
+    elif own.max_sequence_length > longest:
+        why = f"take rows of different lengths, {longest} tokens and {own.max_sequence_length}"
+    if why and (by_token or teachers is None):
+        raise ValueError(
+            f"The teacher and the student {why}, so that their tokens do not correspond. "
+            f"Expected the same for {', '.join(by_token) or 'a teacher without a preprocessor'}; "
+            "soft_labels of a SequenceClassifier alone are learned of any teacher."
+        )
+    if why:
+        return DistillationPreprocessor(own, teachers)
+    lacks_segments = (
+        teachers is not None
+        and teachers.tokenizer.uses_segments
+        and not own.tokenizer.uses_segments
+    )
+    return DistillationPreprocessor(own, None, teachers if lacks_segments else None)
+
+
+def _identity(preprocessor: Preprocessor) -> dict:
+    """What decides on the ids of a text."""
+    tokenizer = preprocessor.tokenizer
+    config = {n: v for n, v in tokenizer.get_config().items() if n != "uses_segments"}
+    return {"kind": type(tokenizer), **config}
+
+
+def learned_by_token(objectives: list[str], student: Task | Backbone) -> list[str]:
+    """The objectives that need a token of the student for each of the teacher's, in words."""
+    found = [name for name in objectives if name != "soft_labels"]
+    if "soft_labels" in objectives and not isinstance(student, SequenceClassifier):
+        found.append(f"soft_labels of a {type(student).__name__}")
+    return found
+
+
+def unreached(student: Task | Backbone, objectives: list[str]) -> list:
+    """The student's weights that nothing is learned by, such as a head where only hidden states
+    are: their gradients are none."""
+    if "soft_labels" in objectives:
+        return []
+    backbone = backbone_of(student)
+    kept = {id(weight) for weight in backbone.weights}
+    found = [weight for weight in student.weights if id(weight) not in kept]  # the head's
+    layers = [backbone.pooler_dense] if backbone.pooler else []
+    last = backbone.blocks[-1]
+    if "hidden_states" not in objectives and last not in backbone.blocks[:-1]:
+        read = {id(weight) for layer in last.projection_layers for weight in layer.weights}
+        found += [weight for weight in last.weights if id(weight) not in read]
+    if "hidden_states" not in objectives and backbone.final_layer is not None:
+        layers.append(backbone.final_layer)
+    return found + [weight for layer in layers for weight in layer.weights]

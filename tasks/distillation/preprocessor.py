@@ -1,0 +1,108 @@
+"""Raw inputs to rows for a student, and beside them those that its teacher reads.
+
+Comment letters: B batch, L sequence.
+"""
+
+from __future__ import annotations
+
+import keras
+
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.rows.columns import plain
+from encoder_zoo.tasks.rows.pieces import as_word_tensor, is_words
+from encoder_zoo.tasks.rows.preprocessor import Preprocessor, as_column
+from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
+
+# Before the names of what only the teacher reads.
+TEACHER = "teacher_"
+
+
+class DistillationPreprocessor(Preprocessor):
+    """What a student's preprocessor makes, and where the teacher reads something else, that too.
+
+    Args:
+        student: the student's preprocessor.
+        teacher: the teacher's; None where it reads the student's rows.
+        segments: makes the "segment_ids" of the student's rows for the teacher, where that has
+            them and the student has not; or None.
+
+    Returns:
+        When called `x`, `(x, y)` or `(x, y, sample_weight)` as the student's preprocessor. x also
+        holds the teacher's inputs, as "teacher_token_ids" and so on, and without labels, where
+        some texts or tokens count more than others, their weights: "soft_weights".
+    """
+
+    def __init__(
+        self,
+        student: Preprocessor,
+        teacher: Preprocessor | None = None,
+        segments: Preprocessor | None = None,
+    ):
+        super().__init__(student.tokenizer, student.sequence_length)
+        self.student = student
+        self.teacher = teacher
+        self.segments = segments
+        self.max_sequence_length = student.max_sequence_length
+
+    @property
+    def shared_row_length(self) -> int | None:
+        return self.student.shared_row_length
+
+    def batched(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+        return self.student.batched(dataset, batch_size)
+
+    def encode(self, x, y=None, sample_weight=None) -> dict:
+        if y is None and isinstance(self.student, TokenClassifierPreprocessor):
+            rows = self.student.encode(x, self._nothing_said_of(x), sample_weight)
+            del rows["labels"]  # which pieces have one is known without them
+        else:
+            rows = self.student.encode(x, y, sample_weight)
+        if self.teacher is not None:
+            teachers = self.teacher.encode(x)
+            rows |= {TEACHER + name: values for name, values in teachers.items()}
+        return rows
+
+    def _nothing_said_of(self, x):
+        """Labels for tagging that are right in form."""
+        x = plain(x)
+        in_graph = tf.is_symbolic_tensor(x.flat_values if isinstance(x, tf.RaggedTensor) else x)
+        label = self.student.labels[0] if self.student.labels else 0
+        if is_words(x):
+            words = as_word_tensor(x)
+            if in_graph:
+                return words.with_flat_values(tf.fill(tf.shape(words.flat_values), label))
+            return [[label] * count for count in words.row_lengths().numpy().tolist()]
+        texts = as_column(x)
+        if not in_graph:
+            return [[]] * int(texts.shape[0])
+        none = tf.zeros_like(tf.strings.length(texts), tf.int64)
+        empty = tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int32), none)
+        return {"start": empty, "end": empty, "label": empty}
+
+    def collate(self, rows: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        own = {name: values for name, values in rows.items() if not name.startswith(TEACHER)}
+        batch = self.student.collate(own, seed, bucketed)
+        inputs, *rest = batch if isinstance(batch, tuple) else (batch,)
+        inputs = {**inputs, **self._teachers(rows, own, bucketed)}
+        if not rest:
+            inputs |= _soft_weights(rows, tf.shape(inputs["token_ids"], tf.int64))
+        return keras.utils.pack_x_y_sample_weight(inputs, *rest)
+
+    def _teachers(self, rows: dict, own: dict, bucketed: bool) -> dict[str, tf.Tensor]:
+        """What only the teacher reads."""
+        if self.teacher is not None:
+            named = {n.removeprefix(TEACHER): v for n, v in rows.items() if n not in own}
+            padded = self.teacher.pad(named, bucketed)
+        elif self.segments is not None:
+            padded = {"segment_ids": self.segments.pad(own, bucketed)["segment_ids"]}
+        else:
+            padded = {}
+        return {TEACHER + name: values for name, values in padded.items()}
+
+
+def _soft_weights(rows: dict, shape: tf.Tensor) -> dict[str, tf.Tensor]:
+    """How much texts (B,) or tokens (B, L) without labels count, where it is not all alike."""
+    if "label_weights" in rows:
+        weights = rows["label_weights"].to_tensor(shape=shape)
+        return {"soft_weights": tf.ensure_shape(weights, (None, None))}
+    return {"soft_weights": rows["sample_weight"]} if "sample_weight" in rows else {}

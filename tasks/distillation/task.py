@@ -1,0 +1,349 @@
+"""A student that learns of a teacher: soft labels, hidden states, relations between tokens.
+
+Comment letters: B batch, L sequence, C classes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.configured import Configured
+from encoder_zoo.tasks.distillation import objectives as learned
+from encoder_zoo.tasks.distillation.pairing import (
+    backbone_of,
+    check_same_strategy,
+    checked_heads,
+    checked_objectives,
+    learned_by_token,
+    paired_preprocessor,
+    unreached,
+)
+from encoder_zoo.tasks.distillation.preprocessor import TEACHER
+from encoder_zoo.tasks.rows.preprocessor import Preprocessor
+from encoder_zoo.tasks.task import Task
+from encoder_zoo.tasks.token_classification.task import TokenClassifier
+from encoder_zoo.tasks.training.data import is_dataset, is_prepared
+from encoder_zoo.tasks.training.replicas import global_loss
+from encoder_zoo.tasks.training.trainer import TextTrainer
+
+
+class Distillation(Configured, TextTrainer, keras.Model):
+    """Trains a small student to do as a large teacher does.
+
+    `fit` takes what the student's takes, and texts without labels as well, on which the teacher
+    says what is right. It trains the student; the teacher only answers, without dropout, and is
+    neither changed nor saved. Afterwards the student is a task like any other:
+
+        teacher = ez.Classifier.from_preset("bert_base_en_uncased").fit(texts, y) ...
+        student = ez.Classifier.from_preset("bert_nano_en_uncased")
+        distillation = ez.Distillation(teacher, student)
+        distillation.fit(texts, y, epochs=3)
+        distillation.fit(more_texts, epochs=3)
+        student.save_to_preset("my_student")
+
+    Two backbones are distilled on any text, before a student of a task is made of the one:
+
+        general = ez.Distillation(teacher.backbone, backbone, preprocessor)
+        general.fit(corpus)
+        student = ez.Classifier(backbone, preprocessor, labels=labels)
+
+    `compile` and its recipe are those of the tasks, for the student's family; its loss and metrics
+    are of the labels. Where there are none, the metrics take the teacher's answers for true.
+
+    Args:
+        teacher: a task that has been trained, or a backbone; of any family.
+        student: a task of the same kind, or a backbone, which is trained. Without classes it gets
+            the teacher's.
+        preprocessor: for raw text, of a student that is a backbone; None is the teacher's.
+        objectives: what is learned, added up: "soft_labels", the teacher's answers; "hidden_states"
+            of the embeddings and of the blocks, evenly chosen from the teacher's, after a learned
+            map where the widths differ; "relations" of queries to keys and among the values of the
+            last block, for students of any width and depth. None is the answers of two tasks, else
+            the relations.
+        temperature: both answers are softened by it.
+        label_weight: of the loss of true labels, beside that of soft ones, where there are labels.
+        relation_heads: into how many parts queries, keys and values are cut for their relations;
+            None is the number of attention heads, if it is the same in both.
+
+    Call arguments:
+        inputs: what the preprocessor makes.
+
+    Returns:
+        For each objective its number for every text (B,) or token (B, L), and with soft labels the
+        "logits" of the student and of the "teacher".
+
+    Raises:
+        ValueError: "The teacher and the student have different tokenizers, so that ..." for what is
+            learned token by token; soft labels of a `SequenceClassifier` alone are learned of any
+            teacher. "labels of the teacher is ...", "The teacher has 12 attention heads, ..."
+
+    Source: Hinton et al. 2015, Distilling the Knowledge in a Neural Network, sections 2 and 4,
+    where 2 and 0.5 are the best temperature and the weight of labels; Jiao et al. 2020, TinyBERT,
+    section 3; Mukherjee and Awadallah 2020, XtremeDistil, section 4, for texts without labels;
+    Wang et al. 2020, MiniLM, section 3; Wang et al. 2021, MiniLMv2, section 3.1.
+
+    Example:
+        >>> import encoder_zoo as ez
+        >>> teacher = ez.Classifier.from_preset("roberta_nano_en", labels=["bad", "good"])
+        >>> student = ez.Classifier.from_preset("bert_nano_en_uncased")
+        >>> history = ez.Distillation(teacher, student).fit(["A film.", "A good one."], verbose=0)
+        >>> sorted(history.history)
+        ['accuracy', 'loss', 'soft_labels']
+        >>> student.labels
+        ['bad', 'good']
+    """
+
+    task_name = "distillation"
+
+    def __init__(
+        self,
+        teacher: Task | Backbone,
+        student: Task | Backbone,
+        preprocessor: Preprocessor | None = None,
+        objectives: Sequence[str] | None = None,
+        temperature: float = 2.0,
+        label_weight: float = 0.5,
+        relation_heads: int | None = None,
+        **kwargs,
+    ):
+        backbones = backbone_of(teacher), backbone_of(student)
+        super().__init__(**{"dtype": backbones[1].dtype_policy, **kwargs})
+        # Past Keras's tracking: the teacher's weights are not this model's.
+        object.__setattr__(self, "teacher", teacher)
+        self.student = student
+        self.objectives = checked_objectives(objectives, teacher, student)
+        self.temperature = temperature
+        self.label_weight = label_weight
+        self.relation_heads = relation_heads
+        check_same_strategy(self, student)
+        self.maps = []
+        if "hidden_states" in self.objectives:
+            widths = (backbone.hidden_dim for backbone in reversed(backbones))
+            self.maps = learned.make_maps(*widths, self.dtype_policy)
+        if "relations" in self.objectives:
+            self._heads = checked_heads(relation_heads, *backbones)
+        self.preprocessor = self._paired(preprocessor)
+        self.means = [keras.metrics.Mean(name=name) for name in self.objectives]
+        self._unreached = {id(weight) for weight in unreached(student, self.objectives)}
+        self._begin_untrained()
+        self.learning_rate = getattr(student, "learning_rate", self.learning_rate)
+        self.built = True
+
+    def _paired(self, given: Preprocessor | None) -> Preprocessor | None:
+        own = getattr(self.student, "preprocessor", None)
+        if isinstance(self.student, Backbone):
+            own = copy.copy(given or getattr(self.teacher, "preprocessor", None))
+            if own is not None:
+                Preprocessor.attach(own, self)
+        by_token = learned_by_token(self.objectives, self.student)
+        return paired_preprocessor(self.teacher, self.student, own, by_token)
+
+    @property
+    def backbone(self) -> Backbone:
+        """The student's."""
+        return backbone_of(self.student)
+
+    @property
+    def pretrains(self) -> bool:
+        return isinstance(self.student, Backbone)
+
+    @property
+    def output_activation(self) -> str | None:
+        """The student's, whose answers loss and metrics are of; None where none are learned."""
+        if "soft_labels" not in self.objectives:
+            return None
+        return self.student.output_activation
+
+    @property
+    def labels_tokens(self) -> bool:
+        return getattr(self.student, "labels_tokens", False)
+
+    # -- what is trained -----------------------------------------------------------------------
+
+    @property
+    def trainable_variables(self) -> list:
+        return [v for v in super().trainable_variables if id(v) not in self._unreached]
+
+    @property
+    def trainable_weights(self) -> list:
+        return [v for v in super().trainable_weights if id(v) not in self._unreached]
+
+    @property
+    def non_trainable_variables(self) -> list:
+        """With the teacher's, which on JAX are what a compiled step reads, not a part of it."""
+        unreached = [v for v in super().trainable_variables if id(v) in self._unreached]
+        return [*super().non_trainable_variables, *unreached, *self.teacher.variables]
+
+    # -- both at work --------------------------------------------------------------------------
+
+    def call(self, inputs, training=None):
+        mine, logits = self._at_work(self.student, inputs, training)
+        theirs, right = keras.tree.map_structure(
+            ops.stop_gradient, self._at_work(self.teacher, self._teachers(inputs), False)
+        )
+        outputs = {}
+        if "soft_labels" in self.objectives:
+            activation = self.output_activation
+            values = learned.soft_labels(logits, right, self.temperature, activation)
+            outputs |= {"soft_labels": values, "logits": logits, "teacher": right}
+        if "hidden_states" in self.objectives:
+            both = mine["hidden_states"], theirs["hidden_states"]
+            outputs["hidden_states"] = learned.hidden_states(*both, self.maps)
+        if "relations" in self.objectives:
+            both = mine["projections"], theirs["projections"]
+            inputs = {**inputs, "padding_mask": _real(inputs)}
+            outputs["relations"] = learned.relations(*both, self._heads, inputs)
+        return outputs
+
+    def _at_work(self, model: Task | Backbone, inputs: dict, training: bool | None) -> tuple:
+        """What a model's backbone makes of inputs, and where they are learned its answers."""
+        encoded = backbone_of(model)(
+            inputs,
+            training=training,
+            return_hidden_states="hidden_states" in self.objectives,
+            return_projections="relations" in self.objectives,
+        )
+        answers = "soft_labels" in self.objectives
+        return encoded, model.logits_of(encoded, inputs, training) if answers else ()
+
+    def _teachers(self, inputs: dict) -> dict:
+        """Its own inputs, or the student's."""
+        own = {n.removeprefix(TEACHER): v for n, v in inputs.items() if n.startswith(TEACHER)}
+        if "token_ids" in own:
+            return own
+        uses_segments = backbone_of(self.teacher).family.uses_segments
+        shared = {n: v for n, v in inputs.items() if uses_segments or n != "segment_ids"}
+        return {**shared, **own}
+
+    def compute_output_spec(self, inputs, training=None):
+        tokens = keras.KerasTensor(inputs["token_ids"].shape, "float32")
+        outputs = dict.fromkeys(self.objectives, tokens)
+        if "soft_labels" in outputs:
+            logits = self.student.compute_output_spec(inputs)
+            values = keras.KerasTensor(logits.shape[:-1], "float32")
+            outputs |= {"soft_labels": values, "logits": logits, "teacher": logits}
+        return outputs
+
+    # -- training ------------------------------------------------------------------------------
+
+    def default_loss(self) -> keras.losses.Loss:
+        """Of true labels; that of a backbone stands for none."""
+        if "soft_labels" in self.objectives:
+            return self.student.default_loss()
+        return keras.losses.MeanSquaredError()
+
+    def default_metrics(self) -> list | None:
+        return self.student.default_metrics() if "soft_labels" in self.objectives else None
+
+    def metric_by_name(self, name: str):
+        return self.student.metric_by_name(name)
+
+    def weighted_stream(self, stream, class_weight):
+        return self.student.weighted_stream(stream, class_weight)
+
+    def fit(self, x=None, y=None, *args, **kwargs) -> keras.callbacks.History:
+        """As the student's `fit`, with labels or without.
+
+        Args:
+            x: as for the student's `fit`; of a backbone texts, or pairs of texts.
+            y: as for the student's `fit`, or None: then all is learned of the teacher.
+            *args: as for `Task.fit`.
+            **kwargs: as for `Task.fit`.
+
+        Returns:
+            Keras's history, with the mean of each objective under its name.
+
+        Raises:
+            ValueError: "Nothing is learned of labels with objectives=['relations']. ..."
+        """
+        x, y = self._separated(x, y)
+        labels = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1] if is_dataset(x) else y
+        if y is not None and "soft_labels" not in self.objectives:
+            raise ValueError(
+                f"Nothing is learned of labels with objectives={self.objectives}. Leave out y, or "
+                "let soft_labels be among them."
+            )
+        if isinstance(self.student, TokenClassifier) and labels is not None and not is_prepared(x):
+            self.student.note_how_it_learns(x)
+        return super().fit(x, y, *args, **kwargs)
+
+    def evaluate(self, x=None, y=None, *args, **kwargs):
+        """As `fit`, without learning; `student.evaluate` says how good the student alone is."""
+        return super().evaluate(*self._separated(x, y), *args, **kwargs)
+
+    def _separated(self, x, y) -> tuple:
+        return self.student._separated(x, y) if isinstance(self.student, Task) else (x, y)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """The sum of the objectives' means, and of the labels' loss with its weight."""
+        loss = 0.0
+        for name, mean in zip(self.objectives, self.means, strict=True):
+            values, weights = y_pred[name], self._weights(name, x, y, y_pred, sample_weight)
+            mean.update_state(values, weights)
+            loss = loss + self._mean_over_all(values, weights)
+        if y is None or not self.label_weight or "soft_labels" not in self.objectives:
+            return loss
+        hard = super().compute_loss(x, y, y_pred["logits"], sample_weight, training)
+        return loss + self.label_weight * hard
+
+    def _weights(self, name: str, x, y, y_pred, sample_weight):
+        """How much each text or token of an objective counts, float32 of its shape."""
+        given = x.get("soft_weights") if y is None else sample_weight
+        if name == "soft_labels":
+            values = y_pred[name]
+            if given is None:
+                return ops.ones_like(values)
+            return ops.broadcast_to(ops.cast(given, "float32"), ops.shape(values))
+        real = ops.cast(_real(x), "float32")  # (B, L)
+        if given is not None and len(given.shape) == 1:
+            real = real * ops.cast(given, "float32")[:, None]
+        return real
+
+    def _mean_over_all(self, values, weights):
+        """The mean over what counts in the whole batch, also in a replica that has a part of it."""
+        loss = ops.divide_no_nan(ops.sum(values * weights), ops.sum(weights))
+        if self._in_replica():
+            loss = global_loss(WEIGHTED, loss, [], values, weights)
+        return loss
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        if "soft_labels" not in self.objectives:
+            return self.get_metrics_result()
+        if y is None:
+            y, sample_weight = self._answers(y_pred["teacher"]), x.get("soft_weights")
+        return super().compute_metrics(x, y, y_pred["logits"], sample_weight)
+
+    def _answers(self, logits):
+        """The teacher's, in the form of labels."""
+        activation = self.output_activation
+        if activation == "softmax":
+            return ops.argmax(logits, axis=-1)
+        return logits if activation == "linear" else ops.cast(logits > 0, "float32")
+
+    # -- what the student is for ---------------------------------------------------------------
+
+    def predict(self, x, batch_size: int | None = None, **kwargs):
+        """The student's: `student.predict(x)`."""
+        return self.student.predict(x, batch_size, **kwargs)
+
+    def get_config(self) -> dict:
+        """Raises NotImplementedError: what is kept of a distillation is the student."""
+        raise NotImplementedError(
+            "A Distillation is not saved: save its student, with student.save_to_preset(folder) "
+            "or student.save(file)."
+        )
+
+
+# What `global_loss` asks a loss for: that it is a mean over sample weights.
+WEIGHTED = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+
+
+def _real(inputs: dict):
+    """(B, L): 1 at tokens, 0 at padding."""
+    mask = inputs.get("padding_mask")
+    return ops.ones_like(inputs["token_ids"]) if mask is None else mask

@@ -1,0 +1,429 @@
+"""A student learns of a teacher; the losses are those of the papers, computed another way here."""
+
+import functools
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import scipy.special
+import tensorflow as tf
+
+import encoder_zoo as ez
+from encoder_zoo.encoders import FAMILIES, get_family
+from encoder_zoo.tasks.distillation import objectives as learned
+
+WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+INPUTS = {
+    "token_ids": np.array([[2, 7, 8, 9, 3], [2, 11, 3, 0, 0]]),
+    "padding_mask": np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool),
+}
+ALL = ["soft_labels", "hidden_states", "relations"]
+
+
+@functools.cache
+def tokenizer():
+    return ez.BertTokenizer(TOKENS)
+
+
+def backbone(layers=2, width=8, heads=2, kind=ez.BertBackbone, **arguments):
+    model = kind(len(TOKENS), layers, heads, width, 2 * width, **arguments)
+    rng = np.random.default_rng(layers)
+    for weight in model.weights:
+        weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
+    return model
+
+
+def classifier(*sizes, labels=("bad", "good"), **arguments):
+    preprocessor = ez.SequenceClassifierPreprocessor(tokenizer())
+    model = ez.Classifier(backbone(*sizes), preprocessor, labels=labels, **arguments)
+    if labels:
+        kernel = model.head.weights[0]
+        kernel.assign(np.random.default_rng(0).normal(size=kernel.shape))
+    return model
+
+
+def tagger(*sizes, labels=("O", "B-X")):
+    preprocessor = ez.TokenClassifierPreprocessor(tokenizer())
+    return ez.TokenClassifier(backbone(*sizes, pooler=False), preprocessor, labels=labels)
+
+
+def sentences(count):
+    rng = np.random.default_rng(0)
+    return [list(rng.choice(WORDS, rng.integers(2, 9))) for _ in range(count)]
+
+
+def distilled(objectives, **arguments):
+    """Of a teacher with other depth, width and number of heads."""
+    teacher, student = classifier(3, 16, 4), classifier(2, 8, 2)
+    return ez.Distillation(teacher, student, objectives=objectives, relation_heads=4, **arguments)
+
+
+# -- the objectives --------------------------------------------------------------------------------
+
+
+def divergence(true, found):
+    return scipy.special.rel_entr(true, found).sum(-1)
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid", "linear"])
+def test_soft_labels_are_hintons(activation):
+    student, teacher = np.random.default_rng(0).normal(0, 3, (2, 4, 5))
+    found = learned.soft_labels(student, teacher, 3.0, activation)
+    if activation == "softmax":
+        softened = (scipy.special.softmax(x / 3, axis=-1) for x in (teacher, student))
+        expected = 9 * divergence(*softened)
+    elif activation == "sigmoid":
+        yes = [scipy.special.expit(x / 3) for x in (teacher, student)]
+        both = (np.stack([p, 1 - p], -1) for p in yes)
+        expected = 9 * divergence(*both).mean(-1)
+    else:
+        expected = ((student - teacher) ** 2).mean(-1)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def values_of_last_block(model, heads):
+    """(B, A, L, D/A), by the weights."""
+    x = np.array(model(INPUTS, return_hidden_states=True)["hidden_states"][-2])
+    kernel, bias = (weight.numpy() for weight in model.blocks[-1].attention.value_dense.weights)
+    values = (x @ kernel + bias).reshape(*x.shape[:2], heads, -1)
+    return values.transpose(0, 2, 1, 3)
+
+
+def test_relations_are_those_of_the_attention_probabilities_and_of_values():
+    teacher, student = backbone(3, 16, 2), backbone(2, 8, 2)
+    real = INPUTS["padding_mask"]
+    expected = np.zeros(real.shape)
+    attention = [m.attention_probabilities(INPUTS)[:, -1] for m in (teacher, student)]
+    expected += divergence(*map(np.array, attention)).mean(1)
+    values = []
+    for model in (teacher, student):
+        v = values_of_last_block(model, 2)
+        scores = v @ v.transpose(0, 1, 3, 2) / v.shape[-1] ** 0.5
+        values.append(scipy.special.softmax(scores - 1e9 * ~real[:, None, None], axis=-1))
+    expected += divergence(*values).mean(1)
+    found = ez.Distillation(teacher, student)(INPUTS)["relations"]
+    np.testing.assert_allclose(found[real], expected[real], rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_projections_are_what_the_attention_is_made_of(name, tiny):
+    family = get_family(name)
+    sizes = {n: 64 if n == "local_attention" else size for n, size in tiny.sizes(family).items()}
+    model = tiny.moved(family.backbone(**sizes, pooler=False))
+    inputs = tiny.rows(family)
+    query, key, value = model(inputs, return_projections=True)["projections"]
+    assert query.shape == key.shape == value.shape == (3, 16, 2, 4)
+    if not model.blocks[-1].attention.has_plain_scores:
+        return  # what DeBERTa adds for distances is no relation of queries and keys
+    scores = np.einsum("bihd,bjhd->bhij", query, key) / 2
+    scores -= 1e9 * ~inputs["padding_mask"][:, None, None]
+    expected = model.attention_probabilities(inputs)[:, -1]
+    found = scipy.special.softmax(scores, axis=-1)
+    real = np.broadcast_to(inputs["padding_mask"][:, None, :, None], found.shape)
+    np.testing.assert_allclose(found[real], np.array(expected)[real], atol=1e-5)
+
+
+def test_hidden_states_are_those_of_the_layers_that_correspond():
+    model = distilled(["hidden_states"])
+    kernels = [layer.kernel.numpy() for layer in model.maps]
+    states = [
+        [np.array(x) for x in m.backbone(INPUTS, return_hidden_states=True)["hidden_states"]]
+        for m in (model.student, model.teacher)
+    ]
+    expected = 0
+    for mine, theirs, kernel in ((0, 0, 0), (1, 2, 1), (2, 3, 1)):
+        expected += ((states[0][mine] @ kernels[kernel] - states[1][theirs]) ** 2).mean(-1)
+    np.testing.assert_allclose(model(INPUTS)["hidden_states"], expected, rtol=1e-4)
+
+
+# -- the whole loss ------------------------------------------------------------------------------
+
+
+def test_the_loss_is_the_sum_of_means_over_what_counts():
+    model = distilled(ALL, label_weight=0.7)
+    model.compile()
+    labels, weights = np.array([1, 0]), np.float32([1.0, 3.0])
+    outputs = {name: np.array(value) for name, value in model(INPUTS).items()}
+    loss = model.compute_loss(INPUTS, labels, outputs, weights)
+    probabilities = scipy.special.log_softmax(outputs["logits"], axis=-1)
+    hard = -(probabilities[[0, 1], labels] * weights).sum() / 2  # Keras's mean over the batch
+    counts = INPUTS["padding_mask"] * weights[:, None]
+    by_token = [(outputs[n] * counts).sum() / counts.sum() for n in ALL[1:]]
+    soft = (outputs["soft_labels"] * weights).sum() / 4
+    np.testing.assert_allclose(loss, soft + sum(by_token) + 0.7 * hard, rtol=1e-5)
+    for mean, expected in zip(model.means, [soft, *by_token], strict=True):
+        np.testing.assert_allclose(mean.result(), expected, rtol=1e-5)
+    unlabelled = model.compute_loss({**INPUTS, "soft_weights": weights}, None, outputs)
+    np.testing.assert_allclose(unlabelled, soft + sum(by_token), rtol=1e-5)
+
+
+@pytest.mark.parametrize("objective", ALL)
+def test_all_that_is_trained_has_a_gradient_and_only_the_student_is(objective):
+    check_gradients(distilled([objective]), objective)
+
+
+@pytest.mark.parametrize("objective", ALL[1:])
+@pytest.mark.parametrize("kind", [ez.ModernBertBackbone, ez.AlbertBackbone])
+def test_that_holds_for_blocks_of_other_kinds(objective, kind):
+    small, large = backbone(2, 8, 2, kind), backbone(3, 16, 2, kind)
+    check_gradients(ez.Distillation(large, small, objectives=[objective]), objective)
+
+
+def check_gradients(model, objective):
+    teachers = {id(weight) for weight in model.teacher.weights}
+    assert teachers.isdisjoint(id(weight) for weight in model.weights)
+    trained = model.trainable_variables
+    assert teachers.isdisjoint(map(id, trained))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(INPUTS, training=True)[objective])
+    gradients = tape.gradient(loss, [variable.value for variable in trained])
+    assert not [v.path for v, g in zip(trained, gradients, strict=True) if g is None]
+    rest = [w for w in model.student.trainable_weights if id(w) not in set(map(id, trained))]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(INPUTS, training=True)[objective])
+    assert not any(g is not None for g in tape.gradient(loss, [w.value for w in rest]))
+
+
+# -- fit -------------------------------------------------------------------------------------------
+
+
+def test_a_student_comes_to_agree_with_its_teacher_in_one_trace(monkeypatch, tmp_path):
+    rng, halves = np.random.default_rng(0), (WORDS[:7], WORDS[7:])
+    texts = [" ".join(rng.choice(halves[i % 2], 3 + i % 5)) for i in range(64)]
+    sizes = ((2, 64), (1, 32))  # of the teacher and of the student
+    teacher, student = (
+        ez.Classifier(
+            ez.BertBackbone(len(TOKENS), layers, 2, width, width, dropout=0.0),
+            ez.SequenceClassifierPreprocessor(tokenizer()),
+            num_classes=2,
+        )
+        for layers, width in sizes
+    )
+    teacher.compile(learning_rate=1e-2)
+    teacher.fit(texts, [i % 2 for i in range(64)], 8, 4, verbose=0)
+    truth = teacher.predict(texts, verbose=0).argmax(-1)
+    assert (truth == np.arange(64) % 2).all()
+    model = ez.Distillation(teacher, student, objectives=["soft_labels", "relations"])
+    before = model.teacher.get_weights()
+    call, traces = ez.Distillation.call, []
+
+    def counted(self, inputs, training=None):
+        traces.append(training)
+        return call(self, inputs, training=training)
+
+    monkeypatch.setattr(ez.Distillation, "call", counted)
+    model.compile(learning_rate=1e-2)
+    model.fit(texts[:8], batch_size=4, verbose=0)
+    history = model.fit(texts, epochs=10, batch_size=8, verbose=0).history
+    assert traces == [True]
+    assert set(history) == {"loss", "soft_labels", "relations", "accuracy"}
+    assert history["soft_labels"][-1] < 0.3 * history["soft_labels"][0]
+    found = model.student.predict(texts, verbose=0).argmax(-1)
+    assert (found == truth).mean() > 0.9
+    assert history["accuracy"][-1] > 0.8
+    for old, new in zip(before, model.teacher.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    model.student.save_to_preset(tmp_path / "student")
+    again = ez.Classifier.from_preset(tmp_path / "student")
+    np.testing.assert_array_equal(
+        again.predict(texts, verbose=0), model.student.predict(texts, verbose=0)
+    )
+    with pytest.raises(NotImplementedError, match="save its student"):
+        model.save(tmp_path / "model.keras")
+
+
+def test_a_teacher_of_another_family_has_its_own_rows():
+    pieces = {token: i for i, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])}
+    pieces |= {letter: i for i, letter in enumerate("abcdefghij", len(pieces))}
+    preprocessor = ez.SequenceClassifierPreprocessor(ez.RobertaTokenizer(pieces, []))
+    teacher = ez.Classifier(
+        backbone(1, 8, 1, ez.RobertaBackbone, pooler=False), preprocessor, labels=["no", "yes"]
+    )
+    student = classifier(labels=None)
+    model = ez.Distillation(teacher, student)
+    assert student.labels == ["no", "yes"]
+    texts = ["bad", "a cat sat", "dog"]
+    batch = model.preprocessor(texts, sample_weight=[1, 2, 3])
+    inputs = {name: values.numpy() for name, values in batch.items()}
+    assert inputs.pop("soft_weights").tolist() == [1, 2, 3]
+    outputs = model(inputs)
+    np.testing.assert_allclose(outputs["teacher"], teacher.predict(texts, verbose=0), atol=1e-5)
+    np.testing.assert_allclose(outputs["logits"], student.predict(texts, verbose=0), atol=1e-5)
+    before = student.get_weights()[0]
+    model.fit(texts, sample_weight=[1, 2, 3], epochs=2, verbose=0)
+    assert np.abs(student.get_weights()[0] - before).max() > 0
+    with pytest.raises(ValueError, match="have different tokenizers, .* same for hidden_states"):
+        ez.Distillation(teacher, student, objectives=["hidden_states"])
+
+
+def test_a_teacher_with_segments_gets_those_of_pairs():
+    teacher, words = classifier(1, 8, 1), tokenizer().get_vocabulary()
+    plain = ez.BertTokenizer(words, uses_segments=False)
+    student = ez.Classifier(
+        backbone(1, 8, 1, ez.DistilBertBackbone, pooler=False, num_segments=0),
+        ez.SequenceClassifierPreprocessor(plain),
+    )
+    model = ez.Distillation(teacher, student, objectives=["soft_labels", "hidden_states"])
+    pairs = (["a cat", "bad"], ["the dog", "film"])
+    inputs = {name: values.numpy() for name, values in model.preprocessor(pairs).items()}
+    assert "segment_ids" not in inputs
+    expected = teacher.predict(pairs, verbose=0)
+    np.testing.assert_allclose(model(inputs)["teacher"], expected, atol=1e-5)
+
+
+WORD_LISTS = [["cat", "films", "dog"], ["bad"]]
+
+
+def test_the_pieces_that_count_are_the_same_without_labels():
+    model = ez.Distillation(tagger(3, 16, 4), tagger(labels=None))
+    labelled = model.preprocessor(WORD_LISTS, [["O", "B-X", "O"], ["O"]])[2]
+    unlabelled = model.preprocessor(WORD_LISTS)["soft_weights"]
+    np.testing.assert_array_equal(unlabelled, labelled)
+    history = model.fit(WORD_LISTS, verbose=0).history
+    assert history["soft_labels"][0] > 0 and "f1" in history
+
+
+@pytest.mark.slow
+def test_the_pieces_that_count_are_the_same_in_datasets_and_of_texts():
+    preprocessor = ez.Distillation(tagger(3, 16, 4), tagger(labels=None)).preprocessor
+    expected = preprocessor(WORD_LISTS)["soft_weights"]
+    texts = [" ".join(words) for words in WORD_LISTS]
+    for data in (tf.ragged.constant(WORD_LISTS), tf.constant(texts)):
+        [batch] = tf.data.Dataset.from_tensors(data).map(preprocessor)
+        np.testing.assert_array_equal(batch["soft_weights"], expected)
+    np.testing.assert_array_equal(preprocessor(texts)["soft_weights"], expected)
+
+
+def test_masked_language_models_teach_what_stands_behind_a_mask():
+    def masked(*sizes):
+        preprocessor = ez.MaskedLMPreprocessor(tokenizer(), mask_rate=0.4)
+        return ez.MaskedLM(backbone(*sizes, pooler=False), preprocessor)
+
+    model = ez.Distillation(masked(3, 16, 4), masked())
+    inputs, labels, weights = (
+        keras.tree.map_structure(np.array, part) for part in model.preprocessor(["a cat", "dog"])
+    )
+    outputs = model(inputs)
+    assert outputs["soft_labels"].shape == labels.shape == weights.shape
+    np.testing.assert_allclose(outputs["teacher"], model.teacher(inputs), atol=1e-5)
+
+
+def test_two_backbones_learn_from_texts_in_half_precision():
+    teacher, small = backbone(3, 16, 2), backbone(dtype="mixed_bfloat16")
+    preprocessor = ez.SequenceClassifierPreprocessor(tokenizer())
+    model = ez.Distillation(teacher, small, preprocessor, ["hidden_states", "relations"])
+    assert model.maps[0].compute_dtype == "bfloat16"
+    model.compile(learning_rate=1e-2)
+    texts = [" ".join(words) for words in sentences(16)]
+    history = model.fit(texts, epochs=6, batch_size=8, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+    with pytest.raises(ValueError, match=r"Nothing is learned of labels with objectives=\["):
+        model.fit(texts, [0] * 16)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: ez.Distillation(classifier(), backbone(), objectives=["soft_labels"]),
+            "same task",
+        ),
+        (
+            lambda: ez.Distillation(classifier(), classifier(), objectives=["logits"]),
+            "some of",
+        ),
+        (lambda: ez.Distillation(classifier(), classifier(), objectives="relations"), "a list of"),
+        (lambda: ez.Distillation(classifier(), "student"), "a task or a backbone"),
+        (
+            lambda: ez.Distillation(classifier(labels=["good", "bad"]), classifier()),
+            "labels of the teacher is",
+        ),
+        (
+            lambda: ez.Distillation(backbone(2, 16, 4), backbone()),
+            "4 attention heads",
+        ),
+        (
+            lambda: ez.Distillation(backbone(2, 16, 4), backbone(), relation_heads=16),
+            "a divisor of both widths, 16 of the teacher and 8",
+        ),
+        (
+            lambda: ez.Distillation(
+                backbone(max_sequence_length=9),
+                backbone(),
+                ez.SequenceClassifierPreprocessor(tokenizer()),
+            ),
+            "rows of different lengths, 9 tokens and 512",
+        ),
+        (lambda: distilled(ALL, temperature=0.0), "temperature is 0.0. Expected a number greater"),
+    ],
+)
+def test_what_does_not_fit_is_refused_early(make, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        make()
+
+
+def test_a_student_outside_of_the_strategy_is_refused():
+    student = classifier()
+    with (
+        tf.distribute.OneDeviceStrategy("CPU:0").scope(),
+        pytest.raises(ValueError, match="the scope of the same strategy"),
+    ):
+        ez.Distillation(student, student)
+
+
+BACKENDS = """
+import keras
+import numpy as np
+import encoder_zoo as ez
+
+
+def classifier(layers, width):
+    backbone = ez.BertBackbone(30, layers, 2, width, 16, dropout=0.0, attention_dropout=0.0)
+    model = ez.Classifier(backbone, labels=["bad", "good"])
+    rng = np.random.default_rng(layers)
+    for weight in model.weights:
+        weight.assign(0.3 * rng.normal(size=weight.shape))
+    return model
+
+
+teacher, student = classifier(2, 16), classifier(1, 8)
+before = teacher.get_weights()
+objectives = ["soft_labels", "hidden_states", "relations"]
+model = ez.Distillation(teacher, student, objectives=objectives)
+for layer in model.maps:
+    layer.kernel.assign(np.random.default_rng(9).normal(size=layer.kernel.shape))
+model.compile(learning_rate=1e-3)
+x = {"token_ids": np.arange(5, 29).reshape(4, 6), "padding_mask": np.ones((4, 6), bool)}
+history = model.fit(x, np.array([0, 1, 1, 0]), epochs=3, batch_size=2, shuffle=False, verbose=0)
+second = model.fit(x, epochs=2, batch_size=2, shuffle=False, verbose=0)
+for old, new in zip(before, teacher.get_weights(), strict=True):
+    np.testing.assert_array_equal(old, new)
+relations = ez.Distillation(teacher.backbone, student.backbone)  # some weights are not reached
+head = [w for w in student.backbone.blocks[-1].output_dense.get_weights()]
+third = relations.fit(x, epochs=2, batch_size=2, shuffle=False, verbose=0)
+for old, new in zip(head, student.backbone.blocks[-1].output_dense.get_weights(), strict=True):
+    np.testing.assert_array_equal(old, new)
+for run in (history, second, third):
+    print(*(value for values in run.history.values() for value in values))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_every_backend_learns_the_same(backend):
+    results = []
+    for name in (backend, "tensorflow"):
+        done = subprocess.run(
+            [sys.executable, "-c", BACKENDS],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "KERAS_BACKEND": name},
+            timeout=1800,
+        )
+        assert done.returncode == 0, done.stderr
+        results.append(np.array(done.stdout.split(), float))
+    np.testing.assert_allclose(*results, rtol=1e-3, atol=1e-4)
