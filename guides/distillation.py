@@ -154,9 +154,7 @@ for name, accuracy, speed, megabytes in table:
 
 # %% [markdown]
 """
-With the review sentences ...
-
-With SST-2 ...
+The same as a picture.
 """
 
 # %%
