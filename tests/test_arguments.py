@@ -28,7 +28,7 @@ ELSEWHERE = {
     "units", "metric", "replicas", "steps", "kept", "kind", "which", "sequence_output", "i",
     "special_tokens", "in_text", "documents", "target", "name", "template", "files", "content",
     "pair", "stream", "class_weight", "column", "word_column", "family", "layers", "reach",
-    "teacher", "student", "objectives",
+    "teacher", "student", "objectives", "memory", "shard", "number", "rng",
 }  # fmt: skip
 ODD = [
     "", "no", "128", "maybe", 0, 1, -1, -5, 1.5, True, None, [8], {}, (1, 2), np.nan, np.inf,

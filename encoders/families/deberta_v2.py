@@ -317,6 +317,9 @@ class DebertaV2Block(EncoderBlock):
         y = ops.reshape(y, shape)
         return (y, *probabilities) if return_probabilities else y
 
+    def project(self, x, attention_mask=None, training=None, numbers=None, **context):
+        return super().project(x, attention_mask, training, **context)
+
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class DebertaV2Backbone(Backbone):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from encoder_zoo.encoders.attention import make_attention_mask
+from encoder_zoo.encoders.attention_masks import make_attention_mask
 
 
 def soft_labels(student, teacher, temperature: float, activation: str):
@@ -110,7 +110,7 @@ def relations(student: tuple, teacher: tuple, heads: int, inputs: dict):
     Source: Wang et al. 2020, MiniLM, section 3.1 and 3.2; parts of other number than the attention
     heads: Wang et al. 2021, MiniLMv2, section 3.1.
     """
-    allowed = make_attention_mask(inputs["padding_mask"], inputs.get("text_starts"))
+    allowed = make_attention_mask(inputs["padding_mask"], inputs.get("text_starts")).matrix()
     total = 0.0
     for first, second in ((0, 1), (2, 2)):  # queries and keys, values and values
         true, found = (
