@@ -43,8 +43,8 @@ keras.utils.set_random_seed(SEED)
 """
 ## The data
 
-Of SST-2 the first 8,000 sentences keep their labels and 24,000 more lose them, as labels are what
-is rare. Of the few review sentences all keep them.
+Labels are what is rare: 600 of the review sentences keep theirs, and 1,800 more lose them; of
+SST-2, 8,000 and 24,000.
 """
 
 
@@ -60,12 +60,12 @@ sst2 = pathlib.Path(os.environ.get("ENCODER_ZOO_DATA", "")) / "sst2"
 if sst2.is_dir():
     rows, held_out = read(sst2 / "train.tsv"), read(sst2 / "dev.tsv")
     labelled, more = rows[:8000], rows[8000:32000]
-    teacher_epochs, alone_epochs, epochs = 1, 4, 2
+    teacher_epochs, alone_epochs, taught_epochs = 1, 4, (2, 2)
 else:
     rows = read(HERE / "data" / "sentiment_sentences.tsv")
     random.Random(0).shuffle(rows)
-    held_out, labelled, more = rows[:600], rows[600:], []
-    teacher_epochs, alone_epochs, epochs = 2, 8, 8
+    held_out, labelled, more = rows[:600], rows[600:1200], rows[1200:]
+    teacher_epochs, alone_epochs, taught_epochs = 4, 16, (6, 6)
 
 texts, labels = map(list, zip(*labelled, strict=True))
 held_out_texts, held_out_labels = map(list, zip(*held_out, strict=True))
@@ -117,9 +117,8 @@ On words of one vocabulary a student may also learn what goes on inside of the t
 student = ez.Classifier.from_preset("bert_nano_en_uncased")
 distillation = ez.Distillation(teacher, student)
 distillation.compile(learning_rate=3e-4)
-if more:
-    distillation.fit([text for text, _ in more], epochs=epochs, verbose=2)
-distillation.fit(texts, labels, epochs=epochs, verbose=2)
+distillation.fit([text for text, _ in more], epochs=taught_epochs[0], verbose=2)
+distillation.fit(texts, labels, epochs=taught_epochs[1], verbose=2)
 student.save_to_preset(OUTPUT / "distilled_student")
 
 # %% [markdown]
