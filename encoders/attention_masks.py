@@ -68,7 +68,7 @@ def keys_allowed(real, query_texts, key_texts) -> keras.KerasTensor:
         query_texts: (B, Q) int, or None.
         key_texts: (B, K) int, or None.
     """
-    allowed = real[:, None, None, :]
+    allowed = ops.expand_dims(real, (1, 2))  # LiteRT knows no such slices of truth values
     if query_texts is None:
         return allowed
     return allowed & (query_texts[:, None, :, None] == key_texts[:, None, None, :])

@@ -46,6 +46,8 @@ def test_no_class_that_keras_can_save_is_forgotten():
     bases = {base for cls in classes for base in cls.__mro__[1:]}
     saved = {cls.__name__ for cls in classes if hasattr(cls, "get_config") and cls not in bases}
     assert "BertTokenizer" in saved
+    saved -= {"Distillation", "DistillationPreprocessor"}  # of whom the student alone is saved
+    saved = {name for name in saved if not name.startswith("_")}
     assert saved <= set(homes(SAVED, SAVED_PARTS))
 
 

@@ -306,10 +306,8 @@ class Distillation(Configured, TextTrainer, keras.Model):
 
     def _mean_over_all(self, values, weights):
         """The mean over what counts in the whole batch, also in a replica that has a part of it."""
-        loss = ops.divide_no_nan(ops.sum(values * weights), ops.sum(weights))
-        if self._in_replica():
-            loss = global_loss(WEIGHTED, loss, [], values, weights)
-        return loss
+        loss = MEAN(values, values, weights)
+        return global_loss(MEAN, loss, [], values, weights) if self._in_replica() else loss
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         if "soft_labels" not in self.objectives:
@@ -339,8 +337,14 @@ class Distillation(Configured, TextTrainer, keras.Model):
         )
 
 
-# What `global_loss` asks a loss for: that it is a mean over sample weights.
-WEIGHTED = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+class _Mean(keras.losses.Loss):
+    """The mean of what is predicted, in a replica scaled as Keras scales all losses."""
+
+    def call(self, y_true, y_pred):
+        return y_pred
+
+
+MEAN = _Mean(reduction="mean_with_sample_weight", name="mean")
 
 
 def _real(inputs: dict):
