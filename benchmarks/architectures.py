@@ -19,19 +19,16 @@ benchmarks/sst2.py and benchmarks/token_classification.py read.
 import argparse
 import gzip
 import json
-import os
-import pathlib
 import random
 import sys
 
 import keras
 import numpy as np
+from sst2 import DATA
+from sst2 import read as read_sst2
 
 import encoder_zoo as ez
 
-DATA = pathlib.Path(
-    os.environ.get("ENCODER_ZOO_DATA", pathlib.Path(__file__).parents[2] / "shared" / "data")
-)
 LENGTH = 128
 FINE_TUNING_RATE = 5e-4  # a narrow model takes larger steps than a wide one
 SIZE = {
@@ -58,13 +55,6 @@ def paragraphs(name: str) -> list[str]:
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as file:
         return [line.strip() for line in file if len(line) > 200]
-
-
-def sst2(name: str) -> tuple[list[str], list[int]]:
-    """Sentences and labels; the files know no quoting."""
-    lines = (DATA / "sst2" / f"{name}.tsv").read_text(encoding="utf-8").split("\n")[1:]
-    rows = [line.split("\t") for line in lines if line]
-    return [sentence for _, sentence in rows], [int(label) for label, _ in rows]
 
 
 def build(family: str, tokenizer: ez.BertTokenizer) -> ez.MaskedLM:
@@ -110,7 +100,7 @@ def copied(backbone: ez.Backbone, task: str) -> ez.Backbone:
 
 def fine_tuned(backbone: ez.Backbone, tokenizer, options) -> dict[str, float]:
     """Accuracy on SST-2 and entity F1 on CoNLL-2003 of one pretrained backbone."""
-    train = [part[: options.limit] for part in sst2("train")]
+    train = [part[: options.limit] for part in read_sst2("train")]
     classifier = ez.SequenceClassifier(
         copied(backbone, "ForSequenceClassification"),
         ez.SequenceClassifierPreprocessor(tokenizer, LENGTH),
@@ -118,7 +108,7 @@ def fine_tuned(backbone: ez.Backbone, tokenizer, options) -> dict[str, float]:
     )
     classifier.compile(learning_rate=FINE_TUNING_RATE)
     classifier.fit(*train, epochs=2, verbose=2)
-    accuracy = classifier.evaluate(*sst2("dev"), verbose=0, return_dict=True)["accuracy"]
+    accuracy = classifier.evaluate(*read_sst2("dev"), verbose=0, return_dict=True)["accuracy"]
 
     folder = DATA / "ner" / "conll2003"
     words, tags = (part[: options.limit] for part in ez.read_conll(folder / "train.conll"))

