@@ -341,7 +341,7 @@ def test_two_replicas_learn_every_task_as_one_device(task, results_of_all):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", [task for task in TASKS if task != "pairs"])
+@pytest.mark.parametrize("task", TASKS)
 def test_two_processes_learn_what_one_device_learns(task, results_of_all, workers):
     for got in workers["workers"]:
         check_equal(got[task], results_of_all["one"][task])

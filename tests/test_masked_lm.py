@@ -205,3 +205,42 @@ def test_predicting_on_raw_text_is_refused_with_what_to_do(golden):
     model = ez.MaskedLM.from_preset(golden("Bert_ForMaskedLM").folder)
     with pytest.raises(ValueError, match=r"masked at random\. Use fill_mask"):
         model.predict(["the cat sat"])
+
+
+@pytest.mark.parametrize("task", [ez.MaskedLM, ez.Pretraining, ez.ReplacedTokenDetection])
+def test_metrics_count_every_token_alike_however_long_its_batch_is(task):
+    """Keras's own count a token of a batch that is padded to ten half as much as one of five."""
+    kind = ez.ElectraBackbone if task is ez.ReplacedTokenDetection else ez.BertBackbone
+    model = task(kind(20, 1, 2, 8, 16, pooler=task is ez.Pretraining))
+    model.compile()
+    rng = np.random.default_rng(0)
+    batches, right, total = [], 0.0, 0.0
+    for rows, masks in ((2, 5), (3, 10)):
+        labels = rng.integers(5, 20, (rows, masks))
+        logits = rng.normal(size=(rows, masks, 20)).astype("float32")
+        logits[0, :, :] += 9 * np.eye(20)[labels[0]]  # a row that is right
+        weights = np.float32(rng.integers(0, 2, (rows, masks)))
+        right += ((logits.argmax(-1) == labels) * weights).sum()
+        total += weights.sum()
+        batches.append((labels, logits, weights))
+    model.reset_metrics()
+    for labels, logits, weights in batches:
+        rows, masks = labels.shape
+        x = {
+            "token_ids": np.full((rows, masks), 7),
+            "mask_positions": np.tile(np.arange(masks), (rows, 1)),
+        }
+        y, found = labels, logits
+        if task is ez.Pretraining:
+            y = {"masked_lm": labels, "next_sentence": np.zeros(rows, int)}
+            found = {"masked_lm": logits, "next_sentence": np.zeros((rows, 2), "float32")}
+            weights = {"masked_lm": weights, "next_sentence": np.ones(rows, "float32")}
+        elif task is ez.ReplacedTokenDetection:
+            drawn = x["token_ids"]
+            found = {"generator": logits, "detection": np.ones((rows, masks), "float32")}
+            found |= {"token_ids": drawn}
+        results = model.compute_metrics(x, y, found, weights)
+    name = {ez.MaskedLM: "accuracy", ez.Pretraining: "masked_lm_accuracy"}.get(
+        task, "generator_accuracy"
+    )
+    assert float(results[name]) == pytest.approx(right / total)

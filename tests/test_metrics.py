@@ -134,3 +134,18 @@ def test_accuracy_does_not_depend_on_padding():
     metric.update_state([[1, 1]], np.eye(2)[[[1, 0]]], np.ones((1, 2)))
     metric.update_state([[1, 0, 0, 0]], np.eye(2)[[[1, 1, 1, 1]]], [[1.0, 0.0, 0.0, 0.0]])
     assert float(metric.result()) == pytest.approx(2 / 3)
+
+
+def test_the_accuracy_of_tokens_by_name_is_that_of_the_default():
+    backbone = ez.BertBackbone(20, 1, 1, 4, 8, pooler=False)
+    found = []
+    for metrics in (None, ["accuracy"]):
+        model = ez.TokenClassifier(backbone, labels=["O", "B-X"])
+        model.compile(metrics=metrics)
+        for length, right in ((2, [1, 0]), (4, [1, 0, 0, 0])):
+            logits = np.float32(np.eye(2)[[1] * length])[None]
+            weights = np.float32([[1.0, 1.0] if length == 2 else [1.0, 0.0, 0.0, 0.0]])
+            x = {"token_ids": np.full((1, length), 7)}
+            results = model.compute_metrics(x, np.array([right]), logits, weights)
+        found.append(float(results["accuracy"]))
+    assert found == pytest.approx([2 / 3] * 2)

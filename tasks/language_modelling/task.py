@@ -27,6 +27,7 @@ from encoder_zoo.tasks.rows.packing import pack
 from encoder_zoo.tasks.rows.preprocessor import as_column, as_valid_text
 from encoder_zoo.tasks.task import Task
 from encoder_zoo.tasks.training.data import is_prepared
+from encoder_zoo.tasks.training.measures import by_token
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -119,6 +120,9 @@ class MaskedLM(Task):
 
     def default_metrics(self) -> list:
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return super().compute_metrics(x, *by_token(y, y_pred, sample_weight))
 
     def predict(self, x, batch_size: int | None = None, **kwargs):
         """As `keras.Model.predict`, on prepared inputs.

@@ -17,6 +17,7 @@ from encoder_zoo.tasks.language_modelling.head import (
 from encoder_zoo.tasks.language_modelling.task import check_prepared
 from encoder_zoo.tasks.pretraining.preprocessor import PretrainingPreprocessor
 from encoder_zoo.tasks.task import Task
+from encoder_zoo.tasks.training.measures import by_token
 from encoder_zoo.tasks.training.replicas import global_loss
 
 # Devlin et al. 2019, appendix A.2: 1e-4, and 10,000 of 1,000,000 steps.
@@ -143,6 +144,14 @@ class Pretraining(Task):
         if self._in_replica():
             pairs = global_loss(loss_function, pairs, [], logits, each)
         return loss + pairs
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        weights = sample_weight or dict.fromkeys(y)
+        parts = [dict(part) for part in (y, y_pred, weights)]
+        tokens = by_token(*(part["masked_lm"] for part in parts))
+        for part, values in zip(parts, tokens, strict=True):
+            part["masked_lm"] = values
+        return super().compute_metrics(x, *parts)
 
     # -- answering -----------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from encoder_zoo.tasks.rows.batching import in_graph_batches
 from encoder_zoo.tasks.rows.packing import pack
 from encoder_zoo.tasks.rows.preprocessor import as_column, as_valid_text
 from encoder_zoo.tasks.task import Task
+from encoder_zoo.tasks.training.measures import by_token
 from encoder_zoo.tasks.training.replicas import global_loss
 
 
@@ -177,12 +178,14 @@ class ReplacedTokenDetection(Task):
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         replaced, real = replaced_tokens(x, y_pred)
-        found = {
-            "generator": y_pred["generator"],
-            "detection": ops.sigmoid(y_pred["detection"])[..., None],
+        scores = ops.sigmoid(y_pred["detection"])
+        parts = {
+            "generator": by_token(y, y_pred["generator"], sample_weight),
+            "detection": by_token(replaced[..., None], scores[..., None], real),
         }
-        true = {"generator": y, "detection": replaced[..., None]}
-        weights = {"generator": sample_weight, "detection": real}
+        true, found, weights = (
+            {name: values[i] for name, values in parts.items()} for i in range(3)
+        )
         return super().compute_metrics(x, true, found, weights)
 
     # -- answering -----------------------------------------------------------------------------

@@ -118,6 +118,8 @@ class TokenClassifier(WindowedTask, LabelledTask):
         return [accuracy, *([EntityF1(self.labels)] if "O" in (self.labels or []) else [])]
 
     def metric_by_name(self, name: str):
+        if name == "accuracy":
+            return TokenAccuracy(name=name)
         if name == "f1" and "O" in (self.labels or []):
             return EntityF1(self.labels)
         return super().metric_by_name(name)

@@ -91,6 +91,32 @@ def labels_for_loss(loss, y, y_pred, activation: str | None):
     return ops.one_hot(ops.cast(y, "int32"), y_pred.shape[-1], dtype=y_pred.dtype)
 
 
+def by_token(y_true, y_pred, sample_weight=None) -> tuple:
+    """What metrics are to take of tokens: each as an example of its own.
+
+    Keras's metrics take a mean over each row first, padding included, so that a token counts less
+    in a longer batch.
+
+    Args:
+        y_true: (B, L) or (B, L, C).
+        y_pred: (B, L, C).
+        sample_weight: (B, L) or None.
+
+    Returns:
+        The same as (B * L, ...).
+
+    Example:
+        >>> import numpy as np
+        >>> y_true, y_pred, sample_weight = by_token(np.zeros((2, 3)), np.zeros((2, 3, 5)))
+        >>> y_true.shape, y_pred.shape, sample_weight
+        ((6,), (6, 5), None)
+    """
+    return tuple(
+        x if x is None else ops.reshape(x, (-1, *x.shape[2:]))
+        for x in (y_true, y_pred, sample_weight)
+    )
+
+
 def fitted_metrics(given, activation: str | None):
     """Metrics that take logits, where those that were given are Keras's; see `OfLogits`.
 
