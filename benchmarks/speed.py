@@ -249,7 +249,7 @@ def torch_side(work: str, texts: list[str], labels: list[int], group: bool) -> d
 
     @torch.inference_mode()
     def predict(texts, order):
-        for i in range(0, len(texts), BATCH):
+        for i in range(0, len(order), BATCH):
             rows = tokenizer([texts[j] for j in order[i : i + BATCH]], padding=True)
             model(**rows.convert_to_tensors("pt")).logits.softmax(-1).numpy()
 
