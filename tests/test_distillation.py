@@ -14,6 +14,7 @@ import tensorflow as tf
 import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.tasks.distillation import objectives as learned
+from encoder_zoo.tasks.distillation.alignment import places_in_rows
 
 WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -22,6 +23,7 @@ INPUTS = {
     "padding_mask": np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool),
 }
 ALL = ["soft_labels", "hidden_states", "relations"]
+BUNDLED = ["bert_nano_en_uncased", "roberta_nano_en"]
 
 
 @functools.cache
@@ -256,8 +258,100 @@ def test_a_teacher_of_another_family_has_its_own_rows():
     before = student.get_weights()[0]
     model.fit(texts, sample_weight=[1, 2, 3], epochs=2, verbose=0)
     assert np.abs(student.get_weights()[0] - before).max() > 0
+    packed = ez.MaskedLM(
+        backbone(pooler=False), ez.MaskedLMPreprocessor(tokenizer(), pack_texts=True)
+    )
     with pytest.raises(ValueError, match="have different tokenizers, .* same for hidden_states"):
-        ez.Distillation(teacher, student, objectives=["hidden_states"])
+        ez.Distillation(teacher, packed, objectives=["hidden_states"])
+
+
+TEXTS = ["Naïve, unbelievable—he sang!", "", "a b", "The cats sat on mats " * 9, "日本 ok 😀"]
+PAIRS = (TEXTS, [*TEXTS[1:], "Yes, unthinkably so."])
+
+
+@pytest.mark.parametrize("names", [BUNDLED, BUNDLED[::-1]])
+@pytest.mark.parametrize("texts", [(TEXTS,), PAIRS], ids=["texts", "pairs"])
+def test_tokens_of_other_tokenizers_correspond_by_their_characters(names, texts):
+    student, teacher = (
+        ez.SequenceClassifierPreprocessor.from_preset(name, sequence_length=length)
+        for name, length in zip(names, (24, 40), strict=True)
+    )
+    found = places_in_rows([tf.constant(part) for part in texts], student, teacher)
+    assert found.row_lengths().numpy().tolist() == [
+        len(row) for row in student.encode(texts if len(texts) == 2 else texts[0])["token_ids"]
+    ]
+    for row, places in enumerate(found.to_list()):
+        mine, theirs = (spans_of_row(p, [part[row] for part in texts]) for p in (student, teacher))
+        assert places[0] == 0
+        for span, place in list(zip(mine, places, strict=True))[1:]:
+            holders = [i for i, other in enumerate(theirs) if span and holds(other, span)]
+            assert (place in holders) if holders else place == -1
+
+
+def spans_of_row(preprocessor, texts):
+    """For each token of the row its text and characters, None of a special token."""
+    parts = [preprocessor.tokenizer.tokenize_with_offsets(text) for text in texts]
+    spans = [
+        [(i, int(start), int(end)) for start, end in zip(starts, ends, strict=True)]
+        for i, (_, starts, ends) in enumerate(parts)
+    ]
+    separators = preprocessor.tokenizer.pair_separators
+    room = preprocessor.sequence_length - 2 - (separators if len(texts) == 2 else 0)
+    while sum(map(len, spans)) > room:  # the longer loses a token, of equal ones the second
+        longer = 0 if len(spans) == 1 or len(spans[0]) > len(spans[1]) else 1
+        spans[longer].pop()
+    row = [None, *spans[0], None]
+    return row if len(spans) == 1 else [*row[:-1], *[None] * separators, *spans[1], None]
+
+
+def holds(other, span):
+    return other and other[0] == span[0] and other[1] <= span[2] - 1 < other[2]
+
+
+def test_a_student_with_other_tokens_learns_of_those_that_hold_its_own():
+    letters = [*"abcdefghijklmnopqrstuvwxyz"]
+    spelled = ez.BertTokenizer([*TOKENS[:5], *letters, *(f"##{letter}" for letter in letters)])
+    student = ez.MaskedLM(
+        ez.BertBackbone(spelled.vocabulary_size, 2, 2, 8, 16, pooler=False),
+        ez.MaskedLMPreprocessor(spelled, mask_rate=0.3),
+    )
+    teacher = classifier(3, 16, 4)
+    model = ez.Distillation(
+        teacher, student, objectives=["hidden_states", "relations"], relation_heads=2
+    )
+    texts = ["the cat", "a bad film ran"]
+    inputs, labels, weights = keras.tree.map_structure(np.array, model.preprocessor(texts))
+    assert inputs["places_in_teacher"].tolist()[0][:8] == [0, 1, 1, 1, 2, 2, 2, -1]
+    outputs = model(inputs)
+    assert outputs["logits"].shape[:2] == labels.shape
+    whole = teacher.preprocessor(texts)  # nothing is masked for the teacher
+    states = [
+        [np.array(x) for x in net(x, return_hidden_states=True)["hidden_states"]]
+        for net, x in ((student.backbone, inputs), (teacher.backbone, whole))
+    ]
+    expected = 0
+    for mine, theirs, layer in ((0, 0, 0), (1, 2, 1), (2, 3, 1)):
+        there = np.stack(
+            [x[p] for x, p in zip(states[1][theirs], inputs["places_in_teacher"], strict=True)]
+        )
+        mapped = states[0][mine] @ model.maps[layer].kernel.numpy()
+        expected = expected + ((mapped - there) ** 2).mean(-1)
+    counted = inputs["padding_mask"] & (inputs["places_in_teacher"] >= 0)
+    np.testing.assert_allclose(
+        np.array(outputs["hidden_states"])[counted], expected[counted], rtol=1e-4
+    )
+
+    model.compile(learning_rate=1e-2)
+    parts = {name: np.array(outputs[name])[counted].mean() for name in model.objectives}
+    masked = scipy.special.log_softmax(np.array(outputs["logits"]), -1)
+    masked = -np.take_along_axis(masked, labels[..., None], -1)[..., 0]
+    expected = sum(parts.values()) + 0.5 * (masked * weights).sum() / weights.sum()
+    loss = model.compute_loss(inputs, labels, model(inputs), weights)
+    np.testing.assert_allclose(loss, expected, rtol=1e-4)
+    head = student.get_weights()[-1]
+    history = model.fit(texts * 8, epochs=8, batch_size=8, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0] and 0 <= history["accuracy"][0] <= 1
+    assert np.abs(student.get_weights()[-1] - head).max() > 0
 
 
 def test_a_teacher_with_segments_gets_those_of_pairs():

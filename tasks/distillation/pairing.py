@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.distillation.preprocessor import DistillationPreprocessor
 from encoder_zoo.tasks.labelled_task import LabelledTask
+from encoder_zoo.tasks.language_modelling.preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.language_modelling.task import MaskedLM
 from encoder_zoo.tasks.rows.preprocessor import Preprocessor
+from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
 from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier
 from encoder_zoo.tasks.task import Task
 from encoder_zoo.tasks.token_classification.task import TokenClassifier
@@ -135,14 +137,15 @@ def paired_preprocessor(
         why = "have different tokenizers"
     elif own.max_sequence_length > longest:
         why = f"take rows of different lengths, {longest} tokens and {own.max_sequence_length}"
-    if why and (by_token or teachers is None):
+    if why and teachers is not None and (not by_token or _can_be_aligned(own, teachers, by_token)):
+        return DistillationPreprocessor(own, teachers, aligned=bool(by_token))
+    if why:
         raise ValueError(
             f"The teacher and the student {why}, so that their tokens do not correspond. "
             f"Expected the same for {', '.join(by_token) or 'a teacher without a preprocessor'}; "
-            "soft_labels of a SequenceClassifier alone are learned of any teacher."
+            "of any teacher with a preprocessor are learned soft_labels of a SequenceClassifier, "
+            "and hidden_states and relations of one text or pair in a row."
         )
-    if why:
-        return DistillationPreprocessor(own, teachers)
     lacks_segments = (
         teachers is not None
         and teachers.tokenizer.uses_segments
@@ -158,6 +161,18 @@ def _identity(preprocessor: Preprocessor) -> dict:
     return {"kind": type(tokenizer), **config}
 
 
+def _can_be_aligned(own: Preprocessor, teachers: Preprocessor, by_token: list[str]) -> bool:
+    """Whether the tokens of both can be told to be of the same characters: in rows of one text or
+    pair, and for objectives that are not of single tokens' answers."""
+    plain_rows = SequenceClassifierPreprocessor, MaskedLMPreprocessor
+    return (
+        isinstance(own, plain_rows)
+        and isinstance(teachers, plain_rows)
+        and own.shared_row_length is None
+        and set(by_token) <= {"hidden_states", "relations"}
+    )
+
+
 def learned_by_token(objectives: list[str], student: Task | Backbone) -> list[str]:
     """The objectives that need a token of the student for each of the teacher's, in words."""
     found = [name for name in objectives if name != "soft_labels"]
@@ -166,10 +181,16 @@ def learned_by_token(objectives: list[str], student: Task | Backbone) -> list[st
     return found
 
 
-def unreached(student: Task | Backbone, objectives: list[str]) -> list:
+def unreached(student: Task | Backbone, objectives: list[str], answers: bool) -> list:
     """The student's weights that nothing is learned by, such as a head where only hidden states
-    are: their gradients are none."""
-    if "soft_labels" in objectives:
+    are: their gradients are none.
+
+    Args:
+        student: a task or a backbone.
+        objectives: what is learned of the teacher.
+        answers: whether anything is learned by the student's answers.
+    """
+    if answers:
         return []
     backbone = backbone_of(student)
     kept = {id(weight) for weight in backbone.weights}

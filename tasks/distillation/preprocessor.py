@@ -8,13 +8,16 @@ from __future__ import annotations
 import keras
 
 from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.distillation.alignment import NOWHERE, places_in_rows
 from encoder_zoo.tasks.rows.columns import plain
 from encoder_zoo.tasks.rows.pieces import as_word_tensor, is_words
-from encoder_zoo.tasks.rows.preprocessor import Preprocessor, as_column
+from encoder_zoo.tasks.rows.preprocessor import Preprocessor, as_column, as_texts
 from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
 
 # Before the names of what only the teacher reads.
 TEACHER = "teacher_"
+# Where in the teacher's row each of the student's tokens stands.
+PLACES = "places_in_teacher"
 
 
 class DistillationPreprocessor(Preprocessor):
@@ -25,11 +28,13 @@ class DistillationPreprocessor(Preprocessor):
         teacher: the teacher's; None where it reads the student's rows.
         segments: makes the "segment_ids" of the student's rows for the teacher, where that has
             them and the student has not; or None.
+        aligned: whether to say which of the teacher's tokens each of the student's corresponds to.
 
     Returns:
         When called `x`, `(x, y)` or `(x, y, sample_weight)` as the student's preprocessor. x also
         holds the teacher's inputs, as "teacher_token_ids" and so on, and without labels, where
-        some texts or tokens count more than others, their weights: "soft_weights".
+        some texts or tokens count more than others, their weights: "soft_weights"; and "aligned"
+        the "places_in_teacher", (B, L) int32, -1 where there is no such token.
     """
 
     def __init__(
@@ -37,11 +42,13 @@ class DistillationPreprocessor(Preprocessor):
         student: Preprocessor,
         teacher: Preprocessor | None = None,
         segments: Preprocessor | None = None,
+        aligned: bool = False,
     ):
         super().__init__(student.tokenizer, student.sequence_length)
         self.student = student
         self.teacher = teacher
         self.segments = segments
+        self.aligned = aligned
         self.max_sequence_length = student.max_sequence_length
 
     @property
@@ -60,6 +67,8 @@ class DistillationPreprocessor(Preprocessor):
         if self.teacher is not None:
             teachers = self.teacher.encode(x)
             rows |= {TEACHER + name: values for name, values in teachers.items()}
+        if self.aligned:
+            rows[PLACES] = places_in_rows(as_texts(x), self.student, self.teacher)
         return rows
 
     def _nothing_said_of(self, x):
@@ -84,6 +93,10 @@ class DistillationPreprocessor(Preprocessor):
         batch = self.student.collate(own, seed, bucketed)
         inputs, *rest = batch if isinstance(batch, tuple) else (batch,)
         inputs = {**inputs, **self._teachers(rows, own, bucketed)}
+        if self.aligned:
+            shape = tf.shape(inputs["token_ids"], tf.int64)
+            places = rows[PLACES].to_tensor(NOWHERE, shape=shape)
+            inputs[PLACES] = tf.ensure_shape(places, inputs["token_ids"].shape)
         if not rest:
             inputs |= _soft_weights(rows, tf.shape(inputs["token_ids"], tf.int64))
         return keras.utils.pack_x_y_sample_weight(inputs, *rest)

@@ -6,6 +6,7 @@ Comment letters: B batch, L sequence, C classes.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 
 import keras
@@ -13,6 +14,7 @@ from keras import ops
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.configured import Configured
+from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.distillation import objectives as learned
 from encoder_zoo.tasks.distillation.pairing import (
     backbone_of,
@@ -23,11 +25,13 @@ from encoder_zoo.tasks.distillation.pairing import (
     paired_preprocessor,
     unreached,
 )
-from encoder_zoo.tasks.distillation.preprocessor import TEACHER
+from encoder_zoo.tasks.distillation.preprocessor import PLACES, TEACHER
+from encoder_zoo.tasks.language_modelling.task import MaskedLM
 from encoder_zoo.tasks.rows.preprocessor import Preprocessor
 from encoder_zoo.tasks.task import Task
 from encoder_zoo.tasks.token_classification.task import TokenClassifier
 from encoder_zoo.tasks.training.data import is_dataset, is_prepared
+from encoder_zoo.tasks.training.measures import by_token
 from encoder_zoo.tasks.training.replicas import global_loss
 from encoder_zoo.tasks.training.trainer import TextTrainer
 
@@ -55,6 +59,12 @@ class Distillation(Configured, TextTrainer, keras.Model):
     `compile` and its recipe are those of the tasks, for the student's family; its loss and metrics
     are of the labels. Where there are none, the metrics take the teacher's answers for true.
 
+    A masked language model learns its masked tokens at the same time, of a teacher that need not be
+    one; where that cuts texts into other tokens, it sees what is masked, and a token of the student
+    learns of that which holds its last character:
+
+        general = ez.Distillation(teacher, ez.MaskedLM(...), objectives=["hidden_states"])
+
     Args:
         teacher: a task that has been trained, or a backbone; of any family.
         student: a task of the same kind, or a backbone, which is trained. Without classes it gets
@@ -66,7 +76,8 @@ class Distillation(Configured, TextTrainer, keras.Model):
             last block, for students of any width and depth. None is the answers of two tasks, else
             the relations.
         temperature: both answers are softened by it.
-        label_weight: of the loss of true labels, beside that of soft ones, where there are labels.
+        label_weight: of the loss of true labels, beside what is learned of the teacher: of those
+            given beside soft labels, and of masked tokens.
         relation_heads: into how many parts queries, keys and values are cut for their relations;
             None is the number of attention heads, if it is the same in both.
 
@@ -78,9 +89,9 @@ class Distillation(Configured, TextTrainer, keras.Model):
         "logits" of the student and of the "teacher".
 
     Raises:
-        ValueError: "The teacher and the student have different tokenizers, so that ..." for what is
-            learned token by token; soft labels of a `SequenceClassifier` alone are learned of any
-            teacher. "labels of the teacher is ...", "The teacher has 12 attention heads, ..."
+        ValueError: "The teacher and the student have different tokenizers, so that ..." for soft
+            labels of tokens, packed rows and a teacher without a preprocessor. "labels of the
+            teacher is ...", "The teacher has 12 attention heads, ..."
 
     Source: Hinton et al. 2015, Distilling the Knowledge in a Neural Network, sections 2 and 4,
     where 2 and 0.5 are the best temperature and the weight of labels; Jiao et al. 2020, TinyBERT,
@@ -129,7 +140,8 @@ class Distillation(Configured, TextTrainer, keras.Model):
             self._heads = checked_heads(relation_heads, *backbones)
         self.preprocessor = self._paired(preprocessor)
         self.means = [keras.metrics.Mean(name=name) for name in self.objectives]
-        self._unreached = {id(weight) for weight in unreached(student, self.objectives)}
+        idle = unreached(student, self.objectives, self._answers)
+        self._unreached = {id(weight) for weight in idle}
         self._begin_untrained()
         self.learning_rate = getattr(student, "learning_rate", self.learning_rate)
         self.built = True
@@ -150,14 +162,19 @@ class Distillation(Configured, TextTrainer, keras.Model):
 
     @property
     def pretrains(self) -> bool:
-        return isinstance(self.student, Backbone)
+        return isinstance(self.student, Backbone) or self.student.pretrains
+
+    @property
+    def _answers(self) -> bool:
+        """Whether anything is learned by the student's answers: of the teacher's, or of tokens that
+        were masked."""
+        masked = isinstance(self.student, MaskedLM) and self.label_weight > 0
+        return masked or "soft_labels" in self.objectives
 
     @property
     def output_activation(self) -> str | None:
         """The student's, whose answers loss and metrics are of; None where none are learned."""
-        if "soft_labels" not in self.objectives:
-            return None
-        return self.student.output_activation
+        return self.student.output_activation if self._answers else None
 
     @property
     def labels_tokens(self) -> bool:
@@ -182,33 +199,38 @@ class Distillation(Configured, TextTrainer, keras.Model):
     # -- both at work --------------------------------------------------------------------------
 
     def call(self, inputs, training=None):
-        mine, logits = self._at_work(self.student, inputs, training)
+        soft = "soft_labels" in self.objectives
+        mine, logits = self._at_work(self.student, inputs, training, self._answers)
         theirs, right = keras.tree.map_structure(
-            ops.stop_gradient, self._at_work(self.teacher, self._teachers(inputs), False)
+            ops.stop_gradient, self._at_work(self.teacher, self._teachers(inputs), False, soft)
         )
-        outputs = {}
-        if "soft_labels" in self.objectives:
+        if PLACES in inputs:
+            by_token = {n: theirs[n] for n in ("hidden_states", "projections") if n in theirs}
+            theirs = keras.tree.map_structure(lambda x: _at_places(x, inputs[PLACES]), by_token)
+        outputs = {"logits": logits} if self._answers else {}
+        if soft:
             activation = self.output_activation
             values = learned.soft_labels(logits, right, self.temperature, activation)
-            outputs |= {"soft_labels": values, "logits": logits, "teacher": right}
+            outputs |= {"soft_labels": values, "teacher": right}
         if "hidden_states" in self.objectives:
             both = mine["hidden_states"], theirs["hidden_states"]
             outputs["hidden_states"] = learned.hidden_states(*both, self.maps)
         if "relations" in self.objectives:
             both = mine["projections"], theirs["projections"]
-            inputs = {**inputs, "padding_mask": _real(inputs)}
+            inputs = {**inputs, "padding_mask": _counted(inputs)}
             outputs["relations"] = learned.relations(*both, self._heads, inputs)
         return outputs
 
-    def _at_work(self, model: Task | Backbone, inputs: dict, training: bool | None) -> tuple:
-        """What a model's backbone makes of inputs, and where they are learned its answers."""
+    def _at_work(
+        self, model: Task | Backbone, inputs: dict, training: bool | None, answers: bool
+    ) -> tuple:
+        """What a model's backbone makes of inputs, and where they are wanted its answers."""
         encoded = backbone_of(model)(
             inputs,
             training=training,
             return_hidden_states="hidden_states" in self.objectives,
             return_projections="relations" in self.objectives,
         )
-        answers = "soft_labels" in self.objectives
         return encoded, model.logits_of(encoded, inputs, training) if answers else ()
 
     def _teachers(self, inputs: dict) -> dict:
@@ -223,22 +245,21 @@ class Distillation(Configured, TextTrainer, keras.Model):
     def compute_output_spec(self, inputs, training=None):
         tokens = keras.KerasTensor(inputs["token_ids"].shape, "float32")
         outputs = dict.fromkeys(self.objectives, tokens)
+        if self._answers:
+            outputs["logits"] = logits = self.student.compute_output_spec(inputs)
         if "soft_labels" in outputs:
-            logits = self.student.compute_output_spec(inputs)
             values = keras.KerasTensor(logits.shape[:-1], "float32")
-            outputs |= {"soft_labels": values, "logits": logits, "teacher": logits}
+            outputs |= {"soft_labels": values, "teacher": logits}
         return outputs
 
     # -- training ------------------------------------------------------------------------------
 
     def default_loss(self) -> keras.losses.Loss:
         """Of true labels; that of a backbone stands for none."""
-        if "soft_labels" in self.objectives:
-            return self.student.default_loss()
-        return keras.losses.MeanSquaredError()
+        return self.student.default_loss() if self._answers else keras.losses.MeanSquaredError()
 
     def default_metrics(self) -> list | None:
-        return self.student.default_metrics() if "soft_labels" in self.objectives else None
+        return self.student.default_metrics() if self._answers else None
 
     def metric_by_name(self, name: str):
         return self.student.metric_by_name(name)
@@ -286,7 +307,7 @@ class Distillation(Configured, TextTrainer, keras.Model):
             values, weights = y_pred[name], self._weights(name, x, y, y_pred, sample_weight)
             mean.update_state(values, weights)
             loss = loss + self._mean_over_all(values, weights)
-        if y is None or not self.label_weight or "soft_labels" not in self.objectives:
+        if y is None or not self.label_weight or not self._answers:
             return loss
         hard = super().compute_loss(x, y, y_pred["logits"], sample_weight, training)
         return loss + self.label_weight * hard
@@ -299,10 +320,10 @@ class Distillation(Configured, TextTrainer, keras.Model):
             if given is None:
                 return ops.ones_like(values)
             return ops.broadcast_to(ops.cast(given, "float32"), ops.shape(values))
-        real = ops.cast(_real(x), "float32")  # (B, L)
+        counted = ops.cast(_counted(x), "float32")  # (B, L)
         if given is not None and len(given.shape) == 1:
-            real = real * ops.cast(given, "float32")[:, None]
-        return real
+            counted = counted * ops.cast(given, "float32")[:, None]
+        return counted
 
     def _mean_over_all(self, values, weights):
         """The mean over what counts in the whole batch, also in a replica that has a part of it."""
@@ -310,11 +331,14 @@ class Distillation(Configured, TextTrainer, keras.Model):
         return global_loss(MEAN, loss, [], values, weights) if self._in_replica() else loss
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        if "soft_labels" not in self.objectives:
+        if not self._answers:
             return self.get_metrics_result()
         if y is None:
             y, sample_weight = self._answers(y_pred["teacher"]), x.get("soft_weights")
-        return super().compute_metrics(x, y, y_pred["logits"], sample_weight)
+        found = y, y_pred["logits"], sample_weight
+        if isinstance(self.student, MaskedLM):
+            found = by_token(*found)
+        return super().compute_metrics(x, *found)
 
     def _answers(self, logits):
         """The teacher's, in the form of labels."""
@@ -347,7 +371,17 @@ class _Mean(keras.losses.Loss):
 MEAN = _Mean(reduction="mean_with_sample_weight", name="mean")
 
 
-def _real(inputs: dict):
-    """(B, L): 1 at tokens, 0 at padding."""
+def _counted(inputs: dict):
+    """(B, L) bool: at tokens, not at padding nor where the teacher has no such token."""
     mask = inputs.get("padding_mask")
-    return ops.ones_like(inputs["token_ids"]) if mask is None else mask
+    mask = ops.ones_like(inputs["token_ids"]) if mask is None else mask
+    mask = ops.cast(mask, "bool")
+    return ops.logical_and(mask, inputs[PLACES] >= 0) if PLACES in inputs else mask
+
+
+def _at_places(x, places):
+    """(B, L, ...): what of the teacher's (B, T, ...) stands where the student's tokens do."""
+    batch, length, *rest = ops.shape(x)
+    flat = ops.reshape(x, (batch, length, math.prod(x.shape[2:])))
+    found = take_positions(flat, ops.maximum(places, 0))
+    return ops.reshape(found, (*ops.shape(places), *rest))

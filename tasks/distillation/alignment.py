@@ -1,0 +1,73 @@
+"""Where in a teacher's row each of a student's tokens stands, when both cut the texts otherwise.
+
+Comment letters: B batch, L sequence, T tokens of all texts.
+"""
+
+from __future__ import annotations
+
+from encoder_zoo.lazy import tf
+from encoder_zoo.tasks.rows.packing import kept_lengths, pack
+from encoder_zoo.tasks.rows.pieces import keys
+from encoder_zoo.tasks.rows.preprocessor import Preprocessor
+
+NOWHERE = -1
+
+
+def places_in_rows(
+    texts: list[tf.Tensor], student: Preprocessor, teacher: Preprocessor
+) -> tf.RaggedTensor:
+    """For every token of the student's rows, where in the teacher's the same text stands.
+
+    Args:
+        texts: one or two (B,) string tensors.
+        student: whose `encode` makes rows with special tokens around the texts.
+        teacher: likewise.
+
+    Returns:
+        Ragged (B, None) int32. The start token corresponds to the start token; end tokens, and
+        what the teacher's row has no room for, to nothing: -1.
+    """
+    tokens = [teacher.tokenizer.tokenize_with_offsets(text) for text in texts]
+    separators, longest = teacher.tokenizer.pair_separators, teacher.max_sequence_length
+    kept = kept_lengths([ids for ids, _, _ in tokens], separators, longest)
+    begins = [tf.ones_like(kept[0]), 1 + kept[0] + separators]
+    places = []
+    for text, (_, starts, ends), count, begin in zip(texts, tokens, kept, begins, strict=False):
+        found = corresponding(student.tokenizer.tokenize_with_offsets(text), starts, ends)
+        row = found.value_rowids()
+        inside = (found.values >= 0) & (found.values < tf.gather(count, row))
+        place = tf.where(inside, found.values + tf.gather(begin, row), NOWHERE)
+        places.append(found.with_values(place))
+    own = student.tokenizer
+    return pack(places, 0, NOWHERE, own.pair_separators, student.max_sequence_length)[0]
+
+
+def corresponding(tokens: tuple, starts: tf.RaggedTensor, ends: tf.RaggedTensor):
+    """Which of other tokens of the same texts holds the last character of each token.
+
+    The last, since some tokenizers count the space before a word to it.
+
+    Args:
+        tokens: ids, starts and ends, ragged (B, None), as `tokenize_with_offsets` gives them.
+        starts: of the other tokens.
+        ends: of the other tokens.
+
+    Returns:
+        Ragged (B, None) int32 numbers in a text, like ids; -1 where there is no such token.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> spans = [tf.ragged.constant([x]) for x in ([5, 6, 7], [0, 3, 8], [3, 7, 9])]
+        >>> starts, ends = tf.ragged.constant([[0, 4]]), tf.ragged.constant([[2, 7]])
+        >>> corresponding(spans, starts, ends).to_list()  # "mel|odra" and "me", "odra"
+        [[-1, 1, -1]]
+    """
+    ids, _, own_ends = tokens
+    last = keys(own_ends) - 1  # (T,)
+    found = tf.searchsorted(keys(starts), last, side="right", out_type=tf.int64) - 1
+    row_starts = tf.gather(starts.row_starts(), ids.value_rowids())
+    none_before = found < row_starts
+    all_ends = tf.concat([keys(ends), [0]], 0)  # of no token at all, one more
+    holds = tf.gather(all_ends, tf.maximum(found, 0)) > last
+    number = tf.where(none_before | ~holds, tf.cast(NOWHERE, tf.int64), found - row_starts)
+    return ids.with_values(tf.cast(number, tf.int32))
