@@ -195,13 +195,19 @@ def data() -> pathlib.Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def slow_too(request) -> bool:
+    """Whether the tests marked slow run as well."""
+    return "not slow" not in request.config.option.markexpr
+
+
 @pytest.fixture(autouse=True, scope="session")
-def graphs(request):
+def graphs(slow_too):
     """Graphs run as they were traced, unless the slow tests run too.
 
     Rewriting them takes a fifth of the tests' time, as each of them runs once or twice.
     """
-    if "not slow" in request.config.option.markexpr:
+    if not slow_too:
         import tensorflow as tf
 
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})

@@ -102,7 +102,8 @@ def losses(backend: str, folder) -> np.ndarray:
     return np.array(done.stdout.split(), float)
 
 
-@pytest.mark.parametrize("backend", [pytest.param("jax", marks=pytest.mark.slow), "torch"])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_training_on_raw_text_equals_tensorflow(backend, golden):
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed: `pip install {backend}`")

@@ -467,7 +467,13 @@ def tokenizer():
     return ez.BertTokenizer(WORDS)
 
 
-@pytest.mark.parametrize("name", STATIC)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "SequenceClassifier" else pytest.param(name, marks=pytest.mark.slow)
+        for name in STATIC
+    ],
+)
 def test_steps_compile_with_fixed_shapes_and_without_strings(name, tokenizer):
     arguments, x, y = STATIC[name]
     task_class, preprocessor_class = getattr(ez, name), getattr(ez, f"{name}Preprocessor")

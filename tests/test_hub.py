@@ -270,6 +270,7 @@ def test_case_19_an_interrupted_download_is_tried_again_and_is_complete(hub, rep
     assert hub.count("GET", "/vocab.txt") == 1  # what came whole is kept
 
 
+@pytest.mark.slow
 def test_case_19_a_download_that_keeps_breaking_off_can_be_tried_again(hub, repository):
     hub.cut["model.safetensors"] = 100
     with pytest.raises(ValueError, match="the download broke off.*Try again"):

@@ -315,9 +315,13 @@ class TestSpans:
         "x, y",
         [
             ([TEXT], [[(0, 4, "PER")]]),
-            ([TEXT], [{"entities": [(0, 4, "PER")]}]),
+            pytest.param([TEXT], [{"entities": [(0, 4, "PER")]}], marks=pytest.mark.slow),
             ([(TEXT, {"entities": [(0, 4, "PER")]})], None),
-            ([{"text": TEXT, "spans": [{**SPAN, "token_start": 0, "token_end": 0}]}], None),
+            pytest.param(
+                [{"text": TEXT, "spans": [{**SPAN, "token_start": 0, "token_end": 0}]}],
+                None,
+                marks=pytest.mark.slow,
+            ),
             ([{"text": TEXT, "spans": [SPAN]}, {"text": "no", "answer": "reject"}], None),
         ],
     )

@@ -71,7 +71,18 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case, mode", [*((case, "graph") for case in CASES), ("packed", "eager")])
+@pytest.mark.parametrize(
+    "case, mode",
+    [
+        *((case, "graph") for case in ("padded left", "packed")),
+        *(
+            pytest.param(case, "graph", marks=pytest.mark.slow)
+            for case in CASES
+            if case not in ("padded left", "packed")
+        ),
+        ("packed", "eager"),
+    ],
+)
 def test_part_by_part_is_all_at_once(tiny, compute, case, mode):
     inputs, window = CASES[case]
     backbone = tiny.moved(ez.ModernBertBackbone(30, **SIZES, local_attention=window))

@@ -192,7 +192,9 @@ def test_history_and_validation_of_an_epoch_continued_in_its_middle(tmp_path, ca
     assert "1/4" not in shown.split("Epoch 3/3")[0]
 
 
-@pytest.mark.parametrize(("steps_per_epoch", "batched"), [(None, False), (4, True)])
+@pytest.mark.parametrize(
+    ("steps_per_epoch", "batched"), [pytest.param(None, False, marks=pytest.mark.slow), (4, True)]
+)
 def test_datasets_continue_behind_the_batches_that_are_done(tmp_path, steps_per_epoch, batched):
     dataset = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS))
     dataset = dataset.batch(4) if batched else dataset

@@ -80,7 +80,15 @@ def encoded(tokenizer, texts):
     return list(zip(ids, spans, strict=True))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        if name in ("xlm_roberta", "albert_cased", "bpe_spaces")
+        else pytest.param(name, marks=pytest.mark.slow)
+        for name in CASES
+    ],
+)
 def test_stored_ids_and_offsets(made_once, name):
     answers = zip(TEXTS, encoded(made_once(name), TEXTS), GOLDEN[name], strict=True)
     for text, ours, expected in answers:
@@ -131,7 +139,7 @@ def test_words_between_spaces_as_the_library(made_once, name, parts):
     assert encoded(made_once(name), [text]) == [(expected.ids, expected.offsets)]
 
 
-SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))]
 
 
 def small(pieces, **options):

@@ -81,7 +81,7 @@ def test_written_files_read_back(tmp_path, name):
     assert read(record, tmp_path).get_config() == tokenizer.get_config()  # by the model
 
 
-SLOW = ("camembert", "bytes", "bpe_spaces")
+SLOW = ("albert", "bpe", "camembert", "bytes", "bpe_spaces")
 
 
 @pytest.mark.parametrize(

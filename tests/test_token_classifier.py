@@ -316,11 +316,17 @@ def ragged(*spans) -> dict[str, tf.RaggedTensor]:
     [
         lambda x, y: (tf.ragged.constant(x), y),
         lambda x, y: (tf.ragged.constant(x), tf.ragged.constant(y)),
-        lambda x, y: (as_generator(x, y), None),
+        pytest.param(lambda x, y: (as_generator(x, y), None), marks=pytest.mark.slow),
         lambda x, y: (as_generator(x, y).ragged_batch(3), None),
         lambda x, y: (as_generator(x, y).padded_batch(3), None),
-        lambda x, y: (as_slices(tf.ragged.constant(x), tf.ragged.constant(y)), None),
-        lambda x, y: (as_slices(tf.ragged.constant(x), tf.ragged.constant(y)).batch(3), None),
+        pytest.param(
+            lambda x, y: (as_slices(tf.ragged.constant(x), tf.ragged.constant(y)), None),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            lambda x, y: (as_slices(tf.ragged.constant(x), tf.ragged.constant(y)).batch(3), None),
+            marks=pytest.mark.slow,
+        ),
         lambda x, y: (x, [tf.constant(row) for row in y]),
     ],
 )
@@ -334,8 +340,8 @@ def test_every_kind_of_input_gives_the_same_evaluation(classifier, make):
     "make",
     [
         lambda x, y: as_slices(x, ragged(*y)),
-        lambda x, y: as_slices(x, ragged(*y)).batch(2),
-        lambda x, y: as_slices(x, columns(*y)),
+        pytest.param(lambda x, y: as_slices(x, ragged(*y)).batch(2), marks=pytest.mark.slow),
+        pytest.param(lambda x, y: as_slices(x, columns(*y)), marks=pytest.mark.slow),
         lambda x, y: as_slices(x, columns(*y)).batch(2),
     ],
 )

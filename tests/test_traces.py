@@ -96,7 +96,13 @@ def traces(monkeypatch):
     return counts
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("sequence", "masked") else pytest.param(name, marks=pytest.mark.slow)
+        for name in TASKS
+    ],
+)
 def test_each_graph_is_traced_once(name, traces):
     make, data, ask = TASKS[name]
     model = make()
