@@ -215,6 +215,29 @@ def test_a_savedmodel_answers_as_classify_does(tiny, family, tmp_path):
     np.testing.assert_allclose(found["score"], scores, atol=1e-5)
 
 
+@SLOW
+@each_family
+@pytest.mark.filterwarnings("ignore")  # of the converters
+def test_onnx_and_litert_say_what_the_model_does(tiny, family, tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("tf2onnx")
+    classifier, rows = tiny.task(family, "SequenceClassifier"), tiny.rows(family)
+    classifier.export(tmp_path / "model.onnx", format="onnx")
+    classifier.export(tmp_path / "model.tflite", format="litert")
+    session = runtime.InferenceSession(tmp_path / "model.onnx")
+    lite = tf.lite.Interpreter(str(tmp_path / "model.tflite")).get_signature_runner()
+    for length in (16, 9):
+        inputs = {
+            put.name: np.asarray(rows[put.name][:, :length], "int32")
+            for put in session.get_inputs()
+        }
+        assert {"token_ids", "padding_mask"} <= inputs.keys()
+        expected = numbers(classifier, inputs)
+        np.testing.assert_allclose(session.run(["logits"], inputs)[0], expected, atol=1e-4)
+        [found] = lite(**inputs).values()
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
 # -- trained -----------------------------------------------------------------------------------
 
 

@@ -273,8 +273,9 @@ def test_fit_and_predict_trace_the_way_that_their_texts_need(monkeypatch):
         texts, y = [*short, *long], [0, 1] * 2
         losses = model.fit(texts, y, batch_size=2, epochs=2, verbose=0).history["loss"]
         predicted = model.predict(texts, batch_size=2, verbose=1)
+        measured = model.evaluate(texts, y, batch_size=2, verbose=0)
         assert not chosen
-        return losses, predicted, model.predict(long, verbose=0)
+        return losses, predicted, measured, model.predict(long, verbose=0)
 
     for a, b in zip(results(12), results(10**6), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)

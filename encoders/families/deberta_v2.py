@@ -226,7 +226,8 @@ class TextConvolution(Configured, keras.layers.Layer):
         others = ops.pad(numbers, ((0, 0), (before, before)), constant_values=-1)
         y = self.bias
         for k in range(self.width):
-            seen = ops.cast(others[:, k : k + length] == numbers, x.dtype)[:, :, None]
+            seen = ops.cast(others[:, k : k + length] == numbers, x.dtype)
+            seen = ops.expand_dims(seen, axis=-1)  # LiteRT has no [:, :, None] of unknown sizes
             y = y + ops.matmul(padded[:, k : k + length] * seen, self.kernel[k])
         return y
 
