@@ -21,9 +21,10 @@ import numpy as np
 from token_classification import DATA, MINILM, report, torch_steps
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.question_answering.squad import squad_scores
+from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
 
 LENGTH, STRIDE = 384, 128
+SCORES = ("exact_match", "f1", "best_exact_match", "best_f1")
 
 
 def ours(train: list[dict], dev: list[dict], seed: int, options) -> dict[str, float]:
@@ -35,12 +36,11 @@ def ours(train: list[dict], dev: list[dict], seed: int, options) -> dict[str, fl
     model.fit(train, epochs=options.epochs, batch_size=options.batch_size, verbose=2)
     speed = options.epochs * rows / (time.perf_counter() - start)
     scores = model.evaluate_answers(dev)
-    names = ("exact_match", "f1", "best_exact_match", "best_f1")
-    return {**{name: scores[name] for name in names if name in scores}, "speed": speed}
+    return {**{name: scores[name] for name in SCORES if name in scores}, "speed": speed}
 
 
 def theirs(train: list[dict], dev: list[dict], seed: int, options) -> dict[str, float]:
-    """The same with transformers on torch; SQuAD v1.1 only."""
+    """The same with transformers on torch."""
     import torch
     import transformers
 
@@ -75,7 +75,7 @@ def theirs(train: list[dict], dev: list[dict], seed: int, options) -> dict[str, 
     speed = options.epochs * len(labels) / (time.perf_counter() - start)
 
     model.eval()
-    rows, best = encode(dev), {}
+    rows, best, null = encode(dev), {}, [np.inf] * len(dev)
     order = sorted(range(len(rows["input_ids"])), key=lambda k: len(rows["input_ids"][k]))
     with torch.inference_mode():
         for i in range(0, len(order), 32):
@@ -84,15 +84,23 @@ def theirs(train: list[dict], dev: list[dict], seed: int, options) -> dict[str, 
             for k, (starts, ends) in zip(order[i : i + 32], logits, strict=True):
                 score, begin, end = best_span(rows, k, starts, ends)
                 sample = rows["overflow_to_sample_mapping"][k]
+                null[sample] = min(null[sample], starts[0] + ends[0])
                 if score > best.get(sample, (-np.inf,))[0]:
                     best[sample] = score, dev[sample]["context"][begin:end]
     guesses = [best[i][1] for i in range(len(dev))]
-    scores = squad_scores(guesses, [[a["text"] for a in e["answers"]] for e in dev])
-    return {"exact_match": scores["exact_match"], "f1": scores["f1"], "speed": speed}
+    right = [[a["text"] for a in e["answers"]] for e in dev]
+    if all(right):
+        scores = squad_scores(guesses, right)
+    else:
+        differences = [null[i] - best[i][0] for i in range(len(dev))]
+        scores = squad_v2_scores(guesses, right, differences, 0.0)
+    return {**{name: scores[name] for name in SCORES if name in scores}, "speed": speed}
 
 
 def label(rows, k: int, example: dict) -> list[int]:
     """Columns of the answer in row k, or (0, 0)."""
+    if not example["answers"]:
+        return [0, 0]
     offsets = rows["offset_mapping"][k]
     inside = [j for j, segment in enumerate(rows.sequence_ids(k)) if segment == 1]
     answer = example["answers"][0]
@@ -131,8 +139,6 @@ def main() -> None:
     folder = DATA / "qa" / options.data
     if not folder.is_dir():
         sys.exit(f"No data: set ENCODER_ZOO_DATA to a folder that holds qa/{options.data}")
-    if options.transformers and options.data != "squad":
-        sys.exit("The other side is written for --data squad only.")
 
     train, dev = (ez.read_squad(folder / f"{n}.json") for n in ("train", "dev"))
     if options.limit:  # evenly from all articles

@@ -1,0 +1,262 @@
+"""What a fine-tuned MiniLM has learned, ours and transformers', with one recipe: a table.
+
+    python benchmarks/quality.py                                  # everything, three seeds: hours
+    python benchmarks/quality.py --works mrpc rte --seeds 0 1 2
+    python benchmarks/quality.py --limit 2000 --results small.jsonl
+
+The recipe is the same on both sides: AdamW, 5e-5 after 10 % warmup, linear decay, weight decay
+0.01 except for biases and LayerNorm, gradients clipped at norm 1, batches of like length. Every
+training is a process of its own; its numbers are added to the file of results, and what that holds
+already is not trained again, so that a run which was interrupted goes on.
+
+The data is not part of the project: `ENCODER_ZOO_DATA` names a folder that holds `sst2/`, `ner/`
+and `qa/`, see the other benchmarks, and `pairs/{mrpc,rte,stsb}/{train,dev}.tsv` (a header, then a
+label or score, a tab, both texts). Needs the extra `peers`.
+"""
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import question_answering
+import scipy.stats
+import token_classification
+from sst2 import read as read_sst2
+from token_classification import DATA, MINILM, torch_steps
+
+import encoder_zoo as ez
+
+SIDES = ("encoder_zoo", "transformers")
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """Something to learn.
+
+    Args:
+        read: (limit) to what `train` takes first.
+        train: {side: (data, seed, options) to `{measure: value}`}.
+        measures: those that the table shows, with what they are multiplied by.
+        epochs: of a training.
+        batch_size: of a training.
+    """
+
+    read: Callable
+    train: dict[str, Callable]
+    measures: dict[str, float]
+    epochs: int = 3
+    batch_size: int = 32
+
+
+# -- one or two texts --------------------------------------------------------------------------
+
+
+def of_sst2(limit: int | None) -> tuple:
+    (texts, labels), (held_out, right) = read_sst2("train"), read_sst2("dev")
+    return ([texts[:limit]], labels[:limit]), ([held_out], right)
+
+
+def of_pairs(name: str) -> Callable:
+    def read(limit: int | None) -> tuple:
+        parts = []
+        for part in ("train", "dev"):
+            path = DATA / "pairs" / name / f"{part}.tsv"
+            lines = path.read_text(encoding="utf-8").split("\n")[1:]
+            rows = [line.split("\t") for line in lines if line][
+                : limit if part == "train" else None
+            ]
+            texts = [[row[1] for row in rows], [row[2] for row in rows]]
+            parts.append((texts, [number_of(row[0]) for row in rows]))
+        return tuple(parts)
+
+    return read
+
+
+def number_of(label: str) -> float | int:
+    if label in ("entailment", "not_entailment"):
+        return int(label == "entailment")
+    return float(label) if "." in label else int(label)
+
+
+def classified_by_us(data: tuple, seed: int, options) -> dict[str, float]:
+    keras.utils.set_random_seed(seed)
+    (texts, labels), (held_out, right) = data
+    regression = isinstance(labels[0], float)
+    kind = {"num_classes": 1, "problem_type": "regression"} if regression else {"num_classes": 2}
+    model = ez.SequenceClassifier.from_preset(MINILM, **kind)
+    model.fit(inputs_of(texts), labels, epochs=options.epochs, batch_size=options.batch_size)
+    return measured(model.predict(inputs_of(held_out), verbose=0), right)
+
+
+def inputs_of(texts: list):
+    return texts[0] if len(texts) == 1 else tuple(texts)
+
+
+def classified_by_transformers(data: tuple, seed: int, options) -> dict[str, float]:
+    import torch
+    import transformers
+
+    torch.manual_seed(seed)
+    (texts, labels), (held_out, right) = data
+    regression = isinstance(labels[0], float)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(MINILM)
+    model = transformers.BertForSequenceClassification.from_pretrained(
+        MINILM, num_labels=1 if regression else 2
+    )
+
+    def rows_of(texts, numbers):
+        return tokenizer(
+            *([part[i] for i in numbers] for part in texts),
+            padding=True,
+            truncation=True,
+            return_tensors="pt",
+        )
+
+    lengths = [len(ids) for ids in tokenizer(*texts, truncation=True)["input_ids"]]
+    labels = torch.tensor(labels)
+    for numbers, step in torch_steps(model, lengths, seed, options):
+        step(model(**rows_of(texts, numbers), labels=labels[numbers]).loss)
+    model.eval()
+    with torch.inference_mode():
+        logits = [
+            model(**rows_of(held_out, range(i, min(i + 32, len(right))))).logits.numpy()
+            for i in range(0, len(right), 32)
+        ]
+    return measured(np.concatenate(logits), right)
+
+
+def measured(logits: np.ndarray, right: list) -> dict[str, float]:
+    """Spearman's correlation of numbers; accuracy and F1 of the second class."""
+    right = np.array(right)
+    if logits.shape[1] == 1:
+        return {"Spearman": float(scipy.stats.spearmanr(logits[:, 0], right).statistic)}
+    found = logits.argmax(-1)
+    both = (found * right).sum()
+    f1 = 2 * both / max(1, found.sum() + right.sum())
+    return {"accuracy": float((found == right).mean()), "F1": float(f1)}
+
+
+# -- entities and answers ----------------------------------------------------------------------
+
+
+def of_entities(name: str) -> Callable:
+    def read(limit: int | None) -> tuple:
+        folder = DATA / "ner" / name
+        train = tuple(rows[:limit] for rows in ez.read_conll(folder / "train.conll"))
+        names = token_classification.HELD_OUT[name]
+        return train, {n: ez.read_conll(folder / f"{n}.conll") for n in names}
+
+    return read
+
+
+def of_questions(name: str) -> Callable:
+    def read(limit: int | None) -> tuple:
+        train, dev = (ez.read_squad(DATA / "qa" / name / f"{n}.json") for n in ("train", "dev"))
+        return (train[:: -(-len(train) // limit)] if limit else train), dev
+
+    return read
+
+
+def by_both(benchmark) -> dict[str, Callable]:
+    """The sides of another benchmark."""
+    return {
+        side: lambda data, seed, options, function=function: function(*data, seed, options)
+        for side, function in zip(SIDES, (benchmark.ours, benchmark.theirs), strict=True)
+    }
+
+
+CLASSIFIED = dict(zip(SIDES, (classified_by_us, classified_by_transformers), strict=True))
+TAGGED, ANSWERED = by_both(token_classification), by_both(question_answering)
+WORKS = {
+    "sst2": Work(of_sst2, CLASSIFIED, {"accuracy": 100}, epochs=1),
+    "mrpc": Work(of_pairs("mrpc"), CLASSIFIED, {"F1": 100, "accuracy": 100}),
+    "rte": Work(of_pairs("rte"), CLASSIFIED, {"accuracy": 100}),
+    "stsb": Work(of_pairs("stsb"), CLASSIFIED, {"Spearman": 100}),
+    "conll2003": Work(of_entities("conll2003"), TAGGED, {"testa F1": 100}),
+    "wnut17": Work(of_entities("wnut17"), TAGGED, {"dev F1": 100, "test F1": 100}, epochs=5),
+    "squad": Work(of_questions("squad"), ANSWERED, {"f1": 1, "exact_match": 1}, 2, 16),
+    "squad_v2": Work(
+        of_questions("squad_v2"), ANSWERED, {"best_f1": 1, "best_exact_match": 1}, 2, 16
+    ),
+}
+
+
+# -- the table ---------------------------------------------------------------------------------
+
+
+def train(work: str, side: str, seed: int, limit: int | None) -> dict[str, float]:
+    """What one training reached."""
+    record = WORKS[work]
+    options = argparse.Namespace(epochs=record.epochs, batch_size=record.batch_size)
+    return record.train[side](record.read(limit), seed, options)
+
+
+def finished(path: pathlib.Path) -> dict[tuple, dict]:
+    """{(work, side, seed, limit): measures} of a file of results."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return {tuple(row["what"]): row["measures"] for row in map(json.loads, lines)}
+
+
+def table(results: dict[tuple, dict], limit: int | None) -> list[str]:
+    """A row for every measure: the mean over the seeds, the lowest and the highest."""
+    lines = ["| data | measure | " + " | ".join(SIDES) + " | seeds |", "|---|---|---|---|---|"]
+    for work, record in WORKS.items():
+        for measure, factor in record.measures.items():
+            cells, seeds = [], set()
+            for side in SIDES:
+                found = {
+                    what[2]: factor * measures[measure]
+                    for what, measures in results.items()
+                    if what[:2] == (work, side) and what[3] == limit
+                }
+                values, seeds = list(found.values()), seeds | found.keys()
+                cells.append(
+                    f"{statistics.mean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+                    if values
+                    else ""
+                )
+            if any(cells):
+                lines.append(f"| {work} | {measure} | {' | '.join(cells)} | {len(seeds)} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--works", nargs="+", choices=WORKS, default=list(WORKS))
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--limit", type=int, help="train on so many examples only")
+    parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path("quality.jsonl"))
+    parser.add_argument("--train", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if not DATA.is_dir():
+        sys.exit("No data: set ENCODER_ZOO_DATA to a folder that holds sst2/, pairs/, ner/, qa/")
+    if options.train:
+        work, side, seed = options.train
+        print(json.dumps(train(work, side, int(seed), options.limit)))
+        return
+    for seed in options.seeds:
+        for work in options.works:
+            for side in options.sides:
+                what = (work, side, seed, options.limit)
+                if what in finished(options.results):
+                    continue
+                limit = ["--limit", str(options.limit)] if options.limit else []
+                command = [sys.executable, __file__, "--train", work, side, str(seed), *limit]
+                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+                measures = json.loads(done.stdout.strip().splitlines()[-1])
+                print(*what, measures, flush=True)
+                with open(options.results, "a", encoding="utf-8") as file:
+                    file.write(json.dumps({"what": what, "measures": measures}) + "\n")
+    print(*table(finished(options.results), options.limit), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
