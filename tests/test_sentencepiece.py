@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from encoder_zoo.encoders.tokenizers.sentencepiece import (
     AlbertTokenizer,
     CamembertTokenizer,
+    DebertaV2Tokenizer,
     XLMRobertaTokenizer,
 )
 
@@ -127,6 +128,46 @@ def test_ids_are_those_of_sentencepiece_too(made_once, name, model):
 def test_any_text_as_the_library(made_once, name, texts):
     expected = [(e.ids, e.offsets) for e in library_once(name).encode_batch(texts)]
     assert encoded(made_once(name), texts) == expected
+
+
+@functools.cache
+def composing():
+    """A tokenizer as transformers 5 makes it of DeBERTa's model, and the library's."""
+    config = made("xlm_roberta").get_config()
+    names = [name for name in config if name.endswith("_token")]
+    options = {name: config[name] for name in ("vocabulary", "scores", *names)}
+    tokenizer = DebertaV2Tokenizer(**options, composes=True)
+    return tokenizer, library(tokenizer)
+
+
+@QUICK
+@given(st.lists(TEXT, min_size=1, max_size=4))
+def test_any_text_as_the_library_where_it_composes(texts):
+    check_composed(texts)
+
+
+def test_every_text_as_the_library_where_it_composes():
+    odd = ["a\u2000\u0301 b", "\u00a0", " \u00a0", "e\u0301\u00a0", "x\u00a0\ty\x0bz ", " \x0b a"]
+    check_composed([*TEXTS, *odd])
+    tokenizer, _ = composing()
+    assert DebertaV2Tokenizer.from_config(tokenizer.get_config()).composes
+    assert "spm.model" not in tokenizer.to_files()
+    with pytest.raises(ValueError, match="composes=True is without a precompiled_charsmap"):
+        DebertaV2Tokenizer(["[UNK]", "a"], [None, -1.0], "AA==", composes=True)
+
+
+def check_composed(texts):
+    """The same ids; and spans, where all white space is a space, but for the one before a word."""
+    tokenizer, theirs = composing()
+    for text, ours, expected in zip(
+        texts, encoded(tokenizer, texts), theirs.encode_batch(texts), strict=True
+    ):
+        assert ours[0] == expected.ids, ascii(text)
+        if " ".join(text.split()) == text.strip(" ") and "▁" not in text:
+            words = [text[start:].lstrip(" ") for start, _ in expected.offsets]
+            starts = [len(text) - len(word) for word in words]
+            ends = (max(s + 1, end) for s, (_, end) in zip(starts, expected.offsets, strict=True))
+            assert ours[1] == list(zip(starts, ends, strict=True)), ascii(text)
 
 
 @QUICK

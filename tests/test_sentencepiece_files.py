@@ -13,9 +13,11 @@ from tokenizers import Tokenizer
 from encoder_zoo.encoders.tokenizers import (
     ALBERT_SENTENCEPIECE,
     CAMEMBERT_SENTENCEPIECE,
+    DEBERTA_SENTENCEPIECE,
     XLM_SENTENCEPIECE,
 )
 from encoder_zoo.encoders.tokenizers.charsmap import read_charsmap
+from encoder_zoo.encoders.tokenizers.sentencepiece import DebertaV2Tokenizer
 from encoder_zoo.encoders.tokenizers.sentencepiece_model import (
     BYTE,
     CONTROL,
@@ -372,3 +374,21 @@ def test_byte_pieces_keep_their_type():
     tokenizer = record.load().from_sentencepiece(content(model))
     again = read_model(tokenizer.to_files()["sentencepiece.bpe.model"], "again")
     assert sum(piece.kind == BYTE for piece in again.pieces) == 256
+
+
+def test_what_transformers_5_saves_of_deberta_is_read_as_it_says(tmp_path):
+    tokens = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "▁", "a", "é", "▁a", "[MASK]"]
+    scores = [*[None] * 4, -1.0, -1.1, -1.2, -1.3, None]
+    written(DebertaV2Tokenizer(tokens, scores, composes=True), tmp_path)
+    tokenizer = read(DEBERTA_SENTENCEPIECE, tmp_path)
+    assert tokenizer.composes
+    # A space that does not break is a character; two of any kind are one space.
+    assert tokenizer.tokenize("e\u0301\u00a0a \u00a0a").numpy().tolist() == [4, 6, 3, 5, 7]
+    path = tmp_path / "tokenizer.json"
+    library = Tokenizer.from_file(str(path))
+    assert library.encode("e\u0301\u00a0a \u00a0a").ids == [1, 4, 6, 3, 5, 7, 2]
+    other = json.loads(path.read_text())
+    other["pre_tokenizer"]["pretokenizers"].insert(0, {"type": "WhitespaceSplit"})
+    path.write_text(json.dumps(other))
+    with pytest.raises(ValueError, match="Expected Metaspace alone beside a normalizer that"):
+        read(DEBERTA_SENTENCEPIECE, tmp_path)

@@ -1,4 +1,4 @@
-"""How ALBERT folds texts before its model's own normalisation."""
+"""How ALBERT folds texts before its model's own normalisation, and DeBERTa its white space."""
 
 import functools
 
@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.characters import Characters, after, before
 from encoder_zoo.encoders.tokenizers.pair_merging import every_other
+from encoder_zoo.encoders.tokenizers.precompiled import is_special
 from encoder_zoo.encoders.tokenizers.unicode_tables import (
     compatible_decompositions,
     members,
@@ -46,6 +47,26 @@ def folded(text: str, lowercase: bool, keep_accents: bool) -> str:
     table = folding(lowercase, keep_accents)
     codes = map(ord, text.replace("``", '"').replace("''", '"'))
     return "".join(chr(c) for code in codes for c in table.get(code, [code]))
+
+
+def with_single_spaces(chars: Characters) -> Characters:
+    """Puts a space in the place of white space beside other white space or at the end of a text, of
+    the end of a line and of a tab.
+
+    Example:
+        >>> from encoder_zoo.encoders.tokenizers.characters import characters
+        >>> chars = characters(tf.constant(["a\u00a0b \u00a0c\t"]))
+        >>> "".join(map(chr, with_single_spaces(chars).codes)).replace("\u00a0", "_")
+        'a_b  c '
+    """
+    spaces = tf.constant(np.flatnonzero(members("white_space")), tf.int32)
+    white = tf.reduce_any(chars.codes[:, None] == spaces, axis=1)
+    starts = chars.row_starts() | is_special(chars.codes)  # of texts, also behind a special token
+    last = after(starts, 1, True)
+    beside = (before(white, 1, False) & ~starts) | (after(white, 1, False) & ~last) | last
+    breaks = tf.reduce_any(chars.codes[:, None] == [ord(c) for c in "\n\r\t"], axis=1)
+    codes = tf.where(white & (beside | breaks), ord(" "), chars.codes)
+    return chars._replace(codes=codes)
 
 
 def with_quotation_marks(chars: Characters) -> Characters:

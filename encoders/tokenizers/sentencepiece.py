@@ -3,13 +3,27 @@
 from collections.abc import Mapping, Sequence
 
 import keras
+import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.characters import Characters
+from encoder_zoo.encoders.tokenizers.characters import Characters, before
+from encoder_zoo.encoders.tokenizers.composition import Composer
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
-from encoder_zoo.encoders.tokenizers.folding import folding, with_quotation_marks
-from encoder_zoo.encoders.tokenizers.precompiled import CharacterMap
-from encoder_zoo.encoders.tokenizers.sentencepiece_files import flat
+from encoder_zoo.encoders.tokenizers.folding import (
+    folding,
+    with_quotation_marks,
+    with_single_spaces,
+)
+from encoder_zoo.encoders.tokenizers.precompiled import CharacterMap, is_special
+from encoder_zoo.encoders.tokenizers.sentencepiece_files import flat, in_short
+from encoder_zoo.encoders.tokenizers.sentencepiece_model import SentencePieceModel
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+
+# How tokenizer.json writes what transformers 5 makes of DeBERTa's texts.
+COMPOSING = [
+    {"type": "Replace", "pattern": {"Regex": r"\s{2,}|[\n\r\t]"}, "content": " "},
+    {"type": "NFC"},
+    {"type": "Strip", "strip_left": False, "strip_right": True},
+]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -166,11 +180,21 @@ class AlbertTokenizer(SentencePieceTokenizer):
 class DebertaV2Tokenizer(SentencePieceTokenizer):
     """DeBERTa-v2's and v3's pieces: those of the model, [MASK] behind them.
 
-    Texts are normalised as the model says. transformers 5 leaves that out where it reads spm.model
-    (it composes characters, NFC, and "ﬁ" is not "fi"), and so differs from the checkpoints'
-    training. The other arguments are those of `SentencePieceTokenizer`.
+    Texts are normalised as the model says. transformers 5 leaves that out where it reads spm.model,
+    and so differs from the checkpoints' training: "ﬁ" is not "fi". What was fine-tuned so, and
+    saved with the tokenizer.json that says so, is read so.
 
-    Source: He et al., "DeBERTa" (2021), released tokenization of version 2.
+    Args:
+        composes: normalise as transformers 5 does, without a charsmap: characters are composed
+            (NFC), and white space that stands alone is a character, except for a space, the end of
+            a line and a tab.
+        vocabulary, scores, ...: those of `SentencePieceTokenizer`.
+
+    Raises:
+        ValueError: "composes=True is without a precompiled_charsmap ...", and as there.
+
+    Source: He et al., "DeBERTa" (2021), released tokenization of version 2; `DebertaV2Tokenizer` of
+        transformers 5.
 
     Example:
         >>> tokens = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "▁cafe", "s", "[MASK]"]
@@ -200,7 +224,15 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         added_tokens: Sequence[str | Mapping] = (),
         merges: Sequence[str] | None = None,
         remove_extra_whitespaces: bool = True,
+        composes: bool = False,
     ):
+        if composes and (precompiled_charsmap or not remove_extra_whitespaces):
+            raise ValueError(
+                "composes=True is without a precompiled_charsmap, and removes extra white space. "
+                "Received: another normalisation as well."
+            )
+        self.composes = composes
+        self._compose = Composer() if composes else None
         super().__init__(
             vocabulary,
             scores,
@@ -228,7 +260,53 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
                     "in all of Microsoft's checkpoints: with it the ids would differ, which is not "
                     "implemented"
                 )
-        return {}
+        steps = flat(files.part("normalizer"), "normalizers")
+        return {"composes": {"type": "NFC"} in steps}
+
+    @property
+    def _only_spaces(self) -> bool:
+        return self.composes or super()._only_spaces
+
+    @property
+    def _words_stand_alone(self) -> bool:
+        """What white space is depends on what stands beside it."""
+        return not self.composes and super()._words_stand_alone
+
+    def _normalized(self, chars: Characters) -> Characters:
+        if not self.composes:
+            return super()._normalized(chars)
+        return self._compose(with_single_spaces(chars))
+
+    def _word_starts(
+        self, chars: Characters, numbers: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        solid, first, spaced = super()._word_starts(chars, numbers)
+        if self.composes:  # the space before a "▁" of the text's own is written as well
+            behind_space = before(~solid, 1, False) & ~chars.row_starts()
+            spaced |= first & behind_space & ~is_special(chars.codes)
+        return solid, first, spaced
+
+    def _normalizers(self) -> list[dict]:
+        return COMPOSING if self.composes else super()._normalizers()
+
+    def _steps(self) -> dict:
+        steps = super()._steps()
+        if self.composes:  # without splitting at all white space before
+            steps["pre_tokenizer"]["pretokenizers"] = [steps["decoder"]]
+        return steps
+
+    def _check_steps(self, files: TokenizerFiles) -> None:
+        super()._check_steps(files)
+        steps = flat(files.part("pre_tokenizer"), "pretokenizers")
+        if self.composes and [step.get("type") for step in steps] != ["Metaspace"]:
+            raise ValueError(
+                f"{files.folder / 'tokenizer.json'}: pre_tokenizer is {in_short(steps)}. Expected "
+                "Metaspace alone beside a normalizer that composes characters."
+            )
+
+    def _model(self) -> SentencePieceModel | None:
+        """None where the format of the model has no word for the normalisation."""
+        return None if self.composes else super()._model()
 
     def _settings(self) -> dict:
         return {**super()._settings(), "tokenizer_class": "PreTrainedTokenizerFast"}

@@ -326,8 +326,7 @@ class SentencePieceFiles(WritesFiles):
         found = [
             step
             for step in flat(files.part("normalizer"), "normalizers")
-            if not self.remove_extra_whitespaces
-            or (step.get("type") != "Strip" and step.get("pattern") != SPACES)
+            if self._only_spaces or (step.get("type") != "Strip" and step.get("pattern") != SPACES)
         ]
         expected = self._normalizers()
         if found != expected:

@@ -169,6 +169,11 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
     def _words_stand_alone(self) -> bool:
         return super()._words_stand_alone and (self.remove_extra_whitespaces or self._apart)
 
+    @property
+    def _only_spaces(self) -> bool:
+        """Whether other white space is a character like any other, once texts are normalised."""
+        return not self.remove_extra_whitespaces
+
     def _mapping(self) -> Mapping[int, Sequence[int]]:
         """What single characters become before the model's own normalisation."""
         return {}
@@ -191,7 +196,7 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         ids = np.array([*ids, *in_text])
         numbers = character_numbers(words.followed_by(Spellings.of([[ord(SPACE)]])))
         self._space_number = int(numbers[ord(SPACE)])
-        numbers[members("white_space") if self.remove_extra_whitespaces else ord(" ")] = WHITE
+        numbers[ord(" ") if self._only_spaces else members("white_space")] = WHITE
         words = words._replace(symbols=numbers[words.symbols])
         in_words = np.logical_and.reduceat(words.symbols != WHITE, words.starts)
         words, ids = words.where(in_words), ids[in_words]
@@ -253,7 +258,7 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         return pieces.fused(self.unknown_token_id)
 
     def _ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
-        if not (self.remove_extra_whitespaces and self._words_stand_alone):
+        if self._only_spaces or not self._words_stand_alone:
             return super()._ids(texts, as_words)
         return self._spaced_words.ids(texts, lambda parts: self._encode(parts, as_words)[0])
 

@@ -1,5 +1,7 @@
 """Every family's models and every task's, saved by transformers and opened here, and back."""
 
+import shutil
+
 import keras
 import numpy as np
 import pytest
@@ -126,3 +128,22 @@ def test_transformers_tokenizes_as_the_saved_tokenizer_does(tiny, golden, family
     assert packed["token_ids"].numpy().tolist() == [pair["input_ids"]]
     if family.uses_segments:
         assert packed["segment_ids"].numpy().tolist() == [pair["token_type_ids"]]
+
+
+@each_family
+def test_we_tokenize_as_what_transformers_made_of_the_vocabulary_and_saved(
+    golden, family, tmp_path
+):
+    folder = golden(f"{family.class_prefix}_Model").folder
+    there = transformers.AutoTokenizer.from_pretrained(folder)
+    there.save_pretrained(tmp_path)
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(folder / name, tmp_path)
+    here = family.tokenizer.load().from_preset(tmp_path)
+    texts = [
+        "The cat sat on the mat.",
+        "  isn't  it?\ta nai\u0308ve café\u00a0!",
+        "",
+        "🙂 und ~ ﬁ ｶﾞ\u3000Ⅳ\n",
+    ]
+    assert here.tokenize(texts).to_list() == there(texts, add_special_tokens=False)["input_ids"]
