@@ -140,7 +140,7 @@ class Distillation(Configured, TextTrainer, keras.Model):
             self._heads = checked_heads(relation_heads, *backbones)
         self.preprocessor = self._paired(preprocessor)
         self.means = [keras.metrics.Mean(name=name) for name in self.objectives]
-        idle = unreached(student, self.objectives, self._answers)
+        idle = unreached(student, self.objectives, self._learns_answers)
         self._unreached = {id(weight) for weight in idle}
         self._begin_untrained()
         self.learning_rate = getattr(student, "learning_rate", self.learning_rate)
@@ -165,7 +165,7 @@ class Distillation(Configured, TextTrainer, keras.Model):
         return isinstance(self.student, Backbone) or self.student.pretrains
 
     @property
-    def _answers(self) -> bool:
+    def _learns_answers(self) -> bool:
         """Whether anything is learned by the student's answers: of the teacher's, or of tokens that
         were masked."""
         masked = isinstance(self.student, MaskedLM) and self.label_weight > 0
@@ -174,7 +174,7 @@ class Distillation(Configured, TextTrainer, keras.Model):
     @property
     def output_activation(self) -> str | None:
         """The student's, whose answers loss and metrics are of; None where none are learned."""
-        return self.student.output_activation if self._answers else None
+        return self.student.output_activation if self._learns_answers else None
 
     @property
     def labels_tokens(self) -> bool:
@@ -200,14 +200,14 @@ class Distillation(Configured, TextTrainer, keras.Model):
 
     def call(self, inputs, training=None):
         soft = "soft_labels" in self.objectives
-        mine, logits = self._at_work(self.student, inputs, training, self._answers)
+        mine, logits = self._at_work(self.student, inputs, training, self._learns_answers)
         theirs, right = keras.tree.map_structure(
             ops.stop_gradient, self._at_work(self.teacher, self._teachers(inputs), False, soft)
         )
         if PLACES in inputs:
             by_token = {n: theirs[n] for n in ("hidden_states", "projections") if n in theirs}
             theirs = keras.tree.map_structure(lambda x: _at_places(x, inputs[PLACES]), by_token)
-        outputs = {"logits": logits} if self._answers else {}
+        outputs = {"logits": logits} if self._learns_answers else {}
         if soft:
             activation = self.output_activation
             values = learned.soft_labels(logits, right, self.temperature, activation)
@@ -245,7 +245,7 @@ class Distillation(Configured, TextTrainer, keras.Model):
     def compute_output_spec(self, inputs, training=None):
         tokens = keras.KerasTensor(inputs["token_ids"].shape, "float32")
         outputs = dict.fromkeys(self.objectives, tokens)
-        if self._answers:
+        if self._learns_answers:
             outputs["logits"] = logits = self.student.compute_output_spec(inputs)
         if "soft_labels" in outputs:
             values = keras.KerasTensor(logits.shape[:-1], "float32")
@@ -256,10 +256,12 @@ class Distillation(Configured, TextTrainer, keras.Model):
 
     def default_loss(self) -> keras.losses.Loss:
         """Of true labels; that of a backbone stands for none."""
-        return self.student.default_loss() if self._answers else keras.losses.MeanSquaredError()
+        return (
+            self.student.default_loss() if self._learns_answers else keras.losses.MeanSquaredError()
+        )
 
     def default_metrics(self) -> list | None:
-        return self.student.default_metrics() if self._answers else None
+        return self.student.default_metrics() if self._learns_answers else None
 
     def metric_by_name(self, name: str):
         return self.student.metric_by_name(name)
@@ -307,7 +309,7 @@ class Distillation(Configured, TextTrainer, keras.Model):
             values, weights = y_pred[name], self._weights(name, x, y, y_pred, sample_weight)
             mean.update_state(values, weights)
             loss = loss + self._mean_over_all(values, weights)
-        if y is None or not self.label_weight or not self._answers:
+        if y is None or not self.label_weight or not self._learns_answers:
             return loss
         hard = super().compute_loss(x, y, y_pred["logits"], sample_weight, training)
         return loss + self.label_weight * hard
@@ -331,7 +333,7 @@ class Distillation(Configured, TextTrainer, keras.Model):
         return global_loss(MEAN, loss, [], values, weights) if self._in_replica() else loss
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        if not self._answers:
+        if not self._learns_answers:
             return self.get_metrics_result()
         if y is None:
             y, sample_weight = self._answers(y_pred["teacher"]), x.get("soft_weights")
