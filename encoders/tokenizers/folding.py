@@ -55,8 +55,8 @@ def with_single_spaces(chars: Characters) -> Characters:
 
     Example:
         >>> from encoder_zoo.encoders.tokenizers.characters import characters
-        >>> chars = characters(tf.constant(["a\u00a0b \u00a0c\t"]))
-        >>> "".join(map(chr, with_single_spaces(chars).codes)).replace("\u00a0", "_")
+        >>> chars = characters(tf.constant(["a\\u00a0b \\u00a0c\\t"]))
+        >>> "".join(map(chr, with_single_spaces(chars).codes)).replace("\\u00a0", "_")
         'a_b  c '
     """
     spaces = tf.constant(np.flatnonzero(members("white_space")), tf.int32)

@@ -107,8 +107,8 @@ def by_token(y_true, y_pred, sample_weight=None) -> tuple:
 
     Example:
         >>> import numpy as np
-        >>> y_true, y_pred, sample_weight = by_token(np.zeros((2, 3)), np.zeros((2, 3, 5)))
-        >>> y_true.shape, y_pred.shape, sample_weight
+        >>> y_true, y_pred, weight = by_token(np.zeros((2, 3)), np.zeros((2, 3, 5)))
+        >>> keras.ops.shape(y_true), keras.ops.shape(y_pred), weight
         ((6,), (6, 5), None)
     """
     return tuple(
