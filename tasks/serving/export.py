@@ -230,6 +230,19 @@ def export_ids(task: Task, path: str | os.PathLike, format: str, **options) -> N
         )
         if format == "onnx":
             name_parts(new, task)
+        else:
+            _name_output(new)
+
+
+def _name_output(path: pathlib.Path) -> None:
+    """Gives the only output of a LiteRT file its name, in the place of "output_0"."""
+    from tensorflow.lite.tools import flatbuffer_utils
+
+    model = flatbuffer_utils.read_model(str(path))
+    [signature] = model.signatureDefs
+    [output] = signature.outputs
+    output.name = b"logits"
+    flatbuffer_utils.write_model(model, str(path))
 
 
 def _forget_initialized_tables() -> None:
