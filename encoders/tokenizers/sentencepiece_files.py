@@ -265,6 +265,11 @@ class SentencePieceFiles(WritesFiles):
             settings["model_input_names"] = inputs
         return settings
 
+    @property
+    def _only_spaces(self) -> bool:
+        """Whether other white space is a character like any other, once texts are normalised."""
+        return not self.remove_extra_whitespaces
+
     def _normalizers(self) -> list[dict]:
         """The steps of the normalisation, in the terms of tokenizer.json."""
         charsmap = self.precompiled_charsmap

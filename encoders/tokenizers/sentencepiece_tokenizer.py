@@ -169,11 +169,6 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
     def _words_stand_alone(self) -> bool:
         return super()._words_stand_alone and (self.remove_extra_whitespaces or self._apart)
 
-    @property
-    def _only_spaces(self) -> bool:
-        """Whether other white space is a character like any other, once texts are normalised."""
-        return not self.remove_extra_whitespaces
-
     def _mapping(self) -> Mapping[int, Sequence[int]]:
         """What single characters become before the model's own normalisation."""
         return {}
