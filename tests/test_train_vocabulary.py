@@ -1,5 +1,6 @@
 """Vocabularies learned from text."""
 
+import random
 import sys
 
 import pytest
@@ -22,6 +23,14 @@ def test_wordpiece_vocabulary():
     assert {"low", "the", "elan"[:1]} <= set(tokens)
     assert not any(c.isupper() for token in tokens[5:] for c in token)
     assert 1 not in tokenizer.tokenize(TEXTS).values.numpy()
+
+
+def test_wordpiece_of_the_same_texts_is_the_same():
+    texts = ["".join(random.Random(seed).choices("abcdefghij", k=9)) for seed in range(50)]
+    first, again = (train_wordpiece(texts, 90).get_vocabulary() for _ in range(2))
+    assert list(first) == list(again)
+    assert list(first[5:25]) == [f"##{c}" for c in "abcdefghij"] + list("abcdefghij")
+    assert list(first) == list(train_wordpiece([" \n".join(texts)], 90).get_vocabulary())
 
 
 def test_cased_wordpiece_keeps_case_and_accents():

@@ -205,8 +205,8 @@ class Distillation(Configured, TextTrainer, keras.Model):
             ops.stop_gradient, self._at_work(self.teacher, self._teachers(inputs), False, soft)
         )
         if PLACES in inputs:
-            by_token = {n: theirs[n] for n in ("hidden_states", "projections") if n in theirs}
-            theirs = keras.tree.map_structure(lambda x: _at_places(x, inputs[PLACES]), by_token)
+            learned_of = {n: theirs[n] for n in ("hidden_states", "projections") if n in theirs}
+            theirs = keras.tree.map_structure(lambda x: _at_places(x, inputs[PLACES]), learned_of)
         outputs = {"logits": logits} if self._learns_answers else {}
         if soft:
             activation = self.output_activation

@@ -18,6 +18,7 @@ from encoder_zoo.tasks.token_classification.tags import (
     parse_tags,
     spans_of_tags,
 )
+from encoder_zoo.tasks.training.measures import by_token
 
 AVERAGES = ("micro", "macro", "weighted")
 
@@ -42,11 +43,7 @@ class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
     """
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        y_pred = ops.convert_to_tensor(y_pred)
-        y_pred = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
-        if sample_weight is not None:
-            sample_weight = ops.reshape(sample_weight, (-1,))
-        return super().update_state(ops.reshape(y_true, (-1,)), y_pred, sample_weight)
+        return super().update_state(*by_token(y_true, y_pred, sample_weight))
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

@@ -111,10 +111,8 @@ def by_token(y_true, y_pred, sample_weight=None) -> tuple:
         >>> keras.ops.shape(y_true), keras.ops.shape(y_pred), weight
         ((6,), (6, 5), None)
     """
-    return tuple(
-        x if x is None else ops.reshape(x, (-1, *x.shape[2:]))
-        for x in (y_true, y_pred, sample_weight)
-    )
+    given = (x if x is None else ops.convert_to_tensor(x) for x in (y_true, y_pred, sample_weight))
+    return tuple(x if x is None else ops.reshape(x, (-1, *x.shape[2:])) for x in given)
 
 
 def fitted_metrics(given, activation: str | None):
