@@ -189,7 +189,8 @@ WORKS = {
 def train(work: str, side: str, seed: int, limit: int | None) -> dict[str, float]:
     """What one training reached."""
     record = WORKS[work]
-    options = argparse.Namespace(epochs=record.epochs, batch_size=record.batch_size)
+    recipe = {"epochs": record.epochs, "batch_size": record.batch_size}
+    options = argparse.Namespace(preset=MINILM, **recipe)
     return record.train[side](record.read(limit), seed, options)
 
 

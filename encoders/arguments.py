@@ -12,7 +12,7 @@ from typing import TypeVar, cast
 import numpy as np
 
 from encoder_zoo.encoders.rules import ARGUMENTS, Rule, is_number, one_of
-from encoder_zoo.encoders.wording import shown
+from encoder_zoo.encoders.wording import shown, unknown_argument
 
 F = TypeVar("F", bound=Callable)
 
@@ -134,6 +134,7 @@ def checked(function: F) -> F:
 
     Raises:
         ValueError: "top_k is 0. Expected a whole number of 1 or more, or None."
+        TypeError: "SpanQA.answer got an unknown argument 'n_best'. Did you mean 'top_k'?"
     """
     signature = inspect.signature(function)
     rules = rules_of(signature.parameters)
@@ -144,8 +145,9 @@ def checked(function: F) -> F:
     def checking(*args, **kwargs):
         try:
             given = signature.bind_partial(*args, **kwargs).arguments
-        except TypeError:  # Python's own words for it come with the call
-            given = {}
+        except TypeError:
+            refuse_unknown(function, signature.parameters, kwargs)
+            given = {}  # Python's own words for what else is wrong come with the call
         for name, value in given.items():
             if name in rules:
                 check_argument(name, value, rules[name], signature.parameters[name].default)
@@ -153,6 +155,17 @@ def checked(function: F) -> F:
 
     checking.__signature__ = signature  # where Keras looks for the names of arguments
     return cast(F, checking)
+
+
+def refuse_unknown(
+    function: Callable, parameters: Mapping[str, inspect.Parameter], given: Mapping[str, object]
+) -> None:
+    """Raises TypeError where a function that takes arguments by name is given another one."""
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return
+    for name in given.keys() - parameters.keys():
+        known = parameters.keys() - {"self"}
+        raise TypeError(unknown_argument(function.__qualname__, name, known)) from None
 
 
 def rules_of(parameters: Mapping[str, inspect.Parameter]) -> dict[str, Rule]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import keras
@@ -69,32 +67,6 @@ def described(thing: object, *first: str) -> str:
 def argument_names(cls: type) -> list[str]:
     """Named arguments of all `__init__`s between the class and the mixin, without repeats."""
     return list(_arguments(cls))
-
-
-# What other packages call some arguments, where spelling says too little.
-OTHER_NAMES = {
-    "num_labels": "num_classes",
-    "max_length": "sequence_length",
-    "max_seq_length": "sequence_length",
-    "stride": "doc_stride",
-    "id2label": "labels",
-    "class_names": "labels",
-}
-
-
-def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
-    """What to say of an argument that a function does not take: which one may be meant, or all.
-
-    Example:
-        >>> unknown_argument("fit", "epoch", ["epochs", "verbose"])
-        "fit got an unknown argument 'epoch'. Did you mean 'epochs'?"
-    """
-    known = sorted(known)
-    other = OTHER_NAMES.get(name)
-    close = [other] if other in known else difflib.get_close_matches(name, known, n=2, cutoff=0.7)
-    meant = f"Did you mean {' or '.join(map(repr, close))}?"
-    hint = meant if close else f"Expected some of {', '.join(known)}."
-    return f"{function} got an unknown argument {name!r}. {hint}"
 
 
 def argument_defaults(cls: type) -> dict[str, object]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 
 _MOST = 60
 
@@ -33,6 +34,33 @@ def with_type(value: object) -> str:
         'None (NoneType)'
     """
     return f"{shown(value)} ({type(value).__name__})"
+
+
+# What other packages call some arguments, where spelling says too little.
+OTHER_NAMES = {
+    "num_labels": "num_classes",
+    "max_length": "sequence_length",
+    "max_seq_length": "sequence_length",
+    "stride": "doc_stride",
+    "id2label": "labels",
+    "class_names": "labels",
+    "n_best": "top_k",
+}
+
+
+def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
+    """What to say of an argument that a function does not take: which one may be meant, or all.
+
+    Example:
+        >>> unknown_argument("fit", "epoch", ["epochs", "verbose"])
+        "fit got an unknown argument 'epoch'. Did you mean 'epochs'?"
+    """
+    known = sorted(known)
+    other = OTHER_NAMES.get(name)
+    close = [other] if other in known else difflib.get_close_matches(name, known, n=2, cutoff=0.7)
+    meant = f"Did you mean {' or '.join(map(repr, close))}?"
+    hint = meant if close else f"Expected some of {', '.join(known)}."
+    return f"{function} got an unknown argument {name!r}. {hint}"
 
 
 def decoded(content: bytes, name: object) -> str:

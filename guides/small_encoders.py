@@ -28,6 +28,7 @@ import gzip
 import importlib.util
 import pathlib
 import random
+import re
 from collections.abc import Iterator
 
 import keras
@@ -60,28 +61,32 @@ def stretches(paths: list[pathlib.Path]) -> Iterator[str]:
 
 # %% [markdown]
 """
-## The student begins with the teacher's words
+## The student begins with words that are known
 
 A word's first vector is what the teacher has for it, or the mean of its pieces there, brought to
-the student's width along the directions in which the teacher's vectors differ most.
+the student's width along the directions in which the teacher's vectors differ most. With `--start`
+they are those of another small encoder, whose blocks are taken too: so a vocabulary is changed.
 """
 
 
 # %%
-def word_vectors(tokenizer, teacher: ez.SequenceClassifier, width: int) -> tuple:
-    """(V, D) of a vocabulary, and (P, D) of the places in a row, out of the teacher's."""
-    theirs, places = teacher.backbone.embeddings.get_weights()[:2]
-    known = teacher.preprocessor.tokenizer
+def word_vectors(tokenizer, source: ez.MaskedLM | ez.SequenceClassifier, width: int) -> tuple:
+    """(V, D) of a vocabulary, and (P, D) of the places in a row, out of another model's."""
+    theirs, places = source.backbone.embeddings.get_weights()[:2]
+    known = source.preprocessor.tokenizer
     ids = {token: [known.token_to_id(token)] for token in known.get_vocabulary()}
     for role in ("pad", "start", "end", "mask"):
         own, others = (getattr(t, f"{role}_token_id") for t in (tokenizer, known))
         ids[tokenizer.id_to_token(own)] = [others]
     vectors = []
     for number, token in enumerate(tokenizer.get_vocabulary()):
-        spelled = tokenizer.detokenize([[number]], skip_special_tokens=False)
-        pieces = ids.get(token) or np.array(known.tokenize(spelled)[0])
+        spelled = tokenizer.detokenize([number], skip_special_tokens=False).numpy()
+        text = spelled.decode("utf-8", "replace")  # a token of bytes may be a part of a letter
+        pieces = ids.get(token) or known.tokenize(text).numpy()
         vectors.append(theirs[pieces].mean(0) if len(pieces) else theirs.mean(0))
     vectors = np.array(vectors)
+    if width == vectors.shape[1]:
+        return vectors, places
     directions = np.linalg.svd(vectors, full_matrices=False)[2][:width].T
     return vectors @ directions, places @ directions
 
@@ -103,15 +108,25 @@ def build(family: str, tokenizer, width: int, dropout: float = 0.0) -> ez.Masked
     return ez.MaskedLM(backbone, ez.MaskedLMPreprocessor(tokenizer, mask_rate=0.2))
 
 
-def begin(student: ez.MaskedLM, teacher: ez.SequenceClassifier) -> None:
-    """Gives the student the teacher's words and places; kernels let the context through."""
-    initialize(student)
+def begin(student: ez.MaskedLM, source: ez.MaskedLM | ez.SequenceClassifier) -> None:
+    """Gives the student the words and places of a teacher, or all of another small encoder."""
+    initialize(student)  # kernels that let the context through
+    if isinstance(source, ez.MaskedLM):
+        known = {inner_path(weight): weight for weight in source.weights}
+        for weight in student.weights:
+            if re.search("block|norm|hidden", weight.path):
+                weight.assign(known[inner_path(weight)])
     width = student.backbone.hidden_dim
-    vectors, places = word_vectors(student.preprocessor.tokenizer, teacher, width)
+    vectors, places = word_vectors(student.preprocessor.tokenizer, source, width)
     token_table, position_table = student.backbone.embeddings.weights[:2]
     token_table.assign(vectors)
     before = position_table.shape[0] - len(places)  # RoBERTa's table begins with two of no use
     position_table.assign(np.concatenate([np.zeros((before, width)), places]))
+
+
+def inner_path(weight: keras.Variable) -> str:
+    """Without the name of the model, which tells the family."""
+    return weight.path.partition("/")[2]
 
 
 # %% [markdown]
@@ -131,6 +146,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--family", choices=sorted(BACKBONES), default="bert")
     parser.add_argument("--output", required=True, help="folder of the new preset")
     parser.add_argument("--teacher", help="a preset; by default all-MiniLM-L6-v2")
+    parser.add_argument("--start", help="a small encoder of the same size to go on from")
     parser.add_argument("--vocabulary-size", type=int, default=7680)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--epochs", type=int, default=2)
@@ -161,7 +177,7 @@ def main() -> None:
     teacher = load_teacher(options.teacher)
 
     student = build(options.family, tokenizer, options.width)
-    begin(student, teacher)
+    begin(student, ez.MaskedLM.from_preset(options.start) if options.start else teacher)
     distillation = ez.Distillation(teacher, student, objectives=["hidden_states"])
     distillation.compile(learning_rate=options.learning_rate)
     distillation.fit(

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 import keras
 
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.configured import argument_names, unknown_argument
+from encoder_zoo.encoders.configured import argument_names
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.layers import weights_follow
 from encoder_zoo.encoders.tokenizers.absent import AbsentTokenizer
+from encoder_zoo.encoders.wording import unknown_argument
 from encoder_zoo.presets.config import backbone_arguments
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,

@@ -210,3 +210,22 @@ def test_a_fork_of_a_process_that_used_a_model_says_so():
     assert ours.poll(60)
     assert "Start processes anew, with multiprocessing.get_context('spawn')" in ours.recv()
     process.join()
+
+
+def test_unknown_arguments_of_methods_are_named_with_what_may_be_meant():
+    class Reader(Checked):
+        def read(self, text, top_k: int = 1):
+            return top_k
+
+        def write(self, text, top_k: int = 1, **kwargs):
+            return kwargs
+
+    with pytest.raises(TypeError, match="Reader.read got an unknown argument 'n_best'. Did you "):
+        Reader().read("a", n_best=2)
+    with pytest.raises(TypeError, match="unknown argument 'deep'. Expected some of text, top_k"):
+        Reader().read("a", deep=2)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'text'"):
+        Reader().read(top_k=2)
+    with pytest.raises(TypeError, match="multiple values for argument 'top_k'"):
+        Reader().write("a", 2, top_k=2, deep=2)
+    assert Reader().write("a", deep=2) == {"deep": 2}
