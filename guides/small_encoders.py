@@ -114,8 +114,8 @@ def begin(student: ez.MaskedLM, source: ez.MaskedLM | ez.SequenceClassifier) -> 
     if isinstance(source, ez.MaskedLM):
         known = {inner_path(weight): weight for weight in source.weights}
         for weight in student.weights:
-            if re.search("block|norm|hidden", weight.path):
-                weight.assign(known[inner_path(weight)])
+            if re.search("block|norm|hidden|segment", weight.path):
+                weight.assign(known[inner_path(weight)][: weight.shape[0]])  # RoBERTa: 1 segment
     width = student.backbone.hidden_dim
     vectors, places = word_vectors(student.preprocessor.tokenizer, source, width)
     token_table, position_table = student.backbone.embeddings.weights[:2]

@@ -6,7 +6,10 @@ import importlib
 import pathlib
 import shutil
 
+import numpy as np
 import pytest
+
+import encoder_zoo as ez
 
 ROOT = pathlib.Path(__file__).parents[1]
 GUIDES = ROOT / "guides"
@@ -47,6 +50,35 @@ def test_both_pretrainings_read_the_same_texts_as_often(many_languages):
         for make in (many_languages.neighbours, many_languages.translations)
     ]
     assert texts[0] == texts[1] and sum(texts[0].values()) == 2 * 3 * 908
+
+
+@pytest.fixture
+def small_encoders(monkeypatch):
+    monkeypatch.syspath_prepend(GUIDES)
+    return importlib.import_module("small_encoders")
+
+
+def test_a_small_encoder_goes_on_from_another(small_encoders):
+    texts = ["The lowest of the low, lower than Élan."] * 20
+    words = ez.train_vocabulary(texts, 60)
+    start, same = (small_encoders.build("bert", words, 16) for _ in range(2))
+    for weight in start.weights:  # else the norms of both are what all norms begin as
+        weight.assign(np.random.default_rng(0).normal(size=weight.shape))
+    small_encoders.begin(same, start)
+    inputs = {"token_ids": np.array([[2, 7, 9, 3]])}
+    outputs = [model.backbone(inputs)["sequence_output"] for model in (start, same)]
+    np.testing.assert_array_equal(*outputs)
+
+    pieces = ez.train_vocabulary(texts, 270, "roberta")
+    other = small_encoders.build("roberta", pieces, 16)
+    small_encoders.begin(other, start)
+    new, old = (model.backbone.embeddings.get_weights()[0] for model in (other, start))
+    for token, known in (("Ġlow", "low"), ("<mask>", "[MASK]"), ("e", "e")):
+        np.testing.assert_array_equal(
+            new[pieces.token_to_id(token)], old[words.token_to_id(known)], err_msg=token
+        )
+    no_letter = new[pieces.token_to_id("Ł")]  # the byte 0xA1 alone
+    np.testing.assert_allclose(no_letter, old.mean(0), rtol=1e-5)
 
 
 @pytest.fixture
