@@ -1,7 +1,7 @@
-"""Fine-tune a preset on SST-2 with the defaults: accuracy on the dev set, sentences a second.
+"""Fine-tune a preset on SST-2: accuracy on the dev set, sentences a second.
 
     python benchmarks/sst2.py --preset minilm
-    python benchmarks/sst2.py --preset bert_nano_en_uncased
+    python benchmarks/sst2.py --preset bert_nano_en_uncased --epochs 2 --learning-rate 2e-4
     python benchmarks/sst2.py --preset bert_nano_en_uncased --random-weights
 
 The data is not part of the project: `ENCODER_ZOO_DATA` names a folder that holds
@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--random-weights", action="store_true")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--learning-rate", type=float, help="by default the preset's")
     parser.add_argument("--limit", type=int, help="train on so many sentences only")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -71,6 +72,8 @@ def main() -> None:
     texts, labels = read("train")
     texts, labels = texts[: options.limit], labels[: options.limit]
     classifier = load(options.preset, options.random_weights)
+    if options.learning_rate:
+        classifier.compile(learning_rate=options.learning_rate)
 
     start = time.perf_counter()
     classifier.fit(texts, labels, epochs=options.epochs, batch_size=options.batch_size, verbose=2)

@@ -8,7 +8,7 @@ Description: A large model teaches a small one, on text with labels and without.
 Accelerator: None
 
 A model that answers well is often too slow for where it is to run. Here MiniLM, 6 layers of 384, is
-fine-tuned, and then teaches a bundled nano BERT, 2 layers of 128, what it would answer: not "good"
+fine-tuned, and then teaches a bundled nano BERT, 2 layers of 256, what it would answer: not "good"
 or "bad" alone, but how sure it is, which tells more of a text than its label (Hinton et al. 2015).
 It also says what is right for texts that have no label (Mukherjee and Awadallah 2020).
 
@@ -110,10 +110,10 @@ alone.fit(texts, labels, epochs=alone_epochs, verbose=2)
 ## The student and its teacher
 
 Two tasks make a `Distillation`; its `fit` is that of the tasks, and trains the student. Each reads
-the text with its own tokenizer, MiniLM 30,522 words and the student 8,192. Without labels the
+the text with its own tokenizer, MiniLM 30,522 words and the student 7,680. Without labels the
 "accuracy" is how often the student agrees with its teacher.
 
-On words of one vocabulary a student may also learn what goes on inside of the teacher:
+A student may also learn what goes on inside of the teacher:
 `objectives=["soft_labels", "hidden_states", "relations"]`.
 """
 

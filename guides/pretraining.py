@@ -23,8 +23,8 @@ learns masked tokens alone, in rows filled up with sentences (Liu et al. 2019). 
 again with the same command, it goes on where it was: with the next file of the corpus, or with the
 next batch behind the last backup.
 
-The bundled presets `bert_nano_en_uncased` and `roberta_nano_en` were made by an earlier form of
-this script, on single paragraphs in pieces of 8 to 64 words instead of a corpus.
+Little text teaches little. The bundled presets learned beside that from a larger model, in
+guides/small_encoders.py.
 """
 
 # %%

@@ -147,7 +147,7 @@ def test_attention_of_a_pair(model):
 def test_attention_says_what_there_is(model):
     with pytest.raises(ValueError, match="layer=2; expected -2 to 1"):
         ez.display.attention(model, "a", layer=2)
-    with pytest.raises(ValueError, match="head=-1; expected 0 to 1"):
+    with pytest.raises(ValueError, match="head=-1; expected 0 to 3"):
         ez.display.attention(model, "a", head=-1)
     with pytest.raises(ValueError, match="has no preprocessor"):
         ez.display.attention(ez.MaskedLM(model.backbone), "a")
