@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 BERT_SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 BERT_WHITE_SPACE = re.compile("[ \t\n\r]+")  # more than this is cut by the trainer itself
+AT_ONCE = 1000  # of a word in one text, which the trainer copies several times over
 ROBERTA_SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # <mask> has the last id
 
 
@@ -102,7 +103,11 @@ def train_wordpiece(
     # each process, and the numbers decide between merges that are equally frequent.
     words = Counter(word for text in _many(texts) for word in BERT_WHITE_SPACE.split(text))
     letters = learn(words, 0, BERT_SPECIAL_TOKENS).keys() - set(BERT_SPECIAL_TOKENS)
-    repeated = (" ".join([word] * count) for word, count in words.items())
+    repeated = (
+        " ".join([word] * min(AT_ONCE, count - done))
+        for word, count in words.items()
+        for done in range(0, count, AT_ONCE)
+    )
     ids = learn(repeated, vocabulary_size, BERT_SPECIAL_TOKENS + sorted(letters))
     return BertTokenizer(sorted(ids, key=ids.get), lowercase=lowercase)
 
