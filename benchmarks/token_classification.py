@@ -2,7 +2,7 @@
 
     python benchmarks/token_classification.py --data conll2003 --epochs 3 --seeds 0 1 2
     python benchmarks/token_classification.py --data wnut17 --epochs 5 --transformers
-    python benchmarks/token_classification.py --preset bert_nano_en_uncased --epochs 8
+    python benchmarks/token_classification.py --preset bert_nano_en_uncased --epochs 6
 
 The recipe is the same on both sides: AdamW, 5e-5 (ours: as the preset says) after 10 % warmup,
 linear decay, weight decay 0.01 except for biases and LayerNorm, gradients clipped at norm 1,
