@@ -37,6 +37,7 @@ def _is_text(value: object) -> bool:
 FLAG = Rule(lambda v: type(v) is bool, "True or False")
 SHARE = Rule(lambda v: is_number(v) and 0 < v < 1, "a number between 0 and 1")
 POSITIVE = Rule(lambda v: is_number(v) and v > 0, "a number greater than 0")
+PART = Rule(lambda v: is_number(v) and 0 < v <= 1, "a number up to 1, above 0")
 AMOUNT = Rule(lambda v: is_number(v) and v >= 0, "a number of 0 or more")
 TOKEN = Rule(_is_text, "a token, such as '[CLS]'")
 
@@ -51,7 +52,8 @@ RULES: dict[str, Rule] = {
     "head_activation": ARGUMENTS["activation"],
     "head_layer_norm_epsilon": ARGUMENTS["layer_norm_epsilon"],
     "rank": whole(1),
-    "generator_size": Rule(lambda v: is_number(v) and 0 < v <= 1, "a number up to 1, above 0"),
+    "generator_size": PART,
+    "generator_depth": PART,
     "detection_weight": AMOUNT,
     "alpha": POSITIVE,
     "temperature": POSITIVE,
@@ -80,7 +82,7 @@ RULES: dict[str, Rule] = {
     "gradient_accumulation_steps": whole(1),
     "weight_decay": AMOUNT,
     "warmup": ARGUMENTS["dropout"],
-    "layer_decay": Rule(lambda v: is_number(v) and 0 < v <= 1, "a number up to 1, above 0"),
+    "layer_decay": PART,
     "frozen_layers": whole(0),
     "jit_compile": FLAG,
     "verbose": one_of(0, 1, 2, "auto"),

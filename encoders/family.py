@@ -68,6 +68,8 @@ class Head:
         dropout: what config.json calls the dropout before the output layer; None: there is none.
         default_dropout: the share where config.json names none; None is the backbone's.
         tied_bias: name of the output layer's bias, where its kernel is the token embedding's.
+        first_norm: name of a LayerNorm before all else, of the sum of each token's vector and that
+            of its text's first one; of heads of tokens.
         deviation: of the output layer's new weights, as for `Hidden`.
         pair: the second head of pretraining, for pairs of segments.
 
@@ -82,13 +84,14 @@ class Head:
     dropout: str | None = None
     default_dropout: float | None = None
     tied_bias: str | None = None
+    first_norm: str | None = None
     deviation: Callable[[Backbone], float] = usual_deviation
     pair: PairHead | None = None
 
     @property
     def tensors(self) -> dict[str, str]:
         """{attribute path in the task: name in the checkpoint}."""
-        names = {}
+        names = {"head.first_norm": self.first_norm} if self.first_norm else {}
         if self.hidden:
             names["head.hidden.dense"] = self.hidden.dense
             if self.hidden.norm:
@@ -98,6 +101,19 @@ class Head:
         if self.tied_bias:
             return {**names, "head.bias": self.tied_bias}
         return {**names, "head.output_dense": self.output}
+
+
+@dataclasses.dataclass(frozen=True)
+class Generator:
+    """What fills in masks where a family is pretrained on replaced tokens.
+
+    Attributes:
+        width: of it, as a share of the backbone's.
+        depth: how many blocks it has, as a share of the backbone's.
+    """
+
+    width: float = 0.25  # Clark et al. 2020, section 3.2: a quarter to a half
+    depth: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,6 +222,7 @@ class Family:
         pair_separators: how many end tokens stand between the two texts of a pair.
         heads: {what the names of classes in transformers end in: the task's head}.
         aliases: {end of a class name: the head that it is, under other names}.
+        generator: of its pretraining on replaced tokens.
         learning_rate: peak in fine-tuning, as its paper recommends.
         weight_decay: AdamW's in fine-tuning, likewise.
         layer_decay: how much of the learning rate each layer has of the one's above it, likewise.
@@ -234,6 +251,7 @@ class Family:
     uses_segments: bool = False
     pair_separators: int = 1
     aliases: Mapping[str, HeadAlias] = dataclasses.field(default_factory=dict)
+    generator: Generator = Generator()
     learning_rate: float = LEARNING_RATE
     weight_decay: float = WEIGHT_DECAY
     layer_decay: float = 1.0

@@ -51,6 +51,30 @@ def positions_in_texts(text_starts: keras.KerasTensor, length: int) -> keras.Ker
     return ops.arange(length, dtype="int32")[None, :] - ops.cast(starts, "int32")
 
 
+def first_of_texts(
+    x: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
+) -> keras.KerasTensor:
+    """What stands at the beginning of the text that each position belongs to.
+
+    Args:
+        x: (B, L, D).
+        text_starts: (B, K) int, see `text_numbers`; None: a row is one text.
+
+    Returns:
+        (B, L, D), or (B, 1, D) where a row is one text.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.arange(3.0).reshape(1, 3, 1)
+        >>> np.array(first_of_texts(x, np.array([[0, 2]]))).ravel().tolist()
+        [0.0, 0.0, 2.0]
+    """
+    if text_starts is None:
+        return x[:, :1]
+    starts = ops.take_along_axis(text_starts, text_numbers(text_starts, ops.shape(x)[1]), axis=1)
+    return take_positions(x, starts)
+
+
 def take_positions(x: keras.KerasTensor, positions: keras.KerasTensor) -> keras.KerasTensor:
     """What stands at some positions of every row.
 

@@ -10,7 +10,7 @@ import keras
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.encoders.family import Head, Hidden
-from encoder_zoo.encoders.layers import DEVIATION, activation_function, initializer
+from encoder_zoo.encoders.layers import DEVIATION, LayerNorm, activation_function, initializer
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -77,7 +77,7 @@ class HiddenLayer(Configured, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TaskHead(Configured, keras.layers.Layer):
-    """From a backbone's output to float32 logits: dropout, hidden layer, output layer.
+    """From a backbone's output to float32 logits: LayerNorm, hidden layer, dropout, output layer.
 
     Args:
         units: C.
@@ -85,9 +85,12 @@ class TaskHead(Configured, keras.layers.Layer):
         hidden: the layer before the output layer, if there is one.
         hidden_after_dropout: whether the dropout stands before the hidden layer too.
         deviation: of the output layer's new weights, see `layers.initializer`.
+        first_norm_epsilon: of a LayerNorm before all else, over the sum of x and `first`; None:
+            there is none.
 
     Call arguments:
         x: (B, D) or (B, L, D).
+        first: (B, L or 1, D), see `positions.first_of_texts`; for heads with that LayerNorm.
 
     Returns:
         (B, C) or (B, L, C) float32.
@@ -106,6 +109,7 @@ class TaskHead(Configured, keras.layers.Layer):
         hidden: HiddenLayer | None = None,
         hidden_after_dropout: bool = False,
         deviation: float = DEVIATION,
+        first_norm_epsilon: float | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -114,6 +118,12 @@ class TaskHead(Configured, keras.layers.Layer):
         self.hidden = hidden
         self.hidden_after_dropout = hidden_after_dropout
         self.deviation = deviation
+        self.first_norm_epsilon = first_norm_epsilon
+        self.first_norm = None
+        if first_norm_epsilon is not None:
+            self.first_norm = LayerNorm(
+                epsilon=first_norm_epsilon, name="first_norm", dtype=self.dtype_policy
+            )
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
         # The loss is taken in float32 also under mixed precision.
         self.output_dense = keras.layers.Dense(
@@ -121,13 +131,17 @@ class TaskHead(Configured, keras.layers.Layer):
         )
 
     def build(self, input_shape):
+        if self.first_norm is not None:
+            self.first_norm.build(input_shape)
         if self.hidden is not None:
             self.hidden.build(input_shape)
             input_shape = (*input_shape[:-1], self.hidden.units)
         self.output_dense.build(input_shape)
         self.output_shape = (*input_shape[:-1], self.units)  # for `summary()`
 
-    def call(self, x, training=None):
+    def call(self, x, training=None, first=None):
+        if self.first_norm is not None:
+            x = self.first_norm(x + first)
         if self.hidden is not None:
             if self.hidden_after_dropout:
                 x = self.dropout_layer(x, training=training)
@@ -165,7 +179,10 @@ def make_head(
     hidden = head.hidden and make_hidden(head.hidden, backbone, backbone.hidden_dim, dtype)
     after_dropout = bool(head.hidden and head.hidden.after_dropout)
     deviation = head.deviation(backbone)
-    layer = TaskHead(units, dropout, hidden, after_dropout, deviation, name="head", dtype=dtype)
+    epsilon = backbone.layer_norm_epsilon if head.first_norm else None
+    layer = TaskHead(
+        units, dropout, hidden, after_dropout, deviation, epsilon, name="head", dtype=dtype
+    )
     layer.build((None, None, backbone.hidden_dim) if of_tokens else (None, backbone.hidden_dim))
     return layer
 

@@ -1,10 +1,13 @@
 """Replaced-token detection: what is masked, drawn and learnt, and what is saved of it."""
 
+import math
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from keras import ops
+from safetensors.numpy import load_file
 
 import encoder_zoo as ez
 
@@ -131,6 +134,67 @@ def test_both_learn_on_raw_texts():
     assert found["detection_loss"] < 0.9 * knows_their_share
 
 
+def deberta(tiny, **arguments):
+    """A discriminator of DeBERTa's, with weights that all matter."""
+    family = ez.DebertaV2Backbone.family
+    rows = ez.ReplacedTokenDetectionPreprocessor(tiny.tokenizer(family), **arguments)
+    return tiny.moved(ez.ReplacedTokenDetection(tiny.backbone(family), rows))
+
+
+def test_debertas_head_compares_every_token_with_the_first(tiny):
+    """As Microsoft's code does: LayerNorm of the sum, dense layer, activation, one logit."""
+    model, inputs = deberta(tiny), tiny.rows(ez.DebertaV2Backbone.family)
+    x = ops.convert_to_numpy(model.backbone(inputs)["sequence_output"]).astype("float64")
+    head = model.head
+    norm, dense, last = (
+        [w.numpy().astype("float64") for w in layer.weights]
+        for layer in (head.first_norm, head.hidden.dense, head.output_dense)
+    )
+    summed = x + x[:, :1]
+    centred = summed - summed.mean(-1, keepdims=True)
+    normed = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-7) * norm[0] + norm[1]
+    hidden = normed @ dense[0] + dense[1]
+    hidden = hidden * 0.5 * (1 + np.vectorize(math.erf)(hidden / np.sqrt(2)))
+    expected = (hidden @ last[0] + last[1])[..., 0]
+    real = inputs["padding_mask"]
+    np.testing.assert_allclose(ops.convert_to_numpy(model(inputs))[real], expected[real], atol=1e-5)
+
+
+def test_debertas_generator_is_as_wide_and_half_as_deep(tiny):
+    family = ez.DebertaV2Backbone.family
+    large = family.backbone(**{**tiny.sizes(family), "num_layers": 6})
+    generator = ez.ReplacedTokenDetection(large).generator.backbone
+    assert (generator.num_layers, generator.hidden_dim) == (3, large.hidden_dim)
+    assert generator.embeddings.token_embedding is large.embeddings.token_embedding
+    smaller = ez.ReplacedTokenDetection(large, generator_size=0.5, generator_depth=0.34).generator
+    assert (smaller.backbone.num_layers, smaller.backbone.num_heads) == (2, 1)
+    smallest = ez.ReplacedTokenDetection(large, generator_depth=0.01).generator
+    assert smallest.backbone.num_layers == 1
+
+
+def test_texts_that_share_a_row_are_compared_with_their_own_first_token(tiny):
+    model = deberta(tiny)
+    texts = [np.array([2, 9, 12, 3]), np.array([2, 11, 3])]
+    row = {"token_ids": np.concatenate(texts)[None], "text_starts": np.array([[0, 4]])}
+    packed = ops.convert_to_numpy(model(row))[0]
+    alone = [ops.convert_to_numpy(model({"token_ids": text[None]}))[0] for text in texts]
+    np.testing.assert_allclose(packed, np.concatenate(alone), atol=1e-5)
+
+
+def test_debertas_discriminator_comes_back_from_files(tiny, tmp_path, caplog):
+    model, inputs = deberta(tiny), tiny.rows(ez.DebertaV2Backbone.family)
+    model.save_to_preset(tmp_path / "preset")
+    model.save(tmp_path / "model.keras")
+    names = {name for name in load_file(tmp_path / "preset/model.safetensors") if "mask" in name}
+    layers = ("LayerNorm", "classifier", "dense")  # in Microsoft's published files
+    assert names == {f"mask_predictions.{n}.{w}" for n in layers for w in ("bias", "weight")}
+    loaded = ez.ReplacedTokenDetection.from_preset(tmp_path / "preset")
+    assert [record for record in caplog.records if record.name == "encoder_zoo"] == []
+    whole = keras.saving.load_model(tmp_path / "model.keras")
+    for other in (loaded, whole):
+        np.testing.assert_array_equal(other(inputs), model(inputs))
+
+
 def test_it_comes_back_from_files(tmp_path):
     model = task()
     for weight in model.weights:
@@ -174,5 +238,7 @@ def test_bad_input_gets_an_error_early():
         ez.ReplacedTokenDetection(bert)
     with pytest.raises(ValueError, match=r"generator_size is 1\.5"):
         ez.ReplacedTokenDetection(backbone(), generator_size=1.5)
+    with pytest.raises(ValueError, match="generator_depth is 0"):
+        ez.ReplacedTokenDetection(backbone(), generator_depth=0)
     with pytest.raises(ValueError, match=r"Use detect\(texts\)"):
         task().predict(TEXTS)

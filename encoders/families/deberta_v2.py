@@ -18,7 +18,7 @@ from encoder_zoo.encoders.blocks import EncoderBlock
 from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.families.bert import KERAS_HUB_MASKED_LM
-from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubHead, KerasHubNames
+from encoder_zoo.encoders.family import Family, Generator, Head, Hidden, KerasHubHead, KerasHubNames
 from encoder_zoo.encoders.layers import Dropout, LayerNorm, activation_function, initializer
 from encoder_zoo.encoders.positions import text_numbers
 from encoder_zoo.encoders.rules import ABSENT, ARGUMENTS, one_of
@@ -597,7 +597,15 @@ FAMILY = Family(
             Hidden("cls.predictions.transform.dense", norm="cls.predictions.transform.LayerNorm"),
             tied_bias="cls.predictions.bias",
         ),
+        # Version 3's discriminator, in Microsoft's own code; transformers has no class for it.
+        "ForPreTraining": Head(
+            "mask_predictions.classifier",
+            Hidden("mask_predictions.dense"),
+            first_norm="mask_predictions.LayerNorm",
+        ),
     },
+    # He et al. 2023, DeBERTaV3, section 4.1: as wide, but half as deep.
+    generator=Generator(width=1.0, depth=0.5),
     keras_hub=_KERAS_HUB,
 )
 DebertaV2Backbone.family = FAMILY

@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.positions import first_of_texts
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.head import make_head
 from encoder_zoo.tasks.language_modelling.task import MaskedLM, check_prepared
@@ -25,7 +26,7 @@ from encoder_zoo.tasks.training.replicas import global_loss
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ReplacedTokenDetection(Task):
-    """Tells, for every token, whether it stood there: what ELECTRA is pretrained on.
+    """Tells, for every token, whether it stood there: ELECTRA's and DeBERTa-v3's pretraining.
 
     A generator, a small masked language model on the same embeddings, fills in the masks with
     tokens drawn from its probabilities; the backbone, the discriminator, learns which tokens are
@@ -38,11 +39,13 @@ class ReplacedTokenDetection(Task):
         SequenceClassifier.from_preset("my_electra", labels=labels).fit(...)
 
     Args:
-        backbone: an `ElectraBackbone`, the discriminator.
+        backbone: an `ElectraBackbone` or a `DebertaV2Backbone`, the discriminator.
         preprocessor: a `ReplacedTokenDetectionPreprocessor`, for raw text.
         generator_size: width of the generator as a share of the backbone's: of its hidden layers,
-            its attention heads and its feed-forward nets. The paper takes 1/4, and 1/3 for its
-            base models.
+            its attention heads and its feed-forward nets. None is the family's: 1/4 for ELECTRA
+            (whose paper takes 1/3 for base models), 1 for DeBERTa-v3.
+        generator_depth: share of the backbone's blocks that it has. None is the family's: 1 for
+            ELECTRA, 1/2 for DeBERTa-v3.
         detection_weight: of the discriminator's loss, beside the generator's.
 
     Call arguments:
@@ -55,7 +58,10 @@ class ReplacedTokenDetection(Task):
         "token_ids": (B, L) int32}`, the last of which are what the generator made of the text.
 
     Source: Clark et al. 2020, ELECTRA: Pre-training Text Encoders as Discriminators Rather Than
-    Generators, sections 2 and 3.2, appendix A.
+    Generators, sections 2 and 3.2, appendix A. DeBERTa-v3's head and generator are those of He et
+    al. 2023, DeBERTaV3, section 4.1, and its released code; but both share their embeddings as
+    ELECTRA's do, and not as in section 3.3, where what the discriminator learns leaves the
+    generator's alone.
 
     Example:
         >>> import numpy as np
@@ -79,7 +85,8 @@ class ReplacedTokenDetection(Task):
         self,
         backbone: Backbone,
         preprocessor: ReplacedTokenDetectionPreprocessor | None = None,
-        generator_size: float = 0.25,
+        generator_size: float | None = None,
+        generator_depth: float | None = None,
         detection_weight: float = 50.0,
         **kwargs,
     ):
@@ -89,10 +96,13 @@ class ReplacedTokenDetection(Task):
                 f"The family {backbone.family.name!r} has no head that tells replaced tokens. "
                 "Pretrain it with Pretraining or MaskedLM."
             )
-        self.generator_size = generator_size
+        usual = backbone.family.generator
+        self.generator_size = usual.width if generator_size is None else generator_size
+        self.generator_depth = usual.depth if generator_depth is None else generator_depth
         self.detection_weight = detection_weight
         self.head = make_head(self.head_record, backbone, 1, 0.0, self.dtype_policy, of_tokens=True)
-        self.generator = MaskedLM(generator_backbone(backbone, generator_size), preprocessor)
+        smaller = generator_backbone(backbone, self.generator_size, self.generator_depth)
+        self.generator = MaskedLM(smaller, preprocessor)
         self.draws = keras.random.SeedGenerator(name="draws")
         self.built = True
         if preprocessor is not None:
@@ -110,7 +120,10 @@ class ReplacedTokenDetection(Task):
     def _detected(self, inputs, training):
         """(B, L) logits."""
         x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
-        return ops.squeeze(self.head(x, training=training), -1)
+        first = None
+        if self.head.first_norm is not None:
+            first = first_of_texts(x, inputs.get("text_starts"))
+        return ops.squeeze(self.head(x, training=training, first=first), -1)
 
     def _drawn(self, logits):
         """(B, M) tokens, drawn with the generator's probabilities; nothing is learnt of it."""
@@ -281,8 +294,13 @@ def replaced_tokens(x: dict, y_pred: dict) -> tuple:
     return replaced, ops.ones_like(replaced) if real is None else ops.cast(real, "float32")
 
 
-def generator_backbone(backbone: Backbone, size: float) -> Backbone:
-    """A generator for a discriminator: as deep, but narrower, on the same embeddings.
+def generator_backbone(backbone: Backbone, size: float, depth: float) -> Backbone:
+    """A generator for a discriminator: narrower, or of fewer blocks, on the same embeddings.
+
+    Args:
+        backbone: the discriminator.
+        size: share of its widths.
+        depth: share of its blocks; there is one at least.
 
     Raises:
         ValueError: "generator_size=0.3 makes a width of 77 ..."
@@ -300,6 +318,7 @@ def generator_backbone(backbone: Backbone, size: float) -> Backbone:
     arguments = {
         **backbone.get_config(),
         "name": "generator_backbone",
+        "num_layers": max(1, round(depth * backbone.num_layers)),
         "hidden_dim": hidden_dim,
         "num_heads": num_heads,
         "intermediate_dim": intermediate_dim,
