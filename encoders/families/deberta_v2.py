@@ -604,7 +604,7 @@ FAMILY = Family(
             first_norm="mask_predictions.LayerNorm",
         ),
     },
-    # He et al. 2023, DeBERTaV3, section 4.1: as wide, but half as deep.
+    # He et al. 2023, DeBERTaV3, section 3.1: as wide, but half as deep.
     generator=Generator(width=1.0, depth=0.5),
     keras_hub=_KERAS_HUB,
 )

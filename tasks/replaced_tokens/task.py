@@ -59,7 +59,7 @@ class ReplacedTokenDetection(Task):
 
     Source: Clark et al. 2020, ELECTRA: Pre-training Text Encoders as Discriminators Rather Than
     Generators, sections 2 and 3.2, appendix A. DeBERTa-v3's head and generator are those of He et
-    al. 2023, DeBERTaV3, section 4.1, and its released code; but both share their embeddings as
+    al. 2023, DeBERTaV3, section 3.1, and its released code; but both share their embeddings as
     ELECTRA's do, and not as in section 3.3, where what the discriminator learns leaves the
     generator's alone.
 
