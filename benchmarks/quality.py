@@ -3,11 +3,13 @@
     python benchmarks/quality.py                                  # everything, three seeds: hours
     python benchmarks/quality.py --works mrpc rte --seeds 0 1 2
     python benchmarks/quality.py --limit 2000 --results small.jsonl
+    python benchmarks/quality.py --seeds                          # the table of what there is
 
 The recipe is the same on both sides: AdamW, 5e-5 after 10 % warmup, linear decay, weight decay
 0.01 except for biases and LayerNorm, gradients clipped at norm 1, batches of like length. Every
-training is a process of its own; its numbers are added to the file of results, and what that holds
-already is not trained again, so that a run which was interrupted goes on.
+training is a process of its own; its numbers are added to the file of results, the project's own
+`benchmarks/quality.jsonl` unless told otherwise, and what that holds already is not trained again,
+so that a run which was interrupted goes on.
 
 The data is not part of the project: `ENCODER_ZOO_DATA` names a folder that holds `sst2/`, `ner/`
 and `qa/`, see the other benchmarks, and `pairs/{mrpc,rte,stsb}/{train,dev}.tsv` (a header, then a
@@ -35,6 +37,7 @@ from token_classification import DATA, MINILM, torch_steps
 import encoder_zoo as ez
 
 SIDES = ("encoder_zoo", "transformers")
+RESULTS = pathlib.Path(__file__).with_name("quality.jsonl")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,25 +204,19 @@ def finished(path: pathlib.Path) -> dict[tuple, dict]:
 
 
 def table(results: dict[tuple, dict], limit: int | None) -> list[str]:
-    """A row for every measure: the mean over the seeds, the lowest and the highest."""
+    """A row for every measure: the mean over the seeds that both sides were trained with, the
+    lowest and the highest."""
     lines = ["| data | measure | " + " | ".join(SIDES) + " | seeds |", "|---|---|---|---|---|"]
     for work, record in WORKS.items():
-        for measure, factor in record.measures.items():
-            cells, seeds = [], set()
+        seeds = [{w[2] for w in results if w[:2] == (work, s) and w[3] == limit} for s in SIDES]
+        both = sorted(set.intersection(*seeds))
+        for measure, factor in record.measures.items() if both else ():
+            cells = []
             for side in SIDES:
-                found = {
-                    what[2]: factor * measures[measure]
-                    for what, measures in results.items()
-                    if what[:2] == (work, side) and what[3] == limit
-                }
-                values, seeds = list(found.values()), seeds | found.keys()
-                cells.append(
-                    f"{statistics.mean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
-                    if values
-                    else ""
-                )
-            if any(cells):
-                lines.append(f"| {work} | {measure} | {' | '.join(cells)} | {len(seeds)} |")
+                values = [factor * results[work, side, seed, limit][measure] for seed in both]
+                mean, low, high = statistics.mean(values), min(values), max(values)
+                cells.append(f"{mean:.1f} ({low:.1f} to {high:.1f})")
+            lines.append(f"| {work} | {measure} | {' | '.join(cells)} | {len(both)} |")
     return lines
 
 
@@ -227,9 +224,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--works", nargs="+", choices=WORKS, default=list(WORKS))
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--limit", type=int, help="train on so many examples only")
-    parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path("quality.jsonl"))
+    parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
     parser.add_argument("--train", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not DATA.is_dir():
