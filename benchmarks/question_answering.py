@@ -53,39 +53,47 @@ def theirs(train: list[dict], dev: list[dict], seed: int, options) -> dict[str, 
     torch.manual_seed(seed)
     tokenizer = transformers.AutoTokenizer.from_pretrained(MINILM)
     model = transformers.BertForQuestionAnswering.from_pretrained(MINILM)
-    names = ("input_ids", "token_type_ids", "attention_mask")
-
-    def encode(examples):
-        return tokenizer(
-            [e["question"].strip() for e in examples],
-            [e["context"] for e in examples],
-            truncation="only_second",
-            max_length=LENGTH,
-            stride=STRIDE,
-            return_overflowing_tokens=True,
-            return_offsets_mapping=True,
-        )
-
-    def batch_of(rows, numbers):
-        padded = tokenizer.pad({n: [rows[n][i] for i in numbers] for n in names})
-        return {name: torch.tensor(padded[name]) for name in names}
-
-    rows = encode(train)
+    rows = encoded(tokenizer, train)
     labels = torch.tensor(
         [label(rows, k, train[i]) for k, i in enumerate(rows["overflow_to_sample_mapping"])]
     )
     start = time.perf_counter()
     for numbers, step in torch_steps(model, list(map(len, rows["input_ids"])), seed, options):
         first, last = labels[numbers].T
-        step(model(**batch_of(rows, numbers), start_positions=first, end_positions=last).loss)
+        inputs = batch_of(tokenizer, rows, numbers)
+        step(model(**inputs, start_positions=first, end_positions=last).loss)
     speed = options.epochs * len(labels) / (time.perf_counter() - start)
+    return {**their_scores(model.eval(), tokenizer, dev), "speed": speed}
 
-    model.eval()
-    rows, best, null = encode(dev), {}, [np.inf] * len(dev)
+
+def encoded(tokenizer, examples: list[dict]):
+    """Rows of questions and parts of their contexts."""
+    return tokenizer(
+        [e["question"].strip() for e in examples],
+        [e["context"] for e in examples],
+        truncation="only_second",
+        max_length=LENGTH,
+        stride=STRIDE,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
+
+
+def batch_of(tokenizer, rows, numbers) -> dict:
+    """Inputs of some rows, padded to the longest of them."""
+    names = ("input_ids", "token_type_ids", "attention_mask")
+    return tokenizer.pad({n: [rows[n][i] for i in numbers] for n in names}, return_tensors="pt")
+
+
+def their_scores(model, tokenizer, dev: list[dict]) -> dict[str, float]:
+    """Scores of the best span over all rows of each question."""
+    import torch
+
+    rows, best, null = encoded(tokenizer, dev), {}, [np.inf] * len(dev)
     order = sorted(range(len(rows["input_ids"])), key=lambda k: len(rows["input_ids"][k]))
     with torch.inference_mode():
         for i in range(0, len(order), 32):
-            outputs = model(**batch_of(rows, order[i : i + 32]))
+            outputs = model(**batch_of(tokenizer, rows, order[i : i + 32]))
             logits = zip(outputs.start_logits.numpy(), outputs.end_logits.numpy(), strict=True)
             for k, (starts, ends) in zip(order[i : i + 32], logits, strict=True):
                 score, begin, end = best_span(rows, k, starts, ends)
@@ -100,7 +108,7 @@ def theirs(train: list[dict], dev: list[dict], seed: int, options) -> dict[str, 
     else:
         differences = [null[i] - best[i][0] for i in range(len(dev))]
         scores = squad_v2_scores(guesses, right, differences, 0.0)
-    return {**{name: scores[name] for name in SCORES if name in scores}, "speed": speed}
+    return {name: scores[name] for name in SCORES if name in scores}
 
 
 def label(rows, k: int, example: dict) -> list[int]:

@@ -65,39 +65,48 @@ def theirs(train, held_out: dict, seed: int, options) -> dict[str, float]:
         options.preset, num_labels=len(names)
     )
 
-    def encode(words, tags):
-        inputs = tokenizer(
-            words, is_split_into_words=True, padding=True, truncation=True, return_tensors="pt"
-        )
-        labels = torch.full(inputs["input_ids"].shape, -100)
-        for i, row in enumerate(tags):
-            numbers = inputs.word_ids(i)
-            for j, word in enumerate(numbers):
-                if word is not None and word != numbers[j - 1]:
-                    labels[i, j] = names.index(row[word]) if row[word] in names else 0
-        return inputs, labels
-
     start = time.perf_counter()
     for batch, step in torch_steps(model, [len(row) for row in words], seed, options):
-        inputs, labels = encode([words[i] for i in batch], [tags[i] for i in batch])
+        chosen = [words[i] for i in batch], [tags[i] for i in batch]
+        inputs, labels = labelled(tokenizer, names, *chosen)
         step(model(**inputs, labels=labels).loss)
     speed = options.epochs * len(words) / (time.perf_counter() - start)
-
-    def predicted(words, tags):
-        rows = []
-        with torch.inference_mode():
-            for i in range(0, len(words), 64):
-                inputs, labels = encode(words[i : i + 64], tags[i : i + 64])
-                best = model(**inputs).logits.argmax(-1)
-                rows += [
-                    [names[k] for k in b[y != -100]] for b, y in zip(best, labels, strict=True)
-                ]
-        # A truncated or empty word has no piece.
-        return [g + ["O"] * (len(t) - len(g)) for g, t in zip(rows, tags, strict=True)]
-
     model.eval()
-    scores = {f"{n} F1": score_tags(y, predicted(x, y))["f1"] for n, (x, y) in held_out.items()}
+    scores = {
+        f"{name} F1": score_tags(right, their_tags(model, tokenizer, names, rows, right))["f1"]
+        for name, (rows, right) in held_out.items()
+    }
     return {**scores, "speed": speed}
+
+
+def labelled(tokenizer, names: list[str], words: list, tags: list) -> tuple:
+    """Padded inputs, and the number of each word's tag at its first piece, -100 elsewhere."""
+    import torch
+
+    inputs = tokenizer(
+        words, is_split_into_words=True, padding=True, truncation=True, return_tensors="pt"
+    )
+    labels = torch.full(inputs["input_ids"].shape, -100)
+    for i, row in enumerate(tags):
+        numbers = inputs.word_ids(i)
+        for j, word in enumerate(numbers):
+            if word is not None and word != numbers[j - 1]:
+                labels[i, j] = names.index(row[word]) if row[word] in names else 0
+    return inputs, labels
+
+
+def their_tags(model, tokenizer, names: list[str], words: list, tags: list) -> list[list[str]]:
+    """What a model of transformers says of every word."""
+    import torch
+
+    rows = []
+    with torch.inference_mode():
+        for i in range(0, len(words), 64):
+            inputs, labels = labelled(tokenizer, names, words[i : i + 64], tags[i : i + 64])
+            best = model(**inputs).logits.argmax(-1)
+            rows += [[names[k] for k in b[y != -100]] for b, y in zip(best, labels, strict=True)]
+    # A truncated or empty word has no piece.
+    return [g + ["O"] * (len(t) - len(g)) for g, t in zip(rows, tags, strict=True)]
 
 
 def torch_steps(model, lengths: list[int], seed: int, options):
