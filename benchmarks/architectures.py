@@ -84,7 +84,7 @@ def pretrained(family: str, tokenizer, texts, held_out, seed: int, options) -> t
     model = build(family, tokenizer)
     model.compile(learning_rate=options.learning_rate)
     drawn = random.Random(seed).sample(texts, options.texts)
-    model.fit(drawn, batch_size=options.batch_size, epochs=1, verbose=2)
+    model.fit(drawn, batch_size=options.batch_size, epochs=options.epochs, verbose=2)
     model.preprocessor.mask_rate = 0.15
     measured = model.evaluate(held_out, verbose=0, return_dict=True)
     return model.backbone, {"loss": measured["loss"], "masked accuracy": measured["accuracy"]}
@@ -132,6 +132,7 @@ def main() -> None:
     parser.add_argument("--families", nargs="+", choices=ARCHITECTURES, default=list(ARCHITECTURES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--texts", type=int, default=40_000, help="paragraphs to pretrain on")
+    parser.add_argument("--epochs", type=int, default=1, help="of pretraining")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--limit", type=int, help="fine-tune on so many sentences only")

@@ -215,7 +215,8 @@ def table(results: dict[tuple, dict], limit: int | None) -> list[str]:
             for side in SIDES:
                 values = [factor * results[work, side, seed, limit][measure] for seed in both]
                 mean, low, high = statistics.mean(values), min(values), max(values)
-                cells.append(f"{mean:.1f} ({low:.1f} to {high:.1f})")
+                spread = f" ({low:.1f} to {high:.1f})" if len(both) > 1 else ""
+                cells.append(f"{mean:.1f}{spread}")
             lines.append(f"| {work} | {measure} | {' | '.join(cells)} | {len(both)} |")
     return lines
 
