@@ -230,7 +230,7 @@ def main() -> None:
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
     parser.add_argument("--train", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if not DATA.is_dir():
+    if options.seeds and not DATA.is_dir():
         sys.exit("No data: set ENCODER_ZOO_DATA to a folder that holds sst2/, pairs/, ner/, qa/")
     if options.train:
         work, side, seed = options.train

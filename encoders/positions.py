@@ -47,8 +47,13 @@ def positions_in_texts(text_starts: keras.KerasTensor, length: int) -> keras.Ker
         >>> np.array(positions_in_texts(np.array([[0, 3, 9]]), 5)).tolist()
         [[0, 1, 2, 0, 1]]
     """
+    return ops.arange(length, dtype="int32")[None, :] - _own_starts(text_starts, length)
+
+
+def _own_starts(text_starts, length):
+    """(B, L) int32: where the text of each position of a packed row begins."""
     starts = ops.take_along_axis(text_starts, text_numbers(text_starts, length), axis=1)
-    return ops.arange(length, dtype="int32")[None, :] - ops.cast(starts, "int32")
+    return ops.cast(starts, "int32")
 
 
 def first_of_texts(
@@ -71,8 +76,7 @@ def first_of_texts(
     """
     if text_starts is None:
         return x[:, :1]
-    starts = ops.take_along_axis(text_starts, text_numbers(text_starts, ops.shape(x)[1]), axis=1)
-    return take_positions(x, starts)
+    return take_positions(x, _own_starts(text_starts, ops.shape(x)[1]))
 
 
 def take_positions(x: keras.KerasTensor, positions: keras.KerasTensor) -> keras.KerasTensor:

@@ -134,11 +134,8 @@ def test_both_learn_on_raw_texts():
     assert found["detection_loss"] < 0.9 * knows_their_share
 
 
-def deberta(tiny, **arguments):
-    """A discriminator of DeBERTa's, with weights that all matter."""
-    family = ez.DebertaV2Backbone.family
-    rows = ez.ReplacedTokenDetectionPreprocessor(tiny.tokenizer(family), **arguments)
-    return tiny.moved(ez.ReplacedTokenDetection(tiny.backbone(family), rows))
+def deberta(tiny):
+    return tiny.task(ez.DebertaV2Backbone.family, "ReplacedTokenDetection")
 
 
 def test_debertas_head_compares_every_token_with_the_first(tiny):

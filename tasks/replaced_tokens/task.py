@@ -44,9 +44,9 @@ class ReplacedTokenDetection(Task):
         generator_size: width of the generator as a share of the backbone's: of its hidden layers,
             its attention heads and its feed-forward nets. None is the family's: 1/4 for ELECTRA
             (whose paper takes 1/3 for base models), 1 for DeBERTa-v3.
-        generator_depth: share of the backbone's blocks that it has. None is the family's: 1 for
-            ELECTRA, 1/2 for DeBERTa-v3.
         detection_weight: of the discriminator's loss, beside the generator's.
+        generator_depth: share of the backbone's blocks that the generator has. None is the
+            family's: 1 for ELECTRA, 1/2 for DeBERTa-v3.
 
     Call arguments:
         inputs: what the preprocessor makes; without "mask_positions" the tokens are taken as they
@@ -86,8 +86,8 @@ class ReplacedTokenDetection(Task):
         backbone: Backbone,
         preprocessor: ReplacedTokenDetectionPreprocessor | None = None,
         generator_size: float | None = None,
-        generator_depth: float | None = None,
         detection_weight: float = 50.0,
+        generator_depth: float | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
