@@ -13,7 +13,8 @@ so that a run which was interrupted goes on.
 
 The data is not part of the project: `ENCODER_ZOO_DATA` names a folder that holds `sst2/`, `ner/`
 and `qa/`, see the other benchmarks, and `pairs/{mrpc,rte,stsb}/{train,dev}.tsv` (a header, then a
-label or score, a tab, both texts). Needs the extra `peers`.
+label or score, a tab, both texts). Of SQuAD's questions at most 5,000 are trained on, evenly from
+all articles. Needs the extra `peers`.
 """
 
 import argparse
@@ -32,7 +33,7 @@ import question_answering
 import scipy.stats
 import token_classification
 from sst2 import read as read_sst2
-from token_classification import DATA, MINILM, torch_steps
+from token_classification import DATA, MINILM
 
 import encoder_zoo as ez
 
@@ -50,6 +51,7 @@ class Work:
         measures: those that the table shows, with what they are multiplied by.
         epochs: of a training.
         batch_size: of a training.
+        limit: of examples to train on, unless `--limit` says another.
     """
 
     read: Callable
@@ -57,6 +59,7 @@ class Work:
     measures: dict[str, float]
     epochs: int = 3
     batch_size: int = 32
+    limit: int | None = None
 
 
 # -- one or two texts --------------------------------------------------------------------------
@@ -101,6 +104,7 @@ def inputs_of(texts: list):
 def classified_by_transformers(data: tuple, seed: int, options) -> dict[str, float]:
     import torch
     import transformers
+    from torch_training import torch_steps
 
     torch.manual_seed(seed)
     (texts, labels), (held_out, right) = data
@@ -173,15 +177,17 @@ WORKS = {
         functools.partial(question_answering.read, "squad"),
         ANSWERED,
         {"f1": 1, "exact_match": 1},
-        2,
-        16,
+        epochs=2,
+        batch_size=16,
+        limit=5000,
     ),
     "squad_v2": Work(
         functools.partial(question_answering.read, "squad_v2"),
         ANSWERED,
         {"best_f1": 1, "best_exact_match": 1},
-        2,
-        16,
+        epochs=2,
+        batch_size=16,
+        limit=5000,
     ),
 }
 
@@ -194,7 +200,7 @@ def train(work: str, side: str, seed: int, limit: int | None) -> dict[str, float
     record = WORKS[work]
     recipe = {"epochs": record.epochs, "batch_size": record.batch_size}
     options = argparse.Namespace(preset=MINILM, **recipe)
-    return record.train[side](record.read(limit), seed, options)
+    return record.train[side](record.read(limit or record.limit), seed, options)
 
 
 def finished(path: pathlib.Path) -> dict[tuple, dict]:

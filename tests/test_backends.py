@@ -88,27 +88,65 @@ np.testing.assert_allclose(*losses, rtol=1e-4, atol=1e-5)
 assert losses[0][2] < 0.9 * losses[0][0]  # it learns
 """
 
+TWO_MODELS = """
+import keras
+import numpy as np
+import encoder_zoo as ez
 
-@functools.cache
-def losses(backend: str, folder) -> np.ndarray:
+backbone = ez.DebertaV2Backbone(40, 2, 2, 16, 32, position_buckets=8, max_relative_positions=16)
+task = ez.ReplacedTokenDetection(backbone)
+token_ids = np.random.default_rng(0).integers(5, 40, (64, 12))
+positions = np.tile([2, 5], (64, 1))
+masked, labels = token_ids.copy(), np.take_along_axis(token_ids, positions, 1)
+np.put_along_axis(masked, positions, 4, 1)
+inputs = {"token_ids": token_ids, "masked_token_ids": masked, "mask_positions": positions}
+inputs["padding_mask"] = np.ones_like(token_ids, "bool")
+inputs["text_starts"] = np.tile([0, 6], (64, 1))
+task.compile(learning_rate=1e-3)
+before = [keras.ops.convert_to_numpy(weight) for weight in task.trainable_variables]
+history = task.fit(inputs, labels, epochs=2, batch_size=16, verbose=0).history
+assert np.isfinite(history["loss"]).all() and history["loss"][1] < history["loss"][0], history
+for weight, old in zip(task.trainable_variables, before):
+    assert not np.array_equal(keras.ops.convert_to_numpy(weight), old), weight.path
+"""
+
+
+def run(script: str, backend: str, *arguments: str) -> str:
+    """What a script prints on a backend."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(folder)],
+        [sys.executable, "-c", script, *arguments],
         capture_output=True,
         text=True,
         env={**os.environ, "KERAS_BACKEND": backend},
         timeout=1800,  # for one that hangs
     )
     assert done.returncode == 0, done.stderr
-    return np.array(done.stdout.split(), float)
+    return done.stdout
+
+
+@functools.cache
+def losses(backend: str, folder) -> np.ndarray:
+    return np.array(run(SCRIPT, backend, str(folder)).split(), float)
+
+
+def skip_without(backend: str) -> None:
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed: `pip install {backend}`")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_training_on_raw_text_equals_tensorflow(backend, golden):
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed: `pip install {backend}`")
+    skip_without(backend)
     folder = golden("Bert_ForSequenceClassification").folder
     # Adam divides by small gradients, so float32's rounding shows in the third digit.
     np.testing.assert_allclose(
         losses(backend, folder), losses("tensorflow", folder), rtol=1e-3, atol=5e-3
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_a_generator_and_a_discriminator_learn_with_all_their_weights(backend):
+    skip_without(backend)
+    run(TWO_MODELS, backend)

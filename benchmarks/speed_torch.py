@@ -1,0 +1,99 @@
+"""The sides of `speed.py` on torch: transformers."""
+
+import argparse
+import time
+
+import torch
+import transformers
+from speed_measures import BATCH, MASK_RATE, MINILM, latencies, second_call
+from torch_training import torch_steps
+
+
+def grouped(work: str, texts: list[str], labels: list[int]) -> dict[str, float]:
+    """transformers + torch; batches of texts of like length."""
+    return torch_side(work, texts, labels, group=True)
+
+
+def as_it_comes(work: str, texts: list[str], labels: list[int]) -> dict[str, float]:
+    """transformers + torch; batches in random order, padded to their longest text."""
+    return torch_side(work, texts, labels, group=False)
+
+
+def torch_side(work: str, texts: list[str], labels: list[int], group: bool) -> dict[str, float]:
+    """transformers + torch."""
+    side = Transformers(work, texts, labels, group)
+    loaded = time.perf_counter()
+    if work in ("fit", "refit"):  # a loop written by hand has no first call
+        half = len(texts) // 2
+        side.train(range(half), epochs=1)
+        return {"value": half / (time.perf_counter() - loaded), "fixed": 0.0}
+    everything = range(len(texts))
+    if work in ("train", "mlm"):
+        return {"value": len(texts) / side.train(everything, epochs=2)}
+    if work == "job":
+        side.train(everything, epochs=3)
+        return {}
+    side.model.eval()
+    if work == "answer":
+        side.predict(texts, [0])
+        return {}
+    if work == "latency":
+        return latencies(lambda text: side.predict([text], [0]), texts)
+    lengths = side.lengths(texts)
+    order = sorted(range(len(texts)), key=lambda i: -lengths[i])
+    return {"value": len(texts) / second_call(lambda: side.predict(texts, order))}
+
+
+class Transformers:
+    """MiniLM with a head, and loops written by hand.
+
+    Args:
+        work: "mlm", or one of those that classify.
+        texts: to train on.
+        labels: theirs.
+        group: whether a batch holds texts of like length.
+    """
+
+    def __init__(self, work: str, texts: list[str], labels: list[int], group: bool):
+        torch.manual_seed(0)
+        self.texts, self.labels, self.group, self.masked = texts, labels, group, work == "mlm"
+        head = "ForMaskedLM" if self.masked else "ForSequenceClassification"
+        self.model = getattr(transformers, "Bert" + head).from_pretrained(MINILM)
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(MINILM)
+        self.collate = transformers.DataCollatorForLanguageModeling(
+            self.tokenizer, mlm_probability=MASK_RATE
+        )
+
+    def lengths(self, texts: list[str]) -> list[int]:
+        """What a batch is put together by."""
+        if not self.group:
+            return [0] * len(texts)
+        return [len(ids) for ids in self.tokenizer(texts)["input_ids"]]
+
+    def inputs_of(self, batch) -> dict:
+        """Inputs and labels of some of the texts."""
+        rows = self.tokenizer(
+            [self.texts[i] for i in batch], padding=True, truncation=True, return_tensors="pt"
+        )
+        if not self.masked:
+            return {**rows, "labels": torch.tensor([self.labels[i] for i in batch])}
+        rows["input_ids"], rows["labels"] = self.collate.torch_mask_tokens(rows["input_ids"])
+        return rows
+
+    def train(self, numbers: range, epochs: int) -> float:
+        """Seconds of the last epoch on the first texts."""
+        lengths = self.lengths([self.texts[i] for i in numbers])
+        options = argparse.Namespace(batch_size=BATCH, epochs=epochs)
+        steps, times = -(-len(lengths) // BATCH), []
+        for i, (batch, step) in enumerate(torch_steps(self.model, lengths, 0, options)):
+            if i % steps == 0:
+                times.append(time.perf_counter())
+            step(self.model(**self.inputs_of(batch)).loss)
+        return time.perf_counter() - times[-1]
+
+    @torch.inference_mode()
+    def predict(self, texts: list[str], order: list[int]) -> None:
+        """Probabilities, in batches as the order says."""
+        for i in range(0, len(order), BATCH):
+            rows = self.tokenizer([texts[j] for j in order[i : i + BATCH]], padding=True)
+            self.model(**rows.convert_to_tensors("pt")).logits.softmax(-1).numpy()

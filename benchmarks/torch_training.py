@@ -1,0 +1,39 @@
+"""The recipe of the papers, written for transformers on torch: that of the other side."""
+
+import numpy as np
+import torch
+import transformers
+
+
+def torch_steps(model, lengths: list[int], seed: int, options):
+    """Yields (numbers of a batch's examples, function that takes a step), epoch by epoch."""
+    rng = np.random.default_rng(seed)
+    size, window = options.batch_size, 50 * options.batch_size
+    exempt = ("bias", "LayerNorm.weight")
+    groups = [
+        {"params": [p for n, p in model.named_parameters() if n.endswith(exempt)]},
+        {
+            "params": [p for n, p in model.named_parameters() if not n.endswith(exempt)],
+            "weight_decay": 0.01,
+        },
+    ]
+    optimizer = torch.optim.AdamW(groups, 5e-5, weight_decay=0.0)
+    total = options.epochs * -(-len(lengths) // size)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, total // 10, total)
+
+    def step(loss):
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+
+    model.train()
+    for _ in range(options.epochs):
+        order = rng.permutation(len(lengths))
+        windows = [order[i : i + window] for i in range(0, len(order), window)]
+        order = np.concatenate([sorted(w, key=lambda i: lengths[i]) for w in windows])
+        batches = [order[i : i + size] for i in range(0, len(order), size)]
+        rng.shuffle(batches)
+        for batch in batches:
+            yield batch, step
