@@ -20,6 +20,19 @@ folder that holds `sst2/train.tsv` and `sst2/dev.tsv` they are those of SST-2.
 On the review sentences, seed 0: the teacher is right in 91.0 % of 600 held-out sentences, the
 student alone in 82.2 %, the student taught in 86.7 %, at four times the teacher's speed and a sixth
 of its size. It took four minutes on two CPU cores that had other work to do.
+
+On SST-2, seeds 0 to 2, twelve minutes each on one CPU core with AVX512-BF16 (AMD EPYC), and what is
+right of its 872 sentences for development:
+
+|  | accuracy, mean (lowest to highest) | times as fast |
+|---|---|---|
+| teacher | 83.0 % (82.7 to 83.3) | 1 |
+| student alone | 77.7 % (76.7 to 78.2) | 4.8 |
+| student taught | 79.7 % (78.9 to 80.5) | 4.9 |
+| student taught, in bfloat16 | 79.7 % (78.9 to 80.5) | 6.9 |
+
+Two cores do more for the teacher's larger matrices than for the student's: there the student is 4.1
+times as fast, in bfloat16 5.1 times.
 """
 
 # %%
