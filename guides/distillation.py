@@ -143,7 +143,7 @@ student.save_to_preset(OUTPUT / "distilled_student")
 ## The student in bfloat16
 
 On a CPU with AVX512-BF16 or AMX, and on every accelerator, what was learned in float32 answers
-faster in bfloat16. Elsewhere leave this out: there it is slower.
+faster in bfloat16. Elsewhere leave this out: there it may be slower.
 """
 
 # %%

@@ -93,6 +93,7 @@ import keras
 import numpy as np
 import encoder_zoo as ez
 
+keras.utils.set_random_seed(0)
 backbone = ez.DebertaV2Backbone(40, 2, 2, 16, 32, position_buckets=8, max_relative_positions=16)
 task = ez.ReplacedTokenDetection(backbone)
 token_ids = np.random.default_rng(0).integers(5, 40, (64, 12))
