@@ -20,11 +20,10 @@ import argparse
 import gzip
 import json
 import random
-import sys
 
 import keras
 import numpy as np
-from sst2 import DATA
+from sources import DATA, need_data
 from sst2 import read as read_sst2
 
 import encoder_zoo as ez
@@ -137,8 +136,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--limit", type=int, help="fine-tune on so many sentences only")
     options = parser.parse_args()
-    if not (DATA / "text").is_dir():
-        sys.exit("No data: set ENCODER_ZOO_DATA to a folder that holds text/, sst2/ and ner/")
+    need_data("text", "sst2", "ner/conll2003")
 
     texts = paragraphs("wikipedia_train.txt.gz")
     held_out = paragraphs("wikipedia_valid.txt")[:1000]

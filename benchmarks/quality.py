@@ -32,8 +32,8 @@ import numpy as np
 import question_answering
 import scipy.stats
 import token_classification
+from sources import DATA, MINILM, need_data
 from sst2 import read as read_sst2
-from token_classification import DATA, MINILM
 
 import encoder_zoo as ez
 
@@ -46,17 +46,21 @@ class Work:
     """Something to learn.
 
     Args:
+        title: what the table calls it.
         read: (limit) to what `train` takes first.
         train: {side: (data, seed, options) to `{measure: value}`}.
-        measures: those that the table shows, with what they are multiplied by.
+        measures: those that the table shows.
+        full: what a measure is at most; the table gives percents.
         epochs: of a training.
         batch_size: of a training.
         limit: of examples to train on, unless `--limit` says another.
     """
 
+    title: str
     read: Callable
     train: dict[str, Callable]
-    measures: dict[str, float]
+    measures: tuple[str, ...]
+    full: int = 1
     epochs: int = 3
     batch_size: int = 32
     limit: int | None = None
@@ -159,35 +163,38 @@ def by_both(benchmark) -> dict[str, Callable]:
 
 CLASSIFIED = dict(zip(SIDES, (classified_by_us, classified_by_transformers), strict=True))
 TAGGED, ANSWERED = by_both(token_classification), by_both(question_answering)
+SQUAD = {"full": 100, "epochs": 2, "batch_size": 16, "limit": 5000}
 WORKS = {
-    "sst2": Work(of_sst2, CLASSIFIED, {"accuracy": 100}, epochs=1),
-    "mrpc": Work(functools.partial(of_pairs, "mrpc"), CLASSIFIED, {"F1": 100, "accuracy": 100}),
-    "rte": Work(functools.partial(of_pairs, "rte"), CLASSIFIED, {"accuracy": 100}),
-    "stsb": Work(functools.partial(of_pairs, "stsb"), CLASSIFIED, {"Spearman": 100}),
+    "sst2": Work("SST-2", of_sst2, CLASSIFIED, ("accuracy",), epochs=1),
+    "mrpc": Work("MRPC", functools.partial(of_pairs, "mrpc"), CLASSIFIED, ("F1", "accuracy")),
+    "rte": Work("RTE", functools.partial(of_pairs, "rte"), CLASSIFIED, ("accuracy",)),
+    "stsb": Work("STS-B", functools.partial(of_pairs, "stsb"), CLASSIFIED, ("Spearman",)),
     "conll2003": Work(
-        functools.partial(token_classification.read, "conll2003"), TAGGED, {"testa F1": 100}
+        "CoNLL-2003",
+        functools.partial(token_classification.read, "conll2003"),
+        TAGGED,
+        ("testa F1",),
     ),
     "wnut17": Work(
+        "WNUT-17",
         functools.partial(token_classification.read, "wnut17"),
         TAGGED,
-        {"dev F1": 100, "test F1": 100},
+        ("dev F1", "test F1"),
         epochs=5,
     ),
     "squad": Work(
+        "SQuAD v1.1",
         functools.partial(question_answering.read, "squad"),
         ANSWERED,
-        {"f1": 1, "exact_match": 1},
-        epochs=2,
-        batch_size=16,
-        limit=5000,
+        ("f1", "exact_match"),
+        **SQUAD,
     ),
     "squad_v2": Work(
+        "SQuAD v2",
         functools.partial(question_answering.read, "squad_v2"),
         ANSWERED,
-        {"best_f1": 1, "best_exact_match": 1},
-        epochs=2,
-        batch_size=16,
-        limit=5000,
+        ("best_f1", "best_exact_match"),
+        **SQUAD,
     ),
 }
 
@@ -200,7 +207,7 @@ def train(work: str, side: str, seed: int, limit: int | None) -> dict[str, float
     record = WORKS[work]
     recipe = {"epochs": record.epochs, "batch_size": record.batch_size}
     options = argparse.Namespace(preset=MINILM, **recipe)
-    return record.train[side](record.read(limit or record.limit), seed, options)
+    return record.train[side](record.read(limit), seed, options)
 
 
 def finished(path: pathlib.Path) -> dict[tuple, dict]:
@@ -212,18 +219,18 @@ def finished(path: pathlib.Path) -> dict[tuple, dict]:
 def table(results: dict[tuple, dict], limit: int | None) -> list[str]:
     """A row for every measure: the mean over the seeds that both sides were trained with, the
     lowest and the highest."""
-    lines = ["| data | measure | " + " | ".join(SIDES) + " | seeds |", "|---|---|---|---|---|"]
+    lines = ["| data | measure | ours | transformers | seeds |", "|---|---|---|---|---|"]
     for work, record in WORKS.items():
-        seeds = [{w[2] for w in results if w[:2] == (work, s) and w[3] == limit} for s in SIDES]
-        both = sorted(set.intersection(*seeds))
-        for measure, factor in record.measures.items() if both else ():
+        one = {w[1:3]: row for w, row in results.items() if w[::3] == (work, limit or record.limit)}
+        both = sorted(set.intersection(*({n for s, n in one if s == side} for side in SIDES)))
+        for measure in record.measures if both else ():
             cells = []
             for side in SIDES:
-                values = [factor * results[work, side, seed, limit][measure] for seed in both]
+                values = [100 / record.full * one[side, seed][measure] for seed in both]
                 mean, low, high = statistics.mean(values), min(values), max(values)
                 spread = f" ({low:.1f} to {high:.1f})" if len(both) > 1 else ""
                 cells.append(f"{mean:.1f}{spread}")
-            lines.append(f"| {work} | {measure} | {' | '.join(cells)} | {len(both)} |")
+            lines.append(f"| {record.title} | {measure} | {' | '.join(cells)} | {len(both)} |")
     return lines
 
 
@@ -234,22 +241,20 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--limit", type=int, help="train on so many examples only")
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
-    parser.add_argument("--train", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--train", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.seeds and not DATA.is_dir():
-        sys.exit("No data: set ENCODER_ZOO_DATA to a folder that holds sst2/, pairs/, ner/, qa/")
+    if options.seeds:
+        need_data("sst2", "pairs", "ner", "qa")
     if options.train:
-        work, side, seed = options.train
-        print(json.dumps(train(work, side, int(seed), options.limit)))
+        print(json.dumps(train(*options.train)))
         return
     for seed in options.seeds:
         for work in options.works:
             for side in options.sides:
-                what = (work, side, seed, options.limit)
+                what = (work, side, seed, options.limit or WORKS[work].limit)
                 if what in finished(options.results):
                     continue
-                limit = ["--limit", str(options.limit)] if options.limit else []
-                command = [sys.executable, __file__, "--train", work, side, str(seed), *limit]
+                command = [sys.executable, __file__, "--train", json.dumps(what)]
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
                 measures = json.loads(done.stdout.strip().splitlines()[-1])
                 print(*what, measures, flush=True)

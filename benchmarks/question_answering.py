@@ -13,12 +13,12 @@ The data is not part of the project: `ENCODER_ZOO_DATA` names a folder that hold
 """
 
 import argparse
-import sys
 import time
 
 import keras
 import numpy as np
-from token_classification import DATA, MINILM, report
+from sources import DATA, MINILM, need_data
+from token_classification import report
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
@@ -151,8 +151,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="train on so many questions only")
     parser.add_argument("--transformers", action="store_true", help="train the other side too")
     options = parser.parse_args()
-    if not (DATA / "qa" / options.data).is_dir():
-        sys.exit(f"No data: set ENCODER_ZOO_DATA to a folder that holds qa/{options.data}")
+    need_data(f"qa/{options.data}")
 
     train, dev = read(options.data, options.limit)
     sides = {"encoder_zoo": ours, **({"transformers": theirs} if options.transformers else {})}

