@@ -288,6 +288,17 @@ def test_tokens_of_other_tokenizers_correspond_by_their_characters(names, texts)
             assert (place in holders) if holders else place == -1
 
 
+@pytest.mark.parametrize("texts", [(TEXTS,), PAIRS], ids=["texts", "pairs"])
+def test_tokens_of_much_text_are_placed_chunk_by_chunk(texts, monkeypatch):
+    student, teacher = map(ez.SequenceClassifierPreprocessor.from_preset, BUNDLED)
+    columns = [tf.constant(part) for part in texts]
+    at_once = places_in_rows(columns, student, teacher).to_list()
+    monkeypatch.setattr("encoder_zoo.encoders.tokenizers.tokenizer.CHUNK_BYTES", 8)
+    assert places_in_rows(columns, student, teacher).to_list() == at_once
+    none = places_in_rows([part[:0] for part in columns], student, teacher)
+    assert none.to_list() == []
+
+
 def spans_of_row(preprocessor, texts):
     """For each token of the row its text and characters, None of a special token."""
     parts = [preprocessor.tokenizer.tokenize_with_offsets(text) for text in texts]

@@ -27,6 +27,21 @@ def places_in_rows(
         Ragged (B, None) int32. The start token corresponds to the start token; end tokens, and
         what the teacher's row has no room for, to nothing: -1.
     """
+    from encoder_zoo.encoders.tokenizers.tokenizer import in_chunks
+
+    def of_chunk(rows: tf.RaggedTensor) -> tuple[tf.RaggedTensor]:
+        parts = tf.unstack(rows.to_tensor(shape=(None, len(texts))), axis=1)
+        return (_places_at_once(parts, student, teacher),)
+
+    rows = tf.RaggedTensor.from_tensor(tf.stack(texts, axis=1))  # (B, 1 or 2)
+    [places] = in_chunks(of_chunk, rows)
+    return places
+
+
+def _places_at_once(
+    texts: list[tf.Tensor], student: Preprocessor, teacher: Preprocessor
+) -> tf.RaggedTensor:
+    """As `places_in_rows`, with the offsets of all tokens in memory."""
     tokens = [teacher.tokenizer.tokenize_with_offsets(text) for text in texts]
     separators, longest = teacher.tokenizer.pair_separators, teacher.max_sequence_length
     kept = kept_lengths([ids for ids, _, _ in tokens], separators, longest)
