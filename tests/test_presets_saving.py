@@ -228,7 +228,8 @@ while True:
         while True:
             for model in models:
                 model.save_to_preset(sys.argv[1])
-                print("saved", flush=True)
+                # In one write: print() can make two (PYTHONUNBUFFERED), and a kill fall between.
+                os.write(1, b"saved\\n")
     sys.stdin.readline()
     os.waitpid(child, 0)
     print("reaped", flush=True)
