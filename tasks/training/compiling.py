@@ -1,4 +1,4 @@
-"""What `compile` fixes: the recipe or another optimizer, and how long its graphs are valid."""
+"""What `compile` fixes: the recipe or another optimizer, losses and metrics."""
 
 from __future__ import annotations
 
@@ -21,9 +21,6 @@ RECIPE = ("gradient_accumulation_steps", "weight_decay", "warmup", "layer_decay"
 
 class Compiled(Distributed):
     """Mixin, before `keras.Model`: `compile` with the field's recipe.
-
-    Whatever is traced lives as long as it is valid: `fit`, `evaluate` and `predict` may follow each
-    other on other data, for other epochs and learning rates, without a new trace.
 
     Attributes:
         pretrains: whether the task is one of pretraining, in which all layers learn alike.
@@ -49,7 +46,6 @@ class Compiled(Distributed):
         self.gradient_accumulation_steps = None
         self._optimizer_is_ours = False
         self._told_of_programs = False
-        self._graphs = {}  # of batches and of the forward pass, see `_graph`
         if keras.config.backend() == "tensorflow":
             self.jit_compile = False  # until `compile` decides: Keras's own default is XLA
 
@@ -244,16 +240,6 @@ class Compiled(Distributed):
         self.compute_loss(x, y, y_pred, weight, training=False)
         self.compute_metrics(x, y, y_pred, weight)
         self.reset_metrics()
-
-    def _graph(self, name, make):
-        """What traces live in: made once for a setting of the preprocessor and the precision."""
-        settings = vars(self.preprocessor) if self.preprocessor is not None else {}
-        plain = [(n, v) for n, v in settings.items() if not n.startswith("_") and n != "tokenizer"]
-        plain.append(id(settings.get("tokenizer")))
-        key = name, bool(self.compiled and self.jit_compile), self.dtype_policy.name, repr(plain)
-        if key not in self._graphs:
-            self._graphs[key] = make()
-        return self._graphs[key]
 
 
 def _symbol(spec: tf.TensorSpec) -> keras.KerasTensor:

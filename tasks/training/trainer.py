@@ -1,22 +1,18 @@
-"""`fit`, `evaluate` and `predict` on raw inputs, in graphs that live from call to call."""
+"""`fit`, `evaluate` and `predict` on raw inputs."""
 
 from __future__ import annotations
 
-import functools
 import logging
 
 import keras
 import numpy as np
 
-from encoder_zoo.encoders import attention
 from encoder_zoo.encoders.forks import refuse_in_fork
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.corpora.corpus import PretrainingCorpus
 from encoder_zoo.tasks.corpora.reading import corpus_batches, corpus_stream
-from encoder_zoo.tasks.rows.batching import Batches, RowBatches, bucket_length
+from encoder_zoo.tasks.rows.batching import bucket_length
 from encoder_zoo.tasks.rows.preprocessor import as_texts
-from encoder_zoo.tasks.rows.tracing import TracedOnce, is_long, of_texts
-from encoder_zoo.tasks.training.compiling import Compiled
 from encoder_zoo.tasks.training.data import (
     Stream,
     check_dataset_alone,
@@ -37,12 +33,13 @@ from encoder_zoo.tasks.training.distribution import (
     worker_of,
 )
 from encoder_zoo.tasks.training.divergence import StopAtDivergence
+from encoder_zoo.tasks.training.graphs import Graphs
 from encoder_zoo.tasks.training.resuming import check_no_backup, continued, describe_rows
 
 logger = logging.getLogger("encoder_zoo")
 
 
-class TextTrainer(Compiled):
+class TextTrainer(Graphs):
     """Mixin, before `keras.Model`: training and predicting on what a preprocessor takes."""
 
     def fit(
@@ -104,9 +101,7 @@ class TextTrainer(Compiled):
             FloatingPointError: "Epoch 2/3, step 17/100: the loss is nan. ...", unless
                 `keras.callbacks.TerminateOnNaN` is among the callbacks.
         """
-        refuse_in_fork()
-        if not self.compiled:
-            self.compile()
+        self._make_ready()
         size = size_or_default(batch_size)
         held_out_size = size_or_default(validation_batch_size, size)
         if validation_data is not None:
@@ -127,14 +122,11 @@ class TextTrainer(Compiled):
                 check_dataset_alone(y, sample_weight, validation_split)
                 stream = self._dataset_stream(x, size, len(passes), steps_per_epoch, shuffle)
             else:
-                check_not_empty(x)
-                rows = self.preprocess(x, y, sample_weight)
+                rows = self._checked_rows(x, y, sample_weight)
                 if validation_split:
                     rows, held_out = split(rows, validation_split)
                     self._tell_of_unseen(rows, held_out)
-                    held_out = splittable(held_out, held_out_size)
-                    validation_data = self._ordered(held_out, held_out_size).dataset
-                self._tell_of_programs(rows)
+                    validation_data = self._evaluation_batches(held_out, held_out_size)
                 stream = self._rows_stream(rows, size, passes, shuffle, steps_per_epoch)
             if class_weight is not None:
                 stream = self.weighted_stream(stream, class_weight)
@@ -154,6 +146,12 @@ class TextTrainer(Compiled):
             validation_data=validation_data,
             **options,
         )
+
+    def _make_ready(self) -> None:
+        """Compiles where nobody did; refuses a fork, in which TensorFlow would hang."""
+        refuse_in_fork()
+        if not self.compiled:
+            self.compile()
 
     def _separated(self, x, y) -> tuple:
         """Inputs and labels, where a task takes both of them in one."""
@@ -194,6 +192,7 @@ class TextTrainer(Compiled):
         self, rows: dict, size: int, epochs: range, shuffle: bool, steps_per_epoch: int | None
     ) -> Stream:
         """Encoded rows, to train on."""
+        self._tell_of_programs(rows)
         capacity = self.preprocessor.shared_row_length
         steps, batches = self._row_batches().training(
             splittable(rows, size), size, epochs, shuffle, capacity, steps_per_epoch
@@ -228,9 +227,7 @@ class TextTrainer(Compiled):
         self, x=None, y=None, batch_size: int | None = None, *, sample_weight=None, **kwargs
     ):
         """As `keras.Model.evaluate`, on raw inputs; see `fit` for what `x` may be."""
-        refuse_in_fork()
-        if not self.compiled:
-            self.compile()
+        self._make_ready()
         size = size_or_default(batch_size)
         if is_prepared(x):
             return super().evaluate(x, y, size, sample_weight=sample_weight, **kwargs)
@@ -256,9 +253,14 @@ class TextTrainer(Compiled):
         self._check_labelled(x, y)
         if is_prepared(x):
             return data
+        return self._evaluation_batches(self._checked_rows(x, y, sample_weight), batch_size)
+
+    def _checked_rows(self, x, y, sample_weight) -> dict:
         check_not_empty(x)
-        rows = splittable(self.preprocess(x, y, sample_weight), batch_size)
-        return self._ordered(rows, batch_size).dataset
+        return self.preprocess(x, y, sample_weight)
+
+    def _evaluation_batches(self, rows: dict, batch_size: int) -> tf.data.Dataset:
+        return self._ordered(splittable(rows, batch_size), batch_size).dataset
 
     def predict(self, x, batch_size: int | None = None, **kwargs):
         """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
@@ -290,81 +292,6 @@ class TextTrainer(Compiled):
         outputs = super().predict(batches.dataset, **kwargs)
         return keras.tree.map_structure(lambda o: o[np.argsort(batches.order)[:count]], outputs)
 
-    def _predict_few(self, texts: tuple) -> np.ndarray:
-        """The outputs of one batch of texts; on TensorFlow all of it is one graph.
-
-        Keras's loop over a dataset takes longer than the model.
-        """
-
-        def inputs_of(texts):
-            batch = self._collate()(self.preprocessor.encode(texts))
-            return keras.utils.unpack_x_y_sample_weight(batch)[0]
-
-        if not self._has_one_graph():
-            inputs = self._graph("inputs", lambda: TracedOnce(inputs_of))(texts)
-            return self.predict_on_batch({n: values.numpy() for n, values in inputs.items()})
-        self.make_predict_function()
-        forward = self._forward(self._may_be_long(texts))
-        answer = self._graph(
-            ("answer", id(forward)), lambda: TracedOnce(lambda t: forward(inputs_of(t)))
-        )
-        return answer(texts).numpy()
-
-    def _may_be_long(self, texts: tuple) -> bool | None:
-        """False for texts that are sure to be short for attention, or nearly so; see `is_long`."""
-        if self.preprocessor.max_sequence_length <= attention.SHORT:
-            return False
-        most = sum(int(tf.reduce_max(tf.strings.length(part))) for part in texts)  # bytes
-        return False if most < attention.SHORT else None
-
-    def make_predict_function(self, force: bool = False) -> None:
-        """As in Keras; but on TensorFlow a graph for all sizes of batches, made once."""
-        if not self._has_one_graph():
-            super().make_predict_function(force)
-        elif force or self.predict_function is None:
-            weights = tuple((id(weight), weight.dtype) for weight in self.variables)
-            step = self.predict_step
-
-            def forward(long: bool | None) -> TracedOnce:
-                return self._graph(
-                    ("forward", weights, long), lambda: TracedOnce(of_texts(long, step), 2)
-                )
-
-            def predict(batches):
-                inputs = keras.utils.unpack_x_y_sample_weight(batches[0])[0]
-                return forward(is_long(inputs))(inputs)
-
-            self._forward, self.predict_function = forward, predict
-
-    def _make_function(self, step, *args, **kwargs):
-        """What Keras calls with an iterator for each step of `fit` and `evaluate`.
-
-        Keras's own is a graph that takes the batch from the iterator and calls another one, which
-        TensorFlow traces and optimizes one by one.
-        """
-        if not self._has_one_graph():
-            return super()._make_function(step, *args, **kwargs)
-        graphs = {
-            long: tf.function(of_texts(long, step), autograph=False) for long in (False, True)
-        }
-
-        def function(iterator):
-            batch = next(iterator)
-            graph = graphs[is_long(keras.utils.unpack_x_y_sample_weight(batch)[0])]
-            if isinstance(iterator, tf.data.Iterator):
-                # Found, once it is there, for every batch that it fits.
-                graph.get_concrete_function(iterator.element_spec)
-            return graph(batch)
-
-        return function
-
-    def _has_one_graph(self) -> bool:
-        """Whether one graph predicts all batches, and not a program for each of their shapes."""
-        if keras.config.backend() != "tensorflow" or strategy_of(self):
-            return False
-        several = self.compiled and (self.run_eagerly or self.steps_per_execution > 1)
-        return not (several or self.jit_compile)
-
     def preprocess(self, x, y=None, sample_weight=None) -> dict:
         """Raw inputs in memory as encoded rows; see `Preprocessor.encode`.
 
@@ -384,17 +311,6 @@ class TextTrainer(Compiled):
             f"This {type(self).__name__} has no preprocessor, so it takes prepared inputs: "
             f"{{'token_ids': ..., 'padding_mask': ...}}. Received: {received}."
         )
-
-    def _collate(self):
-        # Where every new shape is compiled, few shapes are worth some padding.
-        bucketed = keras.config.backend() == "jax" or bool(self.compiled and self.jit_compile)
-        return functools.partial(self.preprocessor.collate, bucketed=bucketed)
-
-    def _row_batches(self) -> RowBatches:
-        return self._graph("batches", lambda: RowBatches(self._collate()))
-
-    def _ordered(self, rows: dict, batch_size: int) -> Batches:
-        return self._row_batches().ordered(rows, batch_size)
 
 
 def _watched(callbacks: list | None) -> list:
