@@ -293,7 +293,7 @@ def test_tokens_of_much_text_are_placed_chunk_by_chunk(texts, monkeypatch):
     student, teacher = map(ez.SequenceClassifierPreprocessor.from_preset, BUNDLED)
     columns = [tf.constant(part) for part in texts]
     at_once = places_in_rows(columns, student, teacher).to_list()
-    monkeypatch.setattr("encoder_zoo.encoders.tokenizers.tokenizer.CHUNK_BYTES", 8)
+    monkeypatch.setattr("encoder_zoo.encoders.tokenizers.chunks.CHUNK_BYTES", 8)
     assert places_in_rows(columns, student, teacher).to_list() == at_once
     none = places_in_rows([part[:0] for part in columns], student, teacher)
     assert none.to_list() == []

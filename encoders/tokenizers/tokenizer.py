@@ -1,15 +1,11 @@
-"""What all tokenizers share: checked input, the vocabulary, special tokens, offsets, words."""
+"""What all tokenizers share: checked input, special tokens, offsets, words."""
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
-import itertools
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,64 +27,13 @@ from encoder_zoo.encoders.tokenizers.characters import (
     characters,
     row_numbers,
 )
-from encoder_zoo.encoders.tokenizers.text_input import (
-    LONE_SURROGATE,
-    as_text_tensor,
-    without_rest,
-)
+from encoder_zoo.encoders.tokenizers.chunks import in_chunks
+from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor, without_rest
+from encoder_zoo.encoders.tokenizers.vocabulary import Vocabulary
 from encoder_zoo.encoders.wording import with_type
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-CHUNK_BYTES = 2**18  # of text tokenized at a time
-
-
-class Vocabulary:
-    """Tokens and their ids, both ways. Of a token written twice the later id counts.
-
-    Example:
-        >>> Vocabulary(["[UNK]", "cat"]).id("cat")
-        1
-    """
-
-    def __init__(self, tokens: Sequence[str]):
-        self.tokens = list(tokens)
-        _check_tokens(self.tokens)
-        self.ids = {token: i for i, token in enumerate(self.tokens)}
-
-    def id(self, token: str) -> int:
-        """The token's id, or an error that names tokens like it."""
-        if token in self.ids:
-            return self.ids[token]
-        near = difflib.get_close_matches(str(token), self.ids, n=3)
-        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise ValueError(f"{token!r} is not among the {len(self.ids)} tokens{hint}")
-
-    def token(self, token_id: int) -> str:
-        """The token of an id, or an error that gives the range of ids."""
-        if not 0 <= token_id < len(self.tokens):
-            raise ValueError(f"token id {token_id} is outside 0..{len(self.tokens) - 1}")
-        return self.tokens[token_id]
-
-
-def _check_tokens(tokens: Sequence[str]) -> None:
-    """Refuses what no file in UTF-8 can hold as a token.
-
-    Raises:
-        ValueError: "vocabulary[3] is 7 (int); expected a string", "vocabulary[4] is '\\ud800' ..."
-    """
-    try:
-        "".join(tokens).encode("utf-8")
-    except TypeError:
-        i = next(i for i, token in enumerate(tokens) if not isinstance(token, str))
-        raise ValueError(f"vocabulary[{i}] is {with_type(tokens[i])}; expected a string") from None
-    except UnicodeEncodeError:
-        i = next(i for i, token in enumerate(tokens) if LONE_SURROGATE.search(token))
-        raise ValueError(
-            f"vocabulary[{i}] is {with_type(tokens[i])}, with half of a character, which UTF-8 "
-            "cannot hold; expected a string of whole ones"
-        ) from None
 
 
 def _own_graph(method: Callable, signature: Sequence[tf.TypeSpec] | None = None) -> Callable:
@@ -115,55 +60,6 @@ class Tokens(NamedTuple):
     starts: tf.Tensor
     ends: tf.Tensor
     row_splits: tf.Tensor
-
-
-def in_chunks(
-    function: Callable[[tf.Tensor], tuple[tf.RaggedTensor, ...]], rows: tf.Tensor | tf.RaggedTensor
-) -> tuple[tf.RaggedTensor, ...]:
-    """A function of rows, with much text in memory taken chunk by chunk.
-
-    The function's memory is that of some chunks, and the chunks run in parallel.
-
-    Args:
-        function: of rows (B, ...), to ragged tensors with as many rows.
-        rows: string tensor (B,), or ragged (B, None).
-
-    Returns:
-        What the function returns for all rows at once.
-
-    Example:
-        >>> letters, = in_chunks(lambda rows: (tf.strings.unicode_split(rows, "UTF-8"),),
-        ...                      tf.constant(["ab", "c"] * 200_000))
-        >>> letters.shape[0], letters[-2].numpy().tolist()
-        (400000, [b'a', b'b'])
-    """
-    flat = rows.values if isinstance(rows, tf.RaggedTensor) else rows
-    if tf.is_symbolic_tensor(flat):
-        return function(rows)
-    bounds = chunk_bounds(rows)
-    if len(bounds) <= 2:
-        return function(rows)
-    chunks = [rows[start:end] for start, end in itertools.pairwise(bounds)]
-    # Threads, not tf.data: a dataset would optimize the function's large graph in every call.
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        parts = zip(*threads.map(function, chunks), strict=True)
-    return tuple(tf.concat(list(part), axis=0) for part in parts)
-
-
-def chunk_bounds(rows: tf.Tensor | tf.RaggedTensor) -> list[int]:
-    """Where chunks of about `CHUNK_BYTES` begin, and the number of rows.
-
-    Example:
-        >>> chunk_bounds(tf.constant(["a" * 2**18, "b", "c"]))
-        [0, 1, 3]
-    """
-    if isinstance(rows, tf.RaggedTensor):
-        sizes = tf.reduce_sum(rows.with_values(1 + tf.strings.length(rows.values)), axis=1)
-    else:
-        sizes = tf.strings.length(rows)
-    sizes = sizes.numpy() + np.int64(1)
-    chunk = (np.cumsum(sizes) - sizes) // CHUNK_BYTES
-    return [0, *(np.flatnonzero(np.diff(chunk)) + 1).tolist(), len(chunk)]
 
 
 class Tokenizer(Checked, tf.Module):

@@ -5,6 +5,7 @@ Comment letters: B batch, L sequence, T tokens of all texts.
 
 from __future__ import annotations
 
+from encoder_zoo.encoders.tokenizers.chunks import in_chunks
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.rows.packing import kept_lengths, pack
 from encoder_zoo.tasks.rows.pieces import keys
@@ -27,7 +28,6 @@ def places_in_rows(
         Ragged (B, None) int32. The start token corresponds to the start token; end tokens, and
         what the teacher's row has no room for, to nothing: -1.
     """
-    from encoder_zoo.encoders.tokenizers.tokenizer import in_chunks
 
     def of_chunk(rows: tf.RaggedTensor) -> tuple[tf.RaggedTensor]:
         parts = tf.unstack(rows.to_tensor(shape=(None, len(texts))), axis=1)

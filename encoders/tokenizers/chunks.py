@@ -1,0 +1,63 @@
+"""Much text chunk by chunk: the memory of a few chunks, and all cores at work."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from encoder_zoo.lazy import tf
+
+CHUNK_BYTES = 2**18  # of text tokenized at a time
+
+
+def in_chunks(
+    function: Callable[[tf.Tensor], tuple[tf.RaggedTensor, ...]], rows: tf.Tensor | tf.RaggedTensor
+) -> tuple[tf.RaggedTensor, ...]:
+    """A function of rows, with much text in memory taken chunk by chunk.
+
+    The function's memory is that of some chunks, and the chunks run in parallel.
+
+    Args:
+        function: of rows (B, ...), to ragged tensors with as many rows.
+        rows: string tensor (B,), or ragged (B, None).
+
+    Returns:
+        What the function returns for all rows at once.
+
+    Example:
+        >>> letters, = in_chunks(lambda rows: (tf.strings.unicode_split(rows, "UTF-8"),),
+        ...                      tf.constant(["ab", "c"] * 200_000))
+        >>> letters.shape[0], letters[-2].numpy().tolist()
+        (400000, [b'a', b'b'])
+    """
+    flat = rows.values if isinstance(rows, tf.RaggedTensor) else rows
+    if tf.is_symbolic_tensor(flat):
+        return function(rows)
+    bounds = chunk_bounds(rows)
+    if len(bounds) <= 2:
+        return function(rows)
+    chunks = [rows[start:end] for start, end in itertools.pairwise(bounds)]
+    # Threads, not tf.data: a dataset would optimize the function's large graph in every call.
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        parts = zip(*threads.map(function, chunks), strict=True)
+    return tuple(tf.concat(list(part), axis=0) for part in parts)
+
+
+def chunk_bounds(rows: tf.Tensor | tf.RaggedTensor) -> list[int]:
+    """Where chunks of about `CHUNK_BYTES` begin, and the number of rows.
+
+    Example:
+        >>> chunk_bounds(tf.constant(["a" * 2**18, "b", "c"]))
+        [0, 1, 3]
+    """
+    if isinstance(rows, tf.RaggedTensor):
+        sizes = tf.reduce_sum(rows.with_values(1 + tf.strings.length(rows.values)), axis=1)
+    else:
+        sizes = tf.strings.length(rows)
+    sizes = sizes.numpy() + np.int64(1)
+    chunk = (np.cumsum(sizes) - sizes) // CHUNK_BYTES
+    return [0, *(np.flatnonzero(np.diff(chunk)) + 1).tolist(), len(chunk)]
