@@ -1,6 +1,7 @@
 """Names of presets: the table, and errors that help."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -111,3 +112,12 @@ def test_a_file_is_no_preset(tmp_path):
 def test_bundled_presets_are_in_the_table():
     bundled = {path.parent.name for path in BUNDLED.glob("*/config.json")}
     assert bundled == {row.name for row in ez.list_presets() if row.source == "bundled"}
+
+
+@pytest.mark.parametrize("name", [row.name for row in ez.list_presets() if row.source == "bundled"])
+def test_the_readme_gives_figures_that_a_bundled_preset_s_card_gives(name):
+    readme = (BUNDLED.parents[1] / "README.md").read_text("utf-8")
+    [line] = [line for line in readme.splitlines() if line.startswith(f"| `{name}` |")]
+    figures = re.findall(r"\d+\.\d %", line)
+    card = (BUNDLED / name / "README.md").read_text("utf-8")
+    assert figures and [figure for figure in figures if figure not in card] == []
