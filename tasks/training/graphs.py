@@ -16,11 +16,7 @@ from encoder_zoo.tasks.training.distribution import strategy_of
 
 
 class Graphs(Compiled):
-    """Mixin, before `keras.Model`: batches, steps and answers as graphs.
-
-    Whatever is traced lives as long as it is valid: `fit`, `evaluate` and `predict` may follow each
-    other on other data, for other epochs and learning rates, without a new trace.
-    """
+    """Mixin, before `keras.Model`: batches, steps and answers as graphs, kept while valid."""
 
     def _begin_untrained(self) -> None:
         super()._begin_untrained()

@@ -40,7 +40,11 @@ logger = logging.getLogger("encoder_zoo")
 
 
 class TextTrainer(Graphs):
-    """Mixin, before `keras.Model`: training and predicting on what a preprocessor takes."""
+    """Mixin, before `keras.Model`: training and predicting on what a preprocessor takes.
+
+    Whatever is traced lives as long as it is valid: `fit`, `evaluate` and `predict` may follow each
+    other on other data, for other epochs and learning rates, without a new trace.
+    """
 
     def fit(
         self,
