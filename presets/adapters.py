@@ -18,7 +18,7 @@ from encoder_zoo.encoders.rules import BASE, SIZE, or_null
 from encoder_zoo.encoders.wording import shown
 from encoder_zoo.presets.files.arrays import check_floats
 from encoder_zoo.presets.files.atomic import replacing
-from encoder_zoo.presets.files.plain_files import preset_file, read_json
+from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats.checkpoint import (
     backbone_layers,
@@ -161,10 +161,14 @@ def _module(name: str, prefix: str) -> str:
 
 def load_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     """See `Task.load_adapters`."""
-    folder = pathlib.Path(folder)
-    config = read_json(preset_file(folder, CONFIG))
-    _check_config(config, folder)
-    file = SafetensorsFile(folder / WEIGHTS)
+    with OpenFolder(folder, [CONFIG, WEIGHTS]) as files:
+        config = files.read_json(CONFIG)
+        _check_config(config, files.path)
+        _read_adapters(task, config, files)
+
+
+def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
+    file = SafetensorsFile(files.file(WEIGHTS))
     prefix = f"{PREFIX}{task.backbone.family.prefix}."
     chosen = {
         f"{prefix}{name}": layer
@@ -182,6 +186,7 @@ def load_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
         expected[name] = tuple(weight.shape)[:: -1 if transposed else 1]
     _check_shapes(file, expected)
     values = {name: _values(file, name) for name in expected}
+    files.check_unchanged()  # before anything of the task is changed
     _enable(task, chosen.values(), config["r"], config.get("lora_alpha"))
     for name, layer in chosen.items():
         layer.lora_kernel_a.assign(values[f"{name}.lora_A.weight"].T)
@@ -215,7 +220,9 @@ def _check_shapes(file: SafetensorsFile, expected: dict[str, tuple[int, ...]]) -
             misfits.append(f"- {name} (is {file.shapes[name]}, expected {shape})")
     if misfits:
         described = "\n".join(misfits)
-        raise ValueError(f"{file.path.parent}: the adapters are not of this model.\n{described}")
+        raise ValueError(
+            f"{pathlib.Path(file.path).parent}: the adapters are not of this model.\n{described}"
+        )
 
 
 def _values(file: SafetensorsFile, name: str) -> np.ndarray:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from encoder_zoo.presets.files.manifest import checksum
+from encoder_zoo.presets.files.manifest import checksum_of
 from encoder_zoo.presets.formats import kerashub
 from encoder_zoo.presets.formats.huggingface import no_safetensors
 from encoder_zoo.presets.preset_files import CONFIG, INDEX, MANIFEST, WEIGHTS, tokenizer_files
@@ -252,10 +252,10 @@ def _drop_wrong(folder: pathlib.Path) -> list[str]:
 
 def _is_as_named(blob: pathlib.Path) -> bool:
     if re.fullmatch(r"[0-9a-f]{64}", blob.name):
-        return checksum(blob) == blob.name
+        return checksum_of(blob) == blob.name
     if re.fullmatch(r"[0-9a-f]{40}", blob.name):
         prefix = f"blob {blob.stat().st_size}\0".encode()
-        return checksum(blob, "sha1", prefix) == blob.name
+        return checksum_of(blob, "sha1", prefix) == blob.name
     return True  # a server with names of its own
 
 

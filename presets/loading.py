@@ -41,15 +41,15 @@ logger = logging.getLogger("encoder_zoo")
 def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -> Backbone:
     """See `Backbone.from_preset`."""
     safeguards = Safeguards.taken_from(overrides)
-    checkpoint = open_preset(source, safeguards)
-    found = checkpoint.family.backbone
-    if not issubclass(found, cls):
-        raise ValueError(
-            f"{source} holds a {found.__name__}. Load it with that class or with "
-            f"Backbone.from_preset. Received: {cls.__name__}.from_preset."
-        )
-    backbone, used, _ = _read_backbone(checkpoint, overrides, safeguards)
-    _report_unused(checkpoint, used, cls.__name__)
+    with open_preset(source, safeguards) as checkpoint:
+        found = checkpoint.family.backbone
+        if not issubclass(found, cls):
+            raise ValueError(
+                f"{source} holds a {found.__name__}. Load it with that class or with "
+                f"Backbone.from_preset. Received: {cls.__name__}.from_preset."
+            )
+        backbone, used, _ = _read_backbone(checkpoint, overrides, safeguards)
+        _report_unused(checkpoint, used, cls.__name__)
     return backbone
 
 
@@ -59,7 +59,8 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
     added_tokens = options.pop("added_tokens", ())
     if options:
         raise TypeError(f"{cls.__name__}.from_preset got unknown arguments: {sorted(options)}.")
-    tokenizer = _read_tokenizer(open_preset(source, safeguards), added_tokens)
+    with open_preset(source, safeguards) as checkpoint:
+        tokenizer = _read_tokenizer(checkpoint, added_tokens)
     if tokenizer is None:
         raise ValueError(f"{source} has no tokenizer, only a model.")
     if not isinstance(tokenizer, cls):
@@ -72,8 +73,8 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
 def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
     """See `Preprocessor.from_preset`."""
     safeguards = Safeguards.taken_from(arguments)
-    checkpoint = open_preset(source, safeguards)
-    tokenizer = _read_tokenizer(checkpoint, arguments.pop("added_tokens", ()))
+    with open_preset(source, safeguards) as checkpoint:
+        tokenizer = _read_tokenizer(checkpoint, arguments.pop("added_tokens", ()))
     if tokenizer is None:
         raise ValueError(f"{source} has no tokenizer, only a model.")
     known = argument_names(cls)
@@ -88,7 +89,13 @@ def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
 def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> PresetTask:
     """See `Task.from_preset`."""
     safeguards = Safeguards.taken_from(arguments)
-    checkpoint = open_preset(source, safeguards)
+    with open_preset(source, safeguards) as checkpoint:
+        return _read_task(cls, checkpoint, safeguards, arguments)
+
+
+def _read_task(
+    cls: type[PresetTask], checkpoint: Checkpoint, safeguards: Safeguards, arguments: dict
+) -> PresetTask:
     added_tokens = arguments.pop("added_tokens", ())
     family, settings = checkpoint.family, checkpoint.settings
     head = family.head(cls.checkpoint_class_suffix)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import os
-import pathlib
 
 from encoder_zoo.presets.config import check_config, check_sizes
 from encoder_zoo.presets.files.manifest import read_manifest
-from encoder_zoo.presets.files.plain_files import check_files, read_json
-from encoder_zoo.presets.formats import tf1
+from encoder_zoo.presets.files.open_folder import OpenFolder
+from encoder_zoo.presets.formats import kerashub, tf1
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
 from encoder_zoo.presets.formats.kerashub import KerasHubCheckpoint
-from encoder_zoo.presets.preset_files import preset_files
+from encoder_zoo.presets.preset_files import CONFIG, preset_files
 from encoder_zoo.presets.registry import resolve
 
 
@@ -52,25 +52,42 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
         safeguards: how much to check.
 
     Returns:
-        The checkpoint, none of whose weights has been read yet.
+        The checkpoint, none of whose weights has been read yet: a context, at whose end its files
+        are closed.
 
     Raises:
         ValueError: naming the file and the field that is wrong.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes)
-    checkpoint = _open(folder, safeguards)
-    config, family, path = checkpoint.config, checkpoint.family, checkpoint.config_file
-    check_config(config, family, path, checkpoint.config_names)
-    check_sizes(config, family, checkpoint.shapes, path, safeguards.max_bytes)
+    files = OpenFolder(folder, [*preset_files(), *kerashub.files(), *tf1.files()])
+    try:
+        checkpoint = _open(files, safeguards.verify)
+        config, family, path = checkpoint.config, checkpoint.family, checkpoint.config_file
+        check_config(config, family, path, checkpoint.config_names)
+        check_sizes(config, family, checkpoint.shapes, path, safeguards.max_bytes)
+    except BaseException:
+        files.close()
+        raise
     return checkpoint
 
 
-def _open(folder: pathlib.Path, safeguards: Safeguards) -> Checkpoint:
-    """The checkpoint in a folder, read by what its format is."""
-    settings = read_manifest(folder, safeguards.verify)
-    check_files(folder, preset_files())
-    if not (folder / "config.json").exists() and (family := tf1.family_in(folder)):
-        return tf1.Tf1Checkpoint(folder, family)
-    if "class_name" in read_json(folder / "config.json"):
-        return KerasHubCheckpoint(folder, settings)
-    return HuggingFaceCheckpoint(folder, settings)
+def _open(files: OpenFolder, verify: bool) -> Checkpoint:
+    """Opens the checkpoint in a folder as what its format is."""
+    settings = read_manifest(files, verify)
+    _check_files(files)
+    if CONFIG not in files and (family := tf1.family_in(files)):
+        return tf1.Tf1Checkpoint(files, family)
+    if "class_name" in files.read_json(CONFIG):
+        return KerasHubCheckpoint(files, settings)
+    return HuggingFaceCheckpoint(files, settings)
+
+
+def _check_files(files: OpenFolder) -> None:
+    """Looks at every file of the preset before any of it is used.
+
+    Raises:
+        ValueError: see `OpenFolder.file` and `parse_object`.
+    """
+    for name in files.listed:
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in preset_files()):
+            files.read_json(name) if name.endswith(".json") else files.file(name)

@@ -6,15 +6,17 @@ import pathlib
 
 from encoder_zoo.encoders.tokenizers import TokenizerClass
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
-from encoder_zoo.presets.files.plain_files import read_bytes, read_json, read_text
+from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.preset_files import TOKENIZER_JSON
 
+_BINARY = (".model", ".spm")  # SentencePiece's
 
-def read_tokenizer_files(folder: pathlib.Path, tokenizer: TokenizerClass) -> TokenizerFiles:
-    """What the files of a folder say of its tokenizer.
+
+def read_tokenizer_files(files: OpenFolder, tokenizer: TokenizerClass) -> TokenizerFiles:
+    """Reads what the files of a folder say of its tokenizer.
 
     Args:
-        folder: of a preset.
+        files: of a preset.
         tokenizer: the class, which knows what the files mean.
 
     Returns:
@@ -23,10 +25,13 @@ def read_tokenizer_files(folder: pathlib.Path, tokenizer: TokenizerClass) -> Tok
     Raises:
         ValueError: naming the file and what is wrong with it.
     """
-    contents = {}
-    for name in (*TOKENIZER_JSON, *tokenizer.files):
-        path = folder / name
-        if path.exists():
-            read = {".json": read_json, ".model": read_bytes}.get(path.suffix, read_text)
-            contents[name] = read(path)
-    return TokenizerFiles(folder, contents)
+    names = [name for name in (*TOKENIZER_JSON, *tokenizer.files) if name in files]
+    return TokenizerFiles(files.path, {name: read_content(files, name) for name in names})
+
+
+def read_content(files: OpenFolder, name: str, inside: str = "") -> dict | str | bytes:
+    """Reads a tokenizer's file as what it is: JSON, a SentencePiece model, or text."""
+    suffix = pathlib.PurePath(name).suffix
+    if suffix == ".json":
+        return files.read_json(name, inside)
+    return files.read_bytes(name, inside) if suffix in _BINARY else files.read_text(name, inside)

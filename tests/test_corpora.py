@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.presets.files.manifest import checksum, digest
+from encoder_zoo.presets.files.manifest import checksum_of, digest
 from encoder_zoo.tasks.corpora import reading, rows
 from encoder_zoo.tasks.corpora.reading import Reader, token_rows
 from encoder_zoo.tasks.corpora.shards import Shard
@@ -169,7 +169,7 @@ class TestDamage:
         if shard:
             path = folder / "shard-00000.safetensors"
             shard.write(path, len(TOKENS))
-            entry = {"bytes": path.stat().st_size, "sha256": checksum(path)}
+            entry = {"bytes": path.stat().st_size, "sha256": checksum_of(path)}
             manifest["shards"][0] |= entry
         manifest |= changes
         manifest["sha256"] = digest(manifest)

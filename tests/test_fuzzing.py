@@ -37,6 +37,7 @@ from encoder_zoo.presets.config import check_config, check_sizes
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
 from encoder_zoo.presets.files.json_data import parse_object
 from encoder_zoo.presets.files.manifest import read_manifest
+from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats.kerashub import KerasHubCheckpoint
 
@@ -142,8 +143,9 @@ TENSORS = save({f"bert.layer.{i}": np.ones((2, i), "float32") for i in range(4)}
 
 
 def read_tensors(path: pathlib.Path) -> int:
-    file = SafetensorsFile(path)
-    return sum(file.read(name).nbytes for name in file.shapes)
+    with open(path, "rb") as opened:
+        file = SafetensorsFile(opened)
+        return sum(file.read(name).nbytes for name in file.shapes)
 
 
 @fuzz
@@ -190,8 +192,13 @@ def test_manifests(folder, edits, changes):
     content = json.dumps(changed(manifest, changes)).encode()
     for text in (content, edited(content, edits)):
         (folder / "encoder_zoo.json").write_bytes(text)
-        survives(read_manifest, folder, True)
-        survives(read_manifest, folder, False)
+        survives(read_folder_manifest, folder, True)
+        survives(read_folder_manifest, folder, False)
+
+
+def read_folder_manifest(folder: pathlib.Path, verify: bool) -> None:
+    with OpenFolder(folder, ["*"]) as files:
+        read_manifest(files, verify)
 
 
 # -- tokenizers ----------------------------------------------------------------------------------
@@ -362,12 +369,13 @@ HDF5 = hdf5_content()
 
 
 def read_hdf5(path: pathlib.Path) -> int:
-    file = Hdf5File(path)
-    count = 0
-    for name in ("dense", "dense_1", "embedding"):
-        for i, _ in enumerate(file.shapes(name)):
-            count += file.read(f"{name}/vars/{i}").nbytes
-    return count
+    with open(path, "rb") as opened:
+        file = Hdf5File(opened)
+        return sum(
+            file.read(f"{name}/vars/{i}").nbytes
+            for name in ("dense", "dense_1", "embedding")
+            for i, _ in enumerate(file.shapes(name))
+        )
 
 
 @fuzz
@@ -403,13 +411,13 @@ SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 
 
 def read_kerashub(folder: pathlib.Path, settings: dict) -> None:
-    checkpoint = KerasHubCheckpoint(folder, settings)
-    check_config(checkpoint.config, checkpoint.family, checkpoint.config_file)
-    shapes = checkpoint.shapes
-    check_sizes(checkpoint.config, checkpoint.family, shapes, checkpoint.config_file, 10**9)
-    for name in shapes:
-        checkpoint.tensor(name)
-    checkpoint.tokenizer_files()
+    with KerasHubCheckpoint(OpenFolder(folder, ["*"]), settings) as checkpoint:
+        check_config(checkpoint.config, checkpoint.family, checkpoint.config_file)
+        shapes = checkpoint.shapes
+        check_sizes(checkpoint.config, checkpoint.family, shapes, checkpoint.config_file, 10**9)
+        for name in shapes:
+            checkpoint.tensor(name)
+        checkpoint.tokenizer_files()
 
 
 @fuzz

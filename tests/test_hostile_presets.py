@@ -16,6 +16,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
+from encoder_zoo.presets.files.open_folder import OpenFolder
 
 BERT = {"vocab_size": 9, "num_hidden_layers": 1, "num_attention_heads": 1, "hidden_size": 4}
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d"]
@@ -111,8 +112,11 @@ def test_arrays_in_one_place_of_a_file_are_counted_each(tmp_path):
         file["layers/dense/vars/0"] = np.zeros(10_000, "float32")
         for i in range(1, 9):
             file[f"layers/dense/vars/{i}"] = file["layers/dense/vars/0"]
-    with pytest.raises(ValueError, match=r"arrays have \d+ bytes, but only \d+ are there"):
-        Hdf5File(tmp_path / "a.h5").shapes("dense")
+    with (
+        open(tmp_path / "a.h5", "rb") as file,
+        pytest.raises(ValueError, match=r"arrays have \d+ bytes, but only \d+ are there"),
+    ):
+        Hdf5File(file).shapes("dense")
 
 
 def test_a_head_cannot_have_millions_of_classes(tmp_path):
@@ -384,12 +388,17 @@ def test_settings_of_kerashubs_tokenizer_are_applied_or_refused(tmp_path, settin
     checkpoint = object.__new__(KerasHubCheckpoint)
     from encoder_zoo.encoders import get_family
 
-    checkpoint.folder, checkpoint.family = folder, get_family("bert")
+    def read() -> None:
+        with OpenFolder(folder, ["*.json", "assets/tokenizer/vocabulary.txt"]) as files:
+            checkpoint.files = files
+            checkpoint.tokenizer_files()
+
+    checkpoint.family = get_family("bert")
     checkpoint._names = checkpoint.family.keras_hub
-    checkpoint.tokenizer_files()
+    read()
     edit(folder / "tokenizer.json", lambda content: content["config"].update({setting: value}))
     with pytest.raises(ValueError, match=rf"tokenizer.json: config.{setting} is"):
-        checkpoint.tokenizer_files()
+        read()
 
 
 # -- files read for the attacker -----------------------------------------------------------------
@@ -484,6 +493,8 @@ def test_variables_of_tensorflow_are_floating_point_numbers(tmp_path, golden):
     from encoder_zoo.presets.formats.tf1 import Tf1Checkpoint
 
     folder = tf1(tmp_path / "tf1", {"bert/embeddings/word_embeddings": (9, 4)}, dtype=3, size=144)
-    checkpoint = Tf1Checkpoint(folder, get_family("bert"))
-    with pytest.raises(ValueError, match="word_embeddings' is of type .*int32"):
+    with (
+        Tf1Checkpoint(OpenFolder(folder, ["*"]), get_family("bert")) as checkpoint,
+        pytest.raises(ValueError, match="word_embeddings' is of type .*int32"),
+    ):
         checkpoint.tensor("embeddings.word_embeddings.weight")

@@ -10,7 +10,7 @@ import numpy as np
 from encoder_zoo.encoders.wording import shown
 
 
-def check_held(path: pathlib.Path, promised: int, size: int) -> None:
+def check_held(path: str | pathlib.Path, promised: int, size: int) -> None:
     """Refuses arrays that are larger than what holds them, before any memory is asked for.
 
     Args:
@@ -28,7 +28,7 @@ def check_held(path: pathlib.Path, promised: int, size: int) -> None:
         )
 
 
-def check_floats(dtype: np.dtype, path: pathlib.Path, name: str) -> None:
+def check_floats(dtype: np.dtype, path: str | pathlib.Path, name: str) -> None:
     """Refuses weights that are no floating-point numbers.
 
     Raises:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import pathlib
 from collections.abc import Iterator
+from typing import BinaryIO
 
 import h5py
 import ml_dtypes
@@ -12,6 +12,7 @@ import numpy as np
 
 from encoder_zoo.encoders.wording import shown
 from encoder_zoo.presets.files.arrays import check_floats, check_held
+from encoder_zoo.presets.files.open_folder import size_of
 
 # Where Keras keeps a model's layers; the second is what early versions of Keras 3 wrote.
 _ROOTS = ("layers", "_layer_checkpoint_dependencies")
@@ -24,7 +25,7 @@ class Hdf5File:
     arrays of any size of which it holds nothing; such a file is refused.
 
     Args:
-        path: of the file.
+        file: open for reading, whose `name` is its path; it must stay open while arrays are read.
 
     Raises:
         ValueError: "...: not readable ...", "...: 'layers/dense' is a link ...", "... is stored in
@@ -32,15 +33,16 @@ class Hdf5File:
 
     Example:
         >>> import tempfile
-        >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.weights.h5"
+        >>> path = tempfile.mkdtemp() + "/model.weights.h5"
         >>> with h5py.File(path, "w") as file:
         ...     file["layers/dense/vars/0"] = np.zeros((2, 3))
-        >>> Hdf5File(path).shapes("dense")
+        >>> with open(path, "rb") as file:
+        ...     Hdf5File(file).shapes("dense")
         [(2, 3)]
     """
 
-    def __init__(self, path: pathlib.Path):
-        self.path = path
+    def __init__(self, file: BinaryIO):
+        self.file, self.path = file, file.name
         self._promised: dict[str, int] = {}  # bytes of the arrays that were looked at
         with self._open() as file:
             self._root = next((root for root in _ROOTS if file.get(root, getlink=True)), _ROOTS[0])
@@ -67,12 +69,12 @@ class Hdf5File:
     @contextlib.contextmanager
     def _open(self) -> Iterator[h5py.File]:
         try:
-            with h5py.File(self.path, "r") as file:
+            with h5py.File(self.file, "r") as file:
                 yield file
         except Exception as error:  # h5py makes many of Python's errors of the library's
-            if str(self.path) in str(error) and isinstance(error, ValueError):  # our own
+            if self.path in str(error) and isinstance(error, ValueError):  # our own
                 raise
-            size = self.path.stat().st_size
+            size = size_of(self.file)
             reason = str(error).splitlines()[0][:200]
             raise ValueError(f"{self.path}: not readable, it has {size} bytes. {reason}.") from None
 
@@ -100,7 +102,7 @@ class Hdf5File:
             raise ValueError(f"{self.path}: {shown(name)} is stored in another file.")
         check_held(self.path, node.nbytes, node.id.get_storage_size())
         self._promised[name] = node.nbytes
-        check_held(self.path, sum(self._promised.values()), self.path.stat().st_size)
+        check_held(self.path, sum(self._promised.values()), size_of(self.file))
         return node
 
 

@@ -6,17 +6,18 @@ import hashlib
 import json
 import pathlib
 from collections.abc import Mapping
+from typing import BinaryIO
 
 import encoder_zoo
 from encoder_zoo.encoders.wording import shown
-from encoder_zoo.presets.files.plain_files import preset_file, read_json
+from encoder_zoo.presets.files.open_folder import OpenFolder, size_of
 
 NAME = "encoder_zoo.json"
 FORMAT = 1
 # Kept in the list, but free to be edited: it is for people, and nothing here reads it.
 CARD = "README.md"
 _UNCHECKED = (CARD,)
-_FOLDER = "assets/tokenizer/"  # the only one in a preset, of KerasHub's format
+_FOLDER = "assets/tokenizer"  # the only one in a preset, of KerasHub's format
 
 
 def write_manifest(folder: pathlib.Path, settings: Mapping) -> None:
@@ -29,7 +30,7 @@ def write_manifest(folder: pathlib.Path, settings: Mapping) -> None:
     files = {
         path.relative_to(folder).as_posix(): {
             "bytes": path.stat().st_size,
-            "sha256": checksum(path),
+            "sha256": checksum_of(path),
         }
         for path in sorted(folder.rglob("*"))
         if path.is_file()
@@ -40,20 +41,20 @@ def write_manifest(folder: pathlib.Path, settings: Mapping) -> None:
     (folder / NAME).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
-def read_manifest(folder: pathlib.Path, verify: bool) -> dict:
-    """The manifest of a folder, {} where there is none.
+def read_manifest(files: OpenFolder, verify: bool) -> dict:
+    """Reads the manifest of a folder, {} where there is none.
 
     Args:
-        folder: of the preset.
+        files: of the preset.
         verify: whether to compare every file that it lists with its checksum.
 
     Raises:
         ValueError: "... is damaged or changed: ...", "... is cut off: it has 10 bytes, ..."
     """
-    path = folder / NAME
-    if not path.exists():
+    if NAME not in files:
         return {}
-    manifest = read_json(path)
+    path = files.path / NAME
+    manifest = files.read_json(NAME)
     _check_schema(manifest, path)
     if not verify:
         return manifest
@@ -61,9 +62,9 @@ def read_manifest(folder: pathlib.Path, verify: bool) -> dict:
         raise ValueError(_changed(path, "its own checksum does not fit"))
     for name, entry in manifest["files"].items():
         if name not in _UNCHECKED:
-            plain = name.removeprefix(_FOLDER)
+            plain = name.removeprefix(f"{_FOLDER}/")
             inside = _FOLDER if plain != name else ""
-            _check(preset_file(folder, plain, f"{path}: files", inside), entry)
+            _check(files.file(plain, f"{path}: files", inside), entry)
     return manifest
 
 
@@ -100,41 +101,46 @@ def _is_plain(settings: object) -> bool:
     )
 
 
-def _check(path: pathlib.Path, entry: Mapping) -> None:
-    size = path.stat().st_size
+def _check(file: BinaryIO, entry: Mapping) -> None:
+    size = size_of(file)
     if size < entry["bytes"]:
         raise ValueError(
-            f"{path} is cut off: it has {size} bytes, expected {entry['bytes']}. Get it again."
+            f"{file.name} is cut off: it has {size} bytes, expected {entry['bytes']}. Get it again."
         )
     if size > entry["bytes"]:
-        raise ValueError(_changed(path, f"it has {size} bytes, expected {entry['bytes']}"))
-    found = checksum(path)
+        raise ValueError(_changed(file.name, f"it has {size} bytes, expected {entry['bytes']}"))
+    found = checksum(file)
     if found != entry["sha256"]:
-        raise ValueError(_changed(path, f"SHA-256 {found[:12]}, expected {entry['sha256'][:12]}"))
+        expected = entry["sha256"][:12]
+        raise ValueError(_changed(file.name, f"SHA-256 {found[:12]}, expected {expected}"))
 
 
-def _changed(path: pathlib.Path, how: str) -> str:
+def _changed(path: str | pathlib.Path, how: str) -> str:
     return (
         f"{path} is damaged or changed: {how}. If you or another program changed it on purpose, "
         "pass verify=False, and save the preset anew."
     )
 
 
-def checksum(path: pathlib.Path, algorithm: str = "sha256", prefix: bytes = b"") -> str:
-    """The checksum of a prefix and a file's contents, as hexadecimal digits.
+def checksum(file: BinaryIO, algorithm: str = "sha256", prefix: bytes = b"") -> str:
+    """Computes the checksum of a prefix and an open file's contents, as hexadecimal digits.
 
     Example:
-        >>> import tempfile
-        >>> path = pathlib.Path(tempfile.mkdtemp()) / "empty"
-        >>> path.touch()
-        >>> checksum(path)[:12]
+        >>> import io
+        >>> checksum(io.BytesIO())[:12]
         'e3b0c44298fc'
     """
     digest = hashlib.new(algorithm, prefix)
-    with open(path, "rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
+    file.seek(0)
+    while block := file.read(2**20):
+        digest.update(block)
     return digest.hexdigest()
+
+
+def checksum_of(path: pathlib.Path, algorithm: str = "sha256", prefix: bytes = b"") -> str:
+    """Computes the checksum of the file at a path, see `checksum`."""
+    with open(path, "rb") as file:
+        return checksum(file, algorithm, prefix)
 
 
 def digest(manifest: Mapping) -> str:

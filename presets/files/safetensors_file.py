@@ -7,14 +7,14 @@ the other. https://github.com/huggingface/safetensors describes it.
 from __future__ import annotations
 
 import math
-import pathlib
+from typing import BinaryIO
 
 import ml_dtypes
 import numpy as np
 
 from encoder_zoo.encoders.wording import shown
 from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
-from encoder_zoo.presets.files.plain_files import preset_file
+from encoder_zoo.presets.files.open_folder import size_of
 
 _HEADER_BYTES = SETTINGS.content  # of 10,000 tensors: 1 MB
 _RANK = 8
@@ -39,7 +39,7 @@ class SafetensorsFile:
     """The tensors of one file.
 
     Args:
-        path: of the file.
+        file: open for reading, whose `name` is its path; it must stay open while tensors are read.
 
     Attributes:
         shapes: {tensor name: shape}.
@@ -50,14 +50,15 @@ class SafetensorsFile:
     Example:
         >>> import tempfile
         >>> from safetensors.numpy import save_file
-        >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.safetensors"
+        >>> path = tempfile.mkdtemp() + "/model.safetensors"
         >>> save_file({"bias": np.array([1.0, 2.0])}, path)
-        >>> SafetensorsFile(path).read("bias").tolist()
+        >>> with open(path, "rb") as file:
+        ...     SafetensorsFile(file).read("bias").tolist()
         [1.0, 2.0]
     """
 
-    def __init__(self, path: pathlib.Path):
-        self.path = preset_file(path.parent, path.name)
+    def __init__(self, file: BinaryIO):
+        self.file, self.path = file, file.name
         header, self._data_start = self._read_header()
         self._entries = {name: self._entry(name, entry) for name, entry in header.items()}
         self.shapes = {name: shape for name, (_, shape, _) in self._entries.items()}
@@ -70,28 +71,28 @@ class SafetensorsFile:
     def read(self, name: str) -> np.ndarray:
         """One tensor."""
         dtype, shape, start = self._entries[name]
-        count = math.prod(shape)
-        values = np.fromfile(self.path, dtype, count, offset=self._data_start + start)
-        if values.size < count:
+        values = np.empty(shape, dtype)
+        self.file.seek(self._data_start + start)
+        if self.file.readinto(values.reshape(-1).view(np.uint8)) < values.nbytes:
             raise self._error("it was changed while it was read")
-        return values.reshape(shape)
+        return values
 
     def mapped(self, name: str) -> np.ndarray:
         """One tensor, read from the disk only where it is looked at."""
         dtype, shape, start = self._entries[name]
-        return np.memmap(self.path, dtype, "r", self._data_start + start, shape)
+        return np.memmap(self.file, dtype, "r", self._data_start + start, shape)
 
     def _read_header(self) -> tuple[dict, int]:
-        size = self.path.stat().st_size
-        with open(self.path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if size < 8:
-                raise self._cut_off(size, "at least 8")
-            if length > _HEADER_BYTES:
-                raise self._error(f"the header claims {length} bytes, the limit is {_HEADER_BYTES}")
-            if size < 8 + length:
-                raise self._cut_off(size, f"at least {8 + length}")
-            text = file.read(length)
+        size = size_of(self.file)
+        self.file.seek(0)
+        length = int.from_bytes(self.file.read(8), "little")
+        if size < 8:
+            raise self._cut_off(size, "at least 8")
+        if length > _HEADER_BYTES:
+            raise self._error(f"the header claims {length} bytes, the limit is {_HEADER_BYTES}")
+        if size < 8 + length:
+            raise self._cut_off(size, f"at least {8 + length}")
+        text = self.file.read(length)
         header = parse_object(text, f"{self.path}: the header")
         header.pop("__metadata__", None)
         return header, 8 + length
@@ -127,7 +128,7 @@ class SafetensorsFile:
             if start != end:
                 raise self._error(f"{shown(name)} begins at byte {start}, expected {end}")
             end += math.prod(shape) * dtype.itemsize
-        size = self.path.stat().st_size
+        size = size_of(self.file)
         if size < self._data_start + end:
             raise self._cut_off(size, self._data_start + end)
         if size > self._data_start + end:

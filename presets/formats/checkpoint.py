@@ -13,6 +13,7 @@ import numpy as np
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
+from encoder_zoo.presets.files.open_folder import OpenFolder
 
 # Weight of a layer: its name in the checkpoint
 _WEIGHTS = {
@@ -32,8 +33,11 @@ _REDUNDANT = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
 class Checkpoint:
     """A checkpoint of any origin, told in the Hugging Face format's words.
 
+    It is a context: its files are closed in the end, and an error says if one of them was changed
+    while it was read.
+
     Attributes:
-        folder: where it lies.
+        files: of its folder.
         family: of its model.
         config_file: which of its files `config` is from.
         config: what `config.json` says or would say.
@@ -44,7 +48,7 @@ class Checkpoint:
             no words}.
     """
 
-    folder: pathlib.Path
+    files: OpenFolder
     family: Family
     config_file: pathlib.Path
     config: dict
@@ -52,6 +56,21 @@ class Checkpoint:
     shapes: dict[str, tuple[int, ...]]
     settings: dict
     head_arguments: Mapping[str, Mapping[str, object]] = MappingProxyType({})
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_) -> None:
+        try:
+            if kind is None:
+                self.files.check_unchanged()
+        finally:
+            self.files.close()
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """The path of the folder, for errors."""
+        return self.files.path
 
     def tensor(self, name: str) -> np.ndarray:
         """One tensor, read when asked for."""

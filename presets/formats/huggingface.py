@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+from typing import BinaryIO
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from encoder_zoo.encoders.tokenizers import TokenizerClass
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
 from encoder_zoo.encoders.wording import shown
 from encoder_zoo.presets.files.arrays import check_floats
-from encoder_zoo.presets.files.plain_files import preset_file, read_json
+from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.preset_files import CONFIG, INDEX, WEIGHTS
@@ -29,30 +30,30 @@ class HuggingFaceCheckpoint(Checkpoint):
     """A folder with `config.json` and `model.safetensors`, or the shards that an index lists.
 
     Args:
-        folder: see above.
+        files: of the folder.
         settings: contents of its `encoder_zoo.json`.
 
     Raises:
         ValueError: naming the file and what is wrong with it.
     """
 
-    def __init__(self, folder: pathlib.Path, settings: dict):
-        self.folder = folder
+    def __init__(self, files: OpenFolder, settings: dict):
+        self.files = files
         self.settings = settings
-        self.config_file = folder / CONFIG
-        self.config = read_json(self.config_file)
-        self._files = [SafetensorsFile(path) for path in weight_files(folder)]
-        raw_names = [name for file in self._files for name in file.shapes]
+        self.config_file = files.path / CONFIG
+        self.config = dict(files.read_json(CONFIG))
+        weights = [SafetensorsFile(file) for file in weight_files(files)]
+        raw_names = [name for file in weights for name in file.shapes]
         if "model_type" not in self.config:
-            self.config["model_type"] = _guess_family(raw_names, folder)
+            self.config["model_type"] = _guess_family(raw_names, files)
         self.family = _family_of(self.config, self.config_file)
         self.config = self.family.read_config(self.config)
         self._places: dict[str, tuple[SafetensorsFile, str]] = {}
-        for file in self._files:
+        for file in weights:
             for raw_name in file.shapes:
                 name = _normalise(raw_name, self.family)
                 if name in self._places:
-                    raise ValueError(f"{folder}: {name} stands in the weights twice.")
+                    raise ValueError(f"{self.folder}: {name} stands in the weights twice.")
                 self._places[name] = (file, raw_name)
         self._read_alias()
         self.shapes = {name: file.shapes[raw] for name, (file, raw) in self._places.items()}
@@ -63,8 +64,10 @@ class HuggingFaceCheckpoint(Checkpoint):
         return file.read(raw_name)
 
     def tokenizer_files(self) -> TokenizerFiles:
-        path = self.folder / "tokenizer_config.json"
-        described = read_json(path).get("tokenizer_class") if path.exists() else None
+        name = "tokenizer_config.json"
+        path = self.folder / name
+        settings = self.files.read_json(name) if name in self.files else {}
+        described = settings.get("tokenizer_class")
         plain = described.removesuffix("Fast") if isinstance(described, str) else described
         known = self.family.tokenizer.checkpoint_names
         if plain not in known + _ANY_TOKENIZER:
@@ -72,7 +75,7 @@ class HuggingFaceCheckpoint(Checkpoint):
                 f"{path}: tokenizer_class is {shown(described)}. Expected {known[0]} for a "
                 f"{self.family.name} checkpoint."
             )
-        return read_tokenizer_files(self.folder, self.family.tokenizer)
+        return read_tokenizer_files(self.files, self.family.tokenizer)
 
     def _read_alias(self) -> None:
         """Gives a head that has another name here the one it has elsewhere."""
@@ -87,23 +90,23 @@ class HuggingFaceCheckpoint(Checkpoint):
                             del self._places[old]
 
 
-def weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """The files with the weights.
+def weight_files(files: OpenFolder) -> list[BinaryIO]:
+    """Returns the files with the weights.
 
     Raises:
         ValueError: "... no model.safetensors ...", saying what to do where there are weights in
             another format.
     """
-    if (folder / WEIGHTS).exists():
-        return [folder / WEIGHTS]
-    if (folder / INDEX).exists():
-        names = read_json(folder / INDEX).get("weight_map")
-        field = f"{folder / INDEX}: weight_map"
+    if WEIGHTS in files:
+        return [files.file(WEIGHTS)]
+    if INDEX in files:
+        names = files.read_json(INDEX).get("weight_map")
+        field = f"{files.path / INDEX}: weight_map"
         if not isinstance(names, dict) or not names:
             raise ValueError(f"{field} is {type(names).__name__}. Expected names and files.")
-        files = {str(name): name for name in names.values()}
-        return [preset_file(folder, files[name], field) for name in sorted(files)]
-    raise ValueError(no_safetensors(folder, [path.name for path in folder.iterdir()]))
+        shards = {str(name): name for name in names.values()}
+        return [files.file(shards[name], field) for name in sorted(shards)]
+    raise ValueError(no_safetensors(files.path, [path.name for path in files.path.iterdir()]))
 
 
 def no_safetensors(where: object, names: list[str]) -> str:
@@ -129,7 +132,7 @@ def _family_of(config: dict, path: pathlib.Path) -> Family:
     return get_family(name)
 
 
-def _guess_family(raw_names: list[str], folder: pathlib.Path) -> str | None:
+def _guess_family(raw_names: list[str], files: OpenFolder) -> str | None:
     """The family of a checkpoint whose configuration does not say: one of the oldest.
 
     Raises:
@@ -141,8 +144,8 @@ def _guess_family(raw_names: list[str], folder: pathlib.Path) -> str | None:
         for family in all_families()
         if any(name.startswith(f"{family.prefix}.") for name in raw_names)
     ]
-    known = [f for f in named or all_families() if (folder / f.tokenizer.files[0]).exists()]
-    if not known and not (folder / "tokenizer.json").exists():
+    known = [f for f in named or all_families() if f.tokenizer.files[0] in files]
+    if not known and "tokenizer.json" not in files:
         known = named[:1]
     found: dict[TokenizerClass, str] = {}
     for family in known or named:
@@ -150,7 +153,7 @@ def _guess_family(raw_names: list[str], folder: pathlib.Path) -> str | None:
     if len(found) > 1:
         names = list(found.values())
         raise ValueError(
-            f"{folder / CONFIG}: no model_type, and weights and tokenizer may be those of "
+            f"{files.path / CONFIG}: no model_type, and weights and tokenizer may be those of "
             f'{" or ".join(names)}. Write "model_type": "{names[0]}", or whichever it is, into it.'
         )
     return next(iter(found.values()), None)

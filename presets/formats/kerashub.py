@@ -18,9 +18,10 @@ from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
 from encoder_zoo.encoders.wording import shown
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
-from encoder_zoo.presets.files.plain_files import preset_file, read_bytes, read_json, read_text
+from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, numbered
 from encoder_zoo.presets.preset_files import CONFIG, MANIFEST
+from encoder_zoo.presets.tokenizer_files import read_content
 
 _OTHERS = ("metadata.json", "preprocessor.json")  # written, not read here
 WEIGHTS, TASK_WEIGHTS, TASK = "model.weights.h5", "task.weights.h5", "task.json"
@@ -54,18 +55,18 @@ class KerasHubCheckpoint(Checkpoint):
     where KerasHub case-folds it: "ß" is "ss" there, which the vocabularies were not made with.
 
     Args:
-        folder: holds `config.json` with a `class_name`, and `model.weights.h5`.
+        files: of the folder: `config.json` with a `class_name`, and `model.weights.h5`.
         settings: contents of its `encoder_zoo.json`, if it was written here.
 
     Raises:
         ValueError: naming the file and what is wrong with it.
     """
 
-    def __init__(self, folder: pathlib.Path, settings: dict):
-        self.folder = folder
+    def __init__(self, files: OpenFolder, settings: dict):
+        self.files = files
         self.settings = settings
-        self.config_file = folder / CONFIG
-        description = read_json(self.config_file)
+        self.config_file = files.path / CONFIG
+        description = files.read_json(CONFIG)
         families = {f.keras_hub.backbone: f for f in all_families() if f.keras_hub}
         self.family = _look_up(families, description.get("class_name"), self.config_file)
         self._names = self.family.keras_hub
@@ -81,15 +82,15 @@ class KerasHubCheckpoint(Checkpoint):
         self._places: dict[str, tuple[Hdf5File, str]] = {}
         self._kernels: set[str] = set()
         self.shapes = {}
-        file = Hdf5File(preset_file(folder, WEIGHTS))
+        file = Hdf5File(files.file(WEIGHTS))
         blocks = range(file.count(self._names.block))
         groups = numbered(self._names.groups, blocks)
         names = numbered(self.family.tensors, blocks)
         if file.count("dense") < 2:  # the only one is the pooler
             groups.pop("embeddings.projection", None)
         self._add(file, groups, {**names, "pooler_dense": self.family.pooler})
-        if (folder / TASK).exists():
-            self._read_head(folder / TASK)
+        if TASK in files:
+            self._read_head()
         if self.family.positions_skip_padding:
             self._skip_padding(names[_POSITIONS])
         if _SEGMENTS in names and _SEGMENTS not in groups:
@@ -109,10 +110,10 @@ class KerasHubCheckpoint(Checkpoint):
         return value.reshape(shape)
 
     def tokenizer_files(self) -> TokenizerFiles | None:
-        path = self.folder / _TOKENIZER
-        if not path.exists():
+        if _TOKENIZER not in self.files:
             return None
-        description = read_json(path)
+        path = self.folder / _TOKENIZER
+        description = self.files.read_json(_TOKENIZER)
         expected = self._names.tokenizer
         if description.get("class_name") != expected:
             raise ValueError(
@@ -128,17 +129,16 @@ class KerasHubCheckpoint(Checkpoint):
             }
         }
         for theirs, ours in self._names.tokenizer_files.items():
-            file = preset_file(self.folder, ours, inside=_ASSETS)
-            read = {".json": read_json, ".spm": read_bytes}.get(file.suffix, read_text)
-            contents[theirs] = read(file)
+            contents[theirs] = read_content(self.files, ours, inside=_ASSETS)
         return TokenizerFiles(self.folder, contents)
 
-    def _read_head(self, path: pathlib.Path) -> None:
+    def _read_head(self) -> None:
+        path = self.folder / TASK
         heads = {record.task: head for head, record in self._names.heads.items()}
-        description = read_json(path)
+        description = self.files.read_json(TASK)
         head = _look_up(heads, description.get("class_name"), path)
         record, names = self._names.heads[head], self.family.heads[head].tensors
-        self._add(Hdf5File(preset_file(self.folder, TASK_WEIGHTS)), record.groups, names)
+        self._add(Hdf5File(self.files.file(TASK_WEIGHTS)), record.groups, names)
         output = self.family.heads[head].output
         rows = self.shapes.get(f"{output}.weight", (0,))[0]  # none where it is tied
         stored = _stored_head(self.settings, self.folder / MANIFEST)

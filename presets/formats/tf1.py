@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import pathlib
 import re
+import shutil
+import tempfile
 
 import numpy as np
 
@@ -15,7 +18,7 @@ from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
 from encoder_zoo.lazy import tf
 from encoder_zoo.presets.files.arrays import check_floats, check_held
-from encoder_zoo.presets.files.plain_files import preset_file, read_json
+from encoder_zoo.presets.files.open_folder import OpenFolder, size_of
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.tokenizer_files import read_tokenizer_files
 
@@ -31,10 +34,16 @@ _PARTS = (
 _TRAINING = re.compile(r"adam_[mv]$|^global_step$|LAMB|/Adam")
 
 
-def family_in(folder: pathlib.Path) -> Family | None:
-    """The family of the TensorFlow 1 checkpoint in a folder, None if there is no such."""
+def files() -> list[str]:
+    """Returns patterns of the names of a checkpoint's files, beside the tokenizer's."""
+    configs = [family.tf1.config_file for family in all_families() if family.tf1]
+    return [*configs, "*.index", "*.data-*"]
+
+
+def family_in(files: OpenFolder) -> Family | None:
+    """Returns the family of the TensorFlow 1 checkpoint in a folder, None if there is no such."""
     for family in all_families():
-        if family.tf1 and (folder / family.tf1.config_file).exists():
+        if family.tf1 and family.tf1.config_file in files:
             return family
     return None
 
@@ -42,29 +51,35 @@ def family_in(folder: pathlib.Path) -> Family | None:
 class Tf1Checkpoint(Checkpoint):
     """A folder with a TensorFlow 1 checkpoint.
 
-    TensorFlow's own reader of tensors opens it; a checkpoint holds no code.
+    TensorFlow's own reader of tensors opens it; a checkpoint holds no code. As that reader opens
+    files by their paths, it is given copies of what was opened here.
 
     Args:
-        folder: see above.
+        files: of the folder.
         family: see `family_in`.
 
     Raises:
         ValueError: naming the file and what is wrong with it.
     """
 
-    def __init__(self, folder: pathlib.Path, family: Family):
-        self.folder = folder
+    def __init__(self, files: OpenFolder, family: Family):
+        self.files = files
         self.family = family
         self.settings = {}
-        self.config_file = folder / family.tf1.config_file
-        self.config = {"model_type": family.name, **read_json(self.config_file)}
-        index = _index_file(folder)
-        parts = [preset_file(folder, p.name) for p in folder.glob(f"{index.stem}.data-*")]
+        self.config_file = files.path / family.tf1.config_file
+        self.config = {"model_type": family.name, **files.read_json(family.tf1.config_file)}
+        stem = _stem(files)
+        parts = [name for name in files.listed if fnmatch.fnmatchcase(name, f"{stem}.data-*")]
+        copies = files.keep(tempfile.TemporaryDirectory())
+        for name in (f"{stem}.index", *parts):
+            with open(pathlib.Path(copies) / name, "wb") as copy:
+                shutil.copyfileobj(files.file(name), copy)
         try:
-            self._reader = tf.train.load_checkpoint(str(index.with_suffix("")))
+            self._reader = tf.train.load_checkpoint(str(pathlib.Path(copies) / stem))
         except Exception as error:  # TensorFlow turns its errors into many of Python's
+            index = files.path / f"{stem}.index"
             raise ValueError(f"{index}: TensorFlow cannot open it: {error}") from None
-        shapes = self._variables(parts)
+        shapes = self._variables(sum(size_of(files.file(name)) for name in parts))
         self._names = {
             _translate(name, family): name for name in shapes if not _TRAINING.search(name)
         }
@@ -78,15 +93,15 @@ class Tf1Checkpoint(Checkpoint):
         if output in self.shapes:
             self.set_head(head, None, self.shapes[output][0])
 
-    def _variables(self, parts: list[pathlib.Path]) -> dict[str, tuple[int, ...]]:
-        """{variable: shape}, none of which promises more than there is."""
+    def _variables(self, size: int) -> dict[str, tuple[int, ...]]:
+        """Returns {variable: shape}, none of which promises more than `size` bytes."""
         shapes = self._reader.get_variable_to_shape_map()
         self._dtypes = self._reader.get_variable_to_dtype_map()
         promised = sum(
             math.prod(shape) * max(self._dtypes[name].size or 1, 1)
             for name, shape in shapes.items()
         )
-        check_held(self.folder, promised, sum(part.stat().st_size for part in parts))
+        check_held(self.folder, promised, size)
         return shapes
 
     def tensor(self, name: str) -> np.ndarray:
@@ -99,18 +114,18 @@ class Tf1Checkpoint(Checkpoint):
         return value.T if theirs.endswith("/kernel") else value
 
     def tokenizer_files(self) -> TokenizerFiles:
-        return read_tokenizer_files(self.folder, self.family.tokenizer)
+        return read_tokenizer_files(self.files, self.family.tokenizer)
 
 
-def _index_file(folder: pathlib.Path) -> pathlib.Path:
-    """The one checkpoint in the folder."""
-    found = sorted(path.name for path in folder.glob("*.index"))
+def _stem(files: OpenFolder) -> str:
+    """Returns the name of the one checkpoint in the folder, without .index."""
+    found = [name for name in files.listed if name.endswith(".index")]
     if len(found) != 1:
         raise ValueError(
-            f"{folder}: expected one checkpoint, such as bert_model.ckpt.index. "
+            f"{files.path}: expected one checkpoint, such as bert_model.ckpt.index. "
             f"Found: {', '.join(found) or 'none'}."
         )
-    return preset_file(folder, found[0])
+    return found[0].removesuffix(".index")
 
 
 def _translate(name: str, family: Family) -> str:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, BinaryIO
 
 from encoder_zoo.encoders.arguments import checked
 from encoder_zoo.encoders.wording import shown
 from encoder_zoo.presets.files.manifest import checksum, digest
-from encoder_zoo.presets.files.plain_files import preset_file, read_json
+from encoder_zoo.presets.files.open_folder import OpenFolder, size_of
 from encoder_zoo.tasks.corpora.documents import Documents, TextFiles
 from encoder_zoo.tasks.corpora.shards import Shard
 
@@ -146,9 +147,9 @@ class PretrainingCorpus:
             ValueError: "... is damaged or changed: ..."
         """
         for entry in self._manifest["shards"]:
-            path = preset_file(self.folder, entry["file"])
-            if checksum(path) != entry["sha256"]:
-                raise _damaged(path)
+            with self._opened(entry) as file:
+                if checksum(file) != entry["sha256"]:
+                    raise _damaged(file.name)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Refuses a tokenizer that is not the corpus's.
@@ -164,12 +165,24 @@ class PretrainingCorpus:
             )
 
     def shard(self, number: int) -> Shard:
-        """One of the files, from 0."""
+        """Opens one of the files, from 0."""
         entry = self._manifest["shards"][number]
-        path = preset_file(self.folder, entry["file"], str(self.folder / NAME))
-        if path.stat().st_size != entry["bytes"]:
-            raise _damaged(path)
-        return Shard.open(path, self.vocabulary_size)
+        with self._opened(entry) as file:
+            if size_of(file) != entry["bytes"]:
+                raise _damaged(file.name)
+            return Shard.open(file, self.vocabulary_size)
+
+    @contextlib.contextmanager
+    def _opened(self, entry: Mapping) -> Iterator[BinaryIO]:
+        """Opens a file of the corpus, in a folder that still holds this corpus."""
+        with OpenFolder(self.folder, [NAME, entry["file"]]) as files:
+            if _manifest_in(files).get("sha256") != self.sha256:
+                raise ValueError(
+                    f"{self.folder} was replaced by another corpus since it was opened. Open it "
+                    "again, and begin the training anew."
+                )
+            yield files.file(entry["file"], self.folder / NAME)
+            files.check_unchanged()
 
 
 def described_tokenizer(tokenizer: Tokenizer) -> dict:
@@ -188,10 +201,17 @@ def read_manifest(folder: pathlib.Path) -> dict:
     Raises:
         ValueError: "...: ... Expected ...", "... is damaged or changed"
     """
-    path = folder / NAME
-    if not path.exists():
+    if not folder.is_dir():
         return {}
-    manifest = read_json(path)
+    with OpenFolder(folder, [NAME]) as files:
+        return _manifest_in(files)
+
+
+def _manifest_in(files: OpenFolder) -> dict:
+    if NAME not in files:
+        return {}
+    path = files.path / NAME
+    manifest = files.read_json(NAME)
     if manifest.get("format") != FORMAT:
         found = shown(manifest.get("format"))
         raise ValueError(f"{path}: format is {found}. Expected {FORMAT}, which this version reads.")
@@ -212,7 +232,7 @@ def _is_sound(manifest: dict) -> bool:
         return False
 
 
-def _damaged(path: pathlib.Path) -> ValueError:
+def _damaged(path: str | pathlib.Path) -> ValueError:
     return ValueError(
         f"{path} is damaged or changed: its size or checksum is another. Make the corpus anew, in "
         "another folder."

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from typing import BinaryIO
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -48,13 +49,13 @@ class Shard:
         )
 
     @classmethod
-    def open(cls, path: pathlib.Path, vocabulary_size: int) -> Shard:
-        """The shard in a file, checked but for the ids.
+    def open(cls, file: BinaryIO, vocabulary_size: int) -> Shard:
+        """Reads the shard in a file, checked but for the ids; its tokens are mapped into memory.
 
         Raises:
             ValueError: "... is no shard of a corpus: ...", and see `SafetensorsFile`.
         """
-        file = SafetensorsFile(path)
+        path, file = file.name, SafetensorsFile(file)
         expected = {"tokens": id_type(vocabulary_size), "sentences": "uint32"}
         expected |= {"documents": "uint32"}
         found = {n: file.dtype(n).name for n, shape in file.shapes.items() if len(shape) == 1}

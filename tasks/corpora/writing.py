@@ -12,7 +12,7 @@ import numpy as np
 
 import encoder_zoo
 from encoder_zoo.presets.files.atomic import replacing_file
-from encoder_zoo.presets.files.manifest import checksum, digest
+from encoder_zoo.presets.files.manifest import checksum_of, digest
 from encoder_zoo.tasks.corpora.corpus import (
     COUNTS,
     FORMAT,
@@ -58,7 +58,7 @@ def write(
             {
                 "file": path.name,
                 "bytes": path.stat().st_size,
-                "sha256": checksum(path),
+                "sha256": checksum_of(path),
                 **dict(zip(COUNTS, counts, strict=True)),
                 "place": end,
             }

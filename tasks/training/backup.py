@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import os
 import pathlib
 import shutil
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import keras
@@ -17,7 +19,9 @@ from safetensors.numpy import save_file
 from encoder_zoo.encoders.arguments import Checked
 from encoder_zoo.lazy import tf
 from encoder_zoo.presets.files.atomic import replacing
+from encoder_zoo.presets.files.manifest import NAME as MANIFEST
 from encoder_zoo.presets.files.manifest import read_manifest, write_manifest
+from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.tasks.training.distribution import of_all_workers, strategy_of
 from encoder_zoo.tasks.training.divergence import divergence
@@ -108,7 +112,7 @@ class BackupAndRestore(Checked, keras.callbacks.BackupAndRestore):
         self._kept = self._continued
         self._at_first_step = self._continued is not None
         if self._continued:
-            training = read_manifest(self._continued, verify=False)["training"]
+            training = self._manifest["training"]
             self._check_same_run(training["run"])
             place = Place(**training["place"])
             memory[:] = training.get("memory", [])
@@ -162,8 +166,9 @@ class BackupAndRestore(Checked, keras.callbacks.BackupAndRestore):
         if self._at_first_step:
             # Not before: torch's generator is drawn from when Keras begins to read the data.
             self._at_first_step = False
-            file = SafetensorsFile(self._continued / STATE)
-            _set_random_state([file.read(name) for name in self._stored("random")])
+            with self._state() as file:
+                names = [name for name in file.shapes if name.startswith("random.")]
+                _set_random_state([file.read(name) for name in names])
         if self.save_freq != "epoch" and batch - self._saved_step >= self.save_freq:
             self._save(self._epoch, batch)
             self._saved_step = batch
@@ -238,8 +243,9 @@ class BackupAndRestore(Checked, keras.callbacks.BackupAndRestore):
         backups = self._backups()
         for folder in reversed(backups):
             try:
-                manifest = read_manifest(folder, verify=True)
-                if STATE not in manifest.get("files", ()):
+                with OpenFolder(folder, [MANIFEST, STATE]) as files:
+                    self._manifest = read_manifest(files, verify=True)
+                if STATE not in self._manifest.get("files", ()):
                     raise ValueError(f"{folder} is not whole")
                 return folder
             except (OSError, ValueError) as error:
@@ -276,9 +282,21 @@ class BackupAndRestore(Checked, keras.callbacks.BackupAndRestore):
             "backup_dir of its own, or delete that folder to train from the beginning."
         )
 
+    @contextlib.contextmanager
+    def _state(self) -> Iterator[SafetensorsFile]:
+        """Opens the arrays of the backup, which must still be the one that was chosen."""
+        with OpenFolder(self._continued, [MANIFEST, STATE]) as files:
+            if read_manifest(files, verify=False) != self._manifest:
+                raise ValueError(
+                    f"{self._continued} was replaced while the training was continued from it: "
+                    "another run has the same backup_dir. Give each run a backup_dir of its own."
+                )
+            yield SafetensorsFile(files.file(STATE))
+
     def _stored(self, group: str) -> dict[str, tuple[int, ...]]:
         """Names and shapes of a group of variables in the backup."""
-        shapes = SafetensorsFile(self._continued / STATE).shapes
+        with self._state() as file:
+            shapes = file.shapes
         return {name: shape for name, shape in shapes.items() if name.startswith(f"{group}.")}
 
     def _restore(self, group: str, variables: list) -> None:
@@ -290,9 +308,9 @@ class BackupAndRestore(Checked, keras.callbacks.BackupAndRestore):
                     f"variable {name} has the shape {stored.get(name)} there, "
                     f"{shapes.get(name)} now"
                 )
-        file = SafetensorsFile(self._continued / STATE)
-        for i, variable in enumerate(variables):
-            variable.assign(file.read(f"{group}.{i}"))
+        with self._state() as file:
+            for i, variable in enumerate(variables):
+                variable.assign(file.read(f"{group}.{i}"))
 
 
 def _flat(settings: dict, prefix: str = "") -> dict:
