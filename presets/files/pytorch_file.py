@@ -1,0 +1,116 @@
+"""Reading a `pytorch_model.bin`: tensors that torch.save wrote, without executing any of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import BinaryIO
+
+import numpy as np
+
+from encoder_zoo.encoders.wording import shown
+from encoder_zoo.presets.files.file_bytes import FileBytes
+from encoder_zoo.presets.files.torch_pickle import TensorView
+from encoder_zoo.presets.files.torch_storages import open_storages
+
+# Three tensors may be columns of one fused matrix, each of which spans nearly all of it.
+_MOST_SPANS = 4
+_STATE_DICT = "Expected what torch.save(model.state_dict(), path) writes"
+
+
+class PyTorchFile:
+    """Tensors of one file that torch.save wrote.
+
+    Only the pickles are read until a tensor is asked for. They are interpreted as plain data: the
+    tensors' shapes and offsets. A file that asks for anything else is refused.
+
+    Args:
+        file: seekable, opened for reading in binary; its `name` is the path, for errors.
+
+    Attributes:
+        shapes: {tensor name: shape}. Text, numbers and plain containers beside the tensors are
+            left out.
+
+    Raises:
+        ValueError: "... is cut off: it has 1000 bytes, expected at least 2000 ...", "...: data.pkl
+            asks for 'os.system'. Only tensors are read, and nothing of the file is executed.",
+            "...: it has the keys 'epoch', 'state_dict' ..."
+
+    Example:
+        >>> import io, pickle
+        >>> file = io.BytesIO(pickle.dumps(print))
+        >>> file.name = "pytorch_model.bin"
+        >>> PyTorchFile(file)
+        Traceback (most recent call last):
+        ValueError: pytorch_model.bin: its pickle is a pickle of protocol 4, expected 2. ...
+    """
+
+    def __init__(self, file: BinaryIO):
+        self._source = FileBytes(file)
+        self._storages = open_storages(self._source)
+        self._views = self._named_tensors(self._storages.value)
+        self.shapes = {name: view.shape for name, view in self._views.items()}
+
+    def dtype(self, name: str) -> np.dtype:
+        """Return the type of a tensor's numbers."""
+        return self._views[name].storage.dtype
+
+    def read(self, name: str) -> np.ndarray:
+        """Read one tensor from the file.
+
+        Raises:
+            ValueError: "...: storage '7' ..."
+        """
+        view = self._views[name]
+        dtype = view.storage.dtype
+        start = self._storages.content_start(view.storage.key) + view.start * dtype.itemsize
+        numbers = self._source.read_array(start, view.span * dtype.itemsize).view(dtype)
+        if view.is_contiguous:
+            return numbers.reshape(view.shape)
+        strides = [stride * dtype.itemsize for stride in view.strides]
+        return np.lib.stride_tricks.as_strided(numbers, view.shape, strides).copy()
+
+    def _named_tensors(self, value: object) -> dict[str, TensorView]:
+        """The tensors of a state dict, by their names."""
+        if not isinstance(value, dict):
+            raise self._source.error("it holds no dictionary of tensors", _STATE_DICT)
+        if not all(type(name) is str for name in value):
+            raise self._source.error("it has names that are numbers", _STATE_DICT)
+        views = {name: view for name, view in value.items() if type(view) is TensorView}
+        for name in value.keys() - views.keys():
+            if not _is_plain_data(value[name]):
+                keys = ", ".join(shown(key) for key in [*value][:8])
+                raise self._source.error(
+                    f"{shown(name)} holds more than plain data beside the tensors. Its keys are "
+                    f"{keys}: it may be a training checkpoint",
+                    _STATE_DICT,
+                )
+        if value and not views:
+            raise self._source.error("it holds no tensors", _STATE_DICT)
+        self._check_sizes(views.values())
+        return views
+
+    def _check_sizes(self, views: Iterable[TensorView]) -> None:
+        """Check that reading all tensors, tied ones once, takes about what the file has."""
+        total = sum(
+            max(view.span, math.prod(view.shape)) * view.storage.dtype.itemsize
+            for view in set(views)
+        )
+        if total > _MOST_SPANS * self._source.size:
+            raise self._source.error(
+                f"its tensors take {total} bytes, but the file has {self._source.size}"
+            )
+
+
+def _is_plain_data(value: object) -> bool:
+    """Whether there is only text, numbers and containers of them in a value."""
+    waiting, seen = [value], set()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, tuple | list | dict):
+            if id(value) not in seen:  # a pickle can nest one value in itself many times
+                seen.add(id(value))
+                waiting += value.values() if isinstance(value, dict) else value
+        elif not isinstance(value, str | int | float | None):
+            return False
+    return True

@@ -1,0 +1,157 @@
+"""Finding the storages in the two formats of torch.save.
+
+Since version 1.6 of PyTorch a file is a zip archive with the pickle `<root>/data.pkl` and one entry
+`<root>/data/<key>` for each storage. Before, it is a stream of five pickles (a magic number, the
+protocol's version, sizes of the system, the object, the storages' keys), then for each key the
+number of its elements in 8 bytes, and the elements.
+
+Source: `torch/serialization.py` of PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from encoder_zoo.encoders.wording import shown
+from encoder_zoo.presets.files.file_bytes import FileBytes
+from encoder_zoo.presets.files.pickle_data import NOTHING_RUNS, PickleInterpreter, PickleStream
+from encoder_zoo.presets.files.torch_pickle import Storage, TensorPickle
+from encoder_zoo.presets.files.zip_directory import ZipDirectory
+
+_MAGIC_NUMBER, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+_COUNT_BYTES = 8
+
+
+def open_storages(source: FileBytes) -> ZipStorages | StreamedStorages:
+    """Find the storages of a file, in the format that its first bytes tell.
+
+    Raises:
+        ValueError: "... is cut off ...", "...: it is a tar archive ...", "...: it begins with ..."
+    """
+    beginning = source.read(0, min(source.size, 512))
+    if beginning.startswith(b"PK\3\4"):
+        return ZipStorages(source)
+    if beginning[257:262] == b"ustar":
+        raise source.error(
+            "it is a tar archive, as PyTorch wrote it before version 0.1.10",
+            "Load it with PyTorch and save it again",
+        )
+    if beginning.startswith(b"\x80"):
+        return StreamedStorages(source)
+    source.check_size(4)
+    raise source.error(f"it begins with {shown(beginning[:8])}, as no file of torch.save does")
+
+
+class ZipStorages:
+    """Finds the storages in a zip archive.
+
+    Attributes:
+        value: object that was saved.
+    """
+
+    def __init__(self, source: FileBytes):
+        self._source = source
+        self._directory = ZipDirectory(source)
+        self._root = self._find_root(self._directory.entries)
+        start, size = self._place("data.pkl")
+        pickle = TensorPickle(source)
+        self.value = pickle.load(PickleStream(source, start, start + size, "data.pkl"))
+        self._check_byte_order()
+        for storage in pickle.storages.values():
+            self._check_size(storage)
+
+    def content_start(self, key: str) -> int:
+        return self._directory.content_start(f"{self._root}/data/{key}")
+
+    def _find_root(self, names: Iterable[str]) -> str:
+        roots = {name.split("/")[0] for name in names}
+        (root, *others) = sorted(roots)
+        if others:
+            raise self._source.error(f"its zip archive has {len(roots)} folders, expected one")
+        for name in names:
+            if name == f"{root}/constants.pkl" or name.startswith(f"{root}/code/"):
+                raise self._source.error(
+                    f"it is a TorchScript program, with {shown(name)}. {NOTHING_RUNS}",
+                    "Expected what torch.save(model.state_dict(), path) writes",
+                )
+        if f"{root}/data.pkl" not in names:
+            raise self._source.error("its zip archive has no data.pkl")
+        return root
+
+    def _place(self, name: str) -> tuple[int, int]:
+        name = f"{self._root}/{name}"
+        return self._directory.content_start(name), self._directory.entries[name].size
+
+    def _check_byte_order(self) -> None:
+        """Check the byte order, which files before PyTorch 2.1 do not tell: little-endian."""
+        if f"{self._root}/byteorder" in self._directory.entries:
+            start, size = self._place("byteorder")
+            if (order := self._source.read(start, min(size, 8))) != b"little":
+                raise self._source.error(
+                    f"its byte order is {shown(order)}. Expected b'little'", "Save it again there"
+                )
+
+    def _check_size(self, storage: Storage) -> None:
+        entry = self._directory.entries.get(f"{self._root}/data/{storage.key}")
+        if entry is None:
+            raise self._source.error(f"storage {shown(storage.key)} is not in it")
+        expected = storage.size * storage.dtype.itemsize
+        if entry.size != expected:
+            raise self._source.error(
+                f"storage {shown(storage.key)} has {entry.size} bytes, expected {expected}"
+            )
+
+
+class StreamedStorages:
+    """Finds the storages in a stream of pickles.
+
+    Args:
+        source: the file.
+
+    Attributes:
+        value: object that was saved.
+    """
+
+    def __init__(self, source: FileBytes):
+        self._source = source
+        stream = PickleStream(source, 0, source.size, "its pickle")
+        plain = PickleInterpreter(stream)
+        if plain.load() != _MAGIC_NUMBER or plain.load() != _PROTOCOL:
+            raise source.error("it does not begin with PyTorch's magic number and version 1001")
+        system = plain.load()
+        if not isinstance(system, dict) or system.get("little_endian") is not True:
+            raise source.error("it was written on a big-endian machine", "Save it again elsewhere")
+        pickle = TensorPickle(source)
+        self.value = pickle.load(stream)
+        self._storages = pickle.storages
+        self._starts = self._find_starts(plain.load(), stream.position)
+
+    def content_start(self, key: str) -> int:
+        """Read the count before a storage to check it, and return where its numbers begin.
+
+        Raises:
+            ValueError: "...: storage '94253004652592' has 7 numbers, expected 6 ..."
+        """
+        start = self._starts[key]
+        count = int.from_bytes(self._source.read(start - _COUNT_BYTES, _COUNT_BYTES), "little")
+        if count != self._storages[key].size:
+            raise self._source.error(
+                f"storage {shown(key)} has {count} numbers, expected {self._storages[key].size}"
+            )
+        return start
+
+    def _find_starts(self, keys: object, start: int) -> dict[str, int]:
+        """{key: where its numbers begin}, one storage after the other to the end of the file."""
+        if type(keys) is not list or not all(type(key) is str for key in keys):
+            raise self._source.error("its list of storages is malformed")
+        if len(keys) != len(self._storages) or set(keys) != set(self._storages):
+            raise self._source.error("its list of storages is not that of its tensors")
+        starts = {}
+        for key in keys:
+            starts[key] = start + _COUNT_BYTES
+            storage = self._storages[key]
+            start = starts[key] + storage.size * storage.dtype.itemsize
+        self._source.check_size(start)
+        if self._source.size > start:
+            raise self._source.error(f"it has {self._source.size} bytes, expected {start}")
+        return starts

@@ -1,0 +1,198 @@
+"""Reading the directory of a zip file whose entries are stored as they are.
+
+Such a file can be written so that two programs find different things in it. What has more than
+one reading is refused: the entries have different names, lie one after the other from the first
+byte on, do not overlap, and the directory follows them and ends with the file.
+
+The format: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from encoder_zoo.encoders.wording import shown
+from encoder_zoo.presets.files.file_bytes import FileBytes
+from encoder_zoo.presets.files.plain_files import is_plain
+
+_DIRECTORY_BYTES = 8 * 2**20  # of 10,000 tensors: 600 kB
+_LOCAL = struct.Struct("<4s5H3I2H")
+_CENTRAL = struct.Struct("<4s6H3I5H2I")
+_END = struct.Struct("<4s4H2IH")
+_END64 = struct.Struct("<4sQ2H2I4Q")
+_LOCATOR = struct.Struct("<4sIQI")
+_SIZES_FOLLOW, _UTF8, _ENCRYPTED = 0x8, 0x800, 0x1
+_IN_EXTRA = 0xFFFFFFFF
+_ADVICE = "Download it again"
+
+
+class ZipEntry(NamedTuple):
+    """An entry of the directory.
+
+    Attributes:
+        name: with its folders.
+        flags: bits of how it is stored.
+        header: byte at which its own header begins.
+        size: bytes of its content.
+    """
+
+    name: str
+    flags: int
+    header: int
+    size: int
+
+
+class ZipDirectory:
+    """Finds the entries of a zip file.
+
+    Args:
+        source: the file.
+
+    Attributes:
+        entries: {name: entry}.
+
+    Raises:
+        ValueError: "...: its zip directory ...", "...: the zip entry 'a/data/0' is compressed ..."
+
+    Example:
+        >>> import io, zipfile
+        >>> file = io.BytesIO()
+        >>> file.name = "some.zip"
+        >>> with zipfile.ZipFile(file, "w") as archive:
+        ...     archive.writestr("folder/letters", b"abc")
+        >>> source = FileBytes(file)
+        >>> directory = ZipDirectory(source)
+        >>> directory.entries["folder/letters"].size
+        3
+        >>> source.read(directory.content_start("folder/letters"), 3)
+        b'abc'
+    """
+
+    def __init__(self, source: FileBytes):
+        self._source = source
+        count, size, self._start = self._read_end()
+        if size > _DIRECTORY_BYTES:
+            raise self._error(
+                f"its zip directory has {size} bytes, the limit is {_DIRECTORY_BYTES}"
+            )
+        entries = self._read_entries(source.read(self._start, size), count)
+        self.entries: dict[str, ZipEntry] = {}
+        for entry in entries:
+            if entry.name in self.entries:
+                raise self._error(f"the zip entry {shown(entry.name)} is there twice")
+            self.entries[entry.name] = entry
+        self._check_layout()
+
+    def content_start(self, name: str) -> int:
+        """Read the header of an entry to find where its content begins.
+
+        Raises:
+            ValueError: "...: the header of the zip entry 'a/data/0' is not the directory's"
+        """
+        entry = self.entries[name]
+        header = self._source.read(entry.header, _LOCAL.size)
+        signature, _, flags, method, *_, name_size, extra_size = _LOCAL.unpack(header)
+        start = entry.header + _LOCAL.size + name_size + extra_size
+        if (
+            signature != b"PK\3\4"
+            or (flags, method) != (entry.flags, 0)
+            or self._source.read(entry.header + _LOCAL.size, name_size) != name.encode()
+            or start + entry.size > self._ends[name]
+        ):
+            raise self._error(f"the header of the zip entry {shown(name)} is not the directory's")
+        return start
+
+    def _error(self, what: str) -> ValueError:
+        return self._source.error(what, _ADVICE)
+
+    def _read_end(self) -> tuple[int, int, int]:
+        """Return (entries, bytes, first byte) of the directory, from the end of the file."""
+        source = self._source
+        end = source.size - _END.size
+        tail = source.read(end, _END.size) if end >= 0 else bytes(_END.size)
+        signature, disk, first, here, entries, size, start, comment = _END.unpack(tail)
+        if (signature, comment) != (b"PK\5\6", 0):
+            raise self._error("it is cut off: a zip archive ends with its directory")
+        found = disk, first, here, entries, size, start
+        if end >= _END64.size + _LOCATOR.size:
+            end64 = end - _END64.size - _LOCATOR.size
+            tail = source.read(end64, _END64.size + _LOCATOR.size)
+            if tail[_END64.size :].startswith(b"PK\6\7"):
+                large = self._read_end64(tail, end64)
+                limits = [0xFFFF] * 4 + [_IN_EXTRA] * 2
+                if found != tuple(map(min, large, limits)):
+                    raise self._error("its zip directory has two sizes")
+                found, end = large, end64
+        disk, first, here, entries, size, start = found
+        if (disk, first, here) != (0, 0, entries) or start + size != end:
+            raise self._error("its zip directory does not end where the file ends")
+        return entries, size, start
+
+    def _read_end64(self, tail: bytes, end64: int) -> tuple[int, ...]:
+        """Return the fields of the end for 64 bits that those of the other end repeat."""
+        signature, size, _, _, *fields = _END64.unpack_from(tail)
+        _, disk, place, disks = _LOCATOR.unpack_from(tail, _END64.size)
+        if (signature, size) != (b"PK\6\6", _END64.size - 12) or (disk, place, disks) != (
+            0,
+            end64,
+            1,
+        ):
+            raise self._error("the end of its zip directory is damaged")
+        return tuple(fields)
+
+    def _read_entries(self, content: bytes, count: int) -> list[ZipEntry]:
+        entries = []
+        start = 0
+        while start < len(content):
+            if len(content) - start < _CENTRAL.size or content[start : start + 4] != b"PK\1\2":
+                raise self._error("its zip directory is damaged")
+            fields = _CENTRAL.unpack_from(content, start)
+            name_start = start + _CENTRAL.size
+            extra_start, comment_start, start = (
+                name_start + sum(fields[10 : 11 + i]) for i in range(3)
+            )
+            name, extra = content[name_start:extra_start], content[extra_start:comment_start]
+            entries.append(self._entry(fields, name, extra))
+        if start != len(content) or len(entries) != count:
+            raise self._error("its zip directory is damaged")
+        return entries
+
+    def _entry(self, fields: tuple, name: bytes, extra: bytes) -> ZipEntry:
+        text = name.decode("utf-8", "backslashreplace")
+        _, _, _, flags, method, _, _, _, packed, size, _, _, _, disk, _, _, header = fields
+        if flags & _ENCRYPTED:
+            raise self._error(f"the zip entry {shown(text)} is encrypted")
+        if method != 0 or flags & ~(_SIZES_FOLLOW | _UTF8):
+            raise self._error(f"the zip entry {shown(text)} is compressed, expected it as it is")
+        if not all(map(is_plain, text.split("/"))):
+            raise self._error(f"the zip entry {shown(text)} is not a plain name in a folder")
+        size, packed, header = self._large(text, extra, size, packed, header)
+        if size != packed or disk != 0:
+            raise self._error(f"the zip entry {shown(text)} has two sizes, {packed} and {size}")
+        return ZipEntry(text, flags, header, size)
+
+    def _large(self, name: str, extra: bytes, *numbers: int) -> list[int]:
+        """Those of the numbers that need it, taken from the extra field for 64 bits."""
+        field = b""
+        while len(extra) >= 4:
+            kind, size = struct.unpack_from("<2H", extra)
+            if kind == 1:
+                field = extra[4 : 4 + size]
+            extra = extra[4 + size :]
+        needed = sum(number == _IN_EXTRA for number in numbers)
+        if len(field) < 8 * needed:
+            raise self._error(f"the zip entry {shown(name)} has no size")
+        large = iter(struct.unpack_from(f"<{needed}Q", field))
+        return [next(large) if number == _IN_EXTRA else number for number in numbers]
+
+    def _check_layout(self) -> None:
+        """Check that the entries follow each other, and note before what each has to end."""
+        ordered = sorted(self.entries.values(), key=lambda entry: entry.header)
+        starts = [entry.header for entry in ordered] + [self._start]
+        if starts[0] != 0:
+            raise self._error("it does not begin with its first zip entry")
+        for entry, end in zip(ordered, starts[1:], strict=True):
+            if entry.header + _LOCAL.size + len(entry.name.encode()) + entry.size > end:
+                raise self._error(f"the zip entry {shown(entry.name)} overlaps what follows it")
+        self._ends = {entry.name: end for entry, end in zip(ordered, starts[1:], strict=True)}
