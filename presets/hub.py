@@ -13,13 +13,25 @@ from typing import TypeVar
 
 from encoder_zoo.presets.files.manifest import checksum_of
 from encoder_zoo.presets.formats import kerashub
-from encoder_zoo.presets.formats.huggingface import no_safetensors
-from encoder_zoo.presets.preset_files import CONFIG, INDEX, MANIFEST, WEIGHTS, tokenizer_files
+from encoder_zoo.presets.formats.huggingface import no_weights
+from encoder_zoo.presets.preset_files import (
+    CONFIG,
+    INDEX,
+    MANIFEST,
+    PYTORCH_INDEX,
+    PYTORCH_WEIGHTS,
+    WEIGHTS,
+    tokenizer_files,
+)
 
 logger = logging.getLogger("encoder_zoo")
 
 _ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
-_SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
+# Formats of weights, the better one first: the file, the index of its shards, their names.
+_WEIGHTS = (
+    (WEIGHTS, INDEX, re.compile(r"model-\d+-of-\d+\.safetensors")),
+    (PYTORCH_WEIGHTS, PYTORCH_INDEX, re.compile(r"pytorch_model-\d+-of-\d+\.bin")),
+)
 _PAUSES = (1, 4, None)  # seconds to wait before the next attempt
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
 _REFUSALS = {
@@ -33,8 +45,10 @@ _NO_LISTING = (TypeError, KeyError, AttributeError, ValueError)
 T = TypeVar("T")
 
 
-def from_hugging_face(address: str, verify: bool = True, max_bytes: int = 2**63) -> pathlib.Path:
-    """A repository's folder in the hub's cache, brought there if need be.
+def from_hugging_face(
+    address: str, verify: bool = True, max_bytes: int = 2**63, weights: bool = True
+) -> pathlib.Path:
+    """Returns a repository's folder in the hub's cache, downloaded if need be.
 
     All files are of one commit. Without a connection the copy in the cache serves, if any. What
     huggingface_hub's environment variables say holds: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`,
@@ -44,13 +58,14 @@ def from_hugging_face(address: str, verify: bool = True, max_bytes: int = 2**63)
         address: `hf://organisation/name`, with `@` and a branch, tag or commit where wanted.
         verify: whether to compare every file with the checksum that the hub gave for it.
         max_bytes: the most that the files may have together.
+        weights: whether the weights are needed, or only what a tokenizer reads.
 
     Returns:
         The folder.
 
     Raises:
         ValueError: "... is not an address such as hf://organisation/name", "... no such
-            repository ...", "... no model.safetensors, only pytorch_model.bin ..."
+            repository ...", "... no model.safetensors and no pytorch_model.bin ..."
     """
     matched = _ADDRESS.fullmatch(address)
     if matched is None:
@@ -60,10 +75,10 @@ def from_hugging_face(address: str, verify: bool = True, max_bytes: int = 2**63)
         )
     repository, revision = matched.groups()
     try:
-        wanted, commit = _wanted_files(address, repository, revision, max_bytes)
+        wanted, commit = _wanted_files(address, repository, revision, max_bytes, weights)
         fetch = functools.partial(_snapshot, address, repository, revision, wanted, commit)
     except _Unreachable as error:
-        fetch = functools.partial(_cached, address, repository, revision, str(error))
+        fetch = functools.partial(_cached, address, repository, revision, weights, str(error))
     folder = fetch()
     if verify and _drop_wrong(folder):
         folder = fetch()
@@ -120,7 +135,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _wanted_files(
-    address: str, repository: str, revision: str | None, max_bytes: int
+    address: str, repository: str, revision: str | None, max_bytes: int, weights: bool
 ) -> tuple[list[str], str | None]:
     """Which files to fetch, and the commit that they are of.
 
@@ -145,7 +160,7 @@ def _wanted_files(
         raise
     if not all(isinstance(n, str) and type(size) is int and size >= 0 for n, size in sizes.items()):
         raise ValueError(_no_listing(address, "files without a name and a size"))
-    names = select_files(address, list(sizes))
+    names = select_files(address, list(sizes), weights)
     total = sum(sizes[name] for name in names)
     if total > max_bytes:
         raise ValueError(
@@ -162,38 +177,64 @@ def _no_listing(address: str, why: str) -> str:
     )
 
 
-def select_files(address: str, names: list[str]) -> list[str]:
-    """Those of a repository's files that a preset needs: no other format, no pickle.
+def select_files(address: str, names: list[str], weights: bool = True) -> list[str]:
+    """Selects those of a repository's files that a preset needs, in one format.
+
+    Args:
+        address: of the repository, for the error.
+        names: of all its files.
+        weights: whether the weights are needed, or only what a tokenizer reads.
 
     Raises:
-        ValueError: see `no_safetensors`.
+        ValueError: see `no_weights`.
 
     Example:
         >>> select_files("hf://a/b", ["config.json", "model.safetensors", "pytorch_model.bin"])
         ['config.json', 'model.safetensors']
     """
     plain = {CONFIG, MANIFEST, *tokenizer_files()}
-    if WEIGHTS in names:
-        return [name for name in names if name in {*plain, WEIGHTS}]
-    if INDEX in names:
-        return [name for name in names if name in {*plain, INDEX} or _SHARD.fullmatch(name)]
     if kerashub.WEIGHTS in names:
-        return [name for name in names if name in kerashub.files()]
-    raise ValueError(no_safetensors(address, names))
+        skipped = () if weights else (kerashub.WEIGHTS, kerashub.TASK_WEIGHTS)
+        return [n for n in names if n in kerashub.files() and n not in skipped]
+    if not weights:
+        return [name for name in names if name in plain]
+    for whole, index, shard in _WEIGHTS:
+        if whole in names:
+            return [name for name in names if name in {*plain, whole}]
+        if index in names:
+            return [n for n in names if n in {*plain, index} or shard.fullmatch(n)]
+    raise ValueError(no_weights(address, names))
 
 
-def _cached(address: str, repository: str, revision: str | None, why: str) -> pathlib.Path:
-    """The repository's folder in the cache."""
+def _cached(
+    address: str, repository: str, revision: str | None, weights: bool, why: str
+) -> pathlib.Path:
+    """Returns the repository's folder in the cache, if all that is needed is there."""
     from huggingface_hub import try_to_load_from_cache
 
-    path = try_to_load_from_cache(repository, "config.json", revision=revision)
-    if not isinstance(path, str):
+    cached = (
+        try_to_load_from_cache(repository, name, revision=revision)
+        for name in (CONFIG, *tokenizer_files())
+    )
+    path = next((path for path in cached if isinstance(path, str)), None)
+    folder = path and pathlib.Path(path).parent
+    if folder is None or (weights and not _has_weights(folder)):
+        what = f"{address} is" if folder is None else f"The weights of {address} are"
         raise ValueError(
-            f"{address} is not in the cache and the hub cannot be reached. It was: {why}. Check "
-            "the connection and HF_ENDPOINT, and that HF_HUB_OFFLINE is not set."
+            f"{what} not in the cache and the hub cannot be reached. It was: {why}. Check the "
+            "connection and HF_ENDPOINT, and that HF_HUB_OFFLINE is not set."
         )
     logger.info("%s: taken from the cache, the hub cannot be reached: %s", address, why)
-    return pathlib.Path(path).parent
+    return folder
+
+
+def _has_weights(folder: pathlib.Path) -> bool:
+    """Tells whether a cached folder has weights; one of which only a tokenizer was asked has none.
+
+    A folder with an index and some of the shards counts: the error names the shard that is missing.
+    """
+    kinds = {kerashub.WEIGHTS, *(name for whole, index, _ in _WEIGHTS for name in (whole, index))}
+    return not kinds.isdisjoint(os.listdir(folder))
 
 
 def _snapshot(

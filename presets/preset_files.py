@@ -8,6 +8,7 @@ from encoder_zoo.presets.files.manifest import NAME as MANIFEST
 
 CONFIG = "config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+PYTORCH_WEIGHTS, PYTORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 # What any tokenizer may have, beside the files of its class.
 TOKENIZER_JSON = (
     "tokenizer.json",
@@ -24,7 +25,9 @@ def preset_files() -> list[str]:
         >>> {"config.json", "*.safetensors", "vocab.txt", "merges.txt"} <= set(preset_files())
         True
     """
-    return [CONFIG, MANIFEST, "*.safetensors", "*.safetensors.index.json", *tokenizer_files()]
+    safetensors = ["*.safetensors", "*.safetensors.index.json"]
+    pytorch = [PYTORCH_WEIGHTS, PYTORCH_INDEX, "pytorch_model-*.bin"]
+    return [CONFIG, MANIFEST, *safetensors, *pytorch, *tokenizer_files()]
 
 
 def tokenizer_files() -> list[str]:

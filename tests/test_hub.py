@@ -14,9 +14,10 @@ import time
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import encoder_zoo as ez
-from encoder_zoo.presets.hub import select_files
+from encoder_zoo.presets.hub import from_hugging_face, select_files
 
 COMMIT = "a" * 40
 
@@ -390,11 +391,41 @@ def test_a_listing_of_another_shape_is_named(hub, listed):
         load()
 
 
-def test_a_pickle_only_repository_is_refused_without_a_download(hub, repository):
+def test_a_repository_without_weights_that_are_read_is_refused_without_a_download(hub, repository):
     (repository / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"only pytorch_model.bin\. safetensors is required"):
+    (repository / "pytorch_model.bin").rename(repository / "flax_model.msgpack")
+    with pytest.raises(ValueError, match="no pytorch_model.bin, only flax_model.msgpack"):
         load()
     assert not [path for _, path, _ in hub.log if "/resolve/" in path]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_repository_with_pytorch_weights_alone_is_downloaded_and_read(hub, repository, shards):
+    torch = pytest.importorskip("torch")
+    expected = ez.Backbone.from_preset(repository)
+    (repository / "encoder_zoo.json").unlink()
+    tensors = load_file(repository / "model.safetensors")
+    (repository / "model.safetensors").unlink()
+    (repository / "pytorch_model.bin").unlink()
+    names, index = [*tensors], {}
+    for i in range(shards):
+        part = {name: torch.from_numpy(tensors[name]) for name in names[i::shards]}
+        file = f"pytorch_model-{i + 1:05}-of-{shards:05}.bin" if shards > 1 else "pytorch_model.bin"
+        torch.save(part, repository / file)
+        index |= dict.fromkeys(part, file)
+    if shards > 1:
+        content = json.dumps({"metadata": {}, "weight_map": index})
+        (repository / "pytorch_model.bin.index.json").write_text(content)
+    assert_equal_weights(load(), expected)
+
+
+def test_for_a_tokenizer_no_weights_are_downloaded(hub, repository):
+    folder = from_hugging_face("hf://org/model", weights=False)
+    assert not list(folder.glob("*.safetensors")) and (folder / "vocab.txt").exists()
+    hub.statuses = [503] * 100
+    assert from_hugging_face("hf://org/model", weights=False) == folder
+    with pytest.raises(ValueError, match="The weights of hf://org/model are not in the cache"):
+        load()
 
 
 def test_a_repository_beyond_the_budget_is_refused_without_a_download(hub):

@@ -46,6 +46,7 @@ class PyTorchFile:
     """
 
     def __init__(self, file: BinaryIO):
+        self.path = file.name
         self._source = FileBytes(file)
         self._storages = open_storages(self._source)
         self._views = self._named_tensors(self._storages.value)

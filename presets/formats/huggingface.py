@@ -1,9 +1,10 @@
-"""Reading a folder in the Hugging Face format: safetensors, in one file or in shards."""
+"""Reading a folder in the Hugging Face format: weights in one file or in shards."""
 
 from __future__ import annotations
 
 import pathlib
 import re
+from collections.abc import Iterable
 from typing import BinaryIO
 
 import numpy as np
@@ -15,19 +16,31 @@ from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
 from encoder_zoo.encoders.wording import shown
 from encoder_zoo.presets.files.arrays import check_floats
 from encoder_zoo.presets.files.open_folder import OpenFolder
+from encoder_zoo.presets.files.pytorch_file import PyTorchFile
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
-from encoder_zoo.presets.preset_files import CONFIG, INDEX, WEIGHTS
+from encoder_zoo.presets.preset_files import (
+    CONFIG,
+    INDEX,
+    PYTORCH_INDEX,
+    PYTORCH_WEIGHTS,
+    WEIGHTS,
+)
 from encoder_zoo.presets.tokenizer_files import read_tokenizer_files
 
 # What transformers writes of any tokenizer whose steps are in tokenizer.json.
 _ANY_TOKENIZER = ("PreTrainedTokenizer", "TokenizersBackend", None)
+# The formats of weights, the better one first: the file, the index of its shards, the reader.
+_WEIGHTS = (
+    (WEIGHTS, INDEX, SafetensorsFile),
+    (PYTORCH_WEIGHTS, PYTORCH_INDEX, PyTorchFile),
+)
 # Older names of LayerNorm's weights
 _OLD_NAMES = {"gamma": "weight", "beta": "bias"}
 
 
 class HuggingFaceCheckpoint(Checkpoint):
-    """A folder with `config.json` and `model.safetensors`, or the shards that an index lists.
+    """A folder with `config.json` and `model.safetensors` or `pytorch_model.bin`, or their shards.
 
     Args:
         files: of the folder.
@@ -42,13 +55,13 @@ class HuggingFaceCheckpoint(Checkpoint):
         self.settings = settings
         self.config_file = files.path / CONFIG
         self.config = dict(files.read_json(CONFIG))
-        weights = [SafetensorsFile(file) for file in weight_files(files)]
+        weights = open_weights(files)
         raw_names = [name for file in weights for name in file.shapes]
         if "model_type" not in self.config:
             self.config["model_type"] = _guess_family(raw_names, files)
         self.family = _family_of(self.config, self.config_file)
         self.config = self.family.read_config(self.config)
-        self._places: dict[str, tuple[SafetensorsFile, str]] = {}
+        self._places: dict[str, tuple[SafetensorsFile | PyTorchFile, str]] = {}
         for file in weights:
             for raw_name in file.shapes:
                 name = _normalise(raw_name, self.family)
@@ -90,35 +103,38 @@ class HuggingFaceCheckpoint(Checkpoint):
                             del self._places[old]
 
 
-def weight_files(files: OpenFolder) -> list[BinaryIO]:
-    """Returns the files with the weights.
+def open_weights(files: OpenFolder) -> list[SafetensorsFile | PyTorchFile]:
+    """Opens the files with the weights: safetensors, or else what torch.save wrote.
 
     Raises:
-        ValueError: "... no model.safetensors ...", saying what to do where there are weights in
-            another format.
+        ValueError: "... no model.safetensors ...", and see the readers.
     """
-    if WEIGHTS in files:
-        return [files.file(WEIGHTS)]
-    if INDEX in files:
-        names = files.read_json(INDEX).get("weight_map")
-        field = f"{files.path / INDEX}: weight_map"
-        if not isinstance(names, dict) or not names:
-            raise ValueError(f"{field} is {type(names).__name__}. Expected names and files.")
-        shards = {str(name): name for name in names.values()}
-        return [files.file(shards[name], field) for name in sorted(shards)]
-    raise ValueError(no_safetensors(files.path, [path.name for path in files.path.iterdir()]))
+    for weights, index, read in _WEIGHTS:
+        if weights in files:
+            return [read(files.file(weights))]
+        if index in files:
+            return [read(file) for file in _shards(files, index)]
+    raise ValueError(no_weights(files.path, files.listed))
 
 
-def no_safetensors(where: object, names: list[str]) -> str:
-    """The error for weights in no format that is opened here."""
+def _shards(files: OpenFolder, index: str) -> list[BinaryIO]:
+    """Returns the files that an index names."""
+    names = files.read_json(index).get("weight_map")
+    field = f"{files.path / index}: weight_map"
+    if not isinstance(names, dict) or not names:
+        raise ValueError(f"{field} is {type(names).__name__}. Expected names and files.")
+    shards = {str(name): name for name in names.values()}
+    return [files.file(shards[name], field) for name in sorted(shards)]
+
+
+def no_weights(where: object, names: Iterable[str]) -> str:
+    """Words the error for weights in no format that is read here."""
     others = sorted(n for n in names if n.endswith((".bin", ".pt", ".pth", ".h5", ".msgpack")))
-    if not others:
-        return f"{where}: no {WEIGHTS}. The weights must be in this file, or in shards of it."
+    found = f", only {', '.join(others)}" if others else ""
     return (
-        f"{where}: no {WEIGHTS}, only {', '.join(others)}. safetensors is required: other formats "
-        "can run code when they are opened, and are never opened here. Convert it where you trust "
-        "it, with transformers: AutoModel.from_pretrained(...).save_pretrained(folder), taking "
-        "the class of the checkpoint's task."
+        f"{where}: no {WEIGHTS} and no {PYTORCH_WEIGHTS}{found}. The weights must be in one of "
+        "these files, or in shards of one that its index lists. To convert others, open them with "
+        "the library that wrote them and save them from transformers: save_pretrained(folder)."
     )
 
 
