@@ -5,8 +5,8 @@
 
 A BERT with random weights (that of BERT-base: 438 MB) is saved as safetensors, and by torch.save in
 its two formats. Each load is a process of its own, which the formats take in turns; transformers,
-on PyTorch, reads the same files. Seconds are of the loading alone, without imports; memory is what
-the process's peak has grown by while it loaded, as Linux tells it. Figures are medians; ratios are to
+on PyTorch, reads the same files. Seconds are of the loading alone, without imports; memory is by
+how much the process's peak grows meanwhile, as Linux tells it. Figures are medians; ratios are to
 safetensors on the same side. Needs the extra `peers`.
 """
 
