@@ -386,10 +386,10 @@ def test_settings_of_kerashubs_tokenizer_are_applied_or_refused(tmp_path, settin
 
     checkpoint.folder, checkpoint.family = folder, get_family("bert")
     checkpoint._names = checkpoint.family.keras_hub
-    checkpoint.tokenizer_files()
+    checkpoint.stored_tokenizer()
     edit(folder / "tokenizer.json", lambda content: content["config"].update({setting: value}))
     with pytest.raises(ValueError, match=rf"tokenizer.json: config.{setting} is"):
-        checkpoint.tokenizer_files()
+        checkpoint.stored_tokenizer()
 
 
 # -- files read for the attacker -----------------------------------------------------------------

@@ -177,7 +177,7 @@ def changed(part, field, value):
             roberta,
             read_roberta_tokenizer,
             changed("pre_tokenizer", "type", "Split"),
-            "pre_tokenizer.type is 'Split'; this family's tokenizer has 'ByteLevel'",
+            "pre_tokenizer.type is 'Split'; this kind of tokenizer has 'ByteLevel'",
         ),
         (
             roberta,

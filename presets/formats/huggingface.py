@@ -10,17 +10,14 @@ import numpy as np
 from encoder_zoo.encoders import FAMILIES, all_families, get_family
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers import TokenizerClass
-from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
 from encoder_zoo.encoders.wording import shown
 from encoder_zoo.presets.files.arrays import check_floats
 from encoder_zoo.presets.files.plain_files import preset_file, read_json
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.preset_files import CONFIG, INDEX, WEIGHTS
-from encoder_zoo.presets.tokenizer_files import read_tokenizer_files
+from encoder_zoo.presets.tokenizer_files import StoredTokenizer, read_stored_tokenizer
 
-# What transformers writes of any tokenizer whose steps are in tokenizer.json.
-_ANY_TOKENIZER = ("PreTrainedTokenizer", "TokenizersBackend", None)
 # Older names of LayerNorm's weights
 _OLD_NAMES = {"gamma": "weight", "beta": "bias"}
 
@@ -62,17 +59,8 @@ class HuggingFaceCheckpoint(Checkpoint):
         check_floats(file.dtype(raw_name), file.path, raw_name)
         return file.read(raw_name)
 
-    def tokenizer_files(self) -> TokenizerFiles:
-        path = self.folder / "tokenizer_config.json"
-        described = read_json(path).get("tokenizer_class") if path.exists() else None
-        plain = described.removesuffix("Fast") if isinstance(described, str) else described
-        known = self.family.tokenizer.checkpoint_names
-        if plain not in known + _ANY_TOKENIZER:
-            raise ValueError(
-                f"{path}: tokenizer_class is {shown(described)}. Expected {known[0]} for a "
-                f"{self.family.name} checkpoint."
-            )
-        return read_tokenizer_files(self.folder, self.family.tokenizer)
+    def stored_tokenizer(self) -> StoredTokenizer:
+        return read_stored_tokenizer(self.folder, self.config, self.family.tokenizer)
 
     def _read_alias(self) -> None:
         """Gives a head that has another name here the one it has elsewhere."""

@@ -21,6 +21,7 @@ from encoder_zoo.presets.files.hdf5_file import Hdf5File
 from encoder_zoo.presets.files.plain_files import preset_file, read_bytes, read_json, read_text
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, numbered
 from encoder_zoo.presets.preset_files import CONFIG, MANIFEST
+from encoder_zoo.presets.tokenizer_files import StoredTokenizer
 
 _OTHERS = ("metadata.json", "preprocessor.json")  # written, not read here
 WEIGHTS, TASK_WEIGHTS, TASK = "model.weights.h5", "task.weights.h5", "task.json"
@@ -108,7 +109,7 @@ class KerasHubCheckpoint(Checkpoint):
             return value.reshape(shape[::-1]).T
         return value.reshape(shape)
 
-    def tokenizer_files(self) -> TokenizerFiles | None:
+    def stored_tokenizer(self) -> StoredTokenizer | None:
         path = self.folder / _TOKENIZER
         if not path.exists():
             return None
@@ -131,7 +132,7 @@ class KerasHubCheckpoint(Checkpoint):
             file = preset_file(self.folder, ours, inside=_ASSETS)
             read = {".json": read_json, ".spm": read_bytes}.get(file.suffix, read_text)
             contents[theirs] = read(file)
-        return TokenizerFiles(self.folder, contents)
+        return StoredTokenizer(self.family.tokenizer, TokenizerFiles(self.folder, contents))
 
     def _read_head(self, path: pathlib.Path) -> None:
         heads = {record.task: head for head, record in self._names.heads.items()}
