@@ -194,7 +194,7 @@ class PickleInterpreter:
 
     def _protocol(self) -> None:
         if (version := self._stream.take(1)[0]) != 2:
-            raise self._stream.error(f"is a pickle of protocol {version}, expected 2", "")
+            raise self._refused(f"is of protocol {version}, expected 2")
 
     def _mark(self) -> None:
         if len(self._below) >= _MARKS:

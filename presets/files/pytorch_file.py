@@ -42,7 +42,7 @@ class PyTorchFile:
         >>> file.name = "pytorch_model.bin"
         >>> PyTorchFile(file)
         Traceback (most recent call last):
-        ValueError: pytorch_model.bin: its pickle is a pickle of protocol 4, expected 2. ...
+        ValueError: pytorch_model.bin: its pickle is of protocol 4, expected 2. Only tensors are read, ...
     """
 
     def __init__(self, file: BinaryIO):
@@ -77,8 +77,9 @@ class PyTorchFile:
         if not all(type(name) is str for name in value):
             raise self._source.error("it has names that are numbers", _STATE_DICT)
         views = {name: view for name, view in value.items() if type(view) is TensorView}
-        for name in value.keys() - views.keys():
-            if not _is_plain_data(value[name]):
+        seen: set[int] = set()
+        for name in value:
+            if name not in views and not _is_plain_data(value[name], seen):
                 keys = ", ".join(shown(key) for key in [*value][:8])
                 raise self._source.error(
                     f"{shown(name)} holds more than plain data beside the tensors. Its keys are "
@@ -102,13 +103,13 @@ class PyTorchFile:
             )
 
 
-def _is_plain_data(value: object) -> bool:
-    """Whether there is only text, numbers and containers of them in a value."""
-    waiting, seen = [value], set()
+def _is_plain_data(value: object, seen: set[int]) -> bool:
+    """Whether a value is made of text, numbers and containers of them; `seen` are such ones."""
+    waiting = [value]
     while waiting:
         value = waiting.pop()
         if isinstance(value, tuple | list | dict):
-            if id(value) not in seen:  # a pickle can nest one value in itself many times
+            if id(value) not in seen:  # one container can be in many, and in itself
                 seen.add(id(value))
                 waiting += value.values() if isinstance(value, dict) else value
         elif not isinstance(value, str | int | float | None):

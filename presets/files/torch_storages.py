@@ -55,7 +55,10 @@ class ZipStorages:
         self._root = self._find_root(self._directory.entries)
         start, size = self._place("data.pkl")
         pickle = TensorPickle(source)
-        self.value = pickle.load(PickleStream(source, start, start + size, "data.pkl"))
+        stream = PickleStream(source, start, start + size, "data.pkl")
+        self.value = pickle.load(stream)
+        if stream.position != start + size:
+            raise stream.error("goes on after its end")
         self._check_byte_order()
         for storage in pickle.storages.values():
             self._check_size(storage)
