@@ -168,7 +168,7 @@ class PickleInterpreter:
         return struct.unpack(layout, self._stream.take(struct.calcsize(layout)))[0]
 
     def _pop(self, count: int) -> list:
-        """The topmost values, of those since the last mark."""
+        """Take the topmost values, of those since the last mark."""
         if len(self._stack) < count:
             raise self._stream.error("takes from its stack what is not there")
         values = self._stack[len(self._stack) - count :]

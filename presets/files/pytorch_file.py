@@ -38,11 +38,11 @@ class PyTorchFile:
 
     Example:
         >>> import io, pickle
-        >>> file = io.BytesIO(pickle.dumps(print))
+        >>> file = io.BytesIO(pickle.dumps(print, protocol=2))
         >>> file.name = "pytorch_model.bin"
         >>> PyTorchFile(file)
         Traceback (most recent call last):
-        ValueError: pytorch_model.bin: its pickle is of protocol 4, expected 2. Only tensors are read, ...
+        ValueError: pytorch_model.bin: its pickle asks for '__builtin__.print'. Only tensors are ...
     """
 
     def __init__(self, file: BinaryIO):
@@ -71,7 +71,7 @@ class PyTorchFile:
         return np.lib.stride_tricks.as_strided(numbers, view.shape, strides).copy()
 
     def _named_tensors(self, value: object) -> dict[str, TensorView]:
-        """The tensors of a state dict, by their names."""
+        """Return the tensors of a state dict by their names."""
         if not isinstance(value, dict):
             raise self._source.error("it holds no dictionary of tensors", _STATE_DICT)
         if not all(type(name) is str for name in value):
@@ -104,7 +104,7 @@ class PyTorchFile:
 
 
 def _is_plain_data(value: object, seen: set[int]) -> bool:
-    """Whether a value is made of text, numbers and containers of them; `seen` are such ones."""
+    """Tell whether a value holds text, numbers and containers only; `seen` are known to."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
