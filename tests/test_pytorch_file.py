@@ -30,7 +30,7 @@ DTYPES = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool".sp
 
 
 class OnlyReads:
-    """A file of which no more is known than `PyTorchFile` may use; it counts what is read."""
+    """A file with no more methods than `PyTorchFile` may use, which counts the bytes read."""
 
     def __init__(self, content: bytes, name: object = "pytorch_model.bin"):
         self._file = io.BytesIO(content)
@@ -39,11 +39,6 @@ class OnlyReads:
 
     def seek(self, offset: int, whence: int = 0) -> int:
         return self._file.seek(offset, whence)
-
-    def read(self, count: int) -> bytes:
-        content = self._file.read(count)
-        self.count += len(content)
-        return content
 
     def readinto(self, content) -> int:
         count = self._file.readinto(content[:1_000_000])  # may read less than it is asked for
