@@ -59,7 +59,7 @@ def opened(content: bytes) -> PyTorchFile:
 
 def bits(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], bytes]:
     """Type, shape and bytes of a tensor."""
-    flat = tensor.detach().contiguous().reshape(-1)
+    flat = tensor.detach().clone(memory_format=torch.contiguous_format).reshape(-1)
     return (
         str(tensor.dtype).split(".")[1],
         tuple(tensor.shape),
@@ -492,10 +492,10 @@ BOMBS = {
     "nested tuples": (laughs(b"(*t"), None),
     "nested lists": (laughs(b"](*e"), None),
     "nested tuples as a persistent id": (laughs(b"(*t", b"Q"), "a storage is malformed"),
-    "tuples in tuples": (b")" + b"\x85" * 200_000, None),
+    "tuples in tuples": (b")" + b"\x85" * 100_000, None),
     "lists a million deep": (b"](" * 300, "nested more than 100 deep"),
     "marks": (b"(" * MILLION, "nested more than 100 deep"),
-    "dictionaries": (b"(" + b"}" * MILLION, "more than 1000000 instructions"),
+    "instructions": (b"(" + b"N" * MILLION, "more than 1000000 instructions"),
     "a long list in many lists": (
         b"](" + b"](" + b"N" * 100_000 + b"eq\0" + b"]h\0a" * 50_000 + b"e",
         None,
@@ -513,16 +513,19 @@ BOMBS = {
 @pytest.mark.parametrize("case", BOMBS)
 def test_bombs_take_little_time_and_memory(case):
     value, expected = BOMBS[case]
-    for content in both(state(b=tensor(), a=value)):
-        start = time.process_time()
+    archive, stream = both(state(b=tensor(), a=value))
+
+    def read(content: bytes) -> None:
         if expected is None:
             assert list(opened(content).shapes) == ["b"]
         else:
             assert re.search(expected, refusal(content))
-        assert time.process_time() - start < 10
+
+    start = time.process_time()
+    read(stream)
+    assert time.process_time() - start < 10
     tracemalloc.start()
-    with contextlib.suppress(ValueError):
-        opened(content)
+    read(archive)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 120 * 10**6
