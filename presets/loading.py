@@ -31,6 +31,7 @@ from encoder_zoo.presets.formats.checkpoint import (
 )
 from encoder_zoo.presets.opening import Safeguards, open_preset
 from encoder_zoo.presets.preset_task import PresetTask
+from encoder_zoo.presets.vocabulary import remember_folder, remember_tokenizer
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -49,6 +50,7 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
             f"Backbone.from_preset. Received: {cls.__name__}.from_preset."
         )
     backbone, used, _ = _read_backbone(checkpoint, overrides, safeguards)
+    remember_folder(backbone, checkpoint.folder)
     _report_unused(checkpoint, used, cls.__name__)
     return backbone
 
@@ -115,6 +117,7 @@ def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> 
     built_in = checkpoint.head_arguments.get(cls.checkpoint_class_suffix, {})
     arguments = cls.checkpoint_arguments(checkpoint.config, head, for_task)
     task = cls(backbone, preprocessor, **{**built_in, **arguments})
+    remember_tokenizer(backbone, tokenizer)
     task.learning_rate = settings.get("learning_rate", task.learning_rate)
     used |= _read_head(checkpoint, task, head, for_task, safeguards, new_pooler)
     _report_unused(checkpoint, used, cls.__name__)

@@ -379,9 +379,7 @@ def saved_preset(folder):
 def test_a_folder_of_something_else_is_no_place_for_backups(tmp_path):
     preset = saved_preset(tmp_path / "preset")
     before = {path.name: path.read_bytes() for path in preset.iterdir()}
-    with pytest.raises(
-        ValueError, match="preset' holds encoder_zoo.json: it is a preset, .*Expect"
-    ):
+    with pytest.raises(ValueError, match="preset' holds encoder_zoo.json: it is a preset, "):
         train(classifier(), preset)
     assert {path.name: path.read_bytes() for path in preset.iterdir()} == before
     (preset / "encoder_zoo.json").unlink()
