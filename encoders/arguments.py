@@ -106,7 +106,7 @@ RULES: dict[str, Rule] = {
 # What Keras calls with tensors, or from inside of graphs.
 _IN_GRAPHS = {
     *("call", "build", "collate", "compute_loss", "compute_metrics", "compute_output_spec"),
-    "logits_of",
+    *("logits_of", "encoded", "input_ranges"),
 }
 
 

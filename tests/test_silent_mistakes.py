@@ -420,7 +420,7 @@ class TestPartsThatDoNotBelongTogether:
         def loaded(name):
             if load:
                 return load(name)
-            return ez.SequenceClassifier.from_preset(name, num_classes=2).backbone
+            return ez.TokenClassifier.from_preset(name, num_classes=2).backbone
 
         own = ez.BertTokenizer.from_preset(bert)
         words = own.get_vocabulary()
@@ -429,9 +429,9 @@ class TestPartsThatDoNotBelongTogether:
             ez.BertTokenizer(words),
             ez.BertTokenizer(words, lowercase=False),
         ):
-            preprocessor = ez.SequenceClassifierPreprocessor(right)
-            task = ez.SequenceClassifier(loaded(bert), preprocessor, num_classes=2)
-            assert task.classify("Good.").keys() == {"label", "score"}
+            preprocessor = ez.TokenClassifierPreprocessor(right)
+            task = ez.TokenClassifier(loaded(bert), preprocessor, num_classes=2)
+            assert len(task.predict(["Good."])) == 1
         swapped = [*words[:-2], words[-1], words[-2]]
         for wrong, what in (
             (ez.RobertaTokenizer.from_preset(roberta), "is a RobertaTokenizer of "),
@@ -439,9 +439,9 @@ class TestPartsThatDoNotBelongTogether:
             (ez.BertTokenizer(words[:-1]), f"is a BertTokenizer of {len(words) - 1} tokens"),
             (tokenizer(), f"is a BertTokenizer of {tokenizer().vocabulary_size} tokens"),
         ):
-            preprocessor = ez.SequenceClassifierPreprocessor(wrong)
+            preprocessor = ez.TokenClassifierPreprocessor(wrong)
             with pytest.raises(ValueError, match=what) as error:
-                ez.SequenceClassifier(loaded(bert), preprocessor, num_classes=2)
+                ez.TokenClassifier(loaded(bert), preprocessor, num_classes=2)
             assert f"checkpoint has a BertTokenizer of {len(words)}" in str(error.value)
 
     def test_tokens_may_be_added(self, tmp_path):
