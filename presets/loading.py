@@ -31,6 +31,7 @@ from encoder_zoo.presets.formats.checkpoint import (
 )
 from encoder_zoo.presets.opening import Safeguards, open_preset
 from encoder_zoo.presets.preset_task import PresetTask
+from encoder_zoo.presets.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers import TokenizerClass
@@ -50,6 +51,7 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
                 f"Backbone.from_preset. Received: {cls.__name__}.from_preset."
             )
         backbone, used, _ = _read_backbone(checkpoint, overrides, safeguards)
+        _remember_kind(backbone, checkpoint)
         _report_unused(checkpoint, used, cls.__name__)
     return backbone
 
@@ -123,6 +125,8 @@ def _read_task(
     built_in = checkpoint.head_arguments.get(cls.checkpoint_class_suffix, {})
     arguments = cls.checkpoint_arguments(checkpoint.config, head, for_task)
     task = cls(backbone, preprocessor, **{**built_in, **arguments})
+    if tokenizer is not None and not isinstance(tokenizer, AbsentTokenizer):
+        backbone.checkpoint_vocabulary = Vocabulary.of(tokenizer)
     task.learning_rate = settings.get("learning_rate", task.learning_rate)
     used |= _read_head(checkpoint, task, head, for_task, safeguards, new_pooler)
     _report_unused(checkpoint, used, cls.__name__)
@@ -211,6 +215,13 @@ def _check_vocabulary(
             f"{tokenizer.pad_token!r} has the id {tokenizer.pad_token_id} in the tokenizer's "
             "files. Expected the same."
         )
+
+
+def _remember_kind(backbone: Backbone, checkpoint: Checkpoint) -> None:
+    """Notes the kind of the checkpoint's tokenizer, where it has one that is read here."""
+    with contextlib.suppress(ValueError, FileNotFoundError):
+        if stored := checkpoint.stored_tokenizer():
+            backbone.checkpoint_vocabulary = Vocabulary(stored.kind.name)
 
 
 def _stored_settings(cls: type[PresetTask], settings: dict) -> dict:

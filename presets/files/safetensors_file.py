@@ -93,7 +93,7 @@ class SafetensorsFile:
         if size < 8 + length:
             raise self._cut_off(size, f"at least {8 + length}")
         text = self.file.read(length)
-        header = parse_object(text, f"{self.path}: the header")
+        header = parse_object(text, f"{self.path}: the header", unique_names=True)
         header.pop("__metadata__", None)
         return header, 8 + length
 
