@@ -19,6 +19,7 @@ from encoder_zoo.encoders.inputs import INPUTS, check_inputs
 from encoder_zoo.encoders.layers import initializer
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.encoders.preset_door import presets
+from encoder_zoo.encoders.variable_names import variables_named_alike
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,8 +32,9 @@ class _BuiltAtOnce(type(keras.Model)):
     """Builds a model when the last `__init__` has returned, so that a subclass's is done too."""
 
     def __call__(cls, *args, **kwargs):
-        model = super().__call__(*args, **kwargs)
-        model.build((None, None))
+        with variables_named_alike():
+            model = super().__call__(*args, **kwargs)
+            model.build((None, None))
         return model
 
 

@@ -21,6 +21,7 @@ from encoder_zoo.encoders.layers import weights_follow
 from encoder_zoo.encoders.tokenizers.absent import AbsentTokenizer
 from encoder_zoo.encoders.wording import unknown_argument
 from encoder_zoo.presets.config import backbone_arguments
+from encoder_zoo.presets.dropped_models import collect_dropped_models, note_loaded
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     EnlargedCheckpoint,
@@ -256,6 +257,7 @@ def _read_backbone(
     new_pooler_allowed: bool = False,
 ) -> tuple[Backbone, set[str], bool]:
     """The backbone, the names of the tensors that are in it, and whether its pooler is new."""
+    collect_dropped_models()
     family = checkpoint.family
     arguments = backbone_arguments(checkpoint.config, family)
     has_pooler = f"{family.pooler}.weight" in checkpoint.shapes
@@ -272,6 +274,7 @@ def _read_backbone(
             + "\n".join(lines)
         )
     copy(checkpoint, matched, safeguards.allow_nonfinite)
+    note_loaded(backbone)
     return backbone, set(matched), bool(new)
 
 

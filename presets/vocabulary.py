@@ -74,6 +74,6 @@ def check_tokenizer(backbone: Backbone, tokenizer: Tokenizer | AbsentTokenizer) 
     size = "" if known.size is None else f" of {known.size}"
     raise ValueError(
         f"The tokenizer is a {type(tokenizer).__name__} of {tokenizer.vocabulary_size} tokens, but "
-        f"the backbone's checkpoint has a {known.kind}{size}, whose ids are of other tokens. Load the tokenizer from the preset that the backbone is from, with "
-        "Tokenizer.from_preset."
+        f"the backbone's checkpoint has a {known.kind}{size}, whose ids are of other tokens. Load "
+        "the tokenizer from the preset that the backbone is from, with Tokenizer.from_preset."
     )

@@ -14,6 +14,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.inputs import backbone_inputs
+from encoder_zoo.encoders.variable_names import NamesVariablesAlike
 from encoder_zoo.tasks.rows.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.trainer import TextTrainer
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 MOST_SHOWN = 10
 
 
-class Task(Configured, TextTrainer, keras.Model):
+class Task(Configured, TextTrainer, keras.Model, metaclass=NamesVariablesAlike):
     """Base of the tasks: a backbone, a head, and a preprocessor for raw text.
 
     Args:

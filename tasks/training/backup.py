@@ -19,7 +19,6 @@ from safetensors.numpy import save_file
 from encoder_zoo.encoders.arguments import Checked
 from encoder_zoo.lazy import tf
 from encoder_zoo.presets.files.atomic import replacing
-from encoder_zoo.presets.files.manifest import NAME as MANIFEST
 from encoder_zoo.presets.files.manifest import read_manifest, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
@@ -261,7 +260,7 @@ class BackupAndRestore(Checked, keras.callbacks.BackupAndRestore):
                     self._manifest = read_manifest(files, verify=True)
                 if STATE not in self._manifest.get("files", ()):
                     raise ValueError(f"{folder} is not whole")
-                if not _is_of_training(manifest.get("training")):
+                if not _is_of_training(self._manifest.get("training")):
                     raise ValueError(f"{folder} holds no backup of a training")
                 return folder
             except (OSError, ValueError) as error:
