@@ -33,7 +33,9 @@ _NO_LISTING = (TypeError, KeyError, AttributeError, ValueError)
 T = TypeVar("T")
 
 
-def from_hugging_face(address: str, verify: bool = True, max_bytes: int = 2**63) -> pathlib.Path:
+def from_hugging_face(
+    address: str, verify: bool = True, max_bytes: int = 2**63, weights: bool = True
+) -> pathlib.Path:
     """A repository's folder in the hub's cache, brought there if need be.
 
     All files are of one commit. Without a connection the copy in the cache serves, if any. What
@@ -44,6 +46,7 @@ def from_hugging_face(address: str, verify: bool = True, max_bytes: int = 2**63)
         address: `hf://organisation/name`, with `@` and a branch, tag or commit where wanted.
         verify: whether to compare every file with the checksum that the hub gave for it.
         max_bytes: the most that the files may have together.
+        weights: whether to fetch the files with the weights too.
 
     Returns:
         The folder.
@@ -60,7 +63,7 @@ def from_hugging_face(address: str, verify: bool = True, max_bytes: int = 2**63)
         )
     repository, revision = matched.groups()
     try:
-        wanted, commit = _wanted_files(address, repository, revision, max_bytes)
+        wanted, commit = _wanted_files(address, repository, revision, max_bytes, weights)
         fetch = functools.partial(_snapshot, address, repository, revision, wanted, commit)
     except _Unreachable as error:
         fetch = functools.partial(_cached, address, repository, revision, str(error))
@@ -120,7 +123,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _wanted_files(
-    address: str, repository: str, revision: str | None, max_bytes: int
+    address: str, repository: str, revision: str | None, max_bytes: int, weights: bool
 ) -> tuple[list[str], str | None]:
     """Which files to fetch, and the commit that they are of.
 
@@ -145,7 +148,7 @@ def _wanted_files(
         raise
     if not all(isinstance(n, str) and type(size) is int and size >= 0 for n, size in sizes.items()):
         raise ValueError(_no_listing(address, "files without a name and a size"))
-    names = select_files(address, list(sizes))
+    names = select_files(address, list(sizes), weights)
     total = sum(sizes[name] for name in names)
     if total > max_bytes:
         raise ValueError(
@@ -162,7 +165,7 @@ def _no_listing(address: str, why: str) -> str:
     )
 
 
-def select_files(address: str, names: list[str]) -> list[str]:
+def select_files(address: str, names: list[str], weights: bool = True) -> list[str]:
     """Those of a repository's files that a preset needs: no other format, no pickle.
 
     Raises:
@@ -173,6 +176,9 @@ def select_files(address: str, names: list[str]) -> list[str]:
         ['config.json', 'model.safetensors']
     """
     plain = {CONFIG, MANIFEST, *tokenizer_files()}
+    if not weights:
+        plain |= kerashub.files() - {kerashub.WEIGHTS, kerashub.TASK_WEIGHTS}
+        return [name for name in names if name in plain]
     if WEIGHTS in names:
         return [name for name in names if name in {*plain, WEIGHTS}]
     if INDEX in names:

@@ -6,15 +6,18 @@ import dataclasses
 import os
 import pathlib
 
+from encoder_zoo.encoders import FAMILIES, get_family
+from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.config import check_config, check_sizes
 from encoder_zoo.presets.files.manifest import read_manifest
 from encoder_zoo.presets.files.plain_files import check_files, read_json
-from encoder_zoo.presets.formats import tf1
+from encoder_zoo.presets.formats import kerashub, tf1
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
 from encoder_zoo.presets.formats.kerashub import KerasHubCheckpoint
-from encoder_zoo.presets.preset_files import preset_files
+from encoder_zoo.presets.preset_files import CONFIG, MANIFEST, preset_files, tokenizer_files
 from encoder_zoo.presets.registry import resolve
+from encoder_zoo.presets.tokenizer_files import StoredTokenizer, read_stored_tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +66,60 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
     check_config(config, family, path, checkpoint.config_names)
     check_sizes(config, family, checkpoint.shapes, path, safeguards.max_bytes)
     return checkpoint
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerPreset:
+    """A preset of which only the tokenizer is read, so that it needs no weights.
+
+    Attributes:
+        folder: of the preset.
+        config: contents of its configuration, {} where it has none.
+        config_file: the file that these are from.
+        family: of the model that the tokenizer feeds; None where the files do not say it.
+        settings: contents of its `encoder_zoo.json`.
+        stored: the tokenizer; None if there is none.
+    """
+
+    folder: pathlib.Path
+    config: dict
+    config_file: pathlib.Path
+    family: Family | None
+    settings: dict
+    stored: StoredTokenizer | None
+
+    def stored_tokenizer(self) -> StoredTokenizer | None:
+        """As of a `Checkpoint`."""
+        return self.stored
+
+
+def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> TokenizerPreset:
+    """Finds a preset, in whichever format it is, and reads the files of its tokenizer alone.
+
+    Args:
+        source: see `from_preset`. The folder may hold a tokenizer and nothing else.
+        safeguards: how much to check.
+
+    Raises:
+        ValueError: naming the file and the field that is wrong.
+    """
+    folder = resolve(source, safeguards.verify, safeguards.max_bytes, weights=False)
+    settings = read_manifest(folder, safeguards.verify, weights=False)
+    check_files(folder, [CONFIG, MANIFEST, *tokenizer_files()])
+    path = folder / CONFIG
+    if not path.exists() and (family := tf1.family_in(folder)):
+        path = folder / family.tf1.config_file
+        config = {"model_type": family.name, **read_json(path)}
+    else:
+        config = read_json(path) if path.exists() else {}
+        if family := kerashub.tokenizer_family(folder, config):
+            stored = kerashub.read_stored_tokenizer(folder, family)
+            return TokenizerPreset(folder, {}, path, family, settings, stored)
+        name = config.get("model_type")
+        family = get_family(name) if isinstance(name, str) and name in FAMILIES else None
+        config = family.read_config(config) if family else config
+    stored = read_stored_tokenizer(folder, config, family.tokenizer if family else None)
+    return TokenizerPreset(folder, config, path, family, settings, stored)
 
 
 def _open(folder: pathlib.Path, safeguards: Safeguards) -> Checkpoint:

@@ -108,7 +108,9 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def resolve(source: str | os.PathLike, verify: bool = True, max_bytes: int = 2**63) -> pathlib.Path:
+def resolve(
+    source: str | os.PathLike, verify: bool = True, max_bytes: int = 2**63, weights: bool = True
+) -> pathlib.Path:
     """The folder behind a preset's name or address.
 
     Args:
@@ -117,6 +119,8 @@ def resolve(source: str | os.PathLike, verify: bool = True, max_bytes: int = 2**
             `kaggle://organisation/model/keras/variant[/version]`.
         verify: whether to compare what a hub sent with its checksums.
         max_bytes: the most that a download may have.
+        weights: whether the weights are needed; without them, none are downloaded from the
+            Hugging Face hub.
 
     Returns:
         The folder.
@@ -133,7 +137,7 @@ def resolve(source: str | os.PathLike, verify: bool = True, max_bytes: int = 2**
     if name in presets:
         name = presets[name].source
     if name.startswith("hf://"):
-        return hub.from_hugging_face(name, verify, max_bytes)
+        return hub.from_hugging_face(name, verify, max_bytes, weights)
     if name.startswith("kaggle://"):
         return hub.from_kaggle(name)
     folder = pathlib.Path(source)
@@ -143,7 +147,7 @@ def resolve(source: str | os.PathLike, verify: bool = True, max_bytes: int = 2**
         raise ValueError(f"{folder} is a file. Expected a preset's folder.")
     if REPOSITORY.fullmatch(name):
         try:
-            return hub.from_hugging_face(f"hf://{name}", verify, max_bytes)
+            return hub.from_hugging_face(f"hf://{name}", verify, max_bytes, weights)
         except ValueError as error:
             raise ValueError(f"There is no folder {name!r}, and on the hub: {error}") from None
     raise ValueError(f"No preset '{name}'.{_hint(name, presets)}")

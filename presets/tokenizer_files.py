@@ -54,7 +54,8 @@ def read_stored_tokenizer(
     """
     files = TokenizerFiles(folder, _contents(folder, TOKENIZER_JSON))
     kind = choose_tokenizer(files, config, [path.name for path in folder.iterdir()], default)
-    contents = {**files.contents, **_contents(folder, kind.files)}
+    others = tuple(name for name in kind.files if name not in files)
+    contents = {**files.contents, **_contents(folder, others)}
     return StoredTokenizer(kind, TokenizerFiles(folder, contents))
 
 

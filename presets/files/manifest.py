@@ -16,6 +16,7 @@ FORMAT = 1
 # Kept in the list, but free to be edited: it is for people, and nothing here reads it.
 CARD = "README.md"
 _UNCHECKED = (CARD,)
+_WEIGHTS = (".safetensors", ".safetensors.index.json", ".h5")
 _FOLDER = "assets/tokenizer/"  # the only one in a preset, of KerasHub's format
 
 
@@ -40,12 +41,13 @@ def write_manifest(folder: pathlib.Path, settings: Mapping) -> None:
     (folder / NAME).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
-def read_manifest(folder: pathlib.Path, verify: bool) -> dict:
+def read_manifest(folder: pathlib.Path, verify: bool, weights: bool = True) -> dict:
     """The manifest of a folder, {} where there is none.
 
     Args:
         folder: of the preset.
         verify: whether to compare every file that it lists with its checksum.
+        weights: whether the files with the weights are needed, and so compared too.
 
     Raises:
         ValueError: "... is damaged or changed: ...", "... is cut off: it has 10 bytes, ..."
@@ -60,7 +62,7 @@ def read_manifest(folder: pathlib.Path, verify: bool) -> dict:
     if manifest.get("sha256") != digest(manifest):
         raise ValueError(_changed(path, "its own checksum does not fit"))
     for name, entry in manifest["files"].items():
-        if name not in _UNCHECKED:
+        if name not in _UNCHECKED and (weights or not name.endswith(_WEIGHTS)):
             plain = name.removeprefix(_FOLDER)
             inside = _FOLDER if plain != name else ""
             _check(preset_file(folder, plain, f"{path}: files", inside), entry)

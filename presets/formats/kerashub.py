@@ -110,29 +110,7 @@ class KerasHubCheckpoint(Checkpoint):
         return value.reshape(shape)
 
     def stored_tokenizer(self) -> StoredTokenizer | None:
-        path = self.folder / _TOKENIZER
-        if not path.exists():
-            return None
-        description = read_json(path)
-        expected = self._names.tokenizer
-        if description.get("class_name") != expected:
-            raise ValueError(
-                f"{path}: class_name is {shown(description.get('class_name'))}. "
-                f"Expected {expected} for a {self.family.name} checkpoint."
-            )
-        settings = _settings(description, path)
-        _check_tokenizer(settings, self._names.tokenizer_settings, path)
-        contents = {
-            "tokenizer_config.json": {
-                name: settings.get(theirs, usual)
-                for name, (theirs, usual) in self._names.tokenizer_settings.items()
-            }
-        }
-        for theirs, ours in self._names.tokenizer_files.items():
-            file = preset_file(self.folder, ours, inside=_ASSETS)
-            read = {".json": read_json, ".spm": read_bytes}.get(file.suffix, read_text)
-            contents[theirs] = read(file)
-        return StoredTokenizer(self.family.tokenizer, TokenizerFiles(self.folder, contents))
+        return read_stored_tokenizer(self.folder, self.family)
 
     def _read_head(self, path: pathlib.Path) -> None:
         heads = {record.task: head for head, record in self._names.heads.items()}
@@ -176,6 +154,53 @@ class KerasHubCheckpoint(Checkpoint):
         key = self.family.config_keys["max_sequence_length"]
         if isinstance(self.config.get(key), int):
             self.config[key] += skipped
+
+
+def tokenizer_family(folder: pathlib.Path, config: Mapping) -> Family | None:
+    """The family of a preset's tokenizer, None if the folder holds no preset of KerasHub.
+
+    Args:
+        folder: of the preset, which may hold a tokenizer alone.
+        config: contents of its config.json, {} where there is none.
+    """
+    families = [f for f in all_families() if f.keras_hub]
+    if "class_name" in config:
+        named = {f.keras_hub.backbone: f for f in families}
+        return _look_up(named, config["class_name"], folder / CONFIG)
+    path = folder / _TOKENIZER
+    name = read_json(path).get("class_name") if path.exists() and not config else None
+    named = {f.keras_hub.tokenizer: f for f in families}
+    return None if name is None else _look_up(named, name, path)
+
+
+def read_stored_tokenizer(folder: pathlib.Path, family: Family) -> StoredTokenizer | None:
+    """The tokenizer in a preset of KerasHub, None if there is none.
+
+    Raises:
+        ValueError: "FILE: class_name is 'RobertaTokenizer'. Expected BertTokenizer ..."
+    """
+    path, names = folder / _TOKENIZER, family.keras_hub
+    if not path.exists():
+        return None
+    description = read_json(path)
+    if description.get("class_name") != names.tokenizer:
+        raise ValueError(
+            f"{path}: class_name is {shown(description.get('class_name'))}. "
+            f"Expected {names.tokenizer} for a {family.name} checkpoint."
+        )
+    settings = _settings(description, path)
+    _check_tokenizer(settings, names.tokenizer_settings, path)
+    contents = {
+        "tokenizer_config.json": {
+            name: settings.get(theirs, usual)
+            for name, (theirs, usual) in names.tokenizer_settings.items()
+        }
+    }
+    for theirs, ours in names.tokenizer_files.items():
+        file = preset_file(folder, ours, inside=_ASSETS)
+        read = {".json": read_json, ".spm": read_bytes}.get(file.suffix, read_text)
+        contents[theirs] = read(file)
+    return StoredTokenizer(family.tokenizer, TokenizerFiles(folder, contents))
 
 
 def _stored_head(settings: Mapping, path: pathlib.Path) -> dict:
