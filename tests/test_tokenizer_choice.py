@@ -174,7 +174,8 @@ def test_a_tokenizer_without_segments_or_with_two_separators_keeps_them(
     tiny, saved, model_files, tmp_path, name
 ):
     folder = write(tmp_path, {**saved(WORDPIECE), **model_files(name)})
-    step = {"type": "RobertaProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
+    tokens = {"sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
+    step = {"type": "RobertaProcessing", "trim_offsets": True, "add_prefix_space": False, **tokens}
     edit(folder / "tokenizer.json", post_processor=step)
     edit(folder / "config.json", pad_token_id=0)
     task = ez.SequenceClassifier.from_preset(folder, num_classes=2, verify=False)
