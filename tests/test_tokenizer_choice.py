@@ -263,6 +263,16 @@ def test_a_saved_preset_gives_its_tokenizer_without_its_weights(tiny, tmp_path):
         ez.Tokenizer.from_preset(tmp_path)
 
 
+def test_for_a_tokenizer_no_weights_are_downloaded():
+    from encoder_zoo.presets.hub import select_files
+
+    needed = ["config.json", "encoder_zoo.json", "tokenizer.json", "vocab.txt"]
+    others = ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "a.py"]
+    assert select_files("hf://a/b", [*needed, *others], weights=False) == needed
+    theirs = ["assets/tokenizer/vocabulary.txt", "model.weights.h5", "task.weights.h5"]
+    assert select_files("hf://a/b", [*needed, *theirs], weights=False) == [*needed, theirs[0]]
+
+
 # -- what two files say --------------------------------------------------------------------------
 
 
