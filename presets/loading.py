@@ -9,7 +9,7 @@ import pathlib
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import keras
@@ -128,6 +128,31 @@ def _read_task(
     return task
 
 
+def check_loads(checkpoint: Checkpoint) -> int:
+    """Checks that a checkpoint can be loaded, without reading its weights.
+
+    The tokenizer is made. The backbone is built without memory for its weights, and every one of
+    them is found in the checkpoint by its name and shape.
+
+    Args:
+        checkpoint: opened.
+
+    Returns:
+        How many weights its encoder has, with the pooler where its family has one.
+
+    Raises:
+        ValueError: "... has no tokenizer", "...: the weights do not fit config.json. ...", "...:
+            weights that the architecture in config.json has no place for: ..."
+    """
+    if _read_tokenizer(checkpoint, ()) is None:
+        raise ValueError(f"{checkpoint.folder} has no tokenizer, only a model.")
+    with keras.StatelessScope(initialize_variables=False):
+        pooler = {"pooler": checkpoint.family.pooler is not None}
+        backbone, matched, _ = _match_backbone(checkpoint, pooler, new_pooler_allowed=True)
+    _check_all_used(checkpoint, matched)
+    return backbone.count_params()
+
+
 def load_from_keras_hub(
     cls: type[Backbone] | type[PresetTask], model: keras.Model, **arguments
 ) -> Backbone | PresetTask:
@@ -239,6 +264,15 @@ def _read_backbone(
     new_pooler_allowed: bool = False,
 ) -> tuple[Backbone, set[str], bool]:
     """The backbone, the names of the tensors that are in it, and whether its pooler is new."""
+    backbone, matched, new = _match_backbone(checkpoint, overrides, new_pooler_allowed)
+    copy(checkpoint, matched, safeguards.allow_nonfinite)
+    return backbone, set(matched), new
+
+
+def _match_backbone(
+    checkpoint: Checkpoint, overrides: dict, new_pooler_allowed: bool
+) -> tuple[Backbone, dict[str, tuple[keras.Variable, bool]], bool]:
+    """Builds the backbone and finds its tensors; returns whether its pooler is new, too."""
     family = checkpoint.family
     arguments = backbone_arguments(checkpoint.config, family)
     has_pooler = f"{family.pooler}.weight" in checkpoint.shapes
@@ -254,8 +288,7 @@ def _read_backbone(
             f"{checkpoint.folder}: the weights do not fit {checkpoint.config_file.name}.\n"
             + "\n".join(lines)
         )
-    copy(checkpoint, matched, safeguards.allow_nonfinite)
-    return backbone, set(matched), bool(new)
+    return backbone, matched, bool(new)
 
 
 def _read_head(
@@ -304,15 +337,20 @@ def _refuse_untied(checkpoint: Checkpoint, head: Head) -> None:
 
 
 def _report_unused(checkpoint: Checkpoint, used: set[str], reader: str) -> None:
-    left = unexpected(checkpoint, used)
+    _check_all_used(checkpoint, used)
+    if left := unexpected(checkpoint, used):
+        logger.info(
+            "%s: %s does not use %s.", checkpoint.folder.name, reader, ", ".join(sorted(left))
+        )
+
+
+def _check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
+    """Refuses weights of the encoder itself that nothing took."""
     stems = {f"{name.split('.')[0]}." for name in checkpoint.family.tensors.values()}
-    inside = [f"+ {name}" for name in left if name.startswith(tuple(stems))]
+    heads = {name for name in checkpoint.shapes if not name.startswith(tuple(stems))}
+    inside = [f"+ {name}" for name in unexpected(checkpoint, heads.union(used))]
     if inside:
         raise ValueError(
             f"{checkpoint.folder}: weights that the architecture in {checkpoint.config_file.name} "
             "has no place for:\n" + "\n".join(inside)
-        )
-    if left:
-        logger.info(
-            "%s: %s does not use %s.", checkpoint.folder.name, reader, ", ".join(sorted(left))
         )

@@ -6,13 +6,13 @@ import pathlib
 
 from encoder_zoo.encoders.tokenizers import TokenizerClass
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
-from encoder_zoo.presets.files.open_folder import OpenFolder
+from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.preset_files import TOKENIZER_JSON
 
 _BINARY = (".model", ".spm")  # SentencePiece's
 
 
-def read_tokenizer_files(files: OpenFolder, tokenizer: TokenizerClass) -> TokenizerFiles:
+def read_tokenizer_files(files: FolderFiles, tokenizer: TokenizerClass) -> TokenizerFiles:
     """Reads what the files of a folder say of its tokenizer.
 
     Args:
@@ -29,7 +29,7 @@ def read_tokenizer_files(files: OpenFolder, tokenizer: TokenizerClass) -> Tokeni
     return TokenizerFiles(files.path, {name: read_content(files, name) for name in names})
 
 
-def read_content(files: OpenFolder, name: str, inside: str = "") -> dict | str | bytes:
+def read_content(files: FolderFiles, name: str, inside: str = "") -> dict | str | bytes:
     """Reads a tokenizer's file as what it is: JSON, a SentencePiece model, or text."""
     suffix = pathlib.PurePath(name).suffix
     if suffix == ".json":

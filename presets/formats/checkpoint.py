@@ -13,7 +13,7 @@ import numpy as np
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
-from encoder_zoo.presets.files.open_folder import OpenFolder
+from encoder_zoo.presets.files.folder_files import FolderFiles
 
 # Weight of a layer: its name in the checkpoint
 _WEIGHTS = {
@@ -48,7 +48,7 @@ class Checkpoint:
             no words}.
     """
 
-    files: OpenFolder
+    files: FolderFiles
     family: Family
     config_file: pathlib.Path
     config: dict
