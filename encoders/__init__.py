@@ -36,8 +36,8 @@ def get_family(name: str) -> Family:
     """The `Family` record of a name in `FAMILIES`; importing it is put off until here.
 
     Example:
-        >>> get_family("roberta").pair_separators
-        2
+        >>> get_family("roberta").class_prefix
+        'Roberta'
     """
     return importlib.import_module(family_module(name)).FAMILY
 

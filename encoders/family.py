@@ -217,9 +217,9 @@ class Family:
         token_ids: {key in config.json: attribute of the tokenizer}, written there.
         positions_skip_padding: whether positions count from the number after the padding id, so
             that config.json's number of positions is larger by as much.
-        tokenizer: the class that reads its texts.
-        uses_segments: whether the second text of a pair is marked by segment id 1.
-        pair_separators: how many end tokens stand between the two texts of a pair.
+        tokenizer: the kind of tokenizer of its own checkpoints, where a checkpoint's files do not
+            say which they have.
+        uses_segments: whether the second text of a pair may be marked by segment id 1.
         heads: {what the names of classes in transformers end in: the task's head}.
         aliases: {end of a class name: the head that it is, under other names}.
         generator: of its pretraining on replaced tokens.
@@ -249,7 +249,6 @@ class Family:
     )
     positions_skip_padding: bool = False
     uses_segments: bool = False
-    pair_separators: int = 1
     aliases: Mapping[str, HeadAlias] = dataclasses.field(default_factory=dict)
     generator: Generator = Generator()
     learning_rate: float = LEARNING_RATE

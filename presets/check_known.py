@@ -140,7 +140,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="encoder_zoo.presets.check_known", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("names", nargs="*", metavar="NAME", help="of presets; all if none is given")
-    parser.add_argument("--write", type=pathlib.Path, metavar="FILE", help="to keep the findings in")
+    parser.add_argument(
+        "--write", type=pathlib.Path, metavar="FILE", help="to keep the findings in"
+    )
     given = parser.parse_args(arguments)
     findings = {}
     for preset in _chosen(given.names):

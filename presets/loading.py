@@ -33,6 +33,7 @@ from encoder_zoo.presets.opening import Safeguards, open_preset
 from encoder_zoo.presets.preset_task import PresetTask
 
 if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizers import TokenizerClass
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger("encoder_zoo")
@@ -175,26 +176,26 @@ def _read_tokenizer(
     checkpoint: Checkpoint, added_tokens: Sequence[str | Mapping]
 ) -> Tokenizer | AbsentTokenizer | None:
     """The tokenizer, checked against the model it feeds; None if the checkpoint has none."""
-    family, files = checkpoint.family, checkpoint.tokenizer_files()
-    if files is None:
+    family, stored = checkpoint.family, checkpoint.stored_tokenizer()
+    if stored is None:
         return None
     rows = checkpoint.config[family.config_keys["vocabulary_size"]]
-    template = {"uses_segments": family.uses_segments, "pair_separators": family.pair_separators}
+    template = stored.template(family)
     try:
-        cls = family.tokenizer.load()
+        cls = stored.kind.load()
     except ModuleNotFoundError as error:
         if error.name != "tensorflow":
             raise
         ids = {name: checkpoint.config.get(key) for key, name in family.token_ids.items()}
-        return AbsentTokenizer(files, {"vocabulary_size": rows, **ids, **template})
-    tokenizer = cls.from_files(files, **template)
+        return AbsentTokenizer(stored.files, {"vocabulary_size": rows, **ids, **template})
+    tokenizer = cls.from_files(stored.files, **template)
     if tokenizer.vocabulary_size > rows:
         raise ValueError(
             f"{checkpoint.folder}: the tokenizer's vocabulary has {tokenizer.vocabulary_size} "
             f"tokens, but {family.config_keys['vocabulary_size']} in "
             f"{checkpoint.config_file.name} is {rows}: they are not from the same model."
         )
-    _check_vocabulary(checkpoint, tokenizer, rows)
+    _check_vocabulary(checkpoint, stored.kind, tokenizer, rows)
     tokens = tokenizer.get_vocabulary()
     if len(set(tokens)) < len(tokens):
         twice = next(token for token, count in Counter(tokens).items() if count > 1)
@@ -209,7 +210,9 @@ def _read_tokenizer(
     return tokenizer
 
 
-def _check_vocabulary(checkpoint: Checkpoint, tokenizer: Tokenizer, rows: int) -> None:
+def _check_vocabulary(
+    checkpoint: Checkpoint, kind: TokenizerClass, tokenizer: Tokenizer, rows: int
+) -> None:
     """Refuses a vocabulary that was cut short, or whose padding token is not the model's.
 
     Embeddings may have rows that no token uses: some to make their number even, and 898 of 251,000
@@ -224,7 +227,10 @@ def _check_vocabulary(checkpoint: Checkpoint, tokenizer: Tokenizer, rows: int) -
             "it was cut short, or they are not from the same model."
         )
     padding = checkpoint.config.get("pad_token_id")
-    if padding is not None and padding != tokenizer.pad_token_id:
+    # Where positions do not depend on padding, the model reads no id of it: config.json may still
+    # have the id of its family's usual tokenizer.
+    counts = checkpoint.family.positions_skip_padding or kind == checkpoint.family.tokenizer
+    if counts and padding is not None and padding != tokenizer.pad_token_id:
         raise ValueError(
             f"{checkpoint.folder}: pad_token_id is {padding} in {where}, but "
             f"{tokenizer.pad_token!r} has the id {tokenizer.pad_token_id} in the tokenizer's "

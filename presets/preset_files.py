@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from encoder_zoo.encoders import all_families
+from encoder_zoo.encoders.tokenizers import TOKENIZERS
 from encoder_zoo.presets.files.manifest import CARD as CARD
 from encoder_zoo.presets.files.manifest import NAME as MANIFEST
 
@@ -31,6 +31,6 @@ def preset_files() -> list[str]:
 
 
 def tokenizer_files() -> list[str]:
-    """The names of the files that hold a family's tokenizer."""
-    vocabularies = [file for family in all_families() for file in family.tokenizer.files]
+    """The names of the files that hold a tokenizer of any kind."""
+    vocabularies = [file for kind in TOKENIZERS for file in kind.files]
     return [*TOKENIZER_JSON, *dict.fromkeys(vocabularies)]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
+from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers import TokenizerClass
+from encoder_zoo.encoders.tokenizers.choice import choose_tokenizer
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.preset_files import TOKENIZER_JSON
@@ -12,21 +16,67 @@ from encoder_zoo.presets.preset_files import TOKENIZER_JSON
 _BINARY = (".model", ".spm")  # SentencePiece's
 
 
-def read_tokenizer_files(files: FolderFiles, tokenizer: TokenizerClass) -> TokenizerFiles:
-    """Reads what the files of a folder say of its tokenizer.
+class StoredTokenizer(NamedTuple):
+    """A tokenizer that has not been made yet.
+
+    Attributes:
+        kind: which it is.
+        files: that describe it.
+    """
+
+    kind: TokenizerClass
+    files: TokenizerFiles
+
+    def template(self, family: Family | None) -> dict[str, object]:
+        """Returns how it joins two texts, as arguments of its constructor.
+
+        tokenizer.json counts, then what is usual for this kind. A family without segments has none
+        with any tokenizer.
+
+        Args:
+            family: of the model that it feeds; None where that is not known.
+        """
+        said = self.files.template() or self.kind
+        segments = said.uses_segments and (family is None or family.uses_segments)
+        return {"uses_segments": segments, "pair_separators": said.pair_separators}
+
+
+def read_stored_tokenizer(
+    files: FolderFiles, config: Mapping, default: TokenizerClass | None
+) -> StoredTokenizer:
+    """Chooses the tokenizer that the files of a folder describe, and reads them.
 
     Args:
         files: of a preset.
-        tokenizer: the class, which knows what the files mean.
+        config: contents of its config.json, {} where there is none.
+        default: the kind that its family's checkpoints have, where the files do not say it.
+
+    Raises:
+        ValueError: naming the file and what is wrong with it, see `choose_tokenizer`.
+    """
+    kind = choose_tokenizer(_contents(files, TOKENIZER_JSON), config, files.listed, default)
+    return StoredTokenizer(kind, read_tokenizer_files(files, kind))
+
+
+def read_tokenizer_files(files: FolderFiles, kind: TokenizerClass) -> TokenizerFiles:
+    """Reads the files of a folder that a tokenizer of a known kind may have.
+
+    Args:
+        files: of a preset.
+        kind: of the tokenizer.
 
     Returns:
-        Their contents, unread: `tokenizer.load().from_files(...)` makes the tokenizer of them.
+        Their contents: `kind.load().from_files(...)` makes the tokenizer of them.
 
     Raises:
         ValueError: naming the file and what is wrong with it.
     """
-    names = [name for name in (*TOKENIZER_JSON, *tokenizer.files) if name in files]
-    return TokenizerFiles(files.path, {name: read_content(files, name) for name in names})
+    return _contents(files, (*TOKENIZER_JSON, *kind.files))
+
+
+def _contents(files: FolderFiles, names: Iterable[str]) -> TokenizerFiles:
+    contents = {name: read_content(files, name) for name in names if name in files}
+    return TokenizerFiles(files.path, contents)
 
 
 def read_content(files: FolderFiles, name: str, inside: str = "") -> dict | str | bytes:

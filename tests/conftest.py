@@ -93,8 +93,12 @@ class Tiny:
 
     @staticmethod
     def tokenizer(family):
-        template = {"uses_segments": family.uses_segments}
-        return tiny_tokenizer(family.tokenizer, **template, pair_separators=family.pair_separators)
+        return tiny_tokenizer(family.tokenizer, uses_segments=family.uses_segments)
+
+    @staticmethod
+    def tokenizer_of(kind, **template):
+        """Of a kind in `encoders.tokenizers`."""
+        return tiny_tokenizer(kind, **template)
 
     @staticmethod
     def sizes(family) -> dict[str, int]:

@@ -417,7 +417,7 @@ def read_kerashub(folder: pathlib.Path, settings: dict) -> None:
         check_sizes(checkpoint.config, checkpoint.family, shapes, checkpoint.config_file, 10**9)
         for name in shapes:
             checkpoint.tensor(name)
-        checkpoint.tokenizer_files()
+        checkpoint.stored_tokenizer()
 
 
 @fuzz

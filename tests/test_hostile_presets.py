@@ -391,7 +391,7 @@ def test_settings_of_kerashubs_tokenizer_are_applied_or_refused(tmp_path, settin
     def read() -> None:
         with OpenFolder(folder, ["*.json", "assets/tokenizer/vocabulary.txt"]) as files:
             checkpoint.files = files
-            checkpoint.tokenizer_files()
+            checkpoint.stored_tokenizer()
 
     checkpoint.family = get_family("bert")
     checkpoint._names = checkpoint.family.keras_hub

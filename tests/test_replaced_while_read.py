@@ -1,32 +1,42 @@
 """A folder that another process replaces again and again, read meanwhile: one version or none."""
 
+import functools
+import itertools
+import json
+import os
 import pathlib
+import re
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import torch
+from safetensors.numpy import load_file
 
 import encoder_zoo as ez
 
 VERSIONS = 8
-# Replaces a folder by its versions in turn, until it is killed.
+# Replaces a folder by its versions in turn, until it is killed; says when it has begun.
 WRITER = """
 import itertools, pathlib, shutil, sys
 from encoder_zoo.presets.files.atomic import replacing
 
 target, *versions = map(pathlib.Path, sys.argv[1:])
-for version in itertools.cycle(versions):
+for i, version in enumerate(itertools.cycle(versions)):
     with replacing(target) as new:
         shutil.copytree(version, new, dirs_exist_ok=True)
-    print(version.name, flush=True)
+    if i == 0:
+        print("begun", flush=True)
 """
 
 
 @pytest.fixture
 def loads(slow_too):
     """How many times each format is loaded."""
-    return 300 if slow_too else 20
+    return 300 if slow_too else 10
 
 
 @pytest.fixture
@@ -38,7 +48,7 @@ def replaced(tmp_path):
         target = tmp_path / "latest"
         command = [sys.executable, "-c", WRITER, str(target), *map(str, folders)]
         processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-        processes[-1].stdout.readline()  # the first version is there
+        assert processes[-1].stdout.readline() == "begun\n"
         return target
 
     yield start
@@ -68,25 +78,160 @@ def test_numbers_tell_versions_apart(tiny):
     assert held(numbered(tiny, "bert", 3)) == [3.0]
 
 
-def save_versions(tiny, folder: pathlib.Path, family: str, **options) -> list[pathlib.Path]:
-    folders = [folder / f"version{number}" for number in range(1, VERSIONS + 1)]
-    for number, version in enumerate(folders, 1):
-        numbered(tiny, family, number).save_to_preset(version, **options)
-    return folders
+def pytorch(folder: pathlib.Path, zipped: bool = True, shards: int = 1) -> None:
+    """Writes the weights of a preset as torch.save does, in place of safetensors."""
+    (folder / "encoder_zoo.json").unlink()
+    tensors = {k: torch.from_numpy(v) for k, v in load_file(folder / "model.safetensors").items()}
+    (folder / "model.safetensors").unlink()
+    index = {}
+    for i in range(shards):
+        name = f"pytorch_model-{i + 1:05}-of-{shards:05}.bin" if shards > 1 else "pytorch_model.bin"
+        part = {key: tensors[key] for key in [*tensors][i::shards]}
+        torch.save(part, folder / name, _use_new_zipfile_serialization=zipped)
+        index |= dict.fromkeys(part, name)
+    if shards > 1:
+        content = json.dumps({"metadata": {}, "weight_map": index})
+        (folder / "pytorch_model.bin.index.json").write_text(content)
 
 
+def tensorflow_1(folder: pathlib.Path) -> None:
+    """Writes a preset as Google's BERT was released: bert_config.json and bert_model.ckpt."""
+    (folder / "encoder_zoo.json").unlink()
+    (folder / "config.json").rename(folder / "bert_config.json")
+    names, values = [], []
+    for name, value in load_file(folder / "model.safetensors").items():
+        is_kernel = value.ndim == 2 and "embeddings" not in name and "classifier" not in name
+        name = re.sub(r"LayerNorm.weight$", "LayerNorm.gamma", name)
+        name = re.sub(r"LayerNorm.bias$", "LayerNorm.beta", name)
+        name = name.replace("classifier.", "output_").replace("_embeddings.weight", "_embeddings")
+        name = re.sub(r"\.weight$", ".kernel", name).replace("output_weight", "output_weights")
+        names.append(re.sub(r"layer\.(\d+)", r"layer_\1", name).replace(".", "/"))
+        values.append(tf.constant(value.T if is_kernel else value))
+    (folder / "model.safetensors").unlink()
+    prefix = str(folder / "bert_model.ckpt")
+    tf.raw_ops.SaveV2(
+        prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=values
+    )
+
+
+# Format: how to save it, and how to write it anew.
 FORMATS = {
-    "safetensors": {},
-    "shards": {"shard_bytes": 1000},
-    "keras_hub": {"format": "keras_hub"},
+    "safetensors": ({}, None),
+    "safetensors shards": ({"shard_bytes": 1000}, None),
+    "PyTorch": ({}, pytorch),
+    "PyTorch legacy": ({}, functools.partial(pytorch, zipped=False)),
+    "PyTorch shards": ({}, functools.partial(pytorch, shards=3)),
+    "KerasHub": ({"format": "keras_hub"}, None),
+    "TensorFlow 1": ({}, tensorflow_1),
 }
 
 
-@pytest.mark.parametrize("verify", [True, False])
+def save_versions(tiny, folder: pathlib.Path, format: str) -> list[pathlib.Path]:
+    """Saves classifiers in a format, one for each number."""
+    options, rewrite = FORMATS[format]
+    folders = [folder / f"version{number}" for number in range(1, VERSIONS + 1)]
+    for number, version in enumerate(folders, 1):
+        numbered(tiny, "bert", number).save_to_preset(version, **options)
+        if rewrite:
+            rewrite(version)
+    return folders
+
+
+def mixtures(loads: int, load) -> int:
+    """Loads again and again, and meets several versions; counts loads with numbers of several."""
+    seen = []
+    while len(seen) < loads or len({tuple(numbers) for numbers in seen}) == 1:
+        seen.append(held(load()))
+    return sum(len(numbers) > 1 for numbers in seen)
+
+
+@pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("format", FORMATS)
-def test_every_load_is_of_one_version(tiny, tmp_path, replaced, loads, format, verify):
-    folder = replaced(save_versions(tiny, tmp_path, "bert", **FORMATS[format]))
-    seen = [held(ez.SequenceClassifier.from_preset(folder, verify=verify)) for _ in range(loads)]
-    mixtures = [numbers for numbers in seen if len(numbers) > 1]
-    assert not mixtures
-    assert len({numbers[0] for numbers in seen}) > 1  # it was replaced
+def test_every_load_of_a_preset_is_of_one_version(tiny, tmp_path, replaced, loads, format, verify):
+    folder = replaced(save_versions(tiny, tmp_path, format))
+    loads = loads // 5 if verify else loads
+    load = functools.partial(ez.SequenceClassifier.from_preset, folder, verify=verify)
+    assert mixtures(loads, load) == 0
+
+
+def test_a_link_that_leads_to_another_version_each_time(tiny, tmp_path, loads):
+    """As a directory of releases has it: `latest` is a link, and a new one takes its place."""
+    versions, link = save_versions(tiny, tmp_path, "safetensors"), tmp_path / "latest"
+    link.symlink_to(versions[0])
+    over = threading.Event()
+
+    def turn() -> None:
+        for version in itertools.cycle(versions):
+            (tmp_path / "next").symlink_to(version)
+            os.replace(tmp_path / "next", link)
+            if over.is_set():
+                return
+
+    turning = threading.Thread(target=turn)
+    turning.start()
+    try:
+        load = functools.partial(ez.SequenceClassifier.from_preset, link, verify=False)
+        assert mixtures(loads, load) == 0
+    finally:
+        over.set()
+        turning.join()
+
+
+def test_adapters_are_of_one_version(tiny, tmp_path, replaced, loads):
+    folders = [tmp_path / f"version{number}" for number in range(1, VERSIONS + 1)]
+    for number, folder in enumerate(folders, 1):
+        classifier = numbered(tiny, "bert", number)
+        classifier.enable_lora(rank=2)
+        for weight in classifier.trainable_weights:
+            weight.assign(np.full(weight.shape, number, "float32"))
+        classifier.save_adapters(folder)
+    folder, classifier = replaced(folders), numbered(tiny, "bert", 0)
+
+    def load() -> list[float]:
+        classifier.load_adapters(folder)
+        return sorted({float(v) for w in classifier.trainable_weights for v in np.unique(w)})
+
+    seen = [load() for _ in range(loads)]
+    assert {len(numbers) for numbers in seen} == {1} and len({tuple(n) for n in seen}) > 1
+
+
+def test_a_corpus_is_of_one_version_or_says_that_it_was_replaced(tiny, tmp_path, replaced, loads):
+    from encoder_zoo.encoders import get_family
+
+    tokenizer = tiny.tokenizer(get_family("bert"))
+    folders = [tmp_path / f"version{number}" for number in range(VERSIONS)]
+    for letter, folder in zip("abcdefgh", folders, strict=True):
+        documents = [[letter] * 20] * 3
+        ez.PretrainingCorpus.from_documents(folder, documents, tokenizer, 10, verbose=0)
+    folder = replaced(folders)
+    expected = {corpus.sha256: corpus for corpus in map(ez.PretrainingCorpus, folders)}
+    refused = 0
+    for _ in range(loads):
+        corpus = ez.PretrainingCorpus(folder)
+        right = expected[corpus.sha256]
+        for number in range(corpus.num_shards):
+            try:
+                tokens = corpus.shard(number).tokens
+            except ValueError as error:
+                assert "was replaced by another corpus since it was opened" in str(error)
+                refused += 1
+            else:
+                np.testing.assert_array_equal(tokens, right.shard(number).tokens)
+    assert refused
+
+
+def test_a_file_that_is_written_to_while_it_is_read_is_noticed(tiny, tmp_path, monkeypatch):
+    """As programs do that write a preset's files in place, one after the other."""
+    from encoder_zoo.presets.formats import huggingface
+
+    [folder, *_] = save_versions(tiny, tmp_path, "safetensors")
+    read = huggingface.HuggingFaceCheckpoint.tensor
+
+    def write_meanwhile(self, name):
+        with open(folder / "config.json", "a") as file:
+            file.write(" ")
+        return read(self, name)
+
+    monkeypatch.setattr(huggingface.HuggingFaceCheckpoint, "tensor", write_meanwhile)
+    with pytest.raises(ValueError, match=r"config\.json was changed while it was read"):
+        ez.SequenceClassifier.from_preset(folder)

@@ -28,6 +28,7 @@ from encoder_zoo.encoders.tokenizers.sentencepiece_model import (
     read_model,
     write_model,
 )
+from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.tokenizer_files import read_tokenizer_files
 
 FOLDER = pathlib.Path(__file__).parent / "golden" / "sentencepiece"
@@ -53,7 +54,8 @@ def written(tokenizer, folder):
 
 
 def read(record, folder):
-    return record.load().from_files(read_tokenizer_files(folder, record))
+    with OpenFolder(folder, ["*"]) as files:
+        return record.load().from_files(read_tokenizer_files(files, record))
 
 
 @pytest.mark.parametrize("model", ["nmt_nfkc", "albert", "bytes", "bpe", "bpe_spaces"])
@@ -248,7 +250,7 @@ def set_in(*path, value):
     [
         (set_in("model", "type", value="WordLevel"), "model.type is 'WordLevel'"),
         (set_in("normalizer", value={"type": "NFC"}), "normalizer is {'type': 'NFC'}; this fam"),
-        (set_in("normalizer", value=None), "normalizer is none; this family's tokenizer has"),
+        (set_in("normalizer", value=None), "normalizer is none; this kind of tokenizer has"),
         (
             set_in("pre_tokenizer", value={"type": "Metaspace", "prepend_scheme": "first"}),
             "pre_tokenizer has .*'first'",

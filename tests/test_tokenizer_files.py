@@ -11,6 +11,7 @@ from encoder_zoo.encoders import all_families
 from encoder_zoo.encoders.tokenizers import BYTE_BPE, WORDPIECE
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer, byte_alphabet
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
+from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.tokenizer_files import read_tokenizer_files
 from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
 
@@ -37,11 +38,13 @@ def write_tokenizer(tokenizer, folder):
 
 
 def read_bert_tokenizer(folder):
-    return BertTokenizer.from_files(read_tokenizer_files(folder, WORDPIECE))
+    with OpenFolder(folder, ["*"]) as files:
+        return BertTokenizer.from_files(read_tokenizer_files(files, WORDPIECE))
 
 
 def read_roberta_tokenizer(folder):
-    return RobertaTokenizer.from_files(read_tokenizer_files(folder, BYTE_BPE))
+    with OpenFolder(folder, ["*"]) as files:
+        return RobertaTokenizer.from_files(read_tokenizer_files(files, BYTE_BPE))
 
 
 CASES = {
@@ -177,7 +180,7 @@ def changed(part, field, value):
             roberta,
             read_roberta_tokenizer,
             changed("pre_tokenizer", "type", "Split"),
-            "pre_tokenizer.type is 'Split'; this family's tokenizer has 'ByteLevel'",
+            "pre_tokenizer.type is 'Split'; this kind of tokenizer has 'ByteLevel'",
         ),
         (
             roberta,

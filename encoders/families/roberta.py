@@ -151,7 +151,6 @@ FAMILY = Family(
     },
     positions_skip_padding=True,
     tokenizer=BYTE_BPE,
-    pair_separators=2,
     heads={
         "ForSequenceClassification": Head(
             "classifier.out_proj",

@@ -1,6 +1,7 @@
 """The tokenizers of the checkpoints, exact to the id, and what they are made of.
 
-What families list of a tokenizer stands here, where TensorFlow is not needed to read it.
+The kinds of tokenizers are listed here as plain data, which is read without TensorFlow; which of
+them a checkpoint has is decided in `choice`.
 """
 
 from __future__ import annotations
@@ -24,12 +25,17 @@ class TokenizerClass(NamedTuple):
             tokenizer.json does not.
         checkpoint_names: what tokenizer_config.json calls the classes, without "Fast", that do
             the same to a text; the first is written.
+        pair_separators: how many end tokens stand between the two texts of a pair, where
+            tokenizer.json does not say it.
+        uses_segments: whether the second text of a pair has segment id 1, likewise.
     """
 
     name: str
     module: str
     files: tuple[str, ...]
     checkpoint_names: tuple[str, ...]
+    pair_separators: int = 1
+    uses_segments: bool = False
 
     def load(self) -> type[Tokenizer]:
         """The class itself.
@@ -46,12 +52,14 @@ WORDPIECE = TokenizerClass(
     "wordpiece",
     ("vocab.txt",),
     ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer"),
+    uses_segments=True,
 )
 BYTE_BPE = TokenizerClass(
     "RobertaTokenizer",
     "byte_bpe",
     ("vocab.json", "merges.txt"),
     ("RobertaTokenizer", "GPT2Tokenizer", "BartTokenizer", "LongformerTokenizer"),
+    pair_separators=2,
 )
 MODERN_BPE = TokenizerClass(
     "ModernBertTokenizer",
@@ -64,18 +72,21 @@ XLM_SENTENCEPIECE = TokenizerClass(
     "sentencepiece",
     ("sentencepiece.bpe.model",),
     ("XLMRobertaTokenizer",),
+    pair_separators=2,
 )
 CAMEMBERT_SENTENCEPIECE = TokenizerClass(
     "CamembertTokenizer",
     "sentencepiece",
     ("sentencepiece.bpe.model",),
     ("CamembertTokenizer",),
+    pair_separators=2,
 )
 ALBERT_SENTENCEPIECE = TokenizerClass(
     "AlbertTokenizer",
     "sentencepiece",
     ("spiece.model",),
     ("AlbertTokenizer",),
+    uses_segments=True,
 )
 DEBERTA_SENTENCEPIECE = TokenizerClass(
     "DebertaV2Tokenizer",
@@ -83,4 +94,14 @@ DEBERTA_SENTENCEPIECE = TokenizerClass(
     ("spm.model",),
     # transformers' own class replaces the model's normalisation by another one.
     ("PreTrainedTokenizer", "DebertaV2Tokenizer"),
+    uses_segments=True,
+)
+TOKENIZERS = (
+    WORDPIECE,
+    BYTE_BPE,
+    MODERN_BPE,
+    XLM_SENTENCEPIECE,
+    CAMEMBERT_SENTENCEPIECE,
+    ALBERT_SENTENCEPIECE,
+    DEBERTA_SENTENCEPIECE,
 )

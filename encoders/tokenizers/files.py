@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from encoder_zoo.encoders.tokenizers.templates import Template, read_template
 from encoder_zoo.encoders.wording import differing, shown
+
+logger = logging.getLogger("encoder_zoo")
 
 MAX_TOKENS = 2**20  # the largest vocabulary of an encoder has 900,000
 # What is said of an added token.
 _ADDED = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
 
+# What transformers calls a tokenizer of any kind, without "Fast": its steps are in tokenizer.json.
+GENERIC_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
 # our argument: the names of that token in the files, the first of which counts
 SPECIAL_TOKENS = {
     "start_token": ("cls_token", "bos_token"),
@@ -60,22 +66,44 @@ class TokenizerFiles:
         if found != value:
             raise ValueError(
                 f"{self.folder / 'tokenizer.json'}: {part}.{field} is {shown(found)}; this "
-                f"family's tokenizer has {value!r}, so the ids would differ"
+                f"kind of tokenizer has {value!r}, so the ids would differ"
             )
 
+    @property
+    def tokenizer_class(self) -> object:
+        """The class that tokenizer_config.json names, without "Fast"; None if it names none."""
+        return plain_class(self._object("tokenizer_config.json").get("tokenizer_class"))
+
     def setting(self, name: str, part: str, field: str, kind: type) -> Any:
-        """A setting from tokenizer_config.json, or else from a part of tokenizer.json, or None."""
+        """A setting of tokenizer_config.json or of a part of tokenizer.json, None without either.
+
+        Where both have it, that one counts that counts in transformers: a class of a certain kind
+        takes the setting of tokenizer_config.json, one of any kind that of tokenizer.json.
+        """
+        found = {}
         for file, value in (
             ("tokenizer_config.json", self._object("tokenizer_config.json").get(name)),
             ("tokenizer.json", self.part(part).get(field)),
         ):
+            if value is not None and not isinstance(value, kind):
+                raise ValueError(
+                    f"{self.folder / file}: {name} is {shown(value)}; expected {kind.__name__}"
+                )
             if value is not None:
-                if not isinstance(value, kind):
-                    raise ValueError(
-                        f"{self.folder / file}: {name} is {shown(value)}; expected {kind.__name__}"
-                    )
-                return value
-        return None
+                found[file] = value
+        if len(set(found.values())) < 2:
+            return next(iter(found.values()), None)
+        generic = self.tokenizer_class in GENERIC_CLASSES
+        first = "tokenizer.json" if generic else "tokenizer_config.json"
+        logger.warning(
+            "%s: %s is %s in tokenizer_config.json and %s in tokenizer.json. %s counts, as in "
+            "transformers.",
+            self.folder.name,
+            name,
+            *found.values(),
+            first,
+        )
+        return found[first]
 
     def special_tokens(self) -> dict[str, str]:
         """The special tokens that the files name, under the names of our arguments."""
@@ -89,7 +117,26 @@ class TokenizerFiles:
                     raise ValueError(f"{self.folder}: {name} is {differing(tokens)}")
                 for token in tokens.values():
                     found.setdefault(argument, token)
-        return found
+        return {**found, **self._tokens_of_template(found)}
+
+    def _tokens_of_template(self, named: Mapping[str, str]) -> dict[str, str]:
+        """The tokens for start and end that tokenizer.json puts around texts."""
+        if (template := self.template()) is None:
+            return {}
+        tokens = {"start_token": template.start_token, "end_token": template.end_token}
+        for argument, token in tokens.items():
+            if named.get(argument, token) != token:
+                name = SPECIAL_TOKENS[argument][0]
+                raise ValueError(
+                    f"{self.folder}: {name} is {shown(named[argument])}, but the post_processor in "
+                    f"tokenizer.json puts {shown(token)} in its place. Expected the same."
+                )
+        return tokens
+
+    def template(self) -> Template | None:
+        """How tokenizer.json joins two texts; None where it does not say it."""
+        name = f"{self.folder / 'tokenizer.json'}: post_processor"
+        return read_template(self.part("post_processor"), name)
 
     def _special_token(self, file: str, name: str) -> str | None:
         value = self._object(file).get(name)
@@ -97,6 +144,47 @@ class TokenizerFiles:
         if not isinstance(value, str | None):
             raise ValueError(f"{self.folder / file}: {name} is {shown(value)}; expected a string")
         return value or None
+
+    def renamed(self, name: str, ids: Mapping[str, int]) -> dict[int, str]:
+        """Tokens that tokenizer.json calls otherwise than a file; its names count.
+
+        Args:
+            name: of the file.
+            ids: of its tokens.
+
+        Returns:
+            {id: token in tokenizer.json}, where the token in the file is not in tokenizer.json.
+
+        Raises:
+            ValueError: as `compare_vocabulary`, where tokens are missing or have other ids: one
+                of the files was cut or is of another model.
+        """
+        if "tokenizer.json" not in self:
+            return {}
+        fast = self.vocabulary(name)
+        tokens, fast_tokens = ({i: token for token, i in v.items()} for v in (ids, fast))
+        renamed = {
+            i: token
+            for i, token in fast_tokens.items()
+            if i in tokens and tokens[i] not in fast and token not in ids
+        }
+        self.compare_ids(
+            name,
+            {t: i for t, i in ids.items() if i not in renamed},
+            {t: i for t, i in fast.items() if i not in renamed},
+        )
+        if renamed:
+            i = min(renamed)
+            logger.warning(
+                "%s: %d tokens are others in %s than in tokenizer.json, such as %s and %s. "
+                "tokenizer.json counts, as in transformers.",
+                self.folder.name,
+                len(renamed),
+                name,
+                shown(tokens[i]),
+                shown(renamed[i]),
+            )
+        return renamed
 
     def compare_vocabulary(self, name: str, ids: Mapping[str, int]) -> None:
         """Refuses another vocabulary in tokenizer.json, which transformers reads, than in a file.
@@ -281,6 +369,33 @@ class WritesFiles:
     def _steps(self) -> dict:
         """The steps from a text to ids, in the terms of tokenizer.json."""
         raise NotImplementedError
+
+
+def flat(step: Mapping, name: str) -> list[dict]:
+    """The steps of a sequence of steps, however they are nested.
+
+    Example:
+        >>> flat({"type": "Sequence", "normalizers": [{"type": "NFC"}]}, "normalizers")
+        [{'type': 'NFC'}]
+    """
+    if not step:
+        return []
+    inner = step.get(name, []) if isinstance(step, Mapping) else None
+    if not isinstance(inner, list):
+        raise ValueError(f"tokenizer.json: a step is {shown(step)}; expected an object")
+    if step.get("type") != "Sequence":
+        return [dict(step)]
+    return [step for part in inner for step in flat(part, name)]
+
+
+def plain_class(name: object) -> object:
+    """The name of a class of transformers, without "Fast".
+
+    Example:
+        >>> plain_class("BertTokenizerFast")
+        'BertTokenizer'
+    """
+    return name.removesuffix("Fast") if isinstance(name, str) else name
 
 
 def special_tokens(cls: type, files: TokenizerFiles) -> dict[str, str]:

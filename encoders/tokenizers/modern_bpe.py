@@ -85,7 +85,7 @@ class ModernBertTokenizer(RobertaTokenizer):
     def from_files(cls, files: TokenizerFiles, **template) -> ModernBertTokenizer:
         if "tokenizer.json" in files and not files.part("normalizer"):
             raise ValueError(
-                f"{files.folder / 'tokenizer.json'}: normalizer is null; this family's tokenizer "
+                f"{files.folder / 'tokenizer.json'}: normalizer is null; this kind of tokenizer "
                 "has NFC, so the ids would differ"
             )
         return super().from_files(files, **template)

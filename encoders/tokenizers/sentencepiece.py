@@ -7,14 +7,14 @@ import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.characters import Characters, before
 from encoder_zoo.encoders.tokenizers.composition import Composer
-from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files import TokenizerFiles, flat
 from encoder_zoo.encoders.tokenizers.folding import (
     folding,
     with_quotation_marks,
     with_single_spaces,
 )
 from encoder_zoo.encoders.tokenizers.precompiled import CharacterMap, is_special
-from encoder_zoo.encoders.tokenizers.sentencepiece_files import flat, in_short
+from encoder_zoo.encoders.tokenizers.sentencepiece_files import in_short
 from encoder_zoo.encoders.tokenizers.sentencepiece_model import SentencePieceModel
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 

@@ -13,6 +13,7 @@ from encoder_zoo.encoders.tokenizers.files import (
     WritesFiles,
     added_token,
     check_count,
+    flat,
     special_tokens,
     with_added,
 )
@@ -336,7 +337,7 @@ class SentencePieceFiles(WritesFiles):
         expected = self._normalizers()
         if found != expected:
             raise ValueError(
-                f"{path}: normalizer is {in_short(found)}; this family's tokenizer has "
+                f"{path}: normalizer is {in_short(found)}; this kind of tokenizer has "
                 f"{in_short(expected)}, so the ids would differ"
             )
         if not self.remove_extra_whitespaces:
@@ -351,26 +352,9 @@ class SentencePieceFiles(WritesFiles):
             )
             if step.get("type") not in ("WhitespaceSplit", "Metaspace") or not as_ours:
                 raise ValueError(
-                    f"{path}: pre_tokenizer has {in_short([step])}; this family's tokenizer has "
+                    f"{path}: pre_tokenizer has {in_short([step])}; this kind of tokenizer has "
                     "WhitespaceSplit, and Metaspace with ▁ always before a word"
                 )
-
-
-def flat(step: Mapping, name: str) -> list[dict]:
-    """The steps of a sequence of steps, however they are nested.
-
-    Example:
-        >>> flat({"type": "Sequence", "normalizers": [{"type": "NFC"}]}, "normalizers")
-        [{'type': 'NFC'}]
-    """
-    if not step:
-        return []
-    inner = step.get(name, []) if isinstance(step, Mapping) else None
-    if not isinstance(inner, list):
-        raise ValueError(f"tokenizer.json: a step is {shown(step)}; expected an object")
-    if step.get("type") != "Sequence":
-        return [dict(step)]
-    return [step for part in inner for step in flat(part, name)]
 
 
 def in_short(steps: Sequence[Mapping]) -> str:

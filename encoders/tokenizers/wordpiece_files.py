@@ -47,7 +47,9 @@ class WordPieceFiles(WritesFiles):
         if "vocab.txt" in files:
             tokens = tokens_in(files.contents["vocab.txt"])
             ids = {token: i for i, token in enumerate(tokens)}
-            files.compare_vocabulary("vocab.txt", ids)
+            for i, token in files.renamed("vocab.txt", ids).items():
+                tokens[i] = token
+            ids = {token: i for i, token in enumerate(tokens)}
             files.compare_added(ids)
             special, added = files.divided({}, roles.values())
             tokens = with_added(tokens, special)

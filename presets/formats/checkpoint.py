@@ -12,8 +12,8 @@ import numpy as np
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
 from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.tokenizer_files import StoredTokenizer
 
 # Weight of a layer: its name in the checkpoint
 _WEIGHTS = {
@@ -76,8 +76,8 @@ class Checkpoint:
         """One tensor, read when asked for."""
         raise NotImplementedError
 
-    def tokenizer_files(self) -> TokenizerFiles | None:
-        """What the folder says of its tokenizer; None where the format knows models without."""
+    def stored_tokenizer(self) -> StoredTokenizer | None:
+        """The tokenizer in the folder; None where the format knows models without."""
         raise NotImplementedError
 
     def set_head(self, name: str, labels: Sequence[str] | None, classes: int = 0) -> None:
@@ -134,8 +134,8 @@ class EnlargedCheckpoint(Checkpoint):
         value = value.astype("float32")
         return np.concatenate([value, np.repeat(value.mean(0, keepdims=True), self._added, 0)])
 
-    def tokenizer_files(self) -> TokenizerFiles | None:
-        return self._checkpoint.tokenizer_files()
+    def stored_tokenizer(self) -> StoredTokenizer | None:
+        return self._checkpoint.stored_tokenizer()
 
 
 def backbone_layers(backbone: Backbone) -> dict[str, str]:

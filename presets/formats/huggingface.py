@@ -12,7 +12,6 @@ import numpy as np
 from encoder_zoo.encoders import FAMILIES, all_families, get_family
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers import TokenizerClass
-from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
 from encoder_zoo.encoders.wording import shown
 from encoder_zoo.presets.files.arrays import check_floats
 from encoder_zoo.presets.files.folder_files import FolderFiles
@@ -26,10 +25,8 @@ from encoder_zoo.presets.preset_files import (
     PYTORCH_WEIGHTS,
     WEIGHTS,
 )
-from encoder_zoo.presets.tokenizer_files import read_tokenizer_files
+from encoder_zoo.presets.tokenizer_files import StoredTokenizer, read_stored_tokenizer
 
-# What transformers writes of any tokenizer whose steps are in tokenizer.json.
-_ANY_TOKENIZER = ("PreTrainedTokenizer", "TokenizersBackend", None)
 # The formats of weights, the better one first: the file, the index of its shards, the reader.
 _WEIGHTS = (
     (WEIGHTS, INDEX, SafetensorsFile),
@@ -76,19 +73,8 @@ class HuggingFaceCheckpoint(Checkpoint):
         check_floats(file.dtype(raw_name), file.path, raw_name)
         return file.read(raw_name)
 
-    def tokenizer_files(self) -> TokenizerFiles:
-        name = "tokenizer_config.json"
-        path = self.folder / name
-        settings = self.files.read_json(name) if name in self.files else {}
-        described = settings.get("tokenizer_class")
-        plain = described.removesuffix("Fast") if isinstance(described, str) else described
-        known = self.family.tokenizer.checkpoint_names
-        if plain not in known + _ANY_TOKENIZER:
-            raise ValueError(
-                f"{path}: tokenizer_class is {shown(described)}. Expected {known[0]} for a "
-                f"{self.family.name} checkpoint."
-            )
-        return read_tokenizer_files(self.files, self.family.tokenizer)
+    def stored_tokenizer(self) -> StoredTokenizer:
+        return read_stored_tokenizer(self.files, self.config, self.family.tokenizer)
 
     def _read_alias(self) -> None:
         """Gives a head that has another name here the one it has elsewhere."""

@@ -21,7 +21,7 @@ from encoder_zoo.presets.files.hdf5_file import Hdf5File
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, numbered
 from encoder_zoo.presets.preset_files import CONFIG, MANIFEST
-from encoder_zoo.presets.tokenizer_files import read_content
+from encoder_zoo.presets.tokenizer_files import StoredTokenizer, read_content
 
 _OTHERS = ("metadata.json", "preprocessor.json")  # written, not read here
 WEIGHTS, TASK_WEIGHTS, TASK = "model.weights.h5", "task.weights.h5", "task.json"
@@ -109,7 +109,7 @@ class KerasHubCheckpoint(Checkpoint):
             return value.reshape(shape[::-1]).T
         return value.reshape(shape)
 
-    def tokenizer_files(self) -> TokenizerFiles | None:
+    def stored_tokenizer(self) -> StoredTokenizer | None:
         if _TOKENIZER not in self.files:
             return None
         path = self.folder / _TOKENIZER
@@ -130,7 +130,7 @@ class KerasHubCheckpoint(Checkpoint):
         }
         for theirs, ours in self._names.tokenizer_files.items():
             contents[theirs] = read_content(self.files, ours, inside=_ASSETS)
-        return TokenizerFiles(self.folder, contents)
+        return StoredTokenizer(self.family.tokenizer, TokenizerFiles(self.folder, contents))
 
     def _read_head(self) -> None:
         path = self.folder / TASK

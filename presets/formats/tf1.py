@@ -15,12 +15,11 @@ import numpy as np
 
 from encoder_zoo.encoders import all_families
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
 from encoder_zoo.lazy import tf
 from encoder_zoo.presets.files.arrays import check_floats, check_held
 from encoder_zoo.presets.files.folder_files import FolderFiles, size_of
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
-from encoder_zoo.presets.tokenizer_files import read_tokenizer_files
+from encoder_zoo.presets.tokenizer_files import StoredTokenizer, read_stored_tokenizer
 
 # Parts of names there and here, in every family; the rest of a name is the same but for "/".
 _PARTS = (
@@ -113,8 +112,8 @@ class Tf1Checkpoint(Checkpoint):
             raise ValueError(f"{self.folder}: {theirs} is not readable: {error}") from None
         return value.T if theirs.endswith("/kernel") else value
 
-    def tokenizer_files(self) -> TokenizerFiles:
-        return read_tokenizer_files(self.files, self.family.tokenizer)
+    def stored_tokenizer(self) -> StoredTokenizer:
+        return read_stored_tokenizer(self.files, self.config, self.family.tokenizer)
 
 
 def _stem(files: FolderFiles) -> str:

@@ -1,0 +1,160 @@
+"""Which kind of tokenizer a checkpoint has, decided by its own files, and how it joins texts.
+
+Plain data throughout: nothing here needs TensorFlow.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from encoder_zoo.encoders.tokenizers import (
+    ALBERT_SENTENCEPIECE,
+    BYTE_BPE,
+    CAMEMBERT_SENTENCEPIECE,
+    DEBERTA_SENTENCEPIECE,
+    MODERN_BPE,
+    TOKENIZERS,
+    WORDPIECE,
+    XLM_SENTENCEPIECE,
+    TokenizerClass,
+)
+from encoder_zoo.encoders.tokenizers.files import (
+    GENERIC_CLASSES,
+    TokenizerFiles,
+    flat,
+    plain_class,
+)
+from encoder_zoo.encoders.wording import shown
+
+logger = logging.getLogger("encoder_zoo")
+
+_SENTENCEPIECE = (XLM_SENTENCEPIECE, CAMEMBERT_SENTENCEPIECE, DEBERTA_SENTENCEPIECE)
+
+
+def choose_tokenizer(
+    files: TokenizerFiles,
+    config: Mapping,
+    names: Collection[str],
+    default: TokenizerClass | None = None,
+) -> TokenizerClass:
+    """Chooses the kind of tokenizer that a checkpoint's files describe.
+
+    tokenizer.json decides where it is there. Otherwise the class that tokenizer_config.json names
+    does, then the one in config.json, then the vocabulary files, then the default.
+
+    Args:
+        files: with tokenizer.json and tokenizer_config.json, where the checkpoint has them.
+        config: contents of config.json, {} if there is none.
+        names: of all files in the checkpoint's folder.
+        default: the kind that the family's own checkpoints have.
+
+    Raises:
+        ValueError: "FILE: tokenizer_class is 'BertJapaneseTokenizer', which is not implemented
+            ..."
+        FileNotFoundError: "FOLDER has no file of a tokenizer. Expected tokenizer.json, or ..."
+
+    Example:
+        >>> files = TokenizerFiles("preset", {})
+        >>> choose_tokenizer(files, {"tokenizer_class": "RobertaTokenizer"}, []).name
+        'RobertaTokenizer'
+        >>> choose_tokenizer(files, {}, ["vocab.txt", "merges.txt"]).name
+        'BertTokenizer'
+    """
+    named = _named(files, config)
+    if "tokenizer.json" in files:
+        described = _described(files)
+        if named and named not in described:
+            logger.warning(
+                "%s: tokenizer.json describes a %s and counts, but tokenizer_class names a %s.",
+                files.folder.name,
+                described[0].name,
+                named.name,
+            )
+        return named if named in described else described[0]
+    if named:
+        return named
+    present = [kind for kind in TOKENIZERS if set(kind.files) <= set(names)]
+    if default and (default in present or not present):
+        return default
+    if not present:
+        vocabularies = dict.fromkeys(" and ".join(kind.files) for kind in TOKENIZERS)
+        raise FileNotFoundError(
+            f"{files.folder} has no file of a tokenizer. Expected tokenizer.json, or "
+            f"{', or '.join(vocabularies)}."
+        )
+    return max(present, key=lambda kind: len(kind.files))
+
+
+def _named(files: TokenizerFiles, config: Mapping) -> TokenizerClass | None:
+    """The kind whose class is named, first by tokenizer_config.json as in transformers."""
+    first, second = files.tokenizer_class, plain_class(config.get("tokenizer_class"))
+    if first is None:
+        return _kind_of(second, files.folder / "config.json")
+    if second not in (None, first):
+        logger.warning(
+            "%s: tokenizer_class is %s in tokenizer_config.json, which counts, and %s in "
+            "config.json.",
+            files.folder.name,
+            shown(first),
+            shown(second),
+        )
+    return _kind_of(first, files.folder / "tokenizer_config.json")
+
+
+def _kind_of(name: object, path: Path) -> TokenizerClass | None:
+    """The kind of a class by its name in transformers; None for a class of any tokenizer."""
+    if name is None or name in GENERIC_CLASSES:
+        return None
+    for kind in TOKENIZERS:
+        if name in kind.checkpoint_names:
+            return kind
+    known = sorted({n for kind in TOKENIZERS for n in kind.checkpoint_names} - {*GENERIC_CLASSES})
+    raise ValueError(
+        f"{path}: tokenizer_class is {shown(name)}, which is not implemented: its ids would "
+        f"differ. Expected one of {', '.join(known)}. Backbone.from_preset opens the model "
+        "without a tokenizer, for ids made elsewhere; if tokenizer.json holds all steps of the "
+        'tokenizer, set "tokenizer_class" to "PreTrainedTokenizerFast".'
+    )
+
+
+def _described(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
+    """The kinds that may have the steps in tokenizer.json, the likeliest first."""
+    model = files.part("model")
+    kind = model.get("type") or _type_of(model)
+    if kind == "WordPiece":
+        return (WORDPIECE,)
+    normalizers = flat(files.part("normalizer"), "normalizers")
+    if kind == "BPE":
+        splits = [step.get("type") for step in flat(files.part("pre_tokenizer"), "pretokenizers")]
+        if "ByteLevel" in splits:
+            return (MODERN_BPE,) if {"type": "NFC"} in normalizers else (BYTE_BPE,)
+    elif kind != "Unigram":
+        raise ValueError(
+            f"{files.folder / 'tokenizer.json'}: model.type is {shown(kind)}. Expected WordPiece, "
+            "BPE or Unigram."
+        )
+    if any(step.get("pattern") == {"String": "``"} for step in normalizers):
+        return (ALBERT_SENTENCEPIECE,)
+    tokens = _tokens(model)
+    if "<s>NOTUSED" in tokens:
+        likeliest = CAMEMBERT_SENTENCEPIECE
+    else:
+        likeliest = DEBERTA_SENTENCEPIECE if "[CLS]" in tokens else XLM_SENTENCEPIECE
+    return (likeliest, *(kind for kind in _SENTENCEPIECE if kind is not likeliest))
+
+
+def _type_of(model: Mapping) -> str:
+    """The type of a model that does not say it, as older files do not."""
+    if isinstance(model.get("vocab"), list):
+        return "Unigram"
+    return "BPE" if "merges" in model else "WordPiece"
+
+
+def _tokens(model: Mapping) -> set[str]:
+    """The tokens in a model's vocabulary, as far as they are tokens."""
+    vocabulary = model.get("vocab")
+    entries = vocabulary if isinstance(vocabulary, dict | list) else ()
+    tokens = (entry[0] if isinstance(entry, list) and entry else entry for entry in entries)
+    return {token for token in tokens if isinstance(token, str)}

@@ -1,0 +1,98 @@
+"""How two texts are joined by special tokens, as tokenizer.json says it: plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from encoder_zoo.encoders.wording import shown
+
+
+class Template(NamedTuple):
+    """Where the special tokens stand: `start A end`, or `start A end ... end B end`.
+
+    Attributes:
+        start_token: before the first text.
+        end_token: behind each text.
+        pair_separators: how many end tokens stand between the two texts of a pair.
+        uses_segments: whether the second text of a pair has segment id 1.
+    """
+
+    start_token: str
+    end_token: str
+    pair_separators: int
+    uses_segments: bool
+
+
+def read_template(step: Mapping, name: str) -> Template | None:
+    """The template in a post-processor of tokenizer.json; None if it adds no tokens.
+
+    Args:
+        step: the post-processor.
+        name: of it, for errors.
+
+    Raises:
+        ValueError: "NAME: pair is ...; expected a start token, and an end token behind each text
+            ..."
+
+    Example:
+        >>> step = {"type": "RobertaProcessing", "cls": ["<s>", 0], "sep": ["</s>", 2]}
+        >>> read_template(step, "post_processor").pair_separators
+        2
+    """
+    kind = step.get("type")
+    if kind == "Sequence":
+        steps = step.get("processors")
+        inner = [s for s in steps if isinstance(s, Mapping)] if isinstance(steps, list) else []
+        found = [template for s in inner if (template := read_template(s, name))]
+        if len(found) > 1:
+            raise ValueError(f"{name} adds special tokens {len(found)} times; expected once")
+        return found[0] if found else None
+    if kind in ("BertProcessing", "RobertaProcessing"):
+        is_bert = kind == "BertProcessing"
+        tokens = (_first(step.get("cls")), _first(step.get("sep")))
+        if not all(isinstance(token, str) for token in tokens):
+            raise ValueError(f"{name}: cls and sep are {shown(tokens)}; expected tokens with ids")
+        return Template(*tokens, 1 if is_bert else 2, uses_segments=is_bert)
+    return _of_parts(step, name) if kind == "TemplateProcessing" else None
+
+
+def _first(pair: object) -> object:
+    return pair[0] if isinstance(pair, list) and pair else None
+
+
+def _of_parts(step: Mapping, name: str) -> Template:
+    """The template that lists its parts one by one."""
+    single, pair = _parts(step.get("single")), _parts(step.get("pair"))
+    texts = [i for i, (is_text, *_) in enumerate(pair) if is_text]
+    if len(pair) > 3 and len(texts) == 2:
+        start, end, second = pair[0][1], pair[-1][1], pair[-1][2]
+        separators = texts[1] - 2
+        expected = [
+            (False, start, 0),
+            (True, "A", 0),
+            (False, end, 0),
+            *[(False, end, second)] * (separators - 1),
+            (True, "B", second),
+            (False, end, second),
+        ]
+        if pair == expected and single == expected[:3] and second in (0, 1):
+            return Template(start, end, separators, second == 1)
+    raise ValueError(
+        f"{name}: single is {_in_short(single)}, pair is {_in_short(pair)}; expected a start "
+        "token, and an end token behind each text: others would be left out"
+    )
+
+
+def _parts(parts: object) -> list[tuple[bool, object, object]]:
+    """(whether it is a text, its name, its segment) of each part of a template."""
+    found = []
+    for part in parts if isinstance(parts, list) else ():
+        [(kind, said)] = part.items() if isinstance(part, dict) and len(part) == 1 else [("", {})]
+        said = said if isinstance(said, dict) else {}
+        found.append((kind == "Sequence", said.get("id"), said.get("type_id")))
+    return found
+
+
+def _in_short(parts: Sequence[tuple[bool, object, object]]) -> str:
+    return shown(" ".join(f"{name}:{segment}" for _, name, segment in parts))
