@@ -46,12 +46,13 @@ TOKEN = Rule(_is_text, "a token, such as '[CLS]'")
 RULES: dict[str, Rule] = {
     **{name: rule for name, rule in ARGUMENTS.items() if name != "num_segments"},
     "num_segments": whole(0),
-    "num_layers": whole(0),
     "activation": Rule(lambda v: isinstance(v, str | None), "a function's name, such as 'gelu'"),
     "pad_token_id": whole(0),
     "head_activation": ARGUMENTS["activation"],
     "head_layer_norm_epsilon": ARGUMENTS["layer_norm_epsilon"],
     "rank": whole(1),
+    # Files: more than 2 GB are usual
+    "shard_bytes": Rule(lambda v: type(v) is int and v >= 1, "a whole number of 1 or more"),
     "generator_size": PART,
     "generator_depth": PART,
     "detection_weight": AMOUNT,
@@ -105,7 +106,7 @@ RULES: dict[str, Rule] = {
 # What Keras calls with tensors, or from inside of graphs.
 _IN_GRAPHS = {
     *("call", "build", "collate", "compute_loss", "compute_metrics", "compute_output_spec"),
-    "logits_of",
+    *("logits_of", "encoded", "input_ranges"),
 }
 
 

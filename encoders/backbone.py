@@ -15,9 +15,11 @@ from encoder_zoo.encoders.blocks import EncoderBlock
 from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.gradient_checkpointing import recomputed
+from encoder_zoo.encoders.inputs import INPUTS, check_inputs
 from encoder_zoo.encoders.layers import initializer
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.encoders.preset_door import presets
+from encoder_zoo.encoders.variable_names import variables_named_alike
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -30,8 +32,9 @@ class _BuiltAtOnce(type(keras.Model)):
     """Builds a model when the last `__init__` has returned, so that a subclass's is done too."""
 
     def __call__(cls, *args, **kwargs):
-        model = super().__call__(*args, **kwargs)
-        model.build((None, None))
+        with variables_named_alike():
+            model = super().__call__(*args, **kwargs)
+            model.build((None, None))
         return model
 
 
@@ -121,6 +124,7 @@ class Backbone(Configured, keras.Model, metaclass=_BuiltAtOnce):
         self.num_segments = num_segments
         self.pooler = pooler
         self._checkpoints_gradients = False
+        self.checkpoint_vocabulary = None  # see presets.vocabulary
 
     def build(self, input_shape=None):
         self.embeddings = self.make_embeddings()
@@ -261,6 +265,27 @@ class Backbone(Configured, keras.Model, metaclass=_BuiltAtOnce):
     def text_vectors(self, sequence_output, inputs: Mapping):
         """(B, D): what a head without a pooler reads of each text, the first token's output."""
         return sequence_output[:, 0]
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        """Return the least and the largest number that each input may hold.
+
+        Args:
+            length: L, of the rows.
+
+        Example:
+            >>> from encoder_zoo import RobertaBackbone
+            >>> backbone = RobertaBackbone(30, 1, num_heads=2, hidden_dim=8, intermediate_dim=16)
+            >>> backbone.input_ranges(length=3)["token_ids"]
+            (0, 29)
+        """
+        # With a single segment, its embedding is that of all tokens, whatever the ids are.
+        segments = max(self.num_segments, 2 if self.family.uses_segments else 1)
+        ranges = (0, self.vocabulary_size - 1), (0, 1), (0, segments - 1), (0, length)
+        return dict(zip(INPUTS, ranges, strict=True))
+
+    def __call__(self, inputs, *args, **kwargs):
+        check_inputs(inputs, INPUTS, type(self).__name__)
+        return super().__call__(inputs, *args, **kwargs)
 
     def call(self, inputs, training=None, return_hidden_states=False, return_projections=False):
         hidden_states, _, contexts = self._encode(inputs, training=training)

@@ -21,6 +21,7 @@ from encoder_zoo.encoders.layers import weights_follow
 from encoder_zoo.encoders.tokenizers.absent import AbsentTokenizer
 from encoder_zoo.encoders.wording import unknown_argument
 from encoder_zoo.presets.config import backbone_arguments
+from encoder_zoo.presets.dropped_models import collect_dropped_models, note_loaded
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     EnlargedCheckpoint,
@@ -31,6 +32,7 @@ from encoder_zoo.presets.formats.checkpoint import (
 )
 from encoder_zoo.presets.opening import Safeguards, open_preset
 from encoder_zoo.presets.preset_task import PresetTask
+from encoder_zoo.presets.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers import TokenizerClass
@@ -50,6 +52,7 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
                 f"Backbone.from_preset. Received: {cls.__name__}.from_preset."
             )
         backbone, used, _ = _read_backbone(checkpoint, overrides, safeguards)
+        _remember_kind(backbone, checkpoint)
         _report_unused(checkpoint, used, cls.__name__)
     return backbone
 
@@ -123,6 +126,8 @@ def _read_task(
     built_in = checkpoint.head_arguments.get(cls.checkpoint_class_suffix, {})
     arguments = cls.checkpoint_arguments(checkpoint.config, head, for_task)
     task = cls(backbone, preprocessor, **{**built_in, **arguments})
+    if tokenizer is not None and not isinstance(tokenizer, AbsentTokenizer):
+        backbone.checkpoint_vocabulary = Vocabulary.of(tokenizer)
     task.learning_rate = settings.get("learning_rate", task.learning_rate)
     used |= _read_head(checkpoint, task, head, for_task, safeguards, new_pooler)
     _report_unused(checkpoint, used, cls.__name__)
@@ -238,6 +243,13 @@ def _check_vocabulary(
         )
 
 
+def _remember_kind(backbone: Backbone, checkpoint: Checkpoint) -> None:
+    """Notes the kind of the checkpoint's tokenizer, where it has one that is read here."""
+    with contextlib.suppress(ValueError, FileNotFoundError):
+        if stored := checkpoint.stored_tokenizer():
+            backbone.checkpoint_vocabulary = Vocabulary(stored.kind.name)
+
+
 def _stored_settings(cls: type[PresetTask], settings: dict) -> dict:
     """The preprocessor's settings that the same task was saved with."""
     if settings.get("task") != cls.task_name:
@@ -270,8 +282,10 @@ def _read_backbone(
     new_pooler_allowed: bool = False,
 ) -> tuple[Backbone, set[str], bool]:
     """The backbone, the names of the tensors that are in it, and whether its pooler is new."""
+    collect_dropped_models()
     backbone, matched, new = _match_backbone(checkpoint, overrides, new_pooler_allowed)
     copy(checkpoint, matched, safeguards.allow_nonfinite)
+    note_loaded(backbone)
     return backbone, set(matched), new
 
 

@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
+from encoder_zoo.encoders.arguments import checked
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.configured import argument_names
 from encoder_zoo.encoders.family import Head
@@ -33,6 +34,7 @@ FORMATS = ("huggingface", "keras_hub")
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
+@checked
 def save_backbone(
     backbone: Backbone,
     folder: str | os.PathLike,
@@ -59,6 +61,7 @@ def save_backbone(
     _save(folder, backbone, config, weights, settings, readers, tokenizer, dtype, shard_bytes)
 
 
+@checked
 def save_task(
     task: PresetTask,
     folder: str | os.PathLike,

@@ -13,6 +13,8 @@ import keras
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.encoders.family import Head
+from encoder_zoo.encoders.inputs import backbone_inputs
+from encoder_zoo.encoders.variable_names import NamesVariablesAlike
 from encoder_zoo.tasks.rows.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.trainer import TextTrainer
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 MOST_SHOWN = 10
 
 
-class Task(Configured, TextTrainer, keras.Model):
+class Task(Configured, TextTrainer, keras.Model, metaclass=NamesVariablesAlike):
     """Base of the tasks: a backbone, a head, and a preprocessor for raw text.
 
     Args:
@@ -40,12 +42,30 @@ class Task(Configured, TextTrainer, keras.Model):
     preprocessor_class: type[Preprocessor]
 
     def __init__(self, backbone: Backbone, preprocessor: Preprocessor | None = None, **kwargs):
+        self._check_parts(backbone, preprocessor)
         # Keras scales losses by the task's precision.
         super().__init__(**{"dtype": backbone.dtype_policy, **kwargs})
         self.backbone = backbone
         # A copy: `attach` notes this task's labels and lengths in it.
         self.preprocessor = copy.copy(preprocessor)
         self._begin_untrained()
+
+    @classmethod
+    def _check_parts(cls, backbone: object, preprocessor: object) -> None:
+        """Refuse what is no backbone, and the preprocessor of another task."""
+        if not isinstance(backbone, Backbone):
+            raise TypeError(
+                f"{cls.__name__} takes a Backbone. Received: a {type(backbone).__name__}."
+            )
+        expected = cls.preprocessor_class
+        if preprocessor is None or (
+            isinstance(preprocessor, expected) and preprocessor.task_name == expected.task_name
+        ):
+            return
+        raise TypeError(
+            f"{cls.__name__} takes a {expected.__name__}. Received: a "
+            f"{type(preprocessor).__name__}. Make one with the same tokenizer."
+        )
 
     # -- what a task says of itself ------------------------------------------------------------
 
@@ -58,6 +78,10 @@ class Task(Configured, TextTrainer, keras.Model):
         ]
         more = f" and {len(labels) - MOST_SHOWN} more" if len(labels or []) > MOST_SHOWN else ""
         return f"<{type(self).__name__}: {'; '.join(parts)}{more}>"
+
+    def encoded(self, inputs: dict, training: bool | None = None) -> dict:
+        """Return what the backbone makes of those inputs that it reads."""
+        return self.backbone(backbone_inputs(inputs), training=training)
 
     def logits_of(self, encoded: dict, inputs: dict, training: bool | None = None):
         """What the task puts out for inputs, of what its backbone made of them."""
@@ -268,6 +292,16 @@ class Task(Configured, TextTrainer, keras.Model):
             results have the names and the values of the text-level method's, padded to tensors.
         """
         raise NotImplementedError
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        """Return the least and the largest number that each prepared input may hold.
+
+        A task whose preprocessor makes more than its backbone reads overrides this.
+
+        Args:
+            length: L, of the rows.
+        """
+        return self.backbone.input_ranges(length)
 
     def prepared_inputs(self) -> list[str]:
         """The names of the model's inputs, each (B, ...) int32 in an export."""

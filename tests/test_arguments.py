@@ -103,6 +103,7 @@ def test_every_argument_is_checked_before_any_work(name):
         ("lowercase", ["no", 1, 0, "false", []]),
         ("pack_texts", ["no", 1]),
         ("delete_checkpoint", ["no", 1]),
+        ("num_layers", [0, -1, 1.0, "2", None, True]),
     ],
 )
 def test_values_that_were_once_accepted(argument, wrong):

@@ -98,6 +98,8 @@ def requests(name: str, task) -> dict[str, dict]:
             "serving_default": {"question": QUESTIONS, "context": CONTEXTS},
             "serving_default empty": {"question": ["Who?", "Who?"], "context": ["", "a cat"]},
             "serving_default long": {"question": ["the cat " * 30], "context": ["a cat"]},
+            "serving_default none": {"question": [], "context": []},
+            "serving_default unasked": {"question": ["", " "], "context": ["a cat", "a cat"]},
         }
     else:
         texts = masked(task) if "MaskedLM" in name else TEXTS
@@ -109,7 +111,13 @@ def requests(name: str, task) -> dict[str, dict]:
         "ids negative": {**ids, "token_ids": [[5, 6, 7], [8, -9, 0]]},
         "ids beyond": {**ids, "token_ids": [[5, 6, 7], [8, 10**6, 0]]},
         "ids shapes": {**ids, "padding_mask": [[1, 1], [1, 1]]},
+        "ids mask": {**ids, "padding_mask": [[1, 1, 7], [1, 1, 0]]},
+        "ids long": {n: [[1] * 600] for n in ids},
     }
+    if "segment_ids" in ids:
+        misfits["ids segments"] = {**ids, "segment_ids": [[0, 1, 5], [0, 0, 1]]}
+    if "mask_positions" in ids:
+        misfits["ids masks"] = {**ids, "mask_positions": [[0, 1, 3], [0, 0, 1]]}
     return {**asked, "ids": ids, **misfits}
 
 
@@ -213,6 +221,24 @@ class TestAnswersOfTensorFlowAlone:
             assert "token_ids has the id [-9]. Expected 0 to " in found["ids negative"]
             assert "token_ids has the id [1000000]. Expected 0 to " in found["ids beyond"]
             assert "token_ids has the shape [2 3], but " in found["ids shapes"]
+            assert "token_ids has 600 positions. Expected at most " in found["ids long"]
+            assert "padding_mask has the number [7]. Expected 0 to 1." in found["ids mask"]
+            if "ids segments" in found:
+                assert "segment_ids has the id [5]. Expected 0 to 1." in found["ids segments"]
+        found = answers[f"{family} MaskedLM"]["ids masks"]
+        assert "mask_positions has the number [3]. Expected 0 to 2." in found
+
+    def test_nothing_is_answered_where_nothing_is_asked(self, tasks, answers, family):
+        for task in TASKS:
+            found = answers[f"{family} {task}"]["serving_default none"]
+            assert found and all(values == [] for values in found.values())
+        task = tasks[f"{family} SpanQA"]
+        assert task.answer([], []) == []
+        found = answers[f"{family} SpanQA"]["serving_default unasked"]
+        expected = task.answer(["", " "], ["a cat"] * 2, **OPTIONS[f"{family} SpanQA"])
+        assert found["text"] == [answer["text"] for answer in expected]
+        scores = [answer["score"] for answer in expected]
+        np.testing.assert_allclose(found["score"], scores, atol=1e-5)
 
     def test_what_python_refuses(self, answers, family):
         found = answers[f"{family} SpanQA"]["serving_default empty"]

@@ -10,11 +10,14 @@ import io
 import json
 import os
 import pathlib
+import pickletools
 import time
+import zipfile
 
 import h5py
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
@@ -38,6 +41,7 @@ from encoder_zoo.presets.files.hdf5_file import Hdf5File
 from encoder_zoo.presets.files.json_data import parse_object
 from encoder_zoo.presets.files.manifest import read_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
+from encoder_zoo.presets.files.pytorch_file import PyTorchFile
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats.kerashub import KerasHubCheckpoint
 
@@ -159,6 +163,105 @@ def test_safetensors(folder, edits, changes):
     for content in (whole, edited(whole, edits)):
         path.write_bytes(content)
         assert (survives(read_tensors, path) or 0) <= len(content)
+
+
+# -- PyTorch -------------------------------------------------------------------------------------
+
+
+def pytorch_content(is_zip: bool) -> bytes:
+    module = torch.nn.Linear(3, 2)
+    module.register_buffer("ids", torch.arange(7)[None])
+    state = module.state_dict()
+    state["tied"] = state["weight"]
+    state["transposed"] = state["weight"].t()
+    state["half"] = torch.nn.Parameter(torch.ones(2, 2).half()[:, 1])
+    state["note"] = [1, None, ("text", 2.5)]
+    memory = io.BytesIO()
+    torch.save(state, memory, _use_new_zipfile_serialization=is_zip)
+    return memory.getvalue()
+
+
+def instructions(pickled: bytes) -> list[bytes]:
+    """The instructions of a pickle."""
+    starts = [start for _, _, start in pickletools.genops(pickled)]
+    return [pickled[i:j] for i, j in zip(starts, [*starts[1:], None], strict=True)]
+
+
+class PyTorchParts:
+    """A file in the parts of which it is put together with another pickle."""
+
+    def __init__(self, is_zip: bool):
+        self.whole = pytorch_content(is_zip)
+        if is_zip:
+            with zipfile.ZipFile(io.BytesIO(self.whole)) as archive:
+                self.entries = {name: archive.read(name) for name in archive.namelist()}
+            self.pickled = self.entries["archive/data.pkl"]
+        else:
+            self.entries = None
+            rest = io.BytesIO(self.whole)
+            ends = [0]
+            for _ in range(4):
+                list(pickletools.genops(rest))
+                ends.append(rest.tell())
+            self.pickled = self.whole[ends[3] : ends[4]]
+            self.start, self.end = self.whole[: ends[3]], self.whole[ends[4] :]
+        self.instructions = instructions(self.pickled)
+
+    def with_pickle(self, pickled: bytes) -> bytes:
+        if self.entries is None:
+            return self.start + pickled + self.end
+        memory = io.BytesIO()
+        with zipfile.ZipFile(memory, "w") as archive:
+            for name, content in self.entries.items():
+                archive.writestr(name, pickled if name == "archive/data.pkl" else content)
+        return memory.getvalue()
+
+
+PYTORCH = {"zip": PyTorchParts(True), "stream": PyTorchParts(False)}
+SHARES = st.floats(0, 1, exclude_max=True)
+MOVES = st.lists(
+    st.tuples(st.sampled_from("copy move drop swap".split()), SHARES, SHARES), max_size=4
+)
+
+
+def moved(parts: list[bytes], moves: list[tuple[str, float, float]]) -> bytes:
+    """Instructions of a pickle with some of them at other places."""
+    parts = list(parts)
+    for kind, first, second in moves:
+        i, j = int(first * len(parts)), int(second * len(parts))
+        if kind == "copy":
+            parts.insert(i, parts[j])
+        elif kind == "swap":
+            parts[i], parts[j] = parts[j], parts[i]
+        elif len(parts) > 1:
+            part = parts.pop(i)
+            if kind == "move":
+                parts.insert(j, part)
+    return b"".join(parts)
+
+
+def read_pytorch(content: bytes) -> int:
+    file = io.BytesIO(content)
+    file.name = "pytorch_model.bin"
+    tensors = PyTorchFile(file)
+    arrays = {name: tensors.read(name) for name in tensors.shapes}
+    assert all(a.shape == tensors.shapes[name] for name, a in arrays.items())
+    return sum(array.nbytes for array in arrays.values())
+
+
+@pytest.mark.parametrize("kind", PYTORCH)
+@fuzz
+@given(edits=EDITS, moves=MOVES)
+def test_pytorch(kind, edits, moves):
+    parts = PYTORCH[kind]
+    pickled = moved(parts.instructions, moves)
+    for content in (
+        edited(parts.whole, edits),
+        parts.with_pickle(pickled),
+        parts.with_pickle(edited(pickled, edits)),
+    ):
+        # Each of the seven tensors is at most one of those views that may take four times it all.
+        assert (survives(read_pytorch, content) or 0) <= 4 * 7 * len(content)
 
 
 # -- JSON ----------------------------------------------------------------------------------------

@@ -360,6 +360,18 @@ def test_a_key_stands_in_a_file_once(bert, name):
     assert f"{name}: not readable as JSON: 'twice' is there twice, as 1 and as 2" in refusal(bert)
 
 
+def test_a_tensor_stands_in_a_file_once(bert):
+    path = bert / "model.safetensors"
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    name, entry = next((n, e) for n, e in json.loads(content[8:end]).items() if n != "__metadata__")
+    twice = content[8:end].rstrip()[:-1] + f", {json.dumps(name)}: {json.dumps(entry)}}}".encode()
+    path.write_bytes(len(twice).to_bytes(8, "little") + twice + content[end:])
+    message = refusal(bert, verify=False)
+    assert "the header: not readable as JSON: '" in message
+    assert "' is there twice. Expected every name once." in message
+
+
 def test_a_key_that_says_the_same_twice_is_fine(bert):
     text = (bert / "config.json").read_text().strip()
     (bert / "config.json").write_text(text[:-1] + ', "twice": 1, "twice": 1}')

@@ -159,6 +159,35 @@ def test_large_weights_go_into_shards(classifier, golden, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "1 GB", None, True, np.nan])
+def test_sizes_of_shards_that_mean_nothing_are_refused(classifier, tmp_path, wrong):
+    for save in (classifier.save_to_preset, classifier.backbone.save_to_preset):
+        with pytest.raises(ValueError, match="^shard_bytes is .* Expected a whole number of 1 or"):
+            save(tmp_path / "preset", shard_bytes=wrong)
+    assert not list(tmp_path.iterdir())
+
+
+def test_shards_may_have_many_gigabytes(classifier, tmp_path):
+    classifier.save_to_preset(tmp_path / "preset", shard_bytes=2**40)
+    assert (tmp_path / "preset" / "model.safetensors").exists()
+    with pytest.raises(TypeError, match="'shard_byte'. Did you mean 'shard_bytes'"):
+        classifier.save_to_preset(tmp_path / "preset", shard_byte=5)
+
+
+@pytest.mark.parametrize("format", ["huggingface", "keras_hub"])
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-8"])
+def test_a_card_of_a_person_is_kept_byte_by_byte(tmp_path, encoding, format):
+    backbone = ez.RobertaBackbone(9, 1, 2, 4, 8, max_sequence_length=16, pooler=False)
+    folder = tmp_path / "preset"
+    backbone.save_to_preset(folder, format=format)
+    own = "naïve\r\nrésumé".encode(encoding)
+    (folder / "README.md").write_bytes(own)
+    ez.Backbone.from_preset(folder).save_to_preset(folder, format=format)
+    assert (folder / "README.md").read_bytes() == own
+    again = ez.Backbone.from_preset(folder, verify=True)
+    assert again.num_layers == 1
+
+
 def test_lora_is_merged_and_quantized_weights_are_refused(classifier, golden, tmp_path):
     inputs = golden("Bert_ForSequenceClassification").inputs
     classifier.backbone.enable_lora(2)

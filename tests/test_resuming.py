@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from safetensors.numpy import save_file
 
 import encoder_zoo as ez
 from encoder_zoo.presets.files.manifest import write_manifest
@@ -156,8 +157,7 @@ TOKENIZER = functools.cache(lambda: ez.BertTokenizer(TOKENS))  # traced once
 def classifier(**arguments):
     """A classifier with dropout, always with the same weights; small, as each step runs eagerly."""
     keras.utils.set_random_seed(3)
-    sizes = {**SMALL, "num_layers": 0}
-    backbone = ez.BertBackbone(len(TOKENS), dropout=0.2, **sizes, **arguments)
+    backbone = ez.BertBackbone(len(TOKENS), dropout=0.2, **SMALL, **arguments)
     task = ez.Classifier(backbone, ez.SequenceClassifierPreprocessor(TOKENIZER()), num_classes=2)
     task.compile(learning_rate=1e-2, run_eagerly=True)  # less work than many graphs
     return task
@@ -369,6 +369,66 @@ def test_what_backup_and_restore_does_not_take(tmp_path):
     model.compile(loss="mse")
     with pytest.raises(ValueError, match="in the `fit` of encoder_zoo's tasks"):
         model.fit(np.ones((2, 1)), np.ones(2), callbacks=[ez.BackupAndRestore(tmp_path)])
+
+
+def saved_preset(folder):
+    classifier().save_to_preset(folder)
+    return folder
+
+
+def test_a_folder_of_something_else_is_no_place_for_backups(tmp_path):
+    preset = saved_preset(tmp_path / "preset")
+    before = {path.name: path.read_bytes() for path in preset.iterdir()}
+    with pytest.raises(ValueError, match="preset' holds encoder_zoo.json: it is a preset, "):
+        train(classifier(), preset)
+    assert {path.name: path.read_bytes() for path in preset.iterdir()} == before
+    (preset / "encoder_zoo.json").unlink()
+    with pytest.raises(ValueError, match="preset' holds config.json: it is a preset, .*Expect"):
+        train(classifier(), preset)
+    with pytest.raises(ValueError, match="vocab.txt' is a file. Expected a folder"):
+        train(classifier(), preset / "vocab.txt")
+
+
+def test_a_preset_in_the_place_of_a_backup_is_passed_over(tmp_path, caplog):
+    folder = tmp_path / "b"
+    before, _ = train(classifier(), folder, fails_at=(1, 2))
+    newest = saved_preset(folder / "epoch-000009-step-000000000")
+    (newest / "state.safetensors").write_bytes((newest / "model.safetensors").read_bytes())
+    (newest / "encoder_zoo.json").unlink()
+    write_manifest(newest, {"task": "sequence_classifier"})
+    after, _ = train(classifier(), folder)
+    assert max(before) == min(after) == (1, 2)
+    assert "step-000000000 holds no backup of a training" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        5,
+        {},
+        {"place": {"epoch": 0, "step": 0, "seed": 1}},
+        {"place": {"epoch": 0, "step": -1, "seed": 1}, "run": {}},
+        {"place": {"epoch": 0, "step": 0}, "run": {}},
+        {"place": {"epoch": 0, "step": "2", "seed": 1}, "run": {}},
+        {"place": {"epoch": 0, "step": 0, "seed": 1}, "run": []},
+        {"place": {"epoch": 0, "step": 0, "seed": 1}, "run": {}, "memory": 5},
+    ],
+)
+def test_manifests_of_no_backup(tmp_path, training):
+    only = tmp_path / "b" / "epoch-000000-step-000000002"
+    only.mkdir(parents=True)
+    save_file({"model.0": np.zeros(1)}, only / STATE)
+    write_manifest(only, {"task": "sequence_classifier", "training": training})
+    with pytest.raises(ValueError, match="None of the 1 backups in .* is whole; the log says"):
+        train(classifier(), tmp_path / "b")
+
+
+def test_files_of_others_beside_backups_stay(tmp_path):
+    for name in ("epoch-01.keras", ".epoch-notes", "epoch-of-nothing"):
+        (tmp_path / name).write_text("mine")
+    train(classifier(), tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"epoch-01.keras", ".epoch-notes", "epoch-of-nothing"}
 
 
 class Spoil(keras.callbacks.Callback):

@@ -379,3 +379,95 @@ class TestSpansThatCutWords:
     )
     def test_others_are_not_told_of(self, text, start, end, caplog):
         assert "inside of a word" not in self.told(caplog, text, start, end)
+
+
+class TestPartsThatDoNotBelongTogether:
+    TASKS = (
+        "SequenceClassifier",
+        "TokenClassifier",
+        "SpanQA",
+        "MaskedLM",
+        "Pretraining",
+        "ReplacedTokenDetection",
+    )
+
+    @pytest.mark.parametrize("name", TASKS)
+    def test_another_tasks_preprocessor(self, name):
+        task, own = getattr(ez, name), f"{name}Preprocessor"
+        for other in set(self.TASKS) - {name}:
+            preprocessor = getattr(ez, f"{other}Preprocessor")(tokenizer())
+            with pytest.raises(TypeError, match=f"{name} takes a {own}. Received: a {other}Prep"):
+                task(backbone(), preprocessor)
+        for wrong in (tokenizer(), "bert", 5):
+            with pytest.raises(TypeError, match=f"{name} takes a {own}. Received: a "):
+                task(backbone(), wrong)
+
+    def test_what_is_no_backbone(self):
+        with pytest.raises(TypeError, match="takes a Backbone. Received: a SequenceClassifier"):
+            ez.TokenClassifier(classifier(num_classes=2))
+
+    def test_a_subclass_is_a_preprocessor_of_its_task(self):
+        class Own(ez.SequenceClassifierPreprocessor):
+            pass
+
+        task = ez.SequenceClassifier(backbone(), Own(tokenizer()), num_classes=2)
+        assert type(task.preprocessor) is Own
+
+    @pytest.mark.parametrize("load", [ez.Backbone.from_preset, None])
+    def test_another_checkpoints_tokenizer(self, load):
+        bert, roberta = "bert_nano_en_uncased", "roberta_nano_en"
+
+        def loaded(name):
+            if load:
+                return load(name)
+            return ez.TokenClassifier.from_preset(name, num_classes=2).backbone
+
+        own = ez.BertTokenizer.from_preset(bert)
+        words = own.get_vocabulary()
+        for right in (
+            own,
+            ez.BertTokenizer(words),
+            ez.BertTokenizer(words, lowercase=False),
+        ):
+            preprocessor = ez.TokenClassifierPreprocessor(right)
+            task = ez.TokenClassifier(loaded(bert), preprocessor, num_classes=2)
+            assert len(task.predict(["Good."])) == 1
+        swapped = [*words[:-2], words[-1], words[-2]]
+        for wrong, what in (
+            (ez.RobertaTokenizer.from_preset(roberta), "is a RobertaTokenizer of "),
+            (ez.BertTokenizer(swapped), "is a BertTokenizer of "),
+            (ez.BertTokenizer(words[:-1]), f"is a BertTokenizer of {len(words) - 1} tokens"),
+            (tokenizer(), f"is a BertTokenizer of {tokenizer().vocabulary_size} tokens"),
+        ):
+            preprocessor = ez.TokenClassifierPreprocessor(wrong)
+            with pytest.raises(ValueError, match=what) as error:
+                ez.TokenClassifier(loaded(bert), preprocessor, num_classes=2)
+            assert f"checkpoint has a BertTokenizer of {len(words)}" in str(error.value)
+
+    def test_tokens_may_be_added(self, tmp_path):
+        loaded = functools.partial(ez.SequenceClassifier.from_preset, num_classes=2)
+        task = loaded("bert_nano_en_uncased", added_tokens=["[E1]"])
+        again = ez.TokenClassifierPreprocessor(task.preprocessor.tokenizer)
+        assert ez.TokenClassifier(task.backbone, again, num_classes=2).preprocessor
+        task.save_to_preset(tmp_path / "preset")
+        enlarged = ez.BertTokenizer.from_preset(tmp_path / "preset")
+        again = ez.SequenceClassifierPreprocessor(enlarged)
+        for backbone in (
+            ez.Backbone.from_preset(tmp_path / "preset"),
+            loaded(tmp_path / "preset").backbone,
+        ):
+            assert ez.SequenceClassifier(backbone, again, num_classes=2).preprocessor
+
+    def test_new_weights_are_of_any_tokenizer(self, tmp_path):
+        classifier(num_classes=2).save(tmp_path / "model.keras")
+        task = keras.saving.load_model(tmp_path / "model.keras")
+        other = ez.BertTokenizer(tokenizer().get_vocabulary()[::-1])
+        preprocessor = ez.SequenceClassifierPreprocessor(other)
+        for backbone in (task.backbone, moved(2).backbone):
+            assert ez.SequenceClassifier(backbone, preprocessor, num_classes=2).preprocessor
+
+    def test_a_checkpoint_without_a_tokenizer_takes_any(self, tmp_path):
+        backbone().save_to_preset(tmp_path / "preset")
+        preprocessor = ez.SequenceClassifierPreprocessor(tokenizer())
+        loaded = ez.Backbone.from_preset(tmp_path / "preset")
+        assert ez.SequenceClassifier(loaded, preprocessor, num_classes=2).preprocessor

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.characters import after, before, laid_out
+from encoder_zoo.encoders.tokenizers.hash_table import HashTable
 from encoder_zoo.encoders.tokenizers.word_table import WordPieces
 
 NO_RANK = 2**31 - 1
@@ -45,9 +46,7 @@ class PairMerges(tf.Module):
         self._merged = tf.constant([*merged, 0], tf.int32)
         keys = np.array([-1, *ranks.keys()], np.int64)  # TensorFlow refuses an empty table
         values = np.array([NO_RANK, *ranks.values()], np.int64)
-        self._ranks = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(keys, values), default_value=NO_RANK
-        )
+        self._ranks = HashTable(keys, values, default_value=NO_RANK)
         safe = safe_everywhere(ranks, merged)
         self._all_safe = bool(safe.all())
         self._safe = tf.constant([*safe, True])

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.characters import Characters, after, before, row_numbers
 from encoder_zoo.encoders.tokenizers.charsmap import SHORT
+from encoder_zoo.encoders.tokenizers.hash_table import HashTable
 from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS, CodePointTable, members
 from encoder_zoo.encoders.wording import shown
 
@@ -139,9 +140,7 @@ class PrecompiledNormalizer(tf.Module):
         self._pictographs = CodePointTable(members("pictograph").astype(np.int32))
         self._expansions = Expansions(sequences)
         keys = np.array([-1] + [ord(k[0]) << 21 | ord(k[1]) for k in pairs], np.int64)
-        self._pairs = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(keys, np.arange(-1, len(pairs))), default_value=-1
-        )
+        self._pairs = HashTable(keys, np.arange(-1, len(pairs)), default_value=-1)
 
     def __call__(self, chars: Characters) -> Characters:
         """The characters as they are looked for in the vocabulary."""

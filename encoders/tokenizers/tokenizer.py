@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -36,13 +37,18 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+def _call(method: weakref.WeakMethod, *args):
+    return method()(*args)
+
+
 def _own_graph(method: Callable, signature: Sequence[tf.TypeSpec] | None = None) -> Callable:
     """A method as a graph that is this object's alone.
 
     TensorFlow warns of a function that is traced again and again, and takes methods of many objects
-    for one function, but not a partial function.
+    for one function, but not a partial function. The object holds the graph, and the graph only a
+    weak reference to the object, so that its tables are freed as soon as it is no longer used.
     """
-    partial = functools.partial(method)
+    partial = functools.partial(_call, weakref.WeakMethod(method))
     return tf.function(
         partial, input_signature=signature, autograph=False, reduce_retracing=signature is None
     )

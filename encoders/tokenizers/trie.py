@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.encoders.tokenizers.hash_table import HashTable
 from encoder_zoo.encoders.tokenizers.spellings import Spellings
 
 SYMBOL_BITS = 16
@@ -46,9 +47,7 @@ class Trie(tf.Module):
         of_nodes[nodes] = values  # NumPy keeps the last of several
         keys = np.concatenate(edges)
         reached = np.arange(1 + num_roots, num_nodes)
-        self._edges = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(keys, reached), default_value=NOWHERE
-        )
+        self._edges = HashTable(keys, reached, default_value=NOWHERE)
         self._values = tf.constant(of_nodes)
 
     def step(self, nodes: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:

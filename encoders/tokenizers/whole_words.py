@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.characters import laid_out
+from encoder_zoo.encoders.tokenizers.hash_table import HashTable
 
 ALONE_IN_ASCII = r"([!-/:-@\[-`{-~])"  # each of these is a word of its own
 DROPPED_IN_ASCII = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # two of these split TensorFlow's words
@@ -33,9 +34,7 @@ class WholeWords(tf.Module):
         self._lowercase = lowercase
         # TensorFlow refuses an empty table; a space is no word.
         keys, ids = tf.constant([" ", *words]), tf.constant([-1, *words.values()], tf.int32)
-        self._table = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(keys, ids), default_value=-1
-        )
+        self._table = HashTable(keys, ids, default_value=-1)
 
     def ids(
         self, texts: tf.Tensor, slow: Callable[[tf.Tensor], tf.RaggedTensor]

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.characters import before, laid_out, marked
+from encoder_zoo.encoders.tokenizers.hash_table import HashTable
 from encoder_zoo.encoders.tokenizers.spellings import Spellings
 from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS
 
@@ -76,9 +77,7 @@ class WordTable(tf.Module):
         keys = np.concatenate([keys, np.zeros([1, KEYS], np.int64)])  # the last is no word
         self._keys = [tf.constant(column) for column in keys.T]
         self._ids = tf.constant([*ids, -1], tf.int32)
-        self._rows = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(prints, rows), default_value=len(ids)
-        )
+        self._rows = HashTable(prints, rows, default_value=len(ids))
 
     def look_up(self, keys: list[tf.Tensor]) -> tf.Tensor:
         """The ids (W,) int32 of words, given their `KEYS` keys (W,); -1 for what is not here."""

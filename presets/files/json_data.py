@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import re
 from typing import NamedTuple
@@ -32,13 +33,16 @@ _COSTS = {b"[": 96, b"{": 232, b":": 180, b",": 80}
 _CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
 
 
-def parse_object(content: bytes, name: object, limit: Limit = SETTINGS) -> dict:
+def parse_object(
+    content: bytes, name: object, limit: Limit = SETTINGS, unique_names: bool = False
+) -> dict:
     """The JSON object in some bytes.
 
     Args:
         content: UTF-8; not more than `limit.content`, which the reader of the file sees to.
         name: of the file, for errors.
         limit: how much memory it may take.
+        unique_names: refuse a name that is there twice even if it has the same value twice.
 
     Raises:
         ValueError: "...: not readable as JSON: ...", "...: expected a JSON object ...", "...: it
@@ -57,7 +61,8 @@ def parse_object(content: bytes, name: object, limit: Limit = SETTINGS) -> dict:
         )
     text = decoded(content, name)
     try:
-        value = json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_refuse)
+        pairs_hook = _with_unique_names if unique_names else _without_repeats
+        value = json.loads(text, object_pairs_hook=pairs_hook, parse_constant=_refuse)
     except RecursionError:
         raise ValueError(f"{name}: not readable as JSON: nested too deeply.") from None
     except ValueError as error:
@@ -93,6 +98,16 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict:
                 raise ValueError(
                     f"{shown(name)} is there twice, as {shown(value)} and as {shown(found[name])}"
                 )
+    return found
+
+
+def _with_unique_names(pairs: list[tuple[str, object]]) -> dict:
+    """Make an object, in which no name may stand twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        counts = collections.Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
+        raise ValueError(f"{shown(twice)} is there twice. Expected every name once")
     return found
 
 

@@ -168,7 +168,7 @@ class PickleInterpreter:
         return struct.unpack(layout, self._stream.take(struct.calcsize(layout)))[0]
 
     def _pop(self, count: int) -> list:
-        """The topmost values, of those since the last mark."""
+        """Take the topmost values, of those since the last mark."""
         if len(self._stack) < count:
             raise self._stream.error("takes from its stack what is not there")
         values = self._stack[len(self._stack) - count :]
@@ -194,7 +194,7 @@ class PickleInterpreter:
 
     def _protocol(self) -> None:
         if (version := self._stream.take(1)[0]) != 2:
-            raise self._stream.error(f"is a pickle of protocol {version}, expected 2", "")
+            raise self._refused(f"is of protocol {version}, expected 2")
 
     def _mark(self) -> None:
         if len(self._below) >= _MARKS:

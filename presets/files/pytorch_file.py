@@ -38,11 +38,11 @@ class PyTorchFile:
 
     Example:
         >>> import io, pickle
-        >>> file = io.BytesIO(pickle.dumps(print))
+        >>> file = io.BytesIO(pickle.dumps(print, protocol=2))
         >>> file.name = "pytorch_model.bin"
         >>> PyTorchFile(file)
         Traceback (most recent call last):
-        ValueError: pytorch_model.bin: its pickle is a pickle of protocol 4, expected 2. ...
+        ValueError: pytorch_model.bin: its pickle asks for '__builtin__.print'. Only tensors are ...
     """
 
     def __init__(self, file: BinaryIO):
@@ -72,14 +72,15 @@ class PyTorchFile:
         return np.lib.stride_tricks.as_strided(numbers, view.shape, strides).copy()
 
     def _named_tensors(self, value: object) -> dict[str, TensorView]:
-        """The tensors of a state dict, by their names."""
+        """Return the tensors of a state dict by their names."""
         if not isinstance(value, dict):
             raise self._source.error("it holds no dictionary of tensors", _STATE_DICT)
         if not all(type(name) is str for name in value):
             raise self._source.error("it has names that are numbers", _STATE_DICT)
         views = {name: view for name, view in value.items() if type(view) is TensorView}
-        for name in value.keys() - views.keys():
-            if not _is_plain_data(value[name]):
+        seen: set[int] = set()
+        for name in value:
+            if name not in views and not _is_plain_data(value[name], seen):
                 keys = ", ".join(shown(key) for key in [*value][:8])
                 raise self._source.error(
                     f"{shown(name)} holds more than plain data beside the tensors. Its keys are "
@@ -103,13 +104,13 @@ class PyTorchFile:
             )
 
 
-def _is_plain_data(value: object) -> bool:
-    """Whether there is only text, numbers and containers of them in a value."""
-    waiting, seen = [value], set()
+def _is_plain_data(value: object, seen: set[int]) -> bool:
+    """Tell whether a value holds text, numbers and containers only; `seen` are known to."""
+    waiting = [value]
     while waiting:
         value = waiting.pop()
         if isinstance(value, tuple | list | dict):
-            if id(value) not in seen:  # a pickle can nest one value in itself many times
+            if id(value) not in seen:  # one container can be in many, and in itself
                 seen.add(id(value))
                 waiting += value.values() if isinstance(value, dict) else value
         elif not isinstance(value, str | int | float | None):

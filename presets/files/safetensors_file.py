@@ -13,8 +13,8 @@ import ml_dtypes
 import numpy as np
 
 from encoder_zoo.encoders.wording import shown
-from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
 from encoder_zoo.presets.files.folder_files import size_of
+from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
 
 _HEADER_BYTES = SETTINGS.content  # of 10,000 tensors: 1 MB
 _RANK = 8
@@ -93,7 +93,7 @@ class SafetensorsFile:
         if size < 8 + length:
             raise self._cut_off(size, f"at least {8 + length}")
         text = self.file.read(length)
-        header = parse_object(text, f"{self.path}: the header")
+        header = parse_object(text, f"{self.path}: the header", unique_names=True)
         header.pop("__metadata__", None)
         return header, 8 + length
 

@@ -68,14 +68,14 @@ class TensorView:
 
     @property
     def span(self) -> int:
-        """How many numbers there are from its first to its last."""
+        """Count the numbers from its first to its last."""
         if 0 in self.shape:
             return 0
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether its numbers lie in the file as they lie in an array."""
+        """Tell whether its numbers lie in the file as they lie in an array."""
         expected = 1
         for n, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if n > 1 and stride != expected:
@@ -85,10 +85,13 @@ class TensorView:
 
 
 class TensorPickle:
-    """Makes storages and tensors of what a pickle says of them.
+    """Makes the storages and tensors that a pickle describes.
+
+    Args:
+        source: the file, for errors.
 
     Attributes:
-        storages: {key: storage}, those that were named.
+        storages: {key: storage}, of all that the pickle named.
     """
 
     def __init__(self, source: FileBytes):
@@ -106,21 +109,23 @@ class TensorPickle:
         return PickleInterpreter(stream, globals, self._storage).load()
 
     def _storage(self, key: object) -> Storage:
-        """A storage, of ('storage', class, key, device, size) and in old files part of another."""
-        kind, called, name, device, size, *parts = key if _is_tuple(key, 5, 6) else (None,) * 5
-        if (kind, type(called), type(name), type(device)) != ("storage", Global, str, str):
-            raise self._source.error("a storage is malformed")
-        if called.name not in _DTYPES or not _are_sizes(size):
+        """Make a storage of ('storage', class, key, device, size), and of a part in old files."""
+        match key:
+            case ("storage", Global(kind), str(name), str(), size, *part):
+                pass
+            case _:
+                raise self._source.error("a storage is malformed")
+        if kind not in _DTYPES or not _are_sizes(size):
             raise self._source.error(f"storage {shown(name)} is malformed")
-        storage = Storage(name, _DTYPES[called.name], size)
+        storage = Storage(name, _DTYPES[kind], size)
         if self.storages.setdefault(name, storage) != storage:
             raise self._source.error(f"storage {shown(name)} has two types or sizes")
-        if parts in ([], [None]):
-            return storage
-        _, start, size = parts[0] if _is_tuple(parts[0], 3) else (None,) * 3
-        if not _are_sizes(start, size) or start + size > storage.size:
-            raise self._source.error(f"a part of storage {shown(name)} reaches beyond it")
-        return dataclasses.replace(storage, size=size, start=start)
+        match part:
+            case [] | [None]:
+                return storage
+            case [(_, start, size)] if _are_sizes(start, size) and start + size <= storage.size:
+                return dataclasses.replace(storage, size=size, start=start)
+        raise self._source.error(f"a part of storage {shown(name)} reaches beyond it")
 
     def _ordered(self, arguments: tuple) -> OrderedMapping:
         if arguments:
@@ -128,16 +133,21 @@ class TensorPickle:
         return OrderedMapping()
 
     def _tensor(self, arguments: tuple) -> TensorView:
-        """A tensor, of storage, offset, sizes, strides, requires_grad and hooks."""
-        storage, offset, shape, strides, grad, hooks, *more = (
-            arguments if _is_tuple(arguments, 6, 7) else (None,) * 6
-        )
-        if type(storage) is not Storage or type(grad) is not bool or hooks != {} or any(more):
-            raise self._source.error("a tensor is malformed, or has hooks or attributes")
-        if type(shape) is not tuple or type(strides) is not tuple or len(shape) != len(strides):
-            raise self._source.error("a tensor's shape or strides are malformed")
-        if len(shape) > _RANK or not _are_sizes(offset, *shape, *strides):
-            raise self._source.error("a tensor has an impossible shape, offset or strides")
+        """Make a tensor of (storage, offset, shape, strides, requires_grad, hooks)."""
+        match arguments:
+            case (Storage() as storage, offset, tuple(shape), tuple(strides), bool(), hooks, *more):
+                pass
+            case _:
+                raise self._source.error("a tensor is malformed")
+        if type(hooks) is not OrderedMapping or hooks or any(more):
+            raise self._source.error("a tensor has hooks or attributes")
+        if len(shape) != len(strides) or len(shape) > _RANK:
+            raise self._source.error(
+                f"a tensor has {len(shape)} dimensions and {len(strides)} strides. Expected as "
+                f"many of both, at most {_RANK}"
+            )
+        if not _are_sizes(offset, *shape, *strides):
+            raise self._source.error("a tensor has an impossible shape, offset or stride")
         if math.prod(max(n, 1) for n in shape) * storage.dtype.itemsize >= 2**63:
             raise self._source.error(f"a tensor has the impossible shape {shown(shape)}")
         used = tuple(s if n > 1 else 0 for n, s in zip(shape, strides, strict=True))
@@ -150,15 +160,11 @@ class TensorPickle:
         return view
 
     def _parameter(self, arguments: tuple) -> TensorView:
-        """The tensor of a parameter, of the tensor, requires_grad and hooks."""
-        view, grad, hooks = arguments if len(arguments) == 3 else (None,) * 3
-        if type(view) is not TensorView or type(grad) is not bool or hooks != {}:
-            raise self._source.error("a parameter is malformed, or has hooks")
-        return view
-
-
-def _is_tuple(value: object, *lengths: int) -> bool:
-    return type(value) is tuple and len(value) in lengths
+        """Make a tensor of a parameter: (tensor, requires_grad, hooks)."""
+        match arguments:
+            case (TensorView() as view, bool(), OrderedMapping() as hooks) if not hooks:
+                return view
+        raise self._source.error("a parameter is malformed, or has hooks")
 
 
 def _are_sizes(*values: object) -> bool:

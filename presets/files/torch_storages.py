@@ -45,6 +45,9 @@ def open_storages(source: FileBytes) -> ZipStorages | StreamedStorages:
 class ZipStorages:
     """Finds the storages in a zip archive.
 
+    Args:
+        source: the file.
+
     Attributes:
         value: object that was saved.
     """
@@ -55,12 +58,20 @@ class ZipStorages:
         self._root = self._find_root(self._directory.entries)
         start, size = self._place("data.pkl")
         pickle = TensorPickle(source)
-        self.value = pickle.load(PickleStream(source, start, start + size, "data.pkl"))
+        stream = PickleStream(source, start, start + size, "data.pkl")
+        self.value = pickle.load(stream)
+        if stream.position != start + size:
+            raise stream.error("goes on after its end")
         self._check_byte_order()
         for storage in pickle.storages.values():
             self._check_size(storage)
 
     def content_start(self, key: str) -> int:
+        """Return where the numbers of a storage begin.
+
+        Raises:
+            ValueError: "...: the header of the zip entry 'archive/data/0' is not the directory's"
+        """
         return self._directory.content_start(f"{self._root}/data/{key}")
 
     def _find_root(self, names: Iterable[str]) -> str:
@@ -141,7 +152,7 @@ class StreamedStorages:
         return start
 
     def _find_starts(self, keys: object, start: int) -> dict[str, int]:
-        """{key: where its numbers begin}, one storage after the other to the end of the file."""
+        """Return {key: where its numbers begin}, of storages that follow each other to the end."""
         if type(keys) is not list or not all(type(key) is str for key in keys):
             raise self._source.error("its list of storages is malformed")
         if len(keys) != len(self._storages) or set(keys) != set(self._storages):

@@ -132,12 +132,9 @@ class ZipDirectory:
     def _read_end64(self, tail: bytes, end64: int) -> tuple[int, ...]:
         """Return the fields of the end for 64 bits that those of the other end repeat."""
         signature, size, _, _, *fields = _END64.unpack_from(tail)
-        _, disk, place, disks = _LOCATOR.unpack_from(tail, _END64.size)
-        if (signature, size) != (b"PK\6\6", _END64.size - 12) or (disk, place, disks) != (
-            0,
-            end64,
-            1,
-        ):
+        located = _LOCATOR.unpack_from(tail, _END64.size)
+        expected = b"PK\6\6", _END64.size - 12, b"PK\6\7", 0, end64, 1
+        if (signature, size, *located) != expected:
             raise self._error("the end of its zip directory is damaged")
         return tuple(fields)
 

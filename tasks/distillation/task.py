@@ -14,8 +14,10 @@ from keras import ops
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.configured import Configured
+from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.distillation import objectives as learned
+from encoder_zoo.tasks.distillation.alignment import NOWHERE
 from encoder_zoo.tasks.distillation.pairing import (
     backbone_of,
     check_same_strategy,
@@ -30,8 +32,9 @@ from encoder_zoo.tasks.language_modelling.task import MaskedLM
 from encoder_zoo.tasks.rows.preprocessor import Preprocessor
 from encoder_zoo.tasks.task import Task
 from encoder_zoo.tasks.token_classification.task import TokenClassifier
-from encoder_zoo.tasks.training.data import is_dataset, is_prepared
+from encoder_zoo.tasks.training.data import is_dataset
 from encoder_zoo.tasks.training.measures import by_token
+from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.replicas import global_loss
 from encoder_zoo.tasks.training.trainer import TextTrainer
 
@@ -226,7 +229,7 @@ class Distillation(Configured, TextTrainer, keras.Model):
     ) -> tuple:
         """What a model's backbone makes of inputs, and where they are wanted its answers."""
         encoded = backbone_of(model)(
-            inputs,
+            backbone_inputs(inputs),
             training=training,
             return_hidden_states="hidden_states" in self.objectives,
             return_projections="relations" in self.objectives,
@@ -251,6 +254,21 @@ class Distillation(Configured, TextTrainer, keras.Model):
             values = keras.KerasTensor(logits.shape[:-1], "float32")
             outputs |= {"soft_labels": values, "teacher": logits}
         return outputs
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        """Return the least and the largest number that each prepared input may hold.
+
+        Args:
+            length: L, of the rows.
+        """
+        theirs = backbone_of(self.teacher)
+        longest = theirs.max_sequence_length
+        return {
+            **self.student.input_ranges(length),
+            **{TEACHER + name: ends for name, ends in theirs.input_ranges(longest).items()},
+            PLACES: (NOWHERE, longest - 1),
+            "soft_weights": (0, 1),
+        }
 
     # -- training ------------------------------------------------------------------------------
 

@@ -71,6 +71,8 @@ class MaskedLMPreprocessor(Preprocessor):
         (TensorShape([1, 4]), TensorShape([1, 8]))
     """
 
+    task_name = "masked_lm"
+
     def __init__(
         self,
         tokenizer,

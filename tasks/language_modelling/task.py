@@ -26,8 +26,8 @@ from encoder_zoo.tasks.rows.batching import in_graph_batches
 from encoder_zoo.tasks.rows.packing import pack
 from encoder_zoo.tasks.rows.preprocessor import as_column, as_valid_text
 from encoder_zoo.tasks.task import Task
-from encoder_zoo.tasks.training.data import is_prepared
 from encoder_zoo.tasks.training.measures import by_token
+from encoder_zoo.tasks.training.prepared import is_prepared
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -93,7 +93,7 @@ class MaskedLM(Task):
             self.preprocessor.attach(self)
 
     def call(self, inputs, training=None):
-        return self.logits_of(self.backbone(inputs, training=training), inputs, training)
+        return self.logits_of(self.encoded(inputs, training), inputs, training)
 
     def logits_of(self, encoded, inputs, training=None):
         positions = inputs.get("mask_positions")
@@ -199,6 +199,9 @@ class MaskedLM(Task):
             return {"count": tf.cast(starts.row_lengths(), tf.int32), **padded}
 
         return {"serving_default": fill}
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        return {**super().input_ranges(length), "mask_positions": (0, length - 1)}
 
     def prepared_inputs(self) -> list[str]:
         return [*super().prepared_inputs(), "mask_positions"]

@@ -55,6 +55,8 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
         ([[0, 0, 0, 0, 0, 1, 1, 1]], [0])
     """
 
+    task_name = "pretraining"
+
     labels_pairs = True
 
     def __init__(

@@ -103,7 +103,7 @@ class Pretraining(Task):
             self.preprocessor.attach(self)
 
     def call(self, inputs, training=None):
-        outputs = self.backbone(inputs, training=training)
+        outputs = self.encoded(inputs, training)
         x, positions = outputs["sequence_output"], inputs.get("mask_positions")
         return {
             "masked_lm": token_logits(self.backbone, self.head, x, positions),
@@ -117,6 +117,9 @@ class Pretraining(Task):
             "masked_lm": keras.KerasTensor(tokens, "float32"),
             self.objective: keras.KerasTensor((inputs["token_ids"].shape[0], 2), "float32"),
         }
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        return {**super().input_ranges(length), "mask_positions": (0, length - 1)}
 
     # -- training ------------------------------------------------------------------------------
 

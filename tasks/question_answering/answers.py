@@ -74,12 +74,13 @@ def find_spans(
     padded = tf.pad(end, [[0, 0], [0, reach - 1]], constant_values=IMPOSSIBLE)
     ends = tf.signal.frame(padded, reach, 1)  # (W, L, K)
     scores = start[:, :, None] + ends
-    flat = tf.reshape(scores, [tf.shape(scores)[0], -1])  # (W, L * K)
+    flat = tf.reshape(scores, [tf.shape(scores)[0], tf.shape(scores)[1] * reach])  # (W, L * K)
     flat = tf.pad(flat, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE)
     best, place = tf.math.top_k(flat, n_best)
     first = place // reach
     total = tf.reduce_logsumexp(flat, axis=1)
-    null = tf.cast(logits[:, 0, 0] + logits[:, 1, 0], tf.float32)
+    # Of no windows there is no first column either.
+    null = tf.cast(tf.reduce_sum(logits[:, :, :1], axis=[1, 2]), tf.float32)
     return Candidates(best, first, first + place % reach, total, null)
 
 

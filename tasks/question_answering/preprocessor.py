@@ -91,6 +91,8 @@ class SpanQAPreprocessor(Preprocessor):
         ([[2, 5, 6, 3, 7, 6, 3]], [[4, 4]])
     """
 
+    task_name = "span_qa"
+
     def __init__(
         self,
         tokenizer,

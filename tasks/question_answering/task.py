@@ -31,6 +31,7 @@ from encoder_zoo.tasks.rows.columns import plain
 from encoder_zoo.tasks.rows.preprocessor import as_valid_text
 from encoder_zoo.tasks.rows.windows import take
 from encoder_zoo.tasks.training.data import is_dataset, size_or_default
+from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
 
 # The most spans of tokens that are one span of characters. A character is 4 tokens at most: bytes
@@ -159,7 +160,7 @@ class SpanQA(WindowedTask):
         """
         is_dataset = hasattr(x, "element_spec")
         given = keras.utils.unpack_x_y_sample_weight(x.element_spec)[0] if is_dataset else x
-        if isinstance(given, dict) and "token_ids" in given:
+        if is_prepared(given):
             return super().predict(x, batch_size, **kwargs)
         if is_dataset:
             batches = read_batches(self.preprocessor.batched(x, size_or_default(batch_size)))

@@ -37,6 +37,8 @@ class ReplacedTokenDetectionPreprocessor(MaskedLMPreprocessor):
         ([[2, 6, 3]], [[2, 4, 3]])
     """
 
+    task_name = "replaced_token_detection"
+
     def collate(self, rows: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
         inputs, labels, weights = super().collate(rows, seed, bucketed)
         inputs["masked_token_ids"] = inputs["token_ids"]

@@ -14,6 +14,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.positions import first_of_texts
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.head import make_head
+from encoder_zoo.tasks.language_modelling.preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.language_modelling.task import MaskedLM, check_prepared
 from encoder_zoo.tasks.replaced_tokens.preprocessor import ReplacedTokenDetectionPreprocessor
 from encoder_zoo.tasks.rows.batching import in_graph_batches
@@ -102,7 +103,7 @@ class ReplacedTokenDetection(Task):
         self.detection_weight = detection_weight
         self.head = make_head(self.head_record, backbone, 1, 0.0, self.dtype_policy, of_tokens=True)
         smaller = generator_backbone(backbone, self.generator_size, self.generator_depth)
-        self.generator = MaskedLM(smaller, preprocessor)
+        self.generator = MaskedLM(smaller, generator_preprocessor(preprocessor))
         self.draws = keras.random.SeedGenerator(name="draws")
         self.built = True
         if preprocessor is not None:
@@ -111,7 +112,8 @@ class ReplacedTokenDetection(Task):
     def call(self, inputs, training=None):
         if "mask_positions" not in inputs:
             return self._detected(inputs, training)
-        masked = {**inputs, "token_ids": inputs["masked_token_ids"]}
+        masked = {n: values for n, values in inputs.items() if n != "masked_token_ids"}
+        masked["token_ids"] = inputs["masked_token_ids"]
         logits = self.generator(masked, training=training)  # (B, M, V)
         token_ids = self._filled_in(inputs, self._drawn(logits))
         detection = self._detected({**inputs, "token_ids": token_ids}, training)
@@ -119,7 +121,7 @@ class ReplacedTokenDetection(Task):
 
     def _detected(self, inputs, training):
         """(B, L) logits."""
-        x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
+        x = self.encoded(inputs, training)["sequence_output"]  # (B, L, D)
         first = None
         if self.head.first_norm is not None:
             first = first_of_texts(x, inputs.get("text_starts"))
@@ -154,6 +156,11 @@ class ReplacedTokenDetection(Task):
             "detection": detection,
             "token_ids": keras.KerasTensor(inputs["token_ids"].shape, "int32"),
         }
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        ranges = super().input_ranges(length)
+        masked = {"masked_token_ids": ranges["token_ids"], "mask_positions": (0, length - 1)}
+        return {**ranges, **masked}
 
     # -- training ------------------------------------------------------------------------------
 
@@ -292,6 +299,13 @@ def replaced_tokens(x: dict, y_pred: dict) -> tuple:
     replaced = ops.cast(y_pred["token_ids"] != token_ids, "float32")
     real = x.get("padding_mask")
     return replaced, ops.ones_like(replaced) if real is None else ops.cast(real, "float32")
+
+
+def generator_preprocessor(
+    preprocessor: ReplacedTokenDetectionPreprocessor | None,
+) -> MaskedLMPreprocessor | None:
+    """Return a masked language model's preprocessor with the settings of another one."""
+    return preprocessor and MaskedLMPreprocessor(**preprocessor.get_config())
 
 
 def generator_backbone(backbone: Backbone, size: float, depth: float) -> Backbone:

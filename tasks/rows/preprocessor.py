@@ -15,6 +15,7 @@ import numpy as np
 from encoder_zoo.encoders.configured import Configured, described
 from encoder_zoo.encoders.wording import with_type
 from encoder_zoo.lazy import tf
+from encoder_zoo.presets.vocabulary import check_tokenizer
 from encoder_zoo.tasks.rows.batching import bucket_length
 from encoder_zoo.tasks.rows.checks import assert_right
 from encoder_zoo.tasks.rows.columns import plain
@@ -43,6 +44,9 @@ class Preprocessor(Configured):
         sequence_length: pad every batch to so many tokens and truncate what is longer; None
             pads to the longest row of the batch and truncates to what the model takes.
     """
+
+    # The task that it is for; a task takes no preprocessor of another.
+    task_name: str | None = None
 
     def __init__(self, tokenizer: Tokenizer, sequence_length: int | None = None):
         self.tokenizer = tokenizer
@@ -87,6 +91,7 @@ class Preprocessor(Configured):
                 f"embeddings for {backbone.vocabulary_size}: they are not from the same preset. "
                 "from_preset(..., added_tokens=[...]) of a task adds tokens to both."
             )
+        check_tokenizer(backbone, self.tokenizer)
         if (self.sequence_length or 0) > backbone.max_sequence_length:
             raise ValueError(
                 f"sequence_length={self.sequence_length} is more than the backbone takes. "

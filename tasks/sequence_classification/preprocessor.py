@@ -38,6 +38,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
         ([[2, 5, 3, 5, 5, 3]], [[0, 0, 0, 1, 1, 1]])
     """
 
+    task_name = "sequence_classifier"
     problem_type: str | None = None
     num_classes: int | None = None
     labels: list[str] | None = None

@@ -17,8 +17,9 @@ from encoder_zoo.tasks.labels import label_names, sigmoid, softmax
 from encoder_zoo.tasks.rows.batching import in_graph_batches
 from encoder_zoo.tasks.sequence_classification.labels import learn_classes
 from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
-from encoder_zoo.tasks.training.data import Stream, is_dataset, is_prepared
+from encoder_zoo.tasks.training.data import Stream, is_dataset
 from encoder_zoo.tasks.training.measures import ClassAccuracy, ClassCrossentropy
+from encoder_zoo.tasks.training.prepared import is_prepared
 
 logger = logging.getLogger("encoder_zoo")
 

@@ -142,13 +142,23 @@ def _same_shapes(inputs: dict[str, tf.Tensor]) -> list[tf.Operation]:
     ]
 
 
-def _right_ids(ids: tf.Tensor, count: int) -> tf.Operation:
-    """That ids are those of tokens, in a graph."""
-    right = (ids >= 0) & (ids < count)
-    wrong = tf.boolean_mask(ids, ~right)[:1]
-    return _assert(
-        tf.reduce_all(right), "token_ids has the id ", wrong, f". Expected 0 to {count - 1}."
-    )
+def _right_numbers(inputs: dict[str, tf.Tensor], task: Task) -> list[tf.Operation]:
+    """That inputs hold what the task knows of, in rows that are not too long, in a graph."""
+    length, longest = tf.shape(inputs["token_ids"])[1], task.backbone.max_sequence_length
+    checks = [
+        _assert(
+            length <= longest, "token_ids has ", length, f" positions. Expected at most {longest}."
+        )
+    ]
+    ranges = task.input_ranges(length)
+    for name, values in inputs.items():
+        least, most = ranges[name]
+        right = (values >= least) & (values <= most)
+        wrong, most = tf.boolean_mask(values, ~right)[:1], tf.convert_to_tensor(most)
+        what = "id" if name.endswith("_ids") else "number"
+        parts = f"{name} has the {what} ", wrong, f". Expected {least} to ", most, "."
+        checks.append(_assert(tf.reduce_all(right), *parts))
+    return checks
 
 
 def _assert(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
@@ -163,10 +173,8 @@ def _assert(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
 def _of_ids(task: Task) -> tf.types.experimental.PolymorphicFunction:
     """The model from prepared inputs (B, L), both unknown, to logits."""
 
-    count = task.backbone.vocabulary_size
-
     def logits(**inputs):
-        checks = [*_same_shapes(_alike(inputs)), _right_ids(inputs["token_ids"], count)]
+        checks = [*_same_shapes(_alike(inputs)), *_right_numbers(inputs, task)]
         with tf.control_dependencies(checks):
             inputs = {name: tf.identity(value) for name, value in inputs.items()}
         return {"logits": task(inputs, training=False)}

@@ -72,6 +72,8 @@ class TokenClassifierPreprocessor(Preprocessor):
         ([[2, 5, 6, 7, 3]], [[0, 1, 1, 0, 0]], [[0.0, 1.0, 0.0, 1.0, 0.0]])
     """
 
+    task_name = "token_classifier"
+
     labels: list[str] | None = None
     num_classes: int | None = None
 

@@ -19,10 +19,10 @@ from safetensors.numpy import save_file
 from encoder_zoo.encoders.arguments import Checked
 from encoder_zoo.lazy import tf
 from encoder_zoo.presets.files.atomic import replacing
-from encoder_zoo.presets.files.manifest import NAME as MANIFEST
 from encoder_zoo.presets.files.manifest import read_manifest, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
+from encoder_zoo.presets.preset_files import CONFIG, MANIFEST
 from encoder_zoo.tasks.training.distribution import of_all_workers, strategy_of
 from encoder_zoo.tasks.training.divergence import divergence
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 
 STATE = "state.safetensors"
+BACKUPS = "epoch-*-step-*"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +108,7 @@ class BackupAndRestore(Checked, keras.callbacks.BackupAndRestore):
             start: the place of a run without a backup.
             memory: of the data, see `Stream`; it takes over what a backup has of it.
         """
+        self._check_folder()
         self._run, self._model, self._memory = _flat(run), task, memory
         self._continued, place = self._newest_whole(), start
         self._kept = self._continued
@@ -230,14 +232,25 @@ class BackupAndRestore(Checked, keras.callbacks.BackupAndRestore):
             )
 
     def _remove_all_but(self, *kept: pathlib.Path) -> None:
-        for path in [*self._backups(), *self.folder.glob(".epoch-*")]:
+        for path in [*self._backups(), *self.folder.glob(f".{BACKUPS}.saving-*")]:
             if path not in kept:
                 shutil.rmtree(path)
 
     # -- reading -------------------------------------------------------------------------------
 
+    def _check_folder(self) -> None:
+        """Refuses a folder that holds something else, such as a preset."""
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"backup_dir={str(self.folder)!r} is a file. Expected a folder.")
+        for name in (MANIFEST, CONFIG):
+            if (self.folder / name).exists():
+                raise ValueError(
+                    f"backup_dir={str(self.folder)!r} holds {name}: it is a preset, or a backup "
+                    "by itself. Expected a folder for backups alone, or one where none is yet."
+                )
+
     def _backups(self) -> list[pathlib.Path]:
-        return sorted(self.folder.glob("epoch-*"))
+        return sorted(path for path in self.folder.glob(BACKUPS) if path.is_dir())
 
     def _newest_whole(self) -> pathlib.Path | None:
         backups = self._backups()
@@ -247,6 +260,8 @@ class BackupAndRestore(Checked, keras.callbacks.BackupAndRestore):
                     self._manifest = read_manifest(files, verify=True)
                 if STATE not in self._manifest.get("files", ()):
                     raise ValueError(f"{folder} is not whole")
+                if not _is_of_training(self._manifest.get("training")):
+                    raise ValueError(f"{folder} holds no backup of a training")
                 return folder
             except (OSError, ValueError) as error:
                 logger.warning("A backup is passed over: %s.", str(error).partition(". ")[0])
@@ -311,6 +326,17 @@ class BackupAndRestore(Checked, keras.callbacks.BackupAndRestore):
         with self._state() as file:
             for i, variable in enumerate(variables):
                 variable.assign(file.read(f"{group}.{i}"))
+
+
+def _is_of_training(training: object) -> bool:
+    """Return whether a manifest says where a training stands, and of which run."""
+    if not isinstance(training, dict) or not isinstance(training.get("run"), dict):
+        return False
+    place, memory = training.get("place"), training.get("memory", [])
+    names = {field.name for field in dataclasses.fields(Place)}
+    if not isinstance(place, dict) or place.keys() != names or not isinstance(memory, list):
+        return False
+    return all(type(number) is int and number >= 0 for number in place.values())
 
 
 def _flat(settings: dict, prefix: str = "") -> dict:

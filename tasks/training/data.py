@@ -12,6 +12,7 @@ from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.rows.batching import grouped_batches, window_size
 from encoder_zoo.tasks.rows.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.distribution import count_batches
+from encoder_zoo.tasks.training.prepared import is_prepared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,11 +32,6 @@ class Stream:
     batches: Callable[[int, int], tf.data.Dataset]
     describe: Callable[[], dict]
     memory: list = dataclasses.field(default_factory=list)
-
-
-def is_prepared(x) -> bool:
-    """Whether an input is what preprocessors make: `{"token_ids", ...}`."""
-    return isinstance(x, dict) and "token_ids" in x
 
 
 def is_dataset(x) -> bool:

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.encoders.forks import refuse_in_fork
+from encoder_zoo.encoders.inputs import check_inputs
 from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.corpora.corpus import PretrainingCorpus
 from encoder_zoo.tasks.corpora.reading import corpus_batches, corpus_stream
@@ -19,7 +20,6 @@ from encoder_zoo.tasks.training.data import (
     check_not_empty,
     dataset_stream,
     is_dataset,
-    is_prepared,
     preprocessed,
     size_or_default,
     split,
@@ -34,6 +34,7 @@ from encoder_zoo.tasks.training.distribution import (
 )
 from encoder_zoo.tasks.training.divergence import StopAtDivergence
 from encoder_zoo.tasks.training.graphs import Graphs
+from encoder_zoo.tasks.training.prepared import checked_arrays, checked_dataset, is_prepared
 from encoder_zoo.tasks.training.resuming import check_no_backup, continued, describe_rows
 
 logger = logging.getLogger("encoder_zoo")
@@ -114,6 +115,7 @@ class TextTrainer(Graphs):
         options = {"epochs": epochs, "verbose": verbose, **kwargs}
         if is_prepared(x):
             check_no_backup(callbacks)
+            x = self._checked_prepared(x)
             steps = -(-int(len(x["token_ids"]) * (1 - validation_split)) // size)
             self._start_optimizer((epochs - initial_epoch) * (steps_per_epoch or steps))
             if class_weight is not None:
@@ -222,9 +224,9 @@ class TextTrainer(Graphs):
                 tokens / dataset.num_tokens,
             )
             return stream
-        self._check_preprocessor(dataset)
+        checked = self._checked_dataset(dataset)
         return dataset_stream(
-            dataset, self.preprocessor, self._collate(), size, passes, steps, shuffle
+            checked, self.preprocessor, self._collate(), size, passes, steps, shuffle
         )
 
     def evaluate(
@@ -234,6 +236,7 @@ class TextTrainer(Graphs):
         self._make_ready()
         size = size_or_default(batch_size)
         if is_prepared(x):
+            x = self._checked_prepared(x)
             return super().evaluate(x, y, size, sample_weight=sample_weight, **kwargs)
         data = x
         if is_dataset(x) or isinstance(x, PretrainingCorpus):
@@ -247,7 +250,7 @@ class TextTrainer(Graphs):
     def _evaluation_data(self, data, batch_size: int):
         """What Keras evaluates on, from `(x, y)`, `(x, y, sample_weight)` or a dataset."""
         if is_dataset(data):
-            self._check_preprocessor(data)
+            data = self._checked_dataset(data)
             return preprocessed(data, self.preprocessor, self._collate(), batch_size)
         if isinstance(data, PretrainingCorpus):
             return corpus_batches(data, self.preprocessor, self._collate, batch_size)
@@ -256,7 +259,7 @@ class TextTrainer(Graphs):
         x, y = self._separated(x, y)
         self._check_labelled(x, y)
         if is_prepared(x):
-            return data
+            return (self._checked_prepared(x), *data[1:])
         return self._evaluation_batches(self._checked_rows(x, y, sample_weight), batch_size)
 
     def _checked_rows(self, x, y, sample_weight) -> dict:
@@ -280,7 +283,7 @@ class TextTrainer(Graphs):
         refuse_in_fork()
         size = size_or_default(batch_size)
         if is_prepared(x):
-            return super().predict(x, size, **kwargs)
+            return super().predict(self._checked_prepared(x), size, **kwargs)
         if is_dataset(x):
             return super().predict(self._evaluation_data(x, size), **kwargs)
         self._check_preprocessor(x)
@@ -304,6 +307,33 @@ class TextTrainer(Graphs):
         """
         self._check_preprocessor(x)
         return self.preprocessor.encode(x, y, sample_weight)
+
+    def predict_on_batch(self, x):
+        return super().predict_on_batch(self._checked_prepared(x))
+
+    def train_on_batch(self, x, *args, **kwargs):
+        return super().train_on_batch(self._checked_prepared(x), *args, **kwargs)
+
+    def test_on_batch(self, x, *args, **kwargs):
+        return super().test_on_batch(self._checked_prepared(x), *args, **kwargs)
+
+    def __call__(self, inputs, *args, **kwargs):
+        check_inputs(inputs, tuple(self.input_ranges(0)), type(self).__name__)
+        return super().__call__(inputs, *args, **kwargs)
+
+    def _checked_prepared(self, x) -> dict:
+        """Prepared inputs in memory, checked; lists become arrays."""
+        longest = self.backbone.max_sequence_length
+        return checked_arrays(x, self.input_ranges, longest, type(self).__name__)
+
+    def _checked_dataset(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """A dataset of raw inputs as it is, one of prepared inputs with checks."""
+        self._check_preprocessor(dataset)
+        x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
+        if not is_prepared(x) or not isinstance(dataset, tf.data.Dataset):
+            return dataset
+        longest = self.backbone.max_sequence_length
+        return checked_dataset(dataset, self.input_ranges, longest, type(self).__name__)
 
     def _check_preprocessor(self, x) -> None:
         if self.preprocessor is not None or is_prepared(x):

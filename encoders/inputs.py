@@ -1,0 +1,117 @@
+"""Checks of what models are called with: names, types and shapes of prepared inputs.
+
+Comment letters: B batch, L sequence, M masked positions, K texts in a row.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+
+import keras
+
+# Inputs that every backbone takes.
+INPUTS = ("token_ids", "padding_mask", "segment_ids", "text_starts")
+# How transformers calls them.
+OTHER_NAMES = {
+    "input_ids": "token_ids",
+    "attention_mask": "padding_mask",
+    "token_type_ids": "segment_ids",
+}
+# Of the shapes (B, M), (B, K), and (B,) or (B, L). All others have that of "token_ids", (B, L).
+OTHER_SHAPES = ("mask_positions", "text_starts", "soft_weights")
+
+
+def backbone_inputs(inputs: Mapping) -> dict:
+    """Return those of a task's inputs that its backbone reads."""
+    return {name: inputs[name] for name in INPUTS if name in inputs}
+
+
+def check_inputs(inputs: object, names: Collection[str], taker: str) -> None:
+    """Check names, types and, as far as they are known, shapes of prepared inputs.
+
+    Args:
+        inputs: `{"token_ids", ...}` of arrays, tensors, or specifications of these.
+        names: of the inputs that may be there.
+        taker: name of the model's class, for errors.
+
+    Raises:
+        TypeError: "BertBackbone takes a dictionary ..."
+        ValueError: "The inputs have no token_ids. ...", "token_ids is of type float32. ..."
+
+    Example:
+        >>> import numpy as np
+        >>> check_inputs({"token_ids": np.array([[0.5]])}, INPUTS, "BertBackbone")
+        Traceback (most recent call last):
+        ValueError: token_ids is of type float64. Expected integers.
+        >>> check_inputs({"input_ids": np.array([[5]])}, INPUTS, "BertBackbone")
+        Traceback (most recent call last):
+        ValueError: BertBackbone takes no input 'input_ids'. Did you mean 'token_ids'?
+    """
+    if not isinstance(inputs, Mapping):
+        raise TypeError(
+            f"{taker} takes a dictionary of prepared inputs, {{'token_ids': ..., 'padding_mask': "
+            f"...}}. Received: {type(inputs).__name__}."
+        )
+    _check_names(inputs, names, taker)
+    shape = _shape(inputs["token_ids"])
+    for name, values in inputs.items():
+        if hasattr(values, "dtype"):
+            _check_type(name, values)
+            _check_shape(name, _shape(values), _expected(name, inputs, shape))
+
+
+def _check_names(inputs: Mapping, names: Collection[str], taker: str) -> None:
+    for name in inputs:
+        if name not in names:
+            close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.7)
+            meant = OTHER_NAMES.get(name, close[0] if close else None)
+            hint = f"Did you mean {meant!r}?" if meant else f"Expected some of {', '.join(names)}."
+            raise ValueError(f"{taker} takes no input {name!r}. {hint}")
+    if inputs.get("token_ids") is None:
+        raise ValueError(
+            f"The inputs have no token_ids, which {taker} cannot do without. "
+            f"Received: {', '.join(inputs) or 'an empty dictionary'}."
+        )
+
+
+def _check_type(name: str, values: object) -> None:
+    if getattr(values, "ragged_rank", None):
+        raise ValueError(f"{name} is ragged. Expected rows padded to one length: to_tensor().")
+    try:
+        dtype = keras.backend.standardize_dtype(values.dtype)
+    except ValueError:  # no type of tensors, such as Python's objects
+        dtype = str(values.dtype)
+    good, expected = "int" in dtype, "integers"
+    if name.endswith("soft_weights"):
+        good, expected = good or "float" in dtype, "numbers"
+    elif name.endswith("padding_mask"):
+        good, expected = good or dtype == "bool", "booleans, or the integers 0 and 1"
+    if not good:
+        raise ValueError(f"{name} is of type {dtype}. Expected {expected}.")
+
+
+def _shape(values: object) -> tuple | None:
+    """The sizes of all axes, of which some may be unknown; None if their number is unknown."""
+    shape = getattr(values, "shape", None)
+    return None if shape is None or getattr(shape, "rank", 2) is None else tuple(shape)
+
+
+def _expected(name: str, inputs: Mapping, token_ids: tuple | None) -> tuple | None:
+    """The shape that an input must have, where it is known."""
+    if name.startswith("teacher_") and "teacher_token_ids" in inputs:
+        token_ids = _shape(inputs["teacher_token_ids"])
+    if name.endswith(OTHER_SHAPES) and token_ids is not None:
+        return (token_ids[0], None)
+    return token_ids
+
+
+def _check_shape(name: str, shape: tuple | None, expected: tuple | None) -> None:
+    if shape is None:
+        return
+    ranks = (1, 2) if name.endswith("soft_weights") else (2,)
+    if len(shape) not in ranks:
+        raise ValueError(f"{name} has the shape {shape}. Expected (batch, sequence).")
+    both = zip(shape, expected or (), strict=False)
+    if any(type(a) is int and type(b) is int and a != b for a, b in both):
+        raise ValueError(f"{name} has the shape {shape}. Expected {expected}, as of token_ids.")

@@ -1,0 +1,250 @@
+"""Prepared inputs that cannot be meant are refused by name, before anything is traced."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import encoder_zoo as ez
+from encoder_zoo.encoders import get_family
+
+IDS = np.array([[2, 5, 6, 3], [2, 7, 3, 0], [2, 8, 9, 3]])
+GOOD = {
+    "token_ids": IDS,
+    "padding_mask": (IDS > 0).astype("int32"),
+    "segment_ids": np.zeros_like(IDS),
+}
+
+
+def at_row_1(name, value):
+    values = GOOD[name].copy()
+    values[1, 2] = value
+    return {**GOOD, name: values}
+
+
+EMPTY_ROW = {**GOOD, "padding_mask": np.array([[1] * 4, [0] * 4, [1] * 4])}
+TOO_LONG = {"token_ids": np.full((2, 17), 5)}
+# What is in the numbers: these are found in a dataset, too.
+WRONG_NUMBERS = [
+    (at_row_1("token_ids", -1), "token_ids has -1", "Expected integers from 0 to 29."),
+    (at_row_1("token_ids", 30), "token_ids has 30", "Expected integers from 0 to 29."),
+    (at_row_1("token_ids", 2**40), "token_ids has 1099511627776", "Expected integers"),
+    (at_row_1("segment_ids", 2), "segment_ids has 2", "Expected integers from 0 to 1."),
+    (at_row_1("segment_ids", -1), "segment_ids has -1", "Expected integers from 0 to 1."),
+    (at_row_1("padding_mask", 2), "padding_mask has 2", "Expected integers from 0 to 1."),
+    (EMPTY_ROW, "padding_mask has no token", "Expected 1 at one token or more."),
+]
+WRONG_FORMS = [
+    ({**GOOD, "token_ids": IDS.astype("float32")}, "token_ids is of type float32. Expected int"),
+    ({**GOOD, "token_ids": IDS > 0}, "token_ids is of type bool. Expected integers"),
+    ({**GOOD, "token_ids": IDS.astype(str)}, "token_ids is of type <U21. Expected integers"),
+    ({**GOOD, "padding_mask": np.ones(IDS.shape)}, "padding_mask is of type float64. Expected boo"),
+    ({**GOOD, "segment_ids": np.ones(IDS.shape)}, "segment_ids is of type float64. Expected int"),
+    ({**GOOD, "padding_mask": np.ones((3, 5), int)}, r"padding_mask has the shape \(3, 5\). Expec"),
+    ({**GOOD, "padding_mask": np.ones((2, 4), int)}, r"padding_mask has the shape \(2, 4\). Expec"),
+    ({"token_ids": IDS[0]}, r"token_ids has the shape \(4,\). Expected \(batch, sequence\)"),
+    ({**GOOD, "tokens": IDS}, "takes no input 'tokens'. Did you mean 'token_ids'"),
+    ({**GOOD, "attention_mask": IDS}, "takes no input 'attention_mask'. Did you mean 'padding_"),
+    ({**GOOD, "x": IDS}, "takes no input 'x'. Expected some of token_ids, padding_mask, segment_"),
+    ({"input_ids": IDS}, "takes no input 'input_ids'. Did you mean 'token_ids'"),
+    ({"padding_mask": IDS}, "The inputs have no token_ids, which .* cannot do without"),
+    (TOO_LONG, "token_ids has 17 positions. Expected at most 16. Truncate"),
+]
+
+
+@functools.cache
+def classifier(tiny):
+    model = tiny.task(get_family("bert"), "SequenceClassifier")
+    model.compile(learning_rate=1e-9)
+    return model
+
+
+@pytest.fixture
+def model(tiny):
+    return classifier(tiny)
+
+
+def methods(model, x):
+    """Everything that takes prepared inputs in memory, called with them."""
+    y = np.zeros(len(next(iter(x.values()))), "int32")
+    good, labels = dict(GOOD), np.zeros(3, "int32")
+    return {
+        "fit": lambda: model.fit(x, y, verbose=0),
+        "validation": lambda: model.fit(good, labels, validation_data=(x, y), verbose=0),
+        "evaluate": lambda: model.evaluate(x, y, verbose=0),
+        "predict": lambda: model.predict(x, verbose=0),
+        "predict_proba": lambda: model.predict_proba(x),
+        "classify": lambda: model.classify(x),
+        "predict_on_batch": lambda: model.predict_on_batch(x),
+        "train_on_batch": lambda: model.train_on_batch(x, y),
+        "test_on_batch": lambda: model.test_on_batch(x, y),
+    }
+
+
+@pytest.mark.parametrize(("x", "what", "expected"), WRONG_NUMBERS)
+def test_numbers_in_memory(model, x, what, expected):
+    for call in methods(model, x).values():
+        with pytest.raises(ValueError, match=f"^{what} in row 1. {expected}"):
+            call()
+
+
+@pytest.mark.parametrize(("x", "message"), WRONG_FORMS)
+def test_forms_in_memory(model, x, message):
+    for call in methods(model, x).values():
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+@pytest.mark.parametrize("kind", ["lists", "tensors", "int64", "uint8", "bool"])
+def test_what_is_right_is_taken_as_before(model, kind):
+    expected = model.predict(GOOD, verbose=0)
+    convert = {
+        "lists": np.ndarray.tolist,
+        "tensors": tf.constant,
+        "int64": lambda values: values.astype("int64"),
+        "uint8": lambda values: values.astype("uint8"),
+        "bool": lambda values: values,
+    }[kind]
+    x = {name: convert(values) for name, values in GOOD.items()}
+    if kind == "bool":
+        x["padding_mask"] = x["padding_mask"] > 0
+    np.testing.assert_allclose(model.predict(x, verbose=0), expected, atol=1e-6)
+    assert np.isfinite(model.evaluate(x, np.array([0, 1, 2]), verbose=0)).all()
+    assert np.isfinite(model.fit(x, np.array([0, 1, 2]), verbose=0).history["loss"]).all()
+
+
+def test_only_token_ids_must_be_there(model):
+    full = {"token_ids": IDS, "padding_mask": np.ones_like(IDS)}
+    np.testing.assert_allclose(
+        model.predict({"token_ids": IDS}, verbose=0), model.predict(full, verbose=0), atol=1e-6
+    )
+
+
+def test_rows_of_different_lengths_are_named(model):
+    with pytest.raises(ValueError, match="token_ids has rows of different lengths"):
+        model.predict({"token_ids": [[2, 3], [2, 5, 3]]})
+    with pytest.raises(ValueError, match="token_ids is ragged. Expected rows padded"):
+        model.predict({"token_ids": tf.ragged.constant([[2, 3], [2, 5, 3]])})
+
+
+def dataset_of(x):
+    return tf.data.Dataset.from_tensors((x, np.zeros(3, "int32")))
+
+
+@pytest.mark.parametrize(("x", "what", "expected"), WRONG_NUMBERS)
+def test_numbers_in_a_dataset(model, x, what, expected):
+    for method in (model.evaluate, model.predict):
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            method(dataset_of(x), verbose=0)
+        assert f"Row 1 of the batch: {what}" in str(error.value)
+        assert expected in str(error.value)
+
+
+@pytest.mark.parametrize(("x", "message"), WRONG_FORMS)
+def test_forms_in_a_dataset(model, x, message):
+    dataset = tf.data.Dataset.from_tensors((x, np.zeros(3, "int32")))
+    message = message.replace("<U21", "string")
+    for method in (model.fit, model.evaluate, model.predict):
+        with pytest.raises(ValueError, match=message):
+            method(dataset, verbose=0)
+
+
+def test_a_right_dataset_gives_what_arrays_give(model):
+    x = model.predict(GOOD, verbose=0)
+    np.testing.assert_allclose(model.predict(dataset_of(GOOD), verbose=0), x, atol=1e-6)
+    weighted = tf.data.Dataset.from_tensors((GOOD, np.zeros(3, "int32"), np.ones(3)))
+    unlabelled = tf.data.Dataset.from_tensors(GOOD)
+    np.testing.assert_allclose(model.predict(unlabelled, verbose=0), x, atol=1e-6)
+    assert np.isfinite(model.fit(weighted, verbose=0).history["loss"]).all()
+
+
+# -- called directly -----------------------------------------------------------------------------
+
+
+FORMS_OF_A_CALL = [case for case in WRONG_FORMS if case[0] is not TOO_LONG]
+
+
+@pytest.mark.parametrize(("x", "message"), FORMS_OF_A_CALL)
+def test_direct_calls(model, x, message):
+    for called in (model, model.backbone):
+        with pytest.raises(ValueError, match=message):
+            called(x)
+
+
+def test_direct_calls_of_something_else(model):
+    for called, name in ((model, "SequenceClassifier"), (model.backbone, "BertBackbone")):
+        for wrong in (IDS, [IDS], "text"):
+            with pytest.raises(TypeError, match=f"^{name} takes a dictionary of prepared inputs"):
+                called(wrong)
+
+
+def test_in_a_functional_model(model):
+    names = "token_ids", "padding_mask"
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
+    outputs = model.backbone(inputs)["sequence_output"]
+    found = keras.Model(inputs, outputs)({name: GOOD[name] for name in names})
+    expected = model.backbone({name: GOOD[name] for name in names})["sequence_output"]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    with pytest.raises(ValueError, match="token_ids is of type float32. Expected integers"):
+        model.backbone({"token_ids": keras.Input((None,), name="token_ids")})
+
+
+# -- other tasks ---------------------------------------------------------------------------------
+
+
+def batch_of(task):
+    """What a task's own preprocessor makes."""
+    texts = ["abc d", "b"]
+    given = {
+        "SpanQA": ((texts, ["ab cd", "ef gh"]), None),
+        "TokenClassifier": (texts, [[], []]),
+        "Pretraining": ((texts, texts), [0, 1]),
+    }.get(type(task).__name__, (texts, None))
+    batch = task.preprocessor(*given)
+    x = keras.utils.unpack_x_y_sample_weight(batch)[0]
+    return {name: values.numpy() for name, values in x.items()}
+
+
+OTHERS = [
+    ("bert", "TokenClassifier", ()),
+    ("bert", "SpanQA", ()),
+    ("bert", "MaskedLM", ("mask_positions",)),
+    ("bert", "Pretraining", ("mask_positions",)),
+    ("electra", "ReplacedTokenDetection", ("mask_positions", "masked_token_ids")),
+    ("roberta", "MaskedLM", ("mask_positions",)),
+]
+
+
+@pytest.mark.parametrize(("family", "name", "extra"), OTHERS)
+def test_every_task_takes_what_its_preprocessor_makes_and_no_more(tiny, family, name, extra):
+    task = tiny.task(get_family(family), name)
+    x = batch_of(task)
+    assert set(extra) == set(x) - {"token_ids", "padding_mask", "segment_ids"}
+    outputs = keras.tree.flatten(task.predict(x, verbose=0))
+    assert all(np.isfinite(values).all() for values in outputs)
+    with pytest.raises(ValueError, match=f"^{name} takes no input 'labels'"):
+        task.predict({**x, "labels": x["token_ids"]})
+    for key in extra:
+        most = 29 if key == "masked_token_ids" else x["token_ids"].shape[1] - 1
+        for wrong in (-1, most + 1):
+            values = x[key].copy()
+            values[1, 0] = wrong
+            with pytest.raises(ValueError, match=f"^{key} has {wrong} in row 1. .* 0 to {most}."):
+                task.predict({**x, key: values})
+
+
+@pytest.mark.parametrize("family", ["roberta", "distilbert", "modernbert"])
+def test_families_without_segments_take_segment_0_only(tiny, family):
+    backbone = tiny.backbone(get_family(family), pooler=False)
+    task = ez.TokenClassifier(backbone, num_classes=2)
+    task.predict(GOOD, verbose=0)
+    with pytest.raises(ValueError, match="segment_ids has 1 in row 1. Expected .* 0 to 0"):
+        task.predict(at_row_1("segment_ids", 1))
+
+
+def test_families_without_positions_have_a_longest_row_too(tiny):
+    task = ez.TokenClassifier(tiny.backbone(get_family("modernbert"), pooler=False), num_classes=2)
+    with pytest.raises(ValueError, match="token_ids has 17 positions. Expected at most 16"):
+        task.predict(TOO_LONG)
