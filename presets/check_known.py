@@ -16,9 +16,7 @@ import datetime
 import json
 import pathlib
 import sys
-from collections.abc import Iterable, Sequence
-
-import keras
+from collections.abc import Iterable, Mapping, Sequence
 
 from encoder_zoo.presets.hub import open_remote
 from encoder_zoo.presets.loading import check_loads
@@ -38,6 +36,7 @@ class Finding:
         why_not: the error, where it would not.
         commit: that was looked at.
         weights: names of the files with the weights.
+        family: of the model.
         parameters: number of weights in encoder and pooler.
         fetched: bytes that were fetched.
     """
@@ -47,12 +46,13 @@ class Finding:
     why_not: str | None = None
     commit: str | None = None
     weights: tuple[str, ...] = ()
+    family: str | None = None
     parameters: int | None = None
     fetched: int = 0
 
 
 def check_preset(preset: PresetInfo) -> Finding:
-    """Checks one preset on the hub.
+    """Checks one preset on the hub, and that it is what the list says.
 
     Args:
         preset: a row of `list_presets()` whose source is `hf://...`.
@@ -60,32 +60,40 @@ def check_preset(preset: PresetInfo) -> Finding:
     Returns:
         What was found. Any error is part of it.
     """
-    found = Finding(preset.source, opens=False)
+    found = check_source(preset.source)
+    for field in ("family", "parameters"):
+        listed, seen = getattr(preset, field), getattr(found, field)
+        if found.opens and seen != listed:
+            why_not = f"{field} is {seen} there, but {listed} in the list"
+            found = dataclasses.replace(found, opens=False, why_not=why_not)
+    return found
+
+
+def check_source(source: str) -> Finding:
+    """Checks one repository on the hub.
+
+    Args:
+        source: `hf://organisation/name[@revision]`.
+
+    Returns:
+        What was found. Any error is part of it.
+    """
+    found = Finding(source, opens=False)
     try:
-        with open_remote(preset.source) as files:
+        with open_remote(source) as files:
             weights = tuple(name for name in files.listed if _holds_weights(name))
             found = dataclasses.replace(found, commit=files.commit, weights=weights)
             try:
-                parameters = _check(preset, files)
+                checkpoint = open_files(files, Safeguards(verify=False))
+                found = dataclasses.replace(found, family=checkpoint.family.name)
+                parameters = check_loads(checkpoint)
                 found = dataclasses.replace(found, opens=True, parameters=parameters)
             finally:
                 found = dataclasses.replace(found, fetched=files.fetched)
     except Exception as error:  # of the hub, the connection or the files
         reason = " ".join(str(error).split()) or type(error).__name__
         found = dataclasses.replace(found, why_not=reason)
-    finally:
-        keras.utils.clear_session()  # which remembers the backbone, as its weights have no values
     return found
-
-
-def _check(preset: PresetInfo, files) -> int:
-    checkpoint = open_files(files, Safeguards(verify=False))
-    parameters = check_loads(checkpoint)
-    if checkpoint.family.name != preset.family:
-        raise ValueError(f"its family is {checkpoint.family.name}, listed is {preset.family}.")
-    if parameters != preset.parameters:
-        raise ValueError(f"it has {parameters} weights, listed are {preset.parameters}.")
-    return parameters
 
 
 def _holds_weights(name: str) -> bool:
@@ -115,7 +123,7 @@ def print_table(findings: dict[str, Finding]) -> None:
         print("  ".join([*cells, row[-1]]))
 
 
-def write_record(path: pathlib.Path, findings: dict[str, Finding], source: str) -> None:
+def write_record(path: pathlib.Path, findings: Mapping[str, Finding], source: str) -> None:
     """Writes what was found, and today's date, as JSON.
 
     Args:
@@ -123,7 +131,7 @@ def write_record(path: pathlib.Path, findings: dict[str, Finding], source: str) 
         findings: {name: what was found}.
         source: where it was found.
     """
-    presets = {name: dataclasses.asdict(found) for name, found in findings.items()}
+    presets = {name: dataclasses.asdict(findings[name]) for name in sorted(findings)}
     record = {"date": datetime.date.today().isoformat(), "source": source, "presets": presets}
     path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
@@ -146,9 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     findings = {}
     for preset in _chosen(given.names):
+        print(f"{preset.name} ...", file=sys.stderr, flush=True)
         findings[preset.name] = check_preset(preset)
-        print(".", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
     print_table(findings)
     if given.write:
         write_record(given.write, findings, "the hub")

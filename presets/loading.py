@@ -152,9 +152,11 @@ def check_loads(checkpoint: Checkpoint) -> int:
     """
     if _read_tokenizer(checkpoint, ()) is None:
         raise ValueError(f"{checkpoint.folder} has no tokenizer, only a model.")
+    # In this scope Keras puts off making the weights, and remembers them until `clear_session`.
     with keras.StatelessScope(initialize_variables=False):
         pooler = {"pooler": checkpoint.family.pooler is not None}
         backbone, matched, _ = _match_backbone(checkpoint, pooler, new_pooler_allowed=True)
+    keras.utils.clear_session()
     _check_all_used(checkpoint, matched)
     return backbone.count_params()
 
@@ -367,8 +369,9 @@ def _report_unused(checkpoint: Checkpoint, used: set[str], reader: str) -> None:
 def _check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
     """Refuses weights of the encoder itself that nothing took."""
     stems = {f"{name.split('.')[0]}." for name in checkpoint.family.tensors.values()}
-    heads = {name for name in checkpoint.shapes if not name.startswith(tuple(stems))}
-    inside = [f"+ {name}" for name in unexpected(checkpoint, heads.union(used))]
+    others = {name for name in checkpoint.shapes if not name.startswith(tuple(stems))}
+    others.update(checkpoint.family.pretraining_only)
+    inside = [f"+ {name}" for name in unexpected(checkpoint, others.union(used))]
     if inside:
         raise ValueError(
             f"{checkpoint.folder}: weights that the architecture in {checkpoint.config_file.name} "

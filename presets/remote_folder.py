@@ -36,16 +36,17 @@ class RemoteFolder(FolderFiles):
         super().__init__(pathlib.PurePosixPath(repository))
         self.listed = sorted(sizes)
         self.commit, self._sizes = commit, sizes
+        self._caches = {}
         self._hub = HfFileSystem(endpoint=endpoint, skip_instance_cache=True)
         for name in self.listed:
             self._open(name)
 
     @property
     def fetched(self) -> int:
-        """How many bytes were fetched, until the folder is closed."""
+        """How many bytes were fetched."""
         return sum(
-            min(file.cache.miss_count * _BLOCK, self._sizes[name])
-            for name, file in self._files.items()
+            min(cache.miss_count * _BLOCK, self._sizes[name])
+            for name, cache in self._caches.items()
         )
 
     def check_unchanged(self) -> None:
@@ -64,4 +65,4 @@ class RemoteFolder(FolderFiles):
             )
         )
         file.name = str(self.path / name)
-        self._files[name] = file
+        self._files[name], self._caches[name] = file, file.cache
