@@ -207,6 +207,8 @@ class Family:
             checkpoint}. A block that stands at several places is counted once.
         other_names: {how the names of some tensors may begin: how they begin here}, where there
             are two generations of checkpoints; longer ones first.
+        pretraining_only: names of tensors among the encoder's that its pretraining needed, and that
+            transformers leaves unread too.
         pooler: name of the pooler's dense layer, where checkpoints have one.
         blocks: the backbone argument that counts the blocks with tensors of their own.
         config_keys: {backbone argument: key in config.json}.
@@ -239,6 +241,7 @@ class Family:
     tokenizer: TokenizerClass
     heads: Mapping[str, Head]
     other_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    pretraining_only: tuple[str, ...] = ()
     pooler: str | None = None
     blocks: str = "num_layers"
     read_config: Callable[[Mapping], dict] = dict

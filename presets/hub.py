@@ -23,6 +23,7 @@ from encoder_zoo.presets.preset_files import (
     WEIGHTS,
     tokenizer_files,
 )
+from encoder_zoo.presets.remote_folder import RemoteFolder
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -67,16 +68,10 @@ def from_hugging_face(
         ValueError: "... is not an address such as hf://organisation/name", "... no such
             repository ...", "... no model.safetensors and no pytorch_model.bin ..."
     """
-    matched = _ADDRESS.fullmatch(address)
-    if matched is None:
-        raise ValueError(
-            f"{address!r} is not an address such as hf://organisation/name or "
-            "hf://organisation/name@revision."
-        )
-    repository, revision = matched.groups()
+    repository, revision = _parse(address)
     try:
         wanted, commit = _wanted_files(address, repository, revision, max_bytes, weights)
-        fetch = functools.partial(_snapshot, address, repository, revision, wanted, commit)
+        fetch = functools.partial(_snapshot, address, repository, revision, [*wanted], commit)
     except _Unreachable as error:
         fetch = functools.partial(_cached, address, repository, revision, weights, str(error))
     folder = fetch()
@@ -89,6 +84,38 @@ def from_hugging_face(
                 "twice. The copies were deleted; try again later."
             )
     return folder
+
+
+def open_remote(address: str) -> RemoteFolder:
+    """Opens those files of a repository that a preset needs where they are, on the hub.
+
+    Args:
+        address: as for `from_hugging_face`.
+
+    Returns:
+        The files, of one commit.
+
+    Raises:
+        ValueError: see `from_hugging_face`; and "...: the hub cannot be reached ..."
+    """
+    repository, revision = _parse(address)
+    try:
+        wanted, commit = _wanted_files(address, repository, revision, 2**63, True)
+    except _Unreachable as error:
+        raise ValueError(f"{address}: the hub cannot be reached. It was: {error}.") from error
+    return RemoteFolder(repository, commit or revision or "main", wanted, _endpoint())
+
+
+def _parse(address: str) -> tuple[str, str | None]:
+    """Returns the repository and, where the address names one, the revision."""
+    matched = _ADDRESS.fullmatch(address)
+    if matched is None:
+        raise ValueError(
+            f"{address!r} is not an address such as hf://organisation/name or "
+            "hf://organisation/name@revision."
+        )
+    repository, revision = matched.groups()
+    return repository, revision
 
 
 class _Unreachable(Exception):
@@ -136,8 +163,8 @@ def _first_line(error: Exception) -> str:
 
 def _wanted_files(
     address: str, repository: str, revision: str | None, max_bytes: int, weights: bool
-) -> tuple[list[str], str | None]:
-    """Which files to fetch, and the commit that they are of.
+) -> tuple[dict[str, int], str | None]:
+    """Returns the sizes of the files to fetch, by name, and the commit that they are of.
 
     Raises:
         ValueError: see `_asked`, "...: the listing from ... is none", "... have 9.1 GB ..."
@@ -160,14 +187,14 @@ def _wanted_files(
         raise
     if not all(isinstance(n, str) and type(size) is int and size >= 0 for n, size in sizes.items()):
         raise ValueError(_no_listing(address, "files without a name and a size"))
-    names = select_files(address, list(sizes), weights)
-    total = sum(sizes[name] for name in names)
+    wanted = {name: sizes[name] for name in select_files(address, list(sizes), weights)}
+    total = sum(wanted.values())
     if total > max_bytes:
         raise ValueError(
             f"{address}: the files have {total / 1e9:.1f} GB, the limit is {max_bytes / 1e9:.1f} "
             f"GB. If you trust the preset, pass max_bytes={total}."
         )
-    return names, commit
+    return wanted, commit
 
 
 def _no_listing(address: str, why: str) -> str:

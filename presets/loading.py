@@ -9,7 +9,7 @@ import pathlib
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import keras
@@ -136,6 +136,33 @@ def _read_task(
     used |= _read_head(checkpoint, task, head, for_task, safeguards, new_pooler)
     _report_unused(checkpoint, used, cls.__name__)
     return task
+
+
+def check_loads(checkpoint: Checkpoint) -> int:
+    """Checks that a checkpoint can be loaded, without reading its weights.
+
+    The tokenizer is made. The backbone is built without memory for its weights, and every one of
+    them is found in the checkpoint by its name and shape.
+
+    Args:
+        checkpoint: opened.
+
+    Returns:
+        How many weights its encoder has, with the pooler where its family has one.
+
+    Raises:
+        ValueError: "... has no tokenizer", "...: the weights do not fit config.json. ...", "...:
+            weights that the architecture in config.json has no place for: ..."
+    """
+    if _read_tokenizer(checkpoint, ()) is None:
+        raise ValueError(f"{checkpoint.folder} has no tokenizer, only a model.")
+    # In this scope Keras puts off making the weights, and remembers them until `clear_session`.
+    with keras.StatelessScope(initialize_variables=False):
+        pooler = {"pooler": checkpoint.family.pooler is not None}
+        backbone, matched, _ = _match_backbone(checkpoint, pooler, new_pooler_allowed=True)
+    keras.utils.clear_session()
+    _check_all_used(checkpoint, matched)
+    return backbone.count_params()
 
 
 def load_from_keras_hub(
@@ -271,6 +298,16 @@ def _read_backbone(
 ) -> tuple[Backbone, set[str], bool]:
     """The backbone, the names of the tensors that are in it, and whether its pooler is new."""
     collect_dropped_models()
+    backbone, matched, new = _match_backbone(checkpoint, overrides, new_pooler_allowed)
+    copy(checkpoint, matched, safeguards.allow_nonfinite)
+    note_loaded(backbone)
+    return backbone, set(matched), new
+
+
+def _match_backbone(
+    checkpoint: Checkpoint, overrides: dict, new_pooler_allowed: bool
+) -> tuple[Backbone, dict[str, tuple[keras.Variable, bool]], bool]:
+    """Builds the backbone and finds its tensors; returns whether its pooler is new, too."""
     family = checkpoint.family
     arguments = backbone_arguments(checkpoint.config, family)
     has_pooler = f"{family.pooler}.weight" in checkpoint.shapes
@@ -286,9 +323,7 @@ def _read_backbone(
             f"{checkpoint.folder}: the weights do not fit {checkpoint.config_file.name}.\n"
             + "\n".join(lines)
         )
-    copy(checkpoint, matched, safeguards.allow_nonfinite)
-    note_loaded(backbone)
-    return backbone, set(matched), bool(new)
+    return backbone, matched, bool(new)
 
 
 def _read_head(
@@ -337,15 +372,21 @@ def _refuse_untied(checkpoint: Checkpoint, head: Head) -> None:
 
 
 def _report_unused(checkpoint: Checkpoint, used: set[str], reader: str) -> None:
-    left = unexpected(checkpoint, used)
+    _check_all_used(checkpoint, used)
+    if left := unexpected(checkpoint, used):
+        logger.info(
+            "%s: %s does not use %s.", checkpoint.folder.name, reader, ", ".join(sorted(left))
+        )
+
+
+def _check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
+    """Refuses weights of the encoder itself that nothing took."""
     stems = {f"{name.split('.')[0]}." for name in checkpoint.family.tensors.values()}
-    inside = [f"+ {name}" for name in left if name.startswith(tuple(stems))]
+    others = {name for name in checkpoint.shapes if not name.startswith(tuple(stems))}
+    others.update(checkpoint.family.pretraining_only)
+    inside = [f"+ {name}" for name in unexpected(checkpoint, others.union(used))]
     if inside:
         raise ValueError(
             f"{checkpoint.folder}: weights that the architecture in {checkpoint.config_file.name} "
             "has no place for:\n" + "\n".join(inside)
-        )
-    if left:
-        logger.info(
-            "%s: %s does not use %s.", checkpoint.folder.name, reader, ", ".join(sorted(left))
         )

@@ -10,6 +10,7 @@ import pathlib
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.config import check_config, check_sizes
+from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.manifest import read_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats import kerashub, tf1
@@ -64,6 +65,22 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes)
     files = OpenFolder(folder, [*preset_files(), *kerashub.files(), *tf1.files()])
+    return open_files(files, safeguards)
+
+
+def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
+    """Opens the checkpoint that some files are, and checks it.
+
+    Args:
+        files: of a preset, in a folder or on a hub; closed if there is an error.
+        safeguards: how much to check.
+
+    Returns:
+        As `open_preset`.
+
+    Raises:
+        ValueError: naming the file and the field that is wrong.
+    """
     try:
         checkpoint = _open(files, safeguards.verify)
         config, family, path = checkpoint.config, checkpoint.family, checkpoint.config_file
@@ -118,7 +135,7 @@ def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Tokeniz
     return preset
 
 
-def _read_tokenizer_preset(files: OpenFolder, verify: bool) -> TokenizerPreset:
+def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
     settings = read_manifest(files, verify, weights=False)
     _check_files(files, [CONFIG, MANIFEST, *tokenizer_files()])
     folder, path = files.path, files.path / CONFIG
@@ -137,7 +154,7 @@ def _read_tokenizer_preset(files: OpenFolder, verify: bool) -> TokenizerPreset:
     return TokenizerPreset(folder, config, path, family, settings, stored)
 
 
-def _open(files: OpenFolder, verify: bool) -> Checkpoint:
+def _open(files: FolderFiles, verify: bool) -> Checkpoint:
     """Opens the checkpoint in a folder as what its format is."""
     settings = read_manifest(files, verify)
     _check_files(files, preset_files())
@@ -148,11 +165,11 @@ def _open(files: OpenFolder, verify: bool) -> Checkpoint:
     return HuggingFaceCheckpoint(files, settings)
 
 
-def _check_files(files: OpenFolder, patterns: list[str]) -> None:
+def _check_files(files: FolderFiles, patterns: list[str]) -> None:
     """Looks at every file of the preset before any of it is used.
 
     Raises:
-        ValueError: see `OpenFolder.file` and `parse_object`.
+        ValueError: see `FolderFiles.file` and `parse_object`.
     """
     for name in files.listed:
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):

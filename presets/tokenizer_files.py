@@ -10,7 +10,7 @@ from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers import TokenizerClass
 from encoder_zoo.encoders.tokenizers.choice import choose_tokenizer
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
-from encoder_zoo.presets.files.open_folder import OpenFolder
+from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.preset_files import TOKENIZER_JSON
 
 _BINARY = (".model", ".spm")  # SentencePiece's
@@ -42,7 +42,7 @@ class StoredTokenizer(NamedTuple):
 
 
 def read_stored_tokenizer(
-    files: OpenFolder, config: Mapping, default: TokenizerClass | None
+    files: FolderFiles, config: Mapping, default: TokenizerClass | None
 ) -> StoredTokenizer:
     """Chooses the tokenizer that the files of a folder describe, and reads them.
 
@@ -58,7 +58,7 @@ def read_stored_tokenizer(
     return StoredTokenizer(kind, read_tokenizer_files(files, kind))
 
 
-def read_tokenizer_files(files: OpenFolder, kind: TokenizerClass) -> TokenizerFiles:
+def read_tokenizer_files(files: FolderFiles, kind: TokenizerClass) -> TokenizerFiles:
     """Reads the files of a folder that a tokenizer of a known kind may have.
 
     Args:
@@ -74,12 +74,12 @@ def read_tokenizer_files(files: OpenFolder, kind: TokenizerClass) -> TokenizerFi
     return _contents(files, (*TOKENIZER_JSON, *kind.files))
 
 
-def _contents(files: OpenFolder, names: Iterable[str]) -> TokenizerFiles:
+def _contents(files: FolderFiles, names: Iterable[str]) -> TokenizerFiles:
     contents = {name: read_content(files, name) for name in names if name in files}
     return TokenizerFiles(files.path, contents)
 
 
-def read_content(files: OpenFolder, name: str, inside: str = "") -> dict | str | bytes:
+def read_content(files: FolderFiles, name: str, inside: str = "") -> dict | str | bytes:
     """Reads a tokenizer's file as what it is: JSON, a SentencePiece model, or text."""
     suffix = pathlib.PurePath(name).suffix
     if suffix == ".json":

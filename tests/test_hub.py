@@ -1,171 +1,20 @@
 """Presets from the Hugging Face hub: the real client against a server that plays the hub."""
 
-import hashlib
-import http.server
 import json
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 
 import numpy as np
 import pytest
+from fake_hub import Hub, environment
 from safetensors.numpy import load_file
 
 import encoder_zoo as ez
 from encoder_zoo.presets.hub import from_hugging_face, select_files
-
-COMMIT = "a" * 40
-
-
-class Hub:
-    """Serves one repository as the hub does, and misbehaves when told to.
-
-    Attributes:
-        log: (method, path) of every request.
-        fail: file names for which the next so many requests are answered with 503.
-        cut: file names whose next contents break off in the middle.
-        wrong: file names whose next contents are other bytes, equally many.
-        statuses: with what the next listings are answered instead.
-        listed: what is sent as the listing, instead of it.
-        commits: of the next listings, one each; COMMIT when they are used up.
-        pause: seconds before every 4 KB of an answer.
-    """
-
-    def __init__(self, folder: pathlib.Path):
-        self.folder = folder
-        self.log: list[tuple[str, str, str | None]] = []
-        self.fail: dict[str, int] = {}
-        self.cut: dict[str, int] = {}
-        self.wrong: dict[str, int] = {}
-        self.statuses: list[int] = []
-        self.listed: bytes | None = None
-        self.commits: list[str] = []
-        self.pause = 0.0
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self.server.daemon_threads = True
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_port}"
-
-    def stop(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-
-    def count(self, method: str, name: str) -> int:
-        return sum(m == method and path.endswith(name) for m, path, _ in self.log)
-
-    def files(self) -> dict[str, pathlib.Path]:
-        paths = (path for path in self.folder.rglob("*") if path.is_file())
-        return {path.relative_to(self.folder).as_posix(): path for path in paths}
-
-    def listing(self) -> dict:
-        siblings = [
-            {"rfilename": name, "size": path.stat().st_size, "blobId": etag(path)}
-            for name, path in self.files().items()
-        ]
-        return {
-            "_id": "1",
-            "id": "org/model",
-            "modelId": "org/model",
-            "sha": self.commits.pop(0) if self.commits else COMMIT,
-            "private": False,
-            "tags": [],
-            "siblings": siblings,
-        }
-
-    def spend(self, budget: dict[str, int], name: str) -> bool:
-        """Whether to misbehave this time."""
-        budget[name] = budget.get(name, 0) - 1
-        return budget[name] >= 0
-
-    def _handler(hub):
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *args):
-                pass
-
-            def do_HEAD(self):
-                self.answer("HEAD")
-
-            def do_GET(self):
-                self.answer("GET")
-
-            def answer(self, method: str) -> None:
-                hub.log.append((method, self.path, self.headers.get("Range")))
-                if self.path.startswith("/api/models/org/model"):
-                    if hub.statuses:
-                        status = hub.statuses.pop(0)
-                        moved = {"Location": self.path} if status == 302 else {}
-                        return self.send(status, b"{}", moved)
-                    if hub.listed is not None:
-                        kind = {"Content-Type": "application/json"}
-                        return self.send(200, hub.listed, kind)
-                    if "/tree/" in self.path:
-                        return self.send_json(hub.tree())
-                    return self.send_json(hub.listing())
-                found = re.fullmatch(r"/org/model/resolve/[^/]+/(.+)", self.path)
-                if found is None or found[1] not in hub.files():
-                    code = "EntryNotFound" if found else "RepoNotFound"
-                    return self.send(404, b"{}", {"X-Error-Code": code})
-                self.send_file(method, found[1])
-
-            def send_json(self, value: object) -> None:
-                self.send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
-
-            def send_file(self, method: str, name: str) -> None:
-                path = hub.files()[name]
-                content = path.read_bytes()
-                headers = {"ETag": f'"{etag(path)}"', "X-Repo-Commit": COMMIT}
-                headers["Accept-Ranges"] = "bytes"
-                if method == "HEAD":
-                    return self.send(200, content, headers, body=False)
-                if hub.spend(hub.fail, name):
-                    return self.send(503, b"busy", {})
-                if hub.spend(hub.wrong, name):
-                    content = content[:-1] + bytes([content[-1] ^ 1])
-                status, begin = 200, 0
-                asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
-                if asked:
-                    status, begin = 206, int(asked[1])
-                    headers["Content-Range"] = f"bytes {begin}-{len(content) - 1}/{len(content)}"
-                rest = content[begin:]
-                cut = len(rest) // 2 if hub.spend(hub.cut, name) else None
-                self.send(status, rest, headers, cut=cut)
-
-            def send(self, status, content, headers, body=True, cut=None) -> None:
-                self.send_response(status)
-                for key, value in {"Content-Length": len(content), **headers}.items():
-                    self.send_header(key, str(value))
-                self.end_headers()
-                for start in range(0, len(content[:cut]) if body else 0, 2**12):
-                    time.sleep(hub.pause)
-                    self.wfile.write(content[:cut][start : start + 2**12])
-                if cut is not None:
-                    self.close_connection = True
-
-        return Handler
-
-    def tree(self) -> list[dict]:
-        return [
-            {"type": "file", "path": name, "size": path.stat().st_size, "oid": etag(path)}
-            for name, path in self.files().items()
-        ]
-
-
-def etag(path: pathlib.Path) -> str:
-    """What the hub calls a file's contents: SHA-256 for large files, else git's SHA-1."""
-    content = path.read_bytes()
-    if path.suffix in (".safetensors", ".h5", ".bin"):
-        return hashlib.sha256(content).hexdigest()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 @pytest.fixture
@@ -193,17 +42,6 @@ def hub(repository, tmp_path, monkeypatch):
     monkeypatch.setattr("encoder_zoo.presets.hub._PAUSES", (0.1, 0.1, None))
     yield hub
     hub.stop()
-
-
-def environment(hub: Hub, tmp_path: pathlib.Path) -> dict[str, str]:
-    return {
-        "HF_ENDPOINT": hub.address,
-        "HF_HOME": str(tmp_path / "cache"),
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "NO_PROXY": "127.0.0.1",
-    }
 
 
 def load() -> ez.Backbone:

@@ -542,6 +542,13 @@ FAMILY = Family(
         "lm_predictions.lm_head.bias": "cls.predictions.bias",
         "lm_predictions.lm_head.": "cls.predictions.transform.",
     },
+    # Version 3 shares its embeddings with a generator (He et al. 2023, section 3.3): these are what
+    # the discriminator adds to them in pretraining, and positions that it does not use.
+    pretraining_only=(
+        "embeddings.word_embeddings._weight",
+        "embeddings.position_embeddings._weight",
+        "embeddings.position_embeddings.weight",
+    ),
     config_keys={
         "vocabulary_size": "vocab_size",
         "num_layers": "num_hidden_layers",

@@ -12,7 +12,7 @@ import numpy as np
 
 from encoder_zoo.encoders.wording import shown
 from encoder_zoo.presets.files.arrays import check_floats, check_held
-from encoder_zoo.presets.files.open_folder import size_of
+from encoder_zoo.presets.files.folder_files import size_of
 
 # Where Keras keeps a model's layers; the second is what early versions of Keras 3 wrote.
 _ROOTS = ("layers", "_layer_checkpoint_dependencies")

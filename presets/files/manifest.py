@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import encoder_zoo
 from encoder_zoo.encoders.wording import shown
-from encoder_zoo.presets.files.open_folder import OpenFolder, size_of
+from encoder_zoo.presets.files.folder_files import FolderFiles, size_of
 
 NAME = "encoder_zoo.json"
 FORMAT = 1
@@ -42,7 +42,7 @@ def write_manifest(folder: pathlib.Path, settings: Mapping) -> None:
     (folder / NAME).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
-def read_manifest(files: OpenFolder, verify: bool, weights: bool = True) -> dict:
+def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dict:
     """Reads the manifest of a folder, {} where there is none.
 
     Args:

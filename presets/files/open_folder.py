@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import os
 import pathlib
-import re
 import stat
 from collections.abc import Iterable
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
-from encoder_zoo.encoders.wording import decoded, shown
-from encoder_zoo.presets.files.json_data import SETTINGS, VOCABULARY, parse_object
+from encoder_zoo.presets.files.folder_files import FolderFiles
 
-TEXT_BYTES = 32 * 2**20  # of a vocabulary: that of 900,000 tokens has 18 MB
-_VOCABULARIES = ("tokenizer.json", "vocab.json", "vocabulary.json")
-_LFS = b"version https://git-lfs"
 _ATTEMPTS = 100  # opening takes a millisecond; nobody replaces a folder that often in a row
 _HAS_HANDLES = os.open in os.supports_dir_fd and os.listdir in os.supports_fd  # not on Windows
 
-T = TypeVar("T")
 
-
-class Replaced(Exception):
+class Replaced(FileNotFoundError):
     """The folder was replaced while its files were being opened."""
 
 
-class OpenFolder:
+class OpenFolder(FolderFiles):
     """Opens the files of a folder, all of the same version.
 
     A writer that replaces a folder in one step (`replacing`) may do so between two files that a
@@ -61,13 +53,10 @@ class OpenFolder:
     """
 
     def __init__(self, path: str | os.PathLike, patterns: Iterable[str] = ()):
-        self.path = pathlib.Path(path)
         patterns = list(patterns)
         for _ in range(_ATTEMPTS):
-            self._closing = contextlib.ExitStack()
-            self._files: dict[str, BinaryIO] = {}
+            super().__init__(pathlib.Path(path))
             self._states: dict[str, tuple[int, int]] = {}
-            self._parsed: dict[str, dict] = {}
             try:
                 self._open_handle()
                 self._open_all(patterns)
@@ -81,89 +70,6 @@ class OpenFolder:
             f"{self.path} was replaced {_ATTEMPTS} times while it was opened. Load it when whoever "
             "writes it is done."
         )
-
-    def __enter__(self) -> OpenFolder:
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes the handles, and what was passed to `keep`."""
-        self._closing.close()
-
-    def keep(self, resource: contextlib.AbstractContextManager[T]) -> T:
-        """Enters a context that is left when the folder is closed."""
-        return self._closing.enter_context(resource)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._files
-
-    def file(self, name: str, named_in: object = None, inside: str = "") -> BinaryIO:
-        """An open file, at its beginning.
-
-        Args:
-            name: of the file, without any folder.
-            named_in: file and field that the name is from, for the error.
-            inside: path of a folder in this one that holds the file.
-
-        Returns:
-            A binary file, whose `name` is its path. It is closed with the folder.
-
-        Raises:
-            ValueError: "...: '../x' is not a plain file name ...", "...: file not found", and see
-                above.
-        """
-        if not is_plain(name):
-            raise ValueError(
-                f"{named_in or self.path}: {shown(name)} is not a plain file name in the preset."
-            )
-        inner = f"{inside}/{name}" if inside else name
-        if inner not in self._files:
-            try:
-                self._open(inner)
-            except (FileNotFoundError, Replaced):
-                by = f" {named_in} names it." if named_in else ""
-                raise ValueError(f"{self.path / inner}: file not found.{by}") from None
-        file = self._files[inner]
-        file.seek(0)
-        if file.read(len(_LFS)) == _LFS:
-            raise ValueError(
-                f"{file.name} is a Git-LFS pointer, not the file itself. Run `git lfs pull` in the "
-                "repository it is from, or download the file from the hub."
-            )
-        file.seek(0)
-        return file
-
-    def read_json(self, name: str, inside: str = "") -> dict:
-        """Reads a JSON object as plain data; parsed once, so not to be changed.
-
-        Raises:
-            ValueError: "... has 300000000 bytes ...", and see `file` and `parse_object`.
-        """
-        inner = f"{inside}/{name}" if inside else name
-        if inner not in self._parsed:
-            limit = VOCABULARY if name in _VOCABULARIES else SETTINGS
-            content = self._read(name, limit.content, inside)
-            self._parsed[inner] = parse_object(content, self.path / inner, limit)
-        return self._parsed[inner]
-
-    def read_text(self, name: str, inside: str = "") -> str:
-        """Reads a text.
-
-        Raises:
-            ValueError: "... has 3000000000 bytes ...", "... is not text in UTF-8: ...", and see
-                `file`.
-        """
-        return decoded(self._read(name, TEXT_BYTES, inside), self.path / inside / name)
-
-    def read_bytes(self, name: str, inside: str = "") -> bytes:
-        """Reads a file's bytes.
-
-        Raises:
-            ValueError: "... has 3000000000 bytes ...", and see `file`.
-        """
-        return self._read(name, TEXT_BYTES, inside)
 
     def check_unchanged(self) -> None:
         """Refuses files that another process has written to since they were opened.
@@ -179,14 +85,6 @@ class OpenFolder:
                     "replaces a folder in one step, which readers do not notice."
                 )
 
-    def _read(self, name: str, most: int, inside: str) -> bytes:
-        file = self.file(name, inside=inside)
-        size = size_of(file)
-        if size > most:
-            raise ValueError(f"{file.name} has {size} bytes. Expected at most {most}.")
-        file.seek(0)
-        return file.read(most)
-
     def _open_handle(self) -> None:
         self._identity = self.path.stat().st_ino
         self._handle = os.open(self.path, os.O_RDONLY) if _HAS_HANDLES else None
@@ -200,6 +98,8 @@ class OpenFolder:
         for name in [*top, *inner]:
             try:
                 self._open(name)
+            except Replaced:
+                raise
             except FileNotFoundError:  # it was listed: the folder is being deleted
                 if self._is_link(name):
                     raise ValueError(f"{self.path / name}: file not found.") from None
@@ -262,25 +162,6 @@ class OpenFolder:
                 "folder."
             )
         return real
-
-
-def is_plain(name: object) -> bool:
-    """Tells whether a name stands for a file in the folder at hand and nowhere else.
-
-    Example:
-        >>> [is_plain(name) for name in ("vocab.txt", "../vocab.txt", "a/b", "C:x", "a\\0")]
-        [True, False, False, False, False]
-    """
-    return (
-        isinstance(name, str)
-        and name not in ("", ".", "..")
-        and re.search(r"[/\\:\x00-\x1f]", name) is None
-    )
-
-
-def size_of(file: BinaryIO) -> int:
-    """Returns the size of an open file in bytes; its position becomes its end."""
-    return file.seek(0, os.SEEK_END)
 
 
 def _state(file: BinaryIO) -> tuple[int, int]:

@@ -13,8 +13,8 @@ import ml_dtypes
 import numpy as np
 
 from encoder_zoo.encoders.wording import shown
+from encoder_zoo.presets.files.folder_files import size_of
 from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
-from encoder_zoo.presets.files.open_folder import size_of
 
 _HEADER_BYTES = SETTINGS.content  # of 10,000 tensors: 1 MB
 _RANK = 8

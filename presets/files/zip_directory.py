@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from encoder_zoo.encoders.wording import shown
 from encoder_zoo.presets.files.file_bytes import FileBytes
-from encoder_zoo.presets.files.open_folder import is_plain
+from encoder_zoo.presets.files.folder_files import is_plain
 
 _DIRECTORY_BYTES = 8 * 2**20  # of 10,000 tensors: 600 kB
 _LOCAL = struct.Struct("<4s5H3I2H")

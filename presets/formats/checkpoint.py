@@ -12,7 +12,7 @@ import numpy as np
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.presets.files.open_folder import OpenFolder
+from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.tokenizer_files import StoredTokenizer
 
 # Weight of a layer: its name in the checkpoint
@@ -48,7 +48,7 @@ class Checkpoint:
             no words}.
     """
 
-    files: OpenFolder
+    files: FolderFiles
     family: Family
     config_file: pathlib.Path
     config: dict

@@ -14,7 +14,7 @@ from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers import TokenizerClass
 from encoder_zoo.encoders.wording import shown
 from encoder_zoo.presets.files.arrays import check_floats
-from encoder_zoo.presets.files.open_folder import OpenFolder
+from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.pytorch_file import PyTorchFile
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
@@ -47,7 +47,7 @@ class HuggingFaceCheckpoint(Checkpoint):
         ValueError: naming the file and what is wrong with it.
     """
 
-    def __init__(self, files: OpenFolder, settings: dict):
+    def __init__(self, files: FolderFiles, settings: dict):
         self.files = files
         self.settings = settings
         self.config_file = files.path / CONFIG
@@ -89,7 +89,7 @@ class HuggingFaceCheckpoint(Checkpoint):
                             del self._places[old]
 
 
-def open_weights(files: OpenFolder) -> list[SafetensorsFile | PyTorchFile]:
+def open_weights(files: FolderFiles) -> list[SafetensorsFile | PyTorchFile]:
     """Opens the files with the weights: safetensors, or else what torch.save wrote.
 
     Raises:
@@ -103,7 +103,7 @@ def open_weights(files: OpenFolder) -> list[SafetensorsFile | PyTorchFile]:
     raise ValueError(no_weights(files.path, files.listed))
 
 
-def _shards(files: OpenFolder, index: str) -> list[BinaryIO]:
+def _shards(files: FolderFiles, index: str) -> list[BinaryIO]:
     """Returns the files that an index names."""
     names = files.read_json(index).get("weight_map")
     field = f"{files.path / index}: weight_map"
@@ -134,7 +134,7 @@ def _family_of(config: dict, path: pathlib.Path) -> Family:
     return get_family(name)
 
 
-def _guess_family(raw_names: list[str], files: OpenFolder) -> str | None:
+def _guess_family(raw_names: list[str], files: FolderFiles) -> str | None:
     """The family of a checkpoint whose configuration does not say: one of the oldest.
 
     Raises:

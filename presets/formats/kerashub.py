@@ -17,8 +17,8 @@ from encoder_zoo.encoders import all_families
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
 from encoder_zoo.encoders.wording import shown
+from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
-from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, numbered
 from encoder_zoo.presets.preset_files import CONFIG, MANIFEST
 from encoder_zoo.presets.tokenizer_files import StoredTokenizer, read_content
@@ -67,7 +67,7 @@ class KerasHubCheckpoint(Checkpoint):
         ValueError: naming the file and what is wrong with it.
     """
 
-    def __init__(self, files: OpenFolder, settings: dict):
+    def __init__(self, files: FolderFiles, settings: dict):
         self.files = files
         self.settings = settings
         self.config_file = files.path / CONFIG

@@ -17,7 +17,7 @@ from encoder_zoo.encoders import all_families
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.lazy import tf
 from encoder_zoo.presets.files.arrays import check_floats, check_held
-from encoder_zoo.presets.files.open_folder import OpenFolder, size_of
+from encoder_zoo.presets.files.folder_files import FolderFiles, size_of
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.tokenizer_files import StoredTokenizer, read_stored_tokenizer
 
@@ -39,7 +39,7 @@ def files() -> list[str]:
     return [*configs, "*.index", "*.data-*"]
 
 
-def family_in(files: OpenFolder) -> Family | None:
+def family_in(files: FolderFiles) -> Family | None:
     """Returns the family of the TensorFlow 1 checkpoint in a folder, None if there is no such."""
     for family in all_families():
         if family.tf1 and family.tf1.config_file in files:
@@ -61,7 +61,7 @@ class Tf1Checkpoint(Checkpoint):
         ValueError: naming the file and what is wrong with it.
     """
 
-    def __init__(self, files: OpenFolder, family: Family):
+    def __init__(self, files: FolderFiles, family: Family):
         self.files = files
         self.family = family
         self.settings = {}
@@ -116,7 +116,7 @@ class Tf1Checkpoint(Checkpoint):
         return read_stored_tokenizer(self.files, self.config, self.family.tokenizer)
 
 
-def _stem(files: OpenFolder) -> str:
+def _stem(files: FolderFiles) -> str:
     """Returns the name of the one checkpoint in the folder, without .index."""
     found = [name for name in files.listed if name.endswith(".index")]
     if len(found) != 1:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from encoder_zoo.encoders.arguments import checked
 from encoder_zoo.encoders.wording import shown
+from encoder_zoo.presets.files.folder_files import size_of
 from encoder_zoo.presets.files.manifest import checksum, digest
-from encoder_zoo.presets.files.open_folder import OpenFolder, size_of
+from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.corpora.documents import Documents, TextFiles
 from encoder_zoo.tasks.corpora.shards import Shard
 

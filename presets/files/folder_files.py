@@ -1,0 +1,164 @@
+"""Reading the files of one folder, wherever it is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+from typing import BinaryIO, TypeVar
+
+from encoder_zoo.encoders.wording import decoded, shown
+from encoder_zoo.presets.files.json_data import SETTINGS, VOCABULARY, parse_object
+
+TEXT_BYTES = 32 * 2**20  # of a vocabulary: that of 900,000 tokens has 18 MB
+_VOCABULARIES = ("tokenizer.json", "vocab.json", "vocabulary.json")
+_LFS = b"version https://git-lfs"
+
+T = TypeVar("T")
+
+
+class FolderFiles:
+    """Reads files that `_open`, of a class for one kind of folder, opens.
+
+    Args:
+        path: of the folder, for errors.
+
+    Attributes:
+        path: see above.
+        listed: names of all that is in the folder.
+    """
+
+    listed: list[str]
+
+    def __init__(self, path: pathlib.PurePath):
+        self.path = path
+        self._closing = contextlib.ExitStack()
+        self._files: dict[str, BinaryIO] = {}
+        self._parsed: dict[str, dict] = {}
+
+    def __enter__(self) -> FolderFiles:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the handles, and what was passed to `keep`."""
+        self._closing.close()
+
+    def keep(self, resource: contextlib.AbstractContextManager[T]) -> T:
+        """Enters a context that is left when the folder is closed."""
+        return self._closing.enter_context(resource)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def file(self, name: str, named_in: object = None, inside: str = "") -> BinaryIO:
+        """An open file, at its beginning.
+
+        Args:
+            name: of the file, without any folder.
+            named_in: file and field that the name is from, for the error.
+            inside: path of a folder in this one that holds the file.
+
+        Returns:
+            A binary file, whose `name` is its path. It is closed with the folder.
+
+        Raises:
+            ValueError: "...: '../x' is not a plain file name ...", "...: file not found", and see
+                above.
+        """
+        if not is_plain(name):
+            raise ValueError(
+                f"{named_in or self.path}: {shown(name)} is not a plain file name in the preset."
+            )
+        inner = f"{inside}/{name}" if inside else name
+        if inner not in self._files:
+            try:
+                self._open(inner)
+            except FileNotFoundError:
+                by = f" {named_in} names it." if named_in else ""
+                raise ValueError(f"{self.path / inner}: file not found.{by}") from None
+        file = self._files[inner]
+        file.seek(0)
+        if file.read(len(_LFS)) == _LFS:
+            raise ValueError(
+                f"{file.name} is a Git-LFS pointer, not the file itself. Run `git lfs pull` in the "
+                "repository it is from, or download the file from the hub."
+            )
+        file.seek(0)
+        return file
+
+    def read_json(self, name: str, inside: str = "") -> dict:
+        """Reads a JSON object as plain data; parsed once, so not to be changed.
+
+        Raises:
+            ValueError: "... has 300000000 bytes ...", and see `file` and `parse_object`.
+        """
+        inner = f"{inside}/{name}" if inside else name
+        if inner not in self._parsed:
+            limit = VOCABULARY if name in _VOCABULARIES else SETTINGS
+            content = self._read(name, limit.content, inside)
+            self._parsed[inner] = parse_object(content, self.path / inner, limit)
+        return self._parsed[inner]
+
+    def read_text(self, name: str, inside: str = "") -> str:
+        """Reads a text.
+
+        Raises:
+            ValueError: "... has 3000000000 bytes ...", "... is not text in UTF-8: ...", and see
+                `file`.
+        """
+        return decoded(self._read(name, TEXT_BYTES, inside), self.path / inside / name)
+
+    def read_bytes(self, name: str, inside: str = "") -> bytes:
+        """Reads a file's bytes.
+
+        Raises:
+            ValueError: "... has 3000000000 bytes ...", and see `file`.
+        """
+        return self._read(name, TEXT_BYTES, inside)
+
+    def check_unchanged(self) -> None:
+        """Refuses files that were written to since they were opened.
+
+        Raises:
+            ValueError: "... was changed while it was read ..."
+        """
+        raise NotImplementedError
+
+    def _open(self, name: str) -> None:
+        """Opens a file and adds it to `_files`.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+        """
+        raise NotImplementedError
+
+    def _read(self, name: str, most: int, inside: str) -> bytes:
+        file = self.file(name, inside=inside)
+        size = size_of(file)
+        if size > most:
+            raise ValueError(f"{file.name} has {size} bytes. Expected at most {most}.")
+        file.seek(0)
+        return file.read(most)
+
+
+def is_plain(name: object) -> bool:
+    """Tells whether a name stands for a file in the folder at hand and nowhere else.
+
+    Example:
+        >>> [is_plain(name) for name in ("vocab.txt", "../vocab.txt", "a/b", "C:x", "a\\0")]
+        [True, False, False, False, False]
+    """
+    return (
+        isinstance(name, str)
+        and name not in ("", ".", "..")
+        and re.search(r"[/\\:\x00-\x1f]", name) is None
+    )
+
+
+def size_of(file: BinaryIO) -> int:
+    """Returns the size of an open file in bytes; its position becomes its end."""
+    return file.seek(0, os.SEEK_END)

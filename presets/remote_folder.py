@@ -1,0 +1,68 @@
+"""The files of a repository on the Hugging Face hub, read there without downloading them."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+
+from encoder_zoo.presets.files.folder_files import FolderFiles
+
+_BLOCK = 64 * 1024  # the header of 400 tensors
+
+
+class RemoteFolder(FolderFiles):
+    """Opens files on the hub, of which only what is read is fetched, in blocks of 64 KB.
+
+    Args:
+        repository: `organisation/name`, on the hub.
+        commit: that the files are of.
+        sizes: {file name: bytes} of the files to open.
+        endpoint: the hub's address; None is what huggingface_hub takes.
+
+    Attributes:
+        path: the repository, for errors.
+        listed: names of the files.
+        commit: see above.
+
+    Raises:
+        FileNotFoundError: if the hub has no such repository or commit.
+    """
+
+    def __init__(
+        self, repository: str, commit: str, sizes: Mapping[str, int], endpoint: str | None = None
+    ):
+        from huggingface_hub import HfFileSystem
+
+        super().__init__(pathlib.PurePosixPath(repository))
+        self.listed = sorted(sizes)
+        self.commit, self._sizes = commit, sizes
+        self._caches = {}
+        self._hub = HfFileSystem(endpoint=endpoint, skip_instance_cache=True)
+        for name in self.listed:
+            self._open(name)
+
+    @property
+    def fetched(self) -> int:
+        """How many bytes were fetched."""
+        return sum(
+            min(cache.miss_count * _BLOCK, self._sizes[name])
+            for name, cache in self._caches.items()
+        )
+
+    def check_unchanged(self) -> None:
+        """Does nothing: a commit does not change."""
+
+    def _open(self, name: str) -> None:
+        if name not in self._sizes:
+            raise FileNotFoundError(self.path / name)
+        file = self.keep(
+            self._hub.open(
+                f"{self.path}/{name}",
+                revision=self.commit,
+                block_size=_BLOCK,
+                cache_type="blockcache",
+                size=self._sizes[name],
+            )
+        )
+        file.name = str(self.path / name)
+        self._files[name], self._caches[name] = file, file.cache

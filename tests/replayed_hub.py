@@ -1,0 +1,104 @@
+"""Repositories as recorded in `recorded/hub_listings.json`, with tiny weights."""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+HERE = pathlib.Path(__file__).parent
+RECORDED = json.loads((HERE / "recorded" / "hub_listings.json").read_text("utf-8"))
+REPOSITORIES = RECORDED["repositories"]
+_CHECKPOINTS = HERE / "golden" / "checkpoints"
+_MODEL = ("config.json", "model.safetensors", "expected.npz")
+
+
+def write_repositories(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
+    """Writes the recorded repositories, those of one layout and format once.
+
+    Args:
+        folder: to write to.
+
+    Returns:
+        {repository: its folders, one for each format that its weights may have}.
+    """
+    found = {}
+    for repository in REPOSITORIES:
+        found[repository["repository"]] = []
+        for weights in repository["weights"]:
+            dtype, model_type = repository.get("dtype", "float32"), repository.get("model_type")
+            name = f"{repository['layout']}-{weights}-{dtype}-{model_type}"
+            if not (folder / name).exists():
+                _write(folder / name, repository, weights)
+            found[repository["repository"]].append(folder / name)
+    return found
+
+
+def _write(folder: pathlib.Path, repository: dict, weights: str) -> None:
+    layout = RECORDED["layouts"][repository["layout"]]
+    base = _CHECKPOINTS / layout["checkpoint"]
+    folder.mkdir()
+    config = json.loads((base / "config.json").read_text("utf-8"))
+    config |= layout.get("config", {})
+    if model_type := repository.get("model_type"):
+        config["model_type"] = model_type
+    tensors = _tensors(layout, load_file(base / "model.safetensors"), repository.get("dtype"))
+    _write_tokenizer(folder, layout)
+    if "tokenizer_of" in layout:
+        other = json.loads((_CHECKPOINTS / layout["tokenizer_of"] / "config.json").read_text())
+        config["vocab_size"] = other["vocab_size"]
+    for name in layout.get("without_config", ()):
+        config.pop(name, None)
+    (folder / "config.json").write_text(json.dumps(config))
+    for name, content in layout.get("files", {}).items():
+        text = content if isinstance(content, str) else json.dumps(content)
+        (folder / name).write_text(text, "utf-8")
+    for name in layout.get("without", ()):
+        (folder / name).unlink(missing_ok=True)
+    if weights == "safetensors":
+        save_file({name: t.clone().contiguous() for name, t in tensors.items()}, folder / _MODEL[1])
+    else:
+        is_zip = weights == "zip"
+        torch.save(tensors, folder / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
+
+
+def _write_tokenizer(folder: pathlib.Path, layout: dict) -> None:
+    base = _CHECKPOINTS / layout.get("tokenizer_of", layout["checkpoint"])
+    for path in base.iterdir():
+        if path.name not in _MODEL:
+            shutil.copy(path, folder)
+
+
+def _tensors(layout: dict, tensors: dict, dtype: str | None) -> dict:
+    """The tensors of a checkpoint, under the names and in the types of a layout."""
+    tensors = {layout.get("prefix", "") + name: tensor for name, tensor in tensors.items()}
+    embedding = next(
+        n for n in tensors if n.endswith(("word_embeddings.weight", "tok_embeddings.weight"))
+    )
+    if "tokenizer_of" in layout:
+        other = json.loads((_CHECKPOINTS / layout["tokenizer_of"] / "config.json").read_text())
+        rows, old = other["vocab_size"], len(tensors[embedding])
+        for name, tensor in tensors.items():
+            if len(tensor) == old:
+                tensors[name] = torch.zeros(rows, *tensor.shape[1:])
+    for name, shape in layout.get("extra", {}).items():
+        if shape == "tied":
+            tensors[name] = tensors[embedding]
+        elif shape == "positions":
+            tensors[name] = torch.arange(32)[None]
+        else:
+            tensors[name] = torch.from_numpy(np.full(shape, 0.5, "float32"))
+    if layout.get("old_norms"):
+        old = {"weight": "gamma", "bias": "beta"}
+        tensors = {
+            f"{name.rsplit('.', 1)[0]}.{old[name.rsplit('.', 1)[1]]}"
+            if "LayerNorm." in name
+            else name: t
+            for name, t in tensors.items()
+        }
+    if dtype in ("float16", "mixed"):
+        halves = [n for i, n in enumerate(tensors) if dtype == "float16" or i % 2]
+        tensors |= {n: tensors[n].half() for n in halves if tensors[n].is_floating_point()}
+    return tensors
