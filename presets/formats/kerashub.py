@@ -162,7 +162,7 @@ class KerasHubCheckpoint(Checkpoint):
             self.config[key] += skipped
 
 
-def tokenizer_family(files: OpenFolder, config: Mapping) -> Family | None:
+def tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
     """Returns the family of a preset's tokenizer, None if the preset is none of KerasHub.
 
     Args:
@@ -180,7 +180,7 @@ def tokenizer_family(files: OpenFolder, config: Mapping) -> Family | None:
     return None if name is None else _look_up(named, name, files.path / _TOKENIZER)
 
 
-def read_stored_tokenizer(files: OpenFolder, family: Family) -> StoredTokenizer | None:
+def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer | None:
     """Reads the tokenizer in a preset of KerasHub, None if there is none.
 
     Raises:
