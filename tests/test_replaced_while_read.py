@@ -36,7 +36,7 @@ for i, version in enumerate(itertools.cycle(versions)):
 
 @pytest.fixture
 def loads(slow_too):
-    """How many times each format is loaded."""
+    """The number of times each format is loaded."""
     return 300 if slow_too else 10
 
 

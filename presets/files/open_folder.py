@@ -132,7 +132,7 @@ class OpenFolder(FolderFiles):
             self._check_in_place()
 
     def _stat(self, name: str, missing: bool = False) -> os.stat_result | None:
-        """Of a name itself, not of what a link points to; None, or an error, if it is missing."""
+        """Returns the state of a name, not of what a link points to; None if it is missing."""
         where = self.path / name if self._handle is None else name
         try:
             return os.stat(where, dir_fd=self._handle, follow_symlinks=False)
@@ -146,7 +146,7 @@ class OpenFolder(FolderFiles):
         return found is not None and stat.S_ISLNK(found.st_mode)
 
     def _has_links(self, name: str) -> bool:
-        """Whether the name, or a folder on the way to it, is a link."""
+        """Tells whether the name, or a folder on the way to it, is a link."""
         parts = name.split("/")
         return any(self._is_link("/".join(parts[: i + 1])) for i in range(len(parts)))
 
@@ -170,6 +170,6 @@ class OpenFolder(FolderFiles):
 
 
 def _state(file: BinaryIO) -> tuple[int, int]:
-    """(size, time of the last change) of an open file."""
+    """Returns (size, time of the last change) of an open file."""
     found = os.fstat(file.fileno())
     return found.st_size, found.st_mtime_ns

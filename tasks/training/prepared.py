@@ -136,8 +136,8 @@ def _assertions(name: str, values: tf.Tensor, least: int, most: int) -> list[tf.
     row = tf.range(tf.shape(values)[0])
     where = ("Row ", row, " of the batch: ", name)
     checks = []
-    is_bool, values = values.dtype == tf.bool, tf.cast(values, tf.int64)
-    if not is_bool:
+    if values.dtype != tf.bool:
+        values = tf.cast(values, tf.int64)
         wrong = (values < least) | (values > tf.cast(most, tf.int64))
         worst = tf.reduce_max(tf.where(wrong, values, tf.int64.min), axis=1)
         most = tf.fill(tf.shape(row), tf.cast(most, tf.int64))
