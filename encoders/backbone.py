@@ -15,7 +15,7 @@ from encoder_zoo.encoders.blocks import EncoderBlock
 from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.gradient_checkpointing import recomputed
-from encoder_zoo.encoders.inputs import INPUTS, check_inputs
+from encoder_zoo.encoders.inputs import INPUTS, TASK_INPUTS, check_inputs
 from encoder_zoo.encoders.layers import initializer
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.encoders.preset_door import presets
@@ -284,7 +284,7 @@ class Backbone(Configured, keras.Model, metaclass=_BuiltAtOnce):
         return dict(zip(INPUTS, ranges, strict=True))
 
     def __call__(self, inputs, *args, **kwargs):
-        check_inputs(inputs, INPUTS, type(self).__name__)
+        check_inputs(inputs, (*INPUTS, *TASK_INPUTS), type(self).__name__)
         return super().__call__(inputs, *args, **kwargs)
 
     def call(self, inputs, training=None, return_hidden_states=False, return_projections=False):

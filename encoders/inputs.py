@@ -12,6 +12,14 @@ import keras
 
 # Inputs that every backbone takes.
 INPUTS = ("token_ids", "padding_mask", "segment_ids", "text_starts")
+# Inputs that preprocessors of tasks make beside them, and that a backbone passes over.
+TASK_INPUTS = (
+    "mask_positions",
+    "masked_token_ids",
+    "places_in_teacher",
+    "soft_weights",
+    *(f"teacher_{name}" for name in INPUTS),
+)
 # How transformers calls them.
 OTHER_NAMES = {
     "input_ids": "token_ids",

@@ -13,6 +13,7 @@ SAVED = {
     **{_inside(family_module(name)): [backbone] for name, backbone in FAMILIES.items()},
     "encoders.tokenizers.wordpiece": ["BertTokenizer"],
     "encoders.tokenizers.byte_bpe": ["RobertaTokenizer"],
+    "encoders.tokenizers.gemma": ["GemmaTokenizer"],
     "encoders.tokenizers.modern_bpe": ["ModernBertTokenizer"],
     "encoders.tokenizers.sentencepiece": [
         "AlbertTokenizer",

@@ -19,7 +19,7 @@ from encoder_zoo.encoders.configured import argument_names
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.layers import weights_follow
 from encoder_zoo.encoders.tokenizers.absent import AbsentTokenizer
-from encoder_zoo.encoders.wording import unknown_argument
+from encoder_zoo.encoders.wording import shown, unknown_argument
 from encoder_zoo.presets.config import backbone_arguments
 from encoder_zoo.presets.dropped_models import collect_dropped_models, note_loaded
 from encoder_zoo.presets.formats.checkpoint import (
@@ -30,7 +30,12 @@ from encoder_zoo.presets.formats.checkpoint import (
     match,
     unexpected,
 )
-from encoder_zoo.presets.opening import Safeguards, open_preset
+from encoder_zoo.presets.opening import (
+    Safeguards,
+    TokenizerPreset,
+    open_preset,
+    open_tokenizer,
+)
 from encoder_zoo.presets.preset_task import PresetTask
 from encoder_zoo.presets.vocabulary import Vocabulary
 
@@ -63,8 +68,7 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
     added_tokens = options.pop("added_tokens", ())
     if options:
         raise TypeError(f"{cls.__name__}.from_preset got unknown arguments: {sorted(options)}.")
-    with open_preset(source, safeguards) as checkpoint:
-        tokenizer = _read_tokenizer(checkpoint, added_tokens)
+    tokenizer = _read_tokenizer(open_tokenizer(source, safeguards), added_tokens)
     if tokenizer is None:
         raise ValueError(f"{source} has no tokenizer, only a model.")
     if not isinstance(tokenizer, cls):
@@ -77,15 +81,15 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
 def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
     """See `Preprocessor.from_preset`."""
     safeguards = Safeguards.taken_from(arguments)
-    with open_preset(source, safeguards) as checkpoint:
-        tokenizer = _read_tokenizer(checkpoint, arguments.pop("added_tokens", ()))
+    preset = open_tokenizer(source, safeguards)
+    tokenizer = _read_tokenizer(preset, arguments.pop("added_tokens", ()))
     if tokenizer is None:
         raise ValueError(f"{source} has no tokenizer, only a model.")
     known = argument_names(cls)
     for name in arguments:
         if name not in known:
             raise TypeError(unknown_argument(f"{cls.__name__}.from_preset", name, known))
-    stored = checkpoint.settings.get("preprocessor", {})
+    stored = preset.settings.get("preprocessor", {})
     stored = {name: value for name, value in stored.items() if name in known}
     return cls(tokenizer, **{**stored, **arguments})
 
@@ -152,11 +156,12 @@ def check_loads(checkpoint: Checkpoint) -> int:
     """
     if _read_tokenizer(checkpoint, ()) is None:
         raise ValueError(f"{checkpoint.folder} has no tokenizer, only a model.")
-    # In this scope Keras puts off making the weights, and remembers them until `clear_session`.
-    with keras.StatelessScope(initialize_variables=False):
-        pooler = {"pooler": checkpoint.family.pooler is not None}
-        backbone, matched, _ = _match_backbone(checkpoint, pooler, new_pooler_allowed=True)
-    keras.utils.clear_session()
+    pooler = {"pooler": checkpoint.family.pooler is not None}
+    try:
+        with keras.StatelessScope(initialize_variables=False):
+            backbone, matched, _ = _match_backbone(checkpoint, pooler, new_pooler_allowed=True)
+    finally:  # Keras remembers the weights, to make them when another scope ends
+        keras.utils.clear_session(free_memory=False)
     _check_all_used(checkpoint, matched)
     return backbone.count_params()
 
@@ -180,29 +185,22 @@ def load_from_keras_hub(
 
 
 def _read_tokenizer(
-    checkpoint: Checkpoint, added_tokens: Sequence[str | Mapping]
+    checkpoint: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping]
 ) -> Tokenizer | AbsentTokenizer | None:
     """The tokenizer, checked against the model it feeds; None if the checkpoint has none."""
     family, stored = checkpoint.family, checkpoint.stored_tokenizer()
     if stored is None:
         return None
-    rows = checkpoint.config[family.config_keys["vocabulary_size"]]
     template = stored.template(family)
     try:
         cls = stored.kind.load()
     except ModuleNotFoundError as error:
         if error.name != "tensorflow":
             raise
-        ids = {name: checkpoint.config.get(key) for key, name in family.token_ids.items()}
-        return AbsentTokenizer(stored.files, {"vocabulary_size": rows, **ids, **template})
+        return AbsentTokenizer(stored.files, {**_known_ids(checkpoint), **template})
     tokenizer = cls.from_files(stored.files, **template)
-    if tokenizer.vocabulary_size > rows:
-        raise ValueError(
-            f"{checkpoint.folder}: the tokenizer's vocabulary has {tokenizer.vocabulary_size} "
-            f"tokens, but {family.config_keys['vocabulary_size']} in "
-            f"{checkpoint.config_file.name} is {rows}: they are not from the same model."
-        )
-    _check_vocabulary(checkpoint, stored.kind, tokenizer, rows)
+    if family and family.config_keys["vocabulary_size"] in checkpoint.config:
+        _check_vocabulary(checkpoint, stored.kind, tokenizer)
     tokens = tokenizer.get_vocabulary()
     if len(set(tokens)) < len(tokens):
         twice = next(token for token, count in Counter(tokens).items() if count > 1)
@@ -217,21 +215,37 @@ def _read_tokenizer(
     return tokenizer
 
 
+def _known_ids(checkpoint: Checkpoint | TokenizerPreset) -> dict[str, object]:
+    """What a configuration says of its tokenizer, under the names of a tokenizer's attributes."""
+    if (family := checkpoint.family) is None:
+        return {}
+    keys = {family.config_keys["vocabulary_size"]: "vocabulary_size", **family.token_ids}
+    return {name: checkpoint.config.get(key) for key, name in keys.items()}
+
+
 def _check_vocabulary(
-    checkpoint: Checkpoint, kind: TokenizerClass, tokenizer: Tokenizer, rows: int
+    checkpoint: Checkpoint | TokenizerPreset, kind: TokenizerClass, tokenizer: Tokenizer
 ) -> None:
-    """Refuses a vocabulary that was cut short, or whose padding token is not the model's.
+    """Refuses a vocabulary of another model, or cut short, or with another padding token.
 
     Embeddings may have rows that no token uses: some to make their number even, and 898 of 251,000
     in mDeBERTa.
     """
-    where = checkpoint.config_file.name
+    where, key = checkpoint.config_file.name, checkpoint.family.config_keys["vocabulary_size"]
+    rows = checkpoint.config[key]
+    if type(rows) is not int:
+        raise ValueError(f"{checkpoint.config_file}: {key} is {shown(rows)}. Expected an integer.")
     missing = rows - tokenizer.vocabulary_size
+    if missing < 0:
+        raise ValueError(
+            f"{checkpoint.folder}: the tokenizer's vocabulary has {tokenizer.vocabulary_size} "
+            f"tokens, but {key} in {where} is {rows}: they are not from the same model."
+        )
     if missing > min(max(128, rows // 100), rows // 4):
         raise ValueError(
             f"{checkpoint.folder}: the tokenizer's vocabulary has {tokenizer.vocabulary_size} "
-            f"tokens, but {checkpoint.family.config_keys['vocabulary_size']} in {where} is {rows}: "
-            "it was cut short, or they are not from the same model."
+            f"tokens, but {key} in {where} is {rows}: it was cut short, or they are not from the "
+            "same model."
         )
     padding = checkpoint.config.get("pad_token_id")
     # Where positions do not depend on padding, the model reads no id of it: config.json may still

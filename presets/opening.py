@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import os
+import pathlib
 
+from encoder_zoo.encoders import FAMILIES, get_family
+from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.config import check_config, check_sizes
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.manifest import read_manifest
@@ -14,8 +17,9 @@ from encoder_zoo.presets.formats import kerashub, tf1
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
 from encoder_zoo.presets.formats.kerashub import KerasHubCheckpoint
-from encoder_zoo.presets.preset_files import CONFIG, preset_files
+from encoder_zoo.presets.preset_files import CONFIG, MANIFEST, preset_files, tokenizer_files
 from encoder_zoo.presets.registry import resolve
+from encoder_zoo.presets.tokenizer_files import StoredTokenizer, read_stored_tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,10 +92,72 @@ def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
     return checkpoint
 
 
+@dataclasses.dataclass(frozen=True)
+class TokenizerPreset:
+    """A preset of which only the tokenizer is read, so that it needs no weights.
+
+    Attributes:
+        folder: of the preset.
+        config: contents of its configuration, {} where it has none.
+        config_file: the file that these are from.
+        family: of the model that the tokenizer feeds; None where the files do not say it.
+        settings: contents of its `encoder_zoo.json`.
+        stored: the tokenizer; None if there is none.
+    """
+
+    folder: pathlib.Path
+    config: dict
+    config_file: pathlib.Path
+    family: Family | None
+    settings: dict
+    stored: StoredTokenizer | None
+
+    def stored_tokenizer(self) -> StoredTokenizer | None:
+        """As of a `Checkpoint`."""
+        return self.stored
+
+
+def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> TokenizerPreset:
+    """Finds a preset, in whichever format it is, and reads the files of its tokenizer alone.
+
+    Args:
+        source: see `from_preset`. The folder may hold a tokenizer and nothing else.
+        safeguards: how much to check.
+
+    Raises:
+        ValueError: naming the file and the field that is wrong.
+    """
+    folder = resolve(source, safeguards.verify, safeguards.max_bytes, weights=False)
+    names = [CONFIG, MANIFEST, *tokenizer_files(), *kerashub.tokenizer_files(), *tf1.files()]
+    with OpenFolder(folder, names) as files:
+        preset = _read_tokenizer_preset(files, safeguards.verify)
+        files.check_unchanged()
+    return preset
+
+
+def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
+    settings = read_manifest(files, verify, weights=False)
+    _check_files(files, [CONFIG, MANIFEST, *tokenizer_files()])
+    folder, path = files.path, files.path / CONFIG
+    if CONFIG not in files and (family := tf1.family_in(files)):
+        path = folder / family.tf1.config_file
+        config = {"model_type": family.name, **files.read_json(path.name)}
+    else:
+        config = files.read_json(CONFIG) if CONFIG in files else {}
+        if family := kerashub.tokenizer_family(files, config):
+            stored = kerashub.read_stored_tokenizer(files, family)
+            return TokenizerPreset(folder, {}, path, family, settings, stored)
+        name = config.get("model_type")
+        family = get_family(name) if isinstance(name, str) and name in FAMILIES else None
+        config = family.read_config(config) if family else config
+    stored = read_stored_tokenizer(files, config, family.tokenizer if family else None)
+    return TokenizerPreset(folder, config, path, family, settings, stored)
+
+
 def _open(files: FolderFiles, verify: bool) -> Checkpoint:
     """Opens the checkpoint in a folder as what its format is."""
     settings = read_manifest(files, verify)
-    _check_files(files)
+    _check_files(files, preset_files())
     if CONFIG not in files and (family := tf1.family_in(files)):
         return tf1.Tf1Checkpoint(files, family)
     if "class_name" in files.read_json(CONFIG):
@@ -99,12 +165,12 @@ def _open(files: FolderFiles, verify: bool) -> Checkpoint:
     return HuggingFaceCheckpoint(files, settings)
 
 
-def _check_files(files: FolderFiles) -> None:
+def _check_files(files: FolderFiles, patterns: list[str]) -> None:
     """Looks at every file of the preset before any of it is used.
 
     Raises:
         ValueError: see `FolderFiles.file` and `parse_object`.
     """
     for name in files.listed:
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in preset_files()):
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             files.read_json(name) if name.endswith(".json") else files.file(name)

@@ -33,4 +33,4 @@ def preset_files() -> list[str]:
 def tokenizer_files() -> list[str]:
     """The names of the files that hold a tokenizer of any kind."""
     vocabularies = [file for kind in TOKENIZERS for file in kind.files]
-    return [*TOKENIZER_JSON, *dict.fromkeys(vocabularies)]
+    return list(dict.fromkeys([*TOKENIZER_JSON, *vocabularies]))

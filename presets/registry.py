@@ -119,7 +119,8 @@ def resolve(
             `kaggle://organisation/model/keras/variant[/version]`.
         verify: whether to compare what a hub sent with its checksums.
         max_bytes: the most that a download may have.
-        weights: whether the weights are needed, or only what a tokenizer reads.
+        weights: whether the weights are needed; without them, none are downloaded from the
+            Hugging Face hub.
 
     Returns:
         The folder.

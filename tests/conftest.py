@@ -34,7 +34,17 @@ SIZES = {
 PIECES = ["▁", *"abcdefghijklmnop", "▁a", "▁b", "▁c", "ab", "cd"]
 BPE_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", *"abcdefghijklmnopqrst", "ab", "Ġc"]
 MODERN_TOKENS = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", *BPE_TOKENS[5:]]
+GEMMA_TOKENS = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *PIECES, "q", "r", "s"]
+GEMMA_MODEL = {
+    "type": "BPE",
+    "unk_token": "<unk>",
+    "fuse_unk": True,
+    "vocab": {token: i for i, token in enumerate(GEMMA_TOKENS)},
+    "merges": [["▁", "a"], ["▁", "b"], ["▁", "c"], ["a", "b"], ["c", "d"]],
+}
+GEMMA_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
 TOKENIZER_FILES = {
+    "GemmaTokenizer": {"tokenizer.json": {"normalizer": GEMMA_SPACES, "model": GEMMA_MODEL}},
     "BertTokenizer": {
         "vocab.txt": "\n".join(
             ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnop", "##a", "##b", "ab"]

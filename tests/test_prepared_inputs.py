@@ -173,6 +173,14 @@ def test_direct_calls(model, x, message):
             called(x)
 
 
+def test_a_backbone_passes_over_what_tasks_alone_read(model):
+    inputs = {**GOOD, "mask_positions": IDS[:, :1]}
+    found, expected = (model.backbone(x)["sequence_output"] for x in (inputs, GOOD))
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ValueError, match="SequenceClassifier takes no input 'mask_positions'"):
+        model(inputs)
+
+
 def test_direct_calls_of_something_else(model):
     for called, name in ((model, "SequenceClassifier"), (model.backbone, "BertBackbone")):
         for wrong in (IDS, [IDS], "text"):

@@ -61,7 +61,7 @@ def growth(source: object, count: int, warm_up: int, answers: bool) -> tuple[flo
 @needs_proc
 def test_loading_again_and_again_takes_no_more_memory():
     megabytes, files, threads = growth(NANO, count=15, warm_up=4, answers=False)
-    assert megabytes < 10  # 40 and more if each load keeps its tables and what was compiled for it
+    assert megabytes < 10  # 24 if each load keeps its tables and what was compiled for it
     assert (files, threads) == (0, 0)
 
 

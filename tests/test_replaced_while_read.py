@@ -235,3 +235,29 @@ def test_a_file_that_is_written_to_while_it_is_read_is_noticed(tiny, tmp_path, m
     monkeypatch.setattr(huggingface.HuggingFaceCheckpoint, "tensor", write_meanwhile)
     with pytest.raises(ValueError, match=r"config\.json was changed while it was read"):
         ez.SequenceClassifier.from_preset(folder)
+
+
+@pytest.mark.slow
+def test_an_export_of_two_versions_says_so(tiny, tmp_path, replaced, loads):
+    """TensorFlow reads its files one after the other; no answer may be of two versions."""
+    folders = [tmp_path / f"version{number}" for number in range(3)]
+    for number, folder in enumerate(folders):
+        rng = np.random.default_rng(number)
+        classifier = numbered(tiny, "bert", 0)
+        for weight in classifier.weights:
+            weight.assign(0.5 * rng.normal(size=weight.shape))
+        classifier.export(folder)
+
+    def answer(folder: pathlib.Path) -> bytes:
+        signature = tf.saved_model.load(str(folder)).signatures["serving_default"]
+        answers = signature(text=tf.constant(["a b c"]))
+        return b"".join(answers[name].numpy().tobytes() for name in sorted(answers))
+
+    right, folder, refused = {answer(f) for f in folders}, replaced(folders), 0
+    assert len(right) == len(folders)
+    for _ in range(loads // 5):
+        try:
+            assert answer(folder) in right
+        except (tf.errors.OpError, OSError) as error:
+            refused += "was replaced while it was loaded" in str(error)
+    assert refused

@@ -249,7 +249,7 @@ def set_in(*path, value):
     ("change", "message"),
     [
         (set_in("model", "type", value="WordLevel"), "model.type is 'WordLevel'"),
-        (set_in("normalizer", value={"type": "NFC"}), "normalizer is {'type': 'NFC'}; this fam"),
+        (set_in("normalizer", value={"type": "NFC"}), "normalizer is {'type': 'NFC'}; this kin"),
         (set_in("normalizer", value=None), "normalizer is none; this kind of tokenizer has"),
         (
             set_in("pre_tokenizer", value={"type": "Metaspace", "prepend_scheme": "first"}),

@@ -2,9 +2,13 @@
 
 import functools
 import json
+import os
 import pathlib
+import subprocess
+import sys
 
 import pytest
+from tokenizers import Tokenizer as Library
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import all_families, get_family
@@ -163,3 +167,175 @@ def test_every_family_opens_and_saves_every_kind_of_tokenizer(
     assert again.get_config() == expected.get_config()
     for name in set(kind.files) & set(saved(kind)):  # these alone will do, with the class's name
         assert (tmp_path / "ours" / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_a_tokenizer_without_segments_or_with_two_separators_keeps_them(
+    tiny, saved, model_files, tmp_path, name
+):
+    folder = write(tmp_path, {**saved(WORDPIECE), **model_files(name)})
+    tokens = {"sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
+    step = {"type": "RobertaProcessing", "trim_offsets": True, "add_prefix_space": False, **tokens}
+    edit(folder / "tokenizer.json", post_processor=step)
+    edit(folder / "config.json", pad_token_id=0)
+    task = ez.SequenceClassifier.from_preset(folder, num_classes=2, verify=False)
+    inputs = task.preprocessor((["a"], ["b"]))
+    library = Library.from_file(str(folder / "tokenizer.json")).encode("a", "b")
+    assert inputs["token_ids"].numpy().tolist() == [library.ids] == [[2, 5, 3, 3, 6, 3]]
+    assert "segment_ids" not in inputs
+    assert task.predict((["a"], ["b"]), verbose=0).shape == (1, 2)
+    task.save_to_preset(tmp_path / "again")
+    again = ez.BertTokenizer.from_preset(tmp_path / "again")
+    assert (again.pair_separators, again.uses_segments) == (2, False)
+
+
+def test_a_template_that_cannot_be_followed_is_refused(saved, tmp_path):
+    folder = write(tmp_path, saved(WORDPIECE))
+    single = [
+        {"Sequence": {"id": "A", "type_id": 0}},
+        {"SpecialToken": {"id": "[SEP]", "type_id": 0}},
+    ]
+    step = {"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": {}}
+    edit(folder / "tokenizer.json", post_processor=step)
+    with pytest.raises(ValueError, match=r"post_processor: single is 'A:0 \[SEP\]:0', pair is"):
+        ez.BertTokenizer.from_preset(folder)
+    step = {"type": "BertProcessing", "sep": ["[MASK]", 4], "cls": ["[CLS]", 2]}
+    edit(folder / "tokenizer.json", post_processor=step)
+    with pytest.raises(ValueError, match=r"sep_token is '\[SEP\]', but the post_processor in"):
+        ez.BertTokenizer.from_preset(folder)
+
+
+# -- a padding token of another kind -------------------------------------------------------------
+
+
+def test_padding_of_config_json_counts_where_the_model_reads_it(saved, model_files, tmp_path):
+    # multilingual-e5-small has BERT's pad_token_id, 0, and XLM-RoBERTa's tokenizer, whose is 1.
+    folder = write(tmp_path / "bert", {**saved(XLM_SENTENCEPIECE), **model_files("bert")})
+    edit(folder / "config.json", pad_token_id=0)
+    assert ez.MaskedLM.from_preset(folder).preprocessor.tokenizer.pad_token_id == 1
+    # RoBERTa counts positions from the padding's id.
+    folder = write(tmp_path / "roberta", {**saved(WORDPIECE), **model_files("roberta")})
+    with pytest.raises(ValueError, match=r"pad_token_id is 1 in config.json, but '\[PAD\]' has"):
+        ez.MaskedLM.from_preset(folder)
+    # A BERT's own tokenizer must fit its configuration.
+    folder = write(tmp_path / "own", {**saved(WORDPIECE), **model_files("bert")})
+    edit(folder / "config.json", pad_token_id=1)
+    with pytest.raises(ValueError, match=r"pad_token_id is 1 in config.json, but '\[PAD\]' has"):
+        ez.MaskedLM.from_preset(folder)
+
+
+# -- a folder of tokenizer files alone -----------------------------------------------------------
+
+
+@each_kind
+def test_a_tokenizer_opens_from_its_own_files_alone(tiny, saved, tmp_path, kind):
+    expected = tiny.tokenizer_of(
+        kind, uses_segments=kind.uses_segments, pair_separators=kind.pair_separators
+    )
+    for i, files in enumerate((set(saved(kind)), {"tokenizer.json", "tokenizer_config.json"})):
+        folder = write(tmp_path / str(i), {name: saved(kind)[name] for name in files})
+        tokenizer = kind.load().from_preset(folder)
+        assert tokenizer.get_config() == expected.get_config()
+    assert tokenizer.tokenize(TEXTS).to_list() == expected.tokenize(TEXTS).to_list()
+
+
+def test_roberta_opens_from_its_configuration_and_vocabulary_alone(saved, model_files, tmp_path):
+    names = ("vocab.json", "merges.txt")
+    files = {name: saved(BYTE_BPE)[name] for name in names}
+    folder = write(tmp_path, {**files, "config.json": model_files("roberta")["config.json"]})
+    tokenizer = ez.RobertaTokenizer.from_preset(folder)
+    assert tokenizer.vocabulary == json.loads(files["vocab.json"])
+    preprocessor = ez.SequenceClassifierPreprocessor.from_preset(folder, sequence_length=8)
+    assert preprocessor(["ab"])["token_ids"].shape == (1, 8)
+    edit(folder / "config.json", vocab_size=20)
+    with pytest.raises(ValueError, match=r"has 28 tokens, but vocab_size in config.json is 20"):
+        ez.RobertaTokenizer.from_preset(folder)
+    with pytest.raises(ValueError, match=r"no model.safetensors"):
+        ez.Backbone.from_preset(folder)
+
+
+def test_a_saved_preset_gives_its_tokenizer_without_its_weights(tiny, tmp_path):
+    tiny.task(get_family("bert"), "MaskedLM").save_to_preset(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    assert ez.Tokenizer.from_preset(tmp_path).vocabulary_size == 24
+    (tmp_path / "vocab.txt").write_text("[PAD]")  # its own files are compared with their checksums
+    with pytest.raises(ValueError, match=r"vocab.txt is cut off"):
+        ez.Tokenizer.from_preset(tmp_path)
+
+
+def test_for_a_tokenizer_no_weights_are_downloaded():
+    from encoder_zoo.presets.hub import select_files
+
+    needed = ["config.json", "encoder_zoo.json", "tokenizer.json", "vocab.txt"]
+    others = ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "a.py"]
+    assert select_files("hf://a/b", [*needed, *others], weights=False) == needed
+    theirs = ["assets/tokenizer/vocabulary.txt", "model.weights.h5", "task.weights.h5"]
+    assert select_files("hf://a/b", [*needed, *theirs], weights=False) == [*needed, theirs[0]]
+
+
+# -- what two files say --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "strips"), [("BertTokenizer", False), ("PreTrainedTokenizerFast", True)]
+)
+def test_settings_that_differ_are_pointed_out(tiny, tmp_path, caplog, name, strips):
+    """AutoTokenizer of transformers takes the same; see tests/peers/test_tokenizer_layouts.py."""
+    folder = write(tmp_path, tiny.tokenizer_of(WORDPIECE).to_files())
+    edit(folder / "tokenizer_config.json", strip_accents=False, tokenizer_class=name)
+    normalizer = json.loads((folder / "tokenizer.json").read_text())["normalizer"]
+    edit(folder / "tokenizer.json", normalizer={**normalizer, "strip_accents": True})
+    assert ez.BertTokenizer.from_preset(folder).strip_accents is strips
+    assert "strip_accents is False in tokenizer_config.json and True in tokenizer." in caplog.text
+
+
+def test_names_of_tokens_that_differ_are_those_of_tokenizer_json(saved, tmp_path, caplog):
+    folder = write(tmp_path, saved(WORDPIECE))
+    lines = (folder / "vocab.txt").read_text().replace("\np\n", "\n[unused1]\n")
+    (folder / "vocab.txt").write_text(lines)
+    tokenizer = ez.BertTokenizer.from_preset(folder)
+    assert tokenizer.vocabulary == saved(WORDPIECE)["vocab.txt"].split("\n")[:-1]
+    assert "1 tokens are others in vocab.txt than in tokenizer.json, such as '[unu" in caplog.text
+
+
+# -- constructors --------------------------------------------------------------------------------
+
+
+def test_a_huge_id_in_a_vocabulary_is_refused_before_it_takes_memory():
+    with pytest.raises(ValueError, match=r"vocabulary has the id 4000000000000 among 6 tokens"):
+        ez.RobertaTokenizer(
+            {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 4, "a": 4 * 10**12}, []
+        )
+    with pytest.raises(ValueError, match=r"vocabulary must be an object of tokens with their ids"):
+        ez.ModernBertTokenizer(["[CLS]", "[SEP]"], [])
+
+
+def test_kerashub_is_not_given_a_tokenizer_that_its_class_cannot_hold(tiny):
+    from encoder_zoo.presets.formats.kerashub_models import keras_hub_tokenizer
+
+    backbone = tiny.backbone(get_family("roberta"))
+    with pytest.raises(ValueError, match=r"has a RobertaTokenizer, which .* a BertTokenizer"):
+        keras_hub_tokenizer(tiny.tokenizer_of(WORDPIECE), backbone)
+
+
+# -- without TensorFlow --------------------------------------------------------------------------
+
+WITHOUT_TENSORFLOW = """
+import sys
+sys.modules["tensorflow"] = None
+import encoder_zoo as ez
+task = ez.MaskedLM.from_preset(sys.argv[1])
+task.save_to_preset(sys.argv[2])
+"""
+
+
+def test_the_choice_needs_no_tensorflow(saved, model_files, tmp_path):
+    folder = write(tmp_path / "theirs", {**saved(XLM_SENTENCEPIECE), **model_files("bert")})
+    command = [sys.executable, "-c", WITHOUT_TENSORFLOW, folder, tmp_path / "ours"]
+    environment = {**os.environ, "KERAS_BACKEND": "jax"}
+    subprocess.run(command, check=True, env=environment)
+    ours, theirs = (
+        ez.MaskedLM.from_preset(f).preprocessor.tokenizer for f in (tmp_path / "ours", folder)
+    )
+    assert type(ours) is ez.XLMRobertaTokenizer
+    assert ours.get_config() == theirs.get_config()

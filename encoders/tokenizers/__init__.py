@@ -96,6 +96,12 @@ DEBERTA_SENTENCEPIECE = TokenizerClass(
     ("PreTrainedTokenizer", "DebertaV2Tokenizer"),
     uses_segments=True,
 )
+GEMMA_BPE = TokenizerClass(
+    "GemmaTokenizer",
+    "gemma",
+    ("tokenizer.json",),
+    ("PreTrainedTokenizer", "GemmaTokenizer"),
+)
 TOKENIZERS = (
     WORDPIECE,
     BYTE_BPE,
@@ -104,4 +110,5 @@ TOKENIZERS = (
     CAMEMBERT_SENTENCEPIECE,
     ALBERT_SENTENCEPIECE,
     DEBERTA_SENTENCEPIECE,
+    GEMMA_BPE,
 )

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.byte_bpe_files import ByteBPEFiles, merges_in
 from encoder_zoo.encoders.tokenizers.characters import Characters, after, before, with_spaces
+from encoder_zoo.encoders.tokenizers.files import checked_vocabulary
 from encoder_zoo.encoders.tokenizers.pair_merging import PairMerges
 from encoder_zoo.encoders.tokenizers.spellings import Spellings
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
@@ -43,7 +44,8 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
             `added_tokens.described`.
 
     Raises:
-        ValueError: "'<s>' is not among the 3 tokens ...", "merges[0] is 'ab'; expected two ..."
+        ValueError: "'<s>' is not among the 3 tokens ...", "merges[0] is 'ab'; expected two ...",
+            "vocabulary has the id 4000000000 among 50265 tokens. Expected ids below 101530."
 
     Source: Liu et al., "RoBERTa" (2019), section 4.4; Radford et al., "Language Models are
         Unsupervised Multitask Learners" (2019), section 2.2.
@@ -78,6 +80,7 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
             vocabulary = json.loads(decoded(Path(vocabulary).read_bytes(), vocabulary))
         if isinstance(merges, str | Path):
             merges = merges_in(decoded(Path(merges).read_bytes(), merges))
+        vocabulary = checked_vocabulary(vocabulary, "vocabulary")
         tokens = [""] * (max(vocabulary.values()) + 1)  # "": an id that no token has
         for token, token_id in vocabulary.items():
             tokens[token_id] = token

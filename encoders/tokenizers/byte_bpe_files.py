@@ -36,7 +36,7 @@ class ByteBPEFiles(WritesFiles):
 
         Args:
             files: with vocab.json and merges.txt, or tokenizer.json.
-            **template: how the family puts texts together: `uses_segments`, `pair_separators`.
+            **template: how two texts are joined: `uses_segments`, `pair_separators`.
 
         Raises:
             FileNotFoundError: "FOLDER has no vocab.json and merges.txt and no tokenizer.json ..."

@@ -14,6 +14,7 @@ from encoder_zoo.encoders.tokenizers import (
     BYTE_BPE,
     CAMEMBERT_SENTENCEPIECE,
     DEBERTA_SENTENCEPIECE,
+    GEMMA_BPE,
     MODERN_BPE,
     TOKENIZERS,
     WORDPIECE,
@@ -130,6 +131,8 @@ def _described(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
         splits = [step.get("type") for step in flat(files.part("pre_tokenizer"), "pretokenizers")]
         if "ByteLevel" in splits:
             return (MODERN_BPE,) if {"type": "NFC"} in normalizers else (BYTE_BPE,)
+        if [step.get("type") for step in normalizers] == ["Replace"]:
+            return (GEMMA_BPE,)
     elif kind != "Unigram":
         raise ValueError(
             f"{files.folder / 'tokenizer.json'}: model.type is {shown(kind)}. Expected WordPiece, "

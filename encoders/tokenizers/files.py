@@ -331,9 +331,19 @@ class WritesFiles:
         return {
             **self._vocabulary_files(),
             "tokenizer.json": as_json(fast),
-            "tokenizer_config.json": as_json({**self._settings(), **special}),
+            "tokenizer_config.json": as_json({**self._settings(), **self._generic(), **special}),
             "special_tokens_map.json": as_json(special),
         }
+
+    def _generic(self) -> dict:
+        """The class of any tokenizer, where the usual class would join two texts otherwise."""
+        usual = inspect.signature(type(self)).parameters
+        adds_segments = self.uses_segments and not usual["uses_segments"].default
+        if self.pair_separators == usual["pair_separators"].default and not adds_segments:
+            return {}
+        segments = ["token_type_ids"] if self.uses_segments else []
+        inputs = ["input_ids", *segments, "attention_mask"]
+        return {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
 
     def _added_tokens(self) -> list[dict]:
         """The special tokens, as tokenizer.json describes them; a mask may take a space before."""

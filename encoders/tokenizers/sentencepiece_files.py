@@ -78,7 +78,7 @@ class SentencePieceFiles(WritesFiles):
 
         Args:
             files: with tokenizer.json or the model's file.
-            **template: how the family puts texts together: `uses_segments`, `pair_separators`.
+            **template: how two texts are joined: `uses_segments`, `pair_separators`.
 
         Raises:
             FileNotFoundError: "FOLDER has no spiece.model and no tokenizer.json ..."

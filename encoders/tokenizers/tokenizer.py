@@ -345,7 +345,10 @@ class Tokenizer(Checked, tf.Module):
 
     @classmethod
     def from_preset(cls, source: str | Path, **options) -> Self:
-        """The tokenizer of a preset.
+        """Opens the tokenizer of a preset, of whichever kind its files describe.
+
+        It needs no weights and no config.json: a folder of tokenizer files alone will do, and of
+        the hub's repositories no more is downloaded.
 
         Args:
             source: a bundled or registered name, a folder, or an address.

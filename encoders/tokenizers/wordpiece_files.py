@@ -24,7 +24,7 @@ class WordPieceFiles(WritesFiles):
 
         Args:
             files: with vocab.txt or tokenizer.json, and mostly tokenizer_config.json.
-            **template: how the family puts texts together: `uses_segments`, `pair_separators`.
+            **template: how two texts are joined: `uses_segments`, `pair_separators`.
 
         Raises:
             FileNotFoundError: "FOLDER has no vocab.txt and no tokenizer.json ..."

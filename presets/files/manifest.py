@@ -17,6 +17,7 @@ FORMAT = 1
 # Kept in the list, but free to be edited: it is for people, and nothing here reads it.
 CARD = "README.md"
 _UNCHECKED = (CARD,)
+_WEIGHTS = (".safetensors", ".safetensors.index.json", ".h5")
 _FOLDER = "assets/tokenizer"  # the only one in a preset, of KerasHub's format
 
 
@@ -41,12 +42,13 @@ def write_manifest(folder: pathlib.Path, settings: Mapping) -> None:
     (folder / NAME).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
-def read_manifest(files: FolderFiles, verify: bool) -> dict:
+def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dict:
     """Reads the manifest of a folder, {} where there is none.
 
     Args:
         files: of the preset.
         verify: whether to compare every file that it lists with its checksum.
+        weights: whether the files with the weights are needed, and so compared too.
 
     Raises:
         ValueError: "... is damaged or changed: ...", "... is cut off: it has 10 bytes, ..."
@@ -61,7 +63,7 @@ def read_manifest(files: FolderFiles, verify: bool) -> dict:
     if manifest.get("sha256") != digest(manifest):
         raise ValueError(_changed(path, "its own checksum does not fit"))
     for name, entry in manifest["files"].items():
-        if name not in _UNCHECKED:
+        if name not in _UNCHECKED and (weights or not name.endswith(_WEIGHTS)):
             plain = name.removeprefix(f"{_FOLDER}/")
             inside = _FOLDER if plain != name else ""
             _check(files.file(plain, f"{path}: files", inside), entry)

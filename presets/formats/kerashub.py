@@ -41,10 +41,15 @@ _POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_emb
 
 
 def files() -> set[str]:
-    """The names of a KerasHub preset's files."""
+    """Returns the names of a KerasHub preset's files."""
+    weights = {TASK, WEIGHTS, TASK_WEIGHTS}
+    return {CONFIG, MANIFEST, *tokenizer_files(), *weights, *_OTHERS}
+
+
+def tokenizer_files() -> set[str]:
+    """Returns the names of the files of a KerasHub preset's tokenizer."""
     named = [f.keras_hub.tokenizer_files.values() for f in all_families() if f.keras_hub]
-    vocabularies = {f"{_ASSETS}/{name}" for names in named for name in names}
-    return {CONFIG, MANIFEST, _TOKENIZER, TASK, WEIGHTS, TASK_WEIGHTS, *_OTHERS, *vocabularies}
+    return {_TOKENIZER, *(f"{_ASSETS}/{name}" for names in named for name in names)}
 
 
 class KerasHubCheckpoint(Checkpoint):
@@ -110,27 +115,7 @@ class KerasHubCheckpoint(Checkpoint):
         return value.reshape(shape)
 
     def stored_tokenizer(self) -> StoredTokenizer | None:
-        if _TOKENIZER not in self.files:
-            return None
-        path = self.folder / _TOKENIZER
-        description = self.files.read_json(_TOKENIZER)
-        expected = self._names.tokenizer
-        if description.get("class_name") != expected:
-            raise ValueError(
-                f"{path}: class_name is {shown(description.get('class_name'))}. "
-                f"Expected {expected} for a {self.family.name} checkpoint."
-            )
-        settings = _settings(description, path)
-        _check_tokenizer(settings, self._names.tokenizer_settings, path)
-        contents = {
-            "tokenizer_config.json": {
-                name: settings.get(theirs, usual)
-                for name, (theirs, usual) in self._names.tokenizer_settings.items()
-            }
-        }
-        for theirs, ours in self._names.tokenizer_files.items():
-            contents[theirs] = read_content(self.files, ours, inside=_ASSETS)
-        return StoredTokenizer(self.family.tokenizer, TokenizerFiles(self.folder, contents))
+        return read_stored_tokenizer(self.files, self.family)
 
     def _read_head(self) -> None:
         path = self.folder / TASK
@@ -175,6 +160,52 @@ class KerasHubCheckpoint(Checkpoint):
         key = self.family.config_keys["max_sequence_length"]
         if isinstance(self.config.get(key), int):
             self.config[key] += skipped
+
+
+def tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
+    """Returns the family of a preset's tokenizer, None if the preset is none of KerasHub.
+
+    Args:
+        files: of the preset, which may hold a tokenizer alone.
+        config: contents of its config.json, {} where there is none.
+    """
+    families = [f for f in all_families() if f.keras_hub]
+    if "class_name" in config:
+        named = {f.keras_hub.backbone: f for f in families}
+        return _look_up(named, config["class_name"], files.path / CONFIG)
+    name = None
+    if _TOKENIZER in files and not config:
+        name = files.read_json(_TOKENIZER).get("class_name")
+    named = {f.keras_hub.tokenizer: f for f in families}
+    return None if name is None else _look_up(named, name, files.path / _TOKENIZER)
+
+
+def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer | None:
+    """Reads the tokenizer in a preset of KerasHub, None if there is none.
+
+    Raises:
+        ValueError: "FILE: class_name is 'RobertaTokenizer'. Expected BertTokenizer ..."
+    """
+    path, names = files.path / _TOKENIZER, family.keras_hub
+    if _TOKENIZER not in files:
+        return None
+    description = files.read_json(_TOKENIZER)
+    if description.get("class_name") != names.tokenizer:
+        raise ValueError(
+            f"{path}: class_name is {shown(description.get('class_name'))}. "
+            f"Expected {names.tokenizer} for a {family.name} checkpoint."
+        )
+    settings = _settings(description, path)
+    _check_tokenizer(settings, names.tokenizer_settings, path)
+    contents = {
+        "tokenizer_config.json": {
+            name: settings.get(theirs, usual)
+            for name, (theirs, usual) in names.tokenizer_settings.items()
+        }
+    }
+    for theirs, ours in names.tokenizer_files.items():
+        contents[theirs] = read_content(files, ours, inside=_ASSETS)
+    return StoredTokenizer(family.tokenizer, TokenizerFiles(files.path, contents))
 
 
 def _stored_head(settings: Mapping, path: pathlib.Path) -> dict:

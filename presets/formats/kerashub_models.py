@@ -81,9 +81,15 @@ def keras_hub_tokenizer(tokenizer, backbone: Backbone) -> keras.layers.Layer:
         backbone: whose family says which tokenizer KerasHub has for it.
 
     Raises:
-        ValueError: "KerasHub's BertTokenizer has split_chinese_characters=True built in ..."
+        ValueError: "KerasHub's BertBackbone has a BertTokenizer, which is ...", "KerasHub's
+            BertTokenizer has split_chinese_characters=True built in ..."
     """
-    names = _names(backbone)
+    names, kind = _names(backbone), backbone.family.tokenizer
+    if type(tokenizer) is not kind.load():
+        raise ValueError(
+            f"KerasHub's {names.backbone} has a {names.tokenizer}, which is a {kind.name}. "
+            f'Received a {type(tokenizer).__name__}: save with format="huggingface".'
+        )
     _refuse_others(names.tokenizer, {"added_tokens": [], **names.tokenizer_built_in}, tokenizer)
     arguments = {word: getattr(tokenizer, ours) for word, ours in names.tokenizer_arguments.items()}
     there = _class(names.tokenizer)(**arguments)

@@ -13,6 +13,7 @@ import functools
 import inspect
 import os
 import pathlib
+import secrets
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -72,7 +73,8 @@ def export_saved_model(task: Task, path: str | os.PathLike, **options) -> None:
     Args:
         task: with a preprocessor.
         path: the version folder. An older SavedModel in it is replaced in one step, once the new
-            one is whole; other files stay.
+            one is whole; other files stay. A program that loads it meanwhile may read files of
+            both: its first request ends in an error that says so.
         **options: of the task's `served`.
 
     Raises:
@@ -92,9 +94,11 @@ def export_saved_model(task: Task, path: str | os.PathLike, **options) -> None:
         for value in vars(part).values()
         if isinstance(value, tf.lookup.StaticHashTable)
     ]
-    texts = {name: _of_texts(function) for name, function in task.served(**options).items()}
+    module.version = _Version()
+    check = module.version.check
+    texts = {name: _of_texts(function, check) for name, function in task.served(**options).items()}
     with replacing(path, SAVED_MODEL_FILES) as folder, _warnings_only():
-        tf.saved_model.save(module, str(folder), {**texts, "ids": _of_ids(task)})
+        tf.saved_model.save(module, str(folder), {**texts, "ids": _of_ids(task, check)})
         mask = tokenizer.mask_token
         write_warm_up(folder, [r for n, f in texts.items() for r in _warm_up(n, f, mask)])
 
@@ -111,7 +115,29 @@ def _warnings_only() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _of_texts(function: Callable) -> tf.types.experimental.PolymorphicFunction:
+class _Version(tf.Module):
+    """A number that an export's graphs and its variables share, as they lie in different files.
+
+    TensorFlow reads these by their paths, one after the other: where the folder is replaced in
+    between, the graphs of one version would answer with the weights of another.
+    """
+
+    def __init__(self):
+        self._number = secrets.randbits(62)
+        self._stored = tf.Variable(self._number, trainable=False, dtype=tf.int64)
+
+    def check(self) -> tf.Operation:
+        """Raises an error where the variables are of another export than the graph."""
+        return _assert(
+            tf.equal(self._stored, self._number),
+            "The graph and the weights are of two versions: this SavedModel was replaced while it "
+            "was loaded. Load it again.",
+        )
+
+
+def _of_texts(
+    function: Callable, check: Callable[[], tf.Operation]
+) -> tf.types.experimental.PolymorphicFunction:
     """A function of string tensors (N,), any number N, named as its arguments are."""
     names = list(inspect.signature(function).parameters)
     signature = [tf.TensorSpec([None], tf.string, name) for name in names]
@@ -119,7 +145,7 @@ def _of_texts(function: Callable) -> tf.types.experimental.PolymorphicFunction:
     @functools.wraps(function)  # its names are those of the inputs
     def answer(*args, **kwargs):
         texts = inspect.signature(function).bind(*args, **kwargs).arguments
-        with tf.control_dependencies(_same_shapes(texts)):
+        with tf.control_dependencies([check(), *_same_shapes(texts)]):
             return function(**{name: tf.identity(text) for name, text in texts.items()})
 
     return tf.function(answer, input_signature=signature, autograph=False)
@@ -170,11 +196,13 @@ def _assert(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
     return tf.debugging.Assert(right, [tf.strings.join(parts)])
 
 
-def _of_ids(task: Task) -> tf.types.experimental.PolymorphicFunction:
+def _of_ids(
+    task: Task, check: Callable[[], tf.Operation]
+) -> tf.types.experimental.PolymorphicFunction:
     """The model from prepared inputs (B, L), both unknown, to logits."""
 
     def logits(**inputs):
-        checks = [*_same_shapes(_alike(inputs)), *_right_numbers(inputs, task)]
+        checks = [check(), *_same_shapes(_alike(inputs)), *_right_numbers(inputs, task)]
         with tf.control_dependencies(checks):
             inputs = {name: tf.identity(value) for name, value in inputs.items()}
         return {"logits": task(inputs, training=False)}

@@ -1,0 +1,68 @@
+"""Gemma's tokenizer beside the library `tokenizers`, on its own files."""
+
+import json
+import random
+
+import pytest
+from tokenizers import Tokenizer as Library
+
+from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
+from encoder_zoo.encoders.tokenizers.gemma import GemmaTokenizer
+from encoder_zoo.encoders.tokenizers.sentencepiece_files import BYTE_TOKENS
+
+SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+MERGES = ["▁ ▁", "▁▁ ▁▁", "▁ a", "▁ t", "h e", "▁t he", "a b", "ab ab", "b a", "e r", "é é"]
+MARKERS = ["\n", "\n\n", "\n\n\n", "\t", "<h1>", "</h1>"]
+TEXTS = [
+    *("", " ", "  ", " a", "a  b", "the there", " the\n\nhe", "<h1>a b</h1>", "ééé", "a\u0301"),
+    *("▁a ▁ a", "<0x41>", "\x00a\r\n", "漢字🙂🙂", "\u00a0a\u3000b", "     ababab " * 40),
+]
+
+
+def made(byte_fallback: bool) -> GemmaTokenizer:
+    made_of = dict.fromkeys("".join(MERGES).replace(" ", ""))
+    merged = [merge.replace(" ", "") for merge in MERGES]
+    tokens = dict.fromkeys([*SPECIAL, *(BYTE_TOKENS if byte_fallback else []), *made_of, *merged])
+    return GemmaTokenizer(list(tokens), MERGES, byte_fallback, added_tokens=MARKERS)
+
+
+@pytest.mark.parametrize("byte_fallback", [True, False])
+def test_ids_and_spans_are_those_of_the_library(byte_fallback):
+    ours = made(byte_fallback)
+    library = Library.from_str(ours.to_files()["tokenizer.json"])
+    rng = random.Random(0)
+    noise = ["".join(rng.choices("ab  ▁the\n\té漢<h1>/", k=rng.randint(0, 30))) for _ in range(500)]
+    texts = [*TEXTS, *noise]
+    expected = library.encode_batch(texts, add_special_tokens=False)
+    ids, starts, ends = (part.to_list() for part in ours.tokenize_with_offsets(texts))
+    assert ids == ours.tokenize(texts).to_list() == [e.ids for e in expected]
+    spans = [list(zip(*pair, strict=True)) for pair in zip(starts, ends, strict=True)]
+    assert spans == [e.offsets for e in expected]
+    decoded = [text.decode() for text in ours.detokenize(ids).numpy()]
+    known = [i for i, e in enumerate(expected) if ours.unknown_token_id not in e.ids]
+    assert [decoded[i] for i in known] == [library.decode(expected[i].ids) for i in known]
+    assert len(known) == len(texts) if byte_fallback else len(known) > 50
+    files = {name: json.loads(text) for name, text in ours.to_files().items()}
+    assert GemmaTokenizer.from_files(TokenizerFiles("", files)).get_config() == ours.get_config()
+
+
+def test_words_each_follow_a_space():
+    ids, words = made(False).tokenize_words([["a", "the", "b"]])
+    whole = made(False).tokenize(" a the b")
+    assert ids.to_list() == [whole.numpy().tolist()]
+    assert words.to_list() == [[0, 1, 2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("part", "step"),
+    [
+        ("normalizer", {"type": "Replace", "pattern": {"String": "a"}, "content": "▁"}),
+        ("normalizer", None),
+        ("pre_tokenizer", {"type": "Whitespace"}),
+    ],
+)
+def test_other_steps_are_refused_by_name(part, step):
+    files = {name: json.loads(text) for name, text in made(False).to_files().items()}
+    files["tokenizer.json"][part] = step
+    with pytest.raises(ValueError, match=f"tokenizer.json: {part} is .*; this kind of tokenizer"):
+        GemmaTokenizer.from_files(TokenizerFiles("", files))
