@@ -7,10 +7,18 @@ import logging
 import os
 import pathlib
 import re
+import sys
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
+from encoder_zoo.presets.blobs import (
+    HubFile,
+    cache_folder,
+    download_large_files,
+    lock_file,
+    missing_files,
+)
 from encoder_zoo.presets.files.manifest import checksum_of
 from encoder_zoo.presets.formats import kerashub
 from encoder_zoo.presets.formats.huggingface import no_weights
@@ -25,6 +33,9 @@ from encoder_zoo.presets.preset_files import (
 )
 from encoder_zoo.presets.remote_folder import RemoteFolder
 
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import RepoSibling
+
 logger = logging.getLogger("encoder_zoo")
 
 _ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
@@ -33,6 +44,8 @@ _WEIGHTS = (
     (WEIGHTS, INDEX, re.compile(r"model-\d+-of-\d+\.safetensors")),
     (PYTORCH_WEIGHTS, PYTORCH_INDEX, re.compile(r"pytorch_model-\d+-of-\d+\.bin")),
 )
+# The hub's own program that converts weights, and what it calls its pull requests.
+_CONVERTER, _CONVERSION = "SFconvertbot", "Adding `safetensors` variant of this model"
 _PAUSES = (1, 4, None)  # seconds to wait before the next attempt
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
 _REFUSALS = {
@@ -53,7 +66,9 @@ def from_hugging_face(
 
     All files are of one commit. Without a connection the copy in the cache serves, if any. What
     huggingface_hub's environment variables say holds: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`,
-    `HF_HUB_OFFLINE`. A download that breaks off is tried again; the client resumes it where it can.
+    `HF_HUB_OFFLINE`, `HF_HUB_DISABLE_PROGRESS_BARS`. How much is to come is logged or, where
+    nothing logs it, printed beside the progress bars. A download that breaks off is tried again,
+    and large files go on where they broke off, also in another process.
 
     Args:
         address: `hf://organisation/name`, with `@` and a branch, tag or commit where wanted.
@@ -71,13 +86,15 @@ def from_hugging_face(
     repository, revision = _parse(address)
     try:
         wanted, commit = _wanted_files(address, repository, revision, max_bytes, weights)
-        fetch = functools.partial(_snapshot, address, repository, revision, [*wanted], commit)
+        _announce(address, repository, commit, wanted)
+        fetch = functools.partial(_snapshot, address, repository, revision, wanted, commit)
     except _Unreachable as error:
+        wanted = {}
         fetch = functools.partial(_cached, address, repository, revision, weights, str(error))
     folder = fetch()
-    if verify and _drop_wrong(folder):
+    if verify and _drop_wrong(folder, wanted):
         folder = fetch()
-        wrong = _drop_wrong(folder)
+        wrong = _drop_wrong(folder, wanted)
         if wrong:
             raise ValueError(
                 f"{address}: {', '.join(wrong)} came with other bytes than its checksum says, "
@@ -103,7 +120,8 @@ def open_remote(address: str) -> RemoteFolder:
         wanted, commit = _wanted_files(address, repository, revision, 2**63, True)
     except _Unreachable as error:
         raise ValueError(f"{address}: the hub cannot be reached. It was: {error}.") from error
-    return RemoteFolder(repository, commit or revision or "main", wanted, _endpoint())
+    sizes = {name: file.size for name, file in wanted.items()}
+    return RemoteFolder(repository, commit or revision or "main", sizes, _endpoint())
 
 
 def _parse(address: str) -> tuple[str, str | None]:
@@ -163,8 +181,8 @@ def _first_line(error: Exception) -> str:
 
 def _wanted_files(
     address: str, repository: str, revision: str | None, max_bytes: int, weights: bool
-) -> tuple[dict[str, int], str | None]:
-    """Returns the sizes of the files to fetch, by name, and the commit that they are of.
+) -> tuple[dict[str, HubFile], str | None]:
+    """Returns the files to fetch, by name, and the commit that they are of.
 
     Raises:
         ValueError: see `_asked`, "...: the listing from ... is none", "... have 9.1 GB ..."
@@ -172,29 +190,78 @@ def _wanted_files(
     """
     from huggingface_hub import HfApi
 
-    def listing() -> tuple[dict[str, int], str | None]:
+    def listing() -> tuple[dict[str, HubFile], str | None]:
         info = HfApi(endpoint=_endpoint()).model_info(
             repository, revision=revision, files_metadata=True, timeout=10
         )
-        return {file.rfilename: file.size or 0 for file in info.siblings}, info.sha
+        return {file.rfilename: _listed(file) for file in info.siblings}, info.sha
 
     try:
-        sizes, commit = _asked(address, listing)
+        files, commit = _asked(address, listing)
     except _Unreachable as error:
         cause = error.__cause__
         if isinstance(cause, _NO_LISTING) and not hasattr(cause, "response"):
             raise ValueError(_no_listing(address, _first_line(cause))) from error
         raise
-    if not all(isinstance(n, str) and type(size) is int and size >= 0 for n, size in sizes.items()):
+    sizes = [file.size for file in files.values()]
+    if not all(isinstance(n, str) for n in files) or not all(
+        type(size) is int and size >= 0 for size in sizes
+    ):
         raise ValueError(_no_listing(address, "files without a name and a size"))
-    wanted = {name: sizes[name] for name in select_files(address, list(sizes), weights)}
-    total = sum(wanted.values())
+    try:
+        names = select_files(address, list(files), weights)
+    except ValueError as error:
+        raise ValueError(f"{error}{_converted(repository)}") from None
+    wanted = {name: files[name] for name in names}
+    total = sum(file.size for file in wanted.values())
     if total > max_bytes:
         raise ValueError(
             f"{address}: the files have {total / 1e9:.1f} GB, the limit is {max_bytes / 1e9:.1f} "
             f"GB. If you trust the preset, pass max_bytes={total}."
         )
     return wanted, commit
+
+
+def _listed(file: RepoSibling) -> HubFile:
+    checksum = getattr(file.lfs, "sha256", None) or file.blob_id
+    return HubFile(file.size or 0, checksum)
+
+
+def _converted(repository: str) -> str:
+    """Returns a sentence about the hub's own conversion to safetensors, if it waits there."""
+    from huggingface_hub import HfApi
+
+    try:
+        requests = HfApi(endpoint=_endpoint()).get_repo_discussions(
+            repository, author=_CONVERTER, discussion_type="pull_request", discussion_status="open"
+        )
+        for request in requests:
+            if (request.author, request.title) == (_CONVERTER, _CONVERSION):
+                return (
+                    " The hub's converter offers model.safetensors in a pull request, which the "
+                    f"publisher has not merged: hf://{repository}@refs/pr/{request.num}."
+                )
+    except Exception as error:  # of the client: what is missing is said all the same
+        logger.debug("%s: its pull requests cannot be listed: %s", repository, error)
+    return ""
+
+
+def _announce(
+    address: str, repository: str, commit: str | None, files: Mapping[str, HubFile]
+) -> None:
+    """Tells how much is to be downloaded, if anything: in the log or else beside the bars."""
+    from huggingface_hub.utils import are_progress_bars_disabled
+
+    missing = missing_files(repository, commit, files)
+    if not missing:
+        return
+    megabytes = sum(file.size for file in missing.values()) / 1e6
+    count = "1 file" if len(missing) == 1 else f"{len(missing)} files"
+    size = f"{megabytes:.0f} MB" if megabytes >= 10 else f"{megabytes:.1f} MB"
+    text = f"{address}: downloading {count}, {size}, into {cache_folder(repository)}"
+    logger.info(text)
+    if not logger.isEnabledFor(logging.INFO) and not are_progress_bars_disabled():
+        print(text, file=sys.stderr)
 
 
 def _no_listing(address: str, why: str) -> str:
@@ -265,9 +332,13 @@ def _has_weights(folder: pathlib.Path) -> bool:
 
 
 def _snapshot(
-    address: str, repository: str, revision: str | None, names: list[str], commit: str | None
+    address: str,
+    repository: str,
+    revision: str | None,
+    files: Mapping[str, HubFile],
+    commit: str | None,
 ) -> pathlib.Path:
-    """Downloads what is not in the cache yet; one that breaks off is begun again.
+    """Downloads what is not in the cache yet.
 
     Raises:
         ValueError: "...: the download broke off ...", "... has changed since its files were listed
@@ -276,16 +347,17 @@ def _snapshot(
     from huggingface_hub import snapshot_download
 
     def download() -> str:
+        if commit is not None:
+            download_large_files(repository, commit, files, _endpoint())
         return snapshot_download(
-            repository, revision=revision, allow_patterns=names, endpoint=_endpoint()
+            repository, revision=revision, allow_patterns=[*files], endpoint=_endpoint()
         )
 
     try:
         folder = pathlib.Path(_asked(address, download, whatever=True))
     except _Unreachable as error:
         raise ValueError(
-            f"{address}: the download broke off: {error}. Try again: files that came whole are "
-            "kept."
+            f"{address}: the download broke off: {error}. Try again: what came is kept."
         ) from error
     if commit not in (None, folder.name):
         raise ValueError(
@@ -300,22 +372,42 @@ def _endpoint() -> str | None:
     return os.environ.get("HF_ENDPOINT")
 
 
-def _drop_wrong(folder: pathlib.Path) -> list[str]:
+def _drop_wrong(folder: pathlib.Path, files: Iterable[str]) -> list[str]:
     """Deletes files in the cache that are not what their name, a checksum, says.
 
     The cache keeps the contents of a file under the hub's checksum of it: a SHA-256 for large
     files, git's SHA-1 for the others.
+
+    Args:
+        folder: of one commit.
+        files: that should be there, beside those that are.
+
+    Returns:
+        Names of the files that are missing now, also where another process deleted them.
     """
-    wrong = []
-    for path in sorted(folder.rglob("*")):
-        if not path.is_symlink():
-            continue
-        blob = path.parent / os.readlink(path)
-        if not path.exists() or not _is_as_named(blob):
-            blob.resolve().unlink(missing_ok=True)
-            path.unlink()
-            wrong.append(path.name)
-    return wrong
+    from huggingface_hub.utils import WeakFileLock
+
+    present = (p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_symlink())
+    wrong = [name for name in sorted({*files, *present}) if not _is_right(folder / name)]
+    if wrong:
+        # Another process may drop a file, too, and download it again meanwhile.
+        with WeakFileLock(lock_file(folder.parents[1], "wrong")):
+            for name in wrong:
+                path = folder / name
+                if path.is_symlink() and not _is_right(path):
+                    (path.parent / os.readlink(path)).resolve().unlink(missing_ok=True)
+                    path.unlink()
+    return [pathlib.PurePath(name).name for name in wrong]
+
+
+def _is_right(path: pathlib.Path) -> bool:
+    """Whether a file of the cache is there, with the contents that its blob's name tells."""
+    try:
+        if path.is_symlink():
+            return _is_as_named(path.parent / os.readlink(path))
+    except FileNotFoundError:
+        return False
+    return path.exists()
 
 
 def _is_as_named(blob: pathlib.Path) -> bool:

@@ -156,11 +156,12 @@ def check_loads(checkpoint: Checkpoint) -> int:
     """
     if _read_tokenizer(checkpoint, ()) is None:
         raise ValueError(f"{checkpoint.folder} has no tokenizer, only a model.")
-    # In this scope Keras puts off making the weights, and remembers them until `clear_session`.
-    with keras.StatelessScope(initialize_variables=False):
-        pooler = {"pooler": checkpoint.family.pooler is not None}
-        backbone, matched, _ = _match_backbone(checkpoint, pooler, new_pooler_allowed=True)
-    keras.utils.clear_session()
+    pooler = {"pooler": checkpoint.family.pooler is not None}
+    try:
+        with keras.StatelessScope(initialize_variables=False):
+            backbone, matched, _ = _match_backbone(checkpoint, pooler, new_pooler_allowed=True)
+    finally:  # Keras remembers the weights, to make them when another scope ends
+        keras.utils.clear_session(free_memory=False)
     _check_all_used(checkpoint, matched)
     return backbone.count_params()
 

@@ -7,6 +7,8 @@ real repositories are, `python -m encoder_zoo.presets.check_known` looks at, wit
 """
 
 import argparse
+import dataclasses
+import json
 import os
 import pathlib
 import tempfile
@@ -17,15 +19,14 @@ from replayed_hub import REPOSITORIES, write_repositories
 SOURCE = "recorded file lists of 2024-2026, replayed with tiny weights"
 
 
-def replay(folder: pathlib.Path, names: list[str] | None = None) -> dict[str, list]:
-    """Checks recorded repositories, in each of the formats that their weights may have.
+def replay(folder: pathlib.Path) -> dict[str, list]:
+    """Checks the recorded repositories, in each of the formats that their weights may have.
 
     Args:
         folder: to write them to.
-        names: of the repositories; None is all of them.
 
     Returns:
-        {repository: a `Finding` for each format}.
+        {repository: a `Finding` for each format}; repositories that are alike share theirs.
     """
     from encoder_zoo.presets.check_known import check_source
 
@@ -33,16 +34,18 @@ def replay(folder: pathlib.Path, names: list[str] | None = None) -> dict[str, li
     hub = Hub({})
     before = dict(os.environ)
     os.environ.update(environment(hub, folder))
-    findings: dict[str, list] = {}
+    found: dict[pathlib.Path, object] = {}
     try:
-        for name in names or folders:
-            for hub.folders[name] in folders[name]:
-                findings.setdefault(name, []).append(check_source(f"hf://{name}"))
+        for name, formats in folders.items():
+            for path in formats:
+                if path not in found:
+                    hub.folders[name] = path
+                    found[path] = check_source(f"hf://{name}")
     finally:
         hub.stop()
         os.environ.clear()
         os.environ.update(before)
-    return findings
+    return {name: [found[path] for path in formats] for name, formats in folders.items()}
 
 
 def main() -> None:
@@ -64,9 +67,17 @@ def main() -> None:
         print(" | ".join(cells))
     if given.write:
         sources = {row.source.removeprefix("hf://"): row.name for row in list_presets()}
-        evidence = {r["repository"]: r["evidence"] for r in REPOSITORIES}
-        kept = {sources[name]: found[0] for name, found in findings.items() if name in sources}
-        check_known.write_record(given.write, kept, SOURCE, evidence)
+        kept = {
+            sources[name]: dataclasses.replace(found[0], source=f"hf://{name}", parameters=None)
+            for name, found in findings.items()
+            if name in sources
+        }
+        check_known.write_record(given.write, kept, SOURCE)
+        record = json.loads(given.write.read_text("utf-8"))
+        for recorded in REPOSITORIES:
+            if (name := sources.get(recorded["repository"])) in record["presets"]:
+                record["presets"][name]["evidence"] = recorded["evidence"]
+        given.write.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

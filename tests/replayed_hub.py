@@ -8,6 +8,9 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
+from encoder_zoo.encoders.tokenizers.gemma import GemmaTokenizer
+from encoder_zoo.encoders.tokenizers.sentencepiece_files import BYTE_TOKENS
+
 HERE = pathlib.Path(__file__).parent
 RECORDED = json.loads((HERE / "recorded" / "hub_listings.json").read_text("utf-8"))
 REPOSITORIES = RECORDED["repositories"]
@@ -65,6 +68,11 @@ def _write(folder: pathlib.Path, repository: dict, weights: str) -> None:
 
 
 def _write_tokenizer(folder: pathlib.Path, layout: dict) -> None:
+    if layout.get("gemma"):
+        tokens = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *BYTE_TOKENS, "▁", "a", "b", "ab"]
+        for name, text in GemmaTokenizer(tokens, ["a b"], byte_fallback=True).to_files().items():
+            (folder / name).write_text(text, "utf-8")
+        return
     base = _CHECKPOINTS / layout.get("tokenizer_of", layout["checkpoint"])
     for path in base.iterdir():
         if path.name not in _MODEL:

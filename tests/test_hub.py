@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -11,10 +12,10 @@ import time
 import numpy as np
 import pytest
 from fake_hub import Hub, environment
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
-from encoder_zoo.presets.hub import from_hugging_face, select_files
+from encoder_zoo.presets.hub import _drop_wrong, from_hugging_face, select_files
 
 
 @pytest.fixture
@@ -310,3 +311,91 @@ def test_a_kaggle_preset_in_the_cache_is_found_and_a_bad_address_refused(
     assert ez.Backbone.from_preset(f"kaggle://{handle}").num_layers == 2
     with pytest.raises(ValueError, match="is not an address such as kaggle://"):
         ez.Backbone.from_preset("kaggle://keras/bert")
+
+
+def test_a_download_that_was_killed_goes_on_in_another_process(hub, repository):
+    """The client writes 10 MB at a time; here 64 KB."""
+    os.remove(repository / "pytorch_model.bin")
+    (repository / "model.safetensors").rename(repository / "kept")
+    save_file({"x": np.zeros(2**18, "float32")}, repository / "model.safetensors")
+    hub.pause = 0.02
+    code = """
+import huggingface_hub.constants
+huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE = 2**16
+from encoder_zoo.presets.hub import from_hugging_face
+print(from_hugging_face("hf://org/model"))
+"""
+    process = subprocess.Popen([sys.executable, "-c", code])
+    cache = pathlib.Path(os.environ["HF_HOME"]) / "hub"
+    while not any(path.stat().st_size > 2**17 for path in cache.rglob("*.part")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    [part] = cache.rglob("*.part")
+    begun = part.stat().st_size
+    hub.pause = 0.0
+    folder = from_hugging_face("hf://org/model")
+    expected = (repository / "model.safetensors").read_bytes()
+    assert (folder / "model.safetensors").read_bytes() == expected
+    ranges = [asked for method, path, asked in hub.log if path.endswith("/model.safetensors")]
+    assert f"bytes={begun}-" in ranges and not list(cache.rglob("*.part"))
+
+
+def test_what_broke_off_with_other_bytes_is_downloaded_anew(hub, repository, tmp_path):
+    expected = load()
+    [blob] = [p for p in (tmp_path / "cache").rglob("blobs/*") if len(p.name) == 64]
+    blob.rename(blob.with_name(f"{blob.name}.part"))
+    part = blob.with_name(f"{blob.name}.part")
+    part.write_bytes(b"other" + part.read_bytes()[5:100])
+    assert_equal_weights(load(), expected)
+    assert not part.exists()
+
+
+def test_how_much_is_to_come_is_printed_once_and_can_be_silenced(hub, monkeypatch, capsys, caplog):
+    load()
+    assert "downloading" not in capsys.readouterr().err
+    import huggingface_hub.utils as utils
+
+    shutil.rmtree(os.environ["HF_HOME"])
+    monkeypatch.setattr(utils, "are_progress_bars_disabled", lambda: False)
+    load()
+    said = capsys.readouterr().err
+    assert re.search(r"hf://org/model: downloading \d files, 0\.\d MB, into .*models--org--", said)
+    load()
+    assert "downloading" not in capsys.readouterr().err
+    shutil.rmtree(os.environ["HF_HOME"])
+    with caplog.at_level("INFO", "encoder_zoo"):
+        load()
+    assert "downloading" in caplog.text and "downloading" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("discussions", ["ours", "others", "none", "failing"])
+def test_the_hubs_own_conversion_is_named_and_not_taken(hub, repository, discussions):
+    (repository / "model.safetensors").unlink()
+    (repository / "pytorch_model.bin").rename(repository / "flax_model.msgpack")
+    request = {
+        "num": 4,
+        "title": "Adding `safetensors` variant of this model",
+        "author": {"name": "SFconvertbot" if discussions == "ours" else "somebody"},
+        "isPullRequest": True,
+        "status": "open",
+        "repo": {"name": "org/model", "type": "model"},
+        "createdAt": "2024-01-01T00:00:00.000Z",
+    }
+    hub.discussions = {"none": [], "failing": None}.get(discussions, [request])
+    with pytest.raises(ValueError, match="only flax_model.msgpack") as caught:
+        load()
+    assert ("hf://org/model@refs/pr/4" in str(caught.value)) == (discussions == "ours")
+    assert not [path for _, path, _ in hub.log if "/resolve/" in path]
+
+
+def test_a_file_that_another_process_dropped_is_downloaded_again(hub, repository):
+    folder = from_hugging_face("hf://org/model")
+    (folder / "vocab.txt").unlink()
+    assert _drop_wrong(folder, ["vocab.txt", "config.json"]) == ["vocab.txt"]
+    assert (from_hugging_face("hf://org/model") / "vocab.txt").exists()
+    blob = (folder / "config.json").resolve()
+    blob.unlink()
+    assert _drop_wrong(folder, ["config.json"]) == ["config.json"]
+    assert not (folder / "config.json").is_symlink()
