@@ -216,7 +216,7 @@ def _read_tokenizer(
 
 
 def _known_ids(checkpoint: Checkpoint | TokenizerPreset) -> dict[str, object]:
-    """What a configuration says of its tokenizer, under the names of a tokenizer's attributes."""
+    """Returns what a configuration says of its tokenizer, by the tokenizer's attributes."""
     if (family := checkpoint.family) is None:
         return {}
     keys = {family.config_keys["vocabulary_size"]: "vocabulary_size", **family.token_ids}

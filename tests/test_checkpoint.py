@@ -173,14 +173,23 @@ def test_weights_that_the_configuration_has_no_place_for_are_refused(copied):
         ez.Backbone.from_preset(checkpoint.folder)
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "tf_model.h5"])
+@pytest.mark.parametrize("name", ["flax_model.msgpack", "tf_model.h5"])
 def test_other_formats_are_refused_with_what_to_do(copied, name):
     checkpoint = copied("Bert_Model")
     (checkpoint.folder / "model.safetensors").rename(checkpoint.folder / name)
-    with pytest.raises(
-        ValueError, match=rf"only {name}\. safetensors is required.*save_pretrained"
-    ):
+    with pytest.raises(ValueError, match=rf"no pytorch_model.bin, only {name}\..*save_pretrained"):
         ez.Backbone.from_preset(checkpoint.folder)
+
+
+def test_what_torch_saved_is_not_read_where_safetensors_are_there(copied, golden):
+    """The two may differ; safetensors counts, as in transformers."""
+    checkpoint = copied("Bert_Model")
+    (checkpoint.folder / "pytorch_model.bin").write_bytes(b"no pickle")
+    backbone = ez.Backbone.from_preset(checkpoint.folder)
+    for ours, right in zip(
+        backbone.weights, ez.Backbone.from_preset(golden("Bert_Model").folder).weights, strict=True
+    ):
+        np.testing.assert_array_equal(ours, right)
 
 
 # -- TensorFlow 1 --------------------------------------------------------------------------------

@@ -185,8 +185,8 @@ def test_probabilities_there_are_logits_here(activation, problem):
     here = ez.SequenceClassifier.from_keras_hub(there)
     x = {
         "token_ids": np.array([[2, 5, 3]]),
-        "padding_mask": np.ones((1, 3)),
-        "segment_ids": np.zeros((1, 3)),
+        "padding_mask": np.ones((1, 3), bool),
+        "segment_ids": np.zeros((1, 3), int),
     }
     probabilities = getattr(keras.ops, activation)(here(x))
     np.testing.assert_allclose(np.array(there(x)), np.array(probabilities), atol=1e-6)

@@ -154,6 +154,11 @@ def test_forms_in_a_dataset(model, x, message):
 def test_a_right_dataset_gives_what_arrays_give(model):
     x = model.predict(GOOD, verbose=0)
     np.testing.assert_allclose(model.predict(dataset_of(GOOD), verbose=0), x, atol=1e-6)
+    by_mask = dataset_of({**GOOD, "padding_mask": GOOD["padding_mask"] > 0})
+    np.testing.assert_allclose(model.predict(by_mask, verbose=0), x, atol=1e-6)
+    empty = dataset_of({**EMPTY_ROW, "padding_mask": EMPTY_ROW["padding_mask"] > 0})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Row 1 .* padding_mask has no token"):
+        model.predict(empty, verbose=0)
     weighted = tf.data.Dataset.from_tensors((GOOD, np.zeros(3, "int32"), np.ones(3)))
     unlabelled = tf.data.Dataset.from_tensors(GOOD)
     np.testing.assert_allclose(model.predict(unlabelled, verbose=0), x, atol=1e-6)

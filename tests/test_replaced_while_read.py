@@ -17,6 +17,7 @@ import torch
 from safetensors.numpy import load_file
 
 import encoder_zoo as ez
+from encoder_zoo.presets.files.open_folder import OpenFolder
 
 VERSIONS = 8
 # Replaces a folder by its versions in turn, until it is killed; says when it has begun.
@@ -35,7 +36,7 @@ for i, version in enumerate(itertools.cycle(versions)):
 
 @pytest.fixture
 def loads(slow_too):
-    """How many times each format is loaded."""
+    """The number of times each format is loaded."""
     return 300 if slow_too else 10
 
 
@@ -143,6 +144,20 @@ def mixtures(loads: int, load) -> int:
     while len(seen) < loads or len({tuple(numbers) for numbers in seen}) == 1:
         seen.append(held(load()))
     return sum(len(numbers) > 1 for numbers in seen)
+
+
+def test_a_folder_is_opened_whole(tmp_path, replaced):
+    """Also where it is being deleted: an old version is, as soon as the new one has its place."""
+    folders = [tmp_path / f"version{number}" for number in range(VERSIONS)]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        for i in range(8):
+            (folder / f"{i}.txt").write_text(str(number))
+    folder, seen = replaced(folders), set()
+    for _ in range(5000):  # a few of which meet a folder that is being deleted
+        with OpenFolder(folder, ["*.txt"]) as files:
+            seen.add("".join(files.read_text(f"{i}.txt") for i in range(8)))
+    assert seen <= {str(number) * 8 for number in range(VERSIONS)} and len(seen) > 1
 
 
 @pytest.mark.parametrize("verify", [False, True])

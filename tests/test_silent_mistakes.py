@@ -433,16 +433,15 @@ class TestPartsThatDoNotBelongTogether:
             task = ez.TokenClassifier(loaded(bert), preprocessor, num_classes=2)
             assert len(task.predict(["Good."])) == 1
         swapped = [*words[:-2], words[-1], words[-2]]
-        for wrong, what in (
-            (ez.RobertaTokenizer.from_preset(roberta), "is a RobertaTokenizer of "),
-            (ez.BertTokenizer(swapped), "is a BertTokenizer of "),
-            (ez.BertTokenizer(words[:-1]), f"is a BertTokenizer of {len(words) - 1} tokens"),
-            (tokenizer(), f"is a BertTokenizer of {tokenizer().vocabulary_size} tokens"),
-        ):
+        others = [ez.RobertaTokenizer.from_preset(roberta)]
+        if load is None:  # the task's tokenizer was read, so that its tokens are known too
+            cut, small = ez.BertTokenizer(words[:-1]), tokenizer()
+            others += [ez.BertTokenizer(swapped), cut, small]
+        for wrong in others:
             preprocessor = ez.TokenClassifierPreprocessor(wrong)
-            with pytest.raises(ValueError, match=what) as error:
+            what = f"is a {type(wrong).__name__} of {wrong.vocabulary_size} tokens"
+            with pytest.raises(ValueError, match=f"{what}.*checkpoint has a BertTokenizer"):
                 ez.TokenClassifier(loaded(bert), preprocessor, num_classes=2)
-            assert f"checkpoint has a BertTokenizer of {len(words)}" in str(error.value)
 
     def test_tokens_may_be_added(self, tmp_path):
         loaded = functools.partial(ez.SequenceClassifier.from_preset, num_classes=2)

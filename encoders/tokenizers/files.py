@@ -134,7 +134,7 @@ class TokenizerFiles:
         return tokens
 
     def template(self) -> Template | None:
-        """How tokenizer.json joins two texts; None where it does not say it."""
+        """Returns how tokenizer.json joins two texts; None where it does not say it."""
         name = f"{self.folder / 'tokenizer.json'}: post_processor"
         return read_template(self.part("post_processor"), name)
 

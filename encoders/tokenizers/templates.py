@@ -1,4 +1,4 @@
-"""How two texts are joined by special tokens, as tokenizer.json says it: plain data."""
+"""Templates: how tokenizer.json joins two texts by special tokens, as plain data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from encoder_zoo.encoders.wording import shown
 
 
 class Template(NamedTuple):
-    """Where the special tokens stand: `start A end`, or `start A end ... end B end`.
+    """Describes where special tokens stand: `start A end`, or `start A end ... end B end`.
 
     Attributes:
         start_token: before the first text.

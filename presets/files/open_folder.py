@@ -60,6 +60,7 @@ class OpenFolder(FolderFiles):
             try:
                 self._open_handle()
                 self._open_all(patterns)
+                self._check_in_place()  # one that is being deleted lists what is left of it
                 return
             except Replaced:
                 self.close()
@@ -86,11 +87,15 @@ class OpenFolder(FolderFiles):
                 )
 
     def _open_handle(self) -> None:
-        self._identity = self.path.stat().st_ino
         self._handle = os.open(self.path, os.O_RDONLY) if _HAS_HANDLES else None
         if self._handle is not None:
             self._closing.callback(os.close, self._handle)
+        self._folder = os.stat(self.path if self._handle is None else self._handle)
         self.listed = sorted(os.listdir(self.path if self._handle is None else self._handle))
+
+    def _check_in_place(self) -> None:
+        if not (self.path.exists() and os.path.samestat(self.path.stat(), self._folder)):
+            raise Replaced
 
     def _open_all(self, patterns: list[str]) -> None:
         inner = [pattern for pattern in patterns if "/" in pattern and self._stat(pattern)]
@@ -123,11 +128,11 @@ class OpenFolder(FolderFiles):
         # What a link leads to by its path may be of another version than what was opened.
         if real and not (real.exists() and os.path.samestat(real.stat(), os.fstat(file.fileno()))):
             raise Replaced
-        if self._handle is None and self.path.stat().st_ino != self._identity:
-            raise Replaced
+        if self._handle is None:
+            self._check_in_place()
 
     def _stat(self, name: str, missing: bool = False) -> os.stat_result | None:
-        """Of a name itself, not of what a link points to; None, or an error, if it is missing."""
+        """Returns the state of a name, not of what a link points to; None if it is missing."""
         where = self.path / name if self._handle is None else name
         try:
             return os.stat(where, dir_fd=self._handle, follow_symlinks=False)
@@ -141,7 +146,7 @@ class OpenFolder(FolderFiles):
         return found is not None and stat.S_ISLNK(found.st_mode)
 
     def _has_links(self, name: str) -> bool:
-        """Whether the name, or a folder on the way to it, is a link."""
+        """Tells whether the name, or a folder on the way to it, is a link."""
         parts = name.split("/")
         return any(self._is_link("/".join(parts[: i + 1])) for i in range(len(parts)))
 
@@ -165,6 +170,6 @@ class OpenFolder(FolderFiles):
 
 
 def _state(file: BinaryIO) -> tuple[int, int]:
-    """(size, time of the last change) of an open file."""
+    """Returns (size, time of the last change) of an open file."""
     found = os.fstat(file.fileno())
     return found.st_size, found.st_mtime_ns

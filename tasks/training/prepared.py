@@ -116,6 +116,7 @@ def checked_dataset(
     check_inputs(x, tuple(ranges(0)), taker)
     _check_length(x, longest)
 
+    @tf.autograph.experimental.do_not_convert
     def check(x, *labels):
         length = tf.shape(x["token_ids"], tf.int64)[1]
         checks = [
@@ -145,5 +146,6 @@ def _assertions(name: str, values: tf.Tensor, least: int, most: int) -> list[tf.
         checks.append(assert_right(right, *where, " has ", worst, *expected))
     if name.endswith("padding_mask"):
         expected = " has no token. Expected 1 at one token or more."
-        checks.append(assert_right(tf.reduce_any(values != 0, axis=1), *where, expected))
+        right = tf.reduce_any(tf.cast(values, tf.bool), axis=1)
+        checks.append(assert_right(right, *where, expected))
     return checks

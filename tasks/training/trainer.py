@@ -243,7 +243,9 @@ class TextTrainer(Graphs):
             check_dataset_alone(y, sample_weight)
         else:
             data = x, y, sample_weight
-        batches = self._evaluation_data(data, size)
+        # The validation data of `fit`, each epoch anew, were checked and preprocessed there.
+        within_fit = kwargs.get("_use_cached_eval_dataset")
+        batches = x if within_fit else self._evaluation_data(data, size)
         self._build_metrics(batches)
         return super().evaluate(batches, **kwargs)
 
