@@ -256,6 +256,8 @@ def test_a_repository_with_pytorch_weights_alone_is_downloaded_and_read(hub, rep
         content = json.dumps({"metadata": {}, "weight_map": index})
         (repository / "pytorch_model.bin.index.json").write_text(content)
     assert_equal_weights(load(), expected)
+    hub.statuses = [503] * 100
+    assert_equal_weights(load(), expected)  # from the cache
 
 
 def test_for_a_tokenizer_no_weights_are_downloaded(hub, repository):

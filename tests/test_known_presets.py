@@ -6,6 +6,7 @@ import resource
 import shutil
 
 import keras
+import numpy as np
 import pytest
 import replay
 import torch
@@ -104,7 +105,7 @@ def test_of_the_weights_only_the_headers_are_fetched(hub, tmp_path, golden, weig
     asked = [(path, range_) for _, path, range_ in hub.log if "/resolve/" in path]
     assert all(range_ for _, range_ in asked)
     assert sum(path.endswith((".bin", ".safetensors")) for path, _ in asked) <= 3
-    assert hub.sent == found.fetched < 2**18
+    assert hub.sent <= found.fetched < 2**18  # counts a last block as if it were whole
 
 
 def test_the_program_compares_with_the_list_and_fails(hub, tmp_path, golden, capsys):
@@ -129,3 +130,27 @@ def test_a_large_model_is_matched_without_memory_for_its_weights():
     keras.utils.clear_session(free_memory=False)
     assert backbone.count_params() == 559_890_432
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+
+
+_LAYOUTS = {r["layout"] for r in REPOSITORIES if r["repository"] not in REASONS}
+_QUICK = ("bert_scibert", "electra_discriminator", "deberta_v3", "bert_xlmr_tokenizer")
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [n if n in _QUICK else pytest.param(n, marks=pytest.mark.slow) for n in sorted(_LAYOUTS)],
+)
+def test_a_repository_of_each_layout_is_downloaded_and_loaded(
+    hub, folder, findings, tmp_path, monkeypatch, layout
+):
+    import huggingface_hub.constants as constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache" / "hub"))
+    for path in sorted(folder.glob(f"{layout}-*")):
+        name = f"org/{path.name}"
+        hub.folders[name] = path
+        loaded, expected = (ez.Backbone.from_preset(s) for s in (f"hf://{name}", path))
+        for ours, theirs in zip(loaded.get_weights(), expected.get_weights(), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        assert any(np.any(weight != 0) for weight in loaded.get_weights())
+        assert ez.Tokenizer.from_preset(f"hf://{name}").tokenize("a").shape[0] > 0
