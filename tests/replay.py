@@ -18,6 +18,9 @@ from replayed_hub import REPOSITORIES, write_repositories
 
 SOURCE = "recorded file lists of 2024-2026, replayed with tiny weights"
 
+# What the replay cannot tell of the real repositories.
+_NOT_REAL = {"commit": None, "parameters": None, "fetched": 0}
+
 
 def replay(folder: pathlib.Path) -> dict[str, list]:
     """Checks the recorded repositories, in each of the formats that their weights may have.
@@ -68,7 +71,7 @@ def main() -> None:
     if given.write:
         sources = {row.source.removeprefix("hf://"): row.name for row in list_presets()}
         kept = {
-            sources[name]: dataclasses.replace(found[0], source=f"hf://{name}", parameters=None)
+            sources[name]: dataclasses.replace(found[0], source=f"hf://{name}", **_NOT_REAL)
             for name, found in findings.items()
             if name in sources
         }
