@@ -287,11 +287,10 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
         ['config.json', 'model.safetensors']
     """
     plain = {CONFIG, MANIFEST, *tokenizer_files()}
-    if kerashub.WEIGHTS in names:
-        skipped = () if weights else (kerashub.WEIGHTS, kerashub.TASK_WEIGHTS)
-        return [n for n in names if n in kerashub.files() and n not in skipped]
     if not weights:
-        return [name for name in names if name in plain]
+        return [name for name in names if name in {*plain, *kerashub.tokenizer_files()}]
+    if kerashub.WEIGHTS in names:
+        return [name for name in names if name in kerashub.files()]
     for whole, index, shard in _WEIGHTS:
         if whole in names:
             return [name for name in names if name in {*plain, whole}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import logging
 import os
@@ -9,8 +10,8 @@ import pathlib
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import keras
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger("encoder_zoo")
+T = TypeVar("T")
 
 
 def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -> Backbone:
@@ -157,13 +159,37 @@ def check_loads(checkpoint: Checkpoint) -> int:
     if _read_tokenizer(checkpoint, ()) is None:
         raise ValueError(f"{checkpoint.folder} has no tokenizer, only a model.")
     pooler = {"pooler": checkpoint.family.pooler is not None}
-    try:
+
+    def build() -> tuple[int, set[str]]:
+        backbone, matched, _ = _match_backbone(checkpoint, pooler, new_pooler_allowed=True)
+        return backbone.count_params(), set(matched)
+
+    parameters, used = without_memory(build)
+    _check_all_used(checkpoint, used)
+    return parameters
+
+
+def without_memory(build: Callable[[], T]) -> T:
+    """Calls a function in which the weights of new models take no memory.
+
+    Args:
+        build: makes models, whose weights have shapes and no values. They are of no use later.
+
+    Returns:
+        What it returns.
+
+    Example:
+        >>> without_memory(lambda: keras.layers.Embedding(10**6, 10**4).build()) is None
+        True
+    """
+
+    def call() -> T:
         with keras.StatelessScope(initialize_variables=False):
-            backbone, matched, _ = _match_backbone(checkpoint, pooler, new_pooler_allowed=True)
-    finally:  # Keras remembers the weights, to make them when another scope ends
-        keras.utils.clear_session(free_memory=False)
-    _check_all_used(checkpoint, matched)
-    return backbone.count_params()
+            return build()
+
+    # Keras remembers such weights for the thread, to make them when another scope ends in it.
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(call).result()
 
 
 def load_from_keras_hub(
