@@ -58,9 +58,7 @@ class Task(Configured, TextTrainer, keras.Model, metaclass=NamesVariablesAlike):
                 f"{cls.__name__} takes a Backbone. Received: a {type(backbone).__name__}."
             )
         expected = cls.preprocessor_class
-        if preprocessor is None or (
-            isinstance(preprocessor, expected) and preprocessor.task_name == expected.task_name
-        ):
+        if preprocessor is None or getattr(preprocessor, "task_name", "") == expected.task_name:
             return
         raise TypeError(
             f"{cls.__name__} takes a {expected.__name__}. Received: a "
