@@ -20,6 +20,7 @@ __all__ = [
     "BackupAndRestore",
     "BertBackbone",
     "BertTokenizer",
+    "BertweetTokenizer",
     "CamembertBackbone",
     "CamembertTokenizer",
     "Classifier",
@@ -69,6 +70,7 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.encoders.families.modernbert import ModernBertBackbone
     from encoder_zoo.encoders.families.roberta import RobertaBackbone
     from encoder_zoo.encoders.families.xlm_roberta import XLMRobertaBackbone
+    from encoder_zoo.encoders.tokenizers.bertweet import BertweetTokenizer
     from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
     from encoder_zoo.encoders.tokenizers.gemma import GemmaTokenizer
     from encoder_zoo.encoders.tokenizers.modern_bpe import ModernBertTokenizer

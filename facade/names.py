@@ -12,6 +12,7 @@ SAVED = {
     "encoders.backbone": ["Backbone"],
     **{_inside(family_module(name)): [backbone] for name, backbone in FAMILIES.items()},
     "encoders.tokenizers.wordpiece": ["BertTokenizer"],
+    "encoders.tokenizers.bertweet": ["BertweetTokenizer"],
     "encoders.tokenizers.byte_bpe": ["RobertaTokenizer"],
     "encoders.tokenizers.gemma": ["GemmaTokenizer"],
     "encoders.tokenizers.modern_bpe": ["ModernBertTokenizer"],

@@ -65,6 +65,10 @@ TOKENIZER_FILES = {
         "spm.model": (["[PAD]", "[CLS]", "[SEP]", "[UNK]"], [*PIECES, "ef", "gh", "ij"])
     },
     "CamembertTokenizer": {"sentencepiece.bpe.model": (["<unk>", "<s>", "</s>"], PIECES)},
+    "BertweetTokenizer": {
+        "vocab.txt": "".join(f"{token} 1\n" for token in [*"abcdefghijklmnop", "a@@", "ab"]),
+        "bpe.codes": "a b</w> 1\n",
+    },
     "AlbertTokenizer": {
         "spiece.model": (
             ["<unk>", "<pad>", "[CLS]", "[SEP]", "[MASK]"],

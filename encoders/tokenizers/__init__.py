@@ -102,6 +102,13 @@ GEMMA_BPE = TokenizerClass(
     ("tokenizer.json",),
     ("PreTrainedTokenizer", "GemmaTokenizer"),
 )
+BERTWEET = TokenizerClass(
+    "BertweetTokenizer",
+    "bertweet",
+    ("vocab.txt", "bpe.codes"),
+    ("BertweetTokenizer",),
+    pair_separators=2,
+)
 TOKENIZERS = (
     WORDPIECE,
     BYTE_BPE,
@@ -111,4 +118,5 @@ TOKENIZERS = (
     ALBERT_SENTENCEPIECE,
     DEBERTA_SENTENCEPIECE,
     GEMMA_BPE,
+    BERTWEET,
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from encoder_zoo.encoders.tokenizers import (
     ALBERT_SENTENCEPIECE,
+    BERTWEET,
     BYTE_BPE,
     CAMEMBERT_SENTENCEPIECE,
     DEBERTA_SENTENCEPIECE,
@@ -64,6 +65,8 @@ def choose_tokenizer(
         'BertTokenizer'
     """
     named = _named(files, config)
+    if named is BERTWEET:  # a tokenizer.json cannot describe it
+        return named
     if "tokenizer.json" in files:
         described = _described(files)
         if named and named not in described:
@@ -77,6 +80,8 @@ def choose_tokenizer(
     if named:
         return named
     present = [kind for kind in TOKENIZERS if set(kind.files) <= set(names)]
+    if BERTWEET in present and WORDPIECE in present:  # bpe.codes beside vocab.txt
+        present.remove(WORDPIECE)
     if default and (default in present or not present):
         return default
     if not present:

@@ -306,6 +306,10 @@ class Tokenizer(Checked, tf.Module):
             merged = per_text.merge_dims(1, 2)
             return merged, merged.with_values(tf.gather(within, ids.value_rowids()))
 
+    def ends_word(self, token: str) -> bool:
+        """Tells whether the token behind this piece begins a word, whatever it is."""
+        return False
+
     def _joined(self, ids: object, spelling: tf.Tensor, skip_special_tokens: bool) -> tf.Tensor:
         """Strings (B,) of the tokens' spellings, one after the other."""
         if isinstance(ids, list | tuple):

@@ -195,6 +195,8 @@ class MaskedLMPreprocessor(Preprocessor):
     def _choose_words(self, token_ids, ordinary, draws, budget):
         """(B, L) tokens of randomly chosen words, no more than the budget in a row."""
         starts = tf.gather(tf.constant(self._word_starts), token_ids)
+        ends = tf.gather(tf.constant(self._word_ends), token_ids)
+        starts |= tf.pad(ends[:, :-1], [[0, 0], [1, 0]])
         previous = tf.pad(ordinary[:, :-1], [[0, 0], [1, 0]])
         starts = ordinary & (starts | ~previous)
         word = tf.cumsum(tf.cast(starts, "int32"), axis=1)  # (B, L), 0 before the first word
@@ -248,6 +250,10 @@ class MaskedLMPreprocessor(Preprocessor):
     @functools.cached_property
     def _word_starts(self) -> np.ndarray:
         return np.array([self.tokenizer.starts_word(t) for t in self.tokenizer.get_vocabulary()])
+
+    @functools.cached_property
+    def _word_ends(self) -> np.ndarray:
+        return np.array([self.tokenizer.ends_word(t) for t in self.tokenizer.get_vocabulary()])
 
 
 def put_at(token_ids: tf.Tensor, positions: tf.Tensor, values: tf.Tensor) -> tf.Tensor:

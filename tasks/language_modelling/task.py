@@ -279,7 +279,11 @@ class MaskedLM(Task):
         with tf.init_scope():
             words = tokenizer.detokenize(tf.range(len(tokens))[:, None]).numpy()
         words = [word.decode(errors="replace").removeprefix("##") for word in words]
-        return tokens, words, [tokenizer.starts_word(token) for token in tokens]
+        return (
+            tokens,
+            words,
+            [tokenizer.starts_word(token) or tokenizer.ends_word(token) for token in tokens],
+        )
 
     @functools.cached_property
     def served_tokenizer(self) -> Tokenizer:

@@ -68,7 +68,7 @@ def as_word_tensor(x) -> tf.RaggedTensor:
 
 
 def word_marks(tokenizer) -> np.ndarray:
-    """(vocabulary, 2) bool: whether a token is marked as a word's beginning; ends with a space.
+    """(vocabulary, 2) bool: whether a token is marked as a word's beginning; ends a word.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -79,7 +79,9 @@ def word_marks(tokenizer) -> np.ndarray:
     ids = tf.range(tokenizer.vocabulary_size)[:, None]
     spelled = tokenizer.detokenize(ids, skip_special_tokens=False)
     begins = [tokenizer.starts_word(token) for token in tokenizer.get_vocabulary()]
-    return np.stack([begins, tf.strings.regex_full_match(spelled, "(?s).* ").numpy()], axis=1)
+    ends = tf.strings.regex_full_match(spelled, "(?s).* ").numpy()  # with a space
+    ends |= np.array([tokenizer.ends_word(token) for token in tokenizer.get_vocabulary()])
+    return np.stack([begins, ends], axis=1)
 
 
 def pieces_of_texts(tokenizer, texts: tf.Tensor, marks: np.ndarray) -> Pieces:
@@ -94,8 +96,8 @@ def pieces_of_texts(tokenizer, texts: tf.Tensor, marks: np.ndarray) -> Pieces:
         marks: the tokenizer's `word_marks`.
     """
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
-    begins, ends_with_space = tf.unstack(tf.gather(marks, ids.flat_values), axis=1)
-    begins |= tf.concat([[False], ends_with_space], 0)[: tf.size(begins)]
+    begins, ends_word = tf.unstack(tf.gather(marks, ids.flat_values), axis=1)
+    begins |= tf.concat([[False], ends_word], 0)[: tf.size(begins)]
     return Pieces(texts, ids, starts, ends, numbered(ids, begins))
 
 
