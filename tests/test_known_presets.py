@@ -21,7 +21,6 @@ RECORD = pathlib.Path(__file__).parent / "recorded" / "known_presets.json"
 LISTED = {row.source.removeprefix("hf://"): row for row in ez.list_presets()}
 # Why the others do not open.
 REASONS = {
-    "vinai/bertweet-base": "tokenizer_class is 'BertweetTokenizer', which is not implemented",
     "tohoku-nlp/bert-base-japanese": "'BertJapaneseTokenizer', which is not implemented",
     "urchade/gliner_base": "config.json: file not found",
     **{
