@@ -355,10 +355,12 @@ def test_what_broke_off_with_other_bytes_is_downloaded_anew(hub, repository, tmp
 
 
 def test_how_much_is_to_come_is_printed_once_and_can_be_silenced(hub, monkeypatch, capsys, caplog):
-    load()
-    assert "downloading" not in capsys.readouterr().err
     import huggingface_hub.utils as utils
 
+    # The client reads HF_HUB_DISABLE_PROGRESS_BARS once, when it is imported.
+    monkeypatch.setattr(utils, "are_progress_bars_disabled", lambda: True)
+    load()
+    assert "downloading" not in capsys.readouterr().err
     shutil.rmtree(os.environ["HF_HOME"])
     monkeypatch.setattr(utils, "are_progress_bars_disabled", lambda: False)
     load()
