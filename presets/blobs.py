@@ -24,7 +24,7 @@ class HubFile(NamedTuple):
 
     @property
     def is_large(self) -> bool:
-        """Whether the hub stores it apart from the repository, by its SHA-256."""
+        """Tells whether the hub stores it apart from the repository, by its SHA-256."""
         return self.checksum is not None and len(self.checksum) == 64
 
 

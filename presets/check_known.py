@@ -28,7 +28,7 @@ _HUB = "hf://"
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What was found of one preset.
+    """The findings about one preset.
 
     Attributes:
         source: address of its repository.

@@ -400,7 +400,7 @@ def _drop_wrong(folder: pathlib.Path, files: Iterable[str]) -> list[str]:
 
 
 def _is_right(path: pathlib.Path) -> bool:
-    """Whether a file of the cache is there, with the contents that its blob's name tells."""
+    """Tells whether a cached file is there, with the contents that its blob's name tells."""
     try:
         if path.is_symlink():
             return _is_as_named(path.parent / os.readlink(path))

@@ -43,7 +43,7 @@ class RemoteFolder(FolderFiles):
 
     @property
     def fetched(self) -> int:
-        """How many bytes were fetched, at most: the last block of a file may be shorter."""
+        """Counts the bytes that were fetched, at most: the last block of a file may be shorter."""
         return sum(
             min(cache.miss_count * _BLOCK, self._sizes[name])
             for name, cache in self._caches.items()
