@@ -139,7 +139,7 @@ def prepared_rows(corpus: ez.PretrainingCorpus, tokenizer, options) -> list[dict
     """The corpus's pairs as transformers takes them, without masks."""
     preprocessor = ez.PretrainingPreprocessor(tokenizer, options.length, short_share=0.0)
     prepared = []
-    for slot in Reader(corpus, preprocessor.corpus_rows, seed=0).ordered():
+    for slot in Reader(corpus, preprocessor.corpus_examples, seed=0).ordered():
         row = token_rows([slot], tokenizer, corpus.vocabulary_size)
         ids, count = row["token_ids"], len(row["token_ids"])
         places = np.arange(options.length)

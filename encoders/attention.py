@@ -6,21 +6,21 @@ Comment letters: B batch, L sequence, D hidden, H heads, Q queries, K keys.
 import keras
 from keras import ops
 
-from encoder_zoo.encoders import gradients
+from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.encoders.attention_masks import AttentionMask
-from encoder_zoo.encoders.configured import Configured
-from encoder_zoo.encoders.layers import Dropout, initializer
-from encoder_zoo.encoders.long_attention import (
+from encoder_zoo.encoders.kernels import gradients
+from encoder_zoo.encoders.kernels.long_attention import (
     attend_in_blocks,
     attend_in_chunks,
     known_to_be_long,
 )
+from encoder_zoo.encoders.layers import Dropout, initializer
 
 SHORT = 512  # tokens, up to which the scores of all pairs cost the least; measured
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class SelfAttention(Configured, keras.layers.Layer):
+class SelfAttention(ConfigFromSignature, keras.layers.Layer):
     """Multi-head self-attention over scaled dot products.
 
     A family whose attention differs overrides a step: `dense` for projections of another kind,

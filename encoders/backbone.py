@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
+from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.variable_names import variables_named_alike
 from encoder_zoo.encoders.attention import SHORT
 from encoder_zoo.encoders.attention_masks import AttentionMask, make_attention_mask
 from encoder_zoo.encoders.blocks import EncoderBlock
-from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.encoders.embeddings import Embeddings
-from encoder_zoo.encoders.gradient_checkpointing import recomputed
 from encoder_zoo.encoders.inputs import INPUTS, TASK_INPUTS, check_inputs
+from encoder_zoo.encoders.kernels.gradient_checkpointing import recomputed
 from encoder_zoo.encoders.layers import initializer
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.encoders.preset_door import presets
-from encoder_zoo.encoders.variable_names import variables_named_alike
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,7 +39,7 @@ class _BuiltAtOnce(type(keras.Model)):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Backbone(Configured, keras.Model, metaclass=_BuiltAtOnce):
+class Backbone(ConfigFromSignature, keras.Model, metaclass=_BuiltAtOnce):
     """A stack of post-norm encoder blocks over token, position and segment embeddings.
 
     The base of all families' backbones; `Backbone.from_preset` picks the right one. A family that

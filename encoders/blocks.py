@@ -6,14 +6,14 @@ Comment letters: B batch, L sequence, D hidden, H heads, F intermediate.
 import keras
 from keras import ops
 
-from encoder_zoo.encoders import gradients
+from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.encoders.attention import SelfAttention
-from encoder_zoo.encoders.configured import Configured
+from encoder_zoo.encoders.kernels import gradients
 from encoder_zoo.encoders.layers import Dropout, LayerNorm, activation_function, initializer
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class EncoderBlock(Configured, keras.layers.Layer):
+class EncoderBlock(ConfigFromSignature, keras.layers.Layer):
     """Self-attention and a feed-forward net, each added to its input and then normalised.
 
     Args:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from encoder_zoo.encoders.configured import Configured
+from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.encoders.layers import Dropout, LayerNorm, initializer
 from encoder_zoo.encoders.positions import positions_in_texts
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Embeddings(Configured, keras.layers.Layer):
+class Embeddings(ConfigFromSignature, keras.layers.Layer):
     """Sum of token, position and segment embeddings, then LayerNorm, dropout and a projection.
 
     Args:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from encoder_zoo.encoders.layers import DEVIATION
+from encoder_zoo.encoders.layers import INITIALIZER_RANGE
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.backbone import Backbone
@@ -17,9 +17,9 @@ LEARNING_RATE = 5e-5  # peak; of Devlin et al. 2019, appendix A.3
 WEIGHT_DECAY = 0.01  # likewise
 
 
-def usual_deviation(backbone: Backbone) -> float:
+def default_stddev(backbone: Backbone) -> float:
     """That of BERT, whatever the backbone's sizes."""
-    return DEVIATION
+    return INITIALIZER_RANGE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Hidden:
         norm: name of the LayerNorm behind it, if there is one.
         bias: whether the dense layer and the LayerNorm have a bias.
         after_dropout: whether the head's dropout stands before this layer too.
-        deviation: of its new weights, see `layers.initializer`, from the backbone.
+        stddev: of its new weights, see `layers.initializer`, from the backbone.
     """
 
     dense: str
@@ -40,7 +40,7 @@ class Hidden:
     norm: str | None = None
     bias: bool = True
     after_dropout: bool = False
-    deviation: Callable[[Backbone], float] = usual_deviation
+    stddev: Callable[[Backbone], float] = default_stddev
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Head:
         tied_bias: name of the output layer's bias, where its kernel is the token embedding's.
         first_norm: name of a LayerNorm before all else, of the sum of each token's vector and that
             of its text's first one; of heads of tokens.
-        deviation: of the output layer's new weights, as for `Hidden`.
+        stddev: of the output layer's new weights, as for `Hidden`.
         pair: the second head of pretraining, for pairs of segments.
 
     Example:
@@ -85,7 +85,7 @@ class Head:
     default_dropout: float | None = None
     tied_bias: str | None = None
     first_norm: str | None = None
-    deviation: Callable[[Backbone], float] = usual_deviation
+    stddev: Callable[[Backbone], float] = default_stddev
     pair: PairHead | None = None
 
     @property

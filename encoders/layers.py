@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import keras
 from keras import ops
 
-from encoder_zoo.encoders import gradients
+from encoder_zoo.encoders.kernels import gradients
 
 
 def _tanh_gelu(x):
@@ -52,11 +52,11 @@ _draws_weights = contextvars.ContextVar("draws_weights", default=True)
 
 
 @contextlib.contextmanager
-def weights_follow() -> Iterator[None]:
+def skip_initialization() -> Iterator[None]:
     """Spares the drawing of random weights that a checkpoint's replace at once: seconds of a load.
 
     Example:
-        >>> with weights_follow():
+        >>> with skip_initialization():
         ...     initializer()((2,)).numpy().tolist()
         [0.0, 0.0]
     """
@@ -67,18 +67,18 @@ def weights_follow() -> Iterator[None]:
         _draws_weights.reset(token)
 
 
-DEVIATION = 0.02  # of new weights; Devlin et al. 2019, released code
+INITIALIZER_RANGE = 0.02  # of new weights; Devlin et al. 2019, released code
 
 
-def initializer(deviation: float = DEVIATION) -> keras.initializers.Initializer:
+def initializer(stddev: float = INITIALIZER_RANGE) -> keras.initializers.Initializer:
     """Weights as BERT draws them: normal, none further from 0 than two standard deviations.
 
     Args:
-        deviation: the standard deviation of the normal distribution.
+        stddev: the standard stddev of the normal distribution.
     """
     if not _draws_weights.get():
         return keras.initializers.Zeros()
-    return keras.initializers.TruncatedNormal(stddev=deviation)
+    return keras.initializers.TruncatedNormal(stddev=stddev)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

@@ -87,16 +87,18 @@ if TYPE_CHECKING:  # what editors and type checkers see
     from encoder_zoo.tasks import display
     from encoder_zoo.tasks.corpora.corpus import PretrainingCorpus
     from encoder_zoo.tasks.distillation.task import Distillation
-    from encoder_zoo.tasks.language_modelling.preprocessor import MaskedLMPreprocessor
-    from encoder_zoo.tasks.language_modelling.task import MaskedLM
-    from encoder_zoo.tasks.pretraining.preprocessor import PretrainingPreprocessor
-    from encoder_zoo.tasks.pretraining.task import Pretraining
+    from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM
+    from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
+    from encoder_zoo.tasks.pretraining.pretraining import Pretraining
+    from encoder_zoo.tasks.pretraining.pretraining_preprocessor import PretrainingPreprocessor
+    from encoder_zoo.tasks.pretraining.replaced_tokens import ReplacedTokenDetection
+    from encoder_zoo.tasks.pretraining.replaced_tokens_preprocessor import (
+        ReplacedTokenDetectionPreprocessor,
+    )
+    from encoder_zoo.tasks.pretraining.sentence_order import sentence_order_pairs
     from encoder_zoo.tasks.question_answering.preprocessor import SpanQAPreprocessor
     from encoder_zoo.tasks.question_answering.squad import read_squad
     from encoder_zoo.tasks.question_answering.task import SpanQA
-    from encoder_zoo.tasks.replaced_tokens.preprocessor import ReplacedTokenDetectionPreprocessor
-    from encoder_zoo.tasks.replaced_tokens.task import ReplacedTokenDetection
-    from encoder_zoo.tasks.sentence_order import sentence_order_pairs
     from encoder_zoo.tasks.sequence_classification.preprocessor import (
         SequenceClassifierPreprocessor,
     )

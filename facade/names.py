@@ -29,12 +29,12 @@ SAVED = {
     "tasks.token_classification.metrics": ["EntityF1"],
     "tasks.question_answering.task": ["SpanQA"],
     "tasks.question_answering.preprocessor": ["SpanQAPreprocessor"],
-    "tasks.language_modelling.task": ["MaskedLM"],
-    "tasks.language_modelling.preprocessor": ["MaskedLMPreprocessor"],
-    "tasks.pretraining.task": ["Pretraining"],
-    "tasks.pretraining.preprocessor": ["PretrainingPreprocessor"],
-    "tasks.replaced_tokens.task": ["ReplacedTokenDetection"],
-    "tasks.replaced_tokens.preprocessor": ["ReplacedTokenDetectionPreprocessor"],
+    "tasks.pretraining.masked_lm": ["MaskedLM"],
+    "tasks.pretraining.masked_lm_preprocessor": ["MaskedLMPreprocessor"],
+    "tasks.pretraining.pretraining": ["Pretraining"],
+    "tasks.pretraining.pretraining_preprocessor": ["PretrainingPreprocessor"],
+    "tasks.pretraining.replaced_tokens": ["ReplacedTokenDetection"],
+    "tasks.pretraining.replaced_tokens_preprocessor": ["ReplacedTokenDetectionPreprocessor"],
 }
 # Classes inside of these, which are not public.
 SAVED_PARTS = {
@@ -53,10 +53,10 @@ SAVED_PARTS = {
         "RotaryAttention",
     ],
     "encoders.families.roberta": ["RobertaEmbeddings"],
-    "tasks.head": ["HiddenLayer", "TaskHead"],
-    "tasks.language_modelling.head": ["MaskedLMHead"],
+    "tasks.base.head": ["HiddenLayer", "TaskHead"],
+    "tasks.pretraining.masked_lm_head": ["MaskedLMHead"],
     "tasks.token_classification.metrics": ["TokenAccuracy"],
-    "tasks.training.measures": ["ClassAccuracy", "ClassCrossentropy", "OfLogits"],
+    "tasks.training.logit_metrics": ["ClassAccuracy", "ClassCrossentropy", "OfLogits"],
     "tasks.training.named_metrics": ["Matthews", "Pearson", "Perplexity", "Spearman"],
     "tasks.question_answering.metrics": ["SpanExactMatch", "SpanF1"],
     "tasks.training.recipe": ["FusedAdamW", "LinearWarmupDecay", "ScheduledAdamW"],
@@ -70,7 +70,7 @@ NOT_SAVED = {
     "tasks.token_classification.conll": ["read_conll"],
     "encoders.tokenizers.tokenizer": ["Tokenizer"],
     "tasks.corpora.corpus": ["PretrainingCorpus"],
-    "tasks.sentence_order": ["sentence_order_pairs"],
+    "tasks.pretraining.sentence_order": ["sentence_order_pairs"],
     "tasks.training.backup": ["BackupAndRestore"],
 }
 # Public modules.

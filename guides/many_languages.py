@@ -116,7 +116,7 @@ def examples(paragraphs: list[dict], language: str) -> list[dict]:
 
 
 def consecutive(texts: list[str]) -> list[tuple[str, str]]:
-    """Pieces of running text, each with the one that follows."""
+    """TokenizedTexts of running text, each with the one that follows."""
     pairs = []
     for words in map(str.split, texts):
         chunks = [" ".join(words[i : i + CHUNK_WORDS]) for i in range(0, len(words), CHUNK_WORDS)]

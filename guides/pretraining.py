@@ -82,7 +82,7 @@ def build(family: str, tokenizer, dropout: float, length: int | None = None):
 def initialize(model) -> None:
     """Wider kernels, and positions as waves, so that the attention begins to learn early.
 
-    BERT's deviation of 0.02 is meant for a width of 768. In a narrow model it lets so little of the
+    BERT's stddev of 0.02 is meant for a width of 768. In a narrow model it lets so little of the
     context through that thousands of steps go by before more is learned than how frequent words
     are. Waves make places that are near each other alike from the start.
 

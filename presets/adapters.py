@@ -13,9 +13,9 @@ import keras
 import numpy as np
 from safetensors.numpy import save_file
 
+from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.rules import BASE, SIZE, or_null
-from encoder_zoo.encoders.wording import shown
 from encoder_zoo.presets.files.arrays import check_floats
 from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.open_folder import OpenFolder

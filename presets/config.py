@@ -6,11 +6,11 @@ import math
 import pathlib
 from collections.abc import Callable, Mapping
 
+from encoder_zoo.common.configuration import argument_defaults
+from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.configured import argument_defaults
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.rules import ARGUMENTS, COMMON, REQUIRED, SHARE, Rule, or_null
-from encoder_zoo.encoders.wording import shown
 
 
 def check_config(

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import keras
 
+from encoder_zoo.common.configuration import argument_names
+from encoder_zoo.common.wording import shown, unknown_argument
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.configured import argument_names
 from encoder_zoo.encoders.family import Family, Head
-from encoder_zoo.encoders.layers import weights_follow
-from encoder_zoo.encoders.tokenizers.absent import AbsentTokenizer
-from encoder_zoo.encoders.wording import shown, unknown_argument
+from encoder_zoo.encoders.layers import skip_initialization
+from encoder_zoo.encoders.tokenizers.absent import TokenizerStub
 from encoder_zoo.presets.config import backbone_arguments
 from encoder_zoo.presets.dropped_models import collect_dropped_models, note_loaded
 from encoder_zoo.presets.formats.checkpoint import (
@@ -132,7 +132,7 @@ def _read_task(
     built_in = checkpoint.head_arguments.get(cls.checkpoint_class_suffix, {})
     arguments = cls.checkpoint_arguments(checkpoint.config, head, for_task)
     task = cls(backbone, preprocessor, **{**built_in, **arguments})
-    if tokenizer is not None and not isinstance(tokenizer, AbsentTokenizer):
+    if tokenizer is not None and not isinstance(tokenizer, TokenizerStub):
         backbone.checkpoint_vocabulary = Vocabulary.of(tokenizer)
     task.learning_rate = settings.get("learning_rate", task.learning_rate)
     used |= _read_head(checkpoint, task, head, for_task, safeguards, new_pooler)
@@ -212,7 +212,7 @@ def load_from_keras_hub(
 
 def _read_tokenizer(
     checkpoint: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping]
-) -> Tokenizer | AbsentTokenizer | None:
+) -> Tokenizer | TokenizerStub | None:
     """The tokenizer, checked against the model it feeds; None if the checkpoint has none."""
     family, stored = checkpoint.family, checkpoint.stored_tokenizer()
     if stored is None:
@@ -223,7 +223,7 @@ def _read_tokenizer(
     except ModuleNotFoundError as error:
         if error.name != "tensorflow":
             raise
-        return AbsentTokenizer(stored.files, {**_known_ids(checkpoint), **template})
+        return TokenizerStub(stored.files, {**_known_ids(checkpoint), **template})
     tokenizer = cls.from_files(stored.files, **template)
     if family and family.config_keys["vocabulary_size"] in checkpoint.config:
         _check_vocabulary(checkpoint, stored.kind, tokenizer)
@@ -339,7 +339,11 @@ def _match_backbone(
     arguments = backbone_arguments(checkpoint.config, family)
     has_pooler = f"{family.pooler}.weight" in checkpoint.shapes
     arguments = {**arguments, "pooler": has_pooler, **overrides}
-    with contextlib.nullcontext() if arguments["pooler"] and not has_pooler else weights_follow():
+    with (
+        contextlib.nullcontext()
+        if arguments["pooler"] and not has_pooler
+        else skip_initialization()
+    ):
         backbone = family.backbone(**arguments)
     matched, misfits = match(checkpoint, backbone, backbone_layers(backbone))
     new = [name for name in misfits if new_pooler_allowed and name.startswith(f"{family.pooler}.")]

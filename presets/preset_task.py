@@ -19,7 +19,7 @@ class PresetTask(Protocol):
         backbone: the encoder.
         preprocessor: one of its class, or None.
         learning_rate: peak, recommended to those who train it on.
-        usual_learning_rate: what it is where nobody says another.
+        default_learning_rate: what it is where nobody says another.
     """
 
     task_name: ClassVar[str]
@@ -29,7 +29,7 @@ class PresetTask(Protocol):
     backbone: Backbone
     preprocessor: object | None
     learning_rate: float
-    usual_learning_rate: float
+    default_learning_rate: float
 
     @classmethod
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
@@ -40,6 +40,6 @@ class PresetTask(Protocol):
         """Why the head of a checkpoint must not be taken over, or None if it may."""
         ...
 
-    def refuse_unsaid(self) -> None:
+    def check_representable(self) -> None:
         """Raises a ValueError where config.json has no word for a setting of the head."""
         ...

@@ -12,9 +12,9 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
-from encoder_zoo.encoders.arguments import checked
+from encoder_zoo.common.configuration import argument_names
+from encoder_zoo.common.validation import checked
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.configured import argument_names
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.presets.config import backbone_config
 from encoder_zoo.presets.files.atomic import replacing
@@ -73,7 +73,7 @@ def save_task(
     backbone, suffix = task.backbone, task.checkpoint_class_suffix
     family = backbone.family
     settings = {"task": task.task_name}
-    if task.learning_rate != task.usual_learning_rate:
+    if task.learning_rate != task.default_learning_rate:
         settings["learning_rate"] = task.learning_rate
     tokenizer = None
     if task.preprocessor is not None:
@@ -89,7 +89,7 @@ def save_task(
         readers = Readers(task.pipeline_tag, here, KERAS_HUB, type(there).__name__)
         _save_keras_hub(folder, backbone, [there], settings, readers)
         return
-    task.refuse_unsaid()
+    task.check_representable()
     head = family.head(suffix)
     weights = {
         **_weights(backbone, backbone_layers(backbone), prefix=f"{family.prefix}."),

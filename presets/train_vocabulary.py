@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from encoder_zoo.encoders.arguments import checked
+from encoder_zoo.common.validation import checked
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer

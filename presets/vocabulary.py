@@ -11,7 +11,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.tokenizers.absent import AbsentTokenizer
+from encoder_zoo.encoders.tokenizers.absent import TokenizerStub
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -59,14 +59,14 @@ def _digest(tokens: list[str]) -> str:
     return hashlib.sha256(b"%d\n%s" % (len(tokens), text)).hexdigest()
 
 
-def check_tokenizer(backbone: Backbone, tokenizer: Tokenizer | AbsentTokenizer) -> None:
+def check_tokenizer(backbone: Backbone, tokenizer: Tokenizer | TokenizerStub) -> None:
     """Refuse a tokenizer that is not that of the backbone's checkpoint.
 
     Raises:
         ValueError: "The tokenizer is a RobertaTokenizer of 50265 tokens, but the backbone's
             checkpoint has a BertTokenizer of 30522, ..."
     """
-    if isinstance(tokenizer, AbsentTokenizer):
+    if isinstance(tokenizer, TokenizerStub):
         return
     known = backbone.checkpoint_vocabulary
     if known is None or known.is_of(tokenizer):

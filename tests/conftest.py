@@ -146,7 +146,7 @@ class Tiny:
 
     @staticmethod
     def moved(model):
-        """The model, its weights moved by random numbers of deviation 0.3."""
+        """The model, its weights moved by random numbers of stddev 0.3."""
         rng = np.random.default_rng(0)
         for weight in model.weights:
             weight.assign(weight + 0.3 * rng.normal(size=weight.shape))

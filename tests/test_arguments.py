@@ -1,7 +1,7 @@
 """Arguments that cannot be meant are refused by name, before any work is done.
 
 One test runs over the signatures of all public callables: a new argument has a rule in
-`encoders.arguments.RULES`, is a flag, or stands among those that are checked elsewhere.
+`common.validation.RULES`, is a flag, or stands among those that are checked elsewhere.
 """
 
 import inspect
@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.encoders.arguments import _IN_GRAPHS, Checked, check_argument, rules_of
+from encoder_zoo.common.validation import _IN_GRAPHS, ValidatesArguments, check_argument, rules_of
 
 # Arguments that no rule of one line is for: objects, data, names that are looked up.
 ELSEWHERE = {
     "self", "cls", "args", "kwargs", "arguments", "options",
     "backbone", "preprocessor", "tokenizer", "model", "task", "other", "dataset", "config",
     "x", "y", "sample_weight", "validation_data", "texts", "words", "ids", "question", "context",
-    "questions", "contexts", "pieces", "rows", "windows", "inputs", "outputs", "first_texts",
+    "questions", "contexts", "tokens", "examples", "windows", "inputs", "outputs", "first_texts",
     "y_true", "y_pred", "labels", "token", "token_id", "tokens", "path", "directory", "source",
     "vocabulary", "merges", "scores", "precompiled_charsmap", "added_tokens",
     "optimizer", "loss", "metrics", "weighted_metrics", "callbacks", "problem_type", "strategy",
@@ -75,7 +75,7 @@ def test_every_argument_is_checked_before_any_work(name):
     parameters = inspect.signature(function).parameters
     rules = rules_of(parameters)
     unknown = set(parameters) - set(rules) - ELSEWHERE
-    assert not unknown, f"{name} has arguments without a rule in encoders.arguments: {unknown}"
+    assert not unknown, f"{name} has arguments without a rule in common.validation: {unknown}"
     for argument, rule in rules.items():
         default = parameters[argument].default
         for odd in ODD:
@@ -120,7 +120,7 @@ def test_values_that_were_once_accepted(argument, wrong):
 
 
 def test_numbers_of_numpy_are_numbers():
-    class Reader(Checked):
+    class Reader(ValidatesArguments):
         def read(self, batch_size=None, flag=False, learning_rate=None):
             return batch_size, flag, learning_rate
 
@@ -129,7 +129,7 @@ def test_numbers_of_numpy_are_numbers():
 
 
 def test_a_call_with_too_many_arguments_is_pythons_own_error():
-    class Reader(Checked):
+    class Reader(ValidatesArguments):
         def read(self, batch_size=None):
             return batch_size
 
@@ -214,7 +214,7 @@ def test_a_fork_of_a_process_that_used_a_model_says_so():
 
 
 def test_unknown_arguments_of_methods_are_named_with_what_may_be_meant():
-    class Reader(Checked):
+    class Reader(ValidatesArguments):
         def read(self, text, top_k: int = 1):
             return top_k
 

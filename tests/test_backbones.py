@@ -6,10 +6,10 @@ import pytest
 from keras import ops
 
 import encoder_zoo as ez
-from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.blocks import EncoderBlock
 from encoder_zoo.encoders.embeddings import Embeddings
+from encoder_zoo.encoders.kernels import gradients
 from encoder_zoo.encoders.layers import Dropout, LayerNorm
 
 SIZES = {

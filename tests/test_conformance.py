@@ -16,7 +16,7 @@ from keras import ops
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import all_families
-from encoder_zoo.tasks.rows.packing import join_texts
+from encoder_zoo.tasks.preprocessing.packing import join_texts
 
 TASKS = ["SequenceClassifier", "TokenClassifier", "SpanQA", "MaskedLM"]
 TEXTS = ["a b ab", "", "c d e a b", "p"]

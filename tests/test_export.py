@@ -14,11 +14,11 @@ import tensorflow as tf
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
 import encoder_zoo as ez
+from encoder_zoo.tasks.preprocessing.batching import GRAPH_BATCH, in_graph_batches
+from encoder_zoo.tasks.preprocessing.windows import make_windows
 from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, Candidates
 from encoder_zoo.tasks.question_answering.preprocessor import Contexts
 from encoder_zoo.tasks.question_answering.ranking import best_answers, ranked, shares
-from encoder_zoo.tasks.rows.batching import GRAPH_BATCH, in_graph_batches
-from encoder_zoo.tasks.rows.windows import make_windows
 from encoder_zoo.tasks.serving import export
 
 CHECKPOINTS = pathlib.Path(__file__).parent / "golden" / "checkpoints"

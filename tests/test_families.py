@@ -101,7 +101,7 @@ def test_a_registered_family_is_public(name):
     assert family.backbone.family is family
 
 
-FLOORS = ["encoders", "presets", "tasks"]
+FLOORS = ["common", "encoders", "presets", "tasks"]
 
 
 @pytest.mark.parametrize("floor", FLOORS[:-1])

@@ -275,7 +275,7 @@ class TestClassWeight:
         words, tags = [["anna", "lives", "in", "rome"]], [["B-PER", "O", "O", "B-LOC"]]
         stream = tagger(labels=["O", "B-PER", "B-LOC"])
         rows = stream.preprocess(words, tags)
-        batches = stream._rows_stream(rows, 1, range(1), False, None)
+        batches = stream._examples_stream(rows, 1, range(1), False, None)
         for given, expected in (
             ({"O": 0.5, "B-PER": 2}, [0, 2, 0.5, 0.5, 1, 0]),
             ("balanced", [0, 4 / 3, 2 / 3, 2 / 3, 4 / 3, 0]),
@@ -349,7 +349,7 @@ class TestWordsInWordsOut:
 
     @pytest.mark.parametrize("all_pieces, strategy", [(False, "first"), (True, "average")])
     def test_entities_are_whole_words(self, all_pieces, strategy, tmp_path, monkeypatch):
-        model = self.tagger(label_all_pieces=all_pieces)
+        model = self.tagger(label_all_tokens=all_pieces)
         model.fit([["annabelle", "lives"]], [["B-X", "O"]], verbose=0)
         assert model.preprocessor.strategy == strategy
         model.save_to_preset(tmp_path / "preset")
@@ -686,10 +686,10 @@ class TestOptionsOfTheRecipe:
 def test_reprs_say_what_they_hold():
     words = tokenizer().vocabulary_size
     assert repr(tokenizer()) == f"BertTokenizer({words} tokens)"
-    preprocessor = ez.TokenClassifierPreprocessor(tokenizer(), 16, label_all_pieces=True)
+    preprocessor = ez.TokenClassifierPreprocessor(tokenizer(), 16, label_all_tokens=True)
     assert repr(preprocessor) == (
         f"TokenClassifierPreprocessor(BertTokenizer({words} tokens), sequence_length=16, "
-        "label_all_pieces=True)"
+        "label_all_tokens=True)"
     )
     model = classifier(labels=["ham", "spam"])
     assert repr(model) == (

@@ -50,7 +50,7 @@ def pretraining(tokenizer, dropout=0.0, **arguments):
 def trained(tokenizer, corpus):
     model = pretraining(tokenizer)
     for weight in model.trainable_variables:
-        if weight.path.endswith("kernel"):  # BERT's deviation is meant for a width of 768
+        if weight.path.endswith("kernel"):  # BERT's stddev is meant for a width of 768
             weight.assign(weight * (weight.shape[0] ** -0.5 / 0.02))
     model.compile(learning_rate=1e-2)
     history = model.fit(corpus, batch_size=16, steps_per_epoch=40, epochs=4, verbose=0).history

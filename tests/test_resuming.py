@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 import encoder_zoo as ez
 from encoder_zoo.presets.files.manifest import write_manifest
-from encoder_zoo.tasks.rows.batching import RowBatches
+from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher
 from encoder_zoo.tasks.training import backup, resuming
 from encoder_zoo.tasks.training.backup import STATE
 
@@ -235,7 +235,7 @@ def test_no_batch_that_is_done_is_made_again():
         tf.py_function(lambda s: made.append(int(s[1])), [seed], [])
         return rows["labels"]
 
-    _, batches = RowBatches(collate).training(rows, 4, range(2))
+    _, batches = LengthGroupedBatcher(collate).training(rows, 4, range(2))
     rest = batches(seed=1, done=7)
     assert int(rest.cardinality()) == len(list(rest)) == 3
     assert sorted(made) == [7, 8, 9]

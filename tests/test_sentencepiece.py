@@ -136,7 +136,7 @@ def composing():
     config = made("xlm_roberta").get_config()
     names = [name for name in config if name.endswith("_token")]
     options = {name: config[name] for name in ("vocabulary", "scores", *names)}
-    tokenizer = DebertaV2Tokenizer(**options, composes=True)
+    tokenizer = DebertaV2Tokenizer(**options, normalize_nfc=True)
     return tokenizer, library(tokenizer)
 
 
@@ -150,10 +150,10 @@ def test_every_text_as_the_library_where_it_composes():
     odd = ["a\u2000\u0301 b", "\u00a0", " \u00a0", "e\u0301\u00a0", "x\u00a0\ty\x0bz ", " \x0b a"]
     check_composed([*TEXTS, *odd])
     tokenizer, _ = composing()
-    assert DebertaV2Tokenizer.from_config(tokenizer.get_config()).composes
+    assert DebertaV2Tokenizer.from_config(tokenizer.get_config()).normalize_nfc
     assert "spm.model" not in tokenizer.to_files()
-    with pytest.raises(ValueError, match="composes=True is without a precompiled_charsmap"):
-        DebertaV2Tokenizer(["[UNK]", "a"], [None, -1.0], "AA==", composes=True)
+    with pytest.raises(ValueError, match="normalize_nfc=True is without a precompiled_charsmap"):
+        DebertaV2Tokenizer(["[UNK]", "a"], [None, -1.0], "AA==", normalize_nfc=True)
 
 
 def check_composed(texts):

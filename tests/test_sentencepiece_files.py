@@ -381,9 +381,9 @@ def test_byte_pieces_keep_their_type():
 def test_what_transformers_5_saves_of_deberta_is_read_as_it_says(tmp_path):
     tokens = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "▁", "a", "é", "▁a", "[MASK]"]
     scores = [*[None] * 4, -1.0, -1.1, -1.2, -1.3, None]
-    written(DebertaV2Tokenizer(tokens, scores, composes=True), tmp_path)
+    written(DebertaV2Tokenizer(tokens, scores, normalize_nfc=True), tmp_path)
     tokenizer = read(DEBERTA_SENTENCEPIECE, tmp_path)
-    assert tokenizer.composes
+    assert tokenizer.normalize_nfc
     # A space that does not break is a character; two of any kind are one space.
     assert tokenizer.tokenize("e\u0301\u00a0a \u00a0a").numpy().tolist() == [4, 6, 3, 5, 7]
     path = tmp_path / "tokenizer.json"

@@ -71,7 +71,7 @@ def roberta():
 
 
 def labelled(model, example) -> list[str]:
-    """For every window the pieces that its labels mark."""
+    """For every window the tokens that its labels mark."""
     inputs, y = model.preprocessor([example])
     name = model.preprocessor.tokenizer.id_to_token
     return [
@@ -90,17 +90,17 @@ def test_logits_equal_those_of_transformers(golden, family, caplog):
     np.testing.assert_allclose(logits[:, 1], checkpoint.expected["end_logits"], atol=1e-5)
 
 
-# (context, answer, the pieces that stand for it)
+# (context, answer, the tokens that stand for it)
 PIECES = [
     ("José lives in Rome.", "José", "jo ##sé"),
     ("José lives in Rome.", "sé", "##sé"),
-    ("José lives in Rome.", "os", "jo ##sé"),  # whole pieces around the answer
+    ("José lives in Rome.", "os", "jo ##sé"),  # whole tokens around the answer
     ("🙂🙂 Anna lives.", "Anna lives", "anna lives"),
     ("Anna  lives", " lives", "lives"),  # white space around an answer does not count
     ("Anna lives in Rome ", "Rome ", "rome"),
     ("Anna lives in Rome.\n", "Rome.\n", "rome ."),
     ("Rome\u3000\x1c\x85 is in", "Rome\u3000\x1c\x85 ", "rome"),
-    ("Anna lives in Rome\u200b", "Rome\u200b", "rome"),  # a character without a piece
+    ("Anna lives in Rome\u200b", "Rome\u200b", "rome"),  # a character without a token
     ("Anna lives in\u200b Rome", "in\u200b", "in"),
 ]
 
@@ -110,9 +110,9 @@ class TestLabels:
         answers = [{"text": text, "answer_start": context.index(text)}]
         return {"question": question, "context": context, "answers": answers, **more}
 
-    @pytest.mark.parametrize("context, text, pieces", PIECES)
-    def test_pieces_of_the_answer(self, model, context, text, pieces):
-        assert labelled(model, self.example(context, text)) == [pieces]
+    @pytest.mark.parametrize("context, text, tokens", PIECES)
+    def test_pieces_of_the_answer(self, model, context, text, tokens):
+        assert labelled(model, self.example(context, text)) == [tokens]
 
     def test_pieces_of_the_answer_in_a_dataset(self, model):
         examples = [self.example(context, text) for context, text, _ in PIECES]
@@ -138,7 +138,7 @@ class TestLabels:
         assert row.count("</s>") == 3
         assert labelled(roberta, example) == ["Ġcat Ġsat"]
         assert "segment_ids" not in inputs
-        # All bytes of a character; the space before is a piece of its own, without characters.
+        # All bytes of a character; the space before is a token of its own, without characters.
         assert labelled(roberta, self.example("a  🙂 b\n", "🙂 b\n")) == ["ð Ł Ļ Ĥ Ġ b"]
 
     @pytest.mark.parametrize("family", ["Bert", "Roberta"])
@@ -158,8 +158,8 @@ class TestLabels:
             assert label.tolist() == [column + first, column + last]
 
     def test_windows_hold_the_answer_or_point_at_the_start_token(self, build):
-        model = build(window_length=16, doc_stride=4)  # 16 - 3 specials - 2 = 11 pieces each
-        context = "Rome is there . " * 5 + "Anna lives in Oslo"  # 24 pieces, windows at 0, 7, 14
+        model = build(window_length=16, doc_stride=4)  # 16 - 3 specials - 2 = 11 tokens each
+        context = "Rome is there . " * 5 + "Anna lives in Oslo"  # 24 tokens, windows at 0, 7, 14
         found = labelled(model, self.example(context, "Anna lives"))
         assert found == ["[CLS]", "[CLS]", "anna lives"]
         found = labelled(model, self.example(context[:-14], "Anna"))
@@ -167,9 +167,9 @@ class TestLabels:
 
     def test_an_answer_in_the_overlap_is_labelled_in_both_windows(self, build):
         model = build(window_length=16, doc_stride=4)
-        context = "Rome is there . Rome is there Anna lives . Rome is there ."  # Anna: piece 7
+        context = "Rome is there . Rome is there Anna lives . Rome is there ."  # Anna: token 7
         assert labelled(model, self.example(context, "Anna")) == ["anna", "anna"]
-        # Half of it: not wholly inside the first window, which ends after piece 10.
+        # Half of it: not wholly inside the first window, which ends after token 10.
         longer = "Rome is there . Rome is there Rome is Anna lives in Oslo . Rome"
         assert labelled(model, self.example(longer, "Anna lives in Oslo")) == [
             "[CLS]",
@@ -225,7 +225,7 @@ class TestSearch:
             assert found.null[row].numpy() == pytest.approx(logits[row, :, 0].sum(), rel=1e-5)
 
     def test_scores_are_shares_of_all_spans(self, model):
-        context = "Anna lives in Rome."  # 5 pieces: 15 spans
+        context = "Anna lives in Rome."  # 5 tokens: 15 spans
         found = model.answer("Who?", context, top_k=40)
         assert len(found) == 15
         assert sum(a["score"] for a in found) == pytest.approx(1.0, abs=1e-5)
@@ -258,7 +258,7 @@ class TestSearch:
 
     def test_windows_give_spans_of_the_whole_context_once(self, build):
         model = build(window_length=16, doc_stride=4)
-        context = " ".join(NAMES * 6)  # 24 pieces
+        context = " ".join(NAMES * 6)  # 24 tokens
         found = model.answer("Who?", context, top_k=200, max_answer_length=1)
         assert sorted(a["start"] for a in found) == [
             i for i in range(len(context)) if i == 0 or context[i - 1] == " "

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from encoder_zoo.tasks.rows.windows import make_windows, merge, owned, take
+from encoder_zoo.tasks.preprocessing.windows import make_windows, merge, owned, take
 from encoder_zoo.tasks.token_classification.tags import (
     piece_tags,
     sorted_tags,

@@ -8,8 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.rows.batching import RowBatches, packed_epoch_order, shared_rows
-from encoder_zoo.tasks.rows.packing import join_texts
+from encoder_zoo.tasks.preprocessing.batching import (
+    LengthGroupedBatcher,
+    pack_examples,
+    packed_epoch_order,
+)
+from encoder_zoo.tasks.preprocessing.packing import join_texts
 
 TEXTS = ["a good film", "", "the cat sat on the mat and looked at the dog", "bad", "so long"] * 5
 
@@ -18,7 +22,7 @@ TEXTS = ["a good film", "", "the cat sat on the mat and looked at the dog", "bad
 @given(st.lists(st.integers(2, 40), min_size=1, max_size=60))
 def test_rows_hold_every_example_once_and_none_too_many_tokens(lengths):
     lengths = np.sort(lengths)[::-1]
-    rows = shared_rows(lengths, 40)
+    rows = pack_examples(lengths, 40)
     assert sorted(rows.flat_values.numpy()) == list(range(len(lengths)))
     room = [40 - lengths[row].sum() for row in rows.numpy()]
     assert min(room) >= 0
@@ -28,7 +32,7 @@ def test_rows_hold_every_example_once_and_none_too_many_tokens(lengths):
 
 def test_rows_of_an_epoch_are_drawn_anew_and_repeatably():
     lengths = np.random.default_rng(0).integers(2, 30, 200)
-    plan = shared_rows(np.sort(lengths)[::-1], 32)
+    plan = pack_examples(np.sort(lengths)[::-1], 32)
     first, again, other = (
         packed_epoch_order(lengths, plan, tf.constant([s, 0])) for s in (1, 1, 2)
     )
@@ -55,7 +59,9 @@ def test_pairs_keep_their_segments(task):
 
 def test_an_epoch_of_fit_has_every_text_once(task):
     rows = task.preprocess(TEXTS)
-    steps, batches = RowBatches(task.preprocessor.collate).training(rows, 4, range(1), capacity=32)
+    steps, batches = LengthGroupedBatcher(task.preprocessor.collate).training(
+        rows, 4, range(1), capacity=32
+    )
     seen = []
     for x, y, weight in batches(seed=3):
         ids = x["token_ids"].numpy()
@@ -71,7 +77,9 @@ def test_an_epoch_of_fit_has_every_text_once(task):
 
 def test_fit_learns_from_shared_rows_with_weights(task):
     rows = task.preprocess(TEXTS, sample_weight=np.arange(len(TEXTS)) % 2)
-    _, batches = RowBatches(task.preprocessor.collate).training(rows, 2, range(1), capacity=32)
+    _, batches = LengthGroupedBatcher(task.preprocessor.collate).training(
+        rows, 2, range(1), capacity=32
+    )
     weights = np.concatenate([w.numpy().ravel() for _, _, w in batches(seed=0)])
     assert set(weights) == {0.0, 1.0}
     keras.utils.set_random_seed(0)

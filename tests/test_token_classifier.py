@@ -73,7 +73,7 @@ def roberta():
 
 
 def aligned(classifier, x, y) -> list[list[tuple[str, str]]]:
-    """For every row its labelled pieces, as (piece, tag)."""
+    """For every row its labelled tokens, as (token, tag)."""
     inputs, labels, weights = tf.nest.map_structure(np.array, classifier.preprocessor(x, y))
     name = classifier.preprocessor.tokenizer.id_to_token
     return [
@@ -106,8 +106,8 @@ class TestAlignment:
         ]
 
     def test_all_pieces_can_be_labelled(self, build):
-        pieces = aligned(build(label_all_pieces=True), [["José", "sees"]], [["B-PER", "O"]])
-        assert pieces == [[("jo", "B-PER"), ("##sé", "I-PER"), ("sees", "O")]]
+        tokens = aligned(build(label_all_tokens=True), [["José", "sees"]], [["B-PER", "O"]])
+        assert tokens == [[("jo", "B-PER"), ("##sé", "I-PER"), ("sees", "O")]]
 
     def test_tags_by_number_are_the_same(self, classifier):
         numbers = [[LABELS.index(tag) for tag in tags] for tags in TAGS]
@@ -119,8 +119,8 @@ class TestAlignment:
         ]
 
     def test_spans_label_all_pieces(self, build):
-        pieces = aligned(build(label_all_pieces=True), ["José in"], [SPANS[:1]])
-        assert pieces == [[("jo", "B-PER"), ("##sé", "I-PER"), ("in", "O")]]
+        tokens = aligned(build(label_all_tokens=True), ["José in"], [SPANS[:1]])
+        assert tokens == [[("jo", "B-PER"), ("##sé", "I-PER"), ("in", "O")]]
 
     def test_neighbouring_spans_of_one_type_stay_two(self, classifier):
         spans = [{"start": 0, "end": 4, "label": "PER"}, {"start": 5, "end": 9, "label": "PER"}]
@@ -137,7 +137,7 @@ class TestAlignment:
 
     def test_schemes_with_ends_are_written_whole(self, build):
         labels = ["O", "B-PER", "I-PER", "E-PER", "S-PER"]
-        preprocessor = build(labels=labels, label_all_pieces=True).preprocessor
+        preprocessor = build(labels=labels, label_all_tokens=True).preprocessor
         spans = [[{"start": 0, "end": 4, "label": "PER"}, {"start": 5, "end": 9, "label": "PER"}]]
         _, y, _ = preprocessor(["Anna José"], spans)
         assert [labels[i] for i in y.numpy()[0, 1:-1]] == ["S-PER", "B-PER", "E-PER"]
@@ -146,7 +146,7 @@ class TestAlignment:
 
     def test_words_get_their_tags_back_where_all_pieces_are_labelled(self, build, monkeypatch):
         labels = ["O", "B-PER", "I-PER", "E-PER", "S-PER"]
-        classifier = build(labels=labels, label_all_pieces=True)
+        classifier = build(labels=labels, label_all_tokens=True)
         words, tags = [["José", "José", "sees", "Anna"]], [["B-PER", "E-PER", "O", "S-PER"]]
         words, tags = [*words, ["José"]], [*tags, ["S-PER"]]
         logits = learned_logits(classifier, words, tags)
@@ -179,12 +179,12 @@ class TestWindows:
         rows = aligned(classifier, [sentence, ["Anna"]], [tags, ["B-PER"]])
         assert len(rows) > 5
         assert all(len(row) <= 6 for row in rows)
-        pieces = [piece for row in rows[:-1] for piece in row]
-        assert pieces == aligned(build(), SENTENCES[:1], TAGS[:1])[0] * 5
+        tokens = [token for row in rows[:-1] for token in row]
+        assert tokens == aligned(build(), SENTENCES[:1], TAGS[:1])[0] * 5
         assert rows[-1] == [("anna", "B-PER")]
 
     def test_the_windows_of_a_long_text_are_put_together(self, build):
-        # Without attention and positions a piece's logits depend on the piece alone.
+        # Without attention and positions a token's logits depend on the token alone.
         classifier = build(sequence_length=8)
         for weight in classifier.backbone.blocks[0].attention.weights:
             weight.assign(ops.zeros_like(weight))
@@ -194,15 +194,15 @@ class TestWindows:
         [alone] = classifier.predict([sentence])
         [together] = classifier.predict([" ".join([sentence] * 6)])
         np.testing.assert_allclose(together, np.tile(alone, (6, 1)), atol=1e-6)
-        assert np.ptp(alone, axis=0).min() > 1e-3  # pieces do differ
+        assert np.ptp(alone, axis=0).min() > 1e-3  # tokens do differ
 
         found = classifier.extract_entities(" ".join([sentence] * 6), "none")
-        pieces = classifier.extract_entities(sentence, "none")
-        shifted = [(e["label"], e["start"] + 27 * i) for i in range(6) for e in pieces]
+        tokens = classifier.extract_entities(sentence, "none")
+        shifted = [(e["label"], e["start"] + 27 * i) for i in range(6) for e in tokens]
         assert [(e["label"], e["start"]) for e in found] == shifted
 
     def test_an_overlap_that_leaves_nothing_is_refused(self, build):
-        with pytest.raises(ValueError, match="overlap=6 leaves nothing of a window with 6 pieces"):
+        with pytest.raises(ValueError, match="overlap=6 leaves nothing of a window with 6 tokens"):
             build(sequence_length=8, overlap=6)
 
     def test_validation_split_keeps_the_windows_of_a_text_together(self, build):
@@ -249,9 +249,9 @@ class TestLearning:
 
 
 def learned_logits(classifier, x, y):
-    """The pieces of texts in one window each, and logits that say what was to be learned."""
+    """The tokens of texts in one window each, and logits that say what was to be learned."""
     labels = classifier.preprocessor.encode(x, y)["labels"][:, 1:-1].flat_values
-    return classifier.preprocessor.pieces(x), np.eye(classifier.num_classes)[labels]
+    return classifier.preprocessor.tokens(x), np.eye(classifier.num_classes)[labels]
 
 
 def test_what_is_learned_from_spans_is_what_is_found(golden, tmp_path, monkeypatch):
@@ -357,10 +357,10 @@ def test_every_kind_of_spans_gives_the_same_labels(classifier, make):
 
 
 def test_spans_without_a_piece_of_their_own_are_reported(classifier, caplog):
-    spans = [[], [(4, 5, "PER"), (5, 6, "LOC"), (6, 7, "LOC")]]  # a space, two inside of one piece
+    spans = [[], [(4, 5, "PER"), (5, 6, "LOC"), (6, 7, "LOC")]]  # a space, two inside of one token
     _, y, _ = classifier.preprocessor(["in", "Anna in"], ragged(*spans))
     assert [LABELS[i] for i in y.numpy()[1, 1:3]] == ["O", "B-LOC"]
-    assert "2 of the spans have no piece" in caplog.text
+    assert "2 of the spans have no token" in caplog.text
     assert "The first: example 1, from 4 to 5." in caplog.text
 
 
@@ -425,13 +425,13 @@ def test_no_texts_and_texts_without_pieces(classifier):
 
 
 class TestStrategies:
-    """Hand-worked: "jo ##sé . anna" with probabilities given for every piece."""
+    """Hand-worked: "jo ##sé . anna" with probabilities given for every token."""
 
     def entities(self, tokenizer, probabilities, strategy):
-        pieces = ez.TokenClassifierPreprocessor(tokenizer).pieces(["José. Anna"])
-        assert pieces.ids.row_lengths().numpy().tolist() == [4]
+        tokens = ez.TokenClassifierPreprocessor(tokenizer).tokens(["José. Anna"])
+        assert tokens.ids.row_lengths().numpy().tolist() == [4]
         tags = parse_tags(LABELS)
-        found = find_entities(tf.constant(probabilities, "float32"), pieces, tags, strategy)
+        found = find_entities(tf.constant(probabilities, "float32"), tokens, tags, strategy)
         names = LABELS if strategy == "none" else tags.type_names
         values = zip(*(f.numpy().tolist() for f in found), strict=True)
         return [(names[n], s, e, round(score, 4)) for _, n, s, e, score in values]

@@ -12,10 +12,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.blocks import EncoderBlock
-from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.families.bert import KERAS_HUB_MASKED_LM
 from encoder_zoo.encoders.family import Family, Generator, Head, Hidden, KerasHubHead, KerasHubNames
@@ -183,7 +183,7 @@ def buckets_of_distances(length: int, magnitudes: np.ndarray) -> keras.KerasTens
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class TextConvolution(Configured, keras.layers.Layer):
+class TextConvolution(ConfigFromSignature, keras.layers.Layer):
     """A convolution over the tokens of a text, beyond whose ends there is nothing.
 
     Args:

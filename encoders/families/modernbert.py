@@ -15,7 +15,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.blocks import EncoderBlock
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.family import Family, Head, Hidden
-from encoder_zoo.encoders.layers import DEVIATION, Dropout, LayerNorm, initializer
+from encoder_zoo.encoders.layers import INITIALIZER_RANGE, Dropout, LayerNorm, initializer
 from encoder_zoo.encoders.positions import positions_in_texts
 from encoder_zoo.encoders.rules import ABSENT, BASE, Rule, one_of
 from encoder_zoo.encoders.tokenizers import MODERN_BPE
@@ -70,7 +70,7 @@ class RotaryAttention(SelfAttention):
         hidden_dim: int,
         num_heads: int,
         *args,
-        output_deviation: float = DEVIATION,
+        output_deviation: float = INITIALIZER_RANGE,
         **kwargs,
     ):
         super().__init__(hidden_dim, num_heads, *args, **kwargs)
@@ -88,12 +88,12 @@ class RotaryAttention(SelfAttention):
             layer.build((None, self.hidden_dim))
         self.dropout_layer = Dropout(self.attention_dropout, dtype=self.dtype_policy)
 
-    def dense(self, name: str, units: int, deviation: float = DEVIATION) -> keras.layers.Dense:
+    def dense(self, name: str, units: int, stddev: float = INITIALIZER_RANGE) -> keras.layers.Dense:
         """A projection from D, without a bias."""
         return keras.layers.Dense(
             units,
             use_bias=False,
-            kernel_initializer=initializer(deviation),
+            kernel_initializer=initializer(stddev),
             name=name,
             dtype=self.dtype_policy,
         )
@@ -185,7 +185,7 @@ class ModernBertBlock(EncoderBlock):
         self,
         *args,
         normalizes_first: bool = True,
-        output_deviation: float = DEVIATION,
+        output_deviation: float = INITIALIZER_RANGE,
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
@@ -222,11 +222,13 @@ class ModernBertBlock(EncoderBlock):
             epsilon=self.layer_norm_epsilon, center=False, name=name, dtype=self.dtype_policy
         )
 
-    def _dense(self, units: int, name: str, deviation: float = DEVIATION) -> keras.layers.Dense:
+    def _dense(
+        self, units: int, name: str, stddev: float = INITIALIZER_RANGE
+    ) -> keras.layers.Dense:
         return keras.layers.Dense(
             units,
             use_bias=False,
-            kernel_initializer=initializer(deviation),
+            kernel_initializer=initializer(stddev),
             name=name,
             dtype=self.dtype_policy,
         )
@@ -385,13 +387,13 @@ class ModernBertBackbone(Backbone):
 
 
 def deep_deviation(backbone: Backbone) -> float:
-    """Standard deviation of the new weights of what is added to the residual stream.
+    """Standard stddev of the new weights of what is added to the residual stream.
 
     The more layers add to it, the smaller each is, so that their sum is as large.
 
     Source: Warner et al. 2024, section 2.2.2; Shoeybi et al. 2019, Megatron-LM.
     """
-    return DEVIATION / (2 * backbone.num_layers) ** 0.5
+    return INITIALIZER_RANGE / (2 * backbone.num_layers) ** 0.5
 
 
 def wide_deviation(backbone: Backbone) -> float:
@@ -487,13 +489,13 @@ _TOKEN_IDS = {
     "cls_token_id": "start_token_id",
     "sep_token_id": "end_token_id",
 }
-_HIDDEN = Hidden("head.dense", "gelu", norm="head.norm", bias=False, deviation=deep_deviation)
+_HIDDEN = Hidden("head.dense", "gelu", norm="head.norm", bias=False, stddev=deep_deviation)
 _CLASSIFIER = Head(
     "classifier",
     _HIDDEN,
     dropout="classifier_dropout",
     default_dropout=0.0,
-    deviation=wide_deviation,
+    stddev=wide_deviation,
 )
 
 FAMILY = Family(

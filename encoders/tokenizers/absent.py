@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from encoder_zoo.common.lazy import NO_TENSORFLOW
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles, as_json
-from encoder_zoo.lazy import NO_TENSORFLOW
 
 
-class AbsentTokenizer:
+class TokenizerStub:
     """Lets a task load, train on prepared ids and be saved without TensorFlow.
 
     Args:
@@ -20,7 +20,7 @@ class AbsentTokenizer:
             as a text comes.
 
     Example:
-        >>> tokenizer = AbsentTokenizer(TokenizerFiles("preset", {}), {"vocabulary_size": 9})
+        >>> tokenizer = TokenizerStub(TokenizerFiles("preset", {}), {"vocabulary_size": 9})
         >>> tokenizer.vocabulary_size
         9
         >>> tokenizer.tokenize("hello")

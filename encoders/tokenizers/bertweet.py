@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers.bertweet_files import BertweetFiles
 from encoder_zoo.encoders.tokenizers.characters import Characters, after, before, marked
 from encoder_zoo.encoders.tokenizers.pair_merging import PairMerges
@@ -21,7 +22,6 @@ from encoder_zoo.encoders.tokenizers.word_table import (
     WordTable,
     character_numbers,
 )
-from encoder_zoo.encoders.wording import shown
 
 WORD_END = "</w>"  # on the last character of a word, in the merges
 CONTINUED = "@@"  # behind a piece that does not end its word, in the vocabulary

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers.files import (
     TokenizerFiles,
     WritesFiles,
@@ -10,7 +11,6 @@ from encoder_zoo.encoders.tokenizers.files import (
     special_tokens,
     with_added,
 )
-from encoder_zoo.encoders.wording import shown
 
 
 class BertweetFiles(WritesFiles):

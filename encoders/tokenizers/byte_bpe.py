@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.common.wording import decoded
 from encoder_zoo.encoders.tokenizers.byte_bpe_files import ByteBPEFiles, merges_in
 from encoder_zoo.encoders.tokenizers.characters import Characters, after, before, with_spaces
 from encoder_zoo.encoders.tokenizers.files import checked_vocabulary
@@ -22,7 +23,6 @@ from encoder_zoo.encoders.tokenizers.word_splitting import (
     word_starts,
 )
 from encoder_zoo.encoders.tokenizers.word_table import LONGEST, WordTable
-from encoder_zoo.encoders.wording import decoded
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

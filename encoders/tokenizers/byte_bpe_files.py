@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from encoder_zoo.common.wording import differing, shown
 from encoder_zoo.encoders.tokenizers.files import (
     SPECIAL_TOKENS,
     TokenizerFiles,
@@ -16,7 +17,6 @@ from encoder_zoo.encoders.tokenizers.files import (
     checked_vocabulary,
     special_tokens,
 )
-from encoder_zoo.encoders.wording import differing, shown
 
 
 class ByteBPEFiles(WritesFiles):

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers import (
     ALBERT_SENTENCEPIECE,
     BERTWEET,
@@ -28,7 +29,6 @@ from encoder_zoo.encoders.tokenizers.files import (
     flat,
     plain_class,
 )
-from encoder_zoo.encoders.wording import shown
 
 logger = logging.getLogger("encoder_zoo")
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from encoder_zoo.lazy import tf
+from encoder_zoo.common.lazy import tf
 
 CHUNK_BYTES = 2**18  # of text tokenized at a time
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from encoder_zoo.common.wording import differing, shown
 from encoder_zoo.encoders.tokenizers.templates import Template, read_template
-from encoder_zoo.encoders.wording import differing, shown
 
 logger = logging.getLogger("encoder_zoo")
 

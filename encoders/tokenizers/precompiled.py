@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers.characters import Characters, after, before, row_numbers
 from encoder_zoo.encoders.tokenizers.charsmap import SHORT
 from encoder_zoo.encoders.tokenizers.hash_table import HashTable
 from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS, CodePointTable, members
-from encoder_zoo.encoders.wording import shown
 
 # One int32 holds a code point, or an entry of the expansions, and what there is to know of it.
 CODE_MASK = 2**21 - 1

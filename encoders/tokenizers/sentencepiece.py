@@ -185,13 +185,13 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
     saved with the tokenizer.json that says so, is read so.
 
     Args:
-        composes: normalise as transformers 5 does, without a charsmap: characters are composed
+        normalize_nfc: normalise as transformers 5 does, without a charsmap: characters are composed
             (NFC), and white space that stands alone is a character, except for a space, the end of
             a line and a tab.
         vocabulary, scores, ...: those of `SentencePieceTokenizer`.
 
     Raises:
-        ValueError: "composes=True is without a precompiled_charsmap ...", and as there.
+        ValueError: "normalize_nfc=True is without a precompiled_charsmap ...", and as there.
 
     Source: He et al., "DeBERTa" (2021), released tokenization of version 2; `DebertaV2Tokenizer` of
         transformers 5.
@@ -224,15 +224,15 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         added_tokens: Sequence[str | Mapping] = (),
         merges: Sequence[str] | None = None,
         remove_extra_whitespaces: bool = True,
-        composes: bool = False,
+        normalize_nfc: bool = False,
     ):
-        if composes and (precompiled_charsmap or not remove_extra_whitespaces):
+        if normalize_nfc and (precompiled_charsmap or not remove_extra_whitespaces):
             raise ValueError(
-                "composes=True is without a precompiled_charsmap, and removes extra white space. "
-                "Received: another normalisation as well."
+                "normalize_nfc=True is without a precompiled_charsmap, and removes extra white "
+                "space. Received: another normalisation as well."
             )
-        self.composes = composes
-        self._compose = Composer() if composes else None
+        self.normalize_nfc = normalize_nfc
+        self._compose = Composer() if normalize_nfc else None
         super().__init__(
             vocabulary,
             scores,
@@ -261,19 +261,19 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
                     "implemented"
                 )
         steps = flat(files.part("normalizer"), "normalizers")
-        return {"composes": {"type": "NFC"} in steps}
+        return {"normalize_nfc": {"type": "NFC"} in steps}
 
     @property
     def _only_spaces(self) -> bool:
-        return self.composes or super()._only_spaces
+        return self.normalize_nfc or super()._only_spaces
 
     @property
     def _words_stand_alone(self) -> bool:
         """What white space is depends on what stands beside it."""
-        return not self.composes and super()._words_stand_alone
+        return not self.normalize_nfc and super()._words_stand_alone
 
     def _normalized(self, chars: Characters) -> Characters:
-        if not self.composes:
+        if not self.normalize_nfc:
             return super()._normalized(chars)
         return self._compose(with_single_spaces(chars))
 
@@ -281,32 +281,32 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         self, chars: Characters, numbers: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         solid, first, spaced = super()._word_starts(chars, numbers)
-        if self.composes:  # the space before a "▁" of the text's own is written as well
+        if self.normalize_nfc:  # the space before a "▁" of the text's own is written as well
             behind_space = before(~solid, 1, False) & ~chars.row_starts()
             spaced |= first & behind_space & ~is_special(chars.codes)
         return solid, first, spaced
 
     def _normalizers(self) -> list[dict]:
-        return COMPOSING if self.composes else super()._normalizers()
+        return COMPOSING if self.normalize_nfc else super()._normalizers()
 
     def _steps(self) -> dict:
         steps = super()._steps()
-        if self.composes:  # without splitting at all white space before
+        if self.normalize_nfc:  # without splitting at all white space before
             steps["pre_tokenizer"]["pretokenizers"] = [steps["decoder"]]
         return steps
 
     def _check_steps(self, files: TokenizerFiles) -> None:
         super()._check_steps(files)
         steps = flat(files.part("pre_tokenizer"), "pretokenizers")
-        if self.composes and [step.get("type") for step in steps] != ["Metaspace"]:
+        if self.normalize_nfc and [step.get("type") for step in steps] != ["Metaspace"]:
             raise ValueError(
                 f"{files.folder / 'tokenizer.json'}: pre_tokenizer is {in_short(steps)}. Expected "
-                "Metaspace alone beside a normalizer that composes characters."
+                "Metaspace alone beside a normalizer that normalize_nfc characters."
             )
 
     def _model(self) -> SentencePieceModel | None:
         """None where the format of the model has no word for the normalisation."""
-        return None if self.composes else super()._model()
+        return None if self.normalize_nfc else super()._model()
 
     def _settings(self) -> dict:
         return {**super()._settings(), "tokenizer_class": "PreTrainedTokenizerFast"}

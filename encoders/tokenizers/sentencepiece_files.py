@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import ClassVar
 
+from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers.files import (
     SPECIAL_TOKENS,
     TokenizerFiles,
@@ -36,7 +37,6 @@ from encoder_zoo.encoders.tokenizers.sentencepiece_model import (
     read_model,
     write_model,
 )
-from encoder_zoo.encoders.wording import shown
 
 SPACES = {"Regex": " {2,}"}
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]

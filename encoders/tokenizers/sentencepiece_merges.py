@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers.byte_bpe_files import merges_in_json
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles, checked_vocabulary, in_id_order
-from encoder_zoo.encoders.wording import shown
 
 # What tokenizer.json must say of the model; false stands for absent as well.
 MODEL_SETTINGS = {

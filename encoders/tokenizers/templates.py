@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from encoder_zoo.encoders.wording import shown
+from encoder_zoo.common.wording import shown
 
 
 class Template(NamedTuple):

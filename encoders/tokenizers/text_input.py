@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from encoder_zoo.encoders.forks import refuse_in_fork
-from encoder_zoo.encoders.wording import with_type
-from encoder_zoo.lazy import tf
+from encoder_zoo.common.forks import refuse_in_fork
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.wording import with_type
 
 BYTES_PER_WORD = 8  # most texts have more words than this promises
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.arguments import Checked
-from encoder_zoo.encoders.forks import refuse_in_fork
+from encoder_zoo.common.forks import refuse_in_fork
+from encoder_zoo.common.validation import ValidatesArguments
+from encoder_zoo.common.wording import with_type
 from encoder_zoo.encoders.preset_door import presets
 from encoder_zoo.encoders.tokenizers.added_tokens import (
     TokenFinder,
@@ -31,7 +32,6 @@ from encoder_zoo.encoders.tokenizers.characters import (
 from encoder_zoo.encoders.tokenizers.chunks import in_chunks
 from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor, without_rest
 from encoder_zoo.encoders.tokenizers.vocabulary import Vocabulary
-from encoder_zoo.encoders.wording import with_type
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -68,7 +68,7 @@ class Tokens(NamedTuple):
     row_splits: tf.Tensor
 
 
-class Tokenizer(Checked, tf.Module):
+class Tokenizer(ValidatesArguments, tf.Module):
     """Text to token ids, with the place of every token in the text, and back.
 
     It works on eager strings, inside `tf.function` and `tf.data`, and in a SavedModel, with

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
+from encoder_zoo.common.wording import with_type
 from encoder_zoo.encoders.tokenizers.text_input import LONE_SURROGATE
-from encoder_zoo.encoders.wording import with_type
 
 
 class Vocabulary:

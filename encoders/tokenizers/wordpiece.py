@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.common.wording import decoded, shown
 from encoder_zoo.encoders.tokenizers.characters import (
     Characters,
     after,
@@ -36,7 +37,6 @@ from encoder_zoo.encoders.tokenizers.word_table import (
     character_numbers,
 )
 from encoder_zoo.encoders.tokenizers.wordpiece_files import WordPieceFiles, tokens_in
-from encoder_zoo.encoders.wording import decoded, shown
 
 MAX_WORD_CHARACTERS = 100
 START, CONTINUATION = 1, 2  # roots of the trie

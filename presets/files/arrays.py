@@ -7,7 +7,7 @@ import pathlib
 import ml_dtypes
 import numpy as np
 
-from encoder_zoo.encoders.wording import shown
+from encoder_zoo.common.wording import shown
 
 
 def check_held(path: str | pathlib.Path, promised: int, size: int) -> None:

@@ -8,7 +8,7 @@ import pathlib
 import re
 from typing import BinaryIO, TypeVar
 
-from encoder_zoo.encoders.wording import decoded, shown
+from encoder_zoo.common.wording import decoded, shown
 from encoder_zoo.presets.files.json_data import SETTINGS, VOCABULARY, parse_object
 
 TEXT_BYTES = 32 * 2**20  # of a vocabulary: that of 900,000 tokens has 18 MB

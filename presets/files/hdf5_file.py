@@ -10,7 +10,7 @@ import h5py
 import ml_dtypes
 import numpy as np
 
-from encoder_zoo.encoders.wording import shown
+from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.arrays import check_floats, check_held
 from encoder_zoo.presets.files.folder_files import size_of
 

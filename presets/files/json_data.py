@@ -7,7 +7,7 @@ import json
 import re
 from typing import NamedTuple
 
-from encoder_zoo.encoders.wording import decoded, shown
+from encoder_zoo.common.wording import decoded, shown
 
 
 class Limit(NamedTuple):

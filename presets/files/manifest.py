@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import BinaryIO
 
 import encoder_zoo
-from encoder_zoo.encoders.wording import shown
+from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.folder_files import FolderFiles, size_of
 
 NAME = "encoder_zoo.json"

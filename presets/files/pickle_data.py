@@ -15,7 +15,7 @@ import pickletools
 import struct
 from collections.abc import Callable, Mapping
 
-from encoder_zoo.encoders.wording import shown
+from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.file_bytes import FileBytes
 
 # Of 10,000 tensors: 1.5 MB in 450,000 instructions, nested 3 deep.

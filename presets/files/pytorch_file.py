@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from encoder_zoo.encoders.wording import shown
+from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.file_bytes import FileBytes
 from encoder_zoo.presets.files.torch_pickle import TensorView
 from encoder_zoo.presets.files.torch_storages import open_storages

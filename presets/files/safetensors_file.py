@@ -12,7 +12,7 @@ from typing import BinaryIO
 import ml_dtypes
 import numpy as np
 
-from encoder_zoo.encoders.wording import shown
+from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.folder_files import size_of
 from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
 

@@ -8,7 +8,7 @@ import math
 import ml_dtypes
 import numpy as np
 
-from encoder_zoo.encoders.wording import shown
+from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.file_bytes import FileBytes
 from encoder_zoo.presets.files.pickle_data import (
     NOTHING_RUNS,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from encoder_zoo.encoders.wording import shown
+from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.file_bytes import FileBytes
 from encoder_zoo.presets.files.pickle_data import NOTHING_RUNS, PickleInterpreter, PickleStream
 from encoder_zoo.presets.files.torch_pickle import Storage, TensorPickle

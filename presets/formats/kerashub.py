@@ -13,10 +13,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders import all_families
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
-from encoder_zoo.encoders.wording import shown
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, numbered

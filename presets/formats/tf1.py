@@ -13,9 +13,9 @@ import tempfile
 
 import numpy as np
 
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders import all_families
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.lazy import tf
 from encoder_zoo.presets.files.arrays import check_floats, check_held
 from encoder_zoo.presets.files.folder_files import FolderFiles, size_of
 from encoder_zoo.presets.formats.checkpoint import Checkpoint

@@ -10,8 +10,8 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
-from encoder_zoo.encoders.arguments import checked
-from encoder_zoo.encoders.wording import shown
+from encoder_zoo.common.validation import checked
+from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.folder_files import size_of
 from encoder_zoo.presets.files.manifest import checksum, digest
 from encoder_zoo.presets.files.open_folder import OpenFolder

@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
-from encoder_zoo.encoders.wording import shown
+from encoder_zoo.common.wording import shown
 
 # A document with more characters is cut, so that no file without blank lines has to be held whole.
 MOST_CHARACTERS = 2**24

@@ -1,6 +1,6 @@
-"""Batches of rows of a corpus: shuffled by a seed, from any place on, in parts for workers.
+"""Batches of examples of a corpus: shuffled by a seed, from any place on, in parts for workers.
 
-Comment letters: B batch, K slots, see `rows.Rows`.
+Comment letters: B batch, K slots, see `examples.Rows`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from encoder_zoo.lazy import tf
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.corpora.corpus import PretrainingCorpus
-from encoder_zoo.tasks.corpora.rows import Rows
+from encoder_zoo.tasks.corpora.examples import Rows
 from encoder_zoo.tasks.corpora.shards import Shard
 from encoder_zoo.tasks.training.data import Stream
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.rows.preprocessor import Preprocessor
+    from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
 # So many files are shuffled together.
 WINDOW = 8
@@ -35,8 +35,8 @@ class Reader:
 
     Args:
         corpus: to read.
-        plan: makes rows of a shard, by chance.
-        seed: of the rows and of their order.
+        plan: makes examples of a shard, by chance.
+        seed: of the examples and of their order.
         windows: how many slots are in the windows from the first on, as far as that is known. It
             grows with reading; whoever has it finds a place far behind at once.
     """
@@ -47,11 +47,11 @@ class Reader:
     windows: list[int] = dataclasses.field(default_factory=list)
 
     def ordered(self) -> Iterator[tuple[Shard, Rows, int]]:
-        """One pass over all slots, as they stand: (shard, its rows, number of the slot)."""
+        """One pass over all slots, as they stand: (shard, its examples, number of the slot)."""
         for number in range(self.corpus.num_shards):
-            shard, rows = self._planned(0, number)
-            for slot in range(rows.slots):
-                yield shard, rows, slot
+            shard, examples = self._planned(0, number)
+            for slot in range(examples.slots):
+                yield shard, examples, slot
 
     def shuffled(self, done: int = 0) -> Iterator[tuple[Shard, Rows, int]]:
         """Pass after pass without an end, from behind so many slots.
@@ -81,12 +81,12 @@ class Reader:
         return sum(self._planned(0, n)[1].slots for n in range(self.corpus.num_shards))
 
     def _window(self, number: int) -> tuple[list[tuple[Shard, Rows]], np.ndarray]:
-        """Some shards with their rows, and (K, 2) which shard and slot comes after the other."""
+        """Some shards with their examples, and (K, 2) the order of shards and slots."""
         per_pass = -(-self.corpus.num_shards // WINDOW)
         run, part = divmod(number, per_pass)
         order = np.random.default_rng([self.seed, run]).permutation(self.corpus.num_shards)
         shards = [self._planned(run, int(n)) for n in order[part * WINDOW : (part + 1) * WINDOW]]
-        counts = [rows.slots for _, rows in shards]
+        counts = [examples.slots for _, examples in shards]
         slots = np.concatenate([np.arange(count) for count in counts])
         places = np.stack([np.repeat(np.arange(len(shards)), counts), slots], 1)
         return shards, np.random.default_rng([self.seed, run, part]).permutation(places)
@@ -109,12 +109,12 @@ def corpus_stream(
 
     Args:
         corpus: of the preprocessor's tokenizer.
-        preprocessor: says which rows are made of it.
-        collate: makes what `RowBatches` takes by that name.
+        preprocessor: says which examples are made of it.
+        collate: makes what `LengthGroupedBatcher` takes by that name.
         batch_size: slots of a batch, of all workers together.
         steps: of an epoch; None are those of one pass, give or take some.
         shuffle: must be true: what comes after another in a corpus is alike.
-        worker: number of this worker and how many there are. Each reads its own rows alone.
+        worker: number of this worker and how many there are. Each reads its own examples alone.
     """
     if not shuffle:
         raise ValueError("A corpus is read shuffled. Received: shuffle=False.")
@@ -122,14 +122,14 @@ def corpus_stream(
     windows: list[int] = []
 
     def batches(seed, done):
-        reader = Reader(corpus, preprocessor.corpus_rows, seed, windows)
+        reader = Reader(corpus, preprocessor.corpus_examples, seed, windows)
         slots = functools.partial(reader.shuffled, done * batch_size)
         return _batches(slots, corpus, preprocessor, collate, batch_size, seed, done, worker)
 
     def describe():
         return {"corpus": corpus.sha256, "batch_size": batch_size}
 
-    steps = steps or max(1, Reader(corpus, preprocessor.corpus_rows, 0).count() // batch_size)
+    steps = steps or max(1, Reader(corpus, preprocessor.corpus_examples, 0).count() // batch_size)
     return Stream(steps, batches, describe, windows)
 
 
@@ -138,7 +138,7 @@ def corpus_batches(
 ) -> tf.data.Dataset:
     """One pass over a corpus, always the same, to evaluate on."""
     check_corpus(corpus, preprocessor)
-    reader = Reader(corpus, preprocessor.corpus_rows, 0)
+    reader = Reader(corpus, preprocessor.corpus_examples, 0)
     batches = _batches(reader.ordered, corpus, preprocessor, collate, batch_size)
     steps = -(-reader.count() // batch_size)
     return batches.apply(tf.data.experimental.assert_cardinality(steps))
@@ -151,7 +151,7 @@ def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -
         ValueError: "This task's preprocessor is None. ...", and see
             `PretrainingCorpus.check_tokenizer`.
     """
-    if not hasattr(preprocessor, "corpus_rows"):
+    if not hasattr(preprocessor, "corpus_examples"):
         raise ValueError(
             f"This task's preprocessor is {preprocessor!r:.60}. A PretrainingCorpus is for "
             "MaskedLM, ReplacedTokenDetection and Pretraining, with their preprocessors."
@@ -174,7 +174,7 @@ def _batches(
         done: how many batches come before.
         worker: see `corpus_stream`.
     """
-    tokenizer, packed = preprocessor.tokenizer, preprocessor.shared_row_length is not None
+    tokenizer, packed = preprocessor.tokenizer, preprocessor.packed_length is not None
     number, count = worker
     begin, end = (batch_size * n // count for n in (number, number + 1))
 
@@ -184,10 +184,10 @@ def _batches(
             batch = list(itertools.islice(following, batch_size))
             if not batch:
                 return
-            rows = token_rows(batch[begin:end], tokenizer, corpus.vocabulary_size)
+            examples = token_rows(batch[begin:end], tokenizer, corpus.vocabulary_size)
             lengths = [made.slot_length(slot) for _, made, slot in batch]
             place = [sum(lengths[:begin]), sum(lengths)]
-            yield {**rows, "seed": np.array([seed, step]), "place": np.array(place)}
+            yield {**examples, "seed": np.array([seed, step]), "place": np.array(place)}
 
     types = {"token_ids": tf.int32, "sizes": tf.int64, "first_length": tf.int32}
     types |= {"slot_sizes": tf.int64, **({"labels": tf.int32} if preprocessor.labels_pairs else {})}
@@ -196,7 +196,7 @@ def _batches(
     dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
     options = tf.data.Options()
     options.autotune.enabled = False
-    if count > 1:  # each worker's dataset has its own rows
+    if count > 1:  # each worker's dataset has its own examples
         policy = tf.data.experimental.AutoShardPolicy.OFF
         options.experimental_distribute.auto_shard_policy = policy
     make = functools.partial(_collated, collate=collate(), packed=packed)
@@ -204,48 +204,50 @@ def _batches(
     return dataset.with_options(options)
 
 
-def _collated(rows: dict, collate: Callable, packed: bool):
+def _collated(examples: dict, collate: Callable, packed: bool):
     """A prepared batch of what `token_rows` gives."""
-    rows = dict(rows)
-    slot_sizes, sizes, flat = (rows.pop(name) for name in ("slot_sizes", "sizes", "token_ids"))
-    seed, place = rows.pop("seed"), rows.pop("place")
-    rows["token_ids"] = ids = tf.RaggedTensor.from_row_lengths(flat, sizes, validate=False)
+    examples = dict(examples)
+    slot_sizes, sizes, flat = (examples.pop(name) for name in ("slot_sizes", "sizes", "token_ids"))
+    seed, place = examples.pop("seed"), examples.pop("place")
+    examples["token_ids"] = ids = tf.RaggedTensor.from_row_lengths(flat, sizes, validate=False)
     # Drawn for the whole batch, so that it is masked alike however many workers there are.
     draws = tf.random.stateless_uniform([place[1], 3], seed)
-    rows["draws"] = ids.with_values(draws[place[0] : place[0] + tf.size(flat, tf.int64)])
+    examples["draws"] = ids.with_values(draws[place[0] : place[0] + tf.size(flat, tf.int64)])
     if packed:
         group = tf.RaggedTensor.from_row_lengths
-        rows = {name: group(values, slot_sizes, validate=False) for name, values in rows.items()}
-    return collate(rows, seed)
+        examples = {
+            name: group(values, slot_sizes, validate=False) for name, values in examples.items()
+        }
+    return collate(examples, seed)
 
 
 def token_rows(slots: list[tuple[Shard, Rows, int]], tokenizer, vocabulary_size: int) -> dict:
-    """The rows of some slots with their tokens, one after the other.
+    """The examples of some slots with their tokens, one after the other.
 
     Returns:
-        `{"token_ids": ids of all rows, "sizes": tokens of each row, "first_length": tokens of its
-        first segment, "slot_sizes": rows of each slot}`, and "labels" of pairs.
+        `{"token_ids": ids of all examples, "sizes": tokens of each, "first_length": tokens of its
+        first segment, "slot_sizes": examples of each slot}`, and "labels" of pairs.
 
     Raises:
         ValueError: "The corpus holds the id 70000 ..."
     """
     start, end = (np.array([i]) for i in (tokenizer.start_token_id, tokenizer.end_token_id))
     parts, sizes, first_lengths, labels, slot_sizes = [], [], [], [], []
-    for shard, rows, slot in slots:
-        first, behind = rows.slot_splits[slot : slot + 2].tolist()
+    for shard, examples, slot in slots:
+        first, behind = examples.slot_splits[slot : slot + 2].tolist()
         slot_sizes.append(behind - first)
         for row in range(first, behind):
-            spans = rows.spans[rows.row_splits[row] : rows.row_splits[row + 1]].tolist()
+            spans = examples.spans[examples.row_splits[row] : examples.row_splits[row + 1]].tolist()
             parts.append(start)
             for a, b in spans:
                 parts += [shard.tokens[a:b], end]
             size = 1 + sum(b - a + 1 for a, b in spans)
             sizes.append(size)
-            if rows.labels is None:
+            if examples.labels is None:
                 first_lengths.append(size)
             else:
                 first_lengths.append(spans[0][1] - spans[0][0] + 2)
-                labels.append(rows.labels[row])
+                labels.append(examples.labels[row])
     ids = np.concatenate(parts, dtype="int64") if parts else np.zeros(0, "int64")
     if len(ids) and ids.max() >= vocabulary_size:
         raise ValueError(

@@ -12,10 +12,10 @@ import keras
 import numpy as np
 
 from encoder_zoo.tasks.display.picture import Picture
-from encoder_zoo.tasks.rows.preprocessor import Preprocessor
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.task import Task
+    from encoder_zoo.tasks.base.task import Task
 
 # In pixels of a drawing that is 420 wide: where the lines begin and end, the height of a row.
 LEFT, RIGHT, WIDTH, ROW_HEIGHT = 150, 270, 420, 22
@@ -79,8 +79,8 @@ def _row(model: Task, first: str, second: str | None) -> tuple[dict, int]:
     """The model's inputs (1, L), and the number of tokens up to the end of the first text."""
     preprocessor = Preprocessor(model.preprocessor.tokenizer)
     preprocessor.max_sequence_length = model.backbone.max_sequence_length
-    rows = preprocessor.encode([first] if second is None else ([first], [second]))
-    return preprocessor.pad(rows), int(rows["first_length"][0])
+    examples = preprocessor.encode([first] if second is None else ([first], [second]))
+    return preprocessor.pad(examples), int(examples["first_length"][0])
 
 
 def _drawing(title: str, tokens: list[str], weights: np.ndarray, middle: int) -> str:

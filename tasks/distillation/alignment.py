@@ -5,23 +5,23 @@ Comment letters: B batch, L sequence, T tokens of all texts.
 
 from __future__ import annotations
 
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.tokenizers.chunks import in_chunks
-from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.rows.packing import kept_lengths, pack
-from encoder_zoo.tasks.rows.pieces import keys
-from encoder_zoo.tasks.rows.preprocessor import Preprocessor
+from encoder_zoo.tasks.preprocessing.packing import kept_lengths, pack
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+from encoder_zoo.tasks.preprocessing.tokenized_texts import keys
 
 NOWHERE = -1
 
 
-def places_in_rows(
+def positions_in_examples(
     texts: list[tf.Tensor], student: Preprocessor, teacher: Preprocessor
 ) -> tf.RaggedTensor:
-    """For every token of the student's rows, where in the teacher's the same text stands.
+    """For every token of the student's examples, where in the teacher's the same text stands.
 
     Args:
         texts: one or two (B,) string tensors.
-        student: whose `encode` makes rows with special tokens around the texts.
+        student: whose `encode` makes examples with special tokens around the texts.
         teacher: likewise.
 
     Returns:
@@ -29,19 +29,19 @@ def places_in_rows(
         what the teacher's row has no room for, to nothing: -1.
     """
 
-    def of_chunk(rows: tf.RaggedTensor) -> tuple[tf.RaggedTensor]:
-        parts = tf.unstack(rows.to_tensor(shape=(None, len(texts))), axis=1)
+    def of_chunk(examples: tf.RaggedTensor) -> tuple[tf.RaggedTensor]:
+        parts = tf.unstack(examples.to_tensor(shape=(None, len(texts))), axis=1)
         return (_places_at_once(parts, student, teacher),)
 
-    rows = tf.RaggedTensor.from_tensor(tf.stack(texts, axis=1))  # (B, 1 or 2)
-    [places] = in_chunks(of_chunk, rows)
+    examples = tf.RaggedTensor.from_tensor(tf.stack(texts, axis=1))  # (B, 1 or 2)
+    [places] = in_chunks(of_chunk, examples)
     return places
 
 
 def _places_at_once(
     texts: list[tf.Tensor], student: Preprocessor, teacher: Preprocessor
 ) -> tf.RaggedTensor:
-    """As `places_in_rows`, with the offsets of all tokens in memory."""
+    """As `positions_in_examples`, with the offsets of all tokens in memory."""
     tokens = [teacher.tokenizer.tokenize_with_offsets(text) for text in texts]
     separators, longest = teacher.tokenizer.pair_separators, teacher.max_sequence_length
     kept = kept_lengths([ids for ids, _, _ in tokens], separators, longest)

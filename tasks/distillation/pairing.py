@@ -1,18 +1,18 @@
-"""Whether a teacher and a student fit together, and how both get their rows."""
+"""Whether a teacher and a student fit together, and how both get their examples."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.tasks.base.labelled_task import LabelledTask
+from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.distillation.preprocessor import DistillationPreprocessor
-from encoder_zoo.tasks.labelled_task import LabelledTask
-from encoder_zoo.tasks.language_modelling.preprocessor import MaskedLMPreprocessor
-from encoder_zoo.tasks.language_modelling.task import MaskedLM
-from encoder_zoo.tasks.rows.preprocessor import Preprocessor
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM
+from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
 from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier
-from encoder_zoo.tasks.task import Task
 from encoder_zoo.tasks.token_classification.task import TokenClassifier
 from encoder_zoo.tasks.training.distribution import strategy_of
 
@@ -81,7 +81,7 @@ def _take_over_classes(teacher: LabelledTask, student: LabelledTask) -> None:
             student.preprocessor.attach(student)
     preprocessors = teacher.preprocessor, student.preprocessor
     if isinstance(student, TokenClassifier) and None not in preprocessors:
-        for name in ("label_all_pieces", "split_symbols", "strategy"):
+        for name in ("label_all_tokens", "split_symbols", "strategy"):
             setattr(student.preprocessor, name, getattr(teacher.preprocessor, name))
 
 
@@ -117,10 +117,10 @@ def check_same_strategy(*models) -> None:
 def paired_preprocessor(
     teacher: Task | Backbone, student: Task | Backbone, own: Preprocessor | None, by_token: list
 ) -> DistillationPreprocessor | None:
-    """What makes rows for both; None where there is no tokenizer, for prepared inputs alone.
+    """What makes examples for both; None where there is no tokenizer, for prepared inputs alone.
 
     Args:
-        teacher: with a preprocessor, unless it is a backbone, which reads the student's rows.
+        teacher: with a preprocessor, unless it is a backbone, which reads the student's examples.
         student: of the same task, or a backbone.
         own: the student's preprocessor, if there is one.
         by_token: what is learned token by token, in words.
@@ -136,7 +136,7 @@ def paired_preprocessor(
     if teachers is not None and _identity(teachers) != _identity(own):
         why = "have different tokenizers"
     elif own.max_sequence_length > longest:
-        why = f"take rows of different lengths, {longest} tokens and {own.max_sequence_length}"
+        why = f"take examples of different lengths, {longest} tokens and {own.max_sequence_length}"
     if why and teachers is not None and (not by_token or _can_be_aligned(own, teachers, by_token)):
         return DistillationPreprocessor(own, teachers, aligned=bool(by_token))
     if why:
@@ -162,13 +162,13 @@ def _identity(preprocessor: Preprocessor) -> dict:
 
 
 def _can_be_aligned(own: Preprocessor, teachers: Preprocessor, by_token: list[str]) -> bool:
-    """Whether the tokens of both can be told to be of the same characters: in rows of one text or
-    pair, and for objectives that are not of single tokens' answers."""
+    """Whether the tokens of both can be told to be of the same characters: in examples of one text
+    or pair, and for objectives that are not of single tokens' answers."""
     plain_rows = SequenceClassifierPreprocessor, MaskedLMPreprocessor
     return (
         isinstance(own, plain_rows)
         and isinstance(teachers, plain_rows)
-        and own.shared_row_length is None
+        and own.packed_length is None
         and set(by_token) <= {"hidden_states", "relations"}
     )
 

@@ -1,4 +1,4 @@
-"""Raw inputs to rows for a student, and beside them those that its teacher reads.
+"""Raw inputs to examples for a student, and beside them those that its teacher reads.
 
 Comment letters: B batch, L sequence.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import keras
 
-from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.distillation.alignment import NOWHERE, places_in_rows
-from encoder_zoo.tasks.rows.columns import plain
-from encoder_zoo.tasks.rows.pieces import as_word_tensor, is_words
-from encoder_zoo.tasks.rows.preprocessor import Preprocessor, as_column, as_texts
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.distillation.alignment import NOWHERE, positions_in_examples
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_column, as_texts
+from encoder_zoo.tasks.preprocessing.tokenized_texts import as_word_tensor, is_words
 from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
 
 # Before the names of what only the teacher reads.
@@ -25,8 +25,8 @@ class DistillationPreprocessor(Preprocessor):
 
     Args:
         student: the student's preprocessor.
-        teacher: the teacher's; None where it reads the student's rows.
-        segments: makes the "segment_ids" of the student's rows for the teacher, where that has
+        teacher: the teacher's; None where it reads the student's examples.
+        segments: makes the "segment_ids" of the student's examples for the teacher, where that has
             them and the student has not; or None.
         aligned: whether to say which of the teacher's tokens each of the student's corresponds to.
 
@@ -52,24 +52,24 @@ class DistillationPreprocessor(Preprocessor):
         self.max_sequence_length = student.max_sequence_length
 
     @property
-    def shared_row_length(self) -> int | None:
-        return self.student.shared_row_length
+    def packed_length(self) -> int | None:
+        return self.student.packed_length
 
     def batched(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
         return self.student.batched(dataset, batch_size)
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         if y is None and isinstance(self.student, TokenClassifierPreprocessor):
-            rows = self.student.encode(x, self._nothing_said_of(x), sample_weight)
-            del rows["labels"]  # which pieces have one is known without them
+            examples = self.student.encode(x, self._nothing_said_of(x), sample_weight)
+            del examples["labels"]  # which tokens have one is known without them
         else:
-            rows = self.student.encode(x, y, sample_weight)
+            examples = self.student.encode(x, y, sample_weight)
         if self.teacher is not None:
             teachers = self.teacher.encode(x)
-            rows |= {TEACHER + name: values for name, values in teachers.items()}
+            examples |= {TEACHER + name: values for name, values in teachers.items()}
         if self.aligned:
-            rows[PLACES] = places_in_rows(as_texts(x), self.student, self.teacher)
-        return rows
+            examples[PLACES] = positions_in_examples(as_texts(x), self.student, self.teacher)
+        return examples
 
     def _nothing_said_of(self, x):
         """Labels for tagging that are right in form."""
@@ -88,23 +88,23 @@ class DistillationPreprocessor(Preprocessor):
         empty = tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int32), none)
         return {"start": empty, "end": empty, "label": empty}
 
-    def collate(self, rows: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
-        own = {name: values for name, values in rows.items() if not name.startswith(TEACHER)}
+    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        own = {name: values for name, values in examples.items() if not name.startswith(TEACHER)}
         batch = self.student.collate(own, seed, bucketed)
         inputs, *rest = batch if isinstance(batch, tuple) else (batch,)
-        inputs = {**inputs, **self._teachers(rows, own, bucketed)}
+        inputs = {**inputs, **self._teachers(examples, own, bucketed)}
         if self.aligned:
             shape = tf.shape(inputs["token_ids"], tf.int64)
-            places = rows[PLACES].to_tensor(NOWHERE, shape=shape)
+            places = examples[PLACES].to_tensor(NOWHERE, shape=shape)
             inputs[PLACES] = tf.ensure_shape(places, inputs["token_ids"].shape)
         if not rest:
-            inputs |= _soft_weights(rows, tf.shape(inputs["token_ids"], tf.int64))
+            inputs |= _soft_weights(examples, tf.shape(inputs["token_ids"], tf.int64))
         return keras.utils.pack_x_y_sample_weight(inputs, *rest)
 
-    def _teachers(self, rows: dict, own: dict, bucketed: bool) -> dict[str, tf.Tensor]:
+    def _teachers(self, examples: dict, own: dict, bucketed: bool) -> dict[str, tf.Tensor]:
         """What only the teacher reads."""
         if self.teacher is not None:
-            named = {n.removeprefix(TEACHER): v for n, v in rows.items() if n not in own}
+            named = {n.removeprefix(TEACHER): v for n, v in examples.items() if n not in own}
             padded = self.teacher.pad(named, bucketed)
         elif self.segments is not None:
             padded = {"segment_ids": self.segments.pad(own, bucketed)["segment_ids"]}
@@ -113,9 +113,9 @@ class DistillationPreprocessor(Preprocessor):
         return {TEACHER + name: values for name, values in padded.items()}
 
 
-def _soft_weights(rows: dict, shape: tf.Tensor) -> dict[str, tf.Tensor]:
+def _soft_weights(examples: dict, shape: tf.Tensor) -> dict[str, tf.Tensor]:
     """How much texts (B,) or tokens (B, L) without labels count, where it is not all alike."""
-    if "label_weights" in rows:
-        weights = rows["label_weights"].to_tensor(shape=shape)
+    if "label_weights" in examples:
+        weights = examples["label_weights"].to_tensor(shape=shape)
         return {"soft_weights": tf.ensure_shape(weights, (None, None))}
-    return {"soft_weights": rows["sample_weight"]} if "sample_weight" in rows else {}
+    return {"soft_weights": examples["sample_weight"]} if "sample_weight" in examples else {}

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.configured import Configured
 from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.encoders.positions import take_positions
+from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.distillation import objectives as learned
 from encoder_zoo.tasks.distillation.alignment import NOWHERE
 from encoder_zoo.tasks.distillation.pairing import (
@@ -28,18 +29,17 @@ from encoder_zoo.tasks.distillation.pairing import (
     unreached,
 )
 from encoder_zoo.tasks.distillation.preprocessor import PLACES, TEACHER
-from encoder_zoo.tasks.language_modelling.task import MaskedLM
-from encoder_zoo.tasks.rows.preprocessor import Preprocessor
-from encoder_zoo.tasks.task import Task
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM
 from encoder_zoo.tasks.token_classification.task import TokenClassifier
 from encoder_zoo.tasks.training.data import is_dataset
-from encoder_zoo.tasks.training.measures import by_token
+from encoder_zoo.tasks.training.logit_metrics import by_token
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.replicas import global_loss
 from encoder_zoo.tasks.training.trainer import TextTrainer
 
 
-class Distillation(Configured, TextTrainer, keras.Model):
+class Distillation(ConfigFromSignature, TextTrainer, keras.Model):
     """Trains a small student to do as a large teacher does.
 
     `fit` takes what the student's takes, and texts without labels as well, on which the teacher
@@ -145,7 +145,7 @@ class Distillation(Configured, TextTrainer, keras.Model):
         self.means = [keras.metrics.Mean(name=name) for name in self.objectives]
         idle = unreached(student, self.objectives, self._learns_answers)
         self._unreached = {id(weight) for weight in idle}
-        self._begin_untrained()
+        self._reset_training_state()
         self.learning_rate = getattr(student, "learning_rate", self.learning_rate)
         self.built = True
 
@@ -310,7 +310,7 @@ class Distillation(Configured, TextTrainer, keras.Model):
                 "let soft_labels be among them."
             )
         if isinstance(self.student, TokenClassifier) and labels is not None and not is_prepared(x):
-            self.student.note_how_it_learns(x)
+            self.student._set_word_splitting(x)
         return super().fit(x, y, *args, **kwargs)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):

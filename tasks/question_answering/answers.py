@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from encoder_zoo.encoders.wording import with_type
-from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.rows.checks import assert_right, example_of_batch
-from encoder_zoo.tasks.rows.columns import plain
-from encoder_zoo.tasks.rows.preprocessor import as_texts
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.wording import with_type
+from encoder_zoo.tasks.preprocessing.checks import assert_right, example_of_batch
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.preprocessor import as_texts
 
 IMPOSSIBLE = -1e9  # logit of what cannot be an answer
 NO_LABELS = (

@@ -1,4 +1,4 @@
-"""Questions and contexts to rows, with the answer's first and last token as labels.
+"""Questions and contexts to examples, with the answer's first and last token as labels.
 
 Comment letters: B batch, L sequence, N questions, W windows.
 """
@@ -10,25 +10,25 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from encoder_zoo.lazy import tf
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.checks import assert_right, example_of_batch
+from encoder_zoo.tasks.preprocessing.packing import pack
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weights, check_same_count
+from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW, keys
+from encoder_zoo.tasks.preprocessing.windows import Windows, make_windows, take
 from encoder_zoo.tasks.question_answering.answers import (
     answers_in_graph,
     check_answers,
     split_examples,
     without_white_space,
 )
-from encoder_zoo.tasks.rows.checks import assert_right, example_of_batch
-from encoder_zoo.tasks.rows.packing import pack
-from encoder_zoo.tasks.rows.pieces import ROW, keys
-from encoder_zoo.tasks.rows.preprocessor import Preprocessor, as_weights, check_same_rows
-from encoder_zoo.tasks.rows.windows import Windows, make_windows, take
 
 # A question that leaves less than this for the context is too long.
 LEAST_CONTEXT = 8
 
 
 class Contexts(NamedTuple):
-    """Questions and their contexts in pieces.
+    """Questions and their contexts in tokens.
 
     Attributes:
         texts: (N,) strings, the contexts.
@@ -46,7 +46,7 @@ class Contexts(NamedTuple):
 
     @property
     def has_characters(self) -> tf.RaggedTensor:
-        """Ragged (N, None) bool: not so for a space that is a piece of its own in RoBERTa."""
+        """Ragged (N, None) bool: not so for a space that is a token of its own in RoBERTa."""
         return self.ids.with_flat_values(self.starts.flat_values < self.ends.flat_values)
 
     @property
@@ -60,7 +60,7 @@ class SpanQAPreprocessor(Preprocessor):
     """Questions and contexts to `[CLS] question [SEP] context [SEP]`, in RoBERTa's form with its
     own separators.
 
-    A context that is longer than the model takes becomes several rows, windows that overlap. In
+    A context that is longer than the model takes becomes several examples, windows that overlap. In
     each the labels are the columns of the answer's first and last token, or 0 and 0 (the start
     token, which says "no answer") where the answer is not wholly inside.
 
@@ -121,7 +121,7 @@ class SpanQAPreprocessor(Preprocessor):
             )
 
     def contexts(self, questions: tf.Tensor, contexts: tf.Tensor) -> Contexts:
-        """Questions (N,) and contexts (N,) in pieces, and the windows onto the contexts."""
+        """Questions (N,) and contexts (N,) in tokens, and the windows onto the contexts."""
         question_ids = self.tokenizer.tokenize(tf.strings.strip(questions))
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(contexts)
         lengths = question_ids.row_lengths()
@@ -163,10 +163,10 @@ class SpanQAPreprocessor(Preprocessor):
         for i in np.flatnonzero(lengths > most):
             raise ValueError(
                 f"Example {i}: the question has {lengths[i]} tokens, which leaves no room for "
-                f"its context in rows of {self.max_sequence_length}. Expected at most {most}."
+                f"its context in examples of {self.max_sequence_length}. Expected at most {most}."
             )
 
-    def rows(self, contexts: Contexts) -> dict:
+    def examples(self, contexts: Contexts) -> dict:
         """One row for every window: question and a stretch of the context."""
         windows = contexts.windows
         token_ids, first_length = pack(
@@ -179,12 +179,12 @@ class SpanQAPreprocessor(Preprocessor):
         return {
             "token_ids": token_ids,
             "first_length": first_length,
-            "example": windows.example,
+            "text_index": windows.example,
         }
 
-    def context_column(self, rows: dict) -> tf.Tensor:
+    def context_column(self, examples: dict) -> tf.Tensor:
         """(W,) int32: the column of the context's first token."""
-        return rows["first_length"] + self.tokenizer.pair_separators - 1
+        return examples["first_length"] + self.tokenizer.pair_separators - 1
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         questions, texts, y = split_examples(x, y)
@@ -192,28 +192,28 @@ class SpanQAPreprocessor(Preprocessor):
         # Only in a graph: in memory, these are refused by now.
         message = (*example_of_batch(texts), "the context is empty.")
         with tf.control_dependencies([assert_right(~contexts.is_empty, *message)]):
-            rows = self.rows(contexts)
+            examples = self.examples(contexts)
         if y is None:
-            return rows
+            return examples
         if isinstance(y, dict) and tf.is_tensor(y["text"]):
             bounds = answers_in_graph(y, texts)
         else:
             bounds = check_answers(y, [text.decode() for text in texts.numpy()])
-        rows["labels"] = self._labels(contexts, rows, *bounds)
+        examples["labels"] = self._labels(contexts, examples, *bounds)
         if sample_weight is not None:
             weight = as_weights(sample_weight)
-            check_same_rows({"token_ids": contexts.ids, "sample_weight": weight})
-            rows["sample_weight"] = tf.gather(weight, contexts.windows.example)
-        return rows
+            check_same_count({"token_ids": contexts.ids, "sample_weight": weight})
+            examples["sample_weight"] = tf.gather(weight, contexts.windows.example)
+        return examples
 
-    def _labels(self, contexts: Contexts, rows: dict, start, end) -> tf.Tensor:
+    def _labels(self, contexts: Contexts, examples: dict, start, end) -> tf.Tensor:
         """(W, 2) int32 columns, from the answers' first character and the one after the last."""
         first, last = _pieces_of_answers(contexts, start, end)
         windows = contexts.windows
         begin = tf.cast(windows.begin, tf.int32)
         first, last, known = (tf.gather(v, windows.example) for v in (first, last, start >= 0))
         inside = known & (first >= begin) & (last < begin + tf.cast(windows.length, tf.int32))
-        shift = self.context_column(rows) - begin
+        shift = self.context_column(examples) - begin
         columns = tf.stack([first + shift, last + shift], axis=1)
         return tf.where(inside[:, None], columns, 0)
 
@@ -225,15 +225,15 @@ class SpanQAPreprocessor(Preprocessor):
 
 
 def _pieces_of_answers(contexts: Contexts, start, end) -> tuple[tf.Tensor, tf.Tensor]:
-    """(N,) int32 numbers of the first and last piece of the answers' characters.
+    """(N,) int32 numbers of the first and last token of the answers' characters.
 
-    White space at an answer's ends, which may be a piece of its own, does not count.
+    White space at an answer's ends, which may be a token of its own, does not count.
     """
     first_character, stop = without_white_space(contexts.texts, start, end)
     row = tf.range(tf.size(start), dtype=tf.int64) * ROW
     begins = tf.cast(contexts.ids.row_starts(), tf.int32)
     start_keys, end_keys = row + tf.cast(first_character, tf.int64), row + tf.cast(stop, tf.int64)
-    # The first piece that ends behind the answer's start, the last that starts before its end.
+    # The first token that ends behind the answer's start, the last that starts before its end.
     first = tf.searchsorted(keys(contexts.ends), start_keys, side="right") - begins
     last = tf.searchsorted(keys(contexts.starts), end_keys, side="left") - 1 - begins
     empty = (start >= 0) & ((first_character == stop) | (first > last))

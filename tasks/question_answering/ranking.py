@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from encoder_zoo.lazy import tf
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, Candidates
 from encoder_zoo.tasks.question_answering.preprocessor import Contexts
 
@@ -42,9 +42,9 @@ def best_answers(found: Candidates, contexts: Contexts, columns: tf.Tensor, n_be
     example, count = contexts.windows.example, contexts.ids.nrows()
     spans, scores = _distinct(*_spans(found, contexts, columns))
 
-    def by_question(values, rows, filler):
-        rows = tf.RaggedTensor.from_value_rowids(values, rows, count)
-        return rows.to_tensor(tf.cast(filler, values.dtype))
+    def by_question(values, examples, filler):
+        examples = tf.RaggedTensor.from_value_rowids(values, examples, count)
+        return examples.to_tensor(tf.cast(filler, values.dtype))
 
     filler = [[0, 0], [0, n_best]]  # there may be fewer
     scores = tf.pad(

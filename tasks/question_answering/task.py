@@ -11,9 +11,13 @@ import keras
 import numpy as np
 from keras import ops
 
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.head import head_dropout, make_head
+from encoder_zoo.tasks.base.head import head_dropout, make_head
+from encoder_zoo.tasks.base.windowed_task import WindowedTask, read_batches
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
+from encoder_zoo.tasks.preprocessing.windows import take
 from encoder_zoo.tasks.question_answering.answers import (
     IMPOSSIBLE,
     NO_LABELS,
@@ -27,12 +31,8 @@ from encoder_zoo.tasks.question_answering.metrics import SpanExactMatch, SpanF1
 from encoder_zoo.tasks.question_answering.preprocessor import SpanQAPreprocessor
 from encoder_zoo.tasks.question_answering.ranking import Answers, best_answers, ranked, shares
 from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
-from encoder_zoo.tasks.rows.columns import plain
-from encoder_zoo.tasks.rows.preprocessor import as_valid_text
-from encoder_zoo.tasks.rows.windows import take
 from encoder_zoo.tasks.training.data import is_dataset, size_or_default
 from encoder_zoo.tasks.training.prepared import is_prepared
-from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
 
 # The most spans of tokens that are one span of characters. A character is 4 tokens at most: bytes
 # (RoBERTa) or what it decomposes to (BERT). One of the first's begins the span, one of the last's
@@ -165,14 +165,14 @@ class SpanQA(WindowedTask):
         if is_dataset:
             batches = read_batches(self.preprocessor.batched(x, size_or_default(batch_size)))
             return [row for batch in batches for row in self.predict(batch, batch_size)]
-        rows = self.preprocess(x)
+        examples = self.preprocess(x)
         outputs = [[] for _ in range(int(tf.size(split_examples(x, None)[0])))]
-        results = [None] * len(rows["example"])
-        lengths = rows["token_ids"].row_lengths().numpy()
-        for numbers, values in self.row_outputs(rows, batch_size):
+        results = [None] * len(examples["text_index"])
+        lengths = examples["token_ids"].row_lengths().numpy()
+        for numbers, values in self.example_outputs(examples, batch_size):
             for number, row in zip(numbers, values, strict=True):
                 results[number] = row[:, : lengths[number]]
-        for example, result in zip(rows["example"].numpy(), results, strict=True):
+        for example, result in zip(examples["text_index"].numpy(), results, strict=True):
             outputs[example].append(result)
         return outputs
 
@@ -293,12 +293,12 @@ class SpanQA(WindowedTask):
             self.preprocess(x)  # raises
         questions, texts, _ = split_examples(x, None)
         contexts = self.preprocessor.contexts(questions, texts)
-        rows = self.preprocessor.rows(contexts)
-        columns, order, parts = self.preprocessor.context_column(rows), [], []
-        pieces = take(contexts.has_characters, contexts.windows).to_tensor()
+        examples = self.preprocessor.examples(contexts)
+        columns, order, parts = self.preprocessor.context_column(examples), [], []
+        tokens = take(contexts.has_characters, contexts.windows).to_tensor()
         wanted = top_k if top_k == 1 else top_k * SAME_CHARACTERS
-        for numbers, logits in self.row_outputs(rows, batch_size):
-            chosen = (tf.gather(values, numbers) for values in (columns, pieces))
+        for numbers, logits in self.example_outputs(examples, batch_size):
+            chosen = (tf.gather(values, numbers) for values in (columns, tokens))
             is_context = self._is_context(*chosen, logits.shape[-1])
             parts.append(find_spans(tf.constant(logits), is_context, max_answer_length, wanted))
             order.extend(numbers)
@@ -324,11 +324,11 @@ class SpanQA(WindowedTask):
         def answer(question, context):
             context = as_valid_text(context)
             contexts = self.preprocessor.contexts(question, context)
-            rows = self.preprocessor.rows(contexts)
-            columns = self.preprocessor.context_column(rows)
-            logits = tf.transpose(self.outputs_in_graph(rows).to_tensor(), (0, 2, 1))
-            pieces = take(contexts.has_characters, contexts.windows).to_tensor()
-            is_context = self._is_context(columns, pieces, tf.shape(logits)[2])
+            examples = self.preprocessor.examples(contexts)
+            columns = self.preprocessor.context_column(examples)
+            logits = tf.transpose(self.outputs_in_graph(examples).to_tensor(), (0, 2, 1))
+            tokens = take(contexts.has_characters, contexts.windows).to_tensor()
+            is_context = self._is_context(columns, tokens, tf.shape(logits)[2])
             found = find_spans(logits, is_context, max_answer_length, 1)
             found = ranked(best_answers(found, contexts, columns, 1), threshold)
             start, end = found.start[:, 0], found.end[:, 0]
@@ -341,18 +341,18 @@ class SpanQA(WindowedTask):
         return tf.transpose(super().token_logits(inputs), (0, 2, 1))
 
     @staticmethod
-    def _is_context(column: tf.Tensor, pieces: tf.Tensor, total) -> tf.Tensor:
+    def _is_context(column: tf.Tensor, tokens: tf.Tensor, total) -> tf.Tensor:
         """(W, L) bool: the columns where an answer may begin and end.
 
         Args:
-            column: (W,) int32, of the context's first piece.
-            pieces: (W, P) bool, those of the context that have characters.
+            column: (W,) int32, of the context's first token.
+            tokens: (W, P) bool, those of the context that have characters.
             total: L.
         """
         place = tf.range(total) - column[:, None]
-        outside = tf.shape(pieces)[1]
+        outside = tf.shape(tokens)[1]
         place = tf.where(place < 0, outside, tf.minimum(place, outside))
-        return tf.gather(tf.pad(pieces, [[0, 0], [0, 1]]), place, batch_dims=1)
+        return tf.gather(tf.pad(tokens, [[0, 0], [0, 1]]), place, batch_dims=1)
 
 
 def _for_start_and_end(sample_weight):

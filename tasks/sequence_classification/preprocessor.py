@@ -1,4 +1,4 @@
-"""Texts, or pairs of texts, to rows of ids with a label for each."""
+"""Texts, or pairs of texts, to examples of ids with a label for each."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import keras
 
-from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.rows.preprocessor import Preprocessor
-from encoder_zoo.tasks.sequence_classification.labels import (
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+from encoder_zoo.tasks.sequence_classification.class_labels import (
     class_numbers,
     class_numbers_in_graph,
     several_classes,

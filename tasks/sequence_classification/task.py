@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 import keras
 import numpy as np
 
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
-from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.head import head_dropout
-from encoder_zoo.tasks.labelled_task import LabelledTask
-from encoder_zoo.tasks.labels import label_names, sigmoid, softmax
-from encoder_zoo.tasks.rows.batching import in_graph_batches
-from encoder_zoo.tasks.sequence_classification.labels import learn_classes
+from encoder_zoo.tasks.base.class_names import label_names, sigmoid, softmax
+from encoder_zoo.tasks.base.head import head_dropout
+from encoder_zoo.tasks.base.labelled_task import LabelledTask
+from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.sequence_classification.class_labels import learn_classes
 from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
 from encoder_zoo.tasks.training.data import Stream, is_dataset
-from encoder_zoo.tasks.training.measures import ClassAccuracy, ClassCrossentropy
+from encoder_zoo.tasks.training.logit_metrics import ClassAccuracy, ClassCrossentropy
 from encoder_zoo.tasks.training.prepared import is_prepared
 
 logger = logging.getLogger("encoder_zoo")
@@ -195,10 +195,12 @@ class SequenceClassifier(LabelledTask):
             )
         return super().weighted_stream(stream, class_weight)
 
-    def _tell_of_unseen(self, rows: dict, held_out: dict) -> None:
-        if "labels" not in rows or self.problem_type == "regression":
+    def _warn_unseen_classes(self, examples: dict, held_out: dict) -> None:
+        if "labels" not in examples or self.problem_type == "regression":
             return
-        seen, wanted = (self._classes_among(part["labels"].numpy()) for part in (rows, held_out))
+        seen, wanted = (
+            self._classes_among(part["labels"].numpy()) for part in (examples, held_out)
+        )
         unseen = [repr(self.class_names[i]) for i in wanted - seen]
         if unseen:
             count = len(held_out["labels"])
@@ -206,7 +208,7 @@ class SequenceClassifier(LabelledTask):
                 "validation_split holds out the last %d of %d texts, and with them every text of "
                 "%s, which training never sees. Shuffle texts and labels before `fit`.",
                 count,
-                count + len(rows["labels"]),
+                count + len(examples["labels"]),
                 ", ".join(sorted(unseen)),
             )
 
@@ -326,9 +328,9 @@ class SequenceClassifier(LabelledTask):
         names = tf.constant([str(name) for name in self.class_names])
 
         def answer(*texts):
-            rows = self.preprocessor.encode(texts)
-            ones = tf.ones_like(rows["token_ids"].row_lengths())
-            logits = in_graph_batches(self._logits_of_rows, rows, ones, self.num_classes)
+            examples = self.preprocessor.encode(texts)
+            ones = tf.ones_like(examples["token_ids"].row_lengths())
+            logits = in_graph_batches(self._logits_of_examples, examples, ones, self.num_classes)
             if self.problem_type == "regression":
                 return {"score": logits.flat_values}
             scores = (tf.sigmoid if self._takes_several() else tf.nn.softmax)(logits.flat_values)
@@ -340,8 +342,8 @@ class SequenceClassifier(LabelledTask):
             "pairs": lambda first, second: answer(first, second),
         }
 
-    def _logits_of_rows(self, rows: dict):
-        return self(self.preprocessor.pad(rows), training=False)
+    def _logits_of_examples(self, examples: dict):
+        return self(self.preprocessor.pad(examples), training=False)
 
 
 def _is_single(texts) -> bool:

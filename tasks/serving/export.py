@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from encoder_zoo.encoders.long_attention import graph_of_texts
-from encoder_zoo.lazy import tf
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.encoders.kernels.long_attention import graph_of_texts
 from encoder_zoo.presets.files.atomic import replacing, replacing_file
 from encoder_zoo.tasks.serving.onnx_names import name_parts
 from encoder_zoo.tasks.serving.warm_up import write_warm_up
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.task import Task
+    from encoder_zoo.tasks.base.task import Task
 
 SUFFIXES = {"tf_saved_model": "", "onnx": ".onnx", "litert": ".tflite"}
 # What a SavedModel is made of; an export replaces this and leaves alone what else is there.

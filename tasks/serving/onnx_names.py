@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from onnx import GraphProto
 
-    from encoder_zoo.tasks.task import Task
+    from encoder_zoo.tasks.base.task import Task
 
 
 def name_parts(path: pathlib.Path, task: Task) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Mapping
 
-from encoder_zoo.lazy import tf
+from encoder_zoo.common.lazy import tf
 
 # Numbers of fields in tensorflow_serving's prediction_log.proto, predict.proto and model.proto.
 LOG_PREDICT, PREDICT_REQUEST, REQUEST_MODEL, REQUEST_INPUTS = 6, 1, 1, 2

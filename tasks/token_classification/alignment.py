@@ -1,6 +1,6 @@
-"""Tags of words, and spans of characters, as labels of pieces.
+"""Tags of words, and spans of characters, as labels of tokens.
 
-Comment letters: N texts, P pieces of all texts, S spans of all texts, C tags, T types.
+Comment letters: N texts, P tokens of all texts, S spans of all texts, C tags, T types.
 """
 
 from __future__ import annotations
@@ -10,8 +10,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.rows.pieces import Pieces, keys, numbered, row_begins, word_begins
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.tokenized_texts import (
+    TokenizedTexts,
+    keys,
+    numbered,
+    row_begins,
+    word_begins,
+)
 from encoder_zoo.tasks.token_classification.tags import parse_tags, piece_tags
 
 logger = logging.getLogger("encoder_zoo")
@@ -20,24 +26,24 @@ ONLY, FIRST, MIDDLE, LAST = range(4)  # columns of `piece_tags`
 
 
 def labels_of_words(
-    pieces: Pieces, tags: tf.RaggedTensor, names: Sequence[str] | None, all_pieces: bool
+    tokens: TokenizedTexts, tags: tf.RaggedTensor, names: Sequence[str] | None, all_tokens: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Labels of pieces from tags of words.
+    """Labels of tokens from tags of words.
 
     Args:
-        pieces: of sentences in words.
+        tokens: of sentences in words.
         tags: ragged (N, None) int, the tag of every word.
         names: the C tags' names, if there are.
-        all_pieces: label every piece; else the first of each word.
+        all_tokens: label every token; else the first of each word.
 
     Returns:
-        Labels (P,) int32, and (P,) bool whether a piece has one.
+        Labels (P,) int32, and (P,) bool whether a token has one.
     """
-    row = pieces.ids.value_rowids()
-    place = tf.gather(tags.row_starts(), row) + tf.cast(pieces.words.flat_values, tf.int64)
+    row = tokens.ids.value_rowids()
+    place = tf.gather(tags.row_starts(), row) + tf.cast(tokens.words.flat_values, tf.int64)
     labels = tf.gather(tf.cast(tags.flat_values, tf.int32), place)
-    begins = word_begins(pieces)
-    if not all_pieces:
+    begins = word_begins(tokens)
+    if not all_tokens:
         return labels, begins
     if names is not None:
         ends = tf.concat([begins[1:], [True]], 0)[: tf.size(begins)]
@@ -46,22 +52,25 @@ def labels_of_words(
 
 
 def labels_of_spans(
-    pieces: Pieces, spans: dict[str, tf.RaggedTensor], names: Sequence[str], all_pieces: bool
+    tokens: TokenizedTexts,
+    spans: dict[str, tf.RaggedTensor],
+    names: Sequence[str],
+    all_tokens: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Labels of pieces from spans of characters.
+    """Labels of tokens from spans of characters.
 
-    A piece is in a span if they share a character. What a span cuts off from a word counts as a
-    word of its own. In memory a log line says of spans to which no piece belongs.
+    A token is in a span if they share a character. What a span cuts off from a word counts as a
+    word of its own. In memory a log line says of spans to which no token belongs.
 
     Args:
-        pieces: of texts.
+        tokens: of texts.
         spans: {"start", "end", "label"}, ragged (N, None) int; labels are places in the sorted
             types of the tags. The spans of a text do not overlap.
         names: the C tags' names.
-        all_pieces: label every piece; else the first of each word.
+        all_tokens: label every token; else the first of each word.
 
     Returns:
-        Labels (P,) int32, and (P,) bool whether a piece has one.
+        Labels (P,) int32, and (P,) bool whether a token has one.
     """
     order = tf.argsort(keys(spans["start"]))
     start_keys = tf.gather(keys(spans["start"]), order)
@@ -70,21 +79,21 @@ def labels_of_spans(
         tf.cast(tf.gather(spans[k].flat_values, order), tf.int32) for k in ("end", "label")
     )
 
-    # The last span that starts before the piece's end, if it ends after the piece's start.
-    span = tf.searchsorted(start_keys, keys(pieces.ends), side="left") - 1
+    # The last span that starts before the token's end, if it ends after the token's start.
+    span = tf.searchsorted(start_keys, keys(tokens.ends), side="left") - 1
     known = tf.maximum(span, 0)
     row, end, kind = (tf.concat([values, [-1]], 0) for values in (row, end, kind))
-    inside = (span >= 0) & (tf.gather(row, known) == pieces.ids.value_rowids())
-    inside &= tf.gather(end, known) > pieces.starts.flat_values
+    inside = (span >= 0) & (tf.gather(row, known) == tokens.ids.value_rowids())
+    inside &= tf.gather(end, known) > tokens.starts.flat_values
     span = tf.where(inside, span, -1)
     if not tf.is_symbolic_tensor(span):
         _report_lost(spans, order.numpy(), span.numpy())
 
     other = tf.concat([[True], span[1:] != span[:-1]], 0)[: tf.size(span)]
-    other |= row_begins(pieces.ids)  # where a span, or what is outside of spans, begins
-    units = tf.ones_like(other) if all_pieces else other | word_begins(pieces)
+    other |= row_begins(tokens.ids)  # where a span, or what is outside of spans, begins
+    units = tf.ones_like(other) if all_tokens else other | word_begins(tokens)
     span_ends = tf.concat([other[1:], [True]], 0)[: tf.size(other)]
-    # Of a unit only the first piece is labelled, so the unit's last piece tells where it ends.
+    # Of a unit only the first token is labelled, so the unit's last token tells where it ends.
     unit = tf.cumsum(tf.cast(units, tf.int32)) - 1
     ends = tf.gather(tf.math.segment_max(tf.cast(span_ends, tf.int32), unit), unit) > 0
     table = tf.concat([_tags_of_types(names), [[_outside(names)] * 4]], 0)
@@ -93,7 +102,7 @@ def labels_of_spans(
 
 
 def _report_lost(spans: dict[str, tf.RaggedTensor], order: np.ndarray, span: np.ndarray) -> None:
-    """Says how many spans are of white space, or inside a piece that belongs to another span."""
+    """Says how many spans are of white space, or inside a token that belongs to another span."""
     lost = order[np.setdiff1d(np.arange(len(order)), span)]
     if len(lost):
         columns = (
@@ -102,7 +111,7 @@ def _report_lost(spans: dict[str, tf.RaggedTensor], order: np.ndarray, span: np.
             spans["end"].flat_values,
         )
         logger.warning(
-            "%d of the spans have no piece of their own, so they are left out. The first: "
+            "%d of the spans have no token of their own, so they are left out. The first: "
             "example %d, from %d to %d.",
             len(lost),
             *(int(values[lost[0]]) for values in columns),
@@ -157,32 +166,34 @@ def symbol_table(tokenizer) -> np.ndarray:
     return np.stack(columns, axis=1)
 
 
-def words_split_at_symbols(pieces: Pieces, table: np.ndarray, inside: bool = True) -> Pieces:
-    """The same pieces with words cut at symbols, so that of "London." the stop is a word.
+def words_split_at_symbols(
+    tokens: TokenizedTexts, table: np.ndarray, inside: bool = True
+) -> TokenizedTexts:
+    """The same tokens with words cut at symbols, so that of "London." the stop is a word.
 
     Args:
-        pieces: of texts.
+        tokens: of texts.
         table: the tokenizer's `symbol_table`.
         inside: whether to cut also at a symbol between letters or digits; if not, "Rhein-Main" is
             one word, also where the vocabulary has three.
     """
-    begins_so, ends_so, joins = tf.unstack(tf.gather(table, pieces.ids.flat_values), axis=1)
-    begins = word_begins(pieces) | begins_so | _before(ends_so)
+    begins_so, ends_so, joins = tf.unstack(tf.gather(table, tokens.ids.flat_values), axis=1)
+    begins = word_begins(tokens) | begins_so | _before(ends_so)
     if not inside:
-        starts, ends = pieces.starts.flat_values, pieces.ends.flat_values
+        starts, ends = tokens.starts.flat_values, tokens.ends.flat_values
         touches = (starts <= tf.concat([[-1], ends[:-1]], 0)[: tf.size(starts)]) & ~row_begins(
-            pieces.ids
+            tokens.ids
         )
         joins &= touches & _before(~ends_so) & _after(touches & ~begins_so)
         begins &= ~(joins | _before(joins))
-    return pieces._replace(words=numbered(pieces.ids, begins))
+    return tokens._replace(words=numbered(tokens.ids, begins))
 
 
 def _before(values: tf.Tensor) -> tf.Tensor:
-    """(P,) bool: whether it is so of the piece before."""
+    """(P,) bool: whether it is so of the token before."""
     return tf.concat([[False], values], 0)[: tf.size(values)]
 
 
 def _after(values: tf.Tensor) -> tf.Tensor:
-    """(P,) bool: whether it is so of the piece behind."""
+    """(P,) bool: whether it is so of the token behind."""
     return tf.concat([values[1:], [False]], 0)[: tf.size(values)]

@@ -1,14 +1,14 @@
-"""From the probabilities of pieces to entities.
+"""From the probabilities of tokens to entities.
 
-Comment letters: P pieces of all texts, U units (pieces or words), G entities, C tags.
+Comment letters: P tokens of all texts, U units (tokens or words), G entities, C tags.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.rows.pieces import Pieces, row_begins, word_begins
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts, row_begins, word_begins
 from encoder_zoo.tasks.token_classification.tags import OUTSIDE, TagSet, begins_span
 
 STRATEGIES = ("simple", "first", "average", "max", "none")
@@ -44,31 +44,31 @@ class Entities(NamedTuple):
 
 
 def find_entities(
-    probabilities: tf.Tensor, pieces: Pieces, tags: TagSet, strategy: str = "simple"
+    probabilities: tf.Tensor, tokens: TokenizedTexts, tags: TagSet, strategy: str = "simple"
 ) -> Entities:
-    """The entities that the probabilities of pieces speak of; transformers' strategies.
+    """The entities that the probabilities of tokens speak of; transformers' strategies.
 
     Args:
         probabilities: (P, C) float.
-        pieces: that they belong to.
+        tokens: that they belong to.
         tags: the C tags, taken apart.
-        strategy: "simple" tags every piece and joins neighbours of one entity; "first", "average"
-            and "max" tag whole words, by their first piece, by the mean over their pieces and by
-            the piece that is surest; "none" gives back every tagged piece.
+        strategy: "simple" tags every token and joins neighbours of one entity; "first", "average"
+            and "max" tag whole words, by their first token, by the mean over their tokens and by
+            the token that is surest; "none" gives back every tagged token.
 
     Returns:
-        The entities; the score is the mean of their pieces', or words', probabilities.
+        The entities; the score is the mean of their tokens', or words', probabilities.
     """
     units = Entities(
-        pieces.ids.value_rowids(),
+        tokens.ids.value_rowids(),
         tf.argmax(probabilities, axis=1, output_type=tf.int32),
-        pieces.starts.flat_values,
-        pieces.ends.flat_values,
+        tokens.starts.flat_values,
+        tokens.ends.flat_values,
         tf.reduce_max(probabilities, axis=1),
     )
-    first = row_begins(pieces.ids)
+    first = row_begins(tokens.ids)
     if strategy in ("first", "average", "max"):
-        units, first = _words(probabilities, pieces, units, strategy)
+        units, first = _words(probabilities, tokens, units, strategy)
     prefix, kind = tf.gather(tags.prefixes, units.label), tf.gather(tags.types, units.label)
     inside = prefix != OUTSIDE
     if strategy == "none":
@@ -119,12 +119,12 @@ def padded_entities(found: Entities, texts: tf.Tensor, names: tf.Tensor) -> dict
 
 
 def _words(
-    probabilities: tf.Tensor, pieces: Pieces, units: Entities, strategy: str
+    probabilities: tf.Tensor, tokens: TokenizedTexts, units: Entities, strategy: str
 ) -> tuple[Entities, tf.Tensor]:
     """The words (U,) as units, and which of them is a text's first."""
-    begins = word_begins(pieces)
+    begins = word_begins(tokens)
     word = tf.cumsum(tf.cast(begins, tf.int32)) - 1  # (P,)
-    places = tf.where(begins)[:, 0]  # (U,) first pieces
+    places = tf.where(begins)[:, 0]  # (U,) first tokens
     if strategy == "average":
         probabilities = tf.math.segment_mean(probabilities, word)
     elif strategy == "first":
@@ -141,7 +141,7 @@ def _words(
         tf.math.segment_max(units.end, word),
         tf.reduce_max(probabilities, axis=1),
     )
-    return words, tf.boolean_mask(row_begins(pieces.ids), begins)
+    return words, tf.boolean_mask(row_begins(tokens.ids), begins)
 
 
 def _shifted(values: tf.Tensor) -> tf.Tensor:

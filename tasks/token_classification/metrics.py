@@ -11,14 +11,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.encoders.configured import Configured
+from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.tasks.token_classification.tags import (
     OUTSIDE,
     begins_span,
     parse_tags,
     spans_of_tags,
 )
-from encoder_zoo.tasks.training.measures import by_token
+from encoder_zoo.tasks.training.logit_metrics import by_token
 
 AVERAGES = ("micro", "macro", "weighted")
 
@@ -47,7 +47,7 @@ class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class EntityF1(Configured, keras.metrics.Metric):
+class EntityF1(ConfigFromSignature, keras.metrics.Metric):
     """Precision, recall and F1 of entities, as seqeval and the CoNLL script count them.
 
     Positions of weight 0, or with a negative tag, are not there at all: what stands before and

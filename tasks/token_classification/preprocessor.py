@@ -1,6 +1,6 @@
-"""Texts, or sentences in words, to rows of pieces with a label for each.
+"""Texts, or sentences in words, to examples of tokens with a label for each.
 
-Comment letters: B batch, L sequence, N texts, P pieces of all texts.
+Comment letters: B batch, L sequence, N texts, P tokens of all texts.
 """
 
 from __future__ import annotations
@@ -11,20 +11,25 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.rows.columns import plain
-from encoder_zoo.tasks.rows.packing import pack
-from encoder_zoo.tasks.rows.pieces import (
-    Pieces,
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.packing import pack
+from encoder_zoo.tasks.preprocessing.preprocessor import (
+    Preprocessor,
+    as_column,
+    as_weights,
+    check_same_count,
+)
+from encoder_zoo.tasks.preprocessing.tokenized_texts import (
+    TokenizedTexts,
     as_word_tensor,
     is_words,
-    pieces_of_texts,
-    pieces_of_words,
+    tokenize_texts,
+    tokenize_words,
     word_marks,
 )
-from encoder_zoo.tasks.rows.preprocessor import Preprocessor, as_column, as_weights, check_same_rows
-from encoder_zoo.tasks.rows.windows import Windows, make_windows, owned, take
-from encoder_zoo.tasks.token_classification import labels as token_labels
+from encoder_zoo.tasks.preprocessing.windows import Windows, make_windows, owned, take
+from encoder_zoo.tasks.token_classification import token_labels
 from encoder_zoo.tasks.token_classification.alignment import (
     labels_of_spans,
     labels_of_words,
@@ -32,7 +37,7 @@ from encoder_zoo.tasks.token_classification.alignment import (
     words_split_at_symbols,
 )
 from encoder_zoo.tasks.token_classification.entities import checked_strategy
-from encoder_zoo.tasks.token_classification.spans import spans_in_graph, tell_of_cut_words
+from encoder_zoo.tasks.token_classification.spans import spans_in_graph, warn_misaligned_spans
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.token_classification.task import TokenClassifier
@@ -40,27 +45,27 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TokenClassifierPreprocessor(Preprocessor):
-    """Texts, or sentences in words, to `[CLS] pieces [SEP]`, with a label for every piece.
+    """Texts, or sentences in words, to `[CLS] tokens [SEP]`, with a label for every token.
 
-    What is longer than the model takes becomes several rows that overlap, each piece labelled in
-    one of them only. Labels are tags of words, by name or number, or spans of characters.
+    What is longer than the model takes becomes several examples that overlap, each token labelled
+    in one of them only. Labels are tags of words, by name or number, or spans of characters.
 
     Args:
         tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
         sequence_length: see `Preprocessor`; the length of a window.
-        overlap: pieces that neighbouring windows share; None for a quarter of a window.
-        label_all_pieces: label every piece of a word, instead of the first alone.
+        overlap: tokens that neighbouring windows share; None for a quarter of a window.
+        label_all_tokens: label every token of a word, instead of the first alone.
         split_symbols: cut the words of texts at symbols, so that of "London." the stop is a word
             of its own. True cuts at all of them, as spans are learned; "outer" not at one between
             letters, such as the hyphen of "Rhein-Main", as words are learned; False has the words
             of the vocabulary. `fit` sets it.
-        strategy: how `extract_entities` and exports make entities of pieces where they are not
+        strategy: how `extract_entities` and exports make entities of tokens where they are not
             told. None: `fit` sets it to what finds most of them, "first", or "average" where it
-            labels all pieces; before, it is "simple".
+            labels all tokens; before, it is "simple".
 
     Returns:
         When called with labels `(x, y, sample_weight)`: y (B, L) int tags, sample_weight (B, L) 1
-        at labelled pieces and 0 elsewhere, times the example's weight.
+        at labelled tokens and 0 elsewhere, times the example's weight.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -82,13 +87,13 @@ class TokenClassifierPreprocessor(Preprocessor):
         tokenizer,
         sequence_length: int | None = None,
         overlap: int | None = None,
-        label_all_pieces: bool = False,
+        label_all_tokens: bool = False,
         split_symbols: bool | str = False,
         strategy: str | None = None,
     ):
         super().__init__(tokenizer, sequence_length)
         self.overlap = overlap
-        self.label_all_pieces = label_all_pieces
+        self.label_all_tokens = label_all_tokens
         self.split_symbols = split_symbols
         self.strategy = None if strategy is None else checked_strategy(strategy)
 
@@ -99,29 +104,29 @@ class TokenClassifierPreprocessor(Preprocessor):
         if self.overlap is not None and not 0 <= self.overlap < self.max_sequence_length - 2:
             raise ValueError(
                 f"overlap={self.overlap} leaves nothing of a window with "
-                f"{self.max_sequence_length - 2} pieces."
+                f"{self.max_sequence_length - 2} tokens."
             )
 
-    def pieces(self, x) -> Pieces:
-        """The pieces of texts, or of sentences in words."""
+    def tokens(self, x) -> TokenizedTexts:
+        """The tokens of texts, or of sentences in words."""
         x = plain(x)
         if is_words(x):
-            return pieces_of_words(self.tokenizer, as_word_tensor(x))
-        pieces = pieces_of_texts(self.tokenizer, as_column(x), self._word_marks)
+            return tokenize_words(self.tokenizer, as_word_tensor(x))
+        tokens = tokenize_texts(self.tokenizer, as_column(x), self._word_marks)
         if not self.split_symbols:
-            return pieces
-        return words_split_at_symbols(pieces, self._symbols, inside=self.split_symbols != "outer")
+            return tokens
+        return words_split_at_symbols(tokens, self._symbols, inside=self.split_symbols != "outer")
 
-    def windows(self, pieces: Pieces) -> Windows:
-        """The windows that the pieces are looked at through."""
+    def windows(self, tokens: TokenizedTexts) -> Windows:
+        """The windows that the tokens are looked at through."""
         capacity = self.max_sequence_length - 2
         overlap = capacity // 4 if self.overlap is None else self.overlap
-        return make_windows(pieces.ids.row_lengths(), capacity, overlap)
+        return make_windows(tokens.ids.row_lengths(), capacity, overlap)
 
-    def rows(self, pieces: Pieces, windows: Windows) -> dict:
+    def examples(self, tokens: TokenizedTexts, windows: Windows) -> dict:
         """One row of token ids for every window."""
         token_ids, first_length = pack(
-            [take(pieces.ids, windows)],
+            [take(tokens.ids, windows)],
             self.tokenizer.start_token_id,
             self.tokenizer.end_token_id,
             self.tokenizer.pair_separators,
@@ -130,33 +135,33 @@ class TokenClassifierPreprocessor(Preprocessor):
         return {
             "token_ids": token_ids,
             "first_length": first_length,
-            "example": windows.example,
+            "text_index": windows.example,
         }
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         x, y = token_labels.annotated(plain(x), plain(y))
-        pieces = self.pieces(x)
-        windows = self.windows(pieces)
-        rows = self.rows(pieces, windows)
+        tokens = self.tokens(x)
+        windows = self.windows(tokens)
+        examples = self.examples(tokens, windows)
         if y is None:
-            return rows
-        labels, labelled = self._align(x, pieces, y)
+            return examples
+        labels, labelled = self._align(x, tokens, y)
         weights = tf.cast(labelled, "float32")
         if sample_weight is not None:
             sample_weight = as_weights(sample_weight)
-            check_same_rows({"token_ids": pieces.ids, "sample_weight": sample_weight})
-            weights *= tf.gather(sample_weight, pieces.ids.value_rowids())
-        labels = take(pieces.ids.with_flat_values(labels), windows)
-        weights = take(pieces.ids.with_flat_values(weights), windows)
+            check_same_count({"token_ids": tokens.ids, "sample_weight": sample_weight})
+            weights *= tf.gather(sample_weight, tokens.ids.value_rowids())
+        labels = take(tokens.ids.with_flat_values(labels), windows)
+        weights = take(tokens.ids.with_flat_values(weights), windows)
         weights = weights.with_flat_values(
             weights.flat_values * tf.cast(owned(windows).flat_values, "float32")
         )
-        return {**rows, "labels": _framed(labels), "label_weights": _framed(weights)}
+        return {**examples, "labels": _framed(labels), "label_weights": _framed(weights)}
 
-    def _align(self, x, pieces: Pieces, y) -> tuple[tf.Tensor, tf.Tensor]:
-        """Labels (P,), and whether a piece has one."""
+    def _align(self, x, tokens: TokenizedTexts, y) -> tuple[tf.Tensor, tf.Tensor]:
+        """Labels (P,), and whether a token has one."""
         words = is_words(x)
-        if not tf.is_symbolic_tensor(pieces.texts):
+        if not tf.is_symbolic_tensor(tokens.texts):
             labels = token_labels.check_labels(x, y, self.labels, self._most_classes)
         elif isinstance(y, dict) == words:
             raise ValueError(
@@ -167,14 +172,14 @@ class TokenClassifierPreprocessor(Preprocessor):
             counts = as_word_tensor(x).row_lengths()
             labels = token_labels.tags_in_graph(y, counts, self.labels, self._most_classes)
         else:
-            labels = spans_in_graph(y, pieces.texts, self.labels)
+            labels = spans_in_graph(y, tokens.texts, self.labels)
         if words:
-            return labels_of_words(pieces, labels, self.labels, self.label_all_pieces)
-        if not tf.is_symbolic_tensor(pieces.texts):
+            return labels_of_words(tokens, labels, self.labels, self.label_all_tokens)
+        if not tf.is_symbolic_tensor(tokens.texts):
             texts = [text.decode() for text in as_column(x).numpy()]
-            tell_of_cut_words(token_labels.label_lists(y), texts)
-        pieces = words_split_at_symbols(pieces, self._symbols)
-        return labels_of_spans(pieces, labels, self.labels, self.label_all_pieces)
+            warn_misaligned_spans(token_labels.label_lists(y), texts)
+        tokens = words_split_at_symbols(tokens, self._symbols)
+        return labels_of_spans(tokens, labels, self.labels, self.label_all_tokens)
 
     @functools.cached_property
     def _word_marks(self) -> np.ndarray:
@@ -190,14 +195,14 @@ class TokenClassifierPreprocessor(Preprocessor):
     def _most_classes(self) -> int:
         return self.num_classes or np.iinfo("int32").max
 
-    def collate(self, rows: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
-        inputs = self.pad(rows, bucketed)
-        if "labels" not in rows:
+    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        inputs = self.pad(examples, bucketed)
+        if "labels" not in examples:
             return inputs
         ids = inputs["token_ids"]
         shape = tf.shape(ids, tf.int64)
         y, weights = (
-            tf.ensure_shape(rows[name].to_tensor(shape=shape), ids.shape)
+            tf.ensure_shape(examples[name].to_tensor(shape=shape), ids.shape)
             for name in ("labels", "label_weights")
         )
         return inputs, y, weights

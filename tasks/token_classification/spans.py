@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.rows.checks import assert_right
-from encoder_zoo.tasks.rows.pieces import keys
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.checks import assert_right
+from encoder_zoo.tasks.preprocessing.tokenized_texts import keys
 from encoder_zoo.tasks.token_classification.tags import parse_tags
 
 logger = logging.getLogger("encoder_zoo")
@@ -56,7 +56,7 @@ def check_spans(y, texts: Sequence[str], labels: list[str] | None) -> dict[str, 
     }
 
 
-def tell_of_cut_words(y, texts: Sequence[str]) -> None:
+def warn_misaligned_spans(y, texts: Sequence[str]) -> None:
     """Says, in one log line, how many spans begin or end inside of a word, and shows the first.
 
     Most often they were counted otherwise, such as in bytes, or in another version of the text. Of

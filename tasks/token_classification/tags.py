@@ -175,7 +175,7 @@ def piece_tags(tags: Sequence[str]) -> np.ndarray:
 
     Returns:
         (C, 4) int, places in `tags`: of a word with this tag the only, the first, a middle and the
-        last piece's tag. B-PER goes on as I-PER and S-PER begins as B-PER, where the scheme has
+        last token's tag. B-PER goes on as I-PER and S-PER begins as B-PER, where the scheme has
         these tags.
 
     Example:
@@ -204,14 +204,14 @@ def piece_tags(tags: Sequence[str]) -> np.ndarray:
 
 
 def word_tags(tags: Sequence[str]) -> np.ndarray:
-    """The tag of a word with several pieces, the other way round than `piece_tags`.
+    """The tag of a word with several tokens, the other way round than `piece_tags`.
 
     Args:
         tags: all tags there are, C of them.
 
     Returns:
-        (C, C) int, places in `tags`: of a word whose first piece has one tag and whose last piece
-        another. Where no word is written so, the first piece's.
+        (C, C) int, places in `tags`: of a word whose first token has one tag and whose last token
+        another. Where no word is written so, the first token's.
 
     Example:
         >>> tags = ["O", "B-PER", "I-PER", "E-PER", "S-PER"]

@@ -1,6 +1,6 @@
 """Words, or characters of texts, to tags: named entities, parts of speech.
 
-Comment letters: B batch, L sequence, D hidden, C tags, P pieces of all texts.
+Comment letters: B batch, L sequence, D hidden, C tags, P tokens of all texts.
 """
 
 from __future__ import annotations
@@ -11,16 +11,22 @@ from collections.abc import Callable, Sequence
 import keras
 import numpy as np
 
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.head import head_dropout
-from encoder_zoo.tasks.labelled_task import LabelledTask
-from encoder_zoo.tasks.labels import softmax
-from encoder_zoo.tasks.rows.columns import plain
-from encoder_zoo.tasks.rows.pieces import Pieces, as_word_tensor, is_words, word_begins
-from encoder_zoo.tasks.rows.preprocessor import as_valid_text
-from encoder_zoo.tasks.rows.windows import merge
-from encoder_zoo.tasks.token_classification import labels as token_labels
+from encoder_zoo.tasks.base.class_names import softmax
+from encoder_zoo.tasks.base.head import head_dropout
+from encoder_zoo.tasks.base.labelled_task import LabelledTask
+from encoder_zoo.tasks.base.windowed_task import WindowedTask, read_batches
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
+from encoder_zoo.tasks.preprocessing.tokenized_texts import (
+    TokenizedTexts,
+    as_word_tensor,
+    is_words,
+    word_begins,
+)
+from encoder_zoo.tasks.preprocessing.windows import merge
+from encoder_zoo.tasks.token_classification import token_labels
 from encoder_zoo.tasks.token_classification.entities import (
     checked_strategy,
     find_entities,
@@ -35,7 +41,6 @@ from encoder_zoo.tasks.token_classification.metrics import (
 from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.token_classification.tags import parse_tags, word_tags
 from encoder_zoo.tasks.training.data import size_or_default
-from encoder_zoo.tasks.windowed_task import WindowedTask, read_batches
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -108,7 +113,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
         return keras.KerasTensor((*inputs["token_ids"].shape, self.num_classes), "float32")
 
     def default_loss(self) -> keras.losses.Loss:
-        # Over labelled pieces: rows have different numbers of them.
+        # Over labelled tokens: examples have different numbers of them.
         return keras.losses.SparseCategoricalCrossentropy(
             from_logits=True, reduction="mean_with_sample_weight"
         )
@@ -147,15 +152,15 @@ class TokenClassifier(WindowedTask, LabelledTask):
         """
         x, y = self._separated(x, y)
         if self.preprocessor is not None and not isinstance(x, dict):
-            self.note_how_it_learns(x)
+            self._set_word_splitting(x)
         return super().fit(x, y, *args, **kwargs)
 
-    def note_how_it_learns(self, x) -> None:
-        """Has answers be given as what `fit` learns: in words, of which some pieces count."""
+    def _set_word_splitting(self, x) -> None:
+        """Has answers be given as what `fit` learns: in words, of which some tokens count."""
         preprocessor = self.preprocessor
         preprocessor.split_symbols = True if _has_spans(x) else "outer"
         if preprocessor.strategy is None:
-            preprocessor.strategy = "average" if preprocessor.label_all_pieces else "first"
+            preprocessor.strategy = "average" if preprocessor.label_all_tokens else "first"
 
     def _labels_in(self, x, y) -> list[str] | int:
         if y is None:
@@ -184,7 +189,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
             **kwargs: for prepared inputs those of `keras.Model.predict`.
 
         Returns:
-            For each text an array (pieces, C) of logits, without special tokens; long texts are
+            For each text an array (tokens, C) of logits, without special tokens; long texts are
             put together from their windows. For prepared inputs an array (B, L, C).
         """
         in_dataset = hasattr(x, "element_spec")
@@ -194,24 +199,24 @@ class TokenClassifier(WindowedTask, LabelledTask):
         if in_dataset:
             batches = read_batches(self.preprocessor.batched(x, size_or_default(batch_size)))
             return [row for batch in batches for row in self.predict(batch, batch_size)]
-        pieces, logits = self._piece_logits(x, batch_size)
-        splits = pieces.ids.row_splits.numpy()
+        tokens, logits = self._piece_logits(x, batch_size)
+        splits = tokens.ids.row_splits.numpy()
         return np.split(logits, splits[1:-1]) if len(splits) > 1 else []
 
-    def _piece_logits(self, x, batch_size: int | None) -> tuple[Pieces, np.ndarray]:
-        """The texts' pieces, and their logits (P, C)."""
+    def _piece_logits(self, x, batch_size: int | None) -> tuple[TokenizedTexts, np.ndarray]:
+        """The texts' tokens, and their logits (P, C)."""
         if self.preprocessor is None:
             self.preprocess(x)  # raises
-        pieces = self.preprocessor.pieces(x)
-        if not int(pieces.ids.nrows()):
-            return pieces, np.zeros((0, self.num_classes), "float32")
+        tokens = self.preprocessor.tokens(x)
+        if not int(tokens.ids.nrows()):
+            return tokens, np.zeros((0, self.num_classes), "float32")
         outputs = functools.partial(self.token_outputs, batch_size=batch_size)
-        return pieces, self._merged(pieces, outputs).numpy()
+        return tokens, self._merged(tokens, outputs).numpy()
 
-    def _merged(self, pieces: Pieces, token_outputs: Callable) -> tf.Tensor:
-        """The logits (P, C) of all pieces, from what the model says of the windows' rows."""
-        windows = self.preprocessor.windows(pieces)
-        outputs = token_outputs(self.preprocessor.rows(pieces, windows))  # ragged (W, None, C)
+    def _merged(self, tokens: TokenizedTexts, token_outputs: Callable) -> tf.Tensor:
+        """The logits (P, C) of all tokens, from what the model says of the windows' examples."""
+        windows = self.preprocessor.windows(tokens)
+        outputs = token_outputs(self.preprocessor.examples(tokens, windows))  # ragged (W, None, C)
         return merge(outputs[:, 1:-1], windows)
 
     def extract_entities(
@@ -221,10 +226,10 @@ class TokenClassifier(WindowedTask, LabelledTask):
 
         Args:
             texts: a text or a list of texts; or lists of words.
-            strategy: how pieces become entities. "simple": each piece has its tag, and neighbours
+            strategy: how tokens become entities. "simple": each token has its tag, and neighbours
                 of one entity are joined. "first", "average", "max": a word has the tag of its
-                first piece, of its pieces' mean, or of its surest piece. "none": every tagged
-                piece by itself. None: as the preprocessor has it, which `fit` tells; "simple"
+                first token, of its tokens' mean, or of its surest token. "none": every tagged
+                token by itself. None: as the preprocessor has it, which `fit` tells; "simple"
                 where it was not trained here. Words are those of the vocabulary, cut at symbols
                 as they were learned: see `TokenClassifierPreprocessor`.
             batch_size: default 32.
@@ -242,20 +247,22 @@ class TokenClassifier(WindowedTask, LabelledTask):
         strategy = self._strategy(strategy)
         if isinstance(texts, str):
             return self.extract_entities([texts], strategy, batch_size)[0]
-        pieces, logits = self._piece_logits(texts, batch_size)
-        return self._entities(pieces, logits, strategy)
+        tokens, logits = self._piece_logits(texts, batch_size)
+        return self._entities(tokens, logits, strategy)
 
     def _strategy(self, given: str | None) -> str:
         """What is given, or what is kept of the training."""
         kept = getattr(self.preprocessor, "strategy", None)
         return checked_strategy(given or kept or "simple")
 
-    def _entities(self, pieces: Pieces, logits: np.ndarray, strategy: str) -> list[list[dict]]:
-        """The entities of every text, from the logits (P, C) of all pieces."""
+    def _entities(
+        self, tokens: TokenizedTexts, logits: np.ndarray, strategy: str
+    ) -> list[list[dict]]:
+        """The entities of every text, from the logits (P, C) of all tokens."""
         tags = parse_tags(self.tag_names)
         names = self._entity_names(strategy)
-        found = find_entities(tf.constant(softmax(logits)), pieces, tags, strategy)
-        strings = [text.decode() for text in pieces.texts.numpy()]
+        found = find_entities(tf.constant(softmax(logits)), tokens, tags, strategy)
+        strings = [text.decode() for text in tokens.texts.numpy()]
         entities = [[] for _ in strings]
         for row, label, start, end, score in zip(*(f.numpy().tolist() for f in found), strict=True):
             text = strings[row][start:end]
@@ -282,22 +289,22 @@ class TokenClassifier(WindowedTask, LabelledTask):
         tags, names = parse_tags(self.tag_names), tf.constant(self._entity_names(strategy))
 
         def entities(text):
-            pieces = self.preprocessor.pieces(as_valid_text(text))
-            logits = self._merged(pieces, self.outputs_in_graph)
-            found = find_entities(tf.nn.softmax(logits), pieces, tags, strategy)
-            return padded_entities(found, pieces.texts, names)
+            tokens = self.preprocessor.tokens(as_valid_text(text))
+            logits = self._merged(tokens, self.outputs_in_graph)
+            found = find_entities(tf.nn.softmax(logits), tokens, tags, strategy)
+            return padded_entities(found, tokens.texts, names)
 
         return {"serving_default": entities}
 
     def tag_words(self, words, batch_size: int | None = None) -> list[list[str]]:
-        """The tag of every word: its first piece's, or what all pieces were labelled for.
+        """The tag of every word: its first token's, or what all tokens were labelled for.
 
         Args:
             words: lists of words.
             batch_size: default 32.
 
         Returns:
-            For every list of words as many tags; a word without a piece has the tag O.
+            For every list of words as many tags; a word without a token has the tag O.
 
         Raises:
             ValueError: "Expected lists of words. Received texts: ..."
@@ -305,24 +312,24 @@ class TokenClassifier(WindowedTask, LabelledTask):
         words = plain(words)
         if not is_words(words) and len(words):
             raise ValueError(f"Expected lists of words. Received texts: {words[0]!r}, ...")
-        pieces, logits = self._piece_logits(words, batch_size)
+        tokens, logits = self._piece_logits(words, batch_size)
         names = self.tag_names
         outside = "O" if "O" in names else names[0]
         counts = as_word_tensor(words).row_lengths().numpy() if is_words(words) else []
         tags = [[outside] * count for count in counts]
-        begins = word_begins(pieces).numpy()
+        begins = word_begins(tokens).numpy()
         best = self._word_tags(logits.argmax(axis=-1), begins)
-        rows, numbers = pieces.words.value_rowids().numpy(), pieces.words.flat_values.numpy()
-        for row, word, tag in zip(rows[begins], numbers[begins], best, strict=True):
+        examples, numbers = tokens.words.value_rowids().numpy(), tokens.words.flat_values.numpy()
+        for row, word, tag in zip(examples[begins], numbers[begins], best, strict=True):
             tags[row][word] = names[tag]
         return tags
 
     def _word_tags(self, best: np.ndarray, begins: np.ndarray) -> np.ndarray:
-        """The words' tags by number, from those of the pieces (P,)."""
+        """The words' tags by number, from those of the tokens (P,)."""
         first = best[begins]
-        if not self.preprocessor.label_all_pieces:
+        if not self.preprocessor.label_all_tokens:
             return first
-        last = best[np.roll(begins, -1)]  # the first piece of all begins a word, so the last ends
+        last = best[np.roll(begins, -1)]  # the first token of all begins a word, so the last ends
         return word_tags(self.tag_names)[first, last]
 
     def evaluate_entities(self, x, y, scheme: str | None = None, batch_size: int | None = None):
@@ -349,8 +356,8 @@ class TokenClassifier(WindowedTask, LabelledTask):
             true = [[t if isinstance(t, str) else names[t] for t in tags] for tags in y]
             return score_tags(true, self.tag_words(x, batch_size), scheme, tag_set=names)
         spans = [
-            [{(e["label"], e["start"], e["end"]) for e in row} for row in rows]
-            for rows in (y, self.extract_entities(x, batch_size=batch_size))
+            [{(e["label"], e["start"], e["end"]) for e in row} for row in examples]
+            for examples in (y, self.extract_entities(x, batch_size=batch_size))
         ]
         return score_entities(*spans)
 

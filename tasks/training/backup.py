@@ -16,8 +16,8 @@ import keras
 import numpy as np
 from safetensors.numpy import save_file
 
-from encoder_zoo.encoders.arguments import Checked
-from encoder_zoo.lazy import tf
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import ValidatesArguments
 from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.manifest import read_manifest, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
@@ -27,7 +27,7 @@ from encoder_zoo.tasks.training.distribution import of_all_workers, strategy_of
 from encoder_zoo.tasks.training.divergence import divergence
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.task import Task
+    from encoder_zoo.tasks.base.task import Task
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -50,7 +50,7 @@ class Place:
     seed: int
 
 
-class BackupAndRestore(Checked, keras.callbacks.BackupAndRestore):
+class BackupAndRestore(ValidatesArguments, keras.callbacks.BackupAndRestore):
     """Backs training up, so that the same command, run again after a crash, continues it.
 
     As `keras.callbacks.BackupAndRestore`, and more: training continues in the middle of an epoch

@@ -7,11 +7,11 @@ import types
 
 import keras
 
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.family import WEIGHT_DECAY
-from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.training.distribution import Distributed, in_scope, strategy_of
-from encoder_zoo.tasks.training.layers import freeze_lower, layerwise
-from encoder_zoo.tasks.training.measures import fitted_loss, fitted_metrics, labels_for_loss
+from encoder_zoo.tasks.training.layer_rates import freeze_lower, layerwise
+from encoder_zoo.tasks.training.logit_metrics import fitted_loss, fitted_metrics, labels_for_loss
 from encoder_zoo.tasks.training.named_metrics import metric_by_name
 from encoder_zoo.tasks.training.recipe import WARMUP, fine_tuning_optimizer, restart_optimizer
 
@@ -27,25 +27,25 @@ class Compiled(Distributed):
         output_activation: what makes probabilities of the outputs, "softmax" or "sigmoid"; "linear"
             where they are numbers themselves; None where losses and metrics are taken as they are.
         labels_tokens: whether sample weights say which tokens have a label.
-        usual_warmup: share of the steps, where `compile` is told nothing else.
+        default_warmup: share of the steps, where `compile` is told nothing else.
     """
 
     pretrains = False
-    usual_warmup = WARMUP
+    default_warmup = WARMUP
     output_activation: str | None = None
     labels_tokens = False
 
     @property
-    def usual_learning_rate(self) -> float:
+    def default_learning_rate(self) -> float:
         """The peak, where neither `compile` nor a preset says another."""
         return self.backbone.family.learning_rate
 
-    def _begin_untrained(self) -> None:
+    def _reset_training_state(self) -> None:
         """The state of a task before its first `compile`."""
-        self.learning_rate = self.usual_learning_rate
+        self.learning_rate = self.default_learning_rate
         self.gradient_accumulation_steps = None
         self._optimizer_is_ours = False
-        self._told_of_programs = False
+        self._warned_recompilation = False
         if keras.config.backend() == "tensorflow":
             self.jit_compile = False  # until `compile` decides: Keras's own default is XLA
 
@@ -171,7 +171,7 @@ class Compiled(Distributed):
         recipe = {"weight_decay": family.weight_decay, "layer_decay": family.layer_decay}
         if self.pretrains:  # what a family's paper says of fine-tuning is not said of this
             recipe = {"weight_decay": WEIGHT_DECAY, "layer_decay": 1.0}
-        recipe["warmup"] = self.usual_warmup
+        recipe["warmup"] = self.default_warmup
         recipe |= {n: given[n] for n in recipe if given[n] is not None}
         rate_share = layerwise(self.backbone, recipe.pop("layer_decay"))
         optimizer = fine_tuning_optimizer(

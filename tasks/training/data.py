@@ -8,9 +8,9 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.rows.batching import grouped_batches, window_size
-from encoder_zoo.tasks.rows.preprocessor import Preprocessor
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.batching import grouped_batches, window_size
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.distribution import count_batches
 from encoder_zoo.tasks.training.prepared import is_prepared
 
@@ -67,8 +67,8 @@ def check_not_empty(x) -> None:
         raise ValueError(f"x is empty: {x!r}. Expected at least one text.")
 
 
-def split(rows: dict, share: float) -> tuple[dict, dict]:
-    """The rows of the first examples and, the share from the end, those of the last.
+def split(examples: dict, share: float) -> tuple[dict, dict]:
+    """The examples of the first examples and, the share from the end, those of the last.
 
     Raises:
         ValueError: "validation_split=1.5. Expected ...", "... leaves no example to train on. ..."
@@ -77,17 +77,17 @@ def split(rows: dict, share: float) -> tuple[dict, dict]:
         raise ValueError(
             f"validation_split={share}. Expected a share of the examples between 0 and 1."
         )
-    if "example" in rows:  # in order, and perhaps with several rows each
-        count = int(tf.reduce_max(rows["example"])) + 1
-        first = int(np.searchsorted(rows["example"], int(count * (1 - share))))
+    if "text_index" in examples:  # in order, and perhaps with several examples each
+        count = int(tf.reduce_max(examples["text_index"])) + 1
+        first = int(np.searchsorted(examples["text_index"], int(count * (1 - share))))
     else:
-        first = int(rows["token_ids"].shape[0] * (1 - share))
+        first = int(examples["token_ids"].shape[0] * (1 - share))
     if not first:
         raise ValueError(
             f"validation_split={share} leaves no example to train on. Expected a smaller share, "
             "or more examples."
         )
-    return {k: v[:first] for k, v in rows.items()}, {k: v[first:] for k, v in rows.items()}
+    return {k: v[:first] for k, v in examples.items()}, {k: v[first:] for k, v in examples.items()}
 
 
 def dataset_stream(
@@ -104,13 +104,13 @@ def dataset_stream(
     Args:
         dataset: of raw inputs, single or in batches, or of prepared batches.
         preprocessor: of raw inputs.
-        collate: as for `RowBatches`.
+        collate: as for `LengthGroupedBatcher`.
         batch_size: of single inputs.
         passes: over the dataset.
         steps: of an epoch, or None.
         shuffle: whether single inputs are shuffled.
     """
-    if preprocessor is not None and preprocessor.shared_row_length:
+    if preprocessor is not None and preprocessor.packed_length:
         raise ValueError("pack_texts needs all texts in memory. Received: a dataset.")
     batched = _batched(dataset, preprocessor, batch_size)
     passes = None if steps else passes
@@ -158,8 +158,8 @@ def _preprocessed(
         return batched.skip(done) if done else batched
 
     def prepare(data, number):
-        rows = preprocessor.encode(*keras.utils.unpack_x_y_sample_weight(data))
-        return collate(rows, tf.stack([tf.cast(seed, tf.int64), number]))
+        examples = preprocessor.encode(*keras.utils.unpack_x_y_sample_weight(data))
+        return collate(examples, tf.stack([tf.cast(seed, tf.int64), number]))
 
     numbered = tf.data.Dataset.zip(batched, tf.data.Dataset.counter()).skip(done)
     return numbered.map(prepare, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)

@@ -13,8 +13,8 @@ import functools
 import keras
 import numpy as np
 
-from encoder_zoo.encoders.arguments import Checked
-from encoder_zoo.lazy import tf
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import ValidatesArguments
 from encoder_zoo.tasks.training.recipe import FusedAdamW
 from encoder_zoo.tasks.training.replicas import (
     check_loss,
@@ -51,7 +51,7 @@ def of_all_workers(strategy: tf.distribute.Strategy | None, numbers: list[int]) 
     return strategy.gather(mine, axis=0).numpy().tolist()
 
 
-def splittable(rows: dict, batch_size: int) -> dict:
+def check_divisible(rows: dict, batch_size: int) -> dict:
     """The rows, if every batch of them is: Keras on JAX does not split 3 rows over 2 devices.
 
     Raises:
@@ -84,7 +84,7 @@ def lost_workers_named(strategy: tf.distribute.Strategy | None):
         ) from error
 
 
-class Distributed(Checked):
+class Distributed(ValidatesArguments):
     """Mixin, before `keras.Model`: learning and predicting under a `tf.distribute.Strategy`.
 
     Without a strategy, and on other backends, everything is as Keras has it.

@@ -7,10 +7,10 @@ import functools
 import keras
 import numpy as np
 
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders import attention
-from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.rows.batching import Batches, RowBatches
-from encoder_zoo.tasks.rows.tracing import TracedOnce, is_long, of_texts
+from encoder_zoo.tasks.preprocessing.batching import Batches, LengthGroupedBatcher
+from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction, is_long, of_texts
 from encoder_zoo.tasks.training.compiling import Compiled
 from encoder_zoo.tasks.training.distribution import strategy_of
 
@@ -18,8 +18,8 @@ from encoder_zoo.tasks.training.distribution import strategy_of
 class Graphs(Compiled):
     """Mixin, before `keras.Model`: batches, steps and answers as graphs, kept while valid."""
 
-    def _begin_untrained(self) -> None:
-        super()._begin_untrained()
+    def _reset_training_state(self) -> None:
+        super()._reset_training_state()
         self._graphs = {}
 
     def _graph(self, name, make):
@@ -37,11 +37,11 @@ class Graphs(Compiled):
         bucketed = keras.config.backend() == "jax" or bool(self.compiled and self.jit_compile)
         return functools.partial(self.preprocessor.collate, bucketed=bucketed)
 
-    def _row_batches(self) -> RowBatches:
-        return self._graph("batches", lambda: RowBatches(self._collate()))
+    def _batcher(self) -> LengthGroupedBatcher:
+        return self._graph("batches", lambda: LengthGroupedBatcher(self._collate()))
 
-    def _ordered(self, rows: dict, batch_size: int) -> Batches:
-        return self._row_batches().ordered(rows, batch_size)
+    def _ordered(self, examples: dict, batch_size: int) -> Batches:
+        return self._batcher().ordered(examples, batch_size)
 
     def _predict_few(self, texts: tuple) -> np.ndarray:
         """The outputs of one batch of texts; on TensorFlow all of it is one graph.
@@ -54,12 +54,13 @@ class Graphs(Compiled):
             return keras.utils.unpack_x_y_sample_weight(batch)[0]
 
         if not self._has_one_graph():
-            inputs = self._graph("inputs", lambda: TracedOnce(inputs_of))(texts)
+            inputs = self._graph("inputs", lambda: ShapePolymorphicFunction(inputs_of))(texts)
             return self.predict_on_batch({n: values.numpy() for n, values in inputs.items()})
         self.make_predict_function()
         forward = self._forward(self._may_be_long(texts))
         answer = self._graph(
-            ("answer", id(forward)), lambda: TracedOnce(lambda t: forward(inputs_of(t)))
+            ("answer", id(forward)),
+            lambda: ShapePolymorphicFunction(lambda t: forward(inputs_of(t))),
         )
         return answer(texts).numpy()
 
@@ -78,9 +79,10 @@ class Graphs(Compiled):
             weights = tuple((id(weight), weight.dtype) for weight in self.variables)
             step = self.predict_step
 
-            def forward(long: bool | None) -> TracedOnce:
+            def forward(long: bool | None) -> ShapePolymorphicFunction:
                 return self._graph(
-                    ("forward", weights, long), lambda: TracedOnce(of_texts(long, step), 2)
+                    ("forward", weights, long),
+                    lambda: ShapePolymorphicFunction(of_texts(long, step), 2),
                 )
 
             def predict(batches):

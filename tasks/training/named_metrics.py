@@ -10,8 +10,8 @@ import difflib
 import keras
 from keras import metrics, ops
 
-from encoder_zoo.encoders.configured import Configured
-from encoder_zoo.tasks.training.measures import class_numbers_of
+from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.tasks.training.logit_metrics import class_numbers_of
 
 AVERAGES = {"f1": "macro", "f1_macro": "macro", "f1_micro": "micro", "f1_weighted": "weighted"}
 # Examples that a rank correlation is taken over.
@@ -74,7 +74,7 @@ def _check_known(name: str) -> None:
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Matthews(Configured, metrics.Metric):
+class Matthews(ConfigFromSignature, metrics.Metric):
     """Matthews's correlation coefficient, of two classes or more; what CoLA is measured by.
 
     Call arguments:
@@ -122,7 +122,7 @@ class Matthews(Configured, metrics.Metric):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Pearson(Configured, metrics.Metric):
+class Pearson(ConfigFromSignature, metrics.Metric):
     """Pearson's correlation over all examples; of several numbers a text the mean of theirs.
 
     Keras's own correlates what one batch holds, and reports the mean over the batches.
@@ -181,7 +181,7 @@ class Pearson(Configured, metrics.Metric):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Spearman(Configured, metrics.Metric):
+class Spearman(ConfigFromSignature, metrics.Metric):
     """Spearman's rank correlation, over the last 16,384 examples; equal numbers share their ranks.
 
     Call arguments:

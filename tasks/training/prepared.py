@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 import keras
 import numpy as np
 
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.inputs import OTHER_NAMES, check_inputs
-from encoder_zoo.lazy import tf
-from encoder_zoo.tasks.rows.checks import assert_right
+from encoder_zoo.tasks.preprocessing.checks import assert_right
 
 # Of rows of so many tokens {input: (least, most)}, the whole numbers that it may hold.
 Ranges = Callable[[int], dict[str, tuple[int, int]]]

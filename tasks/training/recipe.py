@@ -6,8 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.family import LEARNING_RATE, WEIGHT_DECAY
-from encoder_zoo.lazy import tf
 
 # Devlin et al. 2019, appendix A.3, and the code released with it.
 WARMUP = 0.1

@@ -8,7 +8,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from encoder_zoo.lazy import tf
+from encoder_zoo.common.lazy import tf
 
 
 def check_loss(loss) -> None:

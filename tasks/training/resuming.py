@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from encoder_zoo.lazy import tf
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.training.backup import BackupAndRestore, Place
 from encoder_zoo.tasks.training.distribution import of_all_workers, strategy_of
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.task import Task
+    from encoder_zoo.tasks.base.task import Task
     from encoder_zoo.tasks.training.data import Stream
 
 
@@ -136,10 +136,10 @@ def _describe_task(task: Task) -> dict:
     }
 
 
-def describe_rows(rows: dict) -> dict:
+def describe_examples(examples: dict) -> dict:
     """How many encoded examples there are, and the checksum of them all."""
     digest = hashlib.sha256()
-    for name in sorted(rows):
-        for part in tf.nest.flatten(rows[name], expand_composites=True):
+    for name in sorted(examples):
+        for part in tf.nest.flatten(examples[name], expand_composites=True):
             digest.update(tf.io.serialize_tensor(part).numpy())
-    return {"examples": int(rows["token_ids"].shape[0]), "sha256": digest.hexdigest()}
+    return {"examples": int(examples["token_ids"].shape[0]), "sha256": digest.hexdigest()}

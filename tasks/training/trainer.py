@@ -7,13 +7,13 @@ import logging
 import keras
 import numpy as np
 
-from encoder_zoo.encoders.forks import refuse_in_fork
+from encoder_zoo.common.forks import refuse_in_fork
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.inputs import check_inputs
-from encoder_zoo.lazy import tf
 from encoder_zoo.tasks.corpora.corpus import PretrainingCorpus
 from encoder_zoo.tasks.corpora.reading import corpus_batches, corpus_stream
-from encoder_zoo.tasks.rows.batching import bucket_length
-from encoder_zoo.tasks.rows.preprocessor import as_texts
+from encoder_zoo.tasks.preprocessing.batching import bucket_length
+from encoder_zoo.tasks.preprocessing.preprocessor import as_texts
 from encoder_zoo.tasks.training.data import (
     Stream,
     check_dataset_alone,
@@ -25,17 +25,17 @@ from encoder_zoo.tasks.training.data import (
     split,
 )
 from encoder_zoo.tasks.training.distribution import (
+    check_divisible,
     data_parallel_devices,
     filled,
     lost_workers_named,
-    splittable,
     strategy_of,
     worker_of,
 )
 from encoder_zoo.tasks.training.divergence import StopAtDivergence
 from encoder_zoo.tasks.training.graphs import Graphs
 from encoder_zoo.tasks.training.prepared import checked_arrays, checked_dataset, is_prepared
-from encoder_zoo.tasks.training.resuming import check_no_backup, continued, describe_rows
+from encoder_zoo.tasks.training.resuming import check_no_backup, continued, describe_examples
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -128,12 +128,12 @@ class TextTrainer(Graphs):
                 check_dataset_alone(y, sample_weight, validation_split)
                 stream = self._dataset_stream(x, size, len(passes), steps_per_epoch, shuffle)
             else:
-                rows = self._checked_rows(x, y, sample_weight)
+                examples = self._checked_examples(x, y, sample_weight)
                 if validation_split:
-                    rows, held_out = split(rows, validation_split)
-                    self._tell_of_unseen(rows, held_out)
+                    examples, held_out = split(examples, validation_split)
+                    self._warn_unseen_classes(examples, held_out)
                     validation_data = self._evaluation_batches(held_out, held_out_size)
-                stream = self._rows_stream(rows, size, passes, shuffle, steps_per_epoch)
+                stream = self._examples_stream(examples, size, passes, shuffle, steps_per_epoch)
             if class_weight is not None:
                 stream = self.weighted_stream(stream, class_weight)
             steps_per_epoch = steps_per_epoch or stream.steps
@@ -166,7 +166,7 @@ class TextTrainer(Graphs):
     def _check_labelled(self, x, y) -> None:
         """Raises a ValueError where a task with labels is given none."""
 
-    def _tell_of_unseen(self, rows: dict, held_out: dict) -> None:
+    def _warn_unseen_classes(self, examples: dict, held_out: dict) -> None:
         """Says what `validation_split` keeps from training; a task with classes knows."""
 
     def weighted_stream(self, stream: Stream, class_weight) -> Stream:
@@ -180,13 +180,13 @@ class TextTrainer(Graphs):
         [(_, y, weights)] = self.weighted_stream(whole, class_weight).batches(0, 0)
         return y.numpy(), weights.numpy()
 
-    def _tell_of_programs(self, rows: dict) -> None:
+    def _warn_recompilation(self, examples: dict) -> None:
         """Says, once, why the first steps of each length take long where they are compiled."""
         compiled = keras.config.backend() == "jax" or self.jit_compile
-        if not compiled or not self._lengths_vary() or self._told_of_programs:
+        if not compiled or not self._lengths_vary() or self._warned_recompilation:
             return
-        self._told_of_programs = True
-        lengths = tf.unique(tf.cast(rows["token_ids"].row_lengths(), tf.int32)).y
+        self._warned_recompilation = True
+        lengths = tf.unique(tf.cast(examples["token_ids"].row_lengths(), tf.int32)).y
         found = sorted({int(bucket_length(length)) for length in lengths})
         logger.warning(
             "Batches are padded to %s tokens, and each of these lengths is compiled once, which "
@@ -194,18 +194,18 @@ class TextTrainer(Graphs):
             " or ".join(map(str, found)),
         )
 
-    def _rows_stream(
-        self, rows: dict, size: int, epochs: range, shuffle: bool, steps_per_epoch: int | None
+    def _examples_stream(
+        self, examples: dict, size: int, epochs: range, shuffle: bool, steps_per_epoch: int | None
     ) -> Stream:
-        """Encoded rows, to train on."""
-        self._tell_of_programs(rows)
-        capacity = self.preprocessor.shared_row_length
-        steps, batches = self._row_batches().training(
-            splittable(rows, size), size, epochs, shuffle, capacity, steps_per_epoch
+        """Encoded examples, to train on."""
+        self._warn_recompilation(examples)
+        capacity = self.preprocessor.packed_length
+        steps, batches = self._batcher().training(
+            check_divisible(examples, size), size, epochs, shuffle, capacity, steps_per_epoch
         )
 
         def describe():
-            return {**describe_rows(rows), "batch_size": size, "shuffle": shuffle}
+            return {**describe_examples(examples), "batch_size": size, "shuffle": shuffle}
 
         return Stream(steps, batches, describe)
 
@@ -262,14 +262,14 @@ class TextTrainer(Graphs):
         self._check_labelled(x, y)
         if is_prepared(x):
             return (self._checked_prepared(x), *data[1:])
-        return self._evaluation_batches(self._checked_rows(x, y, sample_weight), batch_size)
+        return self._evaluation_batches(self._checked_examples(x, y, sample_weight), batch_size)
 
-    def _checked_rows(self, x, y, sample_weight) -> dict:
+    def _checked_examples(self, x, y, sample_weight) -> dict:
         check_not_empty(x)
         return self.preprocess(x, y, sample_weight)
 
-    def _evaluation_batches(self, rows: dict, batch_size: int) -> tf.data.Dataset:
-        return self._ordered(splittable(rows, batch_size), batch_size).dataset
+    def _evaluation_batches(self, examples: dict, batch_size: int) -> tf.data.Dataset:
+        return self._ordered(check_divisible(examples, batch_size), batch_size).dataset
 
     def predict(self, x, batch_size: int | None = None, **kwargs):
         """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
@@ -292,17 +292,17 @@ class TextTrainer(Graphs):
         texts = tuple(as_texts(x))
         if kwargs == {"verbose": 0} and 0 < texts[0].shape[0] <= size:
             return self._predict_few(texts)
-        rows = self.preprocess(texts)
-        count = rows["token_ids"].shape[0]
+        examples = self.preprocess(texts)
+        count = examples["token_ids"].shape[0]
         if not count:
             return self._predict_few(tuple(tf.constant([""]) for _ in texts))[:0]
         repeated = filled(count, data_parallel_devices())
-        batches = self._ordered({n: tf.gather(v, repeated) for n, v in rows.items()}, size)
+        batches = self._ordered({n: tf.gather(v, repeated) for n, v in examples.items()}, size)
         outputs = super().predict(batches.dataset, **kwargs)
         return keras.tree.map_structure(lambda o: o[np.argsort(batches.order)[:count]], outputs)
 
     def preprocess(self, x, y=None, sample_weight=None) -> dict:
-        """Raw inputs in memory as encoded rows; see `Preprocessor.encode`.
+        """Raw inputs in memory as encoded examples; see `Preprocessor.encode`.
 
         Raises:
             ValueError: "... has no preprocessor ..."

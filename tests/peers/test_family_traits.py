@@ -160,8 +160,8 @@ def test_new_weights_are_as_spread_as_theirs():
         (here.head.hidden.dense.kernel, there.head.dense),
         (here.head.output_dense.kernel, there.classifier),
     ]:
-        deviation = float(expected.weight.std())
-        np.testing.assert_allclose(ops.std(ours), deviation, rtol=0.06)
+        stddev = float(expected.weight.std())
+        np.testing.assert_allclose(ops.std(ours), stddev, rtol=0.06)
 
 
 def test_fresh_sinusoids_are_theirs():

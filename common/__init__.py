@@ -1,0 +1,1 @@
+"""What every floor needs: validation, configuration, wording, lazy imports."""

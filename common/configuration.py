@@ -1,0 +1,97 @@
+"""A configuration written once: the signature of `__init__` is what `get_config` returns."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING
+
+import keras
+
+from encoder_zoo.common.validation import ValidatesArguments
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class ConfigFromSignature(ValidatesArguments):
+    """Mixin: reads an object's configuration back from attributes named like its arguments.
+
+    Put it before the Keras class. Every named argument of every `__init__` from the class up to
+    this mixin must be stored under its own name, so a sublayer is `dropout_layer`, not `dropout`.
+
+    Example:
+        >>> class Scale(ConfigFromSignature, keras.layers.Layer):
+        ...     def __init__(self, factor=2.0, **kwargs):
+        ...         super().__init__(**kwargs)
+        ...         self.factor = factor
+        >>> Scale(3.0, name="triple").get_config()["factor"]
+        3.0
+    """
+
+    def get_config(self) -> dict:
+        """The arguments that build this object again."""
+        inherited = super().get_config() if hasattr(super(), "get_config") else {}
+        return {**inherited, **{name: getattr(self, name) for name in argument_names(type(self))}}
+
+    @classmethod
+    def from_config(cls, config: dict, custom_objects: dict | None = None) -> Self:
+        """Builds the object, and the objects inside its configuration, from `get_config`."""
+        return cls(
+            **{
+                name: keras.saving.deserialize_keras_object(value, custom_objects=custom_objects)
+                if isinstance(value, dict) and "class_name" in value
+                else value
+                for name, value in config.items()
+            }
+        )
+
+
+def described(thing: object, *first: str) -> str:
+    """A `repr`: the class, what is said first, and the arguments that are not at their default.
+
+    Example:
+        >>> class Scale(ConfigFromSignature):
+        ...     def __init__(self, units, factor=2.0, bias=True):
+        ...         self.units, self.factor, self.bias = units, factor, bias
+        >>> described(Scale(4, factor=3.0), "4 units")
+        'Scale(4 units, factor=3.0)'
+    """
+    settings = [
+        f"{name}={getattr(thing, name)!r}"
+        for name, default in argument_defaults(type(thing)).items()
+        if getattr(thing, name) != default
+    ]
+    return f"{type(thing).__name__}({', '.join([*first, *settings])})"
+
+
+def argument_names(cls: type) -> list[str]:
+    """Named arguments of all `__init__`s between the class and the mixin, without repeats."""
+    return list(_arguments(cls))
+
+
+def argument_defaults(cls: type) -> dict[str, object]:
+    """{argument: its default}, of those that have one; a subclass's counts before its base's.
+
+    Example:
+        >>> class Scale(ConfigFromSignature, keras.layers.Layer):
+        ...     def __init__(self, units, factor=2.0, **kwargs):
+        ...         super().__init__(**kwargs)
+        >>> argument_defaults(Scale)
+        {'factor': 2.0}
+    """
+    defaults = {name: parameter.default for name, parameter in _arguments(cls).items()}
+    return {n: default for n, default in defaults.items() if default is not inspect.Parameter.empty}
+
+
+def _arguments(cls: type) -> dict[str, inspect.Parameter]:
+    """Those of all `__init__`s between the class and the mixin, the class's own first."""
+    classes = [
+        c for c in cls.__mro__ if issubclass(c, ConfigFromSignature) and "__init__" in vars(c)
+    ]
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    found: dict[str, inspect.Parameter] = {}
+    for c in (c for c in classes if "__init__" in vars(c)):
+        for parameter in inspect.signature(c.__init__).parameters.values():
+            if parameter.kind in named and parameter.name != "self":
+                found.setdefault(parameter.name, parameter)
+    return found

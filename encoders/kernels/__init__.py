@@ -1,0 +1,1 @@
+"""Faster forms of what the core computes."""

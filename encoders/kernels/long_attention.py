@@ -1,0 +1,228 @@
+"""Attention over long texts, without the (B, H, L, L) numbers of who attends how much to whom.
+
+Which backend does what above `attention.SHORT` tokens:
+
+- Local attention: blocks, on all of them, each by the backend's own kernel where it has one. JAX's
+  window (`jax.nn.dot_product_attention`, `local_window_size`) only masks the scores of all pairs,
+  but for cuDNN's, which looks to the left alone. Torch's `scaled_dot_product_attention` has no
+  window, and its `flex_attention` writes all pairs where it is not compiled, for which users would
+  need a C++ compiler.
+- Global attention on torch, of texts in rows of their own and without dropout: its kernel, which
+  writes no pairs and needs no mask of them. It does need one for packed rows: chunks then.
+- Global attention on TensorFlow, which has no kernel, and on JAX, whose own writes all pairs but on
+  a few accelerators: chunks.
+- A graph of TensorFlow, whose lengths are open, holds both ways and a choice between them, unless
+  it is known beforehand what texts it will meet: see `graph_of_texts`. XLA has no gradient for
+  such a choice, and other runtimes have no loops: they get all pairs at once.
+
+Comment letters: B batch, L sequence, D hidden, H heads, N blocks, C queries of a block or chunk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
+
+import keras
+from keras import ops
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.encoders.attention_masks import AttentionMask, keys_allowed, near_allowed
+from encoder_zoo.encoders.kernels import gradients
+
+SMALLEST_BLOCK = 32  # queries: smaller products are slow
+CHUNK_NUMBERS = 2**24  # of who attends how much to whom, held at once; fewer cost more time
+SMALLEST_CHUNK, LARGEST_CHUNK = 16, 512  # queries
+
+
+_graphs_texts_are_long = contextvars.ContextVar("graphs_texts_are_long", default=None)
+
+
+@contextlib.contextmanager
+def graph_of_texts(long: bool | None) -> Iterator[None]:
+    """A context for tracing a graph that is to hold one way of attention alone.
+
+    Args:
+        long: whether the texts that the graph will meet are long, or short; None: they may be
+            either, and the graph holds both ways and the choice.
+    """
+    token = _graphs_texts_are_long.set(long)
+    try:
+        yield
+    finally:
+        _graphs_texts_are_long.reset(token)
+
+
+def known_to_be_long(is_long: tf.Tensor) -> tf.Tensor | bool:
+    """What is known of the texts when a graph is traced; a tensor if it must find out itself."""
+    # TensorFlow has no public name for it.
+    from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+
+    if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        return False
+    known = _graphs_texts_are_long.get()
+    return is_long if known is None else known
+
+
+def attend_in_blocks(
+    attend: Callable,
+    query: keras.KerasTensor,
+    key: keras.KerasTensor,
+    value: keras.KerasTensor,
+    mask: AttentionMask,
+) -> keras.KerasTensor:
+    """Local attention: each block of queries beside the keys that it reaches.
+
+    Blocks are as long as a query reaches to both sides, so that two blocks of keys, moved by half
+    a block, are all that one of queries needs. Costs O(L reach), and as much per token of any L.
+
+    Args:
+        attend: from query, key, value, as below but of other lengths, and a mask (B, 1, Q, K) to
+            what it is here.
+        query: (B, L, H, D/H).
+        key: as the query.
+        value: as the query.
+        mask: with a `reach`.
+
+    Returns:
+        (B, L, H, D/H).
+
+    Source: Beltagy et al. 2020, Longformer: The Long-Document Transformer, sections 3.1 and 3.2;
+    Zaheer et al. 2020, Big Bird, appendix D (blocks).
+    """
+    size = max(2 * mask.reach, SMALLEST_BLOCK)
+    batch, length, heads, width = ops.shape(query)
+    count = -(-length // size)
+    missing = count * size - length
+
+    def blocks(x, left=0, right=0):
+        """(B, L, ...) to (B, N, C, ...), with zeros before and behind."""
+        x = ops.pad(x, [[0, 0], [left, missing + right]] + [[0, 0]] * (len(x.shape) - 2))
+        return ops.reshape(x, (batch, -1, size, *ops.shape(x)[2:]))
+
+    def queries(x):
+        return _merged(blocks(x))  # (B N, C, ...)
+
+    def keys(x):
+        x = blocks(x, mask.reach, size - mask.reach)  # (B, N + 1, C, ...)
+        return _merged(ops.concatenate([x[:, :-1], x[:, 1:]], axis=2))  # (B N, 2 C, ...)
+
+    texts = (None, None) if mask.texts is None else (queries(mask.texts), keys(mask.texts))
+    real = keys(ops.cast(mask.real, "int32")) > 0
+    places = ops.arange(size, dtype="int32")[:, None] + mask.reach  # among the block's keys
+    distances = ops.abs(places - ops.arange(2 * size, dtype="int32"))
+    allowed = near_allowed(keys_allowed(real, *texts), distances, mask.reach)  # (B N, 1, C, 2 C)
+    mixed = attend(queries(query), keys(key), keys(value), allowed)
+    return ops.reshape(mixed, (batch, count * size, heads, width))[:, :length]
+
+
+def _merged(x):
+    """(B, N, ...) to (B N, ...)."""
+    return ops.reshape(x, (-1, *ops.shape(x)[2:]))
+
+
+def attend_in_chunks(
+    attend: Callable,
+    query: keras.KerasTensor,
+    key: keras.KerasTensor,
+    value: keras.KerasTensor,
+    mask: AttentionMask,
+    training: bool | None,
+) -> keras.KerasTensor:
+    """Global attention: some queries at a time beside all keys.
+
+    What one chunk needs is forgotten before the next and computed again for its gradients. A chunk
+    holds whole rows of scores, so that their maximum is at hand, and needs no running one as where
+    keys too come in chunks.
+
+    Args:
+        attend: from query (B, H, C, D/H), key and value (B, H, L, D/H), a mask (B, 1, 1 or C, L)
+            and `chunk`, its number, to what its queries give, in their shape.
+        query: (B, L, H, D/H).
+        key: as the query.
+        value: as the query.
+        mask: without a `reach`.
+        training: whether gradients will be asked for.
+
+    Returns:
+        (B, L, H, D/H).
+
+    Source: Rabe and Staats 2021, Self-attention Does Not Need O(n^2) Memory; Dao et al. 2022,
+    FlashAttention, section 3.1 (recomputation).
+    """
+    batch, length, heads, _ = ops.shape(query)
+    fit = CHUNK_NUMBERS // (batch * heads * length)
+    size = _least(_least(_most(fit, SMALLEST_CHUNK), LARGEST_CHUNK), length)
+    count = -(-length // size)
+
+    def chunks(x):
+        """(B, L, ...) to (N, B, C, ...), with zeros behind."""
+        x = ops.pad(x, [[0, 0], [0, count * size - length]] + [[0, 0]] * (len(x.shape) - 2))
+        x = ops.reshape(x, (batch, count, size, *ops.shape(x)[2:]))
+        return ops.moveaxis(x, 0, 1)
+
+    texts = None if mask.texts is None else chunks(mask.texts)
+
+    def one(query, key, value, i):
+        """A chunk (B, H, C, D/H) of the output."""
+        allowed = keys_allowed(mask.real, None if texts is None else texts[i], mask.texts)
+        return attend(query, key, value, allowed, chunk=i)
+
+    queries = ops.swapaxes(chunks(query), 2, 3)  # (N, B, H, C, D/H)
+    key, value = (ops.swapaxes(x, 1, 2) for x in (key, value))
+    if keras.config.backend() == "tensorflow":
+        formula = _one_by_one(one)
+        mixed = gradients.apply(formula, queries, key, value, training=training)
+    else:
+        one = keras.remat(one) if training else one
+        mixed = ops.map(lambda i: one(queries[i], key, value, i), ops.arange(count))
+    mixed = ops.transpose(mixed, (1, 0, 3, 2, 4))  # (B, N, C, H, D/H)
+    return ops.reshape(mixed, (batch, count * size, *ops.shape(mixed)[3:]))[:, :length]
+
+
+def _one_by_one(one: Callable) -> gradients.Formula:
+    """What `one` gives for each chunk: a formula of queries (N, B, H, C, D/H), keys and values.
+
+    TensorFlow's own gradient of a loop would keep the keys and values of each round.
+    """
+
+    def formula(queries, key, value):
+        count = tf.shape(queries)[0]
+        mixed = tf.map_fn(
+            lambda i: one(queries[i], key, value, i),
+            tf.range(count),
+            parallel_iterations=1,
+            fn_output_signature=tf.TensorSpec(queries.shape[1:], queries.dtype),
+        )
+
+        def gradient(dy):
+            def step(i, dqueries, *sums):
+                factors = (queries[i], key, value)
+                with tf.GradientTape() as tape:
+                    tape.watch(factors)
+                    y = one(*factors, i)
+                dquery, *others = tape.gradient(y, factors, dy[i])
+                others = (tf.cast(d, tf.float32) for d in others)
+                sums = (a + b for a, b in zip(sums, others, strict=True))
+                return i + 1, dqueries.write(i, dquery), *sums
+
+            zeros = tf.zeros_like(key, tf.float32)  # sums of many
+            dqueries = tf.TensorArray(queries.dtype, count, element_shape=queries.shape[1:])
+            _, dqueries, *sums = tf.while_loop(
+                lambda i, *_: i < count, step, (0, dqueries, zeros, zeros), parallel_iterations=1
+            )
+            return dqueries.stack(), *(tf.cast(d, key.dtype) for d in sums)
+
+        return mixed, gradient
+
+    return formula
+
+
+def _least(a, b):
+    """The lesser one of two numbers, which in a graph of open lengths are tensors."""
+    return tf.minimum(a, b) if keras.config.backend() == "tensorflow" else min(a, b)
+
+
+def _most(a, b):
+    return tf.maximum(a, b) if keras.config.backend() == "tensorflow" else max(a, b)

@@ -1,0 +1,1 @@
+"""What tasks share: backbone, head and preprocessor; windows; labels."""

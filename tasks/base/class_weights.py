@@ -1,0 +1,104 @@
+"""Weights of classes: rare ones may count for more.
+
+Comment letters: C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.base.class_names import numbers_are_names
+
+
+def class_weights(
+    given: Mapping | str, labels: list[str] | None, num_classes: int, data: tf.data.Dataset
+) -> np.ndarray:
+    """The weight of every class, (C,) float32.
+
+    Args:
+        given: {name or number of a class: weight}, where those that are not named have 1; or
+            "balanced", the inverse of how often a class occurs, with a mean of 1 over the examples.
+        labels: the classes' names, if there are.
+        num_classes: C.
+        data: one pass over what is trained on, batches `(x, y)` or `(x, y, sample_weight)`, to
+            count the classes in; weights of 0 do not count.
+
+    Raises:
+        ValueError: "class_weight names the unknown class 'upp'. Expected some of ['down', 'up'].",
+            "class_weight gives 'up' the weight -1. Expected a number of 0 or more."
+
+    Source: King and Zeng 2001, Logistic Regression in Rare Events Data, section 4, for "balanced".
+
+    Example:
+        >>> data = tf.data.Dataset.from_tensors((0, [0, 0, 0, 1]))
+        >>> class_weights({"up": 3}, ["down", "up"], 2, data).tolist()
+        [1.0, 3.0]
+        >>> class_weights("balanced", None, 2, data)[1].item()
+        2.0
+    """
+    if isinstance(given, str) and given == "balanced":
+        counts = sum(_counts(batch, num_classes) for batch in data)
+        present = np.maximum(counts, 1e-9)
+        weights = np.sum(counts) / (np.count_nonzero(counts) * present)
+        return np.where(counts > 0, weights, 1.0).astype("float32")
+    if not isinstance(given, Mapping):
+        raise ValueError(
+            f"class_weight is {given!r}. Expected {{class: weight}}, by name or number, or "
+            "'balanced'."
+        )
+    weights = np.ones(num_classes, "float32")
+    for key, weight in given.items():
+        weights[_number(key, labels, num_classes)] = weight
+        if not (np.isfinite(weight) and weight >= 0):
+            raise ValueError(
+                f"class_weight gives {key!r} the weight {weight}. Expected a number of 0 or more."
+            )
+    return weights
+
+
+def _number(key, labels: list[str] | None, num_classes: int) -> int:
+    """The number of a class that is given by name or number."""
+    name = str(key) if numbers_are_names(labels) else key
+    if labels and name in labels:
+        return labels.index(name)
+    is_number = isinstance(key, int | np.integer) and not isinstance(key, bool)
+    if is_number and not numbers_are_names(labels) and 0 <= key < num_classes:
+        return int(key)
+    raise ValueError(
+        f"class_weight names the unknown class {key!r}. "
+        f"Expected some of {labels or list(range(num_classes))}."
+    )
+
+
+def _counts(batch: tuple, num_classes: int) -> np.ndarray:
+    """How often each class occurs in a batch, (C,)."""
+    _, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+    y = y.numpy()
+    y = np.eye(num_classes)[y] if y.dtype.kind in "iu" else y  # (..., C)
+    counts = np.ones(y.shape[:-1]) if weights is None else weights.numpy() > 0
+    return np.sum(y * counts[..., None], axis=tuple(range(y.ndim - 1)))
+
+
+def weighted(x, y, sample_weight, weights: np.ndarray):
+    """An example, or a batch, that counts as much as its class.
+
+    Args:
+        x: inputs.
+        y: class numbers, or probabilities (..., C).
+        sample_weight: None, or what it counts without.
+        weights: (C,), see `class_weights`.
+
+    Example:
+        >>> _, _, found = weighted(None, tf.constant([1, 0]), None, np.float32([1, 3]))
+        >>> found.numpy().tolist()
+        [3.0, 1.0]
+    """
+    y = tf.convert_to_tensor(y)
+    of_class = tf.linalg.matvec(y, weights) if y.dtype.is_floating else tf.gather(weights, y)
+    if sample_weight is not None:
+        of_class *= tf.cast(sample_weight, tf.float32)
+    return x, y, of_class

@@ -1,0 +1,243 @@
+"""What stands between a backbone and a task's logits, built as the family's `Head` says.
+
+Comment letters: B batch, L sequence, D hidden, C outputs.
+"""
+
+from __future__ import annotations
+
+import keras
+
+from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import Head, Hidden
+from encoder_zoo.encoders.layers import (
+    INITIALIZER_RANGE,
+    LayerNorm,
+    activation_function,
+    initializer,
+)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class HiddenLayer(ConfigFromSignature, keras.layers.Layer):
+    """A dense layer, its activation and, where there is an epsilon for it, a LayerNorm.
+
+    Args:
+        units: width of the outputs.
+        activation: see `layers.ACTIVATIONS`.
+        layer_norm_epsilon: added to the variance; None: there is no LayerNorm.
+        use_bias: whether the dense layer and the LayerNorm have a bias.
+        stddev: of new weights, see `layers.initializer`.
+
+    Call arguments:
+        x: (..., D).
+
+    Returns:
+        (..., units).
+
+    Example:
+        >>> import numpy as np
+        >>> keras.ops.shape(HiddenLayer(3, "tanh")(np.zeros((1, 4), "float32")))
+        (1, 3)
+    """
+
+    def __init__(
+        self,
+        units: int,
+        activation: str,
+        layer_norm_epsilon: float | None = None,
+        use_bias: bool = True,
+        stddev: float = INITIALIZER_RANGE,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.units = units
+        self.activation = activation
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.use_bias = use_bias
+        self.stddev = stddev
+        self.activation_function = activation_function(activation)
+        self.dense = keras.layers.Dense(
+            units,
+            use_bias=use_bias,
+            kernel_initializer=initializer(stddev),
+            name="dense",
+            dtype=self.dtype_policy,
+        )
+        self.norm = None
+        if layer_norm_epsilon is not None:
+            self.norm = keras.layers.LayerNormalization(
+                epsilon=layer_norm_epsilon, center=use_bias, name="norm", dtype=self.dtype_policy
+            )
+
+    def build(self, input_shape):
+        self.dense.build(input_shape)
+        if self.norm is not None:
+            self.norm.build((*input_shape[:-1], self.units))
+
+    def call(self, x):
+        x = self.activation_function(self.dense(x))
+        return x if self.norm is None else self.norm(x)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class TaskHead(ConfigFromSignature, keras.layers.Layer):
+    """From a backbone's output to float32 logits: LayerNorm, hidden layer, dropout, output layer.
+
+    Args:
+        units: C.
+        dropout: share of what the output layer reads dropped in training.
+        hidden: the layer before the output layer, if there is one.
+        hidden_after_dropout: whether the dropout stands before the hidden layer too.
+        stddev: of the output layer's new weights, see `layers.initializer`.
+        first_norm_epsilon: of a LayerNorm before all else, over the sum of x and `first`; None:
+            there is none.
+
+    Call arguments:
+        x: (B, D) or (B, L, D).
+        first: (B, L or 1, D), see `positions.first_of_texts`; for heads with that LayerNorm.
+
+    Returns:
+        (B, C) or (B, L, C) float32.
+
+    Example:
+        >>> import numpy as np
+        >>> head = TaskHead(units=3, hidden=HiddenLayer(8, "tanh"))
+        >>> keras.ops.shape(head(np.zeros((1, 8), "float32")))
+        (1, 3)
+    """
+
+    def __init__(
+        self,
+        units: int,
+        dropout: float = 0.0,
+        hidden: HiddenLayer | None = None,
+        hidden_after_dropout: bool = False,
+        stddev: float = INITIALIZER_RANGE,
+        first_norm_epsilon: float | None = None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.units = units
+        self.dropout = dropout
+        self.hidden = hidden
+        self.hidden_after_dropout = hidden_after_dropout
+        self.stddev = stddev
+        self.first_norm_epsilon = first_norm_epsilon
+        self.first_norm = None
+        if first_norm_epsilon is not None:
+            self.first_norm = LayerNorm(
+                epsilon=first_norm_epsilon, name="first_norm", dtype=self.dtype_policy
+            )
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        # The loss is taken in float32 also under mixed precision.
+        self.output_dense = keras.layers.Dense(
+            units, kernel_initializer=initializer(stddev), name="logits", dtype="float32"
+        )
+
+    def build(self, input_shape):
+        if self.first_norm is not None:
+            self.first_norm.build(input_shape)
+        if self.hidden is not None:
+            self.hidden.build(input_shape)
+            input_shape = (*input_shape[:-1], self.hidden.units)
+        self.output_dense.build(input_shape)
+        self.output_shape = (*input_shape[:-1], self.units)  # for `summary()`
+
+    def call(self, x, training=None, first=None):
+        if self.first_norm is not None:
+            x = self.first_norm(x + first)
+        if self.hidden is not None:
+            if self.hidden_after_dropout:
+                x = self.dropout_layer(x, training=training)
+            x = self.hidden(x)
+        return self.output_dense(self.dropout_layer(x, training=training))
+
+
+def make_head(
+    head: Head,
+    backbone: Backbone,
+    units: int,
+    dropout: float,
+    dtype: keras.DTypePolicy,
+    of_tokens: bool = False,
+) -> TaskHead:
+    """A family's head, built.
+
+    Args:
+        head: the family's record of it.
+        backbone: whose outputs it reads.
+        units: C.
+        dropout: see `head_dropout`.
+        dtype: of the task.
+        of_tokens: whether it takes all tokens of a text, (B, L, D), and not one vector, (B, D).
+
+    Example:
+        >>> from encoder_zoo import RobertaBackbone
+        >>> backbone = RobertaBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                            intermediate_dim=16)
+        >>> record = backbone.family.heads["ForSequenceClassification"]
+        >>> head = make_head(record, backbone, 3, dropout=0.1, dtype=backbone.dtype_policy)
+        >>> head.hidden.activation, head.hidden_after_dropout
+        ('tanh', True)
+    """
+    hidden = head.hidden and make_hidden(head.hidden, backbone, backbone.hidden_dim, dtype)
+    after_dropout = bool(head.hidden and head.hidden.after_dropout)
+    stddev = head.stddev(backbone)
+    epsilon = backbone.layer_norm_epsilon if head.first_norm else None
+    layer = TaskHead(
+        units, dropout, hidden, after_dropout, stddev, epsilon, name="head", dtype=dtype
+    )
+    layer.build((None, None, backbone.hidden_dim) if of_tokens else (None, backbone.hidden_dim))
+    return layer
+
+
+def make_hidden(
+    hidden: Hidden,
+    backbone: Backbone,
+    units: int,
+    dtype: keras.DTypePolicy,
+    activation: str | None = None,
+    layer_norm_epsilon: float | None = None,
+) -> HiddenLayer:
+    """The hidden layer of a family's head, with what it shares with the backbone.
+
+    Args:
+        hidden: the family's record of it.
+        backbone: whose activation and epsilon it may share.
+        units: width of its outputs.
+        dtype: of the task.
+        activation, layer_norm_epsilon: instead of the family's.
+    """
+    return HiddenLayer(
+        units,
+        activation or hidden.activation or backbone.activation,
+        (layer_norm_epsilon or backbone.layer_norm_epsilon) if hidden.norm else None,
+        hidden.bias,
+        hidden.stddev(backbone),
+        name="hidden",
+        dtype=dtype,
+    )
+
+
+def head_dropout(head: Head, backbone: Backbone, dropout: float | None) -> float:
+    """The share that a head drops in training.
+
+    Args:
+        head: the family's record of it.
+        backbone: whose share is the default of most families.
+        dropout: the share asked for, or None.
+
+    Example:
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                         intermediate_dim=16, dropout=0.2)
+        >>> heads = backbone.family.heads
+        >>> [head_dropout(heads[n], backbone, None) for n in ("ForTokenClassification",
+        ...                                                   "ForQuestionAnswering")]
+        [0.2, 0.0]
+    """
+    if head.dropout is None:
+        return 0.0
+    shares = (dropout, head.default_dropout, backbone.dropout)
+    return next(share for share in shares if share is not None)

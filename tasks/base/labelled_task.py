@@ -1,0 +1,168 @@
+"""What the tasks with classes share: their labels, given, learned, or from a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+
+import keras
+
+from encoder_zoo.encoders.family import Head
+from encoder_zoo.tasks.base.class_names import (
+    are_generic,
+    label_names,
+    named_labels,
+    number_of_classes,
+)
+from encoder_zoo.tasks.base.class_weights import class_weights, weighted
+from encoder_zoo.tasks.base.head import make_head
+from encoder_zoo.tasks.base.task import Task
+from encoder_zoo.tasks.preprocessing.preprocessor import check_no_iterator
+from encoder_zoo.tasks.training.data import Stream, check_not_empty, is_dataset
+from encoder_zoo.tasks.training.distribution import in_scope
+
+# Classes in transformers whose heads have the same names, and perhaps the same shape.
+CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForMultipleChoice")
+
+
+class LabelledTask(Task):
+    """Base of the tasks whose head has one output for every class.
+
+    Without labels and number of classes the head is built by the first `fit`, which learns them.
+
+    Attributes:
+        labels: names of the classes, or None.
+        num_classes: C; None before they are known.
+        expected_labels: what `fit` expects as y, in words.
+    """
+
+    labels: list[str] | None
+    num_classes: int | None
+    expected_labels: str
+
+    @in_scope
+    def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
+        """Builds the head, if it is known by now how many outputs it has."""
+        self.labels = named_labels(labels)
+        self.num_classes = number_of_classes(num_classes, self.labels)
+        if self.num_classes is None:
+            return
+        self.head = make_head(
+            self.head_record,
+            self.backbone,
+            self.num_classes,
+            self.dropout,
+            self.dtype_policy,
+            of_tokens=self.labels_tokens,
+        )
+        self.built = True
+
+    def _check_labels_known(self) -> None:
+        if self.head is None:
+            raise ValueError(
+                f"This {type(self).__name__} does not know its labels yet. Pass labels=[...] or "
+                "num_classes, or call fit, which learns them from its data."
+            )
+
+    # -- training ------------------------------------------------------------------------------
+
+    def compile(self, *args, **kwargs) -> None:
+        # In a partial, where Keras does not look for metrics to track.
+        self._compile_again = functools.partial(self.compile, *args, **kwargs)
+        super().compile(*args, **kwargs)
+
+    def fit(self, x=None, y=None, *args, **kwargs) -> keras.callbacks.History:
+        self._check_labelled(x, y)
+        if self.num_classes is None:
+            if not is_dataset(x):
+                check_not_empty(x)
+                check_no_iterator(y, "y")
+            self._learn_labels(x, y)
+        return super().fit(x, y, *args, **kwargs)
+
+    def evaluate(self, x=None, y=None, *args, **kwargs):
+        self._check_labels_known()
+        self._check_labelled(x, y)
+        return super().evaluate(x, y, *args, **kwargs)
+
+    def _check_labelled(self, x, y) -> None:
+        if is_dataset(x) and y is None:
+            y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
+        if y is None:
+            raise ValueError(f"The labels are missing. Expected y: {self.expected_labels}.")
+
+    def _learn_labels(self, x, y) -> None:
+        """Builds the head for the labels that occur."""
+        learned = self._labels_in(x, y)
+        if isinstance(learned, int):
+            self._set_classes(learned, None)
+        else:
+            self._set_classes(None, learned)
+        if self.preprocessor is not None:
+            self.preprocessor.attach(self)
+        if self.compiled:
+            self._compile_again()  # the metrics know the labels now
+
+    def _labels_in(self, x, y) -> list[str] | int:
+        """The classes that occur in what `fit` is given, by name, or how many there are."""
+        raise NotImplementedError
+
+    def weighted_stream(self, stream: Stream, class_weight: Mapping | str) -> Stream:
+        """What to train on, with each class counting as much as it should."""
+        one_pass = stream.batches(0, 0).take(stream.steps)
+        weights = class_weights(class_weight, self.labels, self.num_classes, one_pass)
+
+        def batches(seed, done):
+            return stream.batches(seed, done).map(
+                lambda x, y, sample_weight=None: weighted(x, y, sample_weight, weights)
+            )
+
+        return dataclasses.replace(stream, batches=batches)
+
+    # -- checkpoints ---------------------------------------------------------------------------
+
+    @classmethod
+    def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
+        """What config.json says of the classes, where the caller says nothing."""
+        stored = {}
+        if cls._is_head_of(config):
+            stored |= super().checkpoint_arguments(config, head, {})
+            if cls._asks_for_classes_of(config, arguments):
+                names = label_names(config)
+                stored["labels"] = None if are_generic(names) else names
+                stored["num_classes"] = len(names)
+        return {**stored, **arguments}
+
+    @classmethod
+    def _asks_for_classes_of(cls, config: dict, arguments: dict) -> bool:
+        """Whether the caller's classes, if any are named, are those of the checkpoint."""
+        names = label_names(config)
+        labels = arguments.get("labels")
+        if labels is None:
+            return arguments.get("num_classes") in (None, len(names))
+        labels = named_labels(labels)
+        return labels == names or (are_generic(names) and len(labels) == len(names))
+
+    @classmethod
+    def _is_head_of(cls, config: dict) -> bool:
+        """Whether config.json describes a checkpoint of this task."""
+        architectures = config.get("architectures") or []
+        if not architectures:
+            return "id2label" in config
+        return architectures[0].endswith(cls.checkpoint_class_suffix)
+
+    def check_representable(self) -> None:
+        self._check_labels_known()
+
+    def head_misfit(self, config: dict, arguments: dict) -> str | None:
+        """A head of another task, or with classes in another order, is not taken over."""
+        if self.num_classes is None:
+            return "its labels are still to be learned"
+        if not self._is_head_of(config):
+            made_for = (config.get("architectures") or [""])[0]
+            return f"the checkpoint's is of {made_for}" if made_for.endswith(CLASSIFIERS) else None
+        names = label_names(config)
+        if self.labels and not are_generic(names) and names != self.labels:
+            return f"its labels are {names}, not {self.labels}"
+        return None

@@ -1,0 +1,312 @@
+"""What every task shares: a backbone, a head, a preprocessor; loading, saving, exporting."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import keras
+
+from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.variable_names import NamesVariablesAlike
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import Head
+from encoder_zoo.encoders.inputs import backbone_inputs
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+from encoder_zoo.tasks.training.trainer import TextTrainer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+
+# Labels that a `repr` names.
+MOST_SHOWN = 10
+
+
+class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariablesAlike):
+    """Base of the tasks: a backbone, a head, and a preprocessor for raw text.
+
+    Args:
+        backbone: any `Backbone`.
+        preprocessor: turns raw inputs into the model's; without one, `fit`, `evaluate` and
+            `predict` take prepared inputs (`{"token_ids", ...}`) only.
+    """
+
+    task_name: str
+    checkpoint_class_suffix: str
+    pipeline_tag: str
+    preprocessor_class: type[Preprocessor]
+
+    def __init__(self, backbone: Backbone, preprocessor: Preprocessor | None = None, **kwargs):
+        self._check_parts(backbone, preprocessor)
+        # Keras scales losses by the task's precision.
+        super().__init__(**{"dtype": backbone.dtype_policy, **kwargs})
+        self.backbone = backbone
+        # A copy: `attach` notes this task's labels and lengths in it.
+        self.preprocessor = copy.copy(preprocessor)
+        self._reset_training_state()
+
+    @classmethod
+    def _check_parts(cls, backbone: object, preprocessor: object) -> None:
+        """Refuse what is no backbone, and the preprocessor of another task."""
+        if not isinstance(backbone, Backbone):
+            raise TypeError(
+                f"{cls.__name__} takes a Backbone. Received: a {type(backbone).__name__}."
+            )
+        expected = cls.preprocessor_class
+        if preprocessor is None or getattr(preprocessor, "task_name", "") == expected.task_name:
+            return
+        raise TypeError(
+            f"{cls.__name__} takes a {expected.__name__}. Received: a "
+            f"{type(preprocessor).__name__}. Make one with the same tokenizer."
+        )
+
+    # -- what a task says of itself ------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        backbone, labels = self.backbone, getattr(self, "labels", None)
+        parts = [
+            f"{type(backbone).__name__} of {backbone.num_layers} layers of {backbone.hidden_dim}",
+            f"{sum(math.prod(weight.shape) for weight in self.weights):,} weights",
+            *([f"labels {', '.join(labels[:MOST_SHOWN])}"] if labels else []),
+        ]
+        more = f" and {len(labels) - MOST_SHOWN} more" if len(labels or []) > MOST_SHOWN else ""
+        return f"<{type(self).__name__}: {'; '.join(parts)}{more}>"
+
+    def encoded(self, inputs: dict, training: bool | None = None) -> dict:
+        """Return what the backbone makes of those inputs that it reads."""
+        return self.backbone(backbone_inputs(inputs), training=training)
+
+    def logits_of(self, encoded: dict, inputs: dict, training: bool | None = None):
+        """What the task puts out for inputs, of what its backbone made of them."""
+        raise NotImplementedError
+
+    @property
+    def head_record(self) -> Head:
+        """What the backbone's family has between it and this task's logits."""
+        return self.backbone.family.head(self.checkpoint_class_suffix)
+
+    @classmethod
+    def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
+        """Constructor arguments from config.json, under those that the caller gave."""
+        stored = {"dropout": config.get(head.dropout)} if head.dropout else {}
+        return {**stored, **arguments}
+
+    def head_misfit(self, config: dict, arguments: dict) -> str | None:
+        """Why the head of a checkpoint must not be taken over, or None if it may."""
+        return None
+
+    def check_representable(self) -> None:
+        """Raises a ValueError where config.json has no word for a setting of the head."""
+
+    def default_loss(self) -> keras.losses.Loss:
+        """The loss that `compile` takes where none is given."""
+        raise NotImplementedError
+
+    def default_metrics(self) -> list:
+        """The metrics, weighted by sample weights, that `compile` takes where none are given."""
+        raise NotImplementedError
+
+    # -- loading -------------------------------------------------------------------------------
+
+    @classmethod
+    def from_preset(cls, source: str | os.PathLike, **arguments) -> Self:
+        """Loads backbone, tokenizer and, where the checkpoint has one for this task, the head.
+
+        What is not in the checkpoint, and what of it is not used, is said in one log line each.
+
+        Args:
+            source: a name of `list_presets()`, a folder in the Hugging Face format, of KerasHub or
+                of Google's BERT code, `hf://organisation/name[@revision]`, or `kaggle://...`.
+            **arguments: of the task (`labels=[...]`), its preprocessor (`sequence_length=128`)
+                or the backbone (`dropout=0.0`, `dtype="mixed_bfloat16"`); `added_tokens`, words or
+                markers to add to the vocabulary, see `BertTokenizer`, for which the embedding gets
+                new examples, the mean of the others; and how much to check: `verify`, `max_bytes`,
+                `allow_nonfinite`, see `presets.opening.Safeguards`.
+
+        Raises:
+            ValueError: if the preset does not exist or its files do not fit together.
+            TypeError: for an argument that nothing takes.
+        """
+        from encoder_zoo.presets.loading import load_task
+
+        return load_task(cls, source, **arguments)
+
+    @classmethod
+    def from_keras_hub(cls, model: keras.Model, **arguments) -> Self:
+        """A task made of one of KerasHub's in memory: weights, tokenizer, classes, dtype policy.
+
+        The head is taken over where it is one for this task; otherwise it is new, so that a
+        classifier of KerasHub becomes a token classifier here, which KerasHub does not have.
+
+        KerasHub's tokenizers case-fold what they should lower-case, so that a few texts, such as
+        those with "ß", have other ids there.
+
+        Args:
+            model: a task of `keras_hub.models`, or a backbone, of a family that is here too. Of
+                one without a preprocessor a task is made that takes prepared inputs only.
+            **arguments: as for `from_preset`, such as `labels=[...]`, which KerasHub does not
+                know.
+
+        Returns:
+            A task that shares no weights with the model. Its outputs are logits, also where
+            those of KerasHub's classifier go through a softmax or sigmoid.
+
+        Raises:
+            TypeError: "SequenceClassifier.from_keras_hub takes a model of keras_hub.models ..."
+            ValueError: as for `from_preset`, and for quantized models.
+
+        Example:
+            >>> import keras_hub
+            >>> from encoder_zoo import SequenceClassifier
+            >>> backbone = keras_hub.models.RobertaBackbone(
+            ...     vocabulary_size=30, num_layers=1, num_heads=2, hidden_dim=8,
+            ...     intermediate_dim=16)
+            >>> theirs = keras_hub.models.RobertaTextClassifier(backbone, num_classes=2)
+            >>> SequenceClassifier.from_keras_hub(theirs, labels=["ham", "spam"]).num_classes
+            2
+        """
+        from encoder_zoo.presets.loading import load_from_keras_hub
+
+        return load_from_keras_hub(cls, model, **arguments)
+
+    def save_to_preset(
+        self,
+        directory: str | os.PathLike,
+        dtype: str | None = None,
+        format: str = "huggingface",
+        **options,
+    ) -> None:
+        """Writes backbone, head, tokenizer and settings as a folder that others open too.
+
+        In the Hugging Face format transformers opens it with the class of the same task, in
+        KerasHub's format KerasHub does, with the same outputs. The folder is written whole or not
+        at all: on failure what was there before is unchanged.
+
+        Args:
+            directory: folder to write or to replace; files of other kinds in it are kept.
+            dtype: "float32", "float16" or "bfloat16"; None stores every weight as it is.
+            format: "huggingface", or "keras_hub" for a folder that the task's class in
+                `keras_hub.models` opens. KerasHub pads every batch to `sequence_length`, and has
+                other ids for texts that it case-folds, such as "ß" to "ss". It keeps no labels:
+                this package reads them back from `encoder_zoo.json` beside the files.
+            **options: `shard_bytes`, the largest weights file in the Hugging Face format; what is
+                more is split.
+
+        Raises:
+            ValueError: for quantized weights, which neither format holds; and where KerasHub has
+                no such task, or would compute something else: "KerasHub has no TokenClassifier
+                ...", "KerasHub's BertBackbone has activation='gelu_pytorch_tanh' built in ..."
+            OSError: "The disk is full: ... was not saved."
+        """
+        from encoder_zoo.presets.saving import save_task
+
+        save_task(self, directory, dtype, format, **options)
+
+    def enable_lora(
+        self, rank: int, layers: Sequence[str] = ("query", "value"), alpha: float | None = None
+    ) -> None:
+        """Freezes the backbone and trains low-rank updates of some of its layers, and the head
+        with its pooler.
+
+        Args:
+            rank: of the updates.
+            layers: of every block; in BERT's "query", "key", "value", "intermediate" and
+                "output", of the attention and of the block. The error names those of others.
+            alpha: the updates count alpha / rank; None is the rank.
+
+        Raises:
+            ValueError: "There is no layer keys. Expected some of ..."
+
+        Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
+        """
+        from encoder_zoo.presets.adapters import enable_lora
+
+        enable_lora(self, rank, layers, alpha)
+
+    def save_adapters(self, folder: str | os.PathLike) -> None:
+        """Writes the low-rank updates, the head and its pooler alone, as peft's files.
+
+        `peft.PeftModel.from_pretrained` opens them on the model that this one began from, as
+        `load_adapters` does.
+
+        Raises:
+            ValueError: "There are no low-rank updates to save. ...", "Adapters alone are saved of
+                a SequenceClassifier or a TokenClassifier. ..."
+        """
+        from encoder_zoo.presets.adapters import save_adapters
+
+        save_adapters(self, folder)
+
+    def load_adapters(self, folder: str | os.PathLike) -> None:
+        """Takes low-rank updates, and what was saved with them, from peft's files.
+
+        Raises:
+            ValueError: "... Only plain LoRA is supported ...", "... the adapters are not of this
+                model. ..." with the tensors that do not fit.
+        """
+        from encoder_zoo.presets.adapters import load_adapters
+
+        load_adapters(self, folder)
+
+    def export(self, path: str | os.PathLike, format: str = "tf_saved_model", **options) -> None:
+        """Writes the task as files that run without this package.
+
+        `classifier.export("served/1")` makes a version folder for TensorFlow Serving, in which
+        `tf.saved_model.load("served/1").signatures["serving_default"](text=tf.constant([...]))`
+        says what `classify` says. A task that was quantized by Keras, `quantize("int8")`, is
+        exported with its int8 weights, as "tf_saved_model" and "onnx".
+
+        Args:
+            path: of a "tf_saved_model" the version folder, such as "served/1"; of "onnx" and
+                "litert" the file, `....onnx`, `....tflite`. It is written whole or not at all.
+            format: "tf_saved_model" takes raw text and gives answers, and loads with TensorFlow
+                alone; "onnx" and "litert" take token ids and give logits.
+            **options: of a "tf_saved_model" those of the task's `served`, such as `strategy` or
+                `null_threshold`; otherwise those of Keras's exporter, such as
+                `optimizations=[tf.lite.Optimize.DEFAULT]` for int8 weights in "litert".
+
+        Raises:
+            ValueError: "Unknown format ...", "Export needs Keras's TensorFlow backend ..."
+
+        Source: `tasks/serving/export.py` says what the files hold.
+        """
+        from encoder_zoo.tasks.serving.export import export_task
+
+        export_task(self, path, format, **options)
+
+    def served(self, **options) -> dict[str, Callable]:
+        """What an export answers to raw text.
+
+        Args:
+            **options: arguments of the task's text-level method, fixed in the export.
+
+        Returns:
+            For each signature a function of string tensors (N,), which runs in `tf.function`; its
+            results have the names and the values of the text-level method's, padded to tensors.
+        """
+        raise NotImplementedError
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        """Return the least and the largest number that each prepared input may hold.
+
+        A task whose preprocessor makes more than its backbone reads overrides this.
+
+        Args:
+            length: L, of the examples.
+        """
+        return self.backbone.input_ranges(length)
+
+    def prepared_inputs(self) -> list[str]:
+        """The names of the model's inputs, each (B, ...) int32 in an export."""
+        segments = ["segment_ids"] if self.backbone.family.uses_segments else []
+        return ["token_ids", "padding_mask", *segments]
+
+    @property
+    def served_tokenizer(self) -> Tokenizer:
+        """The tokenizer that `served` uses."""
+        return self.preprocessor.tokenizer

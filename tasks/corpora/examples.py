@@ -1,0 +1,241 @@
+"""Which parts of a shard's documents make a row: pairs of segments, or sentences in full.
+
+A row is some spans of tokens with an end token behind each, after a start token. Planning a row
+does not read its tokens.
+
+Comment letters: R examples, P spans, U units, K slots.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import random
+from bisect import bisect_left, bisect_right
+
+import numpy as np
+
+from encoder_zoo.tasks.corpora.shards import Shard, splits
+
+# Of the pairs' second segments, how many are not the first one's own.
+OTHER = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Rows of one shard, before their tokens are read.
+
+    Attributes:
+        spans: (P, 2) int64, first token and the one behind the last.
+        row_splits: (R + 1,) which spans make a row.
+        labels: (R,) int32 for pairs: 1 where the second segment does not follow the first; None
+            where examples have no label.
+        slot_splits: (K + 1,) which examples count as one in a batch: short ones share a slot.
+    """
+
+    spans: np.ndarray
+    row_splits: np.ndarray
+    labels: np.ndarray | None
+    slot_splits: np.ndarray
+
+    def slot_length(self, slot: int) -> int:
+        """Tokens of a slot's examples."""
+        first, behind = self.slot_splits[slot : slot + 2]
+        return int(self.lengths[first:behind].sum())
+
+    @property
+    def slots(self) -> int:
+        """K."""
+        return len(self.slot_splits) - 1
+
+    @functools.cached_property
+    def lengths(self) -> np.ndarray:
+        """(R,) tokens of every row, with the start token and the end tokens."""
+        tokens = splits(self.spans[:, 1] - self.spans[:, 0] + 1)
+        return np.diff(tokens[self.row_splits]) + 1
+
+
+def full_sentences(shard: Shard, length: int) -> Rows:
+    """As many sentences in a row as it holds, also of several documents.
+
+    An end token stands between two documents. A sentence that is longer than a row is cut.
+
+    Args:
+        shard: to take them from.
+        length: of a row, with its start token and end tokens.
+
+    Source: Liu et al. 2019, section 4.2, FULL-SENTENCES.
+
+    Example:
+        >>> examples = full_sentences(Shard.of([[[1, 2], [3]], [[4, 5], [6, 7, 8]]]), length=8)
+        >>> examples.spans.tolist(), examples.row_splits.tolist(), examples.lengths.tolist()
+        ([[0, 3], [3, 5], [5, 8]], [0, 2, 3], [8, 5])
+    """
+    return _sentences(shard, length - 2, across=True)
+
+
+def document_sentences(shard: Shard, length: int, rng: random.Random) -> Rows:
+    """As many sentences of one document in a row as it holds; short examples share a slot.
+
+    Rows at the end of a document are short. In a batch as many of them count as one as have no more
+    tokens than a row, so that all batches have about as many tokens.
+
+    Args:
+        shard, length: as for `full_sentences`.
+        rng: of which short examples are put together.
+
+    Source: Liu et al. 2019, section 4.2, DOC-SENTENCES; put together as `pack_examples` does.
+
+    Example:
+        >>> shard = Shard.of([[[1, 2], [3]], [[4, 5], [6, 7, 8]]])
+        >>> examples = document_sentences(shard, 10, random.Random(0))
+        >>> sorted(examples.spans.tolist()), examples.slots
+        ([[0, 3], [3, 8]], 2)
+    """
+    from encoder_zoo.tasks.preprocessing.batching import pack_examples
+
+    examples = _sentences(shard, length - 2, across=False)
+    order = np.random.default_rng(rng.getrandbits(64)).permutation(len(examples.spans))
+    order = order[np.argsort(-examples.lengths[order], kind="stable")]
+    plan = pack_examples(examples.lengths[order], length)
+    spans = examples.spans[order][plan.values.numpy()]
+    return Rows(spans, np.arange(len(spans) + 1), None, plan.row_splits.numpy())
+
+
+def _sentences(shard: Shard, room: int, across: bool) -> Rows:
+    """Rows of so many tokens at most, without the start token and the last end token."""
+    starts, ends, documents = _units(shard, room)
+    # Tokens up to a unit's end, where an end token between documents counts as one.
+    reached = (ends + documents).tolist()
+    first = np.searchsorted(documents, np.arange(documents[-1] + 2)).tolist()  # unit of a document
+    starts, ends, documents = starts.tolist(), ends.tolist(), documents.tolist()
+    spans, sizes, unit = [], [], 0
+    while unit < len(starts):
+        document = documents[unit]
+        last = len(starts) if across else first[document + 1]
+        end = bisect_right(reached, starts[unit] + document + room, unit, last)
+        borders = [unit, *(first[d] for d in range(document + 1, documents[end - 1] + 1)), end]
+        spans += [(starts[a], ends[b - 1]) for a, b in itertools.pairwise(borders)]
+        sizes.append(len(borders) - 1)
+        unit = end
+    return Rows(np.array(spans), splits(sizes), None, np.arange(len(sizes) + 1))
+
+
+def _units(shard: Shard, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """First token, the one behind the last, and document of each sentence (U,); those with more
+    than so many tokens are cut."""
+    lengths = np.diff(shard.sentences)
+    pieces = -(-lengths // most)
+    sentence = np.repeat(np.arange(len(lengths)), pieces)
+    piece = np.arange(len(sentence)) - np.repeat(splits(pieces)[:-1], pieces)
+    starts = shard.sentences[sentence] + piece * most
+    ends = np.minimum(starts + most, shard.sentences[sentence + 1])
+    document = np.repeat(np.arange(len(shard.documents) - 1), np.diff(shard.documents))
+    return starts, ends, document[sentence]
+
+
+def segment_pairs(
+    shard: Shard, length: int, swapped: bool, short_share: float, rng: random.Random
+) -> Rows:
+    """Pairs of segments, each of one or more sentences; half of them do not follow each other.
+
+    Sentences that follow each other fill a row, and are parted into two segments. In half of the
+    examples the second one is not what follows: it is from another document, and what would have
+    followed comes in the next row; or, of ALBERT, the two are swapped. Of what is too long for a
+    row, tokens are taken from the longer segment, at its front or its end by chance.
+
+    Args:
+        shard: to take them from.
+        length: of a row, with its three special tokens.
+        swapped: whether the other half is swapped, rather than from another document.
+        short_share: of the examples that are made for a smaller length, of two tokens and more.
+        rng: of all that is left to chance.
+
+    Source: Devlin et al. 2019, appendix A.2, and `create_pretraining_data.py`, released with it,
+    where a whole document has one length; Lan et al. 2020, section 3.1.
+
+    Example:
+        >>> shard = Shard.of([[[1, 2], [3, 4], [5]], [[6], [7, 8]]])
+        >>> examples = segment_pairs(shard, 20, True, 0.0, random.Random(0))
+        >>> np.diff(examples.row_splits).tolist(), examples.lengths.tolist()
+        ([2, 2], [8, 6])
+    """
+    room = length - 3
+    make = _swapped_pair if swapped else _next_pair
+    places, documents = shard.sentences.tolist(), shard.documents.tolist()
+    spans, labels = [], []
+    for document in range(len(documents) - 1):
+        sentence, end = documents[document : document + 2]
+        while sentence < end:
+            goal = room
+            if rng.random() < short_share:
+                goal = 2 + int(rng.random() * (room - 1))
+            behind = bisect_left(places, places[sentence] + goal, sentence + 1, end)
+            sentence, first, second, label = make(
+                places, documents, document, (sentence, behind), goal, rng
+            )
+            if second is not None:
+                spans += _truncated(first, second, room, rng)
+                labels.append(label)
+    count = len(labels)
+    return Rows(
+        np.array(spans, "int64").reshape(-1, 2),
+        np.arange(count + 1) * 2,
+        np.array(labels, "int32"),
+        np.arange(count + 1),
+    )
+
+
+def _next_pair(places, documents, document, chunk, goal, rng) -> tuple:
+    """The next sentence, both segments as spans of tokens, and whether the second is another's."""
+    start, behind = chunk
+    middle = _middle(chunk, rng)
+    first = places[start], places[middle]
+    alone = len(documents) == 2  # in its shard: there is no other document
+    if behind - start > 1 and (alone or rng.random() >= OTHER):
+        return behind, first, (places[middle], places[behind]), 0
+    if alone:
+        return behind, first, None, 0
+    other = int(rng.random() * (len(documents) - 2))
+    other += other >= document
+    begin, end = documents[other : other + 2]
+    begin += int(rng.random() * (end - begin))
+    wanted = places[begin] + goal - (first[1] - first[0])
+    return middle, first, (places[begin], places[bisect_left(places, wanted, begin + 1, end)]), 1
+
+
+def _swapped_pair(places, documents, document, chunk, goal, rng) -> tuple:
+    """As `_next_pair`, with the two swapped in half of the cases; a single sentence is parted."""
+    start, behind = chunk
+    if behind - start > 1:
+        middle = places[_middle(chunk, rng)]
+    else:
+        middle = places[start] + 1 + int(rng.random() * (places[behind] - places[start] - 1))
+    first, second = (places[start], middle), (middle, places[behind])
+    if second[0] == second[1]:
+        return behind, first, None, 0
+    if rng.random() < OTHER:
+        return behind, second, first, 1
+    return behind, first, second, 0
+
+
+def _middle(chunk: tuple[int, int], rng: random.Random) -> int:
+    """Behind which sentence the first segment ends: at least one, and not the last of several."""
+    start, behind = chunk
+    return start + 1 + int(rng.random() * max(1, behind - start - 1))
+
+
+def _truncated(first: tuple, second: tuple, room: int, rng: random.Random) -> list[tuple]:
+    """Both segments, shortened to so many tokens in all, the longer one first."""
+    lengths = first[1] - first[0], second[1] - second[0]
+    if sum(lengths) <= room:
+        return [first, second]
+    kept_second = min(lengths[1], max(room // 2, room - lengths[0]))
+    kept = room - kept_second, kept_second
+    spans = []
+    for (start, _), length, left in zip((first, second), lengths, kept, strict=True):
+        cut = length - left
+        start += rng.getrandbits(cut).bit_count() if cut else 0  # at the front, by as many coins
+        spans.append((start, start + left))
+    return spans

@@ -1,0 +1,1 @@
+"""Raw inputs to examples of token ids, and examples to padded batches."""

@@ -1,0 +1,346 @@
+"""Batches of examples of like length, padded to what the batch needs.
+
+Comment letters: N examples, B batch.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import dataclasses
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
+
+# Lengths for compilers that make a program for every shape: few, as each takes them seconds.
+BUCKETS = (16, 32, 64, 128, 256, 512)
+# Examples are sorted by length inside windows of so many batches: enough to leave hardly any
+# padding, few enough to keep the order random.
+WINDOW = 50
+# Batches that are padded ahead of the one that the model works on.
+AHEAD = 4
+# Rows of a batch inside an exported graph.
+GRAPH_BATCH = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Batches:
+    """One pass over prepared batches.
+
+    Attributes:
+        dataset: of what the preprocessor's `collate` returns.
+        order: (N,) which example stands where.
+    """
+
+    dataset: tf.data.Dataset
+    order: np.ndarray
+
+
+def bucket_length(length: tf.Tensor) -> tf.Tensor:
+    """The smallest of `BUCKETS` that is not below the length; a longer length stays.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> bucket_length(tf.constant(17)).numpy().item()
+        32
+    """
+    buckets = tf.constant(BUCKETS)
+    fitting = tf.boolean_mask(buckets, buckets >= length)
+    return tf.reduce_min(tf.concat([fitting, [tf.maximum(length, BUCKETS[-1])]], axis=0))
+
+
+def epoch_order(lengths: tf.Tensor, batch_size: int, seed: tf.Tensor) -> tf.Tensor:
+    """A random order in which neighbours have like lengths, so that batches need little padding.
+
+    Args:
+        lengths: (N,) int, tokens of every example.
+        batch_size: B.
+        seed: (2,) int; the same seed gives the same order.
+
+    Returns:
+        (N,) int64, every example exactly once. Shuffled, then sorted by length inside windows of
+        `WINDOW` batches, then the batches shuffled. A last, smaller batch has examples of any
+        length: sorted with the others, it would always have the longest.
+    """
+    count = tf.size(lengths, tf.int64)
+    full = count // batch_size * batch_size
+    order = tf.random.experimental.stateless_shuffle(tf.range(count), seed)
+    order, rest = order[:full], order[full:]
+    window = tf.range(full) // (batch_size * WINDOW)
+    shuffled = tf.cast(tf.gather(lengths, order), tf.int64)
+    key = window * (tf.reduce_max(shuffled) + 1) + shuffled
+    order = tf.gather(order, tf.argsort(key, stable=True))
+
+    batches = tf.reshape(order, (-1, batch_size))
+    batches = tf.random.experimental.stateless_shuffle(batches, seed + 1)
+    return tf.concat([tf.reshape(batches, (-1,)), rest], axis=0)
+
+
+def pack_examples(lengths: np.ndarray, capacity: int) -> tf.RaggedTensor:
+    """Which examples to put into one row, so that little of it stays empty.
+
+    Every example goes, in turn, where it leaves the least room. With the longest first this is
+    the best-fit heuristic for bin packing.
+
+    Args:
+        lengths: (N,) int, tokens of every example, the longest first, none above the capacity.
+        capacity: tokens of a row.
+
+    Returns:
+        Ragged (R, None) int64: the examples in each row, every one exactly once.
+
+    Source: Krell et al. 2021, Efficient Sequence Packing without Cross-contamination, section 3.
+
+    Example:
+        >>> pack_examples(np.array([7, 5, 4, 2, 1]), capacity=10).to_list()
+        [[0, 3, 4], [1, 2]]
+    """
+    members, rows_with_room, rooms = [], collections.defaultdict(list), []
+    for example, length in enumerate(lengths.tolist()):
+        place = bisect.bisect_left(rooms, length)
+        if place == len(rooms):
+            row, room = len(members), capacity
+            members.append([])
+        else:
+            room = rooms[place]
+            row = rows_with_room[room].pop()
+            if not rows_with_room[room]:
+                rooms.pop(place)
+        members[row].append(example)
+        if not rows_with_room[room - length]:
+            bisect.insort(rooms, room - length)
+        rows_with_room[room - length].append(row)
+    sizes = np.array([len(row) for row in members], np.int64)
+    flat = np.array([example for row in members for example in row], np.int64)
+    return tf.RaggedTensor.from_row_lengths(flat, sizes)
+
+
+def packed_epoch_order(
+    lengths: tf.Tensor, plan: tf.RaggedTensor, seed: tf.Tensor
+) -> tf.RaggedTensor:
+    """A random order of examples that several examples share; who shares with whom is random, too.
+
+    Args:
+        lengths: (N,) int, tokens of every example.
+        plan: ragged (R, None), from `pack_examples` of the sorted lengths.
+        seed: (2,) int; the same seed gives the same order.
+
+    Returns:
+        Ragged (R, None) int64, every example exactly once.
+    """
+    order = tf.random.experimental.stateless_shuffle(tf.range(tf.size(lengths, tf.int64)), seed)
+    order = tf.gather(order, tf.argsort(-tf.gather(lengths, order), stable=True))
+    examples = tf.random.experimental.stateless_shuffle(tf.range(plan.nrows()), seed + 1)
+    return tf.gather(plan.with_values(tf.gather(order, plan.values)), examples)
+
+
+class LengthGroupedBatcher:
+    """Makes batches of encoded examples, in graphs that are traced once.
+
+    Args:
+        collate: makes a batch of some examples, called with `(examples, seed)`.
+    """
+
+    def __init__(self, collate: Callable):
+        self._collate = collate
+        self._ordered = ShapePolymorphicFunction(self._in_order)
+        self._shuffled = ShapePolymorphicFunction(
+            lambda *arguments: self._epochs(*arguments, shuffle=True)
+        )
+        self._unshuffled = ShapePolymorphicFunction(
+            lambda *arguments: self._epochs(*arguments, shuffle=False)
+        )
+
+    def ordered(self, examples: dict, batch_size: int, seed: int = 0) -> Batches:
+        """One pass over the examples, the longest first.
+
+        Longest first, so that whatever does not fit into memory fails at once.
+
+        Args:
+            examples: encoded examples, tensors with N examples; "token_ids" is ragged.
+            batch_size: B.
+            seed: of masking.
+
+        Returns:
+            The batches; `order` says which example stands where.
+        """
+        order = np.argsort(-examples["token_ids"].row_lengths().numpy(), kind="stable")
+        return Batches(self._ordered(examples, order, np.int64(batch_size), np.int64(seed)), order)
+
+    def training(
+        self,
+        examples: dict,
+        batch_size: int,
+        epochs: range,
+        shuffle: bool = True,
+        capacity: int | None = None,
+        steps_per_epoch: int | None = None,
+    ) -> tuple[int, Callable[[int, int], tf.data.Dataset]]:
+        """Batches of several epochs in one dataset, each epoch in an order of its own.
+
+        The order depends on seed and epoch alone, so training that is taken up again at a later
+        epoch sees what it would have seen.
+
+        Args:
+            examples: encoded examples, tensors with N examples; "token_ids" is ragged.
+            batch_size: B.
+            epochs: numbers of the epochs.
+            shuffle: whether to reorder at all.
+            capacity: pack examples into sequences of so many tokens; `batch_size` counts these
+                sequences, and the collated "token_ids" are ragged (B, None, None).
+            steps_per_epoch: batches of an epoch, taken from as many passes as that needs; None is
+                one pass.
+
+        Returns:
+            The number of batches in one pass, and `batches(seed, done)`: those of all epochs but
+            the first that are done, which are never made. The seed is of order and masking.
+        """
+        lengths = examples["token_ids"].row_lengths().numpy()
+        shared = () if capacity is None else (pack_examples(np.sort(lengths)[::-1], capacity),)
+        steps = -(-(int(shared[0].nrows()) if shared else len(lengths)) // batch_size)
+        total = (steps_per_epoch or steps) * len(epochs)
+        graph = self._shuffled if shuffle else self._unshuffled
+
+        def batches(seed, done=0):
+            numbers = (seed, epochs.start, steps, batch_size, total, done)
+            return graph(examples, shared, tuple(map(np.int64, numbers)))
+
+        return steps, batches
+
+    def _in_order(self, examples, order, batch_size, seed) -> tf.data.Dataset:
+        def plan(step):
+            return order[step * batch_size : (step + 1) * batch_size], tf.stack([seed, step])
+
+        steps = -(-tf.size(order, tf.int64) // batch_size)
+        return self._collated(tf.data.Dataset.range(steps).map(plan), examples)
+
+    def _epochs(self, examples, shared, numbers, shuffle: bool) -> tf.data.Dataset:
+        seed, first_epoch, steps, batch_size, total, done = numbers
+        lengths = tf.cast(examples["token_ids"].row_lengths(), tf.int32)
+
+        def order_of(epoch):
+            epoch_seed = tf.stack([seed, epoch if shuffle else tf.zeros_like(epoch)])
+            if shared:
+                return packed_epoch_order(lengths, *shared, epoch_seed)
+            if shuffle:
+                return epoch_order(lengths, batch_size, epoch_seed)
+            return tf.range(tf.size(lengths, tf.int64))
+
+        def epoch_plan(epoch):
+            order = order_of(epoch)
+            return tf.data.Dataset.range(steps).map(
+                lambda step: (
+                    order[step * batch_size : (step + 1) * batch_size],
+                    tf.stack([seed, epoch * steps + step]),
+                )
+            )
+
+        plan = tf.data.Dataset.counter(first_epoch).flat_map(epoch_plan).take(total)
+        plan = plan.apply(tf.data.experimental.assert_cardinality(total))
+        return self._collated(plan.skip(done), examples)
+
+    def _collated(self, plan: tf.data.Dataset, examples: dict) -> tf.data.Dataset:
+        def make(indices, seed):
+            chosen = {name: tf.gather(values, indices) for name, values in examples.items()}
+            return self._collate(chosen, seed)
+
+        # Not tuned: padding is soon done, and the end of a tuned pipeline can take half a second.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        batches = plan.map(make, num_parallel_calls=AHEAD, deterministic=True).prefetch(AHEAD)
+        return batches.with_options(options)
+
+
+def grouped_batches(
+    windows: tf.data.Dataset, batch_size: int, seed: int | tf.Tensor
+) -> tf.data.Dataset:
+    """Batches of raw inputs of like length, from a dataset of windows of them.
+
+    Args:
+        windows: of `window_size(batch_size)` raw examples each, the last of a pass perhaps fewer:
+            `x`, `(x, y)` or `(x, y, sample_weight)`, tensors or ragged tensors.
+        batch_size: B.
+        seed: of the order inside the windows.
+
+    Returns:
+        Batches with the structure of the windows, every example exactly once.
+    """
+
+    def cut(number, window):
+        sizes = text_sizes(keras.utils.unpack_x_y_sample_weight(window)[0])
+        order = epoch_order(sizes, batch_size, tf.stack([tf.cast(seed, tf.int64), number]))
+
+        def batch_at(start):
+            chosen = order[start : start + batch_size]
+            # No labels beside weights are None.
+            return tf.nest.map_structure(
+                lambda values: None if values is None else tf.gather(values, chosen), window
+            )
+
+        return tf.data.Dataset.range(0, tf.size(order, tf.int64), batch_size).map(batch_at)
+
+    return tf.data.Dataset.zip(tf.data.Dataset.counter(), windows).flat_map(cut)
+
+
+def window_size(batch_size: int) -> int:
+    """Of how many examples neighbours in length are put together."""
+    return batch_size * WINDOW
+
+
+def text_sizes(x) -> tf.Tensor:
+    """(N,) int32: bytes of N raw inputs, which say well enough how many tokens they will be.
+
+    Args:
+        x: tensors or ragged tensors of texts or words, in any structure.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> words = tf.ragged.constant([["a", "cat"], ["it"]])
+        >>> text_sizes((words, tf.constant(["why", "how"]))).numpy().tolist()
+        [7, 5]
+    """
+    total = 0
+    for texts in tf.nest.flatten(x):
+        if texts.dtype != tf.string:
+            continue
+        sizes = tf.strings.length(texts)
+        while sizes.shape.rank > 1:
+            sizes = tf.reduce_sum(sizes, axis=-1)
+        total += sizes
+    return total
+
+
+def in_graph_batches(
+    function: Callable[[dict], tf.Tensor], examples: dict, lengths: tf.Tensor, width: int
+) -> tf.RaggedTensor:
+    """A function of batches, called inside `tf.function` for all examples, the longest first.
+
+    Like `LengthGroupedBatcher.ordered` followed by `predict`: batches need little padding, and
+    memory is that of one batch, however many examples there are.
+
+    Args:
+        function: of some examples, to float32 (T, width), the values of row after row.
+        examples: encoded, tensors with N examples; "token_ids" is ragged.
+        lengths: (N,) int64, how many values the function has for every row.
+        width: of a value.
+
+    Returns:
+        Ragged (N, None, width), in the order of the examples.
+    """
+    order = tf.argsort(examples["token_ids"].row_lengths(), direction="DESCENDING", stable=True)
+    steps = -(-tf.size(order) // GRAPH_BATCH)
+    shape = tf.TensorShape([None, width])
+    parts = tf.TensorArray(tf.float32, steps, element_shape=shape, infer_shape=False)
+
+    def step(i, parts):
+        chosen = order[i * GRAPH_BATCH : (i + 1) * GRAPH_BATCH]
+        values = function({name: tf.gather(v, chosen) for name, v in examples.items()})
+        return i + 1, parts.write(i, values)
+
+    _, parts = tf.while_loop(lambda i, _: i < steps, step, (0, parts), parallel_iterations=1)
+    outputs = tf.RaggedTensor.from_row_lengths(parts.concat(), tf.gather(lengths, order))
+    return tf.gather(outputs, tf.argsort(order))

@@ -1,0 +1,175 @@
+"""From pieces to examples: truncate, add special tokens, mark segments, pad.
+
+Comment letters: B batch, L sequence.
+"""
+
+from __future__ import annotations
+
+from encoder_zoo.common.lazy import tf
+
+
+def truncated_lengths(first: tf.Tensor, second: tf.Tensor, budget: int) -> tuple:
+    """Lengths of a pair's texts so that both fit, trimming the longer one first.
+
+    Args:
+        first: (B,) int, lengths of the first texts.
+        second: (B,) int, lengths of the second texts.
+        budget: the most tokens that both may have together.
+
+    Returns:
+        Two (B,) tensors. The shorter text keeps up to half of the budget and the longer one gets
+        what is left; of two halves, the longer text (the second, if they are equal) gets the odd
+        token.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> a, b = truncated_lengths(tf.constant([2, 9]), tf.constant([9, 9]), budget=7)
+        >>> a.numpy().tolist(), b.numpy().tolist()
+        ([2, 3], [5, 4])
+    """
+    shorter, longer = tf.minimum(first, second), tf.maximum(first, second)
+    kept_shorter = tf.where(first + second <= budget, shorter, tf.minimum(shorter, budget // 2))
+    kept_longer = tf.minimum(longer, budget - kept_shorter)
+    first_is_longer = first > second
+    return (
+        tf.where(first_is_longer, kept_longer, kept_shorter),
+        tf.where(first_is_longer, kept_shorter, kept_longer),
+    )
+
+
+def kept_lengths(segments: list[tf.RaggedTensor], separators: int, max_length: int) -> list:
+    """How many pieces of each text `pack` keeps: one or two (B,) int32; for its arguments see it.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> [kept] = kept_lengths([tf.ragged.constant([[5, 6, 7], [8]])], 1, max_length=4)
+        >>> kept.numpy().tolist()
+        [2, 1]
+    """
+    lengths = [tf.cast(s.row_lengths(), tf.int32) for s in segments]
+    if len(segments) == 1:
+        return [tf.minimum(lengths[0], max_length - 2)]
+    return list(truncated_lengths(*lengths, budget=max_length - 2 - separators))
+
+
+def pack(
+    segments: list[tf.RaggedTensor], start_id: int, end_id: int, separators: int, max_length: int
+) -> tuple[tf.RaggedTensor, tf.Tensor]:
+    """One row per example: start, first text, end, and for pairs separators, second text, end.
+
+    Args:
+        segments: one or two ragged (B, None) int32.
+        start_id: of the token before everything ([CLS], <s>).
+        end_id: of the token after each text ([SEP], </s>).
+        separators: how many end tokens stand between the texts of a pair (BERT 1, RoBERTa 2).
+        max_length: the most tokens of a row; what is longer is truncated, the longer text first.
+
+    Returns:
+        Ragged (B, None) int32 token ids, and (B,) the number of tokens up to and with the first
+        separator: those of segment 0.
+
+    Source: Devlin et al. 2019, figure 2; Liu et al. 2019, section 2.1.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> ids, first = pack([tf.ragged.constant([[5, 6]]), tf.ragged.constant([[7]])],
+        ...                   start_id=2, end_id=3, separators=1, max_length=10)
+        >>> ids.to_list(), first.numpy().tolist()
+        ([[2, 5, 6, 3, 7, 3]], [4])
+    """
+    specials = 2 if len(segments) == 1 else 2 + separators
+    kept = kept_lengths(segments, separators, max_length)
+    splits = tf.concat([[0], tf.cumsum(sum(kept) + specials)], 0)
+    begins = splits[:-1]  # (B,)
+    ids = tf.fill([splits[-1] + 1], end_id)  # what is not written below; and a place for the rest
+    ids = tf.tensor_scatter_nd_update(ids, begins[:, None], tf.fill(tf.shape(begins), start_id))
+    ids = written(ids, segments[0], begins + 1, kept[0])
+    if len(segments) == 2:
+        ids = written(ids, segments[1], begins + 1 + kept[0] + separators, kept[1])
+    examples = tf.RaggedTensor.from_row_splits(ids[:-1], tf.cast(splits, tf.int64), validate=False)
+    return examples, kept[0] + 2
+
+
+def written(
+    ids: tf.Tensor, pieces: tf.RaggedTensor, begins: tf.Tensor, kept: tf.Tensor
+) -> tf.Tensor:
+    """Writes the first `kept[i]` pieces of row i from `begins[i]` on, the others to the last place.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> pieces = tf.ragged.constant([[1, 2, 3], [4]])
+        >>> ids = written(tf.zeros([6], tf.int32), pieces, tf.constant([0, 3]), tf.constant([2, 1]))
+        >>> ids[:-1].numpy().tolist()
+        [1, 2, 0, 4, 0]
+    """
+    from encoder_zoo.encoders.tokenizers.characters import row_numbers
+
+    row = row_numbers(pieces.row_splits, tf.size(pieces.values))  # (T,)
+    moved = begins - tf.cast(pieces.row_splits[:-1], tf.int32)
+    places = tf.range(tf.size(row)) + tf.gather(moved, row)
+    places = tf.where(places < tf.gather(begins + kept, row), places, tf.size(ids) - 1)
+    return tf.tensor_scatter_nd_update(ids, places[:, None], pieces.values)
+
+
+def pad(
+    token_ids: tf.RaggedTensor, pad_id: int, length: tf.Tensor | int | None
+) -> dict[str, tf.Tensor]:
+    """Dense examples and the mask of what is real in them.
+
+    Args:
+        token_ids: ragged (B, None) int32.
+        pad_id: fills the examples.
+        length: L; None for the longest row's.
+
+    Returns:
+        `{"token_ids": (B, L) int32, "padding_mask": (B, L) bool}`.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> pad(tf.ragged.constant([[5, 6], [7]]), 0, None)["token_ids"].numpy().tolist()
+        [[5, 6], [7, 0]]
+    """
+    shape = (None, length)
+    if tf.is_tensor(length):
+        shape = tf.stack([token_ids.nrows(), tf.cast(length, tf.int64)])
+    dense = token_ids.to_tensor(pad_id, shape=shape)
+    mask = tf.sequence_mask(token_ids.row_lengths(), tf.shape(dense)[1])
+    if isinstance(length, int):
+        mask.set_shape((None, length))
+    return {"token_ids": dense, "padding_mask": mask}
+
+
+def join_texts(examples: dict) -> dict:
+    """Rows that hold several texts each, from texts that are grouped by row.
+
+    Args:
+        examples: encoded texts; "token_ids" is ragged (B, None, None), others ragged (B, None).
+
+    Returns:
+        Of each row "token_ids", "segment_ids" and other values by token, ragged (B, None), and
+        "text_starts", ragged (B, None) int32, where its texts begin.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> examples = join_texts({"token_ids": tf.ragged.constant([[[2, 5, 3], [2, 6, 3]]]),
+        ...                    "first_length": tf.ragged.constant([[3, 3]])})
+        >>> examples["token_ids"].to_list(), examples["text_starts"].to_list()
+        ([[2, 5, 3, 2, 6, 3]], [[0, 3]])
+    """
+    token_ids = examples["token_ids"]
+    texts = token_ids.values  # (T, None)
+    joined = token_ids.merge_dims(1, 2)  # (B, None)
+    text = texts.value_rowids()  # of every token
+
+    def by_token(values):
+        if values.ragged_rank == token_ids.ragged_rank:
+            return values.merge_dims(1, 2)
+        return joined.with_values(tf.gather(values.flat_values, text))
+
+    result = {name: by_token(values) for name, values in examples.items()}
+    column = tf.ragged.range(texts.row_lengths()).flat_values
+    second = column >= tf.cast(result.pop("first_length").flat_values, tf.int64)
+    result["segment_ids"] = joined.with_values(tf.cast(second, tf.int32))
+    starts = texts.row_starts() - tf.gather(joined.row_starts(), token_ids.value_rowids())
+    result["text_starts"] = token_ids.with_values(tf.cast(starts, tf.int32))
+    return result

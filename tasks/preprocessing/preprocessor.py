@@ -1,0 +1,310 @@
+"""What every task's preprocessor shares: text to examples of ids, examples to padded batches.
+
+Comment letters: B batch, L sequence.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.configuration import ConfigFromSignature, described
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.wording import with_type
+from encoder_zoo.presets.vocabulary import check_tokenizer
+from encoder_zoo.tasks.preprocessing.batching import bucket_length
+from encoder_zoo.tasks.preprocessing.checks import assert_right
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.packing import pack, pad
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+    from encoder_zoo.tasks.base.task import Task
+
+# What a pair in a list of pairs may be.
+PAIRS = (list, tuple, np.ndarray)
+
+
+class Preprocessor(ConfigFromSignature):
+    """Base of the tasks' preprocessors.
+
+    Works in two steps, so that texts are tokenized once and padded anew in every batch:
+    `encode` makes examples of different length, `collate` pads some of them into a batch.
+    Calling the preprocessor does both. All steps are TensorFlow ops: they run in `tf.data` and
+    travel inside a SavedModel.
+
+    Args:
+        tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
+        sequence_length: pad every batch to so many tokens and truncate what is longer; None
+            pads to the longest row of the batch and truncates to what the model takes.
+    """
+
+    # The task that it is for; a task takes no preprocessor of another.
+    task_name: str | None = None
+
+    def __init__(self, tokenizer: Tokenizer, sequence_length: int | None = None):
+        self.tokenizer = tokenizer
+        self.sequence_length = sequence_length
+        self.max_sequence_length = sequence_length or 512
+
+    def __repr__(self) -> str:
+        return described(self, repr(self.tokenizer))
+
+    @classmethod
+    def from_preset(cls, source: str | os.PathLike, **arguments) -> Self:
+        """A preprocessor with the tokenizer, and the settings, of a preset.
+
+        Args:
+            source: see `Task.from_preset`.
+            **arguments: of the preprocessor, such as `sequence_length=128`; `added_tokens` and how
+                much to check as for `Task.from_preset`.
+
+        Raises:
+            TypeError: "... got an unknown argument 'max_length'. Did you mean 'sequence_length'?"
+
+        Example:
+            >>> from encoder_zoo import SequenceClassifierPreprocessor
+            >>> preprocessor = SequenceClassifierPreprocessor.from_preset("bert_nano_en_uncased")
+            >>> preprocessor(["Good!"])["token_ids"].shape
+            TensorShape([1, 4])
+        """
+        from encoder_zoo.presets.loading import load_preprocessor
+
+        return load_preprocessor(cls, source, **arguments)
+
+    def attach(self, task: Task) -> None:
+        """Learns from the task what it feeds; a task calls this when it is built.
+
+        Raises:
+            ValueError: if tokenizer or sequence length do not fit the task's backbone.
+        """
+        backbone = task.backbone
+        if self.tokenizer.vocabulary_size > backbone.vocabulary_size:
+            raise ValueError(
+                f"The tokenizer has {self.tokenizer.vocabulary_size} tokens, but the backbone has "
+                f"embeddings for {backbone.vocabulary_size}: they are not from the same preset. "
+                "from_preset(..., added_tokens=[...]) of a task adds tokens to both."
+            )
+        check_tokenizer(backbone, self.tokenizer)
+        if (self.sequence_length or 0) > backbone.max_sequence_length:
+            raise ValueError(
+                f"sequence_length={self.sequence_length} is more than the backbone takes. "
+                f"Expected at most {backbone.max_sequence_length}."
+            )
+        self.max_sequence_length = self.sequence_length or backbone.max_sequence_length
+
+    @property
+    def packed_length(self) -> int | None:
+        """Tokens of the examples that several texts share in `fit`; None if each has its own."""
+        return None
+
+    def __call__(self, x, y=None, sample_weight=None):
+        """Texts to what `fit` takes: `x`, `(x, y)` or `(x, y, sample_weight)`."""
+        return self.collate(self.encode(x, y, sample_weight))
+
+    def batched(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+        """A dataset of single raw inputs in batches; one that has batches as it is."""
+        x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
+        single = keras.tree.flatten(x)[0].shape.rank == 0
+        return dataset.batch(batch_size) if single else dataset
+
+    def encode(self, x, y=None, sample_weight=None) -> dict[str, tf.Tensor | tf.RaggedTensor]:
+        """Rows of token ids, not padded.
+
+        Args:
+            x: texts (list, array, tensor, column of pandas, polars, Arrow or datasets), or for
+                pairs a tuple of two such, a list of pairs or a table of two columns.
+            y: one label per text, or None.
+            sample_weight: one number per text, or None.
+
+        Returns:
+            Tensors with one row per example: "token_ids" (ragged), "first_length" (tokens in
+            segment 0) and, where given, "labels" and "sample_weight".
+        """
+        texts = as_texts(x)
+        # which tokens of a pair are kept depends on the whole lengths of both
+        wanted = self.max_sequence_length - 2 if len(texts) == 1 else None
+        segments = [self.tokenizer.tokenize(text, wanted) for text in texts]
+        token_ids, first_length = pack(
+            segments,
+            self.tokenizer.start_token_id,
+            self.tokenizer.end_token_id,
+            self.tokenizer.pair_separators,
+            self.max_sequence_length,
+        )
+        examples = {"token_ids": token_ids, "first_length": first_length}
+        if y is not None:
+            check_no_iterator(y, "y")
+            examples["labels"] = self.encode_labels(y)
+        if sample_weight is not None:
+            examples["sample_weight"] = as_weights(sample_weight)
+        check_same_count(examples)
+        return examples
+
+    def encode_labels(self, y) -> tf.Tensor:
+        """Labels as numbers; tasks with labels of another kind override this."""
+        return tf.convert_to_tensor(y)
+
+    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        """A padded batch of encoded examples.
+
+        Args:
+            examples: what `encode` returns, or some of its examples.
+            seed: (2,) int, for preprocessors that draw random numbers.
+            bucketed: round the length up to one of few, for compilers that make a program for
+                every shape. Has no effect with a fixed `sequence_length`.
+
+        Returns:
+            `x`, `(x, y)` or `(x, y, sample_weight)`; x is `{"token_ids", "padding_mask"}` and,
+            for families with segments, "segment_ids", each (B, L).
+        """
+        return keras.utils.pack_x_y_sample_weight(
+            self.pad(examples, bucketed), examples.get("labels"), examples.get("sample_weight")
+        )
+
+    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, tf.Tensor]:
+        """The model's inputs (B, L) from encoded examples."""
+        length = self.sequence_length
+        if length is None and bucketed:
+            longest = tf.cast(tf.reduce_max(examples["token_ids"].row_lengths()), "int32")
+            length = tf.minimum(bucket_length(longest), self.max_sequence_length)
+        inputs = pad(examples["token_ids"], self.tokenizer.pad_token_id, length)
+        length = tf.shape(inputs["token_ids"])[1]
+        if self.tokenizer.uses_segments and "segment_ids" in examples:
+            shape = tf.shape(inputs["token_ids"], tf.int64)
+            inputs["segment_ids"] = examples["segment_ids"].to_tensor(shape=shape)
+        elif self.tokenizer.uses_segments:
+            second = (tf.range(length) >= examples["first_length"][:, None]) & inputs[
+                "padding_mask"
+            ]
+            inputs["segment_ids"] = tf.cast(second, "int32")
+        return inputs
+
+
+def as_texts(x, names: tuple[str, str] = ("first", "second")) -> list[tf.Tensor]:
+    """One or two checked (B,) string tensors from a task's input.
+
+    Args:
+        x: texts, a tuple of two such, a list of pairs, or a table of one or two columns.
+        names: what errors call the texts of a pair.
+
+    Raises:
+        ValueError: "The texts of a pair must be equally many. Received: 3 first, 2 second."
+
+    Example:
+        >>> [texts.numpy().tolist() for texts in as_texts([("a", "b"), ("c", "d")])]
+        [[b'a', b'c'], [b'b', b'd']]
+    """
+    x = plain(x)
+    if isinstance(x, dict):
+        x = tuple(x.values())
+    elif _is_pairs(x):
+        x = tuple(map(list, zip(*x, strict=True)))
+    if not isinstance(x, tuple):
+        return [as_column(x)]
+    if len(x) not in (1, 2):
+        raise ValueError(f"Expected one text or a pair (first, second). Received: {len(x)} texts.")
+    texts = [as_column(t, name) for t, name in zip(x, names, strict=False)]
+    counts = [t.shape[0] for t in texts]
+    if None not in counts and len(set(counts)) > 1:
+        raise ValueError(
+            f"The texts of a pair must be equally many. Received: {counts[0]} {names[0]}, "
+            f"{counts[1]} {names[1]}."
+        )
+    return texts
+
+
+def _is_pairs(x) -> bool:
+    """Whether it is a list of pairs, and not of texts."""
+    if not isinstance(x, list | np.ndarray) or not len(x) or not isinstance(x[0], PAIRS):
+        return False
+    for row, pair in enumerate(x):
+        if not isinstance(pair, PAIRS) or len(pair) != 2:
+            raise ValueError(
+                f"Row {row} is {pair!r:.60}. Expected a pair of texts, as in row 0, or a text in "
+                "every row."
+            )
+    return True
+
+
+def as_column(x, name: str = "texts") -> tf.Tensor:
+    """A checked (B,) string tensor from a list, array, column or tensor of texts.
+
+    Raises:
+        ValueError: "context is 'A cat.' (str); expected a list, array or tensor of texts"
+    """
+    from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor
+
+    texts = as_text_tensor(plain(x), name)
+    if texts.shape.rank == 0:
+        raise ValueError(f"{name} is {with_type(x)}; expected a list, array or tensor of texts")
+    return texts
+
+
+def as_weights(sample_weight) -> tf.Tensor:
+    """ValidatesArguments (B,) float32 weights.
+
+    Raises:
+        ValueError: "sample_weight is of type complex128. Expected ...", "Row 3 has the weight -1.0.
+            Expected a number of 0 or more."
+    """
+    check_no_iterator(sample_weight, "sample_weight")
+    weights = tf.convert_to_tensor(plain(sample_weight))
+    if not (weights.dtype.is_floating or weights.dtype.is_integer or weights.dtype.is_bool):
+        raise ValueError(
+            f"sample_weight is of type {weights.dtype.name}. Expected a number of 0 or more for "
+            "each text."
+        )
+    weights = tf.cast(weights, "float32")
+    right = tf.math.is_finite(weights) & (weights >= 0)
+    expected = "Expected a number of 0 or more."
+    if tf.is_symbolic_tensor(weights):
+        given, right = tf.reshape(weights, [-1]), tf.reshape(right, [-1])
+        row = tf.range(tf.size(given))
+        message = ("Row ", row, " of the batch has the weight ", given, ". ", expected)
+        with tf.control_dependencies([assert_right(right, *message)]):
+            return tf.identity(weights)
+    for row in np.argwhere(~right.numpy())[:1]:
+        raise ValueError(f"Row {row[0]} has the weight {weights.numpy()[tuple(row)]}. {expected}")
+    return weights
+
+
+def check_no_iterator(values, name: str) -> None:
+    """Raises ValueError for a generator and its like, which can be read only once."""
+    if isinstance(values, Iterator):
+        raise ValueError(
+            f"{name} is a {type(values).__name__}, which can be read only once. Expected a list, "
+            "an array or a column: list(...) makes one of it."
+        )
+
+
+def as_valid_text(texts: tf.Tensor) -> tf.Tensor:
+    """Strings (N,) from outside, inside a graph: what is not UTF-8 becomes U+FFFD.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> as_valid_text(tf.constant([bytes([97, 255])])).numpy()[0].decode()
+        'a\ufffd'
+    """
+    return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
+
+
+def check_same_count(examples: dict) -> None:
+    """Raises ValueError if labels or weights are not as many as the texts."""
+    count = examples["token_ids"].shape[0]
+    for name in ("labels", "sample_weight"):
+        if (
+            name in examples
+            and None not in (count, examples[name].shape[0])
+            and examples[name].shape[0] != count
+        ):
+            raise ValueError(
+                f"Expected one of `{name}` for each text. "
+                f"Received: {count} texts, {examples[name].shape[0]} {name}."
+            )

@@ -1,0 +1,74 @@
+"""Functions that TensorFlow traces once, however many sizes they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keras
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.encoders import attention
+from encoder_zoo.encoders.kernels.long_attention import graph_of_texts
+
+
+class ShapePolymorphicFunction:
+    """A function of nested tensors as a graph, traced once for each structure of its arguments.
+
+    `tf.function` alone traces anew for the first few sizes that it meets, and each trace is
+    optimized anew: for a model that takes seconds. Here every size of the leading axes is open from
+    the start.
+
+    Args:
+        function: of tensors and ragged tensors, in any structure.
+        open_axes: how many leading axes of dense tensors have any size.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> traces = []
+        >>> double = ShapePolymorphicFunction(lambda b: [traces.append(b), b["x"] * 2][1])
+        >>> [double({"x": tf.ones((n, 2))}).shape[0] for n in (1, 2, 3)], len(traces)
+        ([1, 2, 3], 1)
+    """
+
+    def __init__(self, function: Callable, open_axes: int = 1):
+        self._function = function
+        self._open_axes = open_axes
+        self._graphs = {}
+
+    def __call__(self, *arguments):
+        arguments = tf.nest.map_structure(_as_tensor, arguments)
+        signature = tf.nest.map_structure(self._spec, arguments)
+        key = str(signature)
+        if key not in self._graphs:
+            graph = tf.function(self._function, input_signature=signature, autograph=False)
+            self._graphs[key] = graph.get_concrete_function()
+        return self._graphs[key](*arguments)
+
+    def _spec(self, value) -> tf.TypeSpec:
+        if isinstance(value, tf.RaggedTensor):
+            inner = value.flat_values.shape[1:]
+            shape = [None] * (value.ragged_rank + 1) + inner.as_list()
+            return tf.RaggedTensorSpec(shape, value.dtype, value.ragged_rank)
+        sizes = value.shape.as_list()
+        open_axes = min(self._open_axes, len(sizes))
+        return tf.TensorSpec([None] * open_axes + sizes[open_axes:], value.dtype)
+
+
+def is_long(inputs) -> bool:
+    """Whether attention goes part by part through examples (B, L), in any structure."""
+    shapes = [examples.shape for examples in keras.tree.flatten(inputs)]
+    return any(len(shape) == 2 and shape[1] > attention.SHORT for shape in shapes)
+
+
+def of_texts(long: bool | None, function: Callable) -> Callable:
+    """A function of one argument for graphs that meet long examples alone, or short; None: both."""
+
+    def traced(argument):
+        with graph_of_texts(long):
+            return function(argument)
+
+    return traced
+
+
+def _as_tensor(value):
+    return value if isinstance(value, tf.RaggedTensor) else tf.convert_to_tensor(value)

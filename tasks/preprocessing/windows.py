@@ -1,0 +1,128 @@
+"""Long texts as overlapping windows, each token in the care of one of them.
+
+Comment letters: N texts, W windows, P tokens of all texts.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from encoder_zoo.common.lazy import tf
+
+
+class Windows(NamedTuple):
+    """Stretches of texts that fit the model.
+
+    Attributes:
+        example: (W,) int64, the text of every window.
+        begin: (W,) int64, its first token, counted in the text.
+        length: (W,) int64, its number of tokens.
+        owned_from: (W,) int64, the first of its tokens that no other window cares for.
+        owned_to: (W,) int64, the one after the last of them.
+    """
+
+    example: tf.Tensor
+    begin: tf.Tensor
+    length: tf.Tensor
+    owned_from: tf.Tensor
+    owned_to: tf.Tensor
+
+
+def make_windows(
+    lengths: tf.Tensor, capacity: tf.Tensor | int, overlap: tf.Tensor | int
+) -> Windows:
+    """As few windows as cover every text, the last one perhaps shorter.
+
+    A token that two windows hold belongs to the one where it stands further from the edge, so that
+    it is learned, counted and answered once, and with context on both sides.
+
+    Args:
+        lengths: (N,) int64, tokens of each text.
+        capacity: tokens that fit into a window, () or (N,); at least 1.
+        overlap: tokens that neighbouring windows share, () or (N,); less than the capacity.
+
+    Returns:
+        The windows, text by text from left to right; a text without tokens has one, empty.
+
+    Source: Devlin et al. 2019, the released SQuAD code, for the idea of the widest context.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> windows = make_windows(tf.constant([3, 9], tf.int64), capacity=4, overlap=2)
+        >>> [field.numpy().tolist() for field in windows[:3]]
+        [[0, 1, 1, 1, 1], [0, 0, 2, 4, 6], [3, 4, 4, 4, 3]]
+        >>> [field.numpy().tolist() for field in windows[3:]]
+        [[0, 0, 1, 1, 1], [3, 3, 3, 3, 3]]
+    """
+    capacity, overlap = (
+        tf.broadcast_to(tf.cast(value, tf.int64), tf.shape(lengths))
+        for value in (capacity, overlap)
+    )
+    step = capacity - overlap
+    further = tf.maximum(lengths - capacity, 0)
+    counts = 1 + (further + step - 1) // step  # (N,)
+    number = tf.ragged.range(counts)
+    example = number.value_rowids()
+    number = number.flat_values  # (W,) of the window in its text
+    capacity, overlap, step, total, count = (
+        tf.gather(value, example) for value in (capacity, overlap, step, lengths, counts)
+    )
+    begin = number * step
+    length = tf.minimum(capacity, total - begin)
+    left = overlap // 2
+    owned_from = tf.where(number == 0, tf.zeros_like(left), left)
+    owned_to = tf.where(number == count - 1, length, capacity - overlap + left)
+    return Windows(example, begin, length, owned_from, owned_to)
+
+
+def take(values: tf.RaggedTensor, windows: Windows) -> tf.RaggedTensor:
+    """The tokens' values in every window.
+
+    Args:
+        values: ragged (N, None), one value per token.
+        windows: of these texts.
+
+    Returns:
+        Ragged (W, None).
+
+    Example:
+        >>> import tensorflow as tf
+        >>> windows = make_windows(tf.constant([4], tf.int64), capacity=3, overlap=1)
+        >>> take(tf.ragged.constant([[5, 6, 7, 8]]), windows).to_list()
+        [[5, 6, 7], [7, 8]]
+    """
+    first = tf.gather(tf.cast(values.row_starts(), tf.int64), windows.example) + windows.begin
+    places = tf.ragged.range(first, first + windows.length)
+    return places.with_flat_values(tf.gather(values.flat_values, places.flat_values))
+
+
+def owned(windows: Windows) -> tf.RaggedTensor:
+    """Ragged (W, None) bool: whether a window cares for its token; every token has one carer.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> owned(make_windows(tf.constant([4], tf.int64), capacity=3, overlap=2)).to_list()
+        [[True, True, False], [False, True, True]]
+    """
+    columns = tf.ragged.range(windows.length)
+    examples = columns.value_rowids()
+    inside = (columns.flat_values >= tf.gather(windows.owned_from, examples)) & (
+        columns.flat_values < tf.gather(windows.owned_to, examples)
+    )
+    return columns.with_flat_values(inside)
+
+
+def merge(values: tf.RaggedTensor, windows: Windows) -> tf.Tensor:
+    """What the windows say of their tokens, put together: (P, ...), text after text.
+
+    Args:
+        values: ragged (W, None, ...), one value per token of each window.
+        windows: that the values are from.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> windows = make_windows(tf.constant([4], tf.int64), capacity=3, overlap=2)
+        >>> merge(tf.ragged.constant([[1, 2, 3], [20, 30, 40]]), windows).numpy().tolist()
+        [1, 2, 30, 40]
+    """
+    return tf.boolean_mask(values.flat_values, owned(windows).flat_values)

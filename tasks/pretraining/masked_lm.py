@@ -1,0 +1,309 @@
+"""Masked language modelling: pretraining, and filling in missing words.
+
+Comment letters: B batch, L sequence, D hidden, M masked positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.tasks.base.head import make_hidden
+from encoder_zoo.tasks.base.task import Task
+from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.packing import pack
+from encoder_zoo.tasks.preprocessing.preprocessor import as_column, as_valid_text
+from encoder_zoo.tasks.pretraining.masked_lm_head import (
+    make_masked_lm_head,
+    masked_lm_loss,
+    token_logits,
+)
+from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
+from encoder_zoo.tasks.training.logit_metrics import by_token
+from encoder_zoo.tasks.training.prepared import is_prepared
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+
+# What Python's `str.rstrip` takes away.
+SPACE_AT_END = r"[\t-\r\x{1c}-\x{1f}\x{85}\pZ]+$"
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class MaskedLM(Task):
+    """Predicts masked tokens: what BERT and RoBERTa are pretrained on.
+
+    Args:
+        backbone: any `Backbone`.
+        preprocessor: a `MaskedLMPreprocessor`, for raw text.
+        head_activation: of the layer before the output projection; None is the family's, which is
+            mostly that of the backbone. KerasHub's heads have one of their own.
+        head_layer_norm_epsilon: likewise; None is the backbone's.
+
+    Call arguments:
+        inputs: what the preprocessor makes; without "mask_positions" there are logits for every
+            position.
+
+    Returns:
+        (B, M, V) float32 logits at the masked positions, or (B, L, V).
+
+    Source: Devlin et al. 2019, section 3.1.
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                         intermediate_dim=16, pooler=False)
+        >>> inputs = {"token_ids": np.array([[2, 4, 7, 3]]), "mask_positions": np.array([[1]])}
+        >>> keras.ops.shape(MaskedLM(backbone)(inputs))
+        (1, 1, 30)
+    """
+
+    task_name = "masked_lm"
+    checkpoint_class_suffix = "ForMaskedLM"
+    pipeline_tag = "fill-mask"
+    preprocessor_class = MaskedLMPreprocessor
+    output_activation = "softmax"
+    labels_tokens = True
+    pretrains = True
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocessor: MaskedLMPreprocessor | None = None,
+        head_activation: str | None = None,
+        head_layer_norm_epsilon: float | None = None,
+        **kwargs,
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        self.head = make_masked_lm_head(
+            self.head_record, backbone, self.dtype_policy, head_activation, head_layer_norm_epsilon
+        )
+        self.head_activation = self.head.hidden.activation
+        self.head_layer_norm_epsilon = self.head.hidden.layer_norm_epsilon
+        self.built = True
+        if preprocessor is not None:
+            self.preprocessor.attach(self)
+
+    def call(self, inputs, training=None):
+        return self.logits_of(self.encoded(inputs, training), inputs, training)
+
+    def logits_of(self, encoded, inputs, training=None):
+        positions = inputs.get("mask_positions")
+        return token_logits(self.backbone, self.head, encoded["sequence_output"], positions)
+
+    def compute_output_spec(self, inputs, training=None):
+        places = inputs.get("mask_positions", inputs["token_ids"])
+        return keras.KerasTensor((*places.shape, self.backbone.vocabulary_size), "float32")
+
+    def check_representable(self) -> None:
+        usual = make_hidden(self.head_record.hidden, self.backbone, 1, self.dtype_policy)
+        for name in ("activation", "layer_norm_epsilon"):
+            found, expected = getattr(self, f"head_{name}"), getattr(usual, name)
+            if found != expected:
+                raise ValueError(
+                    f"head_{name} is {found!r}, for which the Hugging Face format has no word: "
+                    f"there it is {expected!r}. If these other numbers are wanted, load the task "
+                    f"with from_preset(..., head_{name}={expected!r}) and save that; or save with "
+                    'format="keras_hub".'
+                )
+
+    def default_loss(self) -> keras.losses.Loss:
+        return masked_lm_loss()
+
+    def default_metrics(self) -> list:
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return super().compute_metrics(x, *by_token(y, y_pred, sample_weight))
+
+    def predict(self, x, batch_size: int | None = None, **kwargs):
+        """As `keras.Model.predict`, on prepared inputs.
+
+        Raises:
+            ValueError: "MaskedLM.predict takes prepared inputs ..." for raw texts, which would be
+                masked at random.
+        """
+        check_prepared(self, x, "fill_mask(texts)")
+        return super().predict(x, batch_size, **kwargs)
+
+    def fill_mask(self, texts, top_k: int = 5, batch_size: int | None = None) -> list:
+        """The most probable tokens at the mask tokens of each text.
+
+        Args:
+            texts: a text or a list of texts; each holds the family's mask token (`[MASK]`,
+                `<mask>`) at least once.
+            top_k: how many tokens for each mask.
+            batch_size: default 32.
+
+        Returns:
+            For each text the `top_k` best as `{"token", "text", "score"}`, the best first: the
+            token, the text with it filled in, its probability. For a text with several masks a
+            list of such lists, each with one mask filled in. For a single text its list alone.
+
+        Raises:
+            ValueError: "texts[0] holds no [MASK] ..."
+        """
+        if isinstance(texts, str):
+            return self.fill_mask([texts], top_k, batch_size)[0]
+        tensor = as_column(texts)
+        if not tensor.shape[0]:
+            return []
+        tokens = self.served_tokenizer.tokenize_with_offsets(tensor)
+        self._check_masks(tokens[0])
+        examples, starts, ends = self._examples_with_masks(*tokens)
+        inputs, real = self._mask_inputs(examples)
+        inputs = {name: values.numpy() for name, values in inputs.items()}
+        logits = self.predict(inputs, batch_size, verbose=0)  # (B, M, V)
+        filled = self._filled(tensor, starts, ends, logits[real.numpy()], top_k)
+        words, new_texts, scores = (values.numpy().tolist() for values in filled)
+        fills = [
+            [
+                {"token": word.decode(), "text": text.decode(), "score": score}
+                for word, text, score in zip(*fills, strict=True)
+            ]
+            for fills in zip(words, new_texts, scores, strict=True)
+        ]
+        by_text = [fills[i:j] for i, j in itertools.pairwise(starts.row_splits.numpy())]
+        return [masks[0] if len(masks) == 1 else masks for masks in by_text]
+
+    def served(self, top_k: int = 5) -> dict[str, Callable]:
+        """`fill_mask` of "text", for exports.
+
+        Args:
+            top_k: as for `fill_mask`.
+
+        Returns:
+            A function whose results are "count" (N,), the number of masks of every text, and
+            "token", "text" and "score", (N, M, top_k) with M the most masks of a text. A mask
+            behind what the model takes is not counted.
+        """
+
+        def fill(text):
+            text = as_valid_text(text)
+            tokens = self.served_tokenizer.tokenize_with_offsets(text)
+            examples, starts, ends = self._examples_with_masks(*tokens)
+            logits = in_graph_batches(
+                self._mask_logits, examples, starts.row_lengths(), self.backbone.vocabulary_size
+            )
+            filled = self._filled(text, starts, ends, logits.flat_values, top_k)
+            filled = dict(zip(("token", "text", "score"), filled, strict=True))
+            padded = {n: starts.with_values(values).to_tensor() for n, values in filled.items()}
+            return {"count": tf.cast(starts.row_lengths(), tf.int32), **padded}
+
+        return {"serving_default": fill}
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        return {**super().input_ranges(length), "mask_positions": (0, length - 1)}
+
+    def prepared_inputs(self) -> list[str]:
+        return [*super().prepared_inputs(), "mask_positions"]
+
+    def _check_masks(self, ids: tf.RaggedTensor) -> None:
+        tokenizer, limit = self.preprocessor.tokenizer, self._most_pieces
+        for row, found in enumerate(
+            np.flatnonzero(r == tokenizer.mask_token_id) for r in ids.numpy()
+        ):
+            if not found.size or found[-1] >= limit:
+                where = "holds no" if not found.size else f"has after its first {limit} tokens a"
+                raise ValueError(
+                    f"texts[{row}] {where} {tokenizer.mask_token}. Expected it where a word is "
+                    "missing."
+                )
+
+    @property
+    def _most_pieces(self) -> int:
+        return self.preprocessor.max_sequence_length - 2
+
+    def _examples_with_masks(
+        self, ids, starts, ends
+    ) -> tuple[dict, tf.RaggedTensor, tf.RaggedTensor]:
+        """Encoded examples with their masks' columns, and the masks' characters, all ragged."""
+        tokenizer, limit = self.preprocessor.tokenizer, self._most_pieces
+        token_ids, first_length = pack(
+            [ids], tokenizer.start_token_id, tokenizer.end_token_id, 1, limit + 2
+        )
+        columns = ids.with_values(tf.ragged.range(ids.row_lengths()).values)
+        is_mask = (ids.values == tokenizer.mask_token_id) & (columns.values < limit)
+        masks = (
+            tf.ragged.boolean_mask(values, ids.with_values(is_mask))
+            for values in (columns, starts, ends)
+        )
+        columns, starts, ends = masks
+        positions = tf.cast(columns + 1, tf.int32)  # after the start token
+        examples = {
+            "token_ids": token_ids,
+            "first_length": first_length,
+            "mask_positions": positions,
+        }
+        return examples, starts, ends
+
+    def _mask_inputs(self, examples: dict) -> tuple[dict, tf.Tensor]:
+        """The model's inputs, and which of their mask positions (B, M) are real."""
+        positions = examples["mask_positions"]
+        inputs = {**self.preprocessor.pad(examples), "mask_positions": positions.to_tensor()}
+        return inputs, tf.sequence_mask(positions.row_lengths())
+
+    def _mask_logits(self, examples: dict) -> tf.Tensor:
+        """(masks, V) in all examples."""
+        inputs, real = self._mask_inputs(examples)
+        return tf.boolean_mask(self(inputs, training=False), real)
+
+    def _filled(self, texts, starts, ends, logits, top_k: int) -> tuple:
+        """Tokens, texts and probabilities (masks, top_k), the best first.
+
+        Args:
+            texts: (N,) strings.
+            starts: ragged (N, None) int32, where the masks begin.
+            ends: ragged (N, None) int32, where they end.
+            logits: (masks, V), of all texts.
+            top_k: how many.
+        """
+        tokens, words, begins = (tf.constant(column) for column in self._spellings)
+        probabilities = tf.nn.softmax(logits)[:, : tf.size(tokens)]
+        scores, best = tf.math.top_k(probabilities, min(top_k, len(self._spellings[0])))
+        texts, start, end = tf.gather(texts, starts.value_rowids()), starts.values, ends.values
+        before = tf.strings.substr(texts, tf.zeros_like(start), start, unit="UTF8_CHAR")
+        length = tf.strings.length(texts, unit="UTF8_CHAR")
+        after = tf.strings.substr(texts, end, length - end, unit="UTF8_CHAR")
+        joined = tf.strings.regex_replace(before, SPACE_AT_END, "")  # to the word before
+        before = tf.where(tf.gather(begins, best), before[:, None], joined[:, None])
+        return tf.gather(tokens, best), before + tf.gather(words, best) + after[:, None], scores
+
+    @functools.cached_property
+    def _spellings(self) -> tuple[list[str], list[str], list[bool]]:
+        """Of every token: its name, what it writes, and whether it begins a word."""
+        tokenizer = self.preprocessor.tokenizer
+        tokens = tokenizer.get_vocabulary()
+        with tf.init_scope():
+            words = tokenizer.detokenize(tf.range(len(tokens))[:, None]).numpy()
+        words = [word.decode(errors="replace").removeprefix("##") for word in words]
+        return (
+            tokens,
+            words,
+            [tokenizer.starts_word(token) or tokenizer.ends_word(token) for token in tokens],
+        )
+
+    @functools.cached_property
+    def served_tokenizer(self) -> Tokenizer:
+        """The tokenizer, but with mask tokens in texts read as such."""
+        tokenizer = self.preprocessor.tokenizer
+        with tf.init_scope():
+            return type(tokenizer)(**{**tokenizer.get_config(), "special_tokens_in_text": True})
+
+
+def check_prepared(task: Task, x: object, instead: str) -> None:
+    """Raises ValueError for raw texts, which `predict` would mask at random."""
+    if not is_prepared(x):
+        raise ValueError(
+            f"{type(task).__name__}.predict takes prepared inputs, {{'token_ids', "
+            "'padding_mask', ...}: raw texts would be masked at random. Use "
+            f"{instead}, or evaluate(texts). Received: {type(x).__name__}."
+        )

@@ -1,0 +1,97 @@
+"""The layers between a backbone and the projection onto its token embedding.
+
+Comment letters: B batch, L sequence, D hidden, E embedding, M masked positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import Head
+from encoder_zoo.encoders.positions import take_positions
+from encoder_zoo.tasks.base.head import HiddenLayer, make_hidden
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class MaskedLMHead(ConfigFromSignature, keras.layers.Layer):
+    """The layers between the backbone and the projection onto the token embedding.
+
+    Args:
+        vocabulary_size: V.
+        hidden: the layer that makes the token embedding's width of the backbone's.
+
+    Call arguments:
+        x: (B, M, D).
+
+    Returns:
+        (B, M, E), to be multiplied by the token embedding's transpose; `bias` (V,) comes on top.
+
+    Source: Devlin et al. 2019, released code, `get_masked_lm_output`.
+
+    Example:
+        >>> import numpy as np
+        >>> head = MaskedLMHead(11, HiddenLayer(4, "gelu", layer_norm_epsilon=1e-12))
+        >>> keras.ops.shape(head(np.zeros((1, 2, 6), "float32"))), tuple(head.bias.shape)
+        ((1, 2, 4), (11,))
+    """
+
+    def __init__(self, vocabulary_size: int, hidden: HiddenLayer, **kwargs):
+        super().__init__(**kwargs)
+        self.vocabulary_size = vocabulary_size
+        self.hidden = hidden
+
+    def build(self, input_shape):
+        self.hidden.build(input_shape)
+        self.bias = self.add_weight(shape=(self.vocabulary_size,), initializer="zeros", name="bias")
+        self.output_shape = (*input_shape[:-1], self.hidden.units)  # for `summary()`
+
+    def call(self, x):
+        return self.hidden(x)
+
+
+def make_masked_lm_head(
+    record: Head,
+    backbone: Backbone,
+    dtype: keras.DTypePolicy,
+    activation: str | None = None,
+    layer_norm_epsilon: float | None = None,
+) -> MaskedLMHead:
+    """A family's head, built.
+
+    Args:
+        record: the family's of it.
+        backbone: whose tokens it fills in.
+        dtype: of the task.
+        activation, layer_norm_epsilon: instead of the family's.
+    """
+    width = backbone.embeddings.token_embedding.output_dim
+    hidden = make_hidden(record.hidden, backbone, width, dtype, activation, layer_norm_epsilon)
+    head = MaskedLMHead(backbone.vocabulary_size, hidden, name="head", dtype=dtype)
+    head.build((None, None, backbone.hidden_dim))
+    return head
+
+
+def token_logits(backbone: Backbone, head: MaskedLMHead, x, positions=None):
+    """Logits of all tokens, float32 (B, L, V), or at some positions (B, M, V).
+
+    Args:
+        backbone: with the token embedding.
+        head: of the task.
+        x: (B, L, D), the backbone's output.
+        positions: (B, M) int, or None.
+    """
+    if positions is not None:
+        x = take_positions(x, positions)  # (B, M, D)
+    logits = backbone.embeddings.token_embedding(head(x), reverse=True)
+    # The loss is taken in float32 also under mixed precision.
+    return ops.cast(logits, "float32") + ops.cast(head.bias, "float32")
+
+
+def masked_lm_loss() -> keras.losses.Loss:
+    """Cross-entropy over real predictions: rows have different numbers of them."""
+    return keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, reduction="mean_with_sample_weight"
+    )

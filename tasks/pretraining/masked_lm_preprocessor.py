@@ -1,0 +1,269 @@
+"""Texts to examples in which some tokens are masked.
+
+Comment letters: B batch, L sequence, M masked positions, W words of a row.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.packing import join_texts
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.corpora.examples import Rows
+    from encoder_zoo.tasks.corpora.shards import Shard
+
+# Of the selected tokens: the share that becomes the mask token, and the share (of all) up to
+# which one becomes a random token; the rest stays. Devlin et al. 2019, section 3.1.
+MASKED, RANDOM = 0.8, 0.9
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class MaskedLMPreprocessor(Preprocessor):
+    """Texts to examples in which some tokens are masked, with those tokens as labels.
+
+    Of every row's ordinary tokens a share is selected (at least one): 80 % of them become the
+    mask token, 10 % a random token, 10 % stay. Special tokens are never selected.
+
+    Args:
+        tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
+        sequence_length: see `Preprocessor`.
+        mask_rate: share of the tokens to select.
+        whole_words: select whole words instead of single tokens. A word that would exceed the
+            share is passed over.
+        dynamic: draw a fresh pattern whenever a batch is made, so in every epoch; else one
+            pattern for each example.
+        pack_texts: in `fit` on texts in memory, put several texts into one row of
+            `sequence_length` (default: what the model takes). Attention and positions stay within
+            each text, so that outputs are as in examples of their own, but hardly any padding is
+            left; a batch of as many examples holds more texts. For accelerators: on a CPU, batches
+            of texts of like length are as good.
+        across_documents: of a `PretrainingCorpus`: whether a row goes on with the next document,
+            behind an end token, where one ends (FULL-SENTENCES of RoBERTa). Otherwise each row is
+            of one document (DOC-SENTENCES), and short examples count together as one of the batch;
+            `pack_texts=True` then puts these into one row.
+        seed: of the pattern when the preprocessor is called by itself, and with
+            `dynamic=False`. `fit` takes its own from `keras.utils.set_random_seed`.
+
+    Returns:
+        When called `(x, y, sample_weight)`: x is `{"token_ids", "padding_mask",
+        "mask_positions"}` and, for families with segments, "segment_ids"; y (B, M) int the ids
+        that stood there; sample_weight (B, M), 0 where a row has fewer than M selected tokens.
+
+    Source: Devlin et al. 2019, section 3.1 and appendix A.1; dynamic masking: Liu et al. 2019,
+    section 4.1, examples of a corpus: section 4.2; whole words: the BERT repository's README of
+    2019-05-31.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> words = ["the", "cat", "sat", "on", "mat"]
+        >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
+        >>> preprocessor = MaskedLMPreprocessor(tokenizer, mask_rate=0.5)
+        >>> x, y, sample_weight = preprocessor(["the cat sat on the mat"])
+        >>> y.shape, x["token_ids"].shape
+        (TensorShape([1, 4]), TensorShape([1, 8]))
+    """
+
+    task_name = "masked_lm"
+
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length: int | None = None,
+        mask_rate: float = 0.15,
+        whole_words: bool = False,
+        dynamic: bool = True,
+        pack_texts: bool = False,
+        across_documents: bool = True,
+        seed: int = 0,
+    ):
+        super().__init__(tokenizer, sequence_length)
+        self.mask_rate = mask_rate
+        self.whole_words = whole_words
+        self.dynamic = dynamic
+        self.pack_texts = pack_texts
+        self.across_documents = across_documents
+        self.seed = seed
+        self._calls = 0
+
+    @property
+    def packed_length(self) -> int | None:
+        return self.max_sequence_length if self.pack_texts else None
+
+    labels_pairs = False
+
+    def corpus_examples(self, shard: Shard, rng: random.Random) -> Rows:
+        """The examples that are made of a shard of a corpus.
+
+        Args:
+            shard: to take them from.
+            rng: of all that is left to chance.
+        """
+        from encoder_zoo.tasks.corpora.examples import document_sentences, full_sentences
+
+        self.check_dynamic()
+        if self.across_documents:
+            return full_sentences(shard, self.max_sequence_length)
+        return document_sentences(shard, self.max_sequence_length, rng)
+
+    def check_dynamic(self) -> None:
+        """Refuses a corpus where each example is to have one pattern of masks."""
+        if not self.dynamic:
+            raise ValueError("dynamic=False needs texts in memory. Received: a corpus.")
+
+    def encode(self, x, y=None, sample_weight=None) -> dict:
+        if y is not None:
+            raise ValueError("MaskedLM makes its labels from the texts. Received: labels as y.")
+        examples = super().encode(x, sample_weight=sample_weight)
+        if not self.dynamic:
+            ids = examples["token_ids"]
+            shape = (tf.size(ids.flat_values), 3)
+            draws = tf.random.stateless_uniform(shape, [self.seed, 0])
+            examples["draws"] = ids.with_flat_values(draws)
+        return examples
+
+    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        if examples["token_ids"].ragged_rank == 2:
+            examples = join_texts(examples)
+        inputs = self.pad(examples, bucketed)
+        token_ids = inputs["token_ids"]  # (B, L)
+        length = tf.shape(token_ids)[1]
+        if "text_starts" in examples:
+            inputs["text_starts"] = self._padded_starts(examples["text_starts"], length)
+        if "draws" in examples:
+            draws = examples["draws"].to_tensor(shape=(None, token_ids.shape[1], 3))
+            draws = tf.pad(draws, [[0, 0], [0, length - tf.shape(draws)[1]], [0, 0]])
+        else:
+            draws = tf.random.stateless_uniform(
+                tf.concat([tf.shape(token_ids), [3]], 0), self._next_seed(seed)
+            )  # (B, L, 3)
+
+        order, selected = self._select(token_ids, inputs["padding_mask"], draws[..., 0])
+        count = tf.maximum(
+            1, tf.cast(tf.round(self.mask_rate * tf.cast(length, "float32")), "int32")
+        )
+        if self.sequence_length is not None:
+            count = max(1, round(self.mask_rate * self.sequence_length))
+        positions, weights = order[:, :count], tf.cast(selected[:, :count], "float32")  # (B, M)
+
+        inputs["token_ids"] = self._replace(token_ids, positions, selected[:, :count], draws)
+        inputs["mask_positions"] = positions
+        labels = tf.gather(token_ids, positions, batch_dims=1)
+        if "sample_weight" in examples:
+            weights *= self._weights_at(positions, examples["sample_weight"], length)
+        return inputs, labels, weights
+
+    def _weights_at(self, positions, weights, length):
+        """(B, M) from one weight for each example (B,), or packed, for each token (B, None)."""
+        if not isinstance(weights, tf.RaggedTensor):
+            return weights[:, None]
+        shape = tf.stack([weights.nrows(), tf.cast(length, tf.int64)])
+        return tf.gather(weights.to_tensor(shape=shape), positions, batch_dims=1)
+
+    def _padded_starts(self, starts: tf.RaggedTensor, length: tf.Tensor) -> tf.Tensor:
+        """(B, K) int32: every text has at least its two special tokens, so K = L / 2 suffices."""
+        shape = tf.stack([starts.nrows(), tf.cast(length // 2, tf.int64)])
+        return starts.to_tensor(length, shape=shape)
+
+    def _next_seed(self, seed):
+        if seed is not None:
+            return seed
+        self._calls += 1
+        return [self.seed, self._calls]
+
+    def _select(self, token_ids, padding_mask, draws):
+        """(B, L) positions, the selected ones first, and whether each of them is selected."""
+        special = tf.reduce_any(token_ids[..., None] == tf.constant(self._special_ids), axis=-1)
+        ordinary = padding_mask & ~special
+        budget = tf.reduce_sum(tf.cast(ordinary, "float32"), axis=1) * self.mask_rate
+        budget = tf.maximum(1, tf.cast(tf.round(budget), "int32"))  # (B,)
+        if self.whole_words:
+            chosen = self._choose_words(token_ids, ordinary, draws, budget)
+        else:
+            rank = tf.argsort(tf.argsort(tf.where(ordinary, draws, 2.0), axis=1), axis=1)
+            chosen = ordinary & (rank < budget[:, None])
+        order = tf.argsort(tf.where(chosen, 0, 1), axis=1, stable=True)
+        return order, tf.gather(chosen, order, batch_dims=1)
+
+    def _choose_words(self, token_ids, ordinary, draws, budget):
+        """(B, L) tokens of randomly chosen words, no more than the budget in a row."""
+        starts = tf.gather(tf.constant(self._word_starts), token_ids)
+        ends = tf.gather(tf.constant(self._word_ends), token_ids)
+        starts |= tf.pad(ends[:, :-1], [[0, 0], [1, 0]])
+        previous = tf.pad(ordinary[:, :-1], [[0, 0], [1, 0]])
+        starts = ordinary & (starts | ~previous)
+        word = tf.cumsum(tf.cast(starts, "int32"), axis=1)  # (B, L), 0 before the first word
+        # Counted with a bin for what is no word: (B, W), of which there are at most L.
+        bins = tf.shape(token_ids)[1] + 1
+        sizes = tf.math.bincount(
+            tf.where(ordinary, word, 0), minlength=bins, maxlength=bins, axis=-1
+        )[:, 1:]
+        order = tf.argsort(tf.where(sizes > 0, draws, 2.0), axis=1)
+        shuffled = tf.transpose(tf.gather(sizes, order, batch_dims=1))  # (W, B)
+
+        def add(state, size):
+            fits = (size > 0) & (state[0] + size <= budget)
+            return tf.where(fits, state[0] + size, state[0]), fits
+
+        empty = (tf.zeros_like(budget), tf.zeros_like(budget, "bool"))
+        _, fits = tf.scan(add, shuffled, empty)
+        fits = tf.gather(tf.transpose(fits), tf.argsort(order, axis=1), batch_dims=1)  # (B, W)
+        return ordinary & tf.gather(fits, tf.maximum(word - 1, 0), batch_dims=1)
+
+    def _replace(self, token_ids, positions, selected, draws):
+        kind = tf.gather(draws[..., 1], positions, batch_dims=1)  # (B, M)
+        which = tf.gather(draws[..., 2], positions, batch_dims=1)
+        kept = tf.gather(token_ids, positions, batch_dims=1)
+        new = tf.where(selected, self.replacements(kept, kind, which), kept)
+        return put_at(token_ids, positions, new)
+
+    def replacements(self, kept: tf.Tensor, kind: tf.Tensor, which: tf.Tensor) -> tf.Tensor:
+        """What the selected tokens become, (B, M).
+
+        Args:
+            kept: (B, M) int32, the tokens.
+            kind, which: (B, M) random numbers from 0 up to below 1.
+        """
+        ordinary = tf.constant(self._ordinary_ids)
+        drawn = tf.gather(ordinary, tf.cast(which * len(self._ordinary_ids), "int32"))
+        return tf.where(
+            kind < MASKED, self.tokenizer.mask_token_id, tf.where(kind < RANDOM, drawn, kept)
+        )
+
+    @functools.cached_property
+    def _special_ids(self) -> np.ndarray:
+        return np.array(sorted(set(self.tokenizer.special_token_ids)), "int32")
+
+    @functools.cached_property
+    def _ordinary_ids(self) -> np.ndarray:
+        return np.setdiff1d(
+            np.arange(self.tokenizer.vocabulary_size, dtype="int32"), self._special_ids
+        )
+
+    @functools.cached_property
+    def _word_starts(self) -> np.ndarray:
+        return np.array([self.tokenizer.starts_word(t) for t in self.tokenizer.get_vocabulary()])
+
+    @functools.cached_property
+    def _word_ends(self) -> np.ndarray:
+        return np.array([self.tokenizer.ends_word(t) for t in self.tokenizer.get_vocabulary()])
+
+
+def put_at(token_ids: tf.Tensor, positions: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Tokens (B, L) with other values (B, M) at some positions (B, M).
+
+    Example:
+        >>> import tensorflow as tf
+        >>> token_ids, values = tf.constant([[5, 6, 7]]), tf.constant([[9]])
+        >>> put_at(token_ids, tf.constant([[2]]), values).numpy().tolist()
+        [[5, 6, 9]]
+    """
+    examples = tf.repeat(tf.range(tf.shape(positions)[0])[:, None], tf.shape(positions)[1], axis=1)
+    return tf.tensor_scatter_nd_update(token_ids, tf.stack([examples, positions], axis=-1), values)

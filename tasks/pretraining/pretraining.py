@@ -1,0 +1,168 @@
+"""Pretraining as BERT's and ALBERT's: masked tokens, and whether two segments belong together.
+
+Comment letters: B batch, L sequence, M masked positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import keras
+
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.tasks.base.head import TaskHead, head_dropout
+from encoder_zoo.tasks.base.task import Task
+from encoder_zoo.tasks.pretraining.masked_lm import check_prepared
+from encoder_zoo.tasks.pretraining.masked_lm_head import (
+    make_masked_lm_head,
+    masked_lm_loss,
+    token_logits,
+)
+from encoder_zoo.tasks.pretraining.pretraining_preprocessor import PretrainingPreprocessor
+from encoder_zoo.tasks.training.logit_metrics import by_token
+from encoder_zoo.tasks.training.replicas import global_loss
+
+# Devlin et al. 2019, appendix A.2: 1e-4, and 10,000 of 1,000,000 steps.
+LEARNING_RATE = 1e-4
+WARMUP = 0.01
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class Pretraining(Task):
+    """Fills in masked tokens and judges pairs: what BERT and ALBERT are pretrained on.
+
+    Both are learned at once, from a `PretrainingCorpus`. What comes of it is saved as transformers'
+    `BertForPreTraining` or `AlbertForPreTraining`, and is what every other task starts from:
+
+        corpus = PretrainingCorpus.from_files("corpus", paths, tokenizer)
+        pretraining = Pretraining(backbone, PretrainingPreprocessor(tokenizer, 128))
+        pretraining.fit(corpus, batch_size=256, steps_per_epoch=10_000, epochs=100)
+        pretraining.save_to_preset("my_bert")
+        MaskedLM.from_preset("my_bert").fill_mask("A [MASK] sat down.")
+
+    `fit` counts in steps: the learning rate rises for a hundredth of them, and falls to 0 with the
+    last. Families without a second objective, such as RoBERTa, are pretrained with `MaskedLM`,
+    ELECTRA with `ReplacedTokenDetection`, on the same corpus.
+
+    Args:
+        backbone: a `BertBackbone` or `AlbertBackbone`, with its pooler.
+        preprocessor: a `PretrainingPreprocessor`.
+        dropout: share of the pooled output dropped in training, where the family has that.
+
+    Returns:
+        `{"masked_lm": (B, M, V), OBJECTIVE: (B, 2)}` float32 logits, of all tokens (B, L, V)
+        without "mask_positions"; OBJECTIVE is "next_sentence" of BERT, where 1 says that the second
+        segment is another's, and "sentence_order" of ALBERT, where 1 says that they are swapped.
+
+    Raises:
+        ValueError: "... has no second head ...", "Pretraining reads the pooler's output. ..."
+
+    Source: Devlin et al. 2019, section 3.1 and appendix A.2; Lan et al. 2020, ALBERT, section 3.1.
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                         intermediate_dim=16, pooler=True)
+        >>> outputs = Pretraining(backbone)({"token_ids": np.array([[2, 4, 7, 3]])})
+        >>> {name: keras.ops.shape(logits) for name, logits in outputs.items()}
+        {'masked_lm': (1, 4, 30), 'next_sentence': (1, 2)}
+    """
+
+    task_name = "pretraining"
+    checkpoint_class_suffix = "ForPreTraining"
+    pipeline_tag = "fill-mask"
+    preprocessor_class = PretrainingPreprocessor
+    pretrains = True
+    default_learning_rate = LEARNING_RATE
+    default_warmup = WARMUP
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocessor: PretrainingPreprocessor | None = None,
+        dropout: float | None = None,
+        **kwargs,
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        record = self.head_record
+        if record.pair is None:
+            raise ValueError(
+                f"The family {backbone.family.name!r} has no second head for pairs. Pretrain it "
+                "with MaskedLM or ReplacedTokenDetection, on the same corpus."
+            )
+        if not backbone.pooler:
+            raise ValueError(
+                "Pretraining reads the pooler's output. Build the backbone with pooler=True."
+            )
+        self.objective = record.pair.objective
+        self.dropout = head_dropout(record, backbone, dropout)
+        self.head = make_masked_lm_head(record, backbone, self.dtype_policy)
+        self.pair_head = TaskHead(2, self.dropout, name="pair_head", dtype=self.dtype_policy)
+        self.pair_head.build((None, backbone.hidden_dim))
+        self.built = True
+        if preprocessor is not None:
+            self.preprocessor.attach(self)
+
+    def call(self, inputs, training=None):
+        outputs = self.encoded(inputs, training)
+        x, positions = outputs["sequence_output"], inputs.get("mask_positions")
+        return {
+            "masked_lm": token_logits(self.backbone, self.head, x, positions),
+            self.objective: self.pair_head(outputs["pooled_output"], training=training),
+        }
+
+    def compute_output_spec(self, inputs, training=None):
+        places = inputs.get("mask_positions", inputs["token_ids"])
+        tokens = (*places.shape, self.backbone.vocabulary_size)
+        return {
+            "masked_lm": keras.KerasTensor(tokens, "float32"),
+            self.objective: keras.KerasTensor((inputs["token_ids"].shape[0], 2), "float32"),
+        }
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        return {**super().input_ranges(length), "mask_positions": (0, length - 1)}
+
+    # -- training ------------------------------------------------------------------------------
+
+    def default_loss(self) -> keras.losses.Loss:
+        """That of the masked tokens; that of the pairs comes on top of it."""
+        return masked_lm_loss()
+
+    def default_metrics(self) -> dict:
+        return {
+            name: [
+                keras.metrics.SparseCategoricalCrossentropy("loss", from_logits=True),
+                keras.metrics.SparseCategoricalAccuracy("accuracy"),
+            ]
+            for name in ("masked_lm", self.objective)
+        }
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """The sum of both losses, the mean over masked tokens and the mean over pairs."""
+        weights = sample_weight or dict.fromkeys(y)
+        tokens = (y["masked_lm"], y_pred["masked_lm"], weights["masked_lm"])
+        loss = super().compute_loss(x, *tokens, training)
+        labels, logits, each = (v[self.objective] for v in (y, y_pred, weights))
+        loss_function = masked_lm_loss()
+        pairs = loss_function(labels, logits, each)
+        if self._in_replica():
+            pairs = global_loss(loss_function, pairs, [], logits, each)
+        return loss + pairs
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        weights = sample_weight or dict.fromkeys(y)
+        parts = [dict(part) for part in (y, y_pred, weights)]
+        tokens = by_token(*(part["masked_lm"] for part in parts))
+        for part, values in zip(parts, tokens, strict=True):
+            part["masked_lm"] = values
+        return super().compute_metrics(x, *parts)
+
+    # -- answering -----------------------------------------------------------------------------
+
+    def predict(self, x, batch_size: int | None = None, **kwargs):
+        """As `keras.Model.predict`, on prepared inputs.
+
+        Raises:
+            ValueError: "Pretraining.predict takes prepared inputs ..." for raw texts.
+        """
+        check_prepared(self, x, "save_to_preset, and MaskedLM.from_preset for fill_mask")
+        return super().predict(x, batch_size, **kwargs)

@@ -1,0 +1,106 @@
+"""Pairs of segments to examples in which some tokens are masked.
+
+Comment letters: B batch, L sequence, M masked positions.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import keras
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.corpora.examples import Rows, segment_pairs
+from encoder_zoo.tasks.corpora.shards import Shard
+from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.base.task import Task
+
+SHORT_SHARE = 0.1
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class PretrainingPreprocessor(MaskedLMPreprocessor):
+    """Pairs of segments to examples in which some tokens are masked, for `Pretraining`.
+
+    Of a `PretrainingCorpus` it makes the pairs itself: see `segment_pairs`. Half of them follow
+    each other; of the others, the second is from another document (BERT) or the two are swapped
+    (ALBERT).
+
+    Args:
+        tokenizer: a `BertTokenizer` or `AlbertTokenizer`.
+        sequence_length: see `Preprocessor`; pairs of a corpus fill it.
+        short_share: of the pairs of a corpus, those made for a smaller length, so that what is
+            pretrained has seen short texts too.
+        **kwargs: `mask_rate`, `whole_words`, `dynamic` and `seed` of `MaskedLMPreprocessor`.
+
+    Returns:
+        When called `(x, y, sample_weight)`: x as of `MaskedLMPreprocessor`; y and sample_weight
+        are `{"masked_lm": (B, M), OBJECTIVE: (B,)}`, where OBJECTIVE is "next_sentence" or
+        "sentence_order", as the task says, and its label 0 for pairs in order.
+
+    Raises:
+        ValueError: "Pretraining learns from pairs of segments ..."
+
+    Source: Devlin et al. 2019, section 3.1 and appendix A; Lan et al. 2020, section 3.1.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> words = ["the", "cat", "sat", "it", "ate"]
+        >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
+        >>> x, y, _ = PretrainingPreprocessor(tokenizer)((["the cat sat"], ["it ate"]), [0])
+        >>> x["segment_ids"].numpy().tolist(), y["next_sentence"].numpy().tolist()
+        ([[0, 0, 0, 0, 0, 1, 1, 1]], [0])
+    """
+
+    task_name = "pretraining"
+
+    labels_pairs = True
+
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length: int | None = None,
+        short_share: float = SHORT_SHARE,
+        **kwargs,
+    ):
+        super().__init__(tokenizer, sequence_length, **kwargs)
+        self.short_share = short_share
+        self.objective = "next_sentence"
+        if self.pack_texts or not self.across_documents:
+            raise ValueError(
+                "Pretraining learns from pairs of segments, one in a row: pack_texts and "
+                "across_documents are for MaskedLM."
+            )
+
+    def attach(self, task: Task) -> None:
+        super().attach(task)
+        self.objective = task.head_record.pair.objective
+
+    def corpus_examples(self, shard: Shard, rng: random.Random) -> Rows:
+        self.check_dynamic()
+        swapped = self.objective == "sentence_order"
+        return segment_pairs(shard, self.max_sequence_length, swapped, self.short_share, rng)
+
+    def encode(self, x, y=None, sample_weight=None) -> dict:
+        if y is None:
+            raise ValueError(
+                "Pretraining learns from a PretrainingCorpus, or from pairs (first, second) with "
+                "labels: 0 for segments in order, 1 for others. Received: no labels."
+            )
+        return {**super().encode(x, sample_weight=sample_weight), "labels": self.encode_labels(y)}
+
+    def encode_labels(self, y) -> tf.Tensor:
+        return tf.cast(tf.convert_to_tensor(y), "int32")
+
+    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        x, y, weights = super().collate(examples, seed, bucketed)
+        labels = examples["labels"]
+        each = examples.get("sample_weight", tf.ones(tf.shape(labels)))
+        return (
+            x,
+            {"masked_lm": y, self.objective: labels},
+            {"masked_lm": weights, self.objective: each},
+        )

@@ -1,0 +1,342 @@
+"""Replaced-token detection: a small generator fills in masks, the backbone finds where.
+
+Comment letters: B batch, L sequence, D hidden, M masked positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keras
+from keras import ops
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.positions import first_of_texts
+from encoder_zoo.tasks.base.head import make_head
+from encoder_zoo.tasks.base.task import Task
+from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.packing import pack
+from encoder_zoo.tasks.preprocessing.preprocessor import as_column, as_valid_text
+from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM, check_prepared
+from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
+from encoder_zoo.tasks.pretraining.replaced_tokens_preprocessor import (
+    ReplacedTokenDetectionPreprocessor,
+)
+from encoder_zoo.tasks.training.logit_metrics import by_token
+from encoder_zoo.tasks.training.replicas import global_loss
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class ReplacedTokenDetection(Task):
+    """Tells, for every token, whether it stood there: ELECTRA's and DeBERTa-v3's pretraining.
+
+    A generator, a small masked language model on the same embeddings, fills in the masks with
+    tokens drawn from its probabilities; the backbone, the discriminator, learns which tokens are
+    not the text's own, and the generator learns to fill in masks. After pretraining, the
+    discriminator is what is fine-tuned:
+
+        pretraining.fit(texts, epochs=10)
+        pretraining.save_to_preset("my_electra")
+        pretraining.generator.save_to_preset("my_electra_generator")
+        SequenceClassifier.from_preset("my_electra", labels=labels).fit(...)
+
+    Args:
+        backbone: an `ElectraBackbone` or a `DebertaV2Backbone`, the discriminator.
+        preprocessor: a `ReplacedTokenDetectionPreprocessor`, for raw text.
+        generator_size: width of the generator as a share of the backbone's: of its hidden layers,
+            its attention heads and its feed-forward nets. None is the family's: 1/4 for ELECTRA
+            (whose paper takes 1/3 for base models), 1 for DeBERTa-v3.
+        detection_weight: of the discriminator's loss, beside the generator's.
+        generator_depth: share of the backbone's blocks that the generator has. None is the
+            family's: 1 for ELECTRA, 1/2 for DeBERTa-v3.
+
+    Call arguments:
+        inputs: what the preprocessor makes; without "mask_positions" the tokens are taken as they
+            stand.
+
+    Returns:
+        Without "mask_positions" (B, L) float32, the logit of each token's having been replaced.
+        With them `{"generator": (B, M, V) float32 logits, "detection": (B, L) float32 logits,
+        "token_ids": (B, L) int32}`, the last of which are what the generator made of the text.
+
+    Source: Clark et al. 2020, ELECTRA: Pre-training Text Encoders as Discriminators Rather Than
+    Generators, sections 2 and 3.2, appendix A. DeBERTa-v3's head and generator are those of He et
+    al. 2023, DeBERTaV3, section 3.1, and its released code; but both share their embeddings as
+    ELECTRA's do, and not as in section 3.3, where what the discriminator learns leaves the
+    generator's alone.
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import ElectraBackbone
+        >>> backbone = ElectraBackbone(30, num_layers=1, num_heads=4, hidden_dim=8,
+        ...                            intermediate_dim=16, pooler=False)
+        >>> pretraining = ReplacedTokenDetection(backbone)
+        >>> pretraining.generator.backbone.hidden_dim
+        2
+        >>> keras.ops.shape(pretraining({"token_ids": np.array([[2, 4, 7, 3]])}))
+        (1, 4)
+    """
+
+    task_name = "replaced_token_detection"
+    checkpoint_class_suffix = "ForPreTraining"
+    pipeline_tag = "feature-extraction"
+    preprocessor_class = ReplacedTokenDetectionPreprocessor
+    pretrains = True
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocessor: ReplacedTokenDetectionPreprocessor | None = None,
+        generator_size: float | None = None,
+        detection_weight: float = 50.0,
+        generator_depth: float | None = None,
+        **kwargs,
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        if self.head_record.pair is not None:
+            raise ValueError(
+                f"The family {backbone.family.name!r} has no head that tells replaced tokens. "
+                "Pretrain it with Pretraining or MaskedLM."
+            )
+        usual = backbone.family.generator
+        self.generator_size = usual.width if generator_size is None else generator_size
+        self.generator_depth = usual.depth if generator_depth is None else generator_depth
+        self.detection_weight = detection_weight
+        self.head = make_head(self.head_record, backbone, 1, 0.0, self.dtype_policy, of_tokens=True)
+        smaller = generator_backbone(backbone, self.generator_size, self.generator_depth)
+        self.generator = MaskedLM(smaller, generator_preprocessor(preprocessor))
+        self.draws = keras.random.SeedGenerator(name="draws")
+        self.built = True
+        if preprocessor is not None:
+            self.preprocessor.attach(self)
+
+    def call(self, inputs, training=None):
+        if "mask_positions" not in inputs:
+            return self._detected(inputs, training)
+        masked = {n: values for n, values in inputs.items() if n != "masked_token_ids"}
+        masked["token_ids"] = inputs["masked_token_ids"]
+        logits = self.generator(masked, training=training)  # (B, M, V)
+        token_ids = self._filled_in(inputs, self._drawn(logits))
+        detection = self._detected({**inputs, "token_ids": token_ids}, training)
+        return {"generator": logits, "detection": detection, "token_ids": token_ids}
+
+    def _detected(self, inputs, training):
+        """(B, L) logits."""
+        x = self.encoded(inputs, training)["sequence_output"]  # (B, L, D)
+        first = None
+        if self.head.first_norm is not None:
+            first = first_of_texts(x, inputs.get("text_starts"))
+        return ops.squeeze(self.head(x, training=training, first=first), -1)
+
+    def _drawn(self, logits):
+        """(B, M) tokens, drawn with the generator's probabilities; nothing is learnt of it."""
+        batch, count, size = ops.shape(logits)
+        flat = ops.reshape(ops.stop_gradient(logits), (-1, size))
+        drawn = keras.random.categorical(flat, 1, dtype="int32", seed=self.draws)
+        return ops.reshape(drawn, (batch, count))
+
+    def _filled_in(self, inputs, drawn):
+        """(B, L) tokens of the text, with those that were drawn where the masks are."""
+        positions = ops.cast(inputs["mask_positions"], "int32")  # (B, M)
+        own = ops.cast(inputs["token_ids"], "int32")
+        masked = ops.cast(inputs["masked_token_ids"], "int32")
+        own_there, masked_there = (ops.take_along_axis(x, positions, 1) for x in (own, masked))
+        # Rows of fewer masks than M are filled up with positions that are not masked.
+        new = ops.where(own_there != masked_there, drawn, own_there)
+        examples = ops.arange(ops.shape(own)[0], dtype="int32")[:, None]
+        places = ops.stack([ops.broadcast_to(examples, ops.shape(positions)), positions], -1)
+        return ops.scatter_update(own, ops.reshape(places, (-1, 2)), ops.reshape(new, (-1,)))
+
+    def compute_output_spec(self, inputs, training=None):
+        detection = keras.KerasTensor(inputs["token_ids"].shape, "float32")
+        if "mask_positions" not in inputs:
+            return detection
+        places = (*inputs["mask_positions"].shape, self.backbone.vocabulary_size)
+        return {
+            "generator": keras.KerasTensor(places, "float32"),
+            "detection": detection,
+            "token_ids": keras.KerasTensor(inputs["token_ids"].shape, "int32"),
+        }
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        ranges = super().input_ranges(length)
+        masked = {"masked_token_ids": ranges["token_ids"], "mask_positions": (0, length - 1)}
+        return {**ranges, **masked}
+
+    # -- training ------------------------------------------------------------------------------
+
+    def default_loss(self) -> keras.losses.Loss:
+        """The generator's; the discriminator's comes on top of it."""
+        return self.generator.default_loss()
+
+    def default_metrics(self) -> dict:
+        return {
+            "generator": [
+                keras.metrics.SparseCategoricalCrossentropy("loss", from_logits=True),
+                keras.metrics.SparseCategoricalAccuracy("accuracy"),
+            ],
+            "detection": [
+                keras.metrics.BinaryCrossentropy("loss"),
+                keras.metrics.BinaryAccuracy("accuracy"),
+                keras.metrics.Precision(name="precision"),
+                keras.metrics.Recall(name="recall"),
+            ],
+        }
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """The sum of both losses, each over its own tokens of the whole batch."""
+        loss = super().compute_loss(x, y, y_pred["generator"], sample_weight, training)
+        replaced, real = replaced_tokens(x, y_pred)
+        logits = y_pred["detection"]
+        loss_function = keras.losses.BinaryCrossentropy(
+            from_logits=True, reduction="mean_with_sample_weight"
+        )
+        # An axis of one, over which Keras's loss takes its mean.
+        detection = loss_function(replaced[..., None], logits[..., None], real)
+        if self._in_replica():
+            detection = global_loss(loss_function, detection, [], logits, real)
+        return loss + self.detection_weight * detection
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        replaced, real = replaced_tokens(x, y_pred)
+        scores = ops.sigmoid(y_pred["detection"])
+        parts = {
+            "generator": by_token(y, y_pred["generator"], sample_weight),
+            "detection": by_token(replaced[..., None], scores[..., None], real),
+        }
+        true, found, weights = (
+            {name: values[i] for name, values in parts.items()} for i in range(3)
+        )
+        return super().compute_metrics(x, true, found, weights)
+
+    # -- answering -----------------------------------------------------------------------------
+
+    def predict(self, x, batch_size: int | None = None, **kwargs):
+        """As `keras.Model.predict`, on prepared inputs.
+
+        Raises:
+            ValueError: "ReplacedTokenDetection.predict takes prepared inputs ..." for raw texts.
+        """
+        check_prepared(self, x, "detect(texts)")
+        return super().predict(x, batch_size, **kwargs)
+
+    def detect(self, texts, batch_size: int | None = None) -> list:
+        """How probable it is, for each token of each text, that it has been replaced.
+
+        Args:
+            texts: a text or a list of texts. Of those longer than the model takes, the tokens
+                that it takes.
+            batch_size: default 32.
+
+        Returns:
+            For each text `{"token", "start", "end", "score"}` of its tokens, in their order; start
+            and end count characters of the text. For a single text its list alone.
+        """
+        if isinstance(texts, str):
+            return self.detect([texts], batch_size)[0]
+        tensor = as_column(texts)
+        if not tensor.shape[0]:
+            return []
+        examples, *tokens = self._examples(tensor)
+        inputs = {name: values.numpy() for name, values in self.preprocessor.pad(examples).items()}
+        logits = tf.constant(self.predict(inputs, batch_size, verbose=0))
+        scores = tf.sigmoid(self._inner(logits, examples))
+        columns = [column.to_list() for column in (*tokens, tokens[0].with_values(scores))]
+        id_to_token = self.preprocessor.tokenizer.id_to_token
+        return [
+            [
+                {"token": id_to_token(i), "start": start, "end": end, "score": score}
+                for i, start, end, score in zip(*text, strict=True)
+            ]
+            for text in zip(*columns, strict=True)
+        ]
+
+    def served(self) -> dict[str, Callable]:
+        """`detect` of "text", for exports.
+
+        Returns:
+            A function whose results are "count" (N,), the number of tokens of every text, and
+            "token", "start", "end" and "score", (N, T) with T the most tokens of a text.
+        """
+        names = tf.constant(self.preprocessor.tokenizer.get_vocabulary())
+
+        def detect(text):
+            examples, ids, starts, ends = self._examples(as_valid_text(text))
+            logits = in_graph_batches(self._inner_logits, examples, ids.row_lengths(), 1)
+            columns = {
+                "token": tf.gather(names, ids.values),
+                "start": starts.values,
+                "end": ends.values,
+                "score": tf.sigmoid(logits.flat_values[:, 0]),
+            }
+            padded = {name: ids.with_values(v).to_tensor() for name, v in columns.items()}
+            return {"count": tf.cast(ids.row_lengths(), tf.int32), **padded}
+
+        return {"serving_default": detect}
+
+    def _examples(self, texts: tf.Tensor) -> tuple:
+        """Encoded examples, and their texts' ids, starts and ends, all ragged (N, None)."""
+        tokenizer, limit = self.preprocessor.tokenizer, self.preprocessor.max_sequence_length
+        tokens = tokenizer.tokenize_with_offsets(texts)
+        token_ids, first_length = pack(
+            [tokens[0]], tokenizer.start_token_id, tokenizer.end_token_id, 1, limit
+        )
+        examples = {"token_ids": token_ids, "first_length": first_length}
+        return examples, *(values[:, : limit - 2] for values in tokens)
+
+    def _inner(self, logits: tf.Tensor, examples: dict) -> tf.Tensor:
+        """(T,) logits of the tokens between the special ones, of logits (N, L)."""
+        lengths = examples["token_ids"].row_lengths() - 2
+        return tf.RaggedTensor.from_tensor(logits[:, 1:], lengths).values
+
+    def _inner_logits(self, examples: dict) -> tf.Tensor:
+        logits = self(self.preprocessor.pad(examples), training=False)
+        return self._inner(logits, examples)[:, None]
+
+
+def replaced_tokens(x: dict, y_pred: dict) -> tuple:
+    """(B, L) float32: 1 where a token is not the text's own, and 1 where there is one at all."""
+    token_ids = ops.cast(x["token_ids"], "int32")
+    replaced = ops.cast(y_pred["token_ids"] != token_ids, "float32")
+    real = x.get("padding_mask")
+    return replaced, ops.ones_like(replaced) if real is None else ops.cast(real, "float32")
+
+
+def generator_preprocessor(
+    preprocessor: ReplacedTokenDetectionPreprocessor | None,
+) -> MaskedLMPreprocessor | None:
+    """Return a masked language model's preprocessor with the settings of another one."""
+    return preprocessor and MaskedLMPreprocessor(**preprocessor.get_config())
+
+
+def generator_backbone(backbone: Backbone, size: float, depth: float) -> Backbone:
+    """A generator for a discriminator: narrower, or of fewer blocks, on the same embeddings.
+
+    Args:
+        backbone: the discriminator.
+        size: share of its widths.
+        depth: share of its blocks; there is one at least.
+
+    Raises:
+        ValueError: "generator_size=0.3 makes a width of 77 ..."
+    """
+    sizes = ("hidden_dim", "num_heads", "intermediate_dim")
+    hidden_dim, num_heads, intermediate_dim = (
+        max(1, round(size * getattr(backbone, name))) for name in sizes
+    )
+    if not 0 < size <= 1 or hidden_dim % num_heads:
+        raise ValueError(
+            f"generator_size={size} makes a width of {hidden_dim} with {num_heads} heads of a "
+            f"backbone of width {backbone.hidden_dim}. Expected a share up to 1 that leaves a "
+            "multiple of the heads, such as 0.25."
+        )
+    arguments = {
+        **backbone.get_config(),
+        "name": "generator_backbone",
+        "num_layers": max(1, round(depth * backbone.num_layers)),
+        "hidden_dim": hidden_dim,
+        "num_heads": num_heads,
+        "intermediate_dim": intermediate_dim,
+    }
+    return type(backbone).sharing_embeddings(backbone, **arguments)

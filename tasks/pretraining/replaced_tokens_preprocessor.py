@@ -1,0 +1,49 @@
+"""Texts to examples, once as they are and once with masks.
+
+Comment letters: B batch, L sequence, M masked positions.
+"""
+
+from __future__ import annotations
+
+import keras
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor, put_at
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class ReplacedTokenDetectionPreprocessor(MaskedLMPreprocessor):
+    """Texts to examples, once as they are and once with masks, for `ReplacedTokenDetection`.
+
+    Of every row's ordinary tokens a share is selected, and all of these become the mask token: the
+    discriminator never sees one, so that none has to be left for it as a random or its own token.
+
+    Args:
+        tokenizer: a `BertTokenizer`, or another.
+        **kwargs: the other arguments of `MaskedLMPreprocessor`. The paper takes a `mask_rate` of
+            0.15, and 0.25 for its large models.
+
+    Returns:
+        When called `(x, y, sample_weight)` as `MaskedLMPreprocessor`, but in x "token_ids" are the
+        text's own, and those with masks are "masked_token_ids", both (B, L).
+
+    Source: Clark et al. 2020, ELECTRA, section 2 and appendix A.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat"])
+        >>> x, y, _ = ReplacedTokenDetectionPreprocessor(tokenizer)(["cat"])
+        >>> x["token_ids"].numpy().tolist(), x["masked_token_ids"].numpy().tolist()
+        ([[2, 6, 3]], [[2, 4, 3]])
+    """
+
+    task_name = "replaced_token_detection"
+
+    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        inputs, labels, weights = super().collate(examples, seed, bucketed)
+        inputs["masked_token_ids"] = inputs["token_ids"]
+        inputs["token_ids"] = put_at(inputs["token_ids"], inputs["mask_positions"], labels)
+        return inputs, labels, weights
+
+    def replacements(self, kept: tf.Tensor, kind: tf.Tensor, which: tf.Tensor) -> tf.Tensor:
+        return tf.fill(tf.shape(kept), self.tokenizer.mask_token_id)

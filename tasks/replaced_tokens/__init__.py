@@ -1,1 +1,0 @@
-"""Replaced-token detection: the pretraining of ELECTRA."""

@@ -1,1 +1,0 @@
-"""From texts to rows of token ids, and from rows to padded batches."""

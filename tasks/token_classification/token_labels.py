@@ -1,0 +1,264 @@
+"""What callers give as labels of tokens, checked: tags of words, or spans of characters.
+
+In memory an error names the example; in `tf.data` the example of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.wording import with_type
+from encoder_zoo.tasks.base.class_names import numbers_are_names
+from encoder_zoo.tasks.preprocessing.checks import assert_right
+from encoder_zoo.tasks.preprocessing.preprocessor import as_column
+from encoder_zoo.tasks.preprocessing.tokenized_texts import as_word_tensor, is_list, is_words
+from encoder_zoo.tasks.token_classification.spans import SPAN, check_spans, numbers_of_names
+from encoder_zoo.tasks.token_classification.tags import all_tags, sorted_tags
+
+
+def label_lists(y) -> list[list]:
+    """For every example its labels, as plain Python values; spans as `{"start", "end", "label"}`.
+
+    Args:
+        y: tags or spans in lists, arrays or tensors; or spans as `{"start", "end", "label"}`, each
+            ragged. A span is such a dict, or a tuple (start, end, label); those of an example may
+            stand under "entities" or "spans", as spaCy and Prodigy have them.
+
+    Raises:
+        ValueError: "Example 3: its labels are None (NoneType). Expected a list ..."
+
+    Example:
+        >>> label_lists({"start": [[0], []], "end": [[4], []], "label": [[b"LOC"], []]})
+        [[{'start': 0, 'end': 4, 'label': 'LOC'}], []]
+        >>> label_lists([{"entities": [(0, 4, "LOC")]}, []])
+        [[{'start': 0, 'end': 4, 'label': 'LOC'}], []]
+    """
+
+    if isinstance(y, dict):
+        return _lists_of_columns(y)
+    y = _plain(y)
+    if not is_list(y):
+        raise ValueError(f"The labels are {with_type(y)}. Expected a list for every example.")
+    rows = [_of_example(_plain(row)) for row in y]
+    for i, row in enumerate(rows):
+        if not is_list(row):
+            raise ValueError(
+                f"Example {i}: its labels are {with_type(row)}. Expected a list of tags, or of "
+                "spans."
+            )
+    return [[_as_label(_plain(value)) for value in row] for row in rows]
+
+
+def _of_example(row):
+    """What spaCy and Prodigy put into a dict."""
+    if isinstance(row, dict) and not {"entities", "spans"}.isdisjoint(row):
+        return row.get("entities", row.get("spans"))
+    return row
+
+
+def _as_label(value):
+    """A tag as it is; a span as a dict."""
+    is_tuple = isinstance(value, tuple | list) and len(value) == len(SPAN)
+    return dict(zip(SPAN, map(_plain, value), strict=True)) if is_tuple else value
+
+
+def annotated(x, y) -> tuple:
+    """Texts and their spans, where `fit` is given both in one.
+
+    Args:
+        x: spaCy's `[(text, {"entities": [(start, end, label), ...]}), ...]`, Prodigy's
+            `[{"text", "spans"}, ...]`, of which those whose "answer" is not "accept" are left
+            out; or anything else, which stays as it is.
+        y: None, or the labels.
+
+    Example:
+        >>> annotated([("In Rome", {"entities": [(3, 7, "LOC")]})], None)
+        (['In Rome'], [[(3, 7, 'LOC')]])
+        >>> annotated([{"text": "Hm", "spans": [], "answer": "ignore"}, {"text": "Yes"}], None)
+        (['Yes'], [[]])
+    """
+    if y is not None or not isinstance(x, list) or not x:
+        return x, y
+    if all(isinstance(row, dict) and "text" in row for row in x):
+        rows = [row for row in x if row.get("answer", "accept") == "accept"]
+        return [row["text"] for row in rows], [row.get("spans") or [] for row in rows]
+    if all(isinstance(row, tuple) and len(row) == 2 and isinstance(row[1], dict) for row in x):
+        return [text for text, _ in x], [row.get("entities", []) for _, row in x]
+    return x, y
+
+
+def _lists_of_columns(y: dict) -> list[list[dict]]:
+    if not set(SPAN) <= set(y):
+        raise ValueError(f"Expected spans as {{start, end, label}}. Received: {sorted(y)}.")
+    columns = [label_lists(y[name]) for name in SPAN]
+    counts = [[len(row) for row in rows] for rows in columns]
+    if counts[0] != counts[1] or counts[0] != counts[2]:
+        raise ValueError("Expected as many starts as ends and labels for every text.")
+    return [
+        [dict(zip(SPAN, span, strict=True)) for span in zip(*rows, strict=True)]
+        for rows in zip(*columns, strict=True)
+    ]
+
+
+def _plain(value):
+    """Tensors as lists, numbers or bytes; bytes as str."""
+    if isinstance(value, tf.RaggedTensor):
+        return value.to_list()
+    if tf.is_tensor(value):
+        value = value.numpy()
+        value = value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(value, dict):
+        return {name: _plain(field) for name, field in value.items()}
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def learn_labels(y: Iterable) -> list[str] | int:
+    """The tags that occur in labels; of numbers only how many classes there must be.
+
+    Args:
+        y: for every example its words' tags (names or numbers), or its spans
+            `{"start", "end", "label"}`.
+
+    Returns:
+        Tags, O first; spans give IOB2. Or a number of classes.
+
+    Raises:
+        ValueError: "Example 0, label 1 is 0. Expected to learn from names of tags only, ..."
+
+    Example:
+        >>> learn_labels([["O", "B-PER"], ["I-PER"]])
+        ['O', 'B-PER', 'I-PER']
+        >>> learn_labels([[{"start": 0, "end": 4, "label": "LOC"}], []])
+        ['O', 'B-LOC', 'I-LOC']
+    """
+    rows = label_lists(y)
+    values = [value for row in rows for value in row]
+    if not values:
+        raise ValueError("There are no tags to learn the labels from. Pass labels=[...].")
+    kind = _kind(values[0])
+    for i, row in enumerate(rows):
+        for j, value in enumerate(row):
+            if kind is None or _kind(value) != kind:
+                raise ValueError(
+                    f"Example {i}, label {j} is {value!r}. Expected to learn from names of tags "
+                    "only, or numbers only, or spans with start, end and label, a name."
+                )
+    if kind == "span":
+        return all_tags(span["label"] for span in values)
+    learned = sorted_tags(map(str, values)) if kind == "name" else int(max(values)) + 1
+    if learned in (["O"], 1):
+        raise ValueError(f"Every tag is {values[0]!r}. Pass labels=[...] with the others.")
+    return learned
+
+
+def _kind(value) -> str | None:
+    """Whether a label is the name of a tag, a number, or a span."""
+    if isinstance(value, dict):
+        return "span" if isinstance(value.get("label"), str) else None
+    if isinstance(value, str):
+        return "name"
+    return "number" if isinstance(value, int | np.integer) else None
+
+
+def check_labels(x, y, labels: list[str] | None, num_classes: int):
+    """Labels in memory as numbers: of words see `check_tags`, of texts `check_spans`."""
+    if is_words(x):
+        counts = as_word_tensor(x).row_lengths().numpy().tolist()
+        return check_tags(y, counts, labels, num_classes)
+    return check_spans(label_lists(y), [text.decode() for text in as_column(x).numpy()], labels)
+
+
+def check_tags(
+    y, word_counts: Sequence[int], labels: list[str] | None, num_classes: int
+) -> tf.RaggedTensor:
+    """Tags of words as numbers.
+
+    Args:
+        y: for every example a list of tag names or numbers.
+        word_counts: words of every example.
+        labels: the tags' names, if there are.
+        num_classes: C.
+
+    Returns:
+        Ragged (N, None) int32.
+
+    Raises:
+        ValueError: "Example 3 has 7 words but 6 tags.", "Example 3, word 2: unknown tag 'B-ORG'
+            ..."
+    """
+    y = label_lists(y)
+    if len(y) != len(word_counts):
+        raise ValueError(f"Received {len(word_counts)} examples, but tags for {len(y)}.")
+    numbers = {name: i for i, name in enumerate(labels or [])}
+    expected = f"one of {labels}" if labels else f"a number from 0 to {num_classes - 1}"
+    rows = []
+    for i, (tags, words) in enumerate(zip(y, word_counts, strict=True)):
+        if len(tags) != words:
+            raise ValueError(f"Example {i} has {words} words but {len(tags)} tags.")
+        if numbers_are_names(labels):
+            tags = [tag if isinstance(tag, str) else str(tag) for tag in tags]
+        rows.append([numbers.get(tag) if isinstance(tag, str) else tag for tag in tags])
+        for j, number in enumerate(rows[-1]):
+            if not isinstance(number, int | np.integer) or not 0 <= number < num_classes:
+                raise ValueError(
+                    f"Example {i}, word {j}: unknown tag {tags[j]!r}. Expected {expected}."
+                )
+    flat = tf.constant([tag for row in rows for tag in row], tf.int32)
+    return tf.RaggedTensor.from_row_lengths(flat, [len(row) for row in rows])
+
+
+def tags_in_graph(
+    y, word_counts: tf.Tensor, names: Sequence[str] | None, num_classes: int
+) -> tf.RaggedTensor:
+    """Tags of words as numbers, inside `tf.data`: from names or numbers, ragged or padded."""
+    y = _ragged_tags(y, word_counts)
+    counts = y.row_lengths()
+    row = tf.range(tf.size(counts))
+    message = ("Example ", row, " of the batch has ", word_counts, " words but ", counts, " tags.")
+    with tf.control_dependencies([assert_right(counts == word_counts, *message)]):
+        given = tf.identity(y.flat_values)
+    if given.dtype.is_integer and numbers_are_names(names):
+        given = tf.strings.as_string(given)
+    numbers = numbers_of_names(given, names or []) if given.dtype == tf.string else given
+    numbers = tf.cast(numbers, tf.int32)
+    known = (numbers >= 0) & (numbers < num_classes)
+    expected = f"one of {', '.join(names)}" if names else f"a number from 0 to {num_classes - 1}"
+    row, word = y.value_rowids(), tf.ragged.range(counts).flat_values
+    message = ("Example ", row, " of the batch, word ", word, ": unknown tag ", given)
+    with tf.control_dependencies([assert_right(known, *message, f". Expected {expected}.")]):
+        return y.with_flat_values(tf.identity(numbers))
+
+
+def _ragged_tags(y: tf.Tensor, word_counts: tf.Tensor) -> tf.RaggedTensor:
+    """Tags without the padding: "" behind names, 0 or less behind numbers."""
+    if isinstance(y, tf.RaggedTensor):
+        return y
+    if y.dtype == tf.string:
+        return tf.RaggedTensor.from_tensor(y, padding="")
+    # 0 is also a tag, so there are at least as many as there are words.
+    counts = tf.RaggedTensor.from_tensor(tf.maximum(y, 0), padding=0).row_lengths()
+    return tf.RaggedTensor.from_tensor(y, lengths=tf.maximum(counts, word_counts))
+
+
+def labels_of_dataset(dataset: tf.data.Dataset) -> list:
+    """The labels y of a dataset, example by example; the padding "" is none.
+
+    Raises:
+        ValueError: "The dataset is endless. Give the labels: labels=[...]."
+    """
+    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        raise ValueError("The dataset is endless. Give the labels: labels=[...].")
+    labels = []
+    for element in dataset:
+        y = keras.utils.unpack_x_y_sample_weight(element)[1]
+        if isinstance(y, dict):
+            names = tf.reshape(getattr(y["label"], "flat_values", y["label"]), [-1])
+            labels.append([{"label": _plain(n)} for n in names.numpy().tolist() if n != b""])
+        else:
+            tags = tf.reshape(getattr(y, "flat_values", y), [-1]).numpy().tolist()
+            labels.append([tag for tag in tags if tag != b""])
+    return labels
