@@ -215,8 +215,8 @@ def train_albert_unigram(
         >>> tokenizer.id_to_token(int(tokenizer.tokenize("Low")[0]))
         '▁low'
     """
-    from encoder_zoo.encoders.tokenizers.folding import folded
     from encoder_zoo.encoders.tokenizers.sentencepiece import AlbertTokenizer
+    from encoder_zoo.encoders.tokenizers.text.folding import folded
 
     content = _sentencepiece_model(
         (folded(text, lowercase, keep_accents=not lowercase) for text in _many(texts)),

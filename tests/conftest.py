@@ -80,7 +80,7 @@ TOKENIZER_FILES = {
 
 def sentencepiece_model(special: list[str], pieces: list[str]) -> bytes:
     """A model's file: the unknown token and others without a score, then pieces of text."""
-    from encoder_zoo.encoders.tokenizers import sentencepiece_model as files
+    from encoder_zoo.encoders.tokenizers.files import sentencepiece_model as files
 
     first = [
         files.Piece(token, 0.0, files.UNKNOWN if token in ("<unk>", "[UNK]") else files.CONTROL)
@@ -93,7 +93,7 @@ def sentencepiece_model(special: list[str], pieces: list[str]) -> bytes:
 @functools.cache
 def tiny_tokenizer(tokenizer, **template):
     """Of a class in `encoders.tokenizers`."""
-    from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
+    from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 
     contents = {
         name: sentencepiece_model(*content) if name.endswith(".model") else content

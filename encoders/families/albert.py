@@ -122,7 +122,7 @@ _KERAS_HUB = KerasHubNames(
         ),
     },
     tokenizer="AlbertTokenizer",
-    tokenizer_files={"spiece.model": "vocabulary.spm"},
+    tokenizer_file_names={"spiece.model": "vocabulary.spm"},
     # It normalises as the model says, and nothing else.
     tokenizer_settings={
         "do_lower_case": ("lowercase", False),

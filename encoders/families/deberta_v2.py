@@ -506,7 +506,7 @@ _KERAS_HUB = KerasHubNames(
         "ForMaskedLM": KerasHubHead("DebertaV3MaskedLM", **KERAS_HUB_MASKED_LM),
     },
     tokenizer="DebertaV3Tokenizer",
-    tokenizer_files={"spm.model": "vocabulary.spm"},
+    tokenizer_file_names={"spm.model": "vocabulary.spm"},
     tokenizer_settings={},
     tokenizer_arguments={"proto": "proto"},
     arguments={

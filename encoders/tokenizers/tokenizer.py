@@ -17,20 +17,20 @@ from encoder_zoo.common.forks import refuse_in_fork
 from encoder_zoo.common.validation import ValidatesArguments
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.encoders.preset_door import presets
-from encoder_zoo.encoders.tokenizers.added_tokens import (
+from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import (
     TokenFinder,
     around,
     described,
     with_tokens,
 )
-from encoder_zoo.encoders.tokenizers.characters import (
+from encoder_zoo.encoders.tokenizers.text.characters import (
     Characters,
     SpecialTokenFinder,
     characters,
     row_numbers,
 )
-from encoder_zoo.encoders.tokenizers.chunks import in_chunks
-from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor, without_rest
+from encoder_zoo.encoders.tokenizers.text.chunks import in_chunks
+from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor, without_rest
 from encoder_zoo.encoders.tokenizers.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

@@ -239,7 +239,7 @@ def as_column(x, name: str = "texts") -> tf.Tensor:
     Raises:
         ValueError: "context is 'A cat.' (str); expected a list, array or tensor of texts"
     """
-    from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor
+    from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor
 
     texts = as_text_tensor(plain(x), name)
     if texts.shape.rank == 0:
