@@ -10,6 +10,13 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.validation import (
+    Fraction,
+    NonNegativeInt,
+    PositiveInt,
+    Rate,
+    validate_arguments,
+)
 from encoder_zoo.common.variable_names import variables_named_alike
 from encoder_zoo.encoders.attention import SHORT
 from encoder_zoo.encoders.attention_masks import AttentionMask, make_attention_mask
@@ -20,6 +27,7 @@ from encoder_zoo.encoders.kernels.gradient_checkpointing import recomputed
 from encoder_zoo.encoders.layers import initializer
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.encoders.preset_door import presets
+from encoder_zoo.encoders.rules import Activation, Size
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -94,19 +102,20 @@ class Backbone(ConfigFromSignature, keras.Model, metaclass=_BuiltAtOnce):
 
     family: Family
 
+    @validate_arguments
     def __init__(
         self,
-        vocabulary_size: int,
-        num_layers: int,
-        num_heads: int,
-        hidden_dim: int,
-        intermediate_dim: int,
-        dropout: float = 0.1,
-        attention_dropout: float = 0.1,
-        activation: str = "gelu",
-        layer_norm_epsilon: float = 1e-12,
-        max_sequence_length: int = 512,
-        num_segments: int = 2,
+        vocabulary_size: Size,
+        num_layers: Size,
+        num_heads: Size,
+        hidden_dim: Size,
+        intermediate_dim: Size,
+        dropout: Rate = 0.1,
+        attention_dropout: Rate = 0.1,
+        activation: Activation = "gelu",
+        layer_norm_epsilon: Fraction = 1e-12,
+        max_sequence_length: Size = 512,
+        num_segments: NonNegativeInt = 2,
         pooler: bool = True,
         **kwargs,
     ):
@@ -352,7 +361,8 @@ class Backbone(ConfigFromSignature, keras.Model, metaclass=_BuiltAtOnce):
         """
         self._checkpoints_gradients = True
 
-    def enable_lora(self, rank: int) -> None:
+    @validate_arguments
+    def enable_lora(self, rank: PositiveInt) -> None:
         """Freezes the backbone and trains low-rank updates of its attention instead.
 
         The query and value projections of every block get the updates, as in the paper.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from encoder_zoo.encoders.layers import INITIALIZER_RANGE
 
 if TYPE_CHECKING:
+    from encoder_zoo.common.validation import Rule
     from encoder_zoo.encoders.backbone import Backbone
-    from encoder_zoo.encoders.rules import Rule
     from encoder_zoo.encoders.tokenizers import TokenizerClass
 
 LEARNING_RATE = 5e-5  # peak; of Devlin et al. 2019, appendix A.3

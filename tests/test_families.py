@@ -6,10 +6,15 @@ import pathlib
 import pytest
 
 import encoder_zoo as ez
+from encoder_zoo.common.configuration import argument_rules
 from encoder_zoo.encoders import FAMILIES, all_families, family_module
 from encoder_zoo.encoders.layers import ACTIVATIONS
-from encoder_zoo.encoders.rules import ARGUMENTS, REQUIRED
-from encoder_zoo.presets.config import backbone_arguments, backbone_config, check_config
+from encoder_zoo.presets.config import (
+    REQUIRED,
+    backbone_arguments,
+    backbone_config,
+    check_config,
+)
 from encoder_zoo.presets.formats.checkpoint import backbone_layers, named_weights
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -68,7 +73,7 @@ def test_a_configuration_goes_round_and_passes_its_rules(family):
     check_config(config, family, pathlib.Path("config.json"))
     arguments = backbone_arguments(config, family)
     assert {name: getattr(backbone, name) for name in family.config_keys} == arguments
-    assert set(REQUIRED) <= set(family.config_keys) <= {*ARGUMENTS, "pad_token_id"}
+    assert set(REQUIRED) <= set(family.config_keys) <= set(argument_rules(family.backbone))
 
 
 @each_family

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
 from encoder_zoo.encoders.tokenizers.files.sentencepiece import BYTE_TOKENS, SentencePieceFiles
 from encoder_zoo.encoders.tokenizers.segmentation.bpe import PairMerges
 from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import utf8_symbols
@@ -78,6 +79,7 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
 
     mask_takes_space_before = True
 
+    @validate_arguments
     def __init__(
         self,
         vocabulary: Sequence[str],
@@ -85,13 +87,13 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         precompiled_charsmap: str | None = None,
         byte_fallback: bool = False,
         special_tokens_in_text: bool = False,
-        start_token: str = "<s>",
-        end_token: str = "</s>",
-        pad_token: str = "<pad>",
-        mask_token: str = "<mask>",
-        unknown_token: str = "<unk>",
+        start_token: SpecialToken = "<s>",
+        end_token: SpecialToken = "</s>",
+        pad_token: SpecialToken = "<pad>",
+        mask_token: SpecialToken = "<mask>",
+        unknown_token: SpecialToken = "<unk>",
         uses_segments: bool = False,
-        pair_separators: int = 2,
+        pair_separators: PositiveInt = 2,
         added_tokens: Sequence[str | Mapping] = (),
         merges: Sequence[str] | None = None,
         remove_extra_whitespaces: bool = True,
@@ -136,6 +138,7 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         """Whether a piece begins a word, rather than continuing one."""
         return token.startswith(SPACE)
 
+    @validate_arguments
     def detokenize(self, ids: object, skip_special_tokens: bool = True) -> tf.Tensor:
         """Readable texts of token ids, normalised, with one space between words.
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from encoder_zoo.common.configuration import ConfigFromSignature, described
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.presets.vocabulary import check_tokenizer
 from encoder_zoo.tasks.preprocessing.batching import bucket_length
@@ -48,7 +49,8 @@ class Preprocessor(ConfigFromSignature):
     # The task that it is for; a task takes no preprocessor of another.
     task_name: str | None = None
 
-    def __init__(self, tokenizer: Tokenizer, sequence_length: int | None = None):
+    @validate_arguments
+    def __init__(self, tokenizer: Tokenizer, sequence_length: SequenceLength | None = None):
         self.tokenizer = tokenizer
         self.sequence_length = sequence_length
         self.max_sequence_length = sequence_length or 512
@@ -108,7 +110,8 @@ class Preprocessor(ConfigFromSignature):
         """Texts to what `fit` takes: `x`, `(x, y)` or `(x, y, sample_weight)`."""
         return self.collate(self.encode(x, y, sample_weight))
 
-    def batched(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+    @validate_arguments
+    def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
         """A dataset of single raw inputs in batches; one that has batches as it is."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         single = keras.tree.flatten(x)[0].shape.rank == 0
@@ -168,6 +171,7 @@ class Preprocessor(ConfigFromSignature):
             self.pad(examples, bucketed), examples.get("labels"), examples.get("sample_weight")
         )
 
+    @validate_arguments
     def pad(self, examples: dict, bucketed: bool = False) -> dict[str, tf.Tensor]:
         """The model's inputs (B, L) from encoded examples."""
         length = self.sequence_length

@@ -14,7 +14,9 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import Fraction, PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.rules import Activation
 from encoder_zoo.tasks.base.head import make_hidden
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
@@ -74,12 +76,13 @@ class MaskedLM(Task):
     labels_tokens = True
     pretrains = True
 
+    @validate_arguments
     def __init__(
         self,
         backbone: Backbone,
         preprocessor: MaskedLMPreprocessor | None = None,
-        head_activation: str | None = None,
-        head_layer_norm_epsilon: float | None = None,
+        head_activation: Activation | None = None,
+        head_layer_norm_epsilon: Fraction | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
@@ -124,7 +127,8 @@ class MaskedLM(Task):
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         return super().compute_metrics(x, *by_token(y, y_pred, sample_weight))
 
-    def predict(self, x, batch_size: int | None = None, **kwargs):
+    @validate_arguments
+    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
         """As `keras.Model.predict`, on prepared inputs.
 
         Raises:
@@ -134,7 +138,10 @@ class MaskedLM(Task):
         check_prepared(self, x, "fill_mask(texts)")
         return super().predict(x, batch_size, **kwargs)
 
-    def fill_mask(self, texts, top_k: int = 5, batch_size: int | None = None) -> list:
+    @validate_arguments
+    def fill_mask(
+        self, texts, top_k: PositiveInt = 5, batch_size: PositiveInt | None = None
+    ) -> list:
         """The most probable tokens at the mask tokens of each text.
 
         Args:
@@ -174,7 +181,8 @@ class MaskedLM(Task):
         by_text = [fills[i:j] for i, j in itertools.pairwise(starts.row_splits.numpy())]
         return [masks[0] if len(masks) == 1 else masks for masks in by_text]
 
-    def served(self, top_k: int = 5) -> dict[str, Callable]:
+    @validate_arguments
+    def served(self, top_k: PositiveInt = 5) -> dict[str, Callable]:
         """`fill_mask` of "text", for exports.
 
         Args:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import keras
 
+from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.base.head import TaskHead, head_dropout
 from encoder_zoo.tasks.base.task import Task
@@ -75,11 +76,12 @@ class Pretraining(Task):
     default_learning_rate = LEARNING_RATE
     default_warmup = WARMUP
 
+    @validate_arguments
     def __init__(
         self,
         backbone: Backbone,
         preprocessor: PretrainingPreprocessor | None = None,
-        dropout: float | None = None,
+        dropout: Rate | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
@@ -158,7 +160,8 @@ class Pretraining(Task):
 
     # -- answering -----------------------------------------------------------------------------
 
-    def predict(self, x, batch_size: int | None = None, **kwargs):
+    @validate_arguments
+    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
         """As `keras.Model.predict`, on prepared inputs.
 
         Raises:

@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import NonNegativeFloat, PositiveInt, Ratio, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.positions import first_of_texts
 from encoder_zoo.tasks.base.head import make_head
@@ -84,13 +85,14 @@ class ReplacedTokenDetection(Task):
     preprocessor_class = ReplacedTokenDetectionPreprocessor
     pretrains = True
 
+    @validate_arguments
     def __init__(
         self,
         backbone: Backbone,
         preprocessor: ReplacedTokenDetectionPreprocessor | None = None,
-        generator_size: float | None = None,
-        detection_weight: float = 50.0,
-        generator_depth: float | None = None,
+        generator_size: Ratio | None = None,
+        detection_weight: NonNegativeFloat = 50.0,
+        generator_depth: Ratio | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
@@ -212,7 +214,8 @@ class ReplacedTokenDetection(Task):
 
     # -- answering -----------------------------------------------------------------------------
 
-    def predict(self, x, batch_size: int | None = None, **kwargs):
+    @validate_arguments
+    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
         """As `keras.Model.predict`, on prepared inputs.
 
         Raises:
@@ -221,7 +224,8 @@ class ReplacedTokenDetection(Task):
         check_prepared(self, x, "detect(texts)")
         return super().predict(x, batch_size, **kwargs)
 
-    def detect(self, texts, batch_size: int | None = None) -> list:
+    @validate_arguments
+    def detect(self, texts, batch_size: PositiveInt | None = None) -> list:
         """How probable it is, for each token of each text, that it has been replaced.
 
         Args:
