@@ -47,6 +47,8 @@ class Preprocessor(ConfigFromSignature):
 
     # The task that it is for; a task takes no preprocessor of another.
     task_name: str | None = None
+    # Whether the tokens of each text or pair are one example, in their order.
+    one_example_per_text = False
 
     def __init__(self, tokenizer: Tokenizer, sequence_length: int | None = None):
         self.tokenizer = tokenizer
@@ -146,6 +148,10 @@ class Preprocessor(ConfigFromSignature):
             examples["sample_weight"] = as_weights(sample_weight)
         check_same_count(examples)
         return examples
+
+    def encode_unlabelled(self, x, sample_weight=None) -> dict:
+        """As `encode` with labels, but without them: marks the tokens that would have one."""
+        return self.encode(x, sample_weight=sample_weight)
 
     def encode_labels(self, y) -> tf.Tensor:
         """Labels as numbers; tasks with labels of another kind override this."""

@@ -72,6 +72,7 @@ class MaskedLMPreprocessor(Preprocessor):
     """
 
     task_name = "masked_lm"
+    one_example_per_text = True
 
     def __init__(
         self,

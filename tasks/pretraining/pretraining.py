@@ -8,9 +8,9 @@ from __future__ import annotations
 import keras
 
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import Family
 from encoder_zoo.tasks.base.head import TaskHead, head_dropout
-from encoder_zoo.tasks.base.task import Task
-from encoder_zoo.tasks.pretraining.masked_lm import check_prepared
+from encoder_zoo.tasks.base.task import Task, TinyData
 from encoder_zoo.tasks.pretraining.masked_lm_head import (
     make_masked_lm_head,
     masked_lm_loss,
@@ -72,8 +72,18 @@ class Pretraining(Task):
     pipeline_tag = "fill-mask"
     preprocessor_class = PretrainingPreprocessor
     pretrains = True
+    instead_of_predict = "save_to_preset, and MaskedLM.from_preset for fill_mask"
     default_learning_rate = LEARNING_RATE
     default_warmup = WARMUP
+
+    @classmethod
+    def supports(cls, family: Family) -> bool:
+        return super().supports(family) and cls.head_of(family).pair is not None
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        first = super().tiny_data().x
+        return TinyData({}, (first, first[::-1]), [0, 1, 1, 0])
 
     def __init__(
         self,
@@ -155,14 +165,3 @@ class Pretraining(Task):
         for part, values in zip(parts, tokens, strict=True):
             part["masked_lm"] = values
         return super().compute_metrics(x, *parts)
-
-    # -- answering -----------------------------------------------------------------------------
-
-    def predict(self, x, batch_size: int | None = None, **kwargs):
-        """As `keras.Model.predict`, on prepared inputs.
-
-        Raises:
-            ValueError: "Pretraining.predict takes prepared inputs ..." for raw texts.
-        """
-        check_prepared(self, x, "save_to_preset, and MaskedLM.from_preset for fill_mask")
-        return super().predict(x, batch_size, **kwargs)
