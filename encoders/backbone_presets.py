@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import keras
 
-from encoder_zoo.common.validation import ValidatesArguments
 from encoder_zoo.encoders.preset_door import presets
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 
-class BackbonePresets(ValidatesArguments):
+class BackbonePresets:
     """Mixin of `Backbone`: loading from and saving to presets."""
 
     @classmethod

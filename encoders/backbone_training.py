@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from encoder_zoo.common.validation import PositiveInt, ValidatesArguments, validate_arguments
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
 
 
-class BackboneTraining(ValidatesArguments):
+class BackboneTraining:
     """Mixin of `Backbone`: gradient checkpointing and low-rank updates."""
 
     def enable_gradient_checkpointing(self) -> None:

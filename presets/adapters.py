@@ -32,10 +32,6 @@ from encoder_zoo.presets.preset_task import PresetTask
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
-TASK_TYPES = {
-    "ForSequenceClassification": "SEQ_CLS",
-    "ForTokenClassification": "TOKEN_CLS",
-}
 # What peft may add to the updates, and the value with which it adds nothing.
 PLAIN = {
     "peft_type": "LORA",
@@ -80,7 +76,7 @@ def _enable(task: PresetTask, layers, rank: int, alpha: float | None) -> None:
     for layer in backbone._flatten_layers(include_self=False):
         if not list(layer._flatten_layers(include_self=False)):
             layer.trainable = False
-    if backbone.family.head(task.checkpoint_class_suffix).pooled:
+    if task.head_record.pooled:
         backbone.pooler_dense.trainable = True
     for layer in layers:
         layer.trainable = True
@@ -115,7 +111,7 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     first = next(iter(layers.values()))
     config = {
         **PLAIN,
-        "task_type": TASK_TYPES[task.checkpoint_class_suffix],
+        "task_type": task.peft_task_type,
         "base_model_name_or_path": None,
         "r": first.lora_rank,
         "lora_alpha": first.lora_alpha,
@@ -142,12 +138,12 @@ def _updates(layers: dict[str, keras.layers.Dense]) -> dict[str, tuple[np.ndarra
 
 def _whole_tensors(task: PresetTask) -> list[tuple]:
     """(name, weight, whether it is transposed in the file): of the head, and of its pooler."""
-    if task.checkpoint_class_suffix not in TASK_TYPES:
+    if task.peft_task_type is None:
         raise ValueError(
             "Adapters alone are saved of a SequenceClassifier or a TokenClassifier. Received: a "
             f"{type(task).__name__}. Use save_to_preset."
         )
-    backbone, head = task.backbone, task.backbone.family.head(task.checkpoint_class_suffix)
+    backbone, head = task.backbone, task.head_record
     found = list(named_weights(task, head.tensors))
     if head.pooled:
         layers = {"pooler_dense": f"{backbone.family.prefix}.{backbone.family.pooler}"}

@@ -86,19 +86,21 @@ def save_task(
         from encoder_zoo.presets.formats import kerashub_models
 
         there = kerashub_models.keras_hub_task(task, _known(dtype))
-        if hasattr(task, "problem_type"):
+        if task.problem_type:
             settings["head"] = {"labels": task.labels, "problem_type": task.problem_type}
         readers = Readers(task.pipeline_tag, here, KERAS_HUB, type(there).__name__)
         _save_keras_hub(folder, backbone, [there], settings, readers)
         return
     task.check_representable()
-    head = family.head(suffix)
+    head = task.head_record
+    prefix = "" if suffix == "Model" else f"{family.prefix}."
     weights = {
-        **_weights(backbone, backbone_layers(backbone), prefix=f"{family.prefix}."),
+        **_weights(backbone, backbone_layers(backbone), prefix),
         **_weights(task, head.tensors),
     }
     config = {"architectures": [family.class_prefix + suffix], **_head_config(task, head)}
-    readers = Readers(task.pipeline_tag, here, TRANSFORMERS, f"AutoModel{suffix}")
+    there = f"AutoModel{suffix}" if suffix in family.heads else "AutoModel"
+    readers = Readers(task.pipeline_tag, here, TRANSFORMERS, there)
     _save(folder, backbone, config, weights, settings, readers, tokenizer, dtype, shard_bytes)
 
 
@@ -149,11 +151,11 @@ def _write_card(new, folder, backbone, dtype, labels, readers) -> None:
 def _head_config(task: PresetTask, head: Head) -> dict:
     """What a task knows of its head and its classes, in config.json's words."""
     config = {}
-    if getattr(task, "num_classes", None):
+    if task.num_classes:
         labels = task.labels or [f"LABEL_{i}" for i in range(task.num_classes)]
         config["id2label"] = {str(i): label for i, label in enumerate(labels)}
         config["label2id"] = {label: i for i, label in enumerate(labels)}
-    if hasattr(task, "problem_type"):
+    if task.problem_type:
         config["problem_type"] = task.problem_type
     if head.dropout:
         config[head.dropout] = task.dropout

@@ -213,5 +213,6 @@ FAMILY = Family(
         )
     },
     keras_hub=_KERAS_HUB,
+    tiny={"embedding_dim": 6},
 )
 AlbertBackbone.family = FAMILY

@@ -36,8 +36,6 @@ from encoder_zoo.tasks.distillation.pairing import (
 )
 from encoder_zoo.tasks.distillation.preprocessor import PLACES, TEACHER
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM
-from encoder_zoo.tasks.token_classification.task import TokenClassifier
 from encoder_zoo.tasks.training.data import is_dataset
 from encoder_zoo.tasks.training.logit_metrics import by_token
 from encoder_zoo.tasks.training.prepared import is_prepared
@@ -178,8 +176,10 @@ class Distillation(ConfigFromSignature, TextTrainer, keras.Model):
     def _learns_answers(self) -> bool:
         """Whether anything is learned by the student's answers: of the teacher's, or of tokens that
         were masked."""
-        masked = isinstance(self.student, MaskedLM) and self.label_weight > 0
-        return masked or "soft_labels" in self.objectives
+        if isinstance(self.student, Backbone):
+            return False
+        masked = self.student.pretrains and self.student.learns_soft_labels
+        return (masked and self.label_weight > 0) or "soft_labels" in self.objectives
 
     @property
     def output_activation(self) -> str | None:
@@ -188,7 +188,7 @@ class Distillation(ConfigFromSignature, TextTrainer, keras.Model):
 
     @property
     def labels_tokens(self) -> bool:
-        return getattr(self.student, "labels_tokens", False)
+        return isinstance(self.student, Task) and self.student.labels_tokens
 
     # -- what is trained -----------------------------------------------------------------------
 
@@ -316,7 +316,7 @@ class Distillation(ConfigFromSignature, TextTrainer, keras.Model):
                 f"Nothing is learned of labels with objectives={self.objectives}. Leave out y, or "
                 "let soft_labels be among them."
             )
-        if isinstance(self.student, TokenClassifier) and labels is not None and not is_prepared(x):
+        if isinstance(self.student, Task) and labels is not None and not is_prepared(x):
             self.student._set_word_splitting(x)
         return super().fit(x, y, *args, **kwargs)
 
@@ -363,7 +363,7 @@ class Distillation(ConfigFromSignature, TextTrainer, keras.Model):
         if y is None:
             y, sample_weight = self._answers(y_pred["teacher"]), x.get("soft_weights")
         found = y, y_pred["logits"], sample_weight
-        if isinstance(self.student, MaskedLM):
+        if self.student.pretrains:
             found = by_token(*found)
         return super().compute_metrics(x, *found)
 

@@ -48,6 +48,8 @@ class Preprocessor(ConfigFromSignature):
 
     # The task that it is for; a task takes no preprocessor of another.
     task_name: str | None = None
+    # Whether the tokens of each text or pair are one example, in their order.
+    one_example_per_text = False
 
     @validate_arguments
     def __init__(self, tokenizer: Tokenizer, sequence_length: SequenceLength | None = None):
@@ -149,6 +151,10 @@ class Preprocessor(ConfigFromSignature):
             examples["sample_weight"] = as_weights(sample_weight)
         check_same_count(examples)
         return examples
+
+    def encode_unlabelled(self, x, sample_weight=None) -> dict:
+        """As `encode` with labels, but without them: marks the tokens that would have one."""
+        return self.encode(x, sample_weight=sample_weight)
 
     def encode_labels(self, y) -> tf.Tensor:
         """Labels as numbers; tasks with labels of another kind override this."""
@@ -252,7 +258,7 @@ def as_column(x, name: str = "texts") -> tf.Tensor:
 
 
 def as_weights(sample_weight) -> tf.Tensor:
-    """ValidatesArguments (B,) float32 weights.
+    """Check sample weights and return them as float32, (B,).
 
     Raises:
         ValueError: "sample_weight is of type complex128. Expected ...", "Row 3 has the weight -1.0.

@@ -15,6 +15,7 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.base.head import head_dropout, make_head
+from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.base.windowed_task import WindowedTask, read_batches
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
@@ -73,6 +74,7 @@ class SpanQA(WindowedTask):
     checkpoint_class_suffix = "ForQuestionAnswering"
     pipeline_tag = "question-answering"
     preprocessor_class = SpanQAPreprocessor
+    text_method = "answer"
     output_activation = "softmax"
 
     @validate_arguments
@@ -91,6 +93,11 @@ class SpanQA(WindowedTask):
         self.built = True
         if preprocessor is not None:
             self.preprocessor.attach(self)
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        answers = [{"text": "ab", "answer_start": 4}, {"text": "c d", "answer_start": 0}]
+        return TinyData({}, (["a b", "p"], ["a b ab", "c d e a b"]), answers)
 
     def call(self, inputs, training=None):
         x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)

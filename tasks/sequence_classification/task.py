@@ -15,6 +15,7 @@ from encoder_zoo.encoders.family import Head
 from encoder_zoo.tasks.base.class_names import label_names, sigmoid, softmax
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
+from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.sequence_classification.class_labels import learn_classes
 from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
@@ -73,6 +74,9 @@ class SequenceClassifier(LabelledTask):
     checkpoint_class_suffix = "ForSequenceClassification"
     pipeline_tag = "text-classification"
     preprocessor_class = SequenceClassifierPreprocessor
+    learns_soft_labels = True
+    peft_task_type = "SEQ_CLS"
+    text_method = "classify"
     expected_labels = "one label for each text"
 
     @validate_arguments
@@ -102,6 +106,11 @@ class SequenceClassifier(LabelledTask):
         self._set_classes(num_classes, labels)
         if preprocessor is not None:
             self.preprocessor.attach(self)
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        labels = ["O", "B-X", "I-X"]
+        return TinyData({"labels": labels}, super().tiny_data().x, [*labels, "O"])
 
     def call(self, inputs, training=None):
         self._check_labels_known()

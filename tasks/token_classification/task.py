@@ -17,6 +17,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.base.class_names import softmax
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
+from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.base.windowed_task import WindowedTask, read_batches
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
@@ -82,6 +83,9 @@ class TokenClassifier(WindowedTask, LabelledTask):
     checkpoint_class_suffix = "ForTokenClassification"
     pipeline_tag = "token-classification"
     preprocessor_class = TokenClassifierPreprocessor
+    learns_soft_labels = True
+    peft_task_type = "TOKEN_CLS"
+    text_method = "extract_entities"
     output_activation = "softmax"
     labels_tokens = True
     expected_labels = "for every text a list of spans, or for every list of words a list of tags"
@@ -102,6 +106,11 @@ class TokenClassifier(WindowedTask, LabelledTask):
         self._set_classes(num_classes, labels)
         if preprocessor is not None:
             self.preprocessor.attach(self)
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        spans = [[(0, 1, "X"), (4, 6, "X")], [], [(2, 5, "X")], []]
+        return TinyData({"labels": ["O", "B-X", "I-X"]}, super().tiny_data().x, spans)
 
     def call(self, inputs, training=None):
         self._check_labels_known()
@@ -156,6 +165,11 @@ class TokenClassifier(WindowedTask, LabelledTask):
         if self.preprocessor is not None and not isinstance(x, dict):
             self._set_word_splitting(x)
         return super().fit(x, y, *args, **kwargs)
+
+    def _answer_like(self, teacher: TokenClassifier) -> None:
+        if None not in (self.preprocessor, teacher.preprocessor):
+            for name in ("label_all_tokens", "split_symbols", "strategy"):
+                setattr(self.preprocessor, name, getattr(teacher.preprocessor, name))
 
     def _set_word_splitting(self, x) -> None:
         """Has answers be given as what `fit` learns: in words, of which some tokens count."""
