@@ -83,13 +83,14 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
 
     labels: list[str] | None = None
     num_classes: int | None = None
-    head: keras.layers.Layer | None = None
+    head: keras.layers.Layer | None
 
     def __init__(self, backbone: Backbone, preprocessor: Preprocessor | None = None, **kwargs):
         self._check_parts(backbone, preprocessor)
         # Keras scales losses by the task's precision.
         super().__init__(**{"dtype": backbone.dtype_policy, **kwargs})
         self.backbone = backbone
+        self.head = None  # here: torch does not find a layer behind an attribute of the class
         # A copy: `attach` notes this task's labels and lengths in it.
         self.preprocessor = copy.copy(preprocessor)
         self._reset_training_state()
@@ -184,7 +185,8 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
         """The metrics, weighted by sample weights, that `compile` takes where none are given."""
         raise NotImplementedError
 
-    def predict(self, x, batch_size: int | None = None, **kwargs):
+    @validate_arguments
+    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
         """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
 
         Args:
