@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from encoder_zoo.encoders.layers import INITIALIZER_RANGE
 
 if TYPE_CHECKING:
+    from encoder_zoo.common.validation import Rule
     from encoder_zoo.encoders.backbone import Backbone
-    from encoder_zoo.encoders.rules import Rule
     from encoder_zoo.encoders.tokenizers import TokenizerClass
 
 LEARNING_RATE = 5e-5  # peak; of Devlin et al. 2019, appendix A.3
@@ -161,7 +161,7 @@ class KerasHubNames:
         groups: {attribute path in the backbone: group in the h5 file}.
         heads: {head, see `Family.heads`: the task that has it}.
         tokenizer: name of the class.
-        tokenizer_files: {file of a Hugging Face folder: the same file there}.
+        tokenizer_file_names: {file of a Hugging Face folder: the same file there}.
         tokenizer_settings: {setting in tokenizer_config.json: (the same setting there, what it is
             where the file does not say)}.
         tokenizer_arguments: {argument of KerasHub's tokenizer: attribute of ours}.
@@ -176,7 +176,7 @@ class KerasHubNames:
     groups: Mapping[str, str]
     heads: Mapping[str, KerasHubHead]
     tokenizer: str
-    tokenizer_files: Mapping[str, str]
+    tokenizer_file_names: Mapping[str, str]
     tokenizer_settings: Mapping[str, tuple[str, object]]
     tokenizer_arguments: Mapping[str, str]
     tokenizer_built_in: Mapping[str, object] = dataclasses.field(default_factory=dict)

@@ -13,9 +13,10 @@ import keras
 import numpy as np
 from safetensors.numpy import save_file
 
+from encoder_zoo.common.validation import PositiveFloat, rule_of
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.rules import BASE, SIZE, or_null
+from encoder_zoo.encoders.rules import Size
 from encoder_zoo.presets.files.arrays import check_floats
 from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.open_folder import OpenFolder
@@ -199,7 +200,7 @@ def _check_config(config: dict, folder: pathlib.Path) -> None:
                 f"{folder}: {name} is {shown(config[name])} in {CONFIG}. Only plain LoRA is "
                 f"supported, with {plain!r}."
             )
-    for name, rule in {"r": SIZE, "lora_alpha": or_null(BASE)}.items():
+    for name, rule in {"r": rule_of(Size), "lora_alpha": rule_of(PositiveFloat | None)}.items():
         if not rule.holds(config.get(name)):
             raise ValueError(
                 f"{folder}: {name} is {shown(config.get(name))} in {CONFIG}. Expected {rule.words}."

@@ -20,7 +20,7 @@ from encoder_zoo.common.wording import shown, unknown_argument
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.layers import skip_initialization
-from encoder_zoo.encoders.tokenizers.absent import TokenizerStub
+from encoder_zoo.encoders.tokenizers.stub import TokenizerStub
 from encoder_zoo.presets.config import backbone_arguments
 from encoder_zoo.presets.dropped_models import collect_dropped_models, note_loaded
 from encoder_zoo.presets.formats.checkpoint import (

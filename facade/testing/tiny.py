@@ -14,8 +14,8 @@ import numpy as np
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers import TokenizerClass
-from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
-from encoder_zoo.encoders.tokenizers.sentencepiece_model import (
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
     CONTROL,
     UNKNOWN,
     Piece,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import keras
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family, Head
@@ -304,8 +305,12 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
 
         save_task(self, directory, dtype, format, **options)
 
+    @validate_arguments
     def enable_lora(
-        self, rank: int, layers: Sequence[str] = ("query", "value"), alpha: float | None = None
+        self,
+        rank: PositiveInt,
+        layers: Sequence[str] = ("query", "value"),
+        alpha: PositiveFloat | None = None,
     ) -> None:
         """Freezes the backbone and trains low-rank updates of some of its layers, and the head
         with its pooler.

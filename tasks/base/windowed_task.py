@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.training.data import size_or_default
@@ -19,8 +20,9 @@ class WindowedTask(Task):
     Their preprocessors make one row for each window, with its text's number as "text_index".
     """
 
+    @validate_arguments
     def example_outputs(
-        self, examples: dict, batch_size: int | None = None
+        self, examples: dict, batch_size: PositiveInt | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The model's outputs, batch by batch, the longest examples first.
 
@@ -40,7 +42,10 @@ class WindowedTask(Task):
             inputs = {name: values.numpy() for name, values in inputs.items()}
             yield batches.order[i * size : (i + 1) * size], self.predict_on_batch(inputs)
 
-    def token_outputs(self, examples: dict, batch_size: int | None = None) -> tf.RaggedTensor:
+    @validate_arguments
+    def token_outputs(
+        self, examples: dict, batch_size: PositiveInt | None = None
+    ) -> tf.RaggedTensor:
         """Ragged (examples, None, ...): the outputs (B, L, ...) of every row, without padding."""
         lengths = examples["token_ids"].row_lengths().numpy()
         outputs = [None] * len(lengths)

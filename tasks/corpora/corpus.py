@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
-from encoder_zoo.common.validation import checked
+from encoder_zoo.common.validation import PositiveInt, Verbosity, validate_arguments
 from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.folder_files import size_of
 from encoder_zoo.presets.files.manifest import checksum, digest
@@ -76,14 +76,14 @@ class PretrainingCorpus:
         self.sha256 = self._manifest["sha256"]
 
     @classmethod
-    @checked
+    @validate_arguments
     def from_files(
         cls,
         folder: str | os.PathLike,
         paths: Sequence[str | os.PathLike],
         tokenizer: Tokenizer,
-        shard_tokens: int = SHARD_TOKENS,
-        verbose: int | str = "auto",
+        shard_tokens: PositiveInt = SHARD_TOKENS,
+        verbose: Verbosity = "auto",
     ) -> PretrainingCorpus:
         """Tokenizes text files: a sentence on each line, a blank line between documents.
 
@@ -109,14 +109,14 @@ class PretrainingCorpus:
         return cls(folder)
 
     @classmethod
-    @checked
+    @validate_arguments
     def from_documents(
         cls,
         folder: str | os.PathLike,
         documents: Iterable,
         tokenizer: Tokenizer,
-        shard_tokens: int = SHARD_TOKENS,
-        verbose: int | str = "auto",
+        shard_tokens: PositiveInt = SHARD_TOKENS,
+        verbose: Verbosity = "auto",
     ) -> PretrainingCorpus:
         """As `from_files`, of documents that something gives one by one.
 

@@ -13,6 +13,12 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.validation import (
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    validate_arguments,
+)
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.encoders.positions import take_positions
@@ -112,15 +118,16 @@ class Distillation(ConfigFromSignature, TextTrainer, keras.Model):
 
     task_name = "distillation"
 
+    @validate_arguments
     def __init__(
         self,
         teacher: Task | Backbone,
         student: Task | Backbone,
         preprocessor: Preprocessor | None = None,
         objectives: Sequence[str] | None = None,
-        temperature: float = 2.0,
-        label_weight: float = 0.5,
-        relation_heads: int | None = None,
+        temperature: PositiveFloat = 2.0,
+        label_weight: NonNegativeFloat = 0.5,
+        relation_heads: PositiveInt | None = None,
         **kwargs,
     ):
         backbones = backbone_of(teacher), backbone_of(student)
@@ -369,7 +376,8 @@ class Distillation(ConfigFromSignature, TextTrainer, keras.Model):
 
     # -- what the student is for ---------------------------------------------------------------
 
-    def predict(self, x, batch_size: int | None = None, **kwargs):
+    @validate_arguments
+    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
         """The student's: `student.predict(x)`."""
         return self.student.predict(x, batch_size, **kwargs)
 

@@ -14,7 +14,9 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import Fraction, PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.rules import Activation
 from encoder_zoo.tasks.base.head import make_hidden
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
@@ -76,12 +78,13 @@ class MaskedLM(Task):
     text_method = "fill_mask"
     instead_of_predict = "fill_mask(texts)"
 
+    @validate_arguments
     def __init__(
         self,
         backbone: Backbone,
         preprocessor: MaskedLMPreprocessor | None = None,
-        head_activation: str | None = None,
-        head_layer_norm_epsilon: float | None = None,
+        head_activation: Activation | None = None,
+        head_layer_norm_epsilon: Fraction | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
@@ -129,7 +132,10 @@ class MaskedLM(Task):
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         return super().compute_metrics(x, *by_token(y, y_pred, sample_weight))
 
-    def fill_mask(self, texts, top_k: int = 5, batch_size: int | None = None) -> list:
+    @validate_arguments
+    def fill_mask(
+        self, texts, top_k: PositiveInt = 5, batch_size: PositiveInt | None = None
+    ) -> list:
         """The most probable tokens at the mask tokens of each text.
 
         Args:
@@ -169,7 +175,8 @@ class MaskedLM(Task):
         by_text = [fills[i:j] for i, j in itertools.pairwise(starts.row_splits.numpy())]
         return [masks[0] if len(masks) == 1 else masks for masks in by_text]
 
-    def served(self, top_k: int = 5) -> dict[str, Callable]:
+    @validate_arguments
+    def served(self, top_k: PositiveInt = 5) -> dict[str, Callable]:
         """`fill_mask` of "text", for exports.
 
         Args:

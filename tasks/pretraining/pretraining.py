@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import keras
 
+from encoder_zoo.common.validation import Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.tasks.base.head import TaskHead, head_dropout
@@ -85,11 +86,12 @@ class Pretraining(Task):
         first = super().tiny_data().x
         return TinyData({}, (first, first[::-1]), [0, 1, 1, 0])
 
+    @validate_arguments
     def __init__(
         self,
         backbone: Backbone,
         preprocessor: PretrainingPreprocessor | None = None,
-        dropout: float | None = None,
+        dropout: Rate | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)

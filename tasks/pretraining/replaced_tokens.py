@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import NonNegativeFloat, PositiveInt, Ratio, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.positions import first_of_texts
@@ -91,13 +92,14 @@ class ReplacedTokenDetection(Task):
     def supports(cls, family: Family) -> bool:
         return super().supports(family) and cls.head_of(family).pair is None
 
+    @validate_arguments
     def __init__(
         self,
         backbone: Backbone,
         preprocessor: ReplacedTokenDetectionPreprocessor | None = None,
-        generator_size: float | None = None,
-        detection_weight: float = 50.0,
-        generator_depth: float | None = None,
+        generator_size: Ratio | None = None,
+        detection_weight: NonNegativeFloat = 50.0,
+        generator_depth: Ratio | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
@@ -219,7 +221,8 @@ class ReplacedTokenDetection(Task):
 
     # -- answering -----------------------------------------------------------------------------
 
-    def detect(self, texts, batch_size: int | None = None) -> list:
+    @validate_arguments
+    def detect(self, texts, batch_size: PositiveInt | None = None) -> list:
         """How probable it is, for each token of each text, that it has been replaced.
 
         Args:

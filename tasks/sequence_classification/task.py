@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, Probability, Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.tasks.base.class_names import label_names, sigmoid, softmax
@@ -78,14 +79,15 @@ class SequenceClassifier(LabelledTask):
     text_method = "classify"
     expected_labels = "one label for each text"
 
+    @validate_arguments
     def __init__(
         self,
         backbone: Backbone,
         preprocessor: SequenceClassifierPreprocessor | None = None,
-        num_classes: int | None = None,
+        num_classes: PositiveInt | None = None,
         labels: Sequence[str] | None = None,
         problem_type: str = "single_label_classification",
-        dropout: float | None = None,
+        dropout: Rate | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
@@ -173,7 +175,8 @@ class SequenceClassifier(LabelledTask):
         """
         return super().fit(x, y, *args, **kwargs)
 
-    def predict(self, x, batch_size: int | None = None, **kwargs) -> np.ndarray:
+    @validate_arguments
+    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs) -> np.ndarray:
         self._check_labels_known()
         return super().predict(x, batch_size, **kwargs)
 
@@ -226,7 +229,8 @@ class SequenceClassifier(LabelledTask):
         numbers = labels.argmax(axis=1) if labels.ndim == 2 else labels
         return set((labels.nonzero()[1] if self._takes_several() else numbers).tolist())
 
-    def predict_proba(self, texts, batch_size: int | None = None) -> np.ndarray:
+    @validate_arguments
+    def predict_proba(self, texts, batch_size: PositiveInt | None = None) -> np.ndarray:
         """Texts to probabilities.
 
         Args:
@@ -247,12 +251,13 @@ class SequenceClassifier(LabelledTask):
         logits = self.predict(texts, batch_size, verbose=0)
         return sigmoid(logits) if self._takes_several() else softmax(logits)
 
+    @validate_arguments
     def classify(
         self,
         texts,
-        batch_size: int | None = None,
-        top_k: int | None = None,
-        threshold: float | None = None,
+        batch_size: PositiveInt | None = None,
+        top_k: PositiveInt | None = None,
+        threshold: Probability | None = None,
     ) -> list | dict:
         """Texts to labels and probabilities.
 

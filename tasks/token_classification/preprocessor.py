@@ -6,12 +6,18 @@ Comment letters: B batch, L sequence, N texts, P tokens of all texts.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import (
+    NonNegativeInt,
+    PositiveInt,
+    SequenceLength,
+    validate_arguments,
+)
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.packing import pack
 from encoder_zoo.tasks.preprocessing.preprocessor import (
@@ -82,13 +88,14 @@ class TokenClassifierPreprocessor(Preprocessor):
     labels: list[str] | None = None
     num_classes: int | None = None
 
+    @validate_arguments
     def __init__(
         self,
         tokenizer,
-        sequence_length: int | None = None,
-        overlap: int | None = None,
+        sequence_length: SequenceLength | None = None,
+        overlap: NonNegativeInt | None = None,
         label_all_tokens: bool = False,
-        split_symbols: bool | str = False,
+        split_symbols: bool | Literal["outer"] = False,
         strategy: str | None = None,
     ):
         super().__init__(tokenizer, sequence_length)
@@ -229,7 +236,8 @@ class TokenClassifierPreprocessor(Preprocessor):
         )
         return inputs, y, weights
 
-    def batched(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+    @validate_arguments
+    def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
         """Single examples in batches: a text is a scalar; words with tags are two vectors.
 
         A vector without tags is a batch of texts, unless its kind is ragged.

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.base.class_names import softmax
 from encoder_zoo.tasks.base.head import head_dropout
@@ -89,13 +90,14 @@ class TokenClassifier(WindowedTask, LabelledTask):
     labels_tokens = True
     expected_labels = "for every text a list of spans, or for every list of words a list of tags"
 
+    @validate_arguments
     def __init__(
         self,
         backbone: Backbone,
         preprocessor: TokenClassifierPreprocessor | None = None,
-        num_classes: int | None = None,
+        num_classes: PositiveInt | None = None,
         labels: Sequence[str] | None = None,
-        dropout: float | None = None,
+        dropout: Rate | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
@@ -193,7 +195,8 @@ class TokenClassifier(WindowedTask, LabelledTask):
     def _separated(self, x, y) -> tuple:
         return token_labels.annotated(plain(x), plain(y))
 
-    def predict(self, x, batch_size: int | None = None, **kwargs):
+    @validate_arguments
+    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
         """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
 
         Args:
@@ -233,8 +236,9 @@ class TokenClassifier(WindowedTask, LabelledTask):
         outputs = token_outputs(self.preprocessor.examples(tokens, windows))  # ragged (W, None, C)
         return merge(outputs[:, 1:-1], windows)
 
+    @validate_arguments
     def extract_entities(
-        self, texts, strategy: str | None = None, batch_size: int | None = None
+        self, texts, strategy: str | None = None, batch_size: PositiveInt | None = None
     ) -> list:
         """The entities in texts.
 
@@ -310,7 +314,8 @@ class TokenClassifier(WindowedTask, LabelledTask):
 
         return {"serving_default": entities}
 
-    def tag_words(self, words, batch_size: int | None = None) -> list[list[str]]:
+    @validate_arguments
+    def tag_words(self, words, batch_size: PositiveInt | None = None) -> list[list[str]]:
         """The tag of every word: its first token's, or what all tokens were labelled for.
 
         Args:
@@ -346,7 +351,10 @@ class TokenClassifier(WindowedTask, LabelledTask):
         last = best[np.roll(begins, -1)]  # the first token of all begins a word, so the last ends
         return word_tags(self.tag_names)[first, last]
 
-    def evaluate_entities(self, x, y, scheme: str | None = None, batch_size: int | None = None):
+    @validate_arguments
+    def evaluate_entities(
+        self, x, y, scheme: str | None = None, batch_size: PositiveInt | None = None
+    ):
         """Entity precision, recall and F1 over whole texts, however long, and of every type.
 
         The metric of `evaluate` sees one window at a time; this puts the windows together first,

@@ -10,14 +10,14 @@ import os
 import pathlib
 import shutil
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import keras
 import numpy as np
 from safetensors.numpy import save_file
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.common.validation import ValidatesArguments
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.manifest import read_manifest, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
@@ -50,7 +50,7 @@ class Place:
     seed: int
 
 
-class BackupAndRestore(ValidatesArguments, keras.callbacks.BackupAndRestore):
+class BackupAndRestore(keras.callbacks.BackupAndRestore):
     """Backs training up, so that the same command, run again after a crash, continues it.
 
     As `keras.callbacks.BackupAndRestore`, and more: training continues in the middle of an epoch
@@ -87,10 +87,11 @@ class BackupAndRestore(ValidatesArguments, keras.callbacks.BackupAndRestore):
     # Keras may log the steps from threads: the backups are written between them.
     async_safe = True
 
+    @validate_arguments
     def __init__(
         self,
         backup_dir: str | os.PathLike,
-        save_freq: str | int = "epoch",
+        save_freq: PositiveInt | Literal["epoch"] = "epoch",
         delete_checkpoint: bool = True,
     ):
         super().__init__(backup_dir, save_freq=save_freq, delete_checkpoint=delete_checkpoint)

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import functools
 import types
+from typing import Literal
 
 import keras
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Rate,
+    Ratio,
+    validate_arguments,
+)
 from encoder_zoo.encoders.family import WEIGHT_DECAY
 from encoder_zoo.tasks.training.distribution import Distributed, in_scope, strategy_of
 from encoder_zoo.tasks.training.layer_rates import freeze_lower, layerwise
@@ -50,6 +60,7 @@ class Compiled(Distributed):
             self.jit_compile = False  # until `compile` decides: Keras's own default is XLA
 
     @in_scope
+    @validate_arguments
     def compile(
         self,
         optimizer="auto",
@@ -57,13 +68,13 @@ class Compiled(Distributed):
         metrics=None,
         *,
         weighted_metrics="auto",
-        jit_compile="auto",
-        learning_rate: float | None = None,
-        gradient_accumulation_steps: int | None = None,
-        weight_decay: float | None = None,
-        warmup: float | None = None,
-        layer_decay: float | None = None,
-        frozen_layers: int | None = None,
+        jit_compile: bool | Literal["auto"] = "auto",
+        learning_rate: PositiveFloat | None = None,
+        gradient_accumulation_steps: PositiveInt | None = None,
+        weight_decay: NonNegativeFloat | None = None,
+        warmup: Rate | None = None,
+        layer_decay: Ratio | None = None,
+        frozen_layers: NonNegativeInt | None = None,
         **kwargs,
     ) -> None:
         """As `keras.Model.compile`, with the field's recipe where nothing else is given.

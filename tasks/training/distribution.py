@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.common.validation import ValidatesArguments
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.training.recipe import FusedAdamW
 from encoder_zoo.tasks.training.replicas import (
     check_loss,
@@ -84,7 +84,7 @@ def lost_workers_named(strategy: tf.distribute.Strategy | None):
         ) from error
 
 
-class Distributed(ValidatesArguments):
+class Distributed:
     """Mixin, before `keras.Model`: learning and predicting under a `tf.distribute.Strategy`.
 
     Without a strategy, and on other backends, everything is as Keras has it.
@@ -107,14 +107,15 @@ class Distributed(ValidatesArguments):
                     check_no_accumulation(optimizer)
                 clip_the_sum(optimizer)
 
+    @validate_arguments
     def fit(
         self,
         x=None,
         y=None,
         *,
-        steps_per_epoch: int | None = None,
+        steps_per_epoch: PositiveInt | None = None,
         validation_data=None,
-        validation_steps: int | None = None,
+        validation_steps: PositiveInt | None = None,
         **kwargs,
     ):
         self._check_arguments(x, **kwargs)

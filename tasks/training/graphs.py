@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders import attention
 from encoder_zoo.tasks.preprocessing.batching import Batches, LengthGroupedBatcher
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction, is_long, of_texts
@@ -71,6 +72,7 @@ class Graphs(Compiled):
         most = sum(int(tf.reduce_max(tf.strings.length(part))) for part in texts)  # bytes
         return False if most < attention.SHORT else None
 
+    @validate_arguments
     def make_predict_function(self, force: bool = False) -> None:
         """As in Keras; but on TensorFlow a graph for all sizes of batches, made once."""
         if not self._has_one_graph():

@@ -9,6 +9,13 @@ import numpy as np
 
 from encoder_zoo.common.forks import refuse_in_fork
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import (
+    NonNegativeInt,
+    PositiveInt,
+    Rate,
+    Verbosity,
+    validate_arguments,
+)
 from encoder_zoo.encoders.inputs import check_inputs
 from encoder_zoo.tasks.corpora.corpus import PretrainingCorpus
 from encoder_zoo.tasks.corpora.reading import corpus_batches, corpus_stream
@@ -47,23 +54,24 @@ class TextTrainer(Graphs):
     other on other data, for other epochs and learning rates, without a new trace.
     """
 
+    @validate_arguments
     def fit(
         self,
         x=None,
         y=None,
-        batch_size: int | None = None,
-        epochs: int = 1,
+        batch_size: PositiveInt | None = None,
+        epochs: NonNegativeInt = 1,
         *,
-        verbose: str | int = "auto",
+        verbose: Verbosity = "auto",
         callbacks: list | None = None,
-        validation_split: float = 0.0,
+        validation_split: Rate = 0.0,
         validation_data=None,
         shuffle: bool = True,
         sample_weight=None,
         class_weight=None,
-        initial_epoch: int = 0,
-        steps_per_epoch: int | None = None,
-        validation_batch_size: int | None = None,
+        initial_epoch: NonNegativeInt = 0,
+        steps_per_epoch: PositiveInt | None = None,
+        validation_batch_size: PositiveInt | None = None,
         **kwargs,
     ) -> keras.callbacks.History:
         """As `keras.Model.fit`, on raw inputs.
@@ -229,8 +237,9 @@ class TextTrainer(Graphs):
             checked, self.preprocessor, self._collate(), size, passes, steps, shuffle
         )
 
+    @validate_arguments
     def evaluate(
-        self, x=None, y=None, batch_size: int | None = None, *, sample_weight=None, **kwargs
+        self, x=None, y=None, batch_size: PositiveInt | None = None, *, sample_weight=None, **kwargs
     ):
         """As `keras.Model.evaluate`, on raw inputs; see `fit` for what `x` may be."""
         self._make_ready()
@@ -271,7 +280,8 @@ class TextTrainer(Graphs):
     def _evaluation_batches(self, examples: dict, batch_size: int) -> tf.data.Dataset:
         return self._ordered(check_divisible(examples, batch_size), batch_size).dataset
 
-    def predict(self, x, batch_size: int | None = None, **kwargs):
+    @validate_arguments
+    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
         """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
 
         Args:
