@@ -158,6 +158,11 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
         """Return arguments and data for the checks of `encoder_zoo.testing`."""
         return TinyData({}, ["a b ab", "", "c d e a b", "p"])
 
+    def tiny_questions(self) -> tuple:
+        """Return the arguments of `text_method` for as many texts as `tiny_data` has."""
+        x = self.tiny_data().x
+        return x if isinstance(x, tuple) else (x,)
+
     def _answer_like(self, teacher: Task) -> None:
         """Take over the settings that decide which tokens have answers, before distillation."""
 

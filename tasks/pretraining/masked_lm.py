@@ -97,6 +97,9 @@ class MaskedLM(Task):
         if preprocessor is not None:
             self.preprocessor.attach(self)
 
+    def tiny_questions(self) -> tuple:
+        return ([f"{text} {self.served_tokenizer.mask_token}" for text in self.tiny_data().x],)
+
     def call(self, inputs, training=None):
         return self.logits_of(self.encoded(inputs, training), inputs, training)
 
