@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from collections.abc import Sequence
+
+from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
+from encoder_zoo.encoders.lora import choose_layers, train_updates
 
 
 class BackboneTraining:
@@ -25,20 +28,24 @@ class BackboneTraining:
         self._checkpoints_gradients = True
 
     @validate_arguments
-    def enable_lora(self, rank: PositiveInt) -> None:
-        """Freezes the backbone and trains low-rank updates of its attention instead.
-
-        The query and value projections of every block get the updates, as in the paper.
+    def enable_lora(
+        self,
+        rank: PositiveInt,
+        layers: Sequence[str] | None = None,
+        alpha: PositiveFloat | None = None,
+    ) -> None:
+        """Freeze the backbone and train low-rank updates of some of its layers instead.
 
         Args:
             rank: of the updates.
+            layers: names of dense layers in every block; in BERT's "query", "key", "value",
+                "intermediate" and "output", of the attention and of the block. None for the
+                attention's query and value projections, as in the paper.
+            alpha: the updates are multiplied by alpha / rank; None for the rank.
+
+        Raises:
+            ValueError: "There is no layer keys. Expected some of intermediate, key, output, ..."
 
         Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
         """
-        for layer in self._flatten_layers(include_self=False):
-            if not list(layer._flatten_layers(include_self=False)):
-                layer.trainable = False
-        for block in dict.fromkeys(self.blocks):
-            for dense in block.attention.lora_layers:
-                dense.trainable = True
-                dense.enable_lora(rank)
+        train_updates(self, choose_layers(self, layers), rank, alpha)

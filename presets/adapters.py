@@ -1,4 +1,4 @@
-"""Low-rank updates of a task, alone, in the files of peft: `adapter_config.json` and
+"""Reading and writing of low-rank updates in peft's files: `adapter_config.json` and
 `adapter_model.safetensors`."""
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -16,6 +15,7 @@ from safetensors.numpy import save_file
 from encoder_zoo.common.validation import PositiveFloat, rule_of
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.lora import train_updates
 from encoder_zoo.encoders.rules import Size
 from encoder_zoo.presets.files.arrays import check_floats
 from encoder_zoo.presets.files.atomic import replacing
@@ -45,7 +45,7 @@ PLAIN = {
 
 
 def projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
-    """{name in the checkpoint: layer} of what low-rank updates may go to."""
+    """Return {name in the checkpoint: layer} of the layers that may have low-rank updates."""
     found = {name: layer_at(backbone, path) for path, name in backbone_layers(backbone).items()}
     return {
         name: layer
@@ -54,50 +54,12 @@ def projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
     }
 
 
-def enable_lora(task: PresetTask, rank: int, layers: Sequence[str], alpha: float | None) -> None:
-    """See `Task.enable_lora`."""
-    chosen = {
-        name: layer
-        for name, layer in projections(task.backbone).items()
-        if layer.name.removesuffix("_dense") in layers
-    }
-    known = {layer.name.removesuffix("_dense") for layer in projections(task.backbone).values()}
-    unknown = sorted(set(layers) - known)
-    if unknown or not chosen:
-        raise ValueError(
-            f"There is no layer {', '.join(unknown) or layers}. Expected some of "
-            f"{', '.join(sorted(known))}."
-        )
-    _enable(task, chosen.values(), rank, alpha)
-
-
-def _enable(task: PresetTask, layers, rank: int, alpha: float | None) -> None:
-    backbone = task.backbone
-    for layer in backbone._flatten_layers(include_self=False):
-        if not list(layer._flatten_layers(include_self=False)):
-            layer.trainable = False
-    if task.head_record.pooled:
-        backbone.pooler_dense.trainable = True
-    for layer in layers:
-        layer.trainable = True
-        if not layer.lora_enabled:
-            layer.enable_lora(rank, lora_alpha=alpha)
-        for weight in (layer._kernel, layer.bias):  # biases stay, too: peft's bias="none"
-            if weight is not None:
-                weight.trainable = False
-
-
 def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     """See `Task.save_adapters`."""
     family = task.backbone.family
     layers = {n: layer for n, layer in projections(task.backbone).items() if layer.lora_enabled}
     if not layers:
         raise ValueError("There are no low-rank updates to save. Call enable_lora first.")
-    if any(layer.bias is not None and layer.bias.trainable for layer in layers.values()):
-        raise ValueError(
-            "Beside the low-rank updates their layers' biases are trained, which adapters alone do "
-            "not hold. Call enable_lora of the task, and not of its backbone."
-        )
     tensors = {f"{family.prefix}.{name}": pair for name, pair in _updates(layers).items()}
     arrays = {
         f"{PREFIX}{name}.lora_{which}.weight": array
@@ -184,7 +146,8 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
     _check_shapes(file, expected)
     values = {name: _values(file, name) for name in expected}
     files.check_unchanged()  # before anything of the task is changed
-    _enable(task, chosen.values(), config["r"], config.get("lora_alpha"))
+    train_updates(task.backbone, chosen.values(), config["r"], config.get("lora_alpha"))
+    task.train_pooler()
     for name, layer in chosen.items():
         layer.lora_kernel_a.assign(values[f"{name}.lora_A.weight"].T)
         layer.lora_kernel_b.assign(values[f"{name}.lora_B.weight"].T)

@@ -60,3 +60,7 @@ class PresetTask(Protocol):
     def check_representable(self) -> None:
         """Raises a ValueError where config.json has no word for a setting of the head."""
         ...
+
+    def train_pooler(self) -> None:
+        """Unfreeze the pooler if the head reads its output."""
+        ...

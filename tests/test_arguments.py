@@ -103,8 +103,7 @@ def test_every_argument_is_checked_before_any_work(name):
     ("argument", "wrong"),
     [
         ("sequence_length", ["128", 0, 1, 2, -5, 1.5, True, [8]]),
-        ("overlap", ["1", -1, 1.5, True, [1]]),
-        ("doc_stride", ["1", -1, 1.5, np.nan]),
+        ("doc_stride", ["1", -1, 1.5, np.nan, True, [1]]),
         ("window_length", ["384", 0, -1, 2.5]),
         ("mask_rate", ["0.15", 0, 1, -0.1, np.nan, np.inf, True]),
         ("seed", ["0", -1, 1.5, [1, 2], np.nan]),

@@ -311,26 +311,27 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
     def enable_lora(
         self,
         rank: PositiveInt,
-        layers: Sequence[str] = ("query", "value"),
+        layers: Sequence[str] | None = None,
         alpha: PositiveFloat | None = None,
     ) -> None:
-        """Freezes the backbone and trains low-rank updates of some of its layers, and the head
-        with its pooler.
+        """Freeze the backbone and train low-rank updates of some of its layers, and the head with
+        its pooler.
 
         Args:
-            rank: of the updates.
-            layers: of every block; in BERT's "query", "key", "value", "intermediate" and
-                "output", of the attention and of the block. The error names those of others.
-            alpha: the updates count alpha / rank; None is the rank.
+            rank, layers, alpha: see `Backbone.enable_lora`.
 
         Raises:
-            ValueError: "There is no layer keys. Expected some of ..."
+            ValueError: "There is no layer keys. Expected some of intermediate, key, output, ..."
 
         Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
         """
-        from encoder_zoo.presets.adapters import enable_lora
+        self.backbone.enable_lora(rank, layers, alpha)
+        self.train_pooler()
 
-        enable_lora(self, rank, layers, alpha)
+    def train_pooler(self) -> None:
+        """Unfreeze the pooler if the head reads its output."""
+        if self.backbone.family.head(self.checkpoint_class_suffix).pooled:
+            self.backbone.pooler_dense.trainable = True
 
     def save_adapters(self, folder: str | os.PathLike) -> None:
         """Writes the low-rank updates, the head and its pooler alone, as peft's files.

@@ -138,8 +138,8 @@ class SpanQAPreprocessor(Preprocessor):
         else:
             self._check(lengths.numpy())
         capacity = self.max_sequence_length - self._specials - lengths  # (N,)
-        overlap = tf.minimum(tf.cast(self.doc_stride, tf.int64), capacity // 2)
-        windows = make_windows(ids.row_lengths(), capacity, overlap)
+        doc_stride = tf.minimum(tf.cast(self.doc_stride, tf.int64), capacity // 2)
+        windows = make_windows(ids.row_lengths(), capacity, doc_stride)
         found = Contexts(contexts, question_ids, ids, starts, ends, windows)
         if not tf.is_symbolic_tensor(contexts):
             for i in np.flatnonzero(found.is_empty):

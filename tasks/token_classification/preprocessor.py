@@ -59,7 +59,7 @@ class TokenClassifierPreprocessor(Preprocessor):
     Args:
         tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
         sequence_length: see `Preprocessor`; the length of a window.
-        overlap: tokens that neighbouring windows share; None for a quarter of a window.
+        doc_stride: tokens that neighbouring windows share; None for a quarter of a window.
         label_all_tokens: label every token of a word, instead of the first alone.
         split_symbols: cut the words of texts at symbols, so that of "London." the stop is a word
             of its own. True cuts at all of them, as spans are learned; "outer" not at one between
@@ -93,13 +93,13 @@ class TokenClassifierPreprocessor(Preprocessor):
         self,
         tokenizer,
         sequence_length: SequenceLength | None = None,
-        overlap: NonNegativeInt | None = None,
+        doc_stride: NonNegativeInt | None = None,
         label_all_tokens: bool = False,
         split_symbols: bool | Literal["outer"] = False,
         strategy: str | None = None,
     ):
         super().__init__(tokenizer, sequence_length)
-        self.overlap = overlap
+        self.doc_stride = doc_stride
         self.label_all_tokens = label_all_tokens
         self.split_symbols = split_symbols
         self.strategy = None if strategy is None else checked_strategy(strategy)
@@ -108,9 +108,9 @@ class TokenClassifierPreprocessor(Preprocessor):
         super().attach(task)
         self.labels = task.labels
         self.num_classes = task.num_classes
-        if self.overlap is not None and not 0 <= self.overlap < self.max_sequence_length - 2:
+        if self.doc_stride is not None and not 0 <= self.doc_stride < self.max_sequence_length - 2:
             raise ValueError(
-                f"overlap={self.overlap} leaves nothing of a window with "
+                f"doc_stride={self.doc_stride} leaves nothing of a window with "
                 f"{self.max_sequence_length - 2} tokens."
             )
 
@@ -127,8 +127,8 @@ class TokenClassifierPreprocessor(Preprocessor):
     def windows(self, tokens: TokenizedTexts) -> Windows:
         """The windows that the tokens are looked at through."""
         capacity = self.max_sequence_length - 2
-        overlap = capacity // 4 if self.overlap is None else self.overlap
-        return make_windows(tokens.ids.row_lengths(), capacity, overlap)
+        doc_stride = capacity // 4 if self.doc_stride is None else self.doc_stride
+        return make_windows(tokens.ids.row_lengths(), capacity, doc_stride)
 
     def examples(self, tokens: TokenizedTexts, windows: Windows) -> dict:
         """One row of token ids for every window."""
