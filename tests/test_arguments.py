@@ -36,7 +36,7 @@ ELSEWHERE = {
     "units", "metric", "replicas", "steps", "kept", "kind", "which", "sequence_output", "i",
     "special_tokens", "in_text", "documents", "target", "name", "template", "files", "content",
     "pair", "stream", "class_weight", "column", "word_column", "family", "layers", "reach",
-    "teacher", "student", "objectives", "memory", "shard", "number", "rng",
+    "teacher", "student", "objectives", "memory", "shard", "number", "rng", "like", "fields",
 }  # fmt: skip
 # What Keras calls with tensors, or from inside of graphs.
 IN_GRAPHS = {
