@@ -27,7 +27,7 @@ class Limit(NamedTuple):
 SETTINGS = Limit(32 * 2**20, 160 * 10**6)
 VOCABULARY = Limit(128 * 2**20, 600 * 10**6)
 DEPTH = 100
-# Memory that the parser needs for a character: bytes of a list with an entry, a dictionary, an entry of one.
+# Bytes that the parser needs for a character: a list with an entry, a dictionary, an entry.
 _COSTS = {b"[": 96, b"{": 232, b":": 180, b",": 80}
 # Layers of Keras that run whatever code or program a file holds.
 _CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
