@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import keras
 
-from encoder_zoo.encoders.preset_door import presets
+from encoder_zoo.common.lazy import loading, saving
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -36,7 +36,7 @@ class BackbonePresets:
             ValueError: if the checkpoint is of another family than the class it is asked of,
                 lacks a weight or holds one that nothing here takes.
         """
-        return presets("load_backbone")(cls, source, **overrides)
+        return loading.load_backbone(cls, source, **overrides)
 
     @classmethod
     def from_keras_hub(cls, model: keras.Model, **overrides) -> Self:
@@ -62,7 +62,7 @@ class BackbonePresets:
             >>> Backbone.from_keras_hub(theirs).activation
             'gelu'
         """
-        return presets("load_from_keras_hub")(cls, model, **overrides)
+        return loading.load_from_keras_hub(cls, model, **overrides)
 
     def save_to_preset(
         self,
@@ -89,4 +89,4 @@ class BackbonePresets:
                 activation='gelu_pytorch_tanh' built in ..."
             OSError: "The disk is full: ... was not saved."
         """
-        presets("save_backbone")(self, directory, tokenizer, dtype, format, **options)
+        saving.save_backbone(self, directory, tokenizer, dtype, format, **options)

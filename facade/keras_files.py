@@ -1,7 +1,7 @@
 """Keras's own files open after `import encoder_zoo` alone, which imports no class of the package.
 
 Keras finds the classes that a file names among those that are registered, and a class registers
-itself when its module is imported. Until then a stand-in has its place.
+itself when its module is imported. Until then a `StandIn` represents it.
 """
 
 import importlib
@@ -15,7 +15,7 @@ def register_with_keras(homes: Mapping[str, str]) -> None:
     """Make the public names known to Keras: at once, or when Keras is imported.
 
     Classes that are not public register themselves with the public ones that use them. Only these
-    modules are ever imported: what a file says of modules is not looked at.
+    modules are ever imported: modules that a file names are not.
 
     Args:
         homes: {name: module that it is in}.
@@ -62,7 +62,7 @@ class StandIn:
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Finds a module where the other finders do, and calls a function after it was imported.
+    """Find a module as the other finders do, and call a function after its import.
 
     Python has no hook for "after an import": this is the finder that PEP 369 describes.
     """

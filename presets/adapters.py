@@ -32,7 +32,7 @@ from encoder_zoo.presets.preset_task import PresetTask
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
-# What peft may add to the updates, and the value with which it adds nothing.
+# Options of peft, each with the value that leaves plain updates.
 PLAIN = {
     "peft_type": "LORA",
     "bias": "none",
@@ -88,7 +88,7 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
 
 
 def _updates(layers: dict[str, keras.layers.Dense]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """{name: (A, B)} as torch keeps them, (rank, in) and (out, rank)."""
+    """Return {name: (A, B)} as torch keeps them, (rank, in) and (out, rank)."""
     return {
         name: tuple(
             np.ascontiguousarray(keras.ops.convert_to_numpy(kernel).T)
@@ -114,7 +114,7 @@ def _whole_tensors(task: PresetTask) -> list[tuple]:
 
 
 def _module(name: str, prefix: str) -> str:
-    """The module of transformers' model that holds a tensor."""
+    """Return the module of transformers' model that holds a tensor."""
     return name.removeprefix(f"{prefix}.").split(".")[0]
 
 
@@ -156,7 +156,7 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
 
 
 def _check_config(config: dict, folder: pathlib.Path) -> None:
-    """Refuses what a file says of adapters that are not the plain ones."""
+    """Raise a ValueError for adapters other than plain LoRA."""
     for name, plain in PLAIN.items():
         if config.get(name, plain) not in (plain, None):
             raise ValueError(

@@ -104,7 +104,7 @@ def _check_labels(config: Mapping, expect: Callable[[bool, str, str], None]) -> 
 
 
 def _rules(family: Family) -> dict[str, Rule]:
-    """What each field of a family's config.json must be."""
+    """Return {field of a family's config.json: its rule}."""
     dropouts = [head.dropout for head in family.heads.values() if head.dropout]
     rules = argument_rules(family.backbone)
     own = {key: rules[argument] for argument, key in family.config_keys.items()}
@@ -133,7 +133,7 @@ def backbone_arguments(config: Mapping, family: Family) -> dict:
 
 
 def backbone_config(backbone: Backbone, tokenizer) -> dict:
-    """A backbone's configuration in the words of its family's config.json.
+    """Return a backbone's configuration in the words of its family's config.json.
 
     Args:
         backbone: whose arguments to write.

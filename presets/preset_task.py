@@ -1,4 +1,4 @@
-"""What presets ask of a task, which stands a floor above them."""
+"""The protocol of a task, as far as loading and saving presets need it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class PresetTask(Protocol):
         head: the layers behind the backbone; None: there are none, or not yet.
         backbone: the encoder.
         preprocessor: one of its class, or None.
-        learning_rate: peak, recommended to those who train it on.
-        default_learning_rate: what it is where nobody says another.
+        learning_rate: peak, recommended for further training.
+        default_learning_rate: the default.
     """
 
     task_name: ClassVar[str]

@@ -237,7 +237,7 @@ def train_albert_unigram(
 def _sentencepiece_model(
     texts: Iterable[str], vocabulary_size: int, character_coverage: float, **options: object
 ) -> bytes:
-    """A model's file, of at most so many pieces."""
+    """Return a model's file, of at most so many pieces."""
     try:
         import sentencepiece
     except ImportError:
@@ -262,7 +262,7 @@ def _sentencepiece_model(
 
 
 def _many(texts: Iterable[str]) -> Iterable[str]:
-    """The texts, unless they are a single one, whose letters would be taken for texts."""
+    """Return the texts, unless they are a single one, whose letters would be taken for texts."""
     if isinstance(texts, str | bytes):
         raise ValueError(f"texts must be many strings, not one: {texts[:40]!r}")
     return texts

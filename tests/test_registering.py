@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras import ops
 
 import encoder_zoo as ez
+from encoder_zoo import encoders, tasks
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.layers import LayerNorm
@@ -17,6 +18,20 @@ from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.task import Task, TinyData
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.testing import tiny
+
+REGISTRIES = (FAMILIES, encoders._REGISTERED, TASKS, tasks._REGISTERED)
+
+
+def registries(contents: list[dict] | None = None) -> list[dict]:
+    """What is registered; given contents, what was."""
+    before = [dict(registry) for registry in REGISTRIES]
+    for registry, content in zip(REGISTRIES, contents or [], strict=False):
+        registry.clear()
+        registry.update(content)
+    return before
+
+
+OURS = registries()
 
 
 @ez.register_family(
@@ -95,6 +110,16 @@ class HeadedScorer(Scorer):
     def call(self, inputs, training=None):
         x = self.encoded(inputs, training)["sequence_output"]  # (B, L, D)
         return self.head(x[:, 0], training=training)
+
+
+WITH_THEIRS = registries(OURS)  # other files' tests run over the registries, too
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered():
+    registries(WITH_THEIRS)
+    yield
+    registries(OURS)
 
 
 def of(checks) -> list:
@@ -187,7 +212,6 @@ def failures(checks) -> set[str]:
 @pytest.fixture
 def broken(monkeypatch):
     """`broken(cls)`: a record with other fields, registered as "toy" for the time of a test."""
-    from encoder_zoo import encoders
 
     def register(backbone=ToyBackbone, **fields):
         family = dataclasses.replace(TOY, backbone=backbone, **fields)

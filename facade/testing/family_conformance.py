@@ -1,4 +1,4 @@
-"""What a family promises: its record fits its backbone, which is saved, loaded and batched."""
+"""Checks of a family: its record fits its backbone, which is saved, loaded and batched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task promises, with a backbone of any family."""
+"""Checks of a task with a backbone of any family."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _check_schema(manifest: Mapping, path: pathlib.Path) -> None:
 
 
 def _is_plain(settings: object) -> bool:
-    """Whether these are names with numbers, words, truth values, or lists of such."""
+    """Return whether these are names with numbers, words, truth values, or lists of such."""
     plain = (bool, int, float, str, type(None))
     return isinstance(settings, dict) and all(
         isinstance(value, plain)
@@ -146,7 +146,7 @@ def checksum_of(path: pathlib.Path, algorithm: str = "sha256", prefix: bytes = b
 
 
 def digest(manifest: Mapping) -> str:
-    """The checksum of a manifest without its own `sha256`.
+    """Return the checksum of a manifest without its own `sha256`.
 
     Example:
         >>> digest({"format": 1, "sha256": "..."}) == digest({"format": 1})

@@ -174,14 +174,14 @@ def _copy(model: keras.Model, there: keras.Model, groups: Mapping[str, str]) -> 
 
 
 def _weights(layer: keras.layers.Layer) -> list:
-    """A layer's weights in Keras's order, with LoRA's updates in them."""
+    """Return a layer's weights in Keras's order, with LoRA's updates in them."""
     if isinstance(layer, keras.layers.Dense):
         return [layer.kernel, layer.bias]
     return layer.weights
 
 
 def _positions(backbone: Backbone, with_segment: bool) -> np.ndarray:
-    """The table of positions, (max_sequence_length, D).
+    """Return the table of positions, (max_sequence_length, D).
 
     KerasHub counts them from 0 also where padding has positions of its own, and has no segments
     in families of one segment: that one's embedding is added here.
@@ -206,7 +206,7 @@ def _layer(model: keras.Model, group: str) -> keras.layers.Layer:
 
 
 def _snake_case(name: str) -> str:
-    """A class's name as Keras makes names of layers of it.
+    """Return a class's name as Keras makes names of layers of it.
 
     Example:
         >>> _snake_case("MaskedLMHead")

@@ -17,7 +17,7 @@ from encoder_zoo.tasks.base.class_names import numbers_are_names
 def class_weights(
     given: Mapping | str, labels: list[str] | None, num_classes: int, data: tf.data.Dataset
 ) -> np.ndarray:
-    """The weight of every class, (C,) float32.
+    """Return the weight of every class, (C,) float32.
 
     Args:
         given: {name or number of a class: weight}, where those that are not named have 1; or
@@ -61,7 +61,7 @@ def class_weights(
 
 
 def _number(key, labels: list[str] | None, num_classes: int) -> int:
-    """The number of a class that is given by name or number."""
+    """Return the number of a class that is given by name or number."""
     name = str(key) if numbers_are_names(labels) else key
     if labels and name in labels:
         return labels.index(name)

@@ -1,4 +1,4 @@
-"""What the tasks with classes share: their labels, given, learned, or from a checkpoint."""
+"""Base of tasks with classes: labels given, learned, or from a checkpoint."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LabelledTask(Task):
 
     @in_scope
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
-        """Builds the head, if it is known by now how many outputs it has."""
+        """Build the head if the number of outputs is known."""
         self.labels = named_labels(labels)
         self.num_classes = number_of_classes(num_classes, self.labels)
         if self.num_classes is None:
@@ -89,7 +89,7 @@ class LabelledTask(Task):
             raise ValueError(f"The labels are missing. Expected y: {self.expected_labels}.")
 
     def _learn_labels(self, x, y) -> None:
-        """Builds the head for the labels that occur."""
+        """Build the head for the labels that occur."""
         learned = self._labels_in(x, y)
         if isinstance(learned, int):
             self._set_classes(learned, None)
@@ -101,11 +101,11 @@ class LabelledTask(Task):
             self._compile_again()  # the metrics know the labels now
 
     def _labels_in(self, x, y) -> list[str] | int:
-        """The classes that occur in what `fit` is given, by name, or how many there are."""
+        """Return the classes in the data of `fit`, by name, or their number."""
         raise NotImplementedError
 
     def weighted_stream(self, stream: Stream, class_weight: Mapping | str) -> Stream:
-        """What to train on, with each class counting as much as it should."""
+        """Return the stream with the weights of classes in its sample weights."""
         one_pass = stream.batches(0, 0).take(stream.steps)
         weights = class_weights(class_weight, self.labels, self.num_classes, one_pass)
 
@@ -120,7 +120,7 @@ class LabelledTask(Task):
 
     @classmethod
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
-        """What config.json says of the classes, where the caller says nothing."""
+        """Return the classes in config.json unless the caller gives some."""
         stored = {}
         if cls._is_head_of(config):
             stored |= super().checkpoint_arguments(config, head, {})
@@ -132,7 +132,7 @@ class LabelledTask(Task):
 
     @classmethod
     def _asks_for_classes_of(cls, config: dict, arguments: dict) -> bool:
-        """Whether the caller's classes, if any are named, are those of the checkpoint."""
+        """Return whether the given classes, if any, are those of the checkpoint."""
         names = label_names(config)
         labels = arguments.get("labels")
         if labels is None:
@@ -142,7 +142,7 @@ class LabelledTask(Task):
 
     @classmethod
     def _is_head_of(cls, config: dict) -> bool:
-        """Whether config.json describes a checkpoint of this task."""
+        """Return whether config.json describes a checkpoint of this task."""
         architectures = config.get("architectures") or []
         if not architectures:
             return "id2label" in config
@@ -152,7 +152,7 @@ class LabelledTask(Task):
         self._check_labels_known()
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """A head of another task, or with classes in another order, is not taken over."""
+        """Return why the head is not loaded: another task, or classes in another order."""
         if self.num_classes is None:
             return "its labels are still to be learned"
         if not self._is_head_of(config):

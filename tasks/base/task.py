@@ -1,4 +1,4 @@
-"""What every task shares: a backbone, a head, a preprocessor; loading, saving, exporting."""
+"""Base of all tasks: a backbone, a head, a preprocessor; loading, saving, exporting."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_SHOWN = 10
 
 
 class TinyData(NamedTuple):
-    """What `encoder_zoo.testing` makes a small task of, and trains it on.
+    """Arguments and data of a small task, for the checks of `encoder_zoo.testing`.
 
     Attributes:
         arguments: of the task's constructor, beside backbone and preprocessor.
@@ -110,7 +110,7 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
             f"{type(preprocessor).__name__}. Make one with the same tokenizer."
         )
 
-    # -- what a task says of itself ------------------------------------------------------------
+    # -- the task's own facts ------------------------------------------------------------------
 
     def __repr__(self) -> str:
         backbone, labels = self.backbone, self.labels
@@ -123,11 +123,11 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
         return f"<{type(self).__name__}: {'; '.join(parts)}{more}>"
 
     def encoded(self, inputs: dict, training: bool | None = None) -> dict:
-        """Return what the backbone makes of those inputs that it reads."""
+        """Return the backbone's outputs for those inputs that it reads."""
         return self.backbone(backbone_inputs(inputs), training=training)
 
     def logits_of(self, encoded: dict, inputs: dict, training: bool | None = None):
-        """What the task puts out for inputs, of what its backbone made of them."""
+        """Return the task's outputs, from those of its backbone."""
         raise NotImplementedError
 
     @classmethod
@@ -171,23 +171,23 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
 
     @classmethod
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
-        """Constructor arguments from config.json, under those that the caller gave."""
+        """Return the arguments of the constructor: the given ones, else those in config.json."""
         stored = {"dropout": config.get(head.dropout)} if head.dropout else {}
         return {**stored, **arguments}
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """Why the head of a checkpoint must not be taken over, or None if it may."""
+        """Return why a checkpoint's head must not be loaded, or None."""
         return None
 
     def check_representable(self) -> None:
-        """Raises a ValueError where config.json has no word for a setting of the head."""
+        """Raise a ValueError if config.json has no field for a setting of the head."""
 
     def default_loss(self) -> keras.losses.Loss:
-        """The loss that `compile` takes where none is given."""
+        """Return the default loss of `compile`."""
         raise NotImplementedError
 
     def default_metrics(self) -> list:
-        """The metrics, weighted by sample weights, that `compile` takes where none are given."""
+        """Return the default metrics of `compile`, weighted by sample weights."""
         raise NotImplementedError
 
     @validate_arguments
@@ -215,9 +215,9 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
 
     @classmethod
     def from_preset(cls, source: str | os.PathLike, **arguments) -> Self:
-        """Loads backbone, tokenizer and, where the checkpoint has one for this task, the head.
+        """Load backbone, tokenizer and, if the checkpoint has one for this task, the head.
 
-        What is not in the checkpoint, and what of it is not used, is said in one log line each.
+        Logs one line for new and one for unused weights.
 
         Args:
             source: a name of `list_presets()`, a folder in the Hugging Face format, of KerasHub or
@@ -225,12 +225,12 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
             **arguments: of the task (`labels=[...]`), its preprocessor (`sequence_length=128`)
                 or the backbone (`dropout=0.0`, `dtype="mixed_bfloat16"`); `added_tokens`, words or
                 markers to add to the vocabulary, see `BertTokenizer`, for which the embedding gets
-                new examples, the mean of the others; and how much to check: `verify`, `max_bytes`,
+                new rows, the mean of the others; and how much to check: `verify`, `max_bytes`,
                 `allow_nonfinite`, see `presets.opening.Safeguards`.
 
         Raises:
             ValueError: if the preset does not exist or its files do not fit together.
-            TypeError: for an argument that nothing takes.
+            TypeError: if an argument is unknown.
         """
         from encoder_zoo.presets.loading import load_task
 
@@ -238,7 +238,7 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
 
     @classmethod
     def from_keras_hub(cls, model: keras.Model, **arguments) -> Self:
-        """A task made of one of KerasHub's in memory: weights, tokenizer, classes, dtype policy.
+        """Make a task from one of KerasHub's in memory: weights, tokenizer, classes, dtype policy.
 
         The head is taken over where it is one for this task; otherwise it is new, so that a
         classifier of KerasHub becomes a token classifier here, which KerasHub does not have.
@@ -281,11 +281,11 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
         format: str = "huggingface",
         **options,
     ) -> None:
-        """Writes backbone, head, tokenizer and settings as a folder that others open too.
+        """Save backbone, head, tokenizer and settings as a folder that other libraries open too.
 
         In the Hugging Face format transformers opens it with the class of the same task, in
-        KerasHub's format KerasHub does, with the same outputs. The folder is written whole or not
-        at all: on failure what was there before is unchanged.
+        KerasHub's format KerasHub does, with the same outputs. The folder is replaced atomically:
+        on failure it is unchanged.
 
         Args:
             directory: folder to write or to replace; files of other kinds in it are kept.
@@ -330,11 +330,11 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
 
     def train_pooler(self) -> None:
         """Unfreeze the pooler if the head reads its output."""
-        if self.backbone.family.head(self.checkpoint_class_suffix).pooled:
+        if self.head_record.pooled:
             self.backbone.pooler_dense.trainable = True
 
     def save_adapters(self, folder: str | os.PathLike) -> None:
-        """Writes the low-rank updates, the head and its pooler alone, as peft's files.
+        """Save only the low-rank updates, the head and its pooler, as peft's files.
 
         `peft.PeftModel.from_pretrained` opens them on the model that this one began from, as
         `load_adapters` does.
@@ -348,7 +348,7 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
         save_adapters(self, folder)
 
     def load_adapters(self, folder: str | os.PathLike) -> None:
-        """Takes low-rank updates, and what was saved with them, from peft's files.
+        """Load low-rank updates, and the weights saved with them, from peft's files.
 
         Raises:
             ValueError: "... Only plain LoRA is supported ...", "... the adapters are not of this
@@ -359,16 +359,16 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
         load_adapters(self, folder)
 
     def export(self, path: str | os.PathLike, format: str = "tf_saved_model", **options) -> None:
-        """Writes the task as files that run without this package.
+        """Write the task as files that run without this package.
 
         `classifier.export("served/1")` makes a version folder for TensorFlow Serving, in which
         `tf.saved_model.load("served/1").signatures["serving_default"](text=tf.constant([...]))`
-        says what `classify` says. A task that was quantized by Keras, `quantize("int8")`, is
+        gives the answers of `classify`. A task that was quantized by Keras, `quantize("int8")`, is
         exported with its int8 weights, as "tf_saved_model" and "onnx".
 
         Args:
             path: of a "tf_saved_model" the version folder, such as "served/1"; of "onnx" and
-                "litert" the file, `....onnx`, `....tflite`. It is written whole or not at all.
+                "litert" the file, `....onnx`, `....tflite`. It is written atomically.
             format: "tf_saved_model" takes raw text and gives answers, and loads with TensorFlow
                 alone; "onnx" and "litert" take token ids and give logits.
             **options: of a "tf_saved_model" those of the task's `served`, such as `strategy` or
@@ -378,14 +378,14 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
         Raises:
             ValueError: "Unknown format ...", "Export needs Keras's TensorFlow backend ..."
 
-        Source: `tasks/serving/export.py` says what the files hold.
+        Source: `tasks/serving/export.py` describes the files.
         """
         from encoder_zoo.tasks.serving.export import export_task
 
         export_task(self, path, format, **options)
 
     def served(self, **options) -> dict[str, Callable]:
-        """What an export answers to raw text.
+        """Return the functions of an export, from raw text to answers.
 
         Args:
             **options: arguments of the task's text-level method, fixed in the export.
@@ -407,7 +407,7 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
         return self.backbone.input_ranges(length)
 
     def prepared_inputs(self) -> list[str]:
-        """The names of the model's inputs, each (B, ...) int32 in an export."""
+        """Return the names of the model's inputs, each (B, ...) int32 in an export."""
         segments = ["segment_ids"] if self.backbone.family.uses_segments else []
         return ["token_ids", "padding_mask", *segments]
 

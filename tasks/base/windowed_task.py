@@ -1,4 +1,4 @@
-"""Tasks with an output for every token, whose long inputs become several examples."""
+"""Base of tasks with outputs for tokens, whose long texts become several examples."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from encoder_zoo.tasks.training.data import size_or_default
 class WindowedTask(Task):
     """Base of the tasks that look at long texts through overlapping windows.
 
-    Their preprocessors make one row for each window, with its text's number as "text_index".
+    Their preprocessors make one example for each window, with its text's number as "text_index".
     """
 
     @validate_arguments
     def example_outputs(
         self, examples: dict, batch_size: PositiveInt | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The model's outputs, batch by batch, the longest examples first.
+        """Yield the model's outputs, batch by batch, the longest examples first.
 
         Args:
             examples: encoded.
@@ -46,7 +46,7 @@ class WindowedTask(Task):
     def token_outputs(
         self, examples: dict, batch_size: PositiveInt | None = None
     ) -> tf.RaggedTensor:
-        """Ragged (examples, None, ...): the outputs (B, L, ...) of every row, without padding."""
+        """Return the outputs of every example without padding, ragged (examples, None, ...)."""
         lengths = examples["token_ids"].row_lengths().numpy()
         outputs = [None] * len(lengths)
         for numbers, values in self.example_outputs(examples, batch_size):
@@ -66,11 +66,11 @@ class WindowedTask(Task):
         )
 
     def token_logits(self, inputs: dict) -> tf.Tensor:
-        """The model's outputs as (B, L, C)."""
+        """Return the model's outputs as (B, L, C)."""
         return self(inputs, training=False)
 
 
 def read_batches(dataset: tf.data.Dataset) -> Iterator:
-    """The inputs x of a dataset's batches, labels or weights left out."""
+    """Yield the inputs x of a dataset's batches, without labels and weights."""
     for element in dataset:
         yield keras.utils.unpack_x_y_sample_weight(element)[0]
