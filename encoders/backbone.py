@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.keras_private import innermost_layers
 from encoder_zoo.common.variable_names import variables_named_alike
 from encoder_zoo.encoders.attention import SHORT
 from encoder_zoo.encoders.attention_masks import AttentionMask, make_attention_mask
@@ -362,9 +363,8 @@ class Backbone(ConfigFromSignature, keras.Model, metaclass=_BuiltAtOnce):
 
         Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
         """
-        for layer in self._flatten_layers(include_self=False):
-            if not list(layer._flatten_layers(include_self=False)):
-                layer.trainable = False
+        for layer in innermost_layers(self):
+            layer.trainable = False
         for block in dict.fromkeys(self.blocks):
             for dense in block.attention.lora_layers:
                 dense.trainable = True

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 from safetensors.numpy import save_file
 
+from encoder_zoo.common.keras_private import frozen_kernel, innermost_layers
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.rules import BASE, SIZE, or_null
@@ -76,16 +77,15 @@ def enable_lora(task: PresetTask, rank: int, layers: Sequence[str], alpha: float
 
 def _enable(task: PresetTask, layers, rank: int, alpha: float | None) -> None:
     backbone = task.backbone
-    for layer in backbone._flatten_layers(include_self=False):
-        if not list(layer._flatten_layers(include_self=False)):
-            layer.trainable = False
+    for layer in innermost_layers(backbone):
+        layer.trainable = False
     if backbone.family.head(task.checkpoint_class_suffix).pooled:
         backbone.pooler_dense.trainable = True
     for layer in layers:
         layer.trainable = True
         if not layer.lora_enabled:
             layer.enable_lora(rank, lora_alpha=alpha)
-        for weight in (layer._kernel, layer.bias):  # biases stay, too: peft's bias="none"
+        for weight in (frozen_kernel(layer), layer.bias):  # biases stay, too: peft's bias="none"
             if weight is not None:
                 weight.trainable = False
 

@@ -20,7 +20,7 @@ ELSEWHERE = {
     "backbone", "preprocessor", "tokenizer", "model", "task", "other", "dataset", "config",
     "x", "y", "sample_weight", "validation_data", "texts", "words", "ids", "question", "context",
     "questions", "contexts", "tokens", "examples", "windows", "inputs", "outputs", "first_texts",
-    "y_true", "y_pred", "labels", "token", "token_id", "tokens", "path", "directory", "source",
+    "y_true", "y_pred", "labels", "token", "token_id", "path", "directory", "source",
     "vocabulary", "merges", "scores", "precompiled_charsmap", "added_tokens",
     "optimizer", "loss", "metrics", "weighted_metrics", "callbacks", "problem_type", "strategy",
     "scheme", "format", "dtype", "average", "hidden", "head", "custom_objects", "input_shape",
@@ -65,7 +65,7 @@ CALLABLES = public_callables()
 
 
 def test_there_are_public_callables():
-    expected = {"Backbone.__init__", "SequenceClassifier.classify", "TextTrainer.fit"}
+    expected = {"Backbone.__init__", "SequenceClassifier.classify", "Trainer.fit"}
     assert expected <= set(CALLABLES)
 
 

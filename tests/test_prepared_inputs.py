@@ -261,3 +261,12 @@ def test_families_without_positions_have_a_longest_row_too(tiny):
     task = ez.TokenClassifier(tiny.backbone(get_family("modernbert"), pooler=False), num_classes=2)
     with pytest.raises(ValueError, match="token_ids has 17 positions. Expected at most 16"):
         task.predict(TOO_LONG)
+
+
+def test_weights_of_validation_data_count(model):
+    y, weights = np.array([0, 1, 0]), np.array([0.0, 3.0, 1.0])
+    data = (GOOD, y, weights)
+    found = model.fit(GOOD, y, validation_data=data, verbose=0).history["val_loss"][0]
+    alone = model.evaluate(GOOD, y, sample_weight=weights, verbose=0)[0]
+    assert found == pytest.approx(alone, rel=1e-5)
+    assert found != pytest.approx(model.evaluate(GOOD, y, verbose=0)[0], rel=1e-5)

@@ -16,7 +16,8 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.training.trainer import TextTrainer
+from encoder_zoo.tasks.training.named_metrics import metric_by_name
+from encoder_zoo.tasks.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 MOST_SHOWN = 10
 
 
-class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariablesAlike):
+class Task(ConfigFromSignature, Trainer, metaclass=NamesVariablesAlike):
     """Base of the tasks: a backbone, a head, and a preprocessor for raw text.
 
     Args:
@@ -102,6 +103,10 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
 
     def check_representable(self) -> None:
         """Raises a ValueError where config.json has no word for a setting of the head."""
+
+    def metric_by_name(self, name: str):
+        """Return the metric of a name; a name that only Keras knows as it is."""
+        return metric_by_name(name, self.output_activation, getattr(self, "num_classes", None))
 
     def default_loss(self) -> keras.losses.Loss:
         """The loss that `compile` takes where none is given."""

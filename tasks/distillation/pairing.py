@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from encoder_zoo.common.keras_private import strategy_of
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.task import Task
@@ -14,7 +15,6 @@ from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreproc
 from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
 from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier
 from encoder_zoo.tasks.token_classification.task import TokenClassifier
-from encoder_zoo.tasks.training.distribution import strategy_of
 
 OBJECTIVES = ("soft_labels", "hidden_states", "relations")
 WITH_SOFT_LABELS = (SequenceClassifier, TokenClassifier, MaskedLM)

@@ -124,15 +124,9 @@ class MaskedLM(Task):
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         return super().compute_metrics(x, *by_token(y, y_pred, sample_weight))
 
-    def predict(self, x, batch_size: int | None = None, **kwargs):
-        """As `keras.Model.predict`, on prepared inputs.
-
-        Raises:
-            ValueError: "MaskedLM.predict takes prepared inputs ..." for raw texts, which would be
-                masked at random.
-        """
-        check_prepared(self, x, "fill_mask(texts)")
-        return super().predict(x, batch_size, **kwargs)
+    def _check_answers(self, x=None) -> None:
+        if x is not None:
+            check_prepared(self, x, "fill_mask(texts)")
 
     def fill_mask(self, texts, top_k: int = 5, batch_size: int | None = None) -> list:
         """The most probable tokens at the mask tokens of each text.

@@ -18,7 +18,6 @@ from encoder_zoo.tasks.pretraining.masked_lm_head import (
 )
 from encoder_zoo.tasks.pretraining.pretraining_preprocessor import PretrainingPreprocessor
 from encoder_zoo.tasks.training.logit_metrics import by_token
-from encoder_zoo.tasks.training.replicas import global_loss
 
 # Devlin et al. 2019, appendix A.2: 1e-4, and 10,000 of 1,000,000 steps.
 LEARNING_RATE = 1e-4
@@ -144,8 +143,7 @@ class Pretraining(Task):
         labels, logits, each = (v[self.objective] for v in (y, y_pred, weights))
         loss_function = masked_lm_loss()
         pairs = loss_function(labels, logits, each)
-        if self._in_replica():
-            pairs = global_loss(loss_function, pairs, [], logits, each)
+        pairs = self.distribution.loss_of_batch(loss_function, pairs, logits, each)
         return loss + pairs
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
@@ -158,11 +156,6 @@ class Pretraining(Task):
 
     # -- answering -----------------------------------------------------------------------------
 
-    def predict(self, x, batch_size: int | None = None, **kwargs):
-        """As `keras.Model.predict`, on prepared inputs.
-
-        Raises:
-            ValueError: "Pretraining.predict takes prepared inputs ..." for raw texts.
-        """
-        check_prepared(self, x, "save_to_preset, and MaskedLM.from_preset for fill_mask")
-        return super().predict(x, batch_size, **kwargs)
+    def _check_answers(self, x=None) -> None:
+        if x is not None:
+            check_prepared(self, x, "save_to_preset, and MaskedLM.from_preset for fill_mask")

@@ -24,7 +24,6 @@ from encoder_zoo.tasks.pretraining.replaced_tokens_preprocessor import (
     ReplacedTokenDetectionPreprocessor,
 )
 from encoder_zoo.tasks.training.logit_metrics import by_token
-from encoder_zoo.tasks.training.replicas import global_loss
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -194,8 +193,7 @@ class ReplacedTokenDetection(Task):
         )
         # An axis of one, over which Keras's loss takes its mean.
         detection = loss_function(replaced[..., None], logits[..., None], real)
-        if self._in_replica():
-            detection = global_loss(loss_function, detection, [], logits, real)
+        detection = self.distribution.loss_of_batch(loss_function, detection, logits, real)
         return loss + self.detection_weight * detection
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
@@ -212,14 +210,9 @@ class ReplacedTokenDetection(Task):
 
     # -- answering -----------------------------------------------------------------------------
 
-    def predict(self, x, batch_size: int | None = None, **kwargs):
-        """As `keras.Model.predict`, on prepared inputs.
-
-        Raises:
-            ValueError: "ReplacedTokenDetection.predict takes prepared inputs ..." for raw texts.
-        """
-        check_prepared(self, x, "detect(texts)")
-        return super().predict(x, batch_size, **kwargs)
+    def _check_answers(self, x=None) -> None:
+        if x is not None:
+            check_prepared(self, x, "detect(texts)")
 
     def detect(self, texts, batch_size: int | None = None) -> list:
         """How probable it is, for each token of each text, that it has been replaced.
