@@ -29,7 +29,7 @@ from encoder_zoo.presets.preset_files import (
     PYTORCH_INDEX,
     PYTORCH_WEIGHTS,
     WEIGHTS,
-    tokenizer_files,
+    tokenizer_file_names,
 )
 from encoder_zoo.presets.remote_folder import RemoteFolder
 
@@ -286,9 +286,9 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
         >>> select_files("hf://a/b", ["config.json", "model.safetensors", "pytorch_model.bin"])
         ['config.json', 'model.safetensors']
     """
-    plain = {CONFIG, MANIFEST, *tokenizer_files()}
+    plain = {CONFIG, MANIFEST, *tokenizer_file_names()}
     if not weights:
-        return [name for name in names if name in {*plain, *kerashub.tokenizer_files()}]
+        return [name for name in names if name in {*plain, *kerashub.tokenizer_file_names()}]
     if kerashub.WEIGHTS in names:
         return [name for name in names if name in kerashub.files()]
     for whole, index, shard in _WEIGHTS:
@@ -307,7 +307,7 @@ def _cached(
 
     cached = (
         try_to_load_from_cache(repository, name, revision=revision)
-        for name in (CONFIG, *tokenizer_files())
+        for name in (CONFIG, *tokenizer_file_names())
     )
     path = next((path for path in cached if isinstance(path, str)), None)
     folder = path and pathlib.Path(path).parent

@@ -20,7 +20,7 @@ from encoder_zoo.common.wording import shown, unknown_argument
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.layers import skip_initialization
-from encoder_zoo.encoders.tokenizers.absent import TokenizerStub
+from encoder_zoo.encoders.tokenizers.stub import TokenizerStub
 from encoder_zoo.presets.config import backbone_arguments
 from encoder_zoo.presets.dropped_models import collect_dropped_models, note_loaded
 from encoder_zoo.presets.formats.checkpoint import (
@@ -108,7 +108,7 @@ def _read_task(
 ) -> PresetTask:
     added_tokens = arguments.pop("added_tokens", ())
     family, settings = checkpoint.family, checkpoint.settings
-    head = family.head(cls.checkpoint_class_suffix)
+    head = cls.head_of(family)
     for_backbone, for_preprocessor, for_task = _route(cls, family, arguments)
 
     for_backbone.setdefault("pooler", head.pooled)
@@ -365,22 +365,22 @@ def _read_head(
     safeguards: Safeguards,
     new_pooler: bool,
 ) -> set[str]:
-    """Takes the task's head over, whole or not at all, and says in one line what is new."""
-    reason = task.head_misfit(checkpoint.config, arguments)
-    if reason is None:
-        matched, misfits = match(checkpoint, task, head.tensors)
-        if not misfits:
-            _refuse_untied(checkpoint, head)
-            copy(checkpoint, matched, safeguards.allow_nonfinite)
-            if new_pooler:
-                logger.warning(
-                    "%s has no pooler: it starts from random weights. Fine-tune before use.",
-                    checkpoint.folder.name,
-                )
-            return set(matched)
-        absent = all(what == "missing" for what in misfits.values())
+    """Load the task's head, or log one warning that says why it is new."""
+    matched, misfits = match(checkpoint, task, head.tensors if task.head else {})
+    if misfits and all(what == "missing" for what in misfits.values()):
+        reason = "the checkpoint has none"
+    else:
         described = "; ".join(f"{name} ({what})" for name, what in misfits.items())
-        reason = "the checkpoint has none" if absent else described
+        reason = task.head_misfit(checkpoint.config, arguments) or described
+    if not reason:
+        _refuse_untied(checkpoint, head)
+        copy(checkpoint, matched, safeguards.allow_nonfinite)
+        if new_pooler:
+            logger.warning(
+                "%s has no pooler: it starts from random weights. Fine-tune before use.",
+                checkpoint.folder.name,
+            )
+        return set(matched)
     logger.warning(
         "%s: the head of %s starts from random weights: %s%s. Fine-tune before use.",
         checkpoint.folder.name,

@@ -17,9 +17,9 @@ from encoder_zoo.presets.formats import kerashub, tf1
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
 from encoder_zoo.presets.formats.kerashub import KerasHubCheckpoint
-from encoder_zoo.presets.preset_files import CONFIG, MANIFEST, preset_files, tokenizer_files
+from encoder_zoo.presets.preset_files import CONFIG, MANIFEST, preset_files, tokenizer_file_names
 from encoder_zoo.presets.registry import resolve
-from encoder_zoo.presets.tokenizer_files import StoredTokenizer, read_stored_tokenizer
+from encoder_zoo.presets.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +128,13 @@ def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Tokeniz
         ValueError: naming the file and the field that is wrong.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes, weights=False)
-    names = [CONFIG, MANIFEST, *tokenizer_files(), *kerashub.tokenizer_files(), *tf1.files()]
+    names = [
+        CONFIG,
+        MANIFEST,
+        *tokenizer_file_names(),
+        *kerashub.tokenizer_file_names(),
+        *tf1.files(),
+    ]
     with OpenFolder(folder, names) as files:
         preset = _read_tokenizer_preset(files, safeguards.verify)
         files.check_unchanged()
@@ -137,7 +143,7 @@ def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Tokeniz
 
 def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
     settings = read_manifest(files, verify, weights=False)
-    _check_files(files, [CONFIG, MANIFEST, *tokenizer_files()])
+    _check_files(files, [CONFIG, MANIFEST, *tokenizer_file_names()])
     folder, path = files.path, files.path / CONFIG
     if CONFIG not in files and (family := tf1.family_in(files)):
         path = folder / family.tf1.config_file

@@ -27,10 +27,10 @@ def preset_files() -> list[str]:
     """
     safetensors = ["*.safetensors", "*.safetensors.index.json"]
     pytorch = [PYTORCH_WEIGHTS, PYTORCH_INDEX, "pytorch_model-*.bin"]
-    return [CONFIG, MANIFEST, *safetensors, *pytorch, *tokenizer_files()]
+    return [CONFIG, MANIFEST, *safetensors, *pytorch, *tokenizer_file_names()]
 
 
-def tokenizer_files() -> list[str]:
+def tokenizer_file_names() -> list[str]:
     """The names of the files that hold a tokenizer of any kind."""
     vocabularies = [file for kind in TOKENIZERS for file in kind.files]
     return list(dict.fromkeys([*TOKENIZER_JSON, *vocabularies]))

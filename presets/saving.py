@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 from collections.abc import Mapping
+from typing import Annotated
 
 import keras
 import ml_dtypes
@@ -13,7 +14,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from encoder_zoo.common.configuration import argument_names
-from encoder_zoo.common.validation import checked
+from encoder_zoo.common.validation import Rule, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.presets.config import backbone_config
@@ -30,18 +31,19 @@ from encoder_zoo.presets.preset_files import CARD, CONFIG, INDEX, WEIGHTS, prese
 from encoder_zoo.presets.preset_task import PresetTask
 
 SHARD_BYTES = 5_000_000_000
+ByteCount = Annotated[int, Rule(lambda v: type(v) is int and v >= 1, "a whole number of 1 or more")]
 FORMATS = ("huggingface", "keras_hub")
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
-@checked
+@validate_arguments
 def save_backbone(
     backbone: Backbone,
     folder: str | os.PathLike,
     tokenizer=None,
     dtype=None,
     format="huggingface",
-    shard_bytes=SHARD_BYTES,
+    shard_bytes: ByteCount = SHARD_BYTES,
 ) -> None:
     """See `Backbone.save_to_preset`."""
     settings = {"task": "backbone"}
@@ -61,13 +63,13 @@ def save_backbone(
     _save(folder, backbone, config, weights, settings, readers, tokenizer, dtype, shard_bytes)
 
 
-@checked
+@validate_arguments
 def save_task(
     task: PresetTask,
     folder: str | os.PathLike,
     dtype=None,
     format="huggingface",
-    shard_bytes=SHARD_BYTES,
+    shard_bytes: ByteCount = SHARD_BYTES,
 ) -> None:
     """See `Task.save_to_preset`."""
     backbone, suffix = task.backbone, task.checkpoint_class_suffix
@@ -84,19 +86,21 @@ def save_task(
         from encoder_zoo.presets.formats import kerashub_models
 
         there = kerashub_models.keras_hub_task(task, _known(dtype))
-        if hasattr(task, "problem_type"):
+        if task.problem_type:
             settings["head"] = {"labels": task.labels, "problem_type": task.problem_type}
         readers = Readers(task.pipeline_tag, here, KERAS_HUB, type(there).__name__)
         _save_keras_hub(folder, backbone, [there], settings, readers)
         return
     task.check_representable()
-    head = family.head(suffix)
+    head = task.head_record
+    prefix = "" if suffix == "Model" else f"{family.prefix}."
     weights = {
-        **_weights(backbone, backbone_layers(backbone), prefix=f"{family.prefix}."),
+        **_weights(backbone, backbone_layers(backbone), prefix),
         **_weights(task, head.tensors),
     }
     config = {"architectures": [family.class_prefix + suffix], **_head_config(task, head)}
-    readers = Readers(task.pipeline_tag, here, TRANSFORMERS, f"AutoModel{suffix}")
+    there = f"AutoModel{suffix}" if suffix in family.heads else "AutoModel"
+    readers = Readers(task.pipeline_tag, here, TRANSFORMERS, there)
     _save(folder, backbone, config, weights, settings, readers, tokenizer, dtype, shard_bytes)
 
 
@@ -147,11 +151,11 @@ def _write_card(new, folder, backbone, dtype, labels, readers) -> None:
 def _head_config(task: PresetTask, head: Head) -> dict:
     """What a task knows of its head and its classes, in config.json's words."""
     config = {}
-    if getattr(task, "num_classes", None):
+    if task.num_classes:
         labels = task.labels or [f"LABEL_{i}" for i in range(task.num_classes)]
         config["id2label"] = {str(i): label for i, label in enumerate(labels)}
         config["label2id"] = {label: i for i, label in enumerate(labels)}
-    if hasattr(task, "problem_type"):
+    if task.problem_type:
         config["problem_type"] = task.problem_type
     if head.dropout:
         config[head.dropout] = task.dropout

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from encoder_zoo.common.validation import checked
+from encoder_zoo.common.validation import validate_arguments
+from encoder_zoo.encoders.rules import Size
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
@@ -22,9 +23,9 @@ AT_ONCE = 1000  # of a word in one text, which the trainer copies several times 
 ROBERTA_SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # <mask> has the last id
 
 
-@checked
+@validate_arguments
 def train_vocabulary(
-    texts: Iterable[str], vocabulary_size: int, family: str = "bert", **options
+    texts: Iterable[str], vocabulary_size: Size, family: str = "bert", **options
 ) -> "Tokenizer":
     """Learns a vocabulary of the kind that a family of encoders has.
 
@@ -215,8 +216,8 @@ def train_albert_unigram(
         >>> tokenizer.id_to_token(int(tokenizer.tokenize("Low")[0]))
         '▁low'
     """
-    from encoder_zoo.encoders.tokenizers.folding import folded
     from encoder_zoo.encoders.tokenizers.sentencepiece import AlbertTokenizer
+    from encoder_zoo.encoders.tokenizers.text.folding import folded
 
     content = _sentencepiece_model(
         (folded(text, lowercase, keep_accents=not lowercase) for text in _many(texts)),

@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 import random
+import types
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from encoder_zoo.presets.files.manifest import checksum_of, digest
 from encoder_zoo.tasks.corpora import examples, reading
 from encoder_zoo.tasks.corpora.reading import Reader, token_rows
 from encoder_zoo.tasks.corpora.shards import Shard
+from encoder_zoo.tasks.training.data import Plan
+from encoder_zoo.tasks.training.distribution import Distribution
 
 WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -400,17 +403,21 @@ def test_a_place_is_found_again_without_planning_what_is_done(corpus, monkeypatc
     assert len(planned) <= 3 * 3  # of 3 shards each: the window, the one behind it, and a further
 
 
-def test_workers_read_the_parts_of_each_batch(corpus, tokenizer):
+def test_workers_read_the_parts_of_each_batch(corpus, tokenizer, monkeypatch):
     preprocessor = ez.MaskedLMPreprocessor(tokenizer, 16)
 
     def token_ids(worker):
         def masked(rows, seed):
             return preprocessor.collate(rows, seed)[0]["token_ids"]
 
-        stream = reading.corpus_stream(
-            corpus, preprocessor, lambda: masked, 8, steps=5, worker=worker
+        monkeypatch.setattr(reading, "worker_of", lambda strategy: worker)
+        task = types.SimpleNamespace(
+            preprocessor=preprocessor,
+            distribution=Distribution(),
+            graphs=types.SimpleNamespace(collate=lambda: masked),
         )
-        return [batch.numpy().tolist() for batch in stream.batches(3, 0).take(4)]
+        data = corpus.training_data(task, Plan(8, steps_per_epoch=5))
+        return [batch.numpy().tolist() for batch in data.batches(3).take(4)]
 
     whole, parts = token_ids((0, 1)), [token_ids((n, 3)) for n in range(3)]
     assert [len(batch) for batch in whole] == [8] * 4

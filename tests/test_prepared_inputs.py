@@ -1,7 +1,5 @@
 """Prepared inputs that cannot be meant are refused by name, before anything is traced."""
 
-import functools
-
 import keras
 import numpy as np
 import pytest
@@ -54,16 +52,11 @@ WRONG_FORMS = [
 ]
 
 
-@functools.cache
-def classifier(tiny):
+@pytest.fixture(scope="module")
+def model(tiny):
     model = tiny.task(get_family("bert"), "SequenceClassifier")
     model.compile(learning_rate=1e-9)
     return model
-
-
-@pytest.fixture
-def model(tiny):
-    return classifier(tiny)
 
 
 def methods(model, x):

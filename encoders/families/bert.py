@@ -2,6 +2,7 @@
 
 import keras
 
+from encoder_zoo.common.validation import one_of
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import (
     Family,
@@ -13,7 +14,6 @@ from encoder_zoo.encoders.family import (
     PairHead,
     Tf1Names,
 )
-from encoder_zoo.encoders.rules import one_of
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 
@@ -94,7 +94,7 @@ KERAS_HUB_MASKED_LM = {
     "built_in": {"head_activation": "gelu", "head_layer_norm_epsilon": 1e-5},
 }
 KERAS_HUB_WORDPIECE = {
-    "tokenizer_files": {"vocab.txt": "vocabulary.txt"},
+    "tokenizer_file_names": {"vocab.txt": "vocabulary.txt"},
     "tokenizer_settings": {
         "do_lower_case": ("lowercase", False),
         "strip_accents": ("strip_accents", False),

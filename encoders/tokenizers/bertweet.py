@@ -9,19 +9,20 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
 from encoder_zoo.common.wording import shown
-from encoder_zoo.encoders.tokenizers.bertweet_files import BertweetFiles
-from encoder_zoo.encoders.tokenizers.characters import Characters, after, before, marked
-from encoder_zoo.encoders.tokenizers.pair_merging import PairMerges
-from encoder_zoo.encoders.tokenizers.spellings import Spellings
-from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
-from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS, CodePointTable
-from encoder_zoo.encoders.tokenizers.word_table import (
+from encoder_zoo.encoders.tokenizers.files.bertweet import BertweetFiles
+from encoder_zoo.encoders.tokenizers.segmentation.bpe import PairMerges
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
     LONGEST,
     WordPieces,
     WordTable,
     character_numbers,
 )
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, after, before, marked
+from encoder_zoo.encoders.tokenizers.text.sequences import Spellings
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
 
 WORD_END = "</w>"  # on the last character of a word, in the merges
 CONTINUED = "@@"  # behind a piece that does not end its word, in the vocabulary
@@ -69,18 +70,19 @@ class BertweetTokenizer(BertweetFiles, Tokenizer):
 
     mask_takes_space_before = False
 
+    @validate_arguments
     def __init__(
         self,
         vocabulary: Sequence[str],
         merges: Sequence[str],
         special_tokens_in_text: bool = False,
-        start_token: str = "<s>",
-        end_token: str = "</s>",
-        pad_token: str = "<pad>",
-        mask_token: str = "<mask>",
-        unknown_token: str = "<unk>",
+        start_token: SpecialToken = "<s>",
+        end_token: SpecialToken = "</s>",
+        pad_token: SpecialToken = "<pad>",
+        mask_token: SpecialToken = "<mask>",
+        unknown_token: SpecialToken = "<unk>",
         uses_segments: bool = False,
-        pair_separators: int = 2,
+        pair_separators: PositiveInt = 2,
         added_tokens: Sequence[str | Mapping] = (),
     ):
         special_tokens = [start_token, end_token, pad_token, mask_token, unknown_token]
@@ -120,6 +122,7 @@ class BertweetTokenizer(BertweetFiles, Tokenizer):
         """Tells whether a piece is the last of its word."""
         return not token.endswith(CONTINUED)
 
+    @validate_arguments
     def detokenize(self, ids: object, skip_special_tokens: bool = True) -> tf.Tensor:
         """Joins tokens to readable texts: words with one space between them.
 

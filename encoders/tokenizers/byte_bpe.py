@@ -9,20 +9,21 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
 from encoder_zoo.common.wording import decoded
-from encoder_zoo.encoders.tokenizers.byte_bpe_files import ByteBPEFiles, merges_in
-from encoder_zoo.encoders.tokenizers.characters import Characters, after, before, with_spaces
-from encoder_zoo.encoders.tokenizers.files import checked_vocabulary
-from encoder_zoo.encoders.tokenizers.pair_merging import PairMerges
-from encoder_zoo.encoders.tokenizers.spellings import Spellings
-from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
-from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS, CodePointTable
-from encoder_zoo.encoders.tokenizers.word_splitting import (
+from encoder_zoo.encoders.tokenizers.files.byte_bpe import ByteBPEFiles, merges_in
+from encoder_zoo.encoders.tokenizers.files.reading import checked_vocabulary
+from encoder_zoo.encoders.tokenizers.segmentation.bpe import PairMerges
+from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import (
     character_kinds,
     utf8_symbols,
     word_starts,
 )
-from encoder_zoo.encoders.tokenizers.word_table import LONGEST, WordTable
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import LONGEST, WordTable
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, after, before, with_spaces
+from encoder_zoo.encoders.tokenizers.text.sequences import Spellings
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -61,19 +62,20 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
 
     mask_takes_space_before = True
 
+    @validate_arguments
     def __init__(
         self,
         vocabulary: Mapping[str, int] | str | Path,
         merges: Sequence[str] | str | Path,
         add_prefix_space: bool = False,
         special_tokens_in_text: bool = False,
-        start_token: str = "<s>",
-        end_token: str = "</s>",
-        pad_token: str = "<pad>",
-        mask_token: str = "<mask>",
-        unknown_token: str = "<unk>",
+        start_token: SpecialToken = "<s>",
+        end_token: SpecialToken = "</s>",
+        pad_token: SpecialToken = "<pad>",
+        mask_token: SpecialToken = "<mask>",
+        unknown_token: SpecialToken = "<unk>",
         uses_segments: bool = False,
-        pair_separators: int = 2,
+        pair_separators: PositiveInt = 2,
         added_tokens: Sequence[str | Mapping] = (),
     ):
         if isinstance(vocabulary, str | Path):
@@ -120,6 +122,7 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
         """Whether a piece begins a word, rather than continuing one."""
         return token.startswith("Ġ")
 
+    @validate_arguments
     def detokenize(self, ids: object, skip_special_tokens: bool = True) -> tf.Tensor:
         """The texts whose tokens these are, byte for byte.
 

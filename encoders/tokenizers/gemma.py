@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 import keras
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.characters import Characters, with_spaces
-from encoder_zoo.encoders.tokenizers.files import TokenizerFiles, flat, special_tokens
-from encoder_zoo.encoders.tokenizers.precompiled import is_special
-from encoder_zoo.encoders.tokenizers.sentencepiece_files import in_short
-from encoder_zoo.encoders.tokenizers.sentencepiece_merges import json_merges, merge_scores
+from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles, flat, special_tokens
+from encoder_zoo.encoders.tokenizers.files.sentencepiece import in_short
+from encoder_zoo.encoders.tokenizers.files.sentencepiece_merges import json_merges, merge_scores
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SPACE, SentencePieceTokenizer
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, with_spaces
+from encoder_zoo.encoders.tokenizers.text.precompiled import is_special
 
 # Steps of tokenizer.json. No space is left for the second to split at.
 REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
@@ -55,19 +56,20 @@ class GemmaTokenizer(SentencePieceTokenizer):
     model_file = "tokenizer.json"
     mask_takes_space_before = False
 
+    @validate_arguments
     def __init__(
         self,
         vocabulary: Sequence[str],
         merges: Sequence[str],
         byte_fallback: bool = True,
         special_tokens_in_text: bool = False,
-        start_token: str = "<bos>",
-        end_token: str = "<eos>",
-        pad_token: str = "<pad>",
-        mask_token: str = "<mask>",
-        unknown_token: str = "<unk>",
+        start_token: SpecialToken = "<bos>",
+        end_token: SpecialToken = "<eos>",
+        pad_token: SpecialToken = "<pad>",
+        mask_token: SpecialToken = "<mask>",
+        unknown_token: SpecialToken = "<unk>",
         uses_segments: bool = False,
-        pair_separators: int = 1,
+        pair_separators: PositiveInt = 1,
         added_tokens: Sequence[str | Mapping] = (),
     ):
         roles = (start_token, end_token, pad_token, mask_token, unknown_token)
@@ -97,6 +99,7 @@ class GemmaTokenizer(SentencePieceTokenizer):
         tokenizer._check_steps(files)
         return tokenizer
 
+    @validate_arguments
     def detokenize(self, ids: object, skip_special_tokens: bool = True) -> tf.Tensor:
         """The texts whose tokens these are.
 

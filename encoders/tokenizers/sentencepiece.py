@@ -5,18 +5,19 @@ from collections.abc import Mapping, Sequence
 import keras
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.characters import Characters, before
-from encoder_zoo.encoders.tokenizers.composition import Composer
-from encoder_zoo.encoders.tokenizers.files import TokenizerFiles, flat
-from encoder_zoo.encoders.tokenizers.folding import (
+from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles, flat
+from encoder_zoo.encoders.tokenizers.files.sentencepiece import in_short
+from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import SentencePieceModel
+from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, before
+from encoder_zoo.encoders.tokenizers.text.composition import Composer
+from encoder_zoo.encoders.tokenizers.text.folding import (
     folding,
     with_quotation_marks,
     with_single_spaces,
 )
-from encoder_zoo.encoders.tokenizers.precompiled import CharacterMap, is_special
-from encoder_zoo.encoders.tokenizers.sentencepiece_files import in_short
-from encoder_zoo.encoders.tokenizers.sentencepiece_model import SentencePieceModel
-from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+from encoder_zoo.encoders.tokenizers.text.precompiled import CharacterMap, is_special
 
 # How tokenizer.json writes what transformers 5 makes of DeBERTa's texts.
 COMPOSING = [
@@ -101,6 +102,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
 
     model_file = "spiece.model"
 
+    @validate_arguments
     def __init__(
         self,
         vocabulary: Sequence[str],
@@ -110,13 +112,13 @@ class AlbertTokenizer(SentencePieceTokenizer):
         lowercase: bool = True,
         keep_accents: bool = False,
         special_tokens_in_text: bool = False,
-        start_token: str = "[CLS]",
-        end_token: str = "[SEP]",
-        pad_token: str = "<pad>",
-        mask_token: str = "[MASK]",
-        unknown_token: str = "<unk>",
+        start_token: SpecialToken = "[CLS]",
+        end_token: SpecialToken = "[SEP]",
+        pad_token: SpecialToken = "<pad>",
+        mask_token: SpecialToken = "[MASK]",
+        unknown_token: SpecialToken = "<unk>",
         uses_segments: bool = True,
-        pair_separators: int = 1,
+        pair_separators: PositiveInt = 1,
         added_tokens: Sequence[str | Mapping] = (),
         merges: Sequence[str] | None = None,
         remove_extra_whitespaces: bool = True,
@@ -207,6 +209,7 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
     behind = (("[MASK]", None),)
     mask_takes_space_before = False
 
+    @validate_arguments
     def __init__(
         self,
         vocabulary: Sequence[str],
@@ -214,13 +217,13 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         precompiled_charsmap: str | None = None,
         byte_fallback: bool = False,
         special_tokens_in_text: bool = False,
-        start_token: str = "[CLS]",
-        end_token: str = "[SEP]",
-        pad_token: str = "[PAD]",
-        mask_token: str = "[MASK]",
-        unknown_token: str = "[UNK]",
+        start_token: SpecialToken = "[CLS]",
+        end_token: SpecialToken = "[SEP]",
+        pad_token: SpecialToken = "[PAD]",
+        mask_token: SpecialToken = "[MASK]",
+        unknown_token: SpecialToken = "[UNK]",
         uses_segments: bool = False,
-        pair_separators: int = 1,
+        pair_separators: PositiveInt = 1,
         added_tokens: Sequence[str | Mapping] = (),
         merges: Sequence[str] | None = None,
         remove_extra_whitespaces: bool = True,

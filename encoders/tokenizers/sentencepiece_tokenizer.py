@@ -8,7 +8,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.characters import (
+from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
+from encoder_zoo.encoders.tokenizers.files.sentencepiece import BYTE_TOKENS, SentencePieceFiles
+from encoder_zoo.encoders.tokenizers.segmentation.bpe import PairMerges
+from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import utf8_symbols
+from encoder_zoo.encoders.tokenizers.segmentation.unigram import Unigram
+from encoder_zoo.encoders.tokenizers.segmentation.whitespace_words import SpacedWords
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
+    LONGEST,
+    WordPieces,
+    WordTable,
+    character_numbers,
+)
+from encoder_zoo.encoders.tokenizers.text.characters import (
     Characters,
     after,
     before,
@@ -16,26 +28,15 @@ from encoder_zoo.encoders.tokenizers.characters import (
     marked,
     row_numbers,
 )
-from encoder_zoo.encoders.tokenizers.charsmap import read_charsmap
-from encoder_zoo.encoders.tokenizers.pair_merging import PairMerges
-from encoder_zoo.encoders.tokenizers.precompiled import PrecompiledNormalizer, is_special
-from encoder_zoo.encoders.tokenizers.sentencepiece_files import BYTE_TOKENS, SentencePieceFiles
-from encoder_zoo.encoders.tokenizers.spaced_words import SpacedWords
-from encoder_zoo.encoders.tokenizers.spellings import Spellings
-from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
-from encoder_zoo.encoders.tokenizers.unicode_tables import (
+from encoder_zoo.encoders.tokenizers.text.charsmap import read_charsmap
+from encoder_zoo.encoders.tokenizers.text.precompiled import PrecompiledNormalizer, is_special
+from encoder_zoo.encoders.tokenizers.text.sequences import Spellings
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import (
     SPECIALS,
     CodePointTable,
     members,
 )
-from encoder_zoo.encoders.tokenizers.unigram import Unigram
-from encoder_zoo.encoders.tokenizers.word_splitting import utf8_symbols
-from encoder_zoo.encoders.tokenizers.word_table import (
-    LONGEST,
-    WordPieces,
-    WordTable,
-    character_numbers,
-)
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
 
 SPACE = "▁"
 WHITE = 0  # the number of white space, which separates words
@@ -78,6 +79,7 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
 
     mask_takes_space_before = True
 
+    @validate_arguments
     def __init__(
         self,
         vocabulary: Sequence[str],
@@ -85,13 +87,13 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         precompiled_charsmap: str | None = None,
         byte_fallback: bool = False,
         special_tokens_in_text: bool = False,
-        start_token: str = "<s>",
-        end_token: str = "</s>",
-        pad_token: str = "<pad>",
-        mask_token: str = "<mask>",
-        unknown_token: str = "<unk>",
+        start_token: SpecialToken = "<s>",
+        end_token: SpecialToken = "</s>",
+        pad_token: SpecialToken = "<pad>",
+        mask_token: SpecialToken = "<mask>",
+        unknown_token: SpecialToken = "<unk>",
         uses_segments: bool = False,
-        pair_separators: int = 2,
+        pair_separators: PositiveInt = 2,
         added_tokens: Sequence[str | Mapping] = (),
         merges: Sequence[str] | None = None,
         remove_extra_whitespaces: bool = True,
@@ -136,6 +138,7 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         """Whether a piece begins a word, rather than continuing one."""
         return token.startswith(SPACE)
 
+    @validate_arguments
     def detokenize(self, ids: object, skip_special_tokens: bool = True) -> tf.Tensor:
         """Readable texts of token ids, normalised, with one space between words.
 

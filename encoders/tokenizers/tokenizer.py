@@ -14,23 +14,23 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.common.forks import refuse_in_fork
-from encoder_zoo.common.validation import ValidatesArguments
+from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.encoders.preset_door import presets
-from encoder_zoo.encoders.tokenizers.added_tokens import (
+from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import (
     TokenFinder,
     around,
     described,
     with_tokens,
 )
-from encoder_zoo.encoders.tokenizers.characters import (
+from encoder_zoo.encoders.tokenizers.text.characters import (
     Characters,
     SpecialTokenFinder,
     characters,
     row_numbers,
 )
-from encoder_zoo.encoders.tokenizers.chunks import in_chunks
-from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor, without_rest
+from encoder_zoo.encoders.tokenizers.text.chunks import in_chunks
+from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor, without_rest
 from encoder_zoo.encoders.tokenizers.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Tokens(NamedTuple):
     row_splits: tf.Tensor
 
 
-class Tokenizer(ValidatesArguments, tf.Module):
+class Tokenizer(tf.Module):
     """Text to token ids, with the place of every token in the text, and back.
 
     It works on eager strings, inside `tf.function` and `tf.data`, and in a SavedModel, with
@@ -84,6 +84,7 @@ class Tokenizer(ValidatesArguments, tf.Module):
 
     mask_takes_space_before: bool  # "a [MASK]": does the mask swallow the space?
 
+    @validate_arguments
     def __init__(
         self,
         tokens: Sequence[str],
@@ -166,7 +167,8 @@ class Tokenizer(ValidatesArguments, tf.Module):
         """As `tokenize`."""
         return self.tokenize(texts)
 
-    def tokenize(self, texts: object, first: int | None = None) -> tf.RaggedTensor:
+    @validate_arguments
+    def tokenize(self, texts: object, first: NonNegativeInt | None = None) -> tf.RaggedTensor:
         """Token ids of texts, without any special token added.
 
         Args:

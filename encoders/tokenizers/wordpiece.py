@@ -8,8 +8,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
 from encoder_zoo.common.wording import decoded, shown
-from encoder_zoo.encoders.tokenizers.characters import (
+from encoder_zoo.encoders.tokenizers.files.wordpiece import WordPieceFiles, tokens_in
+from encoder_zoo.encoders.tokenizers.segmentation.trie import NOWHERE, Trie
+from encoder_zoo.encoders.tokenizers.segmentation.whole_words import WholeWords
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
+    FOREIGN,
+    WordPieces,
+    WordTable,
+    character_numbers,
+)
+from encoder_zoo.encoders.tokenizers.text.characters import (
     Characters,
     after,
     characters,
@@ -17,7 +27,7 @@ from encoder_zoo.encoders.tokenizers.characters import (
     marked,
     row_numbers,
 )
-from encoder_zoo.encoders.tokenizers.normalization import (
+from encoder_zoo.encoders.tokenizers.text.normalization import (
     FIRST_ALONE,
     FIRST_DROPPED,
     FIRST_SPACE,
@@ -25,18 +35,9 @@ from encoder_zoo.encoders.tokenizers.normalization import (
     normalization_tables,
     number_of,
 )
-from encoder_zoo.encoders.tokenizers.spellings import Spellings
+from encoder_zoo.encoders.tokenizers.text.sequences import Spellings
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable, members
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
-from encoder_zoo.encoders.tokenizers.trie import NOWHERE, Trie
-from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS, CodePointTable, members
-from encoder_zoo.encoders.tokenizers.whole_words import WholeWords
-from encoder_zoo.encoders.tokenizers.word_table import (
-    FOREIGN,
-    WordPieces,
-    WordTable,
-    character_numbers,
-)
-from encoder_zoo.encoders.tokenizers.wordpiece_files import WordPieceFiles, tokens_in
 
 MAX_WORD_CHARACTERS = 100
 START, CONTINUATION = 1, 2  # roots of the trie
@@ -78,6 +79,7 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
 
     mask_takes_space_before = False
 
+    @validate_arguments
     def __init__(
         self,
         vocabulary: Sequence[str] | str | Path,
@@ -85,13 +87,13 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         strip_accents: bool | None = None,
         split_chinese_characters: bool = True,
         special_tokens_in_text: bool = False,
-        start_token: str = "[CLS]",
-        end_token: str = "[SEP]",
-        pad_token: str = "[PAD]",
-        mask_token: str = "[MASK]",
-        unknown_token: str = "[UNK]",
+        start_token: SpecialToken = "[CLS]",
+        end_token: SpecialToken = "[SEP]",
+        pad_token: SpecialToken = "[PAD]",
+        mask_token: SpecialToken = "[MASK]",
+        unknown_token: SpecialToken = "[UNK]",
         uses_segments: bool = True,
-        pair_separators: int = 1,
+        pair_separators: PositiveInt = 1,
         added_tokens: Sequence[str | Mapping] = (),
     ):
         if isinstance(vocabulary, str | Path):
@@ -150,6 +152,7 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         """Whether a piece begins a word, rather than continuing one."""
         return not token.startswith("##")
 
+    @validate_arguments
     def detokenize(self, ids: object, skip_special_tokens: bool = True) -> tf.Tensor:
         """Readable texts of token ids: words with one space between them.
 

@@ -25,7 +25,7 @@ from encoder_zoo.presets.preset_files import (
     PYTORCH_WEIGHTS,
     WEIGHTS,
 )
-from encoder_zoo.presets.tokenizer_files import StoredTokenizer, read_stored_tokenizer
+from encoder_zoo.presets.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 
 # The formats of weights, the better one first: the file, the index of its shards, the reader.
 _WEIGHTS = (

@@ -16,12 +16,12 @@ import numpy as np
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders import all_families
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, numbered
 from encoder_zoo.presets.preset_files import CONFIG, MANIFEST
-from encoder_zoo.presets.tokenizer_files import StoredTokenizer, read_content
+from encoder_zoo.presets.stored_tokenizer import StoredTokenizer, read_content
 
 _OTHERS = ("metadata.json", "preprocessor.json")  # written, not read here
 WEIGHTS, TASK_WEIGHTS, TASK = "model.weights.h5", "task.weights.h5", "task.json"
@@ -43,12 +43,12 @@ _POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_emb
 def files() -> set[str]:
     """Returns the names of a KerasHub preset's files."""
     weights = {TASK, WEIGHTS, TASK_WEIGHTS}
-    return {CONFIG, MANIFEST, *tokenizer_files(), *weights, *_OTHERS}
+    return {CONFIG, MANIFEST, *tokenizer_file_names(), *weights, *_OTHERS}
 
 
-def tokenizer_files() -> set[str]:
+def tokenizer_file_names() -> set[str]:
     """Returns the names of the files of a KerasHub preset's tokenizer."""
-    named = [f.keras_hub.tokenizer_files.values() for f in all_families() if f.keras_hub]
+    named = [f.keras_hub.tokenizer_file_names.values() for f in all_families() if f.keras_hub]
     return {_TOKENIZER, *(f"{_ASSETS}/{name}" for names in named for name in names)}
 
 
@@ -203,7 +203,7 @@ def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer
             for name, (theirs, usual) in names.tokenizer_settings.items()
         }
     }
-    for theirs, ours in names.tokenizer_files.items():
+    for theirs, ours in names.tokenizer_file_names.items():
         contents[theirs] = read_content(files, ours, inside=_ASSETS)
     return StoredTokenizer(family.tokenizer, TokenizerFiles(files.path, contents))
 

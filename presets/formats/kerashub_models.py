@@ -120,7 +120,7 @@ def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
         )
     _refuse_others(record.task, record.built_in, task)
     arguments = {}
-    if getattr(task, "num_classes", None):
+    if task.num_classes:
         arguments = {"num_classes": task.num_classes, "dropout": task.dropout}
     cls = _class(record.task)
     preprocessor = None

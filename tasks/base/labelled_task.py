@@ -21,9 +21,6 @@ from encoder_zoo.tasks.preprocessing.preprocessor import check_no_iterator
 from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.sources import check_not_empty, is_dataset
 
-# Classes in transformers whose heads have the same names, and perhaps the same shape.
-CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForMultipleChoice")
-
 
 class LabelledTask(Task):
     """Base of the tasks whose head has one output for every class.
@@ -36,8 +33,7 @@ class LabelledTask(Task):
         expected_labels: what `fit` expects as y, in words.
     """
 
-    labels: list[str] | None
-    num_classes: int | None
+    has_classes = True
     expected_labels: str
 
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
@@ -144,7 +140,8 @@ class LabelledTask(Task):
             return "its labels are still to be learned"
         if not self._is_head_of(config):
             made_for = (config.get("architectures") or [""])[0]
-            return f"the checkpoint's is of {made_for}" if made_for.endswith(CLASSIFIERS) else None
+            heads = f"{self.backbone.family.class_prefix}For"
+            return f"the checkpoint's is of {made_for}" if made_for.startswith(heads) else None
         names = label_names(config)
         if self.labels and not are_generic(names) and names != self.labels:
             return f"its labels are {names}, not {self.labels}"

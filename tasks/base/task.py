@@ -6,17 +6,19 @@ import copy
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import keras
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import Head
+from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.named_metrics import metric_by_name
+from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -28,6 +30,20 @@ if TYPE_CHECKING:
 MOST_SHOWN = 10
 
 
+class TinyData(NamedTuple):
+    """What `encoder_zoo.testing` makes a small task of, and trains it on.
+
+    Attributes:
+        arguments: of the task's constructor, beside backbone and preprocessor.
+        x: raw inputs, of the letters a to p.
+        y: labels, or None.
+    """
+
+    arguments: dict
+    x: object
+    y: object = None
+
+
 class Task(ConfigFromSignature, Trainer, metaclass=NamesVariablesAlike):
     """Base of the tasks: a backbone, a head, and a preprocessor for raw text.
 
@@ -35,18 +51,47 @@ class Task(ConfigFromSignature, Trainer, metaclass=NamesVariablesAlike):
         backbone: any `Backbone`.
         preprocessor: turns raw inputs into the model's; without one, `fit`, `evaluate` and
             `predict` take prepared inputs (`{"token_ids", ...}`) only.
+
+    Attributes:
+        task_name: name in `TASKS` and in `encoder_zoo.json`.
+        checkpoint_class_suffix: end of the name of transformers' class, after the family's; the
+            key in `Family.heads` of the head that the task needs. "Model": it needs none.
+        default_head: of families whose record has no head of that name; None: the task does not
+            support them.
+        pipeline_tag: the Hugging Face hub's name for the task.
+        preprocessor_class: of its raw inputs.
+        has_classes: whether the outputs are of classes, with `labels` and `num_classes`.
+        labels_tokens: whether there is an answer, and a label, for each token.
+        pretrains: whether the labels are made of the texts.
+        problem_type: as in config.json, of tasks that have several.
+        learns_soft_labels: whether `Distillation` trains it on a teacher's outputs.
+        peft_task_type: peft's name for the task; None: it cannot be saved as adapters.
+        text_method: the method that answers to raw text, such as "classify"; None: there is none.
+        instead_of_predict: for raw texts, of a task that takes only prepared inputs in `predict`.
     """
 
     task_name: str
-    checkpoint_class_suffix: str
-    pipeline_tag: str
+    checkpoint_class_suffix: str = "Model"
+    default_head: Head | None = None
+    pipeline_tag: str = "feature-extraction"
     preprocessor_class: type[Preprocessor]
+    has_classes: bool = False
+    problem_type: str | None = None
+    learns_soft_labels: bool = False
+    peft_task_type: str | None = None
+    text_method: str | None = None
+    instead_of_predict: str | None = None
+
+    labels: list[str] | None = None
+    num_classes: int | None = None
+    head: keras.layers.Layer | None
 
     def __init__(self, backbone: Backbone, preprocessor: Preprocessor | None = None, **kwargs):
         self._check_parts(backbone, preprocessor)
         # Keras scales losses by the task's precision.
         super().__init__(**{"dtype": backbone.dtype_policy, **kwargs})
         self.backbone = backbone
+        self.head = None  # here: torch does not find a layer behind an attribute of the class
         # A copy: `attach` notes this task's labels and lengths in it.
         self.preprocessor = copy.copy(preprocessor)
         self._reset_training_state()
@@ -69,7 +114,7 @@ class Task(ConfigFromSignature, Trainer, metaclass=NamesVariablesAlike):
     # -- what a task says of itself ------------------------------------------------------------
 
     def __repr__(self) -> str:
-        backbone, labels = self.backbone, getattr(self, "labels", None)
+        backbone, labels = self.backbone, self.labels
         parts = [
             f"{type(backbone).__name__} of {backbone.num_layers} layers of {backbone.hidden_dim}",
             f"{sum(math.prod(weight.shape) for weight in self.weights):,} weights",
@@ -86,10 +131,44 @@ class Task(ConfigFromSignature, Trainer, metaclass=NamesVariablesAlike):
         """What the task puts out for inputs, of what its backbone made of them."""
         raise NotImplementedError
 
+    @classmethod
+    def head_of(cls, family: Family) -> Head:
+        """Return the record of the family's head for this task.
+
+        Raises:
+            ValueError: "The family 'bert' has no head ForPreTraining. Expected one of ..."
+        """
+        suffix = cls.checkpoint_class_suffix
+        if cls.default_head is not None and suffix not in family.heads:
+            return cls.default_head
+        return family.head(suffix)
+
+    @classmethod
+    def supports(cls, family: Family) -> bool:
+        """Return whether the family has the head that the task needs."""
+        suffix = cls.checkpoint_class_suffix
+        return suffix in ("Model", *family.heads) or cls.default_head is not None
+
     @property
     def head_record(self) -> Head:
-        """What the backbone's family has between it and this task's logits."""
-        return self.backbone.family.head(self.checkpoint_class_suffix)
+        """The record of the head that the backbone's family has for this task."""
+        return self.head_of(self.backbone.family)
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        """Return arguments and data for the checks of `encoder_zoo.testing`."""
+        return TinyData({}, ["a b ab", "", "c d e a b", "p"])
+
+    def tiny_questions(self) -> tuple:
+        """Return the arguments of `text_method` for as many texts as `tiny_data` has."""
+        x = self.tiny_data().x
+        return x if isinstance(x, tuple) else (x,)
+
+    def _answer_like(self, teacher: Task) -> None:
+        """Take over the settings that decide which tokens have answers, before distillation."""
+
+    def _set_word_splitting(self, x) -> None:
+        """Note how the inputs of `fit` are split into words, for tasks that label words."""
 
     @classmethod
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
@@ -115,6 +194,14 @@ class Task(ConfigFromSignature, Trainer, metaclass=NamesVariablesAlike):
     def default_metrics(self) -> list:
         """The metrics, weighted by sample weights, that `compile` takes where none are given."""
         raise NotImplementedError
+
+    def _check_answers(self, x=None) -> None:
+        if x is not None and self.instead_of_predict and not is_prepared(x):
+            raise ValueError(
+                f"{type(self).__name__}.predict takes prepared inputs, {{'token_ids', "
+                "'padding_mask', ...}: raw texts would be masked at random. Use "
+                f"{self.instead_of_predict}, or evaluate(texts). Received: {type(x).__name__}."
+            )
 
     # -- loading -------------------------------------------------------------------------------
 
@@ -212,26 +299,31 @@ class Task(ConfigFromSignature, Trainer, metaclass=NamesVariablesAlike):
 
         save_task(self, directory, dtype, format, **options)
 
+    @validate_arguments
     def enable_lora(
-        self, rank: int, layers: Sequence[str] = ("query", "value"), alpha: float | None = None
+        self,
+        rank: PositiveInt,
+        layers: Sequence[str] | None = None,
+        alpha: PositiveFloat | None = None,
     ) -> None:
-        """Freezes the backbone and trains low-rank updates of some of its layers, and the head
-        with its pooler.
+        """Freeze the backbone and train low-rank updates of some of its layers, and the head with
+        its pooler.
 
         Args:
-            rank: of the updates.
-            layers: of every block; in BERT's "query", "key", "value", "intermediate" and
-                "output", of the attention and of the block. The error names those of others.
-            alpha: the updates count alpha / rank; None is the rank.
+            rank, layers, alpha: see `Backbone.enable_lora`.
 
         Raises:
-            ValueError: "There is no layer keys. Expected some of ..."
+            ValueError: "There is no layer keys. Expected some of intermediate, key, output, ..."
 
         Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
         """
-        from encoder_zoo.presets.adapters import enable_lora
+        self.backbone.enable_lora(rank, layers, alpha)
+        self.train_pooler()
 
-        enable_lora(self, rank, layers, alpha)
+    def train_pooler(self) -> None:
+        """Unfreeze the pooler if the head reads its output."""
+        if self.backbone.family.head(self.checkpoint_class_suffix).pooled:
+            self.backbone.pooler_dense.trainable = True
 
     def save_adapters(self, folder: str | os.PathLike) -> None:
         """Writes the low-rank updates, the head and its pooler alone, as peft's files.

@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
-from encoder_zoo.common.validation import checked
+from encoder_zoo.common.validation import PositiveInt, Verbosity, validate_arguments
 from encoder_zoo.presets.files.folder_files import size_of
 from encoder_zoo.presets.files.manifest import checksum
 from encoder_zoo.presets.files.open_folder import OpenFolder
@@ -80,14 +80,14 @@ class PretrainingCorpus:
         self.sha256 = self._manifest["sha256"]
 
     @classmethod
-    @checked
+    @validate_arguments
     def from_files(
         cls,
         folder: str | os.PathLike,
         paths: Sequence[str | os.PathLike],
         tokenizer: Tokenizer,
-        shard_tokens: int = SHARD_TOKENS,
-        verbose: int | str = "auto",
+        shard_tokens: PositiveInt = SHARD_TOKENS,
+        verbose: Verbosity = "auto",
     ) -> PretrainingCorpus:
         """Tokenize text files with a sentence on each line and a blank line between documents.
 
@@ -111,14 +111,14 @@ class PretrainingCorpus:
         return cls(folder)
 
     @classmethod
-    @checked
+    @validate_arguments
     def from_documents(
         cls,
         folder: str | os.PathLike,
         documents: Iterable,
         tokenizer: Tokenizer,
-        shard_tokens: int = SHARD_TOKENS,
-        verbose: int | str = "auto",
+        shard_tokens: PositiveInt = SHARD_TOKENS,
+        verbose: Verbosity = "auto",
     ) -> PretrainingCorpus:
         """Tokenize documents that are given one by one; otherwise as `from_files`.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-import encoder_zoo
+from encoder_zoo.common.version import __version__
 from encoder_zoo.presets.files.atomic import replacing_file
 from encoder_zoo.presets.files.manifest import checksum_of, digest
 from encoder_zoo.tasks.corpora.documents import Document, Documents, TextFiles
@@ -81,7 +81,7 @@ def _begun(folder, source, tokenizer: Tokenizer, shard_tokens: int) -> dict:
     }
     found = read_manifest(folder)
     if not found:
-        version = {"encoder_zoo": encoder_zoo.__version__}
+        version = {"encoder_zoo": __version__}
         return {**settings, **version, "complete": False, "shards": []}
     for name, value in settings.items():
         if found.get(name) != value:

@@ -13,6 +13,12 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.validation import (
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    validate_arguments,
+)
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.encoders.positions import take_positions
@@ -30,8 +36,6 @@ from encoder_zoo.tasks.distillation.pairing import (
 )
 from encoder_zoo.tasks.distillation.preprocessor import PLACES, TEACHER
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM
-from encoder_zoo.tasks.token_classification.task import TokenClassifier
 from encoder_zoo.tasks.training.logit_metrics import by_token
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import is_dataset
@@ -113,15 +117,16 @@ class Distillation(ConfigFromSignature, Trainer):
 
     task_name = "distillation"
 
+    @validate_arguments
     def __init__(
         self,
         teacher: Task | Backbone,
         student: Task | Backbone,
         preprocessor: Preprocessor | None = None,
         objectives: Sequence[str] | None = None,
-        temperature: float = 2.0,
-        label_weight: float = 0.5,
-        relation_heads: int | None = None,
+        temperature: PositiveFloat = 2.0,
+        label_weight: NonNegativeFloat = 0.5,
+        relation_heads: PositiveInt | None = None,
         **kwargs,
     ):
         backbones = backbone_of(teacher), backbone_of(student)
@@ -170,8 +175,10 @@ class Distillation(ConfigFromSignature, Trainer):
     def _learns_answers(self) -> bool:
         """Whether anything is learned by the student's answers: of the teacher's, or of tokens that
         were masked."""
-        masked = isinstance(self.student, MaskedLM) and self.label_weight > 0
-        return masked or "soft_labels" in self.objectives
+        if isinstance(self.student, Backbone):
+            return False
+        masked = self.student.pretrains and self.student.learns_soft_labels
+        return (masked and self.label_weight > 0) or "soft_labels" in self.objectives
 
     @property
     def output_activation(self) -> str | None:
@@ -180,7 +187,7 @@ class Distillation(ConfigFromSignature, Trainer):
 
     @property
     def labels_tokens(self) -> bool:
-        return getattr(self.student, "labels_tokens", False)
+        return isinstance(self.student, Task) and self.student.labels_tokens
 
     # -- what is trained -----------------------------------------------------------------------
 
@@ -293,7 +300,7 @@ class Distillation(ConfigFromSignature, Trainer):
                 f"Nothing is learned of labels with objectives={self.objectives}. Leave out y, or "
                 "let soft_labels be among them."
             )
-        if isinstance(self.student, TokenClassifier) and labels is not None and not is_prepared(x):
+        if isinstance(self.student, Task) and labels is not None and not is_prepared(x):
             self.student._set_word_splitting(x)
 
     def _separate(self, x, y) -> tuple:
@@ -335,7 +342,7 @@ class Distillation(ConfigFromSignature, Trainer):
         if y is None:
             y, sample_weight = self._answers(y_pred["teacher"]), x.get("soft_weights")
         found = y, y_pred["logits"], sample_weight
-        if isinstance(self.student, MaskedLM):
+        if self.student.pretrains:
             found = by_token(*found)
         return super().compute_metrics(x, *found)
 
@@ -348,7 +355,8 @@ class Distillation(ConfigFromSignature, Trainer):
 
     # -- what the student is for ---------------------------------------------------------------
 
-    def predict(self, x, batch_size: int | None = None, **kwargs):
+    @validate_arguments
+    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
         """The student's: `student.predict(x)`."""
         return self.student.predict(x, batch_size, **kwargs)
 

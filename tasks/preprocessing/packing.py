@@ -102,7 +102,7 @@ def written(
         >>> ids[:-1].numpy().tolist()
         [1, 2, 0, 4, 0]
     """
-    from encoder_zoo.encoders.tokenizers.characters import row_numbers
+    from encoder_zoo.encoders.tokenizers.text.characters import row_numbers
 
     row = row_numbers(pieces.row_splits, tf.size(pieces.values))  # (T,)
     moved = begins - tf.cast(pieces.row_splits[:-1], tf.int32)

@@ -14,6 +14,7 @@ import numpy as np
 
 from encoder_zoo.common.configuration import ConfigFromSignature, described
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.presets.vocabulary import check_tokenizer
 from encoder_zoo.tasks.preprocessing.batching import bucket_length
@@ -47,8 +48,11 @@ class Preprocessor(ConfigFromSignature):
 
     # The task that it is for; a task takes no preprocessor of another.
     task_name: str | None = None
+    # Whether the tokens of each text or pair are one example, in their order.
+    one_example_per_text = False
 
-    def __init__(self, tokenizer: Tokenizer, sequence_length: int | None = None):
+    @validate_arguments
+    def __init__(self, tokenizer: Tokenizer, sequence_length: SequenceLength | None = None):
         self.tokenizer = tokenizer
         self.sequence_length = sequence_length
         self.max_sequence_length = sequence_length or 512
@@ -108,7 +112,8 @@ class Preprocessor(ConfigFromSignature):
         """Return texts as the model's `x`, `(x, y)` or `(x, y, sample_weight)`."""
         return self.collate(self.encode(x, y, sample_weight))
 
-    def batched(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+    @validate_arguments
+    def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
         """Return a dataset of single raw inputs in batches; one that has batches as it is."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         single = keras.tree.flatten(x)[0].shape.rank == 0
@@ -147,6 +152,10 @@ class Preprocessor(ConfigFromSignature):
         check_same_count(examples)
         return examples
 
+    def encode_unlabelled(self, x, sample_weight=None) -> dict:
+        """As `encode` with labels, but without them: marks the tokens that would have one."""
+        return self.encode(x, sample_weight=sample_weight)
+
     def encode_labels(self, y) -> tf.Tensor:
         """Return labels as numbers; tasks with labels of another kind override this."""
         return tf.convert_to_tensor(y)
@@ -168,6 +177,7 @@ class Preprocessor(ConfigFromSignature):
             self.pad(examples, bucketed), examples.get("labels"), examples.get("sample_weight")
         )
 
+    @validate_arguments
     def pad(self, examples: dict, bucketed: bool = False) -> dict[str, tf.Tensor]:
         """Return the model's inputs (B, L) from encoded examples."""
         length = self.sequence_length
@@ -239,7 +249,7 @@ def as_column(x, name: str = "texts") -> tf.Tensor:
     Raises:
         ValueError: "context is 'A cat.' (str); expected a list, array or tensor of texts"
     """
-    from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor
+    from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor
 
     texts = as_text_tensor(plain(x), name)
     if texts.shape.rank == 0:
@@ -248,7 +258,7 @@ def as_column(x, name: str = "texts") -> tf.Tensor:
 
 
 def as_weights(sample_weight) -> tf.Tensor:
-    """Return checked (B,) float32 weights.
+    """Check sample weights and return them as float32, (B,).
 
     Raises:
         ValueError: "sample_weight is of type complex128. Expected ...", "Row 3 has the weight -1.0.

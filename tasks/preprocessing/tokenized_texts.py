@@ -53,7 +53,7 @@ def as_word_tensor(x) -> tf.RaggedTensor:
     Raises:
         ValueError: "words[1] is 'Rome' (str); expected a list of words"
     """
-    from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor
+    from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor
 
     if isinstance(x, tf.RaggedTensor):
         return x

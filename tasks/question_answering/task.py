@@ -12,9 +12,10 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.base.head import head_dropout, make_head
-from encoder_zoo.tasks.base.task import Task
+from encoder_zoo.tasks.base.task import Task, TinyData
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.preprocessing.windows import take
@@ -22,6 +23,7 @@ from encoder_zoo.tasks.question_answering.answers import (
     IMPOSSIBLE,
     NO_LABELS,
     Candidates,
+    NullThreshold,
     answer_lists,
     find_spans,
     holds_answers,
@@ -83,13 +85,15 @@ class SpanQA(Task):
     checkpoint_class_suffix = "ForQuestionAnswering"
     pipeline_tag = "question-answering"
     preprocessor_class = SpanQAPreprocessor
+    text_method = "answer"
     output_activation = "softmax"
 
+    @validate_arguments
     def __init__(
         self,
         backbone: Backbone,
         preprocessor: SpanQAPreprocessor | None = None,
-        dropout: float | None = None,
+        dropout: Rate | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
@@ -100,6 +104,11 @@ class SpanQA(Task):
         self.built = True
         if preprocessor is not None:
             self.preprocessor.attach(self)
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        answers = [{"text": "ab", "answer_start": 4}, {"text": "c d", "answer_start": 0}]
+        return TinyData({}, (["a b", "p"], ["a b ab", "c d e a b"]), answers)
 
     def call(self, inputs, training=None):
         x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
@@ -138,7 +147,8 @@ class SpanQA(Task):
         if y is None and not (is_dataset(x) or holds_answers(x)):
             raise ValueError(NO_LABELS)
 
-    def predict(self, x, batch_size: int | None = None, **kwargs):
+    @validate_arguments
+    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
         """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
 
         Args:
@@ -168,14 +178,15 @@ class SpanQA(Task):
             outputs[example].append(result)
         return outputs
 
+    @validate_arguments
     def answer(
         self,
         question,
         context,
-        top_k: int | None = None,
-        max_answer_length: int = 30,
-        null_threshold: float | None = None,
-        batch_size: int | None = None,
+        top_k: PositiveInt | None = None,
+        max_answer_length: PositiveInt = 30,
+        null_threshold: NullThreshold | None = None,
+        batch_size: PositiveInt | None = None,
     ) -> dict | list:
         """The answers that the contexts give.
 
@@ -231,13 +242,14 @@ class SpanQA(Task):
         threshold = self.preprocessor.null_threshold if given is None else given
         return None if threshold == float("inf") else threshold
 
+    @validate_arguments
     def evaluate_answers(
         self,
         x,
         y=None,
-        max_answer_length: int = 30,
-        null_threshold: float | None = None,
-        batch_size: int | None = None,
+        max_answer_length: PositiveInt = 30,
+        null_threshold: NullThreshold | None = None,
+        batch_size: PositiveInt | None = None,
     ) -> dict[str, float]:
         """Exact match and F1 of the answers, as SQuAD's official scripts count them, in percent.
 
@@ -297,8 +309,9 @@ class SpanQA(Task):
         found = (tf.gather(tf.concat(f, 0), np.argsort(order)) for f in zip(*parts, strict=True))
         return best_answers(Candidates(*found), contexts, columns, top_k)
 
+    @validate_arguments
     def served(
-        self, max_answer_length: int = 30, null_threshold: float | None = None
+        self, max_answer_length: PositiveInt = 30, null_threshold: NullThreshold | None = None
     ) -> dict[str, Callable]:
         """`answer` of "question" and "context", for exports.
 

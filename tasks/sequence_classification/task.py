@@ -9,11 +9,13 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, Probability, Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.tasks.base.class_names import label_names, sigmoid, softmax
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
+from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.sequence_classification.class_labels import learn_classes
 from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
@@ -78,16 +80,20 @@ class SequenceClassifier(LabelledTask):
     checkpoint_class_suffix = "ForSequenceClassification"
     pipeline_tag = "text-classification"
     preprocessor_class = SequenceClassifierPreprocessor
+    learns_soft_labels = True
+    peft_task_type = "SEQ_CLS"
+    text_method = "classify"
     expected_labels = "one label for each text"
 
+    @validate_arguments
     def __init__(
         self,
         backbone: Backbone,
         preprocessor: SequenceClassifierPreprocessor | None = None,
-        num_classes: int | None = None,
+        num_classes: PositiveInt | None = None,
         labels: Sequence[str] | None = None,
         problem_type: str = "single_label_classification",
-        dropout: float | None = None,
+        dropout: Rate | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
@@ -106,6 +112,11 @@ class SequenceClassifier(LabelledTask):
         self._set_classes(num_classes, labels)
         if preprocessor is not None:
             self.preprocessor.attach(self)
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        labels = ["O", "B-X", "I-X"]
+        return TinyData({"labels": labels}, super().tiny_data().x, [*labels, "O"])
 
     def call(self, inputs, training=None):
         self._check_labels_known()
@@ -197,7 +208,8 @@ class SequenceClassifier(LabelledTask):
         numbers = labels.argmax(axis=1) if labels.ndim == 2 else labels
         return set((labels.nonzero()[1] if self._takes_several() else numbers).tolist())
 
-    def predict_proba(self, texts, batch_size: int | None = None) -> np.ndarray:
+    @validate_arguments
+    def predict_proba(self, texts, batch_size: PositiveInt | None = None) -> np.ndarray:
         """Texts to probabilities.
 
         Args:
@@ -218,12 +230,13 @@ class SequenceClassifier(LabelledTask):
         logits = self.predict(texts, batch_size, verbose=0)
         return sigmoid(logits) if self._takes_several() else softmax(logits)
 
+    @validate_arguments
     def classify(
         self,
         texts,
-        batch_size: int | None = None,
-        top_k: int | None = None,
-        threshold: float | None = None,
+        batch_size: PositiveInt | None = None,
+        top_k: PositiveInt | None = None,
+        threshold: Probability | None = None,
     ) -> list | dict:
         """Texts to labels and probabilities.
 

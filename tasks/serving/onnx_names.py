@@ -52,8 +52,8 @@ def _name_axes(value, task: Task) -> None:
 
 def _metadata(task: Task) -> dict[str, str]:
     metadata = {"pipeline_tag": task.pipeline_tag}
-    if getattr(task, "labels", None):
+    if task.labels:
         metadata["id2label"] = json.dumps(dict(enumerate(task.labels)), ensure_ascii=False)
-    if hasattr(task, "problem_type"):
+    if task.problem_type:
         metadata["problem_type"] = task.problem_type
     return metadata

@@ -12,10 +12,12 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.base.class_names import softmax
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
+from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
@@ -92,17 +94,21 @@ class TokenClassifier(LabelledTask):
     checkpoint_class_suffix = "ForTokenClassification"
     pipeline_tag = "token-classification"
     preprocessor_class = TokenClassifierPreprocessor
+    learns_soft_labels = True
+    peft_task_type = "TOKEN_CLS"
+    text_method = "extract_entities"
     output_activation = "softmax"
     labels_tokens = True
     expected_labels = "for every text a list of spans, or for every list of words a list of tags"
 
+    @validate_arguments
     def __init__(
         self,
         backbone: Backbone,
         preprocessor: TokenClassifierPreprocessor | None = None,
-        num_classes: int | None = None,
+        num_classes: PositiveInt | None = None,
         labels: Sequence[str] | None = None,
-        dropout: float | None = None,
+        dropout: Rate | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
@@ -111,6 +117,11 @@ class TokenClassifier(LabelledTask):
         self._set_classes(num_classes, labels)
         if preprocessor is not None:
             self.preprocessor.attach(self)
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        spans = [[(0, 1, "X"), (4, 6, "X")], [], [(2, 5, "X")], []]
+        return TinyData({"labels": ["O", "B-X", "I-X"]}, super().tiny_data().x, spans)
 
     def call(self, inputs, training=None):
         self._check_labels_known()
@@ -145,6 +156,11 @@ class TokenClassifier(LabelledTask):
             self._set_word_splitting(x)
         super()._adapt(x, y)
 
+    def _answer_like(self, teacher: TokenClassifier) -> None:
+        if None not in (self.preprocessor, teacher.preprocessor):
+            for name in ("label_all_tokens", "split_symbols", "strategy"):
+                setattr(self.preprocessor, name, getattr(teacher.preprocessor, name))
+
     def _set_word_splitting(self, x) -> None:
         """Has answers be given as what `fit` learns: in words, of which some tokens count."""
         preprocessor = self.preprocessor
@@ -165,7 +181,8 @@ class TokenClassifier(LabelledTask):
     def _separate(self, x, y) -> tuple:
         return token_labels.annotated(plain(x), plain(y))
 
-    def predict(self, x, batch_size: int | None = None, **kwargs):
+    @validate_arguments
+    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
         """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
 
         Args:
@@ -205,8 +222,9 @@ class TokenClassifier(LabelledTask):
         outputs = outputs_of(self.preprocessor.examples(tokens, windows))  # ragged (W, None, C)
         return merge(outputs[:, 1:-1], windows)
 
+    @validate_arguments
     def extract_entities(
-        self, texts, strategy: str | None = None, batch_size: int | None = None
+        self, texts, strategy: str | None = None, batch_size: PositiveInt | None = None
     ) -> list:
         """The entities in texts.
 
@@ -285,7 +303,8 @@ class TokenClassifier(LabelledTask):
 
         return {"serving_default": entities}
 
-    def tag_words(self, words, batch_size: int | None = None) -> list[list[str]]:
+    @validate_arguments
+    def tag_words(self, words, batch_size: PositiveInt | None = None) -> list[list[str]]:
         """The tag of every word: its first token's, or what all tokens were labelled for.
 
         Args:
@@ -321,7 +340,10 @@ class TokenClassifier(LabelledTask):
         last = best[np.roll(begins, -1)]  # the first token of all begins a word, so the last ends
         return word_tags(self.tag_names)[first, last]
 
-    def evaluate_entities(self, x, y, scheme: str | None = None, batch_size: int | None = None):
+    @validate_arguments
+    def evaluate_entities(
+        self, x, y, scheme: str | None = None, batch_size: PositiveInt | None = None
+    ):
         """Entity precision, recall and F1 over whole texts, however long, and of every type.
 
         The metric of `evaluate` sees one window at a time; this puts the windows together first,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.common.validation import ValidatesArguments
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.training.backup_folder import BackupFolder, Position, flat_settings
 from encoder_zoo.tasks.training.distribution import of_all_workers
 from encoder_zoo.tasks.training.divergence import divergence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 
 
-class BackupAndRestore(ValidatesArguments, keras.callbacks.BackupAndRestore):
+class BackupAndRestore(keras.callbacks.BackupAndRestore):
     """Back up training, so that the same command, run again after a crash, continues it.
 
     As `keras.callbacks.BackupAndRestore`, and more: training continues in the middle of an epoch
@@ -58,10 +58,11 @@ class BackupAndRestore(ValidatesArguments, keras.callbacks.BackupAndRestore):
     # Keras may log the steps from threads: the backups are written between them.
     async_safe = True
 
+    @validate_arguments
     def __init__(
         self,
         backup_dir: str | os.PathLike,
-        save_freq: str | int = "epoch",
+        save_freq: PositiveInt | Literal["epoch"] = "epoch",
         delete_checkpoint: bool = True,
     ):
         super().__init__(backup_dir, save_freq=save_freq, delete_checkpoint=delete_checkpoint)

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Literal
 
 import keras
 
 from encoder_zoo.common.forks import refuse_in_fork
 from encoder_zoo.common.keras_private import VALIDATION_OF_FIT, HookedModel, strategy_of
-from encoder_zoo.common.validation import ValidatesArguments
+from encoder_zoo.common.validation import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Rate,
+    Ratio,
+    Verbosity,
+    validate_arguments,
+)
 from encoder_zoo.encoders.inputs import check_inputs
-from encoder_zoo.tasks.training.compiling import Recipe, build_metrics
+from encoder_zoo.tasks.training.compiling import RECIPE, Recipe, build_metrics
 from encoder_zoo.tasks.training.data import Plan, TrainingData
 from encoder_zoo.tasks.training.distribution import Distribution
 from encoder_zoo.tasks.training.graphs import GraphCache
@@ -30,7 +40,7 @@ from encoder_zoo.tasks.training.sources import (
 )
 
 
-class Trainer(ValidatesArguments, HookedModel):
+class Trainer(HookedModel):
     """A `keras.Model` that trains and predicts on what a preprocessor takes.
 
     Graphs are kept as long as they are valid: `fit`, `evaluate` and `predict` may follow each other
@@ -40,12 +50,8 @@ class Trainer(ValidatesArguments, HookedModel):
         distribution: the strategy of `tf.distribute` that the model was built under, or none.
         graphs: the graphs that were traced.
         recipe: the settings of `compile`.
-        pretrains: whether the task is one of pretraining, in which all layers learn alike.
         output_activation: the function that makes probabilities of the outputs, "softmax" or
-            "sigmoid"; "linear" where they are numbers themselves; None where losses and metrics
-            are taken as they are.
-        labels_tokens: whether sample weights say which tokens have a label.
-        default_warmup: share of the steps, if `compile` is given none.
+            "sigmoid"; "linear" for numbers; None to take losses and metrics as they are.
     """
 
     pretrains = False
@@ -89,6 +95,7 @@ class Trainer(ValidatesArguments, HookedModel):
         """Return the data with each class weighted."""
         raise ValueError(f"class_weight needs classes, which {type(self).__name__} has none of.")
 
+    @validate_arguments
     def compile(
         self,
         optimizer="auto",
@@ -96,13 +103,13 @@ class Trainer(ValidatesArguments, HookedModel):
         metrics=None,
         *,
         weighted_metrics="auto",
-        jit_compile="auto",
-        learning_rate: float | None = None,
-        gradient_accumulation_steps: int | None = None,
-        weight_decay: float | None = None,
-        warmup: float | None = None,
-        layer_decay: float | None = None,
-        frozen_layers: int | None = None,
+        jit_compile: bool | Literal["auto"] = "auto",
+        learning_rate: PositiveFloat | None = None,
+        gradient_accumulation_steps: PositiveInt | None = None,
+        weight_decay: NonNegativeFloat | None = None,
+        warmup: Rate | None = None,
+        layer_decay: Ratio | None = None,
+        frozen_layers: NonNegativeInt | None = None,
         **kwargs,
     ) -> None:
         """Compile as `keras.Model.compile`, with the field's recipe by default.
@@ -117,10 +124,9 @@ class Trainer(ValidatesArguments, HookedModel):
             metrics: in place of the task's. By name also "f1", "f1_macro", "f1_micro",
                 "f1_weighted", "auc" and "matthews" of classes, "pearson" and "spearman" of numbers,
                 "perplexity" of tokens, "exact_match" and "f1" of answers. Keras's metrics get
-                probabilities, and labels in the form that they take; of two classes Precision,
-                Recall, AUC and the like look for the second. Other functions and metrics get the
-                model's outputs. Without sample weights, except in tasks where these tell which
-                tokens count.
+                probabilities; of two classes Precision, Recall, AUC and the like look for the
+                second. Other functions get the outputs. Without sample weights, except in tasks
+                where these tell which tokens count.
             weighted_metrics: the same, with sample weights; "auto" are the task's metrics, unless
                 `metrics` are given.
             jit_compile: "auto" has TensorFlow compile with XLA on a GPU or TPU if a
@@ -137,6 +143,7 @@ class Trainer(ValidatesArguments, HookedModel):
                 them; 0 has all learn, None leaves them as they are.
             **kwargs: the other arguments of `keras.Model.compile`.
         """
+        recipe = (gradient_accumulation_steps, weight_decay, warmup, layer_decay)
         arguments = {
             "optimizer": optimizer,
             "loss": loss,
@@ -144,11 +151,8 @@ class Trainer(ValidatesArguments, HookedModel):
             "weighted_metrics": weighted_metrics,
             "jit_compile": jit_compile,
             "learning_rate": learning_rate,
-            "gradient_accumulation_steps": gradient_accumulation_steps,
-            "weight_decay": weight_decay,
-            "warmup": warmup,
-            "layer_decay": layer_decay,
             "frozen_layers": frozen_layers,
+            **dict(zip(RECIPE, recipe, strict=True)),
         }
         with self.distribution.scope():
             self.recipe.compile(super().compile, arguments, kwargs)
@@ -168,23 +172,25 @@ class Trainer(ValidatesArguments, HookedModel):
         if not self.compiled:
             self.compile()
 
+    @validate_arguments
     def fit(
         self,
         x=None,
         y=None,
-        batch_size: int | None = None,
-        epochs: int = 1,
+        batch_size: PositiveInt | None = None,
+        epochs: NonNegativeInt = 1,
         *,
-        verbose: str | int = "auto",
+        verbose: Verbosity = "auto",
         callbacks: list | None = None,
-        validation_split: float = 0.0,
+        validation_split: Rate = 0.0,
         validation_data=None,
         shuffle: bool = True,
         sample_weight=None,
         class_weight=None,
-        initial_epoch: int = 0,
-        steps_per_epoch: int | None = None,
-        validation_batch_size: int | None = None,
+        initial_epoch: NonNegativeInt = 0,
+        steps_per_epoch: PositiveInt | None = None,
+        validation_batch_size: PositiveInt | None = None,
+        validation_steps: PositiveInt | None = None,
         **kwargs,
     ) -> keras.callbacks.History:
         """Train as `keras.Model.fit`, on raw inputs.
@@ -215,7 +221,7 @@ class Trainer(ValidatesArguments, HookedModel):
                 others have 1, or "balanced", which weighs rare classes more; of tags, too.
             initial_epoch: number of the first epoch.
             steps_per_epoch: batches in an epoch; None is one pass.
-            validation_batch_size: default `batch_size`.
+            validation_batch_size, validation_steps: default `batch_size`, and one pass.
             **kwargs: the other arguments of `keras.Model.fit`.
 
         Returns:
@@ -226,16 +232,16 @@ class Trainer(ValidatesArguments, HookedModel):
                 `keras.callbacks.TerminateOnNaN` is among the callbacks.
         """
         x, y = self._begin_fit(x, y)
-        size = size_or_default(batch_size)
-        held_out_size = size_or_default(validation_batch_size, size)
+        epochs = range(initial_epoch, epochs)
+        plan = Plan(size_or_default(batch_size), epochs, shuffle, steps_per_epoch)
+        held_out_size = validation_batch_size or plan.batch_size
         held_out = validation_data_of(self, validation_data, held_out_size)
-        plan = Plan(size, range(initial_epoch, epochs), shuffle, steps_per_epoch)
         data = training_data(self, x, y, sample_weight, plan)
         if validation_split:
             data, held_out = data.split(validation_split, held_out_size)
-        if class_weight is not None:
-            data = self._weigh_classes(data, class_weight)
-        return self._fit(data, held_out, callbacks, verbose, kwargs)
+        data = data if class_weight is None else self._weigh_classes(data, class_weight)
+        kwargs |= {"validation_data": held_out, "validation_steps": validation_steps}
+        return self._fit(data, callbacks, verbose, kwargs)
 
     def _begin_fit(self, x, y) -> tuple:
         """Return inputs and labels, checked; the task has learned from them and is compiled."""
@@ -246,17 +252,18 @@ class Trainer(ValidatesArguments, HookedModel):
         self._make_ready()
         return x, y
 
-    def _fit(self, data: TrainingData, held_out, callbacks, verbose, options: dict):
+    def _fit(self, data: TrainingData, callbacks, verbose, options: dict):
         """Call Keras's `fit`, under a strategy on parts of batches."""
         data.check()
         self.recipe.start(data.total_steps)
         with self.distribution.explained_errors():
-            arguments = {**data.start(callbacks, verbose), "validation_data": held_out, **options}
+            arguments = {**data.start(callbacks, verbose), **options}
             build_metrics(self, arguments["x"])
             return super().fit(**self.distribution.divided_arguments(arguments))
 
+    @validate_arguments
     def evaluate(
-        self, x=None, y=None, batch_size: int | None = None, *, sample_weight=None, **kwargs
+        self, x=None, y=None, batch_size: PositiveInt | None = None, *, sample_weight=None, **kwargs
     ):
         """Evaluate as `keras.Model.evaluate`, on raw inputs; see `fit` for what `x` may be."""
         if kwargs.get(VALIDATION_OF_FIT):  # checked and preprocessed by `fit`
@@ -278,7 +285,8 @@ class Trainer(ValidatesArguments, HookedModel):
         with self.distribution.explained_errors():
             return function(x, *args, steps=steps, **kwargs)
 
-    def predict(self, x, batch_size: int | None = None, **kwargs):
+    @validate_arguments
+    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
         """Predict as `keras.Model.predict`, on raw inputs, in the order of the inputs.
 
         Args:
@@ -325,9 +333,8 @@ class Trainer(ValidatesArguments, HookedModel):
 
     def get_metrics_result(self) -> dict:
         """As in Keras, but in a replica the results for the whole batch."""
-        return self.distribution.metrics_of_batch(
-            self.metrics_variables, super().get_metrics_result
-        )
+        result = super().get_metrics_result
+        return self.distribution.metrics_of_batch(self.metrics_variables, result)
 
     def step_function(self, step: Callable) -> Callable | None:
         """Return the function of an iterator that runs a step; None is Keras's own."""
@@ -342,9 +349,8 @@ class Trainer(ValidatesArguments, HookedModel):
             self.predict_function = self.graphs.predict_function()
 
     def predict_on_batch(self, x):
-        return self.distribution.predict_on_batch(
-            super().predict_on_batch, checked_prepared(self, x)
-        )
+        predict = super().predict_on_batch
+        return self.distribution.predict_on_batch(predict, checked_prepared(self, x))
 
     def train_on_batch(self, x, *args, **kwargs):
         return super().train_on_batch(checked_prepared(self, x), *args, **kwargs)

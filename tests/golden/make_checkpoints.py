@@ -16,7 +16,7 @@ import transformers
 
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.encoders.tokenizers.sentencepiece_model import (
+from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
     CONTROL,
     UNKNOWN,
     Piece,

@@ -6,10 +6,10 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.common.wording import shown
-from encoder_zoo.encoders.tokenizers.characters import Characters, after, before, row_numbers
-from encoder_zoo.encoders.tokenizers.charsmap import SHORT
-from encoder_zoo.encoders.tokenizers.hash_table import HashTable
-from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS, CodePointTable, members
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, after, before, row_numbers
+from encoder_zoo.encoders.tokenizers.text.charsmap import SHORT
+from encoder_zoo.encoders.tokenizers.text.hash_table import HashTable
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable, members
 
 # One int32 holds a code point, or an entry of the expansions, and what there is to know of it.
 CODE_MASK = 2**21 - 1
@@ -49,7 +49,7 @@ class CharacterMap(tf.Module):
         mapping: {code point: code points}; others stay.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.characters import characters
+        >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
         >>> lower = CharacterMap({ord("A"): [ord("a")], ord("½"): [49, 47, 50]})
         >>> lower(characters(tf.constant(["A½"]))).codes.numpy().tolist()
         [97, 49, 47, 50]
@@ -105,7 +105,7 @@ class PrecompiledNormalizer(tf.Module):
         ValueError: "the rule of 'abc' is for 3 characters; expected up to two"
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.characters import characters
+        >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
         >>> normalize = PrecompiledNormalizer({"e\u0301": "é", "½": "1/2"})
         >>> chars = normalize(characters(tf.constant(["e\u0301½"])))
         >>> "".join(map(chr, chars.codes)), chars.starts.numpy().tolist()

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.characters import laid_out
-from encoder_zoo.encoders.tokenizers.hash_table import HashTable
+from encoder_zoo.encoders.tokenizers.text.characters import laid_out
+from encoder_zoo.encoders.tokenizers.text.hash_table import HashTable
 
 ALONE_IN_ASCII = r"([!-/:-@\[-`{-~])"  # each of these is a word of its own
 DROPPED_IN_ASCII = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # two of these split TensorFlow's words

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.spellings import Spellings
-from encoder_zoo.encoders.tokenizers.unicode_tables import members
-from encoder_zoo.encoders.tokenizers.whole_words import WholeWords
+from encoder_zoo.encoders.tokenizers.segmentation.whole_words import WholeWords
+from encoder_zoo.encoders.tokenizers.text.sequences import Spellings
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import members
 
 SPLITTING = " \t\n\x0b\x0c\r"  # where TensorFlow's strings are split
 PAIRED = ("``", "''")  # which ALBERT takes for a quotation mark

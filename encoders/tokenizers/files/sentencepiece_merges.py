@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from encoder_zoo.common.wording import shown
-from encoder_zoo.encoders.tokenizers.byte_bpe_files import merges_in_json
-from encoder_zoo.encoders.tokenizers.files import TokenizerFiles, checked_vocabulary, in_id_order
+from encoder_zoo.encoders.tokenizers.files.byte_bpe import merges_in_json
+from encoder_zoo.encoders.tokenizers.files.reading import (
+    TokenizerFiles,
+    checked_vocabulary,
+    in_id_order,
+)
 
 # What tokenizer.json must say of the model; false stands for absent as well.
 MODEL_SETTINGS = {

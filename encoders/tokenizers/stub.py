@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from encoder_zoo.common.lazy import NO_TENSORFLOW
-from encoder_zoo.encoders.tokenizers.files import TokenizerFiles, as_json
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles, as_json
 
 
 class TokenizerStub:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS, CodePointTable, members
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable, members
 
 
 class Characters(NamedTuple):

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.characters import Characters, laid_out, marked
-from encoder_zoo.encoders.tokenizers.spellings import Spellings
-from encoder_zoo.encoders.tokenizers.trie import NOWHERE, Trie
-from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS, CodePointTable, members
+from encoder_zoo.encoders.tokenizers.segmentation.trie import NOWHERE, Trie
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, laid_out, marked
+from encoder_zoo.encoders.tokenizers.text.sequences import Spellings
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable, members
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokens
@@ -122,7 +122,7 @@ class TokenFinder(tf.Module):
         leftmost-longest matches.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.characters import characters
+        >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
         >>> finder = TokenFinder(described(["ab", "abc"], {}), [[97, 98], [97, 98, 99]])
         >>> cut = finder(characters(tf.constant(["xabcab", "y"])))
         >>> cut.ids.numpy().tolist(), cut.starts.numpy().tolist(), cut.pieces.codes.numpy().tolist()

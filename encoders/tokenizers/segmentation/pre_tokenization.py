@@ -6,8 +6,8 @@ import operator
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.characters import after, before, row_numbers
-from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS, members
+from encoder_zoo.encoders.tokenizers.text.characters import after, before, row_numbers
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, members
 
 OTHER, LETTER, NUMBER, SPACE, SPECIAL = range(5)
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.characters import laid_out, marked, row_numbers
-from encoder_zoo.encoders.tokenizers.spellings import Spellings
-from encoder_zoo.encoders.tokenizers.trie import NOWHERE, Trie
-from encoder_zoo.encoders.tokenizers.word_table import WordPieces
+from encoder_zoo.encoders.tokenizers.segmentation.trie import NOWHERE, Trie
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import WordPieces
+from encoder_zoo.encoders.tokenizers.text.characters import laid_out, marked, row_numbers
+from encoder_zoo.encoders.tokenizers.text.sequences import Spellings
 
 UNKNOWN_PENALTY = 10.0  # an unknown character scores so much less than the rarest piece
 LONG = 64  # symbols; longer words are divided where no piece goes across

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.hash_table import HashTable
-from encoder_zoo.encoders.tokenizers.spellings import Spellings
+from encoder_zoo.encoders.tokenizers.text.hash_table import HashTable
+from encoder_zoo.encoders.tokenizers.text.sequences import Spellings
 
 SYMBOL_BITS = 16
 NOWHERE = 0  # the node that no step leaves

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.characters import Characters, before
-from encoder_zoo.encoders.tokenizers.normalization import (
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, before
+from encoder_zoo.encoders.tokenizers.text.normalization import (
     COMPLEX,
     KIND_SHIFT,
     ORDER_MASK,
@@ -20,7 +20,7 @@ from encoder_zoo.encoders.tokenizers.normalization import (
     in_canonical_order,
     number_of,
 )
-from encoder_zoo.encoders.tokenizers.unicode_tables import (
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import (
     SPECIALS,
     CodePointTable,
     decompositions,
@@ -38,7 +38,7 @@ class Composer(tf.Module):
     Source: The Unicode Standard, sections 3.11 and 3.12, and annex 15.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.characters import characters
+        >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
         >>> chars = Composer()(characters(tf.constant(["e\\u0301a"])))
         >>> [chr(c) for c in chars.codes], chars.starts.numpy().tolist()
         (['é', 'a'], [0, 2])

@@ -5,9 +5,9 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.characters import Characters
-from encoder_zoo.encoders.tokenizers.spellings import Spellings
-from encoder_zoo.encoders.tokenizers.unicode_tables import (
+from encoder_zoo.encoders.tokenizers.text.characters import Characters
+from encoder_zoo.encoders.tokenizers.text.sequences import Spellings
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import (
     SPECIALS,
     CodePointTable,
     decompositions,

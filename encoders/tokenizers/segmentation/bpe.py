@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.characters import after, before, laid_out
-from encoder_zoo.encoders.tokenizers.hash_table import HashTable
-from encoder_zoo.encoders.tokenizers.word_table import WordPieces
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import WordPieces
+from encoder_zoo.encoders.tokenizers.text.characters import after, before, laid_out
+from encoder_zoo.encoders.tokenizers.text.hash_table import HashTable
 
 NO_RANK = 2**31 - 1
 HALF_WINDOW = 128  # symbols; longer than nearly every token

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.characters import before, laid_out, marked
-from encoder_zoo.encoders.tokenizers.hash_table import HashTable
-from encoder_zoo.encoders.tokenizers.spellings import Spellings
-from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS
+from encoder_zoo.encoders.tokenizers.text.characters import before, laid_out, marked
+from encoder_zoo.encoders.tokenizers.text.hash_table import HashTable
+from encoder_zoo.encoders.tokenizers.text.sequences import Spellings
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS
 
 SYMBOLS_PER_KEY = 4  # 16 bits each
 KEYS = 3

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from encoder_zoo.common.wording import differing, shown
-from encoder_zoo.encoders.tokenizers.files import (
+from encoder_zoo.encoders.tokenizers.files.reading import (
     SPECIAL_TOKENS,
     TokenizerFiles,
     WritesFiles,

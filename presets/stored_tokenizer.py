@@ -9,7 +9,7 @@ from typing import NamedTuple
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers import TokenizerClass
 from encoder_zoo.encoders.tokenizers.choice import choose_tokenizer
-from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.preset_files import TOKENIZER_JSON
 

@@ -5,10 +5,10 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.characters import Characters, after, before
-from encoder_zoo.encoders.tokenizers.pair_merging import every_other
-from encoder_zoo.encoders.tokenizers.precompiled import is_special
-from encoder_zoo.encoders.tokenizers.unicode_tables import (
+from encoder_zoo.encoders.tokenizers.segmentation.bpe import every_other
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, after, before
+from encoder_zoo.encoders.tokenizers.text.precompiled import is_special
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import (
     compatible_decompositions,
     members,
     unicode_data,
@@ -54,7 +54,7 @@ def with_single_spaces(chars: Characters) -> Characters:
     the end of a line and of a tab.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.characters import characters
+        >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
         >>> chars = characters(tf.constant(["a\\u00a0b \\u00a0c\\t"]))
         >>> "".join(map(chr, with_single_spaces(chars).codes)).replace("\\u00a0", "_")
         'a_b  c '
@@ -73,7 +73,7 @@ def with_quotation_marks(chars: Characters) -> Characters:
     """Puts a quotation mark in the place of two backticks or apostrophes, with the second's span.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.characters import characters
+        >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
         >>> "".join(map(chr, with_quotation_marks(characters(tf.constant(["``a'''"]))).codes))
         '"a"\\''
     """

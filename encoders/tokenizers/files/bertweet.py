@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from encoder_zoo.common.wording import shown
-from encoder_zoo.encoders.tokenizers.files import (
+from encoder_zoo.encoders.tokenizers.files.reading import (
     TokenizerFiles,
     WritesFiles,
     as_json,

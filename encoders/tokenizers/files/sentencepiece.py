@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from encoder_zoo.common.wording import shown
-from encoder_zoo.encoders.tokenizers.files import (
+from encoder_zoo.encoders.tokenizers.files.reading import (
     SPECIAL_TOKENS,
     TokenizerFiles,
     WritesFiles,
@@ -18,12 +18,12 @@ from encoder_zoo.encoders.tokenizers.files import (
     special_tokens,
     with_added,
 )
-from encoder_zoo.encoders.tokenizers.sentencepiece_merges import (
+from encoder_zoo.encoders.tokenizers.files.sentencepiece_merges import (
     json_merges,
     merge_scores,
     merges_of,
 )
-from encoder_zoo.encoders.tokenizers.sentencepiece_model import (
+from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
     BPE,
     BYTE,
     CONTROL,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from encoder_zoo.common.wording import differing, shown
-from encoder_zoo.encoders.tokenizers.templates import Template, read_template
+from encoder_zoo.encoders.tokenizers.files.templates import Template, read_template
 
 logger = logging.getLogger("encoder_zoo")
 

@@ -4,7 +4,7 @@ The checkpoints' vocabularies were trained with that library, whose parts follow
 versions of Unicode. So the tables are measured from its behaviour on every code point, not read
 from one version of the standard.
 
-    python -m encoder_zoo.encoders.tokenizers.make_unicode_tables
+    python -m encoder_zoo.encoders.tokenizers.text.make_unicode_tables
 """
 
 import array

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from encoder_zoo.encoders.tokenizers.files import (
+from encoder_zoo.encoders.tokenizers.files.reading import (
     TokenizerFiles,
     WritesFiles,
     check_count,
