@@ -10,10 +10,10 @@ Example:
     True
 """
 
+from encoder_zoo.common.version import __version__ as __version__
 from encoder_zoo.keras_files import register_with_keras
 from encoder_zoo.names import ALIASES, HOMES, load
 
-__version__ = "0.1.0"
 __all__ = sorted([*HOMES, *ALIASES])
 
 register_with_keras(HOMES)

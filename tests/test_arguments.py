@@ -78,7 +78,7 @@ CALLABLES = public_callables()
 
 
 def test_there_are_public_callables():
-    expected = {"Backbone.__init__", "SequenceClassifier.classify", "TextTrainer.fit"}
+    expected = {"Backbone.__init__", "SequenceClassifier.classify", "Trainer.fit"}
     assert expected <= set(CALLABLES)
 
 

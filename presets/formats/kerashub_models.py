@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
+from encoder_zoo.common.keras_private import own_trainable_variables
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import KerasHubNames
 from encoder_zoo.encoders.layers import ACTIVATIONS
@@ -167,7 +168,7 @@ def _copy(model: keras.Model, there: keras.Model, groups: Mapping[str, str]) -> 
             continue
         refuse_quantized(model, path)
         values = [ours] if path == "head.bias" else _weights(ours)
-        targets = _layer(there, group)._trainable_variables  # without those of layers inside
+        targets = own_trainable_variables(_layer(there, group))
         for target, value in zip(targets, values, strict=True):
             # KerasHub keeps the heads of its kernels apart.
             target.assign(np.reshape(keras.ops.convert_to_numpy(value), target.shape))

@@ -83,7 +83,7 @@ def _counts(batch: tuple, num_classes: int) -> np.ndarray:
     return np.sum(y * counts[..., None], axis=tuple(range(y.ndim - 1)))
 
 
-def weighted(x, y, sample_weight, weights: np.ndarray):
+def weighted(x, y, sample_weight=None, *, weights: np.ndarray):
     """An example, or a batch, that counts as much as its class.
 
     Args:
@@ -93,7 +93,7 @@ def weighted(x, y, sample_weight, weights: np.ndarray):
         weights: (C,), see `class_weights`.
 
     Example:
-        >>> _, _, found = weighted(None, tf.constant([1, 0]), None, np.float32([1, 3]))
+        >>> _, _, found = weighted(None, tf.constant([1, 0]), weights=np.float32([1, 3]))
         >>> found.numpy().tolist()
         [3.0, 1.0]
     """

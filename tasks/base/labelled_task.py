@@ -1,8 +1,7 @@
-"""Base of tasks with classes: labels given, learned, or from a checkpoint."""
+"""Base of the tasks with classes: their labels, given, learned, or from a checkpoint."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 
@@ -19,8 +18,8 @@ from encoder_zoo.tasks.base.class_weights import class_weights, weighted
 from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.preprocessor import check_no_iterator
-from encoder_zoo.tasks.training.data import Stream, check_not_empty, is_dataset
-from encoder_zoo.tasks.training.distribution import in_scope
+from encoder_zoo.tasks.training.data import TrainingData
+from encoder_zoo.tasks.training.sources import check_not_empty, is_dataset
 
 
 class LabelledTask(Task):
@@ -37,21 +36,21 @@ class LabelledTask(Task):
     has_classes = True
     expected_labels: str
 
-    @in_scope
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
-        """Build the head if the number of outputs is known."""
+        """Set the classes, and build the head if their number is known."""
         self.labels = named_labels(labels)
         self.num_classes = number_of_classes(num_classes, self.labels)
         if self.num_classes is None:
             return
-        self.head = make_head(
-            self.head_record,
-            self.backbone,
-            self.num_classes,
-            self.dropout,
-            self.dtype_policy,
-            of_tokens=self.labels_tokens,
-        )
+        with self.distribution.scope():
+            self.head = make_head(
+                self.head_record,
+                self.backbone,
+                self.num_classes,
+                self.dropout,
+                self.dtype_policy,
+                of_tokens=self.labels_tokens,
+            )
         self.built = True
 
     def _check_labels_known(self) -> None:
@@ -63,30 +62,22 @@ class LabelledTask(Task):
 
     # -- training ------------------------------------------------------------------------------
 
-    def compile(self, *args, **kwargs) -> None:
-        # In a partial, where Keras does not look for metrics to track.
-        self._compile_again = functools.partial(self.compile, *args, **kwargs)
-        super().compile(*args, **kwargs)
-
-    def fit(self, x=None, y=None, *args, **kwargs) -> keras.callbacks.History:
-        self._check_labelled(x, y)
-        if self.num_classes is None:
-            if not is_dataset(x):
-                check_not_empty(x)
-                check_no_iterator(y, "y")
-            self._learn_labels(x, y)
-        return super().fit(x, y, *args, **kwargs)
-
-    def evaluate(self, x=None, y=None, *args, **kwargs):
+    def _check_answers(self, x=None) -> None:
         self._check_labels_known()
-        self._check_labelled(x, y)
-        return super().evaluate(x, y, *args, **kwargs)
 
-    def _check_labelled(self, x, y) -> None:
+    def _check_labels(self, x, y) -> None:
         if is_dataset(x) and y is None:
             y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
         if y is None:
             raise ValueError(f"The labels are missing. Expected y: {self.expected_labels}.")
+
+    def _adapt(self, x, y) -> None:
+        if self.num_classes is not None:
+            return
+        if not is_dataset(x):
+            check_not_empty(x)
+            check_no_iterator(y, "y")
+        self._learn_labels(x, y)
 
     def _learn_labels(self, x, y) -> None:
         """Build the head for the labels that occur."""
@@ -98,29 +89,21 @@ class LabelledTask(Task):
         if self.preprocessor is not None:
             self.preprocessor.attach(self)
         if self.compiled:
-            self._compile_again()  # the metrics know the labels now
+            self.recipe.repeat()  # the metrics know the labels now
 
     def _labels_in(self, x, y) -> list[str] | int:
-        """Return the classes in the data of `fit`, by name, or their number."""
+        """Return the classes that occur in the data of `fit` by name, or their number."""
         raise NotImplementedError
 
-    def weighted_stream(self, stream: Stream, class_weight: Mapping | str) -> Stream:
-        """Return the stream with the weights of classes in its sample weights."""
-        one_pass = stream.batches(0, 0).take(stream.steps)
-        weights = class_weights(class_weight, self.labels, self.num_classes, one_pass)
-
-        def batches(seed, done):
-            return stream.batches(seed, done).map(
-                lambda x, y, sample_weight=None: weighted(x, y, sample_weight, weights)
-            )
-
-        return dataclasses.replace(stream, batches=batches)
+    def _weigh_classes(self, data: TrainingData, class_weight: Mapping | str) -> TrainingData:
+        weights = class_weights(class_weight, self.labels, self.num_classes, data.one_pass())
+        return data.weighted(functools.partial(weighted, weights=weights))
 
     # -- checkpoints ---------------------------------------------------------------------------
 
     @classmethod
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
-        """Return the classes in config.json unless the caller gives some."""
+        """Return the arguments of config.json that the caller has not given."""
         stored = {}
         if cls._is_head_of(config):
             stored |= super().checkpoint_arguments(config, head, {})
@@ -132,7 +115,7 @@ class LabelledTask(Task):
 
     @classmethod
     def _asks_for_classes_of(cls, config: dict, arguments: dict) -> bool:
-        """Return whether the given classes, if any, are those of the checkpoint."""
+        """Return whether the caller's classes, if given, are those of the checkpoint."""
         names = label_names(config)
         labels = arguments.get("labels")
         if labels is None:
@@ -152,7 +135,7 @@ class LabelledTask(Task):
         self._check_labels_known()
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """Return why the head is not loaded: another task, or classes in another order."""
+        """Return why the checkpoint's head is not for this task and these classes, or None."""
         if self.num_classes is None:
             return "its labels are still to be learned"
         if not self._is_head_of(config):

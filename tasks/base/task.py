@@ -17,8 +17,9 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+from encoder_zoo.tasks.training.named_metrics import metric_by_name
 from encoder_zoo.tasks.training.prepared import is_prepared
-from encoder_zoo.tasks.training.trainer import TextTrainer
+from encoder_zoo.tasks.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -43,7 +44,7 @@ class TinyData(NamedTuple):
     y: object = None
 
 
-class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariablesAlike):
+class Task(ConfigFromSignature, Trainer, metaclass=NamesVariablesAlike):
     """Base of the tasks: a backbone, a head, and a preprocessor for raw text.
 
     Args:
@@ -182,6 +183,10 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
     def check_representable(self) -> None:
         """Raise a ValueError if config.json has no field for a setting of the head."""
 
+    def metric_by_name(self, name: str):
+        """Return the metric of a name; a name that only Keras knows as it is."""
+        return metric_by_name(name, self.output_activation, getattr(self, "num_classes", None))
+
     def default_loss(self) -> keras.losses.Loss:
         """Return the default loss of `compile`."""
         raise NotImplementedError
@@ -190,26 +195,13 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
         """Return the default metrics of `compile`, weighted by sample weights."""
         raise NotImplementedError
 
-    @validate_arguments
-    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
-        """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
-
-        Args:
-            x: as for `fit`, or prepared inputs.
-            batch_size: default 32.
-            **kwargs: those of `keras.Model.predict`.
-
-        Raises:
-            ValueError: "MaskedLM.predict takes prepared inputs ..." for raw texts, which tasks of
-                pretraining would mask at random.
-        """
-        if self.instead_of_predict and not is_prepared(x):
+    def _check_answers(self, x=None) -> None:
+        if x is not None and self.instead_of_predict and not is_prepared(x):
             raise ValueError(
                 f"{type(self).__name__}.predict takes prepared inputs, {{'token_ids', "
                 "'padding_mask', ...}: raw texts would be masked at random. Use "
                 f"{self.instead_of_predict}, or evaluate(texts). Received: {type(x).__name__}."
             )
-        return super().predict(x, batch_size, **kwargs)
 
     # -- loading -------------------------------------------------------------------------------
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from encoder_zoo.common.keras_private import strategy_of
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks import all_tasks
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.distillation.preprocessor import DistillationPreprocessor
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.training.distribution import strategy_of
 
 OBJECTIVES = ("soft_labels", "hidden_states", "relations")
 

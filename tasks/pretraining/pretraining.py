@@ -19,7 +19,6 @@ from encoder_zoo.tasks.pretraining.masked_lm_head import (
 )
 from encoder_zoo.tasks.pretraining.pretraining_preprocessor import PretrainingPreprocessor
 from encoder_zoo.tasks.training.logit_metrics import by_token
-from encoder_zoo.tasks.training.replicas import global_loss
 
 # Devlin et al. 2019, appendix A.2: 1e-4, and 10,000 of 1,000,000 steps.
 LEARNING_RATE = 1e-4
@@ -156,8 +155,7 @@ class Pretraining(Task):
         labels, logits, each = (v[self.objective] for v in (y, y_pred, weights))
         loss_function = masked_lm_loss()
         pairs = loss_function(labels, logits, each)
-        if self._in_replica():
-            pairs = global_loss(loss_function, pairs, [], logits, each)
+        pairs = self.distribution.loss_of_batch(loss_function, pairs, logits, each)
         return loss + pairs
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):

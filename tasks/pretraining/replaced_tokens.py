@@ -26,7 +26,6 @@ from encoder_zoo.tasks.pretraining.replaced_tokens_preprocessor import (
     ReplacedTokenDetectionPreprocessor,
 )
 from encoder_zoo.tasks.training.logit_metrics import by_token
-from encoder_zoo.tasks.training.replicas import global_loss
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -203,8 +202,7 @@ class ReplacedTokenDetection(Task):
         )
         # An axis of one, over which Keras's loss takes its mean.
         detection = loss_function(replaced[..., None], logits[..., None], real)
-        if self._in_replica():
-            detection = global_loss(loss_function, detection, [], logits, real)
+        detection = self.distribution.loss_of_batch(loss_function, detection, logits, real)
         return loss + self.detection_weight * detection
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
