@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import keras
 
-from encoder_zoo.common.validation import ValidatesArguments
+from encoder_zoo.common.validation import Rule, rules_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class ConfigFromSignature(ValidatesArguments):
+class ConfigFromSignature:
     """Mixin: reads an object's configuration back from attributes named like its arguments.
 
     Put it before the Keras class. Every named argument of every `__init__` from the class up to
@@ -44,6 +45,21 @@ class ConfigFromSignature(ValidatesArguments):
                 for name, value in config.items()
             }
         )
+
+
+def make_serializable(cls: type) -> None:
+    """Register a class with Keras under the name of its package, unless it is registered.
+
+    Example:
+        >>> class Scale(keras.layers.Layer):
+        ...     __module__ = "mine.layers"
+        >>> make_serializable(Scale)
+        >>> keras.saving.get_registered_name(Scale)
+        'mine>Scale'
+    """
+    if keras.saving.get_registered_name(cls) == cls.__name__:
+        package = cls.__module__.split(".")[0]
+        keras.saving.register_keras_serializable(package=package)(cls)
 
 
 def described(thing: object, *first: str) -> str:
@@ -83,15 +99,29 @@ def argument_defaults(cls: type) -> dict[str, object]:
     return {n: default for n, default in defaults.items() if default is not inspect.Parameter.empty}
 
 
+def argument_rules(cls: type) -> dict[str, Rule]:
+    """Return {argument: its rule}; a subclass's counts before its base's.
+
+    Example:
+        >>> class Scale(ConfigFromSignature):
+        ...     def __init__(self, factor: float, bias: bool = True): ...
+        >>> {name: rule.words for name, rule in argument_rules(Scale).items()}
+        {'bias': 'True or False'}
+    """
+    return {n: rule for init in _initializers(cls)[::-1] for n, rule in rules_of(init).items()}
+
+
+def _initializers(cls: type) -> list[Callable]:
+    """Return every `__init__` between the class and the mixin, the class's own first."""
+    classes = [c for c in cls.__mro__ if issubclass(c, ConfigFromSignature)]
+    return [vars(c)["__init__"] for c in classes if "__init__" in vars(c)]
+
+
 def _arguments(cls: type) -> dict[str, inspect.Parameter]:
-    """Those of all `__init__`s between the class and the mixin, the class's own first."""
-    classes = [
-        c for c in cls.__mro__ if issubclass(c, ConfigFromSignature) and "__init__" in vars(c)
-    ]
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     found: dict[str, inspect.Parameter] = {}
-    for c in (c for c in classes if "__init__" in vars(c)):
-        for parameter in inspect.signature(c.__init__).parameters.values():
+    for init in _initializers(cls):
+        for parameter in inspect.signature(init).parameters.values():
             if parameter.kind in named and parameter.name != "self":
                 found.setdefault(parameter.name, parameter)
     return found

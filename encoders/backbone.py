@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -10,22 +9,29 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.validation import (
+    Fraction,
+    NonNegativeInt,
+    Rate,
+    validate_arguments,
+)
 from encoder_zoo.common.variable_names import variables_named_alike
 from encoder_zoo.encoders.attention import SHORT
 from encoder_zoo.encoders.attention_masks import AttentionMask, make_attention_mask
+from encoder_zoo.encoders.backbone_presets import BackbonePresets
+from encoder_zoo.encoders.backbone_training import BackboneTraining
 from encoder_zoo.encoders.blocks import EncoderBlock
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.inputs import INPUTS, TASK_INPUTS, check_inputs
 from encoder_zoo.encoders.kernels.gradient_checkpointing import recomputed
 from encoder_zoo.encoders.layers import initializer
 from encoder_zoo.encoders.positions import take_positions
-from encoder_zoo.encoders.preset_door import presets
+from encoder_zoo.encoders.rules import Activation, Size
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from encoder_zoo.encoders.family import Family
-    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 
 class _BuiltAtOnce(type(keras.Model)):
@@ -39,7 +45,9 @@ class _BuiltAtOnce(type(keras.Model)):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Backbone(ConfigFromSignature, keras.Model, metaclass=_BuiltAtOnce):
+class Backbone(
+    BackbonePresets, BackboneTraining, ConfigFromSignature, keras.Model, metaclass=_BuiltAtOnce
+):
     """A stack of post-norm encoder blocks over token, position and segment embeddings.
 
     The base of all families' backbones; `Backbone.from_preset` picks the right one. A family that
@@ -94,19 +102,20 @@ class Backbone(ConfigFromSignature, keras.Model, metaclass=_BuiltAtOnce):
 
     family: Family
 
+    @validate_arguments
     def __init__(
         self,
-        vocabulary_size: int,
-        num_layers: int,
-        num_heads: int,
-        hidden_dim: int,
-        intermediate_dim: int,
-        dropout: float = 0.1,
-        attention_dropout: float = 0.1,
-        activation: str = "gelu",
-        layer_norm_epsilon: float = 1e-12,
-        max_sequence_length: int = 512,
-        num_segments: int = 2,
+        vocabulary_size: Size,
+        num_layers: Size,
+        num_heads: Size,
+        hidden_dim: Size,
+        intermediate_dim: Size,
+        dropout: Rate = 0.1,
+        attention_dropout: Rate = 0.1,
+        activation: Activation = "gelu",
+        layer_norm_epsilon: Fraction = 1e-12,
+        max_sequence_length: Size = 512,
+        num_segments: NonNegativeInt = 2,
         pooler: bool = True,
         **kwargs,
     ):
@@ -335,110 +344,3 @@ class Backbone(ConfigFromSignature, keras.Model, metaclass=_BuiltAtOnce):
         if self.final_layer is not None:
             states[-1] = self.final_layer(x)
         return states, probabilities, contexts
-
-    def enable_gradient_checkpointing(self) -> None:
-        """Trains with less memory, in more time: blocks keep their inputs only.
-
-        What a block computes inside is computed a second time for its gradients; the results are
-        the same. Call it before `fit`.
-
-        Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, section 4.
-
-        Example:
-            >>> from encoder_zoo import Classifier
-            >>> classifier = Classifier.from_preset("bert_nano_en_uncased", num_classes=2)
-            >>> classifier.backbone.enable_gradient_checkpointing()
-            >>> history = classifier.fit(["good", "bad"], [1, 0], verbose=0)
-        """
-        self._checkpoints_gradients = True
-
-    def enable_lora(self, rank: int) -> None:
-        """Freezes the backbone and trains low-rank updates of its attention instead.
-
-        The query and value projections of every block get the updates, as in the paper.
-
-        Args:
-            rank: of the updates.
-
-        Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
-        """
-        for layer in self._flatten_layers(include_self=False):
-            if not list(layer._flatten_layers(include_self=False)):
-                layer.trainable = False
-        for block in dict.fromkeys(self.blocks):
-            for dense in block.attention.lora_layers:
-                dense.trainable = True
-                dense.enable_lora(rank)
-
-    @classmethod
-    def from_preset(cls, source: str | os.PathLike, **overrides) -> Self:
-        """Loads a backbone from a bundled preset or a checkpoint folder.
-
-        Args:
-            source: a name of `list_presets()`, a folder in the Hugging Face format, of KerasHub or
-                of Google's BERT code, `hf://organisation/name[@revision]`, or `kaggle://...`.
-            **overrides: constructor arguments that leave the weights' shapes alone, such as
-                `dropout=0.0` or `dtype="mixed_bfloat16"`; and how much to check: `verify`,
-                `max_bytes`, `allow_nonfinite`, see `presets.opening.Safeguards`.
-
-        Returns:
-            A backbone of the checkpoint's family.
-
-        Raises:
-            ValueError: if the checkpoint is of another family than the class it is asked of,
-                lacks a weight or holds one that nothing here takes.
-        """
-        return presets("load_backbone")(cls, source, **overrides)
-
-    @classmethod
-    def from_keras_hub(cls, model: keras.Model, **overrides) -> Self:
-        """A backbone with the weights, settings and dtype policy of one of KerasHub's in memory.
-
-        Args:
-            model: a backbone or a task of `keras_hub.models`, of a family that is here too.
-            **overrides: as for `from_preset`.
-
-        Returns:
-            A backbone of the same family, which shares no weights with the model.
-
-        Raises:
-            TypeError: "BertBackbone.from_keras_hub takes a model of keras_hub.models ..."
-            ValueError: as for `from_preset`, and for quantized models.
-
-        Example:
-            >>> import keras_hub
-            >>> from encoder_zoo import Backbone
-            >>> theirs = keras_hub.models.RobertaBackbone(
-            ...     vocabulary_size=30, num_layers=1, num_heads=2, hidden_dim=8,
-            ...     intermediate_dim=16)
-            >>> Backbone.from_keras_hub(theirs).activation
-            'gelu'
-        """
-        return presets("load_from_keras_hub")(cls, model, **overrides)
-
-    def save_to_preset(
-        self,
-        directory: str | os.PathLike,
-        tokenizer: Tokenizer | None = None,
-        dtype: str | None = None,
-        format: str = "huggingface",
-        **options,
-    ) -> None:
-        """Writes a folder in the Hugging Face format or in KerasHub's, whole or not at all.
-
-        Args:
-            directory: folder to write or to replace; files of other kinds in it are kept.
-            tokenizer: to be saved along, so that tasks load from the folder too.
-            dtype: "float32", "float16" or "bfloat16"; None stores every weight as it is.
-            format: "huggingface", or "keras_hub" for a folder that
-                `keras_hub.models.Backbone.from_preset` opens, with the same outputs.
-            **options: `shard_bytes`, the largest weights file in the Hugging Face format; what is
-                more is split.
-
-        Raises:
-            ValueError: for quantized weights, which neither format holds; and for a model that
-                KerasHub's class would compute otherwise: "KerasHub's BertBackbone has
-                activation='gelu_pytorch_tanh' built in ..."
-            OSError: "The disk is full: ... was not saved."
-        """
-        presets("save_backbone")(self, directory, tokenizer, dtype, format, **options)

@@ -1,4 +1,4 @@
-"""Low-rank updates of a task, alone, in the files of peft: `adapter_config.json` and
+"""Reading and writing of low-rank updates in peft's files: `adapter_config.json` and
 `adapter_model.safetensors`."""
 
 from __future__ import annotations
@@ -7,15 +7,16 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Sequence
 
 import keras
 import numpy as np
 from safetensors.numpy import save_file
 
+from encoder_zoo.common.validation import PositiveFloat, rule_of
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.rules import BASE, SIZE, or_null
+from encoder_zoo.encoders.lora import train_updates
+from encoder_zoo.encoders.rules import Size
 from encoder_zoo.presets.files.arrays import check_floats
 from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.open_folder import OpenFolder
@@ -31,11 +32,7 @@ from encoder_zoo.presets.preset_task import PresetTask
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
-TASK_TYPES = {
-    "ForSequenceClassification": "SEQ_CLS",
-    "ForTokenClassification": "TOKEN_CLS",
-}
-# What peft may add to the updates, and the value with which it adds nothing.
+# Options of peft, each with the value that leaves plain updates.
 PLAIN = {
     "peft_type": "LORA",
     "bias": "none",
@@ -48,7 +45,7 @@ PLAIN = {
 
 
 def projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
-    """{name in the checkpoint: layer} of what low-rank updates may go to."""
+    """Return {name in the checkpoint: layer} of the layers that may have low-rank updates."""
     found = {name: layer_at(backbone, path) for path, name in backbone_layers(backbone).items()}
     return {
         name: layer
@@ -57,50 +54,12 @@ def projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
     }
 
 
-def enable_lora(task: PresetTask, rank: int, layers: Sequence[str], alpha: float | None) -> None:
-    """See `Task.enable_lora`."""
-    chosen = {
-        name: layer
-        for name, layer in projections(task.backbone).items()
-        if layer.name.removesuffix("_dense") in layers
-    }
-    known = {layer.name.removesuffix("_dense") for layer in projections(task.backbone).values()}
-    unknown = sorted(set(layers) - known)
-    if unknown or not chosen:
-        raise ValueError(
-            f"There is no layer {', '.join(unknown) or layers}. Expected some of "
-            f"{', '.join(sorted(known))}."
-        )
-    _enable(task, chosen.values(), rank, alpha)
-
-
-def _enable(task: PresetTask, layers, rank: int, alpha: float | None) -> None:
-    backbone = task.backbone
-    for layer in backbone._flatten_layers(include_self=False):
-        if not list(layer._flatten_layers(include_self=False)):
-            layer.trainable = False
-    if backbone.family.head(task.checkpoint_class_suffix).pooled:
-        backbone.pooler_dense.trainable = True
-    for layer in layers:
-        layer.trainable = True
-        if not layer.lora_enabled:
-            layer.enable_lora(rank, lora_alpha=alpha)
-        for weight in (layer._kernel, layer.bias):  # biases stay, too: peft's bias="none"
-            if weight is not None:
-                weight.trainable = False
-
-
 def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     """See `Task.save_adapters`."""
     family = task.backbone.family
     layers = {n: layer for n, layer in projections(task.backbone).items() if layer.lora_enabled}
     if not layers:
         raise ValueError("There are no low-rank updates to save. Call enable_lora first.")
-    if any(layer.bias is not None and layer.bias.trainable for layer in layers.values()):
-        raise ValueError(
-            "Beside the low-rank updates their layers' biases are trained, which adapters alone do "
-            "not hold. Call enable_lora of the task, and not of its backbone."
-        )
     tensors = {f"{family.prefix}.{name}": pair for name, pair in _updates(layers).items()}
     arrays = {
         f"{PREFIX}{name}.lora_{which}.weight": array
@@ -114,7 +73,7 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     first = next(iter(layers.values()))
     config = {
         **PLAIN,
-        "task_type": TASK_TYPES[task.checkpoint_class_suffix],
+        "task_type": task.peft_task_type,
         "base_model_name_or_path": None,
         "r": first.lora_rank,
         "lora_alpha": first.lora_alpha,
@@ -129,7 +88,7 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
 
 
 def _updates(layers: dict[str, keras.layers.Dense]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """{name: (A, B)} as torch keeps them, (rank, in) and (out, rank)."""
+    """Return {name: (A, B)} as torch keeps them, (rank, in) and (out, rank)."""
     return {
         name: tuple(
             np.ascontiguousarray(keras.ops.convert_to_numpy(kernel).T)
@@ -141,12 +100,12 @@ def _updates(layers: dict[str, keras.layers.Dense]) -> dict[str, tuple[np.ndarra
 
 def _whole_tensors(task: PresetTask) -> list[tuple]:
     """(name, weight, whether it is transposed in the file): of the head, and of its pooler."""
-    if task.checkpoint_class_suffix not in TASK_TYPES:
+    if task.peft_task_type is None:
         raise ValueError(
             "Adapters alone are saved of a SequenceClassifier or a TokenClassifier. Received: a "
             f"{type(task).__name__}. Use save_to_preset."
         )
-    backbone, head = task.backbone, task.backbone.family.head(task.checkpoint_class_suffix)
+    backbone, head = task.backbone, task.head_record
     found = list(named_weights(task, head.tensors))
     if head.pooled:
         layers = {"pooler_dense": f"{backbone.family.prefix}.{backbone.family.pooler}"}
@@ -155,7 +114,7 @@ def _whole_tensors(task: PresetTask) -> list[tuple]:
 
 
 def _module(name: str, prefix: str) -> str:
-    """The module of transformers' model that holds a tensor."""
+    """Return the module of transformers' model that holds a tensor."""
     return name.removeprefix(f"{prefix}.").split(".")[0]
 
 
@@ -187,7 +146,8 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
     _check_shapes(file, expected)
     values = {name: _values(file, name) for name in expected}
     files.check_unchanged()  # before anything of the task is changed
-    _enable(task, chosen.values(), config["r"], config.get("lora_alpha"))
+    train_updates(task.backbone, chosen.values(), config["r"], config.get("lora_alpha"))
+    task.train_pooler()
     for name, layer in chosen.items():
         layer.lora_kernel_a.assign(values[f"{name}.lora_A.weight"].T)
         layer.lora_kernel_b.assign(values[f"{name}.lora_B.weight"].T)
@@ -196,14 +156,14 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
 
 
 def _check_config(config: dict, folder: pathlib.Path) -> None:
-    """Refuses what a file says of adapters that are not the plain ones."""
+    """Raise a ValueError for adapters other than plain LoRA."""
     for name, plain in PLAIN.items():
         if config.get(name, plain) not in (plain, None):
             raise ValueError(
                 f"{folder}: {name} is {shown(config[name])} in {CONFIG}. Only plain LoRA is "
                 f"supported, with {plain!r}."
             )
-    for name, rule in {"r": SIZE, "lora_alpha": or_null(BASE)}.items():
+    for name, rule in {"r": rule_of(Size), "lora_alpha": rule_of(PositiveFloat | None)}.items():
         if not rule.holds(config.get(name)):
             raise ValueError(
                 f"{folder}: {name} is {shown(config.get(name))} in {CONFIG}. Expected {rule.words}."

@@ -6,11 +6,42 @@ import math
 import pathlib
 from collections.abc import Callable, Mapping
 
-from encoder_zoo.common.configuration import argument_defaults
+from encoder_zoo.common.configuration import argument_defaults, argument_rules
+from encoder_zoo.common.validation import NonNegativeInt, Rate, Rule, rule_of
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.encoders.rules import ARGUMENTS, COMMON, REQUIRED, SHARE, Rule, or_null
+from encoder_zoo.encoders.rules import ABSENT
+
+REQUIRED = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim")
+_NAMES = Rule(
+    lambda v: v is None or (isinstance(v, list) and all(isinstance(n, str) for n in v)),
+    "a list of class names, or null",
+)
+_LABELS = Rule(
+    lambda v: (
+        v is None
+        or (
+            isinstance(v, dict)
+            and sorted(v) == sorted(str(i) for i in range(len(v)))
+            and all(isinstance(label, str) for label in v.values())
+        )
+    ),
+    'an object such as {"0": "negative", "1": "positive"}, or null',
+)
+# Fields that mean the same in every family's config.json
+COMMON = {
+    "architectures": _NAMES,
+    "id2label": _LABELS,
+    # A family's tokenizer has a padding token also where the configuration has null.
+    "pad_token_id": rule_of(NonNegativeInt | None),
+    # These would change the numbers in ways that the backbones do not implement.
+    "is_decoder": ABSENT,
+    "is_encoder_decoder": ABSENT,
+    "add_cross_attention": ABSENT,
+    "pruned_heads": ABSENT,
+    "quantization_config": ABSENT,
+}
 
 
 def check_config(
@@ -73,10 +104,11 @@ def _check_labels(config: Mapping, expect: Callable[[bool, str, str], None]) -> 
 
 
 def _rules(family: Family) -> dict[str, Rule]:
-    """What each field of a family's config.json must be."""
+    """Return {field of a family's config.json: its rule}."""
     dropouts = [head.dropout for head in family.heads.values() if head.dropout]
-    own = {key: ARGUMENTS[a] for a, key in family.config_keys.items() if a in ARGUMENTS}
-    return {**dict.fromkeys(dropouts, or_null(SHARE)), **own, **COMMON, **family.rules}
+    rules = argument_rules(family.backbone)
+    own = {key: rules[argument] for argument, key in family.config_keys.items()}
+    return {**dict.fromkeys(dropouts, rule_of(Rate | None)), **own, **COMMON, **family.rules}
 
 
 def backbone_arguments(config: Mapping, family: Family) -> dict:
@@ -101,7 +133,7 @@ def backbone_arguments(config: Mapping, family: Family) -> dict:
 
 
 def backbone_config(backbone: Backbone, tokenizer) -> dict:
-    """A backbone's configuration in the words of its family's config.json.
+    """Return a backbone's configuration in the words of its family's config.json.
 
     Args:
         backbone: whose arguments to write.
@@ -203,10 +235,11 @@ def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathli
 def _check_classes(config: Mapping, family: Family, shapes: Mapping, path: pathlib.Path) -> None:
     """Refuses more or fewer names of classes than the head of a classifier has outputs."""
     names, architectures = config.get("id2label"), config.get("architectures") or []
-    for head in ("ForSequenceClassification", "ForTokenClassification"):
-        if names is None or architectures != [family.class_prefix + head]:
+    for suffix, head in family.heads.items():
+        is_classifier = suffix.endswith("Classification")
+        if names is None or not is_classifier or architectures != [family.class_prefix + suffix]:
             continue
-        name = f"{family.heads[head].output}.weight" if head in family.heads else ""
+        name = f"{head.output}.weight"
         outputs = shapes.get(name, (len(names),))[:1]
         if outputs != (len(names),):
             raise ValueError(

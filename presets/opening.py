@@ -24,7 +24,7 @@ from encoder_zoo.presets.stored_tokenizer import StoredTokenizer, read_stored_to
 
 @dataclasses.dataclass(frozen=True)
 class Safeguards:
-    """What is checked of a preset before it is loaded; every `from_preset` takes these.
+    """Checks of a preset before it is loaded; arguments of every `from_preset`.
 
     Attributes:
         verify: compare every file with its checksum, where the preset has one.
@@ -94,7 +94,7 @@ def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerPreset:
-    """A preset of which only the tokenizer is read, so that it needs no weights.
+    """The tokenizer of a preset, which needs no weights.
 
     Attributes:
         folder: of the preset.

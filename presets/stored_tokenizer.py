@@ -28,7 +28,7 @@ class StoredTokenizer(NamedTuple):
     files: TokenizerFiles
 
     def template(self, family: Family | None) -> dict[str, object]:
-        """Returns how it joins two texts, as arguments of its constructor.
+        """Return how it joins two texts, as arguments of its constructor.
 
         tokenizer.json counts, then what is usual for this kind. A family without segments has none
         with any tokenizer.

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from encoder_zoo.common.validation import checked
+from encoder_zoo.common.validation import validate_arguments
+from encoder_zoo.encoders.rules import Size
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
@@ -22,9 +23,9 @@ AT_ONCE = 1000  # of a word in one text, which the trainer copies several times 
 ROBERTA_SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # <mask> has the last id
 
 
-@checked
+@validate_arguments
 def train_vocabulary(
-    texts: Iterable[str], vocabulary_size: int, family: str = "bert", **options
+    texts: Iterable[str], vocabulary_size: Size, family: str = "bert", **options
 ) -> "Tokenizer":
     """Learns a vocabulary of the kind that a family of encoders has.
 
@@ -236,7 +237,7 @@ def train_albert_unigram(
 def _sentencepiece_model(
     texts: Iterable[str], vocabulary_size: int, character_coverage: float, **options: object
 ) -> bytes:
-    """A model's file, of at most so many pieces."""
+    """Return a model's file, of at most so many pieces."""
     try:
         import sentencepiece
     except ImportError:
@@ -261,7 +262,7 @@ def _sentencepiece_model(
 
 
 def _many(texts: Iterable[str]) -> Iterable[str]:
-    """The texts, unless they are a single one, whose letters would be taken for texts."""
+    """Return the texts, unless they are a single one, whose letters would be taken for texts."""
     if isinstance(texts, str | bytes):
         raise ValueError(f"texts must be many strings, not one: {texts[:40]!r}")
     return texts

@@ -461,7 +461,7 @@ def test_two_backbones_learn_from_texts_in_half_precision():
                 backbone(),
                 ez.SequenceClassifierPreprocessor(tokenizer()),
             ),
-            "rows of different lengths, 9 tokens and 512",
+            "examples of different lengths, 9 tokens and 512",
         ),
         (lambda: distilled(ALL, temperature=0.0), "temperature is 0.0. Expected a number greater"),
     ],

@@ -83,10 +83,12 @@ def test_pieces_that_fit_no_word_give_the_first_tag():
     assert word_tags(tags)[1, [0, 1, 4]].tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("capacity, overlap", [(1, 0), (4, 0), (4, 1), (5, 3), (7, 2), (100, 30)])
-def test_every_piece_belongs_to_one_window_with_the_most_context(capacity, overlap):
+@pytest.mark.parametrize(
+    "capacity, doc_stride", [(1, 0), (4, 0), (4, 1), (5, 3), (7, 2), (100, 30)]
+)
+def test_every_piece_belongs_to_one_window_with_the_most_context(capacity, doc_stride):
     pieces = tf.ragged.constant([list(range(n)) for n in (0, 1, 4, 5, 6, 23)], dtype=tf.int32)
-    windows = make_windows(pieces.row_lengths(), capacity, overlap)
+    windows = make_windows(pieces.row_lengths(), capacity, doc_stride)
     seen = take(pieces, windows)
     assert merge(seen, windows).numpy().tolist() == pieces.flat_values.numpy().tolist()
     assert max(len(row) for row in seen.to_list()) <= capacity

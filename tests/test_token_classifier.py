@@ -172,9 +172,9 @@ class TestAlignment:
 
 
 class TestWindows:
-    @pytest.mark.parametrize("overlap", [None, 0, 3])
-    def test_every_word_is_labelled_once(self, build, overlap):
-        classifier = build(sequence_length=8, overlap=overlap)
+    @pytest.mark.parametrize("doc_stride", [None, 0, 3])
+    def test_every_word_is_labelled_once(self, build, doc_stride):
+        classifier = build(sequence_length=8, doc_stride=doc_stride)
         sentence, tags = SENTENCES[0] * 5, TAGS[0] * 5
         rows = aligned(classifier, [sentence, ["Anna"]], [tags, ["B-PER"]])
         assert len(rows) > 5
@@ -202,11 +202,13 @@ class TestWindows:
         assert [(e["label"], e["start"]) for e in found] == shifted
 
     def test_an_overlap_that_leaves_nothing_is_refused(self, build):
-        with pytest.raises(ValueError, match="overlap=6 leaves nothing of a window with 6 tokens"):
-            build(sequence_length=8, overlap=6)
+        with pytest.raises(
+            ValueError, match="doc_stride=6 leaves nothing of a window with 6 tokens"
+        ):
+            build(sequence_length=8, doc_stride=6)
 
     def test_validation_split_keeps_the_windows_of_a_text_together(self, build):
-        classifier = build(sequence_length=6, overlap=0)
+        classifier = build(sequence_length=6, doc_stride=0)
         x, y = [SENTENCES[0], SENTENCES[3] * 4], [TAGS[0], TAGS[3] * 4]
         split = classifier.fit(x, y, validation_split=0.5, verbose=0).history["val_loss"][0]
         assert split == pytest.approx(classifier.evaluate(x[1:], y[1:], verbose=0)[0], rel=1e-5)

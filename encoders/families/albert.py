@@ -1,7 +1,10 @@
 """ALBERT: one block at every place, behind embeddings of another width."""
 
+from typing import Annotated
+
 import keras
 
+from encoder_zoo.common.validation import Rate, Rule, one_of, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.families.bert import (
@@ -21,8 +24,13 @@ from encoder_zoo.encoders.family import (
     KerasHubNames,
     PairHead,
 )
-from encoder_zoo.encoders.rules import SIZE, Rule, one_of
+from encoder_zoo.encoders.rules import Activation, Size
 from encoder_zoo.encoders.tokenizers import ALBERT_SENTENCEPIECE
+
+# Blocks that share weights cost time, and no weights limit their number.
+NumLayers = Annotated[
+    int, Rule(lambda v: type(v) is int and 0 < v <= 1000, "a positive integer up to 1000")
+]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -59,16 +67,17 @@ class AlbertBackbone(Backbone):
         (4, 1)
     """
 
+    @validate_arguments
     def __init__(
         self,
-        vocabulary_size: int,
-        num_layers: int,
+        vocabulary_size: Size,
+        num_layers: NumLayers,
         *args,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        activation: str = "gelu_new",
-        embedding_dim: int = 128,
-        num_groups: int = 1,
+        dropout: Rate = 0.0,
+        attention_dropout: Rate = 0.0,
+        activation: Activation = "gelu_new",
+        embedding_dim: Size = 128,
+        num_groups: Size = 1,
         **kwargs,
     ):
         super().__init__(
@@ -162,10 +171,6 @@ FAMILY = Family(
     rules={
         **RULES,
         "inner_group_num": one_of(None, 1),
-        # Places cost time, and no weights that would limit them.
-        "num_hidden_layers": Rule(
-            lambda v: SIZE.holds(v) and v <= 1000, "a positive integer up to 1000"
-        ),
     },
     constants={**CONSTANTS, "inner_group_num": 1},
     token_ids={
@@ -208,5 +213,6 @@ FAMILY = Family(
         )
     },
     keras_hub=_KERAS_HUB,
+    tiny={"embedding_dim": 6},
 )
 AlbertBackbone.family = FAMILY

@@ -2,6 +2,7 @@
 
 import keras
 
+from encoder_zoo.common.validation import one_of
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import (
     Family,
@@ -13,7 +14,6 @@ from encoder_zoo.encoders.family import (
     PairHead,
     Tf1Names,
 )
-from encoder_zoo.encoders.rules import one_of
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 

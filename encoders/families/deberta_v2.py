@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import keras
 import numpy as np
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.validation import Fraction, NonNegativeInt, Rule, one_of, validate_arguments
 from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.blocks import EncoderBlock
@@ -21,11 +23,27 @@ from encoder_zoo.encoders.families.bert import KERAS_HUB_MASKED_LM
 from encoder_zoo.encoders.family import Family, Generator, Head, Hidden, KerasHubHead, KerasHubNames
 from encoder_zoo.encoders.layers import Dropout, LayerNorm, activation_function, initializer
 from encoder_zoo.encoders.positions import text_numbers
-from encoder_zoo.encoders.rules import ABSENT, ARGUMENTS, one_of
+from encoder_zoo.encoders.rules import ABSENT, Activation, Size
 from encoder_zoo.encoders.tokenizers import DEBERTA_SENTENCEPIECE
 
 CONTENT_TO_POSITION, POSITION_TO_CONTENT = "c2p", "p2c"  # in config.json
 TERMS = (CONTENT_TO_POSITION, POSITION_TO_CONTENT)
+Terms = Annotated[
+    Sequence[str],
+    Rule(
+        lambda v: (
+            isinstance(v, list | tuple) and 0 < len(v) == len(set(v)) and set(v) <= set(TERMS)
+        ),
+        f"a list of one or both of {', '.join(TERMS)}",
+    ),
+]
+ConvolutionWidth = Annotated[
+    int,
+    Rule(
+        lambda v: type(v) is int and (v == 0 or (0 < v < 100 and v % 2 == 1)),
+        "0 or an odd integer below 100",
+    ),
+]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -343,7 +361,8 @@ class DebertaV2Backbone(Backbone):
         **kwargs: the other arguments of `Backbone`.
 
     Raises:
-        ValueError: "terms must be a list of one or both of ...", and see `log_buckets`.
+        ValueError: "terms is 'p2p'. Expected a list of one or both of c2p, p2c.", and see
+            `log_buckets`.
 
     Source: He et al. 2021, DeBERTa: Decoding-enhanced BERT with Disentangled Attention; He et al.
     2023, DeBERTaV3: Improving DeBERTa using ELECTRA-Style Pre-Training with
@@ -359,19 +378,20 @@ class DebertaV2Backbone(Backbone):
         {'sequence_output': (1, 3, 8)}
     """
 
+    @validate_arguments
     def __init__(
         self,
-        vocabulary_size: int,
+        vocabulary_size: Size,
         *args,
-        layer_norm_epsilon: float = 1e-7,
-        max_sequence_length: int = 512,
-        num_segments: int = 0,
+        layer_norm_epsilon: Fraction = 1e-7,
+        max_sequence_length: Size = 512,
+        num_segments: NonNegativeInt = 0,
         pooler: bool = False,
-        position_buckets: int = 256,
-        max_relative_positions: int = 512,
-        terms: Sequence[str] = TERMS,
-        convolution_width: int = 0,
-        convolution_activation: str = "tanh",
+        position_buckets: Size = 256,
+        max_relative_positions: Size = 512,
+        terms: Terms = TERMS,
+        convolution_width: ConvolutionWidth = 0,
+        convolution_activation: Activation = "tanh",
         **kwargs,
     ):
         super().__init__(
@@ -383,8 +403,6 @@ class DebertaV2Backbone(Backbone):
             pooler=pooler,
             **kwargs,
         )
-        if not ARGUMENTS["terms"].holds(list(terms)):
-            raise ValueError(f"terms must be {ARGUMENTS['terms'].words}. Received: {terms!r}.")
         self.position_buckets = position_buckets
         self.max_relative_positions = max_relative_positions
         self.terms = [term for term in TERMS if term in terms]
@@ -614,5 +632,6 @@ FAMILY = Family(
     # He et al. 2023, DeBERTaV3, section 3.1: as wide, but half as deep.
     generator=Generator(width=1.0, depth=0.5),
     keras_hub=_KERAS_HUB,
+    tiny={"position_buckets": 8, "max_relative_positions": 16, "convolution_width": 3},
 )
 DebertaV2Backbone.family = FAMILY

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 
+from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.bert import (
     KERAS_HUB_BLOCKS,
@@ -10,6 +11,7 @@ from encoder_zoo.encoders.families.bert import (
     KERAS_HUB_WORDPIECE,
 )
 from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubHead, KerasHubNames
+from encoder_zoo.encoders.rules import Size
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 
@@ -38,11 +40,12 @@ class DistilBertBackbone(Backbone):
         {'sequence_output': (1, 3, 8)}
     """
 
+    @validate_arguments
     def __init__(
         self,
-        vocabulary_size: int,
+        vocabulary_size: Size,
         *args,
-        num_segments: int = 0,
+        num_segments: NonNegativeInt = 0,
         pooler: bool = False,
         sinusoidal_positions: bool = False,
         **kwargs,

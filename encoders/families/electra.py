@@ -2,6 +2,7 @@
 
 import keras
 
+from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.families.bert import (
@@ -14,6 +15,7 @@ from encoder_zoo.encoders.families.bert import (
     TENSORS,
 )
 from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubNames
+from encoder_zoo.encoders.rules import Size
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 
@@ -43,11 +45,12 @@ class ElectraBackbone(Backbone):
         {'sequence_output': (1, 3, 8)}
     """
 
+    @validate_arguments
     def __init__(
         self,
-        vocabulary_size: int,
+        vocabulary_size: Size,
         *args,
-        embedding_dim: int | None = None,
+        embedding_dim: Size | None = None,
         pooler: bool = False,
         **kwargs,
     ):
@@ -104,5 +107,6 @@ FAMILY = Family(
         ),
     },
     keras_hub=_KERAS_HUB,
+    tiny={"embedding_dim": 6},
 )
 ElectraBackbone.family = FAMILY

@@ -6,10 +6,21 @@ Comment letters: B batch, L sequence, D hidden, H heads, F intermediate.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import keras
 from keras import ops
 
+from encoder_zoo.common.validation import (
+    Fraction,
+    NonNegativeInt,
+    PositiveFloat,
+    Rate,
+    Rule,
+    is_number,
+    one_of,
+    validate_arguments,
+)
 from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.blocks import EncoderBlock
@@ -17,7 +28,7 @@ from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.layers import INITIALIZER_RANGE, Dropout, LayerNorm, initializer
 from encoder_zoo.encoders.positions import positions_in_texts
-from encoder_zoo.encoders.rules import ABSENT, BASE, Rule, one_of
+from encoder_zoo.encoders.rules import ABSENT, Size
 from encoder_zoo.encoders.tokenizers import MODERN_BPE
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"  # in config.json
@@ -305,22 +316,23 @@ class ModernBertBackbone(Backbone):
         {'sequence_output': (1, 3, 8)}
     """
 
+    @validate_arguments
     def __init__(
         self,
-        vocabulary_size: int,
+        vocabulary_size: Size,
         *args,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        embedding_dropout: float = 0.0,
-        layer_norm_epsilon: float = 1e-5,
-        max_sequence_length: int = 8192,
-        num_segments: int = 0,
+        dropout: Rate = 0.0,
+        attention_dropout: Rate = 0.0,
+        embedding_dropout: Rate = 0.0,
+        layer_norm_epsilon: Fraction = 1e-5,
+        max_sequence_length: Size = 8192,
+        num_segments: NonNegativeInt = 0,
         pooler: bool = False,
-        local_attention: int = 128,
-        global_every: int = 3,
-        global_rope_theta: float = 160_000.0,
-        local_rope_theta: float = 10_000.0,
-        pooling: str = "cls",
+        local_attention: Size = 128,
+        global_every: Size = 3,
+        global_rope_theta: PositiveFloat = 160_000.0,
+        local_rope_theta: PositiveFloat = 10_000.0,
+        pooling: Literal["cls", "mean"] = "cls",
         **kwargs,
     ):
         super().__init__(
@@ -460,6 +472,10 @@ def _are_alternating(types: object) -> bool:
     )
 
 
+def _is_base(value: object) -> bool:
+    return is_number(value) and value > 0
+
+
 def _are_bases(bases: object) -> bool:
     """Whether these are rotary positions as here, of which only the bases differ."""
     if not isinstance(bases, dict) or not set(bases) <= {GLOBAL, LOCAL}:
@@ -469,7 +485,7 @@ def _are_bases(bases: object) -> bool:
         isinstance(kind, dict)
         and set(kind) <= {"rope_type", "rope_theta"}
         and kind.get("rope_type", "default") == "default"
-        and ("rope_theta" not in kind or BASE.holds(kind["rope_theta"]))
+        and ("rope_theta" not in kind or _is_base(kind["rope_theta"]))
         for kind in kinds
     )
 
@@ -570,5 +586,6 @@ FAMILY = Family(
         "ForQuestionAnswering": _CLASSIFIER,
         "ForMaskedLM": Head("decoder", _HIDDEN, tied_bias="decoder.bias"),
     },
+    tiny={"local_attention": 4},
 )
 ModernBertBackbone.family = FAMILY

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from encoder_zoo.common.validation import Fraction, NonNegativeInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.families.bert import (
@@ -15,6 +16,7 @@ from encoder_zoo.encoders.families.bert import (
 )
 from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubHead, KerasHubNames
 from encoder_zoo.encoders.positions import positions_in_texts
+from encoder_zoo.encoders.rules import Size
 from encoder_zoo.encoders.tokenizers import BYTE_BPE
 
 
@@ -77,13 +79,14 @@ class RobertaBackbone(Backbone):
         (1, 4, 8)
     """
 
+    @validate_arguments
     def __init__(
         self,
-        vocabulary_size: int,
+        vocabulary_size: Size,
         *args,
-        layer_norm_epsilon: float = 1e-5,
-        num_segments: int = 1,
-        pad_token_id: int = 1,
+        layer_norm_epsilon: Fraction = 1e-5,
+        num_segments: NonNegativeInt = 1,
+        pad_token_id: NonNegativeInt = 1,
         **kwargs,
     ):
         super().__init__(

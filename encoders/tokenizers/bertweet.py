@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers.files.bertweet import BertweetFiles
 from encoder_zoo.encoders.tokenizers.segmentation.bpe import BPE
@@ -67,18 +68,19 @@ class BertweetTokenizer(BertweetFiles, Tokenizer):
 
     lstrip_mask = False
 
+    @validate_arguments
     def __init__(
         self,
         vocabulary: Sequence[str],
         merges: Sequence[str],
         special_tokens_in_text: bool = False,
-        start_token: str = "<s>",
-        end_token: str = "</s>",
-        pad_token: str = "<pad>",
-        mask_token: str = "<mask>",
-        unknown_token: str = "<unk>",
+        start_token: SpecialToken = "<s>",
+        end_token: SpecialToken = "</s>",
+        pad_token: SpecialToken = "<pad>",
+        mask_token: SpecialToken = "<mask>",
+        unknown_token: SpecialToken = "<unk>",
         uses_segments: bool = False,
-        pair_separators: int = 2,
+        pair_separators: PositiveInt = 2,
         added_tokens: Sequence[str | Mapping] = (),
     ):
         special_tokens = [start_token, end_token, pad_token, mask_token, unknown_token]

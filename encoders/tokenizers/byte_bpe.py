@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
 from encoder_zoo.common.wording import decoded
 from encoder_zoo.encoders.tokenizers.files.byte_bpe import ByteBPEFiles, parse_merges
 from encoder_zoo.encoders.tokenizers.files.vocabularies import checked_vocabulary
@@ -63,19 +64,20 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
 
     lstrip_mask = True
 
+    @validate_arguments
     def __init__(
         self,
         vocabulary: Mapping[str, int] | str | Path,
         merges: Sequence[str] | str | Path,
         add_prefix_space: bool = False,
         special_tokens_in_text: bool = False,
-        start_token: str = "<s>",
-        end_token: str = "</s>",
-        pad_token: str = "<pad>",
-        mask_token: str = "<mask>",
-        unknown_token: str = "<unk>",
+        start_token: SpecialToken = "<s>",
+        end_token: SpecialToken = "</s>",
+        pad_token: SpecialToken = "<pad>",
+        mask_token: SpecialToken = "<mask>",
+        unknown_token: SpecialToken = "<unk>",
         uses_segments: bool = False,
-        pair_separators: int = 2,
+        pair_separators: PositiveInt = 2,
         added_tokens: Sequence[str | Mapping] = (),
     ):
         if isinstance(vocabulary, str | Path):

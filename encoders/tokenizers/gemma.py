@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import keras
 import tensorflow as tf
 
+from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
     describe_steps,
@@ -58,19 +59,20 @@ class GemmaTokenizer(SentencePieceTokenizer):
     model_file = "tokenizer.json"
     lstrip_mask = False
 
+    @validate_arguments
     def __init__(
         self,
         vocabulary: Sequence[str],
         merges: Sequence[str],
         byte_fallback: bool = True,
         special_tokens_in_text: bool = False,
-        start_token: str = "<bos>",
-        end_token: str = "<eos>",
-        pad_token: str = "<pad>",
-        mask_token: str = "<mask>",
-        unknown_token: str = "<unk>",
+        start_token: SpecialToken = "<bos>",
+        end_token: SpecialToken = "<eos>",
+        pad_token: SpecialToken = "<pad>",
+        mask_token: SpecialToken = "<mask>",
+        unknown_token: SpecialToken = "<unk>",
         uses_segments: bool = False,
-        pair_separators: int = 1,
+        pair_separators: PositiveInt = 1,
         added_tokens: Sequence[str | Mapping] = (),
     ):
         roles = (start_token, end_token, pad_token, mask_token, unknown_token)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import keras
 
+from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
@@ -50,19 +51,20 @@ class ModernBertTokenizer(RobertaTokenizer):
     normalizer = "NFC"
     special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = WritesFiles.special_token_names
 
+    @validate_arguments
     def __init__(
         self,
         vocabulary: Mapping[str, int] | str | Path,
         merges: Sequence[str] | str | Path,
         add_prefix_space: bool = False,
         special_tokens_in_text: bool = False,
-        start_token: str = "[CLS]",
-        end_token: str = "[SEP]",
-        pad_token: str = "[PAD]",
-        mask_token: str = "[MASK]",
-        unknown_token: str = "[UNK]",
+        start_token: SpecialToken = "[CLS]",
+        end_token: SpecialToken = "[SEP]",
+        pad_token: SpecialToken = "[PAD]",
+        mask_token: SpecialToken = "[MASK]",
+        unknown_token: SpecialToken = "[UNK]",
         uses_segments: bool = False,
-        pair_separators: int = 1,
+        pair_separators: PositiveInt = 1,
         added_tokens: Sequence[str | Mapping] = (),
     ):
         self._normalizer = NFCNormalizer()  # which the base applies to added tokens

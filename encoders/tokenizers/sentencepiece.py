@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import keras
 import tensorflow as tf
 
+from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import describe_steps
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import SentencePieceModel
@@ -101,6 +102,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
 
     model_file = "spiece.model"
 
+    @validate_arguments
     def __init__(
         self,
         vocabulary: Sequence[str],
@@ -110,13 +112,13 @@ class AlbertTokenizer(SentencePieceTokenizer):
         lowercase: bool = True,
         keep_accents: bool = False,
         special_tokens_in_text: bool = False,
-        start_token: str = "[CLS]",
-        end_token: str = "[SEP]",
-        pad_token: str = "<pad>",
-        mask_token: str = "[MASK]",
-        unknown_token: str = "<unk>",
+        start_token: SpecialToken = "[CLS]",
+        end_token: SpecialToken = "[SEP]",
+        pad_token: SpecialToken = "<pad>",
+        mask_token: SpecialToken = "[MASK]",
+        unknown_token: SpecialToken = "<unk>",
         uses_segments: bool = True,
-        pair_separators: int = 1,
+        pair_separators: PositiveInt = 1,
         added_tokens: Sequence[str | Mapping] = (),
         merges: Sequence[str] | None = None,
         remove_extra_whitespaces: bool = True,
@@ -203,6 +205,7 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
     behind = (("[MASK]", None),)
     lstrip_mask = False
 
+    @validate_arguments
     def __init__(
         self,
         vocabulary: Sequence[str],
@@ -210,13 +213,13 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         precompiled_charsmap: str | None = None,
         byte_fallback: bool = False,
         special_tokens_in_text: bool = False,
-        start_token: str = "[CLS]",
-        end_token: str = "[SEP]",
-        pad_token: str = "[PAD]",
-        mask_token: str = "[MASK]",
-        unknown_token: str = "[UNK]",
+        start_token: SpecialToken = "[CLS]",
+        end_token: SpecialToken = "[SEP]",
+        pad_token: SpecialToken = "[PAD]",
+        mask_token: SpecialToken = "[MASK]",
+        unknown_token: SpecialToken = "[UNK]",
         uses_segments: bool = False,
-        pair_separators: int = 1,
+        pair_separators: PositiveInt = 1,
         added_tokens: Sequence[str | Mapping] = (),
         merges: Sequence[str] | None = None,
         remove_extra_whitespaces: bool = True,

@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.common.forks import refuse_in_fork
-from encoder_zoo.common.validation import ValidatesArguments
+from encoder_zoo.common.lazy import loading
+from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
 from encoder_zoo.common.wording import with_type
-from encoder_zoo.encoders.preset_door import presets
 from encoder_zoo.encoders.tokenizers.files.added_tokens import (
     complete_added_tokens,
     tokens_with_added,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Tokenizer(SavesArguments, ValidatesArguments, tf.Module):
+class Tokenizer(SavesArguments, tf.Module):
     """Converts texts to token ids with character offsets, and ids to texts.
 
     It works on eager strings, inside `tf.function` and `tf.data`, and in a SavedModel, with
@@ -49,6 +49,7 @@ class Tokenizer(SavesArguments, ValidatesArguments, tf.Module):
 
     lstrip_mask: bool  # whether a mask in a text takes in the white space before it
 
+    @validate_arguments
     def __init__(
         self,
         tokens: Sequence[str],
@@ -139,7 +140,8 @@ class Tokenizer(SavesArguments, ValidatesArguments, tf.Module):
         """Call `tokenize`."""
         return self.tokenize(texts)
 
-    def tokenize(self, texts: object, first: int | None = None) -> tf.RaggedTensor:
+    @validate_arguments
+    def tokenize(self, texts: object, first: NonNegativeInt | None = None) -> tf.RaggedTensor:
         """Convert texts to token ids, without adding special tokens.
 
         Args:
@@ -285,6 +287,7 @@ class Tokenizer(SavesArguments, ValidatesArguments, tf.Module):
         """Return whether a token ends its word, whatever follows."""
         return False
 
+    @validate_arguments
     def detokenize(self, ids: object, skip_special_tokens: bool = True) -> tf.Tensor:
         """Convert token ids to texts; see the class for how much of the original they keep.
 
@@ -344,4 +347,4 @@ class Tokenizer(SavesArguments, ValidatesArguments, tf.Module):
             >>> tokenizer.id_to_token(tokenizer.start_token_id)
             '[CLS]'
         """
-        return presets("load_tokenizer")(cls, source, **options)
+        return loading.load_tokenizer(cls, source, **options)

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
 from encoder_zoo.common.wording import decoded, shown
 from encoder_zoo.encoders.tokenizers.files.wordpiece import WordPieceFiles, parse_vocabulary
 from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import bert_word_bounds
@@ -69,6 +70,7 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
 
     lstrip_mask = False
 
+    @validate_arguments
     def __init__(
         self,
         vocabulary: Sequence[str] | str | Path,
@@ -76,13 +78,13 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         strip_accents: bool | None = None,
         split_chinese_characters: bool = True,
         special_tokens_in_text: bool = False,
-        start_token: str = "[CLS]",
-        end_token: str = "[SEP]",
-        pad_token: str = "[PAD]",
-        mask_token: str = "[MASK]",
-        unknown_token: str = "[UNK]",
+        start_token: SpecialToken = "[CLS]",
+        end_token: SpecialToken = "[SEP]",
+        pad_token: SpecialToken = "[PAD]",
+        mask_token: SpecialToken = "[MASK]",
+        unknown_token: SpecialToken = "[UNK]",
         uses_segments: bool = True,
-        pair_separators: int = 1,
+        pair_separators: PositiveInt = 1,
         added_tokens: Sequence[str | Mapping] = (),
     ):
         if isinstance(vocabulary, str | Path):

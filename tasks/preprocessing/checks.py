@@ -6,7 +6,7 @@ from encoder_zoo.common.lazy import tf
 
 
 def assert_right(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
-    """That all is right, inside `tf.data`; else an error about the first that is not.
+    """Return an assertion for `tf.data` whose error names the first wrong value.
 
     Args:
         right: (N,) bool.
@@ -30,5 +30,5 @@ def assert_right(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
 
 
 def example_of_batch(values: tf.Tensor) -> tuple[str, tf.Tensor, str]:
-    """How a message of `assert_right` about values (N,), one for each example, begins."""
+    """Return the beginning of a message of `assert_right` about values (N,) of examples."""
     return "Example ", tf.range(tf.size(values)), " of the batch: "

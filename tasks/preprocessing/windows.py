@@ -1,4 +1,4 @@
-"""Long texts as overlapping windows, each token in the care of one of them.
+"""Overlapping windows onto long texts, one of which counts for each token.
 
 Comment letters: N texts, W windows, P tokens of all texts.
 """
@@ -29,9 +29,9 @@ class Windows(NamedTuple):
 
 
 def make_windows(
-    lengths: tf.Tensor, capacity: tf.Tensor | int, overlap: tf.Tensor | int
+    lengths: tf.Tensor, capacity: tf.Tensor | int, doc_stride: tf.Tensor | int
 ) -> Windows:
-    """As few windows as cover every text, the last one perhaps shorter.
+    """Return as few windows as cover every text, the last one perhaps shorter.
 
     A token that two windows hold belongs to the one where it stands further from the edge, so that
     it is learned, counted and answered once, and with context on both sides.
@@ -39,7 +39,7 @@ def make_windows(
     Args:
         lengths: (N,) int64, tokens of each text.
         capacity: tokens that fit into a window, () or (N,); at least 1.
-        overlap: tokens that neighbouring windows share, () or (N,); less than the capacity.
+        doc_stride: tokens that neighbouring windows share, () or (N,); less than the capacity.
 
     Returns:
         The windows, text by text from left to right; a text without tokens has one, empty.
@@ -48,35 +48,35 @@ def make_windows(
 
     Example:
         >>> import tensorflow as tf
-        >>> windows = make_windows(tf.constant([3, 9], tf.int64), capacity=4, overlap=2)
+        >>> windows = make_windows(tf.constant([3, 9], tf.int64), capacity=4, doc_stride=2)
         >>> [field.numpy().tolist() for field in windows[:3]]
         [[0, 1, 1, 1, 1], [0, 0, 2, 4, 6], [3, 4, 4, 4, 3]]
         >>> [field.numpy().tolist() for field in windows[3:]]
         [[0, 0, 1, 1, 1], [3, 3, 3, 3, 3]]
     """
-    capacity, overlap = (
+    capacity, doc_stride = (
         tf.broadcast_to(tf.cast(value, tf.int64), tf.shape(lengths))
-        for value in (capacity, overlap)
+        for value in (capacity, doc_stride)
     )
-    step = capacity - overlap
+    step = capacity - doc_stride
     further = tf.maximum(lengths - capacity, 0)
     counts = 1 + (further + step - 1) // step  # (N,)
     number = tf.ragged.range(counts)
     example = number.value_rowids()
     number = number.flat_values  # (W,) of the window in its text
-    capacity, overlap, step, total, count = (
-        tf.gather(value, example) for value in (capacity, overlap, step, lengths, counts)
+    capacity, doc_stride, step, total, count = (
+        tf.gather(value, example) for value in (capacity, doc_stride, step, lengths, counts)
     )
     begin = number * step
     length = tf.minimum(capacity, total - begin)
-    left = overlap // 2
+    left = doc_stride // 2
     owned_from = tf.where(number == 0, tf.zeros_like(left), left)
-    owned_to = tf.where(number == count - 1, length, capacity - overlap + left)
+    owned_to = tf.where(number == count - 1, length, capacity - doc_stride + left)
     return Windows(example, begin, length, owned_from, owned_to)
 
 
 def take(values: tf.RaggedTensor, windows: Windows) -> tf.RaggedTensor:
-    """The tokens' values in every window.
+    """Return the tokens' values in every window.
 
     Args:
         values: ragged (N, None), one value per token.
@@ -87,7 +87,7 @@ def take(values: tf.RaggedTensor, windows: Windows) -> tf.RaggedTensor:
 
     Example:
         >>> import tensorflow as tf
-        >>> windows = make_windows(tf.constant([4], tf.int64), capacity=3, overlap=1)
+        >>> windows = make_windows(tf.constant([4], tf.int64), capacity=3, doc_stride=1)
         >>> take(tf.ragged.constant([[5, 6, 7, 8]]), windows).to_list()
         [[5, 6, 7], [7, 8]]
     """
@@ -97,11 +97,11 @@ def take(values: tf.RaggedTensor, windows: Windows) -> tf.RaggedTensor:
 
 
 def owned(windows: Windows) -> tf.RaggedTensor:
-    """Ragged (W, None) bool: whether a window cares for its token; every token has one carer.
+    """Return ragged (W, None) bool: whether a window counts for its token; one of them does.
 
     Example:
         >>> import tensorflow as tf
-        >>> owned(make_windows(tf.constant([4], tf.int64), capacity=3, overlap=2)).to_list()
+        >>> owned(make_windows(tf.constant([4], tf.int64), capacity=3, doc_stride=2)).to_list()
         [[True, True, False], [False, True, True]]
     """
     columns = tf.ragged.range(windows.length)
@@ -113,7 +113,7 @@ def owned(windows: Windows) -> tf.RaggedTensor:
 
 
 def merge(values: tf.RaggedTensor, windows: Windows) -> tf.Tensor:
-    """What the windows say of their tokens, put together: (P, ...), text after text.
+    """Return the windows' values of their tokens put together, (P, ...), text after text.
 
     Args:
         values: ragged (W, None, ...), one value per token of each window.
@@ -121,7 +121,7 @@ def merge(values: tf.RaggedTensor, windows: Windows) -> tf.Tensor:
 
     Example:
         >>> import tensorflow as tf
-        >>> windows = make_windows(tf.constant([4], tf.int64), capacity=3, overlap=2)
+        >>> windows = make_windows(tf.constant([4], tf.int64), capacity=3, doc_stride=2)
         >>> merge(tf.ragged.constant([[1, 2, 3], [20, 30, 40]]), windows).numpy().tolist()
         [1, 2, 30, 40]
     """

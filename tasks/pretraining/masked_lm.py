@@ -14,7 +14,9 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import Fraction, PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.rules import Activation
 from encoder_zoo.tasks.base.head import make_hidden
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
@@ -27,7 +29,6 @@ from encoder_zoo.tasks.pretraining.masked_lm_head import (
 )
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.training.logit_metrics import by_token
-from encoder_zoo.tasks.training.prepared import is_prepared
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -73,13 +74,17 @@ class MaskedLM(Task):
     output_activation = "softmax"
     labels_tokens = True
     pretrains = True
+    learns_soft_labels = True
+    text_method = "fill_mask"
+    instead_of_predict = "fill_mask(texts)"
 
+    @validate_arguments
     def __init__(
         self,
         backbone: Backbone,
         preprocessor: MaskedLMPreprocessor | None = None,
-        head_activation: str | None = None,
-        head_layer_norm_epsilon: float | None = None,
+        head_activation: Activation | None = None,
+        head_layer_norm_epsilon: Fraction | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
@@ -91,6 +96,9 @@ class MaskedLM(Task):
         self.built = True
         if preprocessor is not None:
             self.preprocessor.attach(self)
+
+    def tiny_questions(self) -> tuple:
+        return ([f"{text} {self.served_tokenizer.mask_token}" for text in self.tiny_data().x],)
 
     def call(self, inputs, training=None):
         return self.logits_of(self.encoded(inputs, training), inputs, training)
@@ -124,17 +132,10 @@ class MaskedLM(Task):
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         return super().compute_metrics(x, *by_token(y, y_pred, sample_weight))
 
-    def predict(self, x, batch_size: int | None = None, **kwargs):
-        """As `keras.Model.predict`, on prepared inputs.
-
-        Raises:
-            ValueError: "MaskedLM.predict takes prepared inputs ..." for raw texts, which would be
-                masked at random.
-        """
-        check_prepared(self, x, "fill_mask(texts)")
-        return super().predict(x, batch_size, **kwargs)
-
-    def fill_mask(self, texts, top_k: int = 5, batch_size: int | None = None) -> list:
+    @validate_arguments
+    def fill_mask(
+        self, texts, top_k: PositiveInt = 5, batch_size: PositiveInt | None = None
+    ) -> list:
         """The most probable tokens at the mask tokens of each text.
 
         Args:
@@ -174,7 +175,8 @@ class MaskedLM(Task):
         by_text = [fills[i:j] for i, j in itertools.pairwise(starts.row_splits.numpy())]
         return [masks[0] if len(masks) == 1 else masks for masks in by_text]
 
-    def served(self, top_k: int = 5) -> dict[str, Callable]:
+    @validate_arguments
+    def served(self, top_k: PositiveInt = 5) -> dict[str, Callable]:
         """`fill_mask` of "text", for exports.
 
         Args:
@@ -297,13 +299,3 @@ class MaskedLM(Task):
         tokenizer = self.preprocessor.tokenizer
         with tf.init_scope():
             return type(tokenizer)(**{**tokenizer.get_config(), "special_tokens_in_text": True})
-
-
-def check_prepared(task: Task, x: object, instead: str) -> None:
-    """Raises ValueError for raw texts, which `predict` would mask at random."""
-    if not is_prepared(x):
-        raise ValueError(
-            f"{type(task).__name__}.predict takes prepared inputs, {{'token_ids', "
-            "'padding_mask', ...}: raw texts would be masked at random. Use "
-            f"{instead}, or evaluate(texts). Received: {type(x).__name__}."
-        )

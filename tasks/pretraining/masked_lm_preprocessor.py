@@ -13,6 +13,12 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import (
+    Fraction,
+    NonNegativeInt,
+    SequenceLength,
+    validate_arguments,
+)
 from encoder_zoo.tasks.preprocessing.packing import join_texts
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
@@ -72,17 +78,19 @@ class MaskedLMPreprocessor(Preprocessor):
     """
 
     task_name = "masked_lm"
+    one_example_per_text = True
 
+    @validate_arguments
     def __init__(
         self,
         tokenizer,
-        sequence_length: int | None = None,
-        mask_rate: float = 0.15,
+        sequence_length: SequenceLength | None = None,
+        mask_rate: Fraction = 0.15,
         whole_words: bool = False,
         dynamic: bool = True,
         pack_texts: bool = False,
         across_documents: bool = True,
-        seed: int = 0,
+        seed: NonNegativeInt = 0,
     ):
         super().__init__(tokenizer, sequence_length)
         self.mask_rate = mask_rate

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import keras
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import Rate, SequenceLength, validate_arguments
 from encoder_zoo.tasks.corpora.examples import Rows, segment_pairs
 from encoder_zoo.tasks.corpora.shards import Shard
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
@@ -59,11 +60,12 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
 
     labels_pairs = True
 
+    @validate_arguments
     def __init__(
         self,
         tokenizer,
-        sequence_length: int | None = None,
-        short_share: float = SHORT_SHARE,
+        sequence_length: SequenceLength | None = None,
+        short_share: Rate = SHORT_SHARE,
         **kwargs,
     ):
         super().__init__(tokenizer, sequence_length, **kwargs)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from encoder_zoo.common.validation import checked
+from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
 
 LABELS = ("in_order", "swapped")  # in the order of transformers' `sentence_order_label`
 
 
-@checked
+@validate_arguments
 def sentence_order_pairs(
-    documents: Sequence[Sequence[str]], seed: int = 0
+    documents: Sequence[Sequence[str]], seed: NonNegativeInt = 0
 ) -> tuple[tuple[list[str], list[str]], list[str]]:
     """Pairs of neighbouring texts, half of them swapped, and which they are.
 

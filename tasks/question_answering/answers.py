@@ -5,13 +5,15 @@ Comment letters: N questions, W windows, L sequence, K longest answer.
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.checks import assert_right, example_of_batch
 from encoder_zoo.tasks.preprocessing.columns import plain
@@ -22,6 +24,10 @@ NO_LABELS = (
     "The answers are missing. Expected y, or examples with 'answers'; a question without an answer "
     "has an empty list of them."
 )
+NullThreshold = Annotated[
+    float,
+    Rule(lambda v: type(v) in (int, float) and not math.isnan(v), "a number, perhaps infinite"),
+]
 _WHITE_SPACE = r"[\x09-\x0d\x1c-\x20\x{85}\p{Z}]+"
 
 

@@ -11,12 +11,19 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import (
+    NonNegativeInt,
+    PositiveInt,
+    SequenceLength,
+    validate_arguments,
+)
 from encoder_zoo.tasks.preprocessing.checks import assert_right, example_of_batch
 from encoder_zoo.tasks.preprocessing.packing import pack
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weights, check_same_count
 from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW, keys
 from encoder_zoo.tasks.preprocessing.windows import Windows, make_windows, take
 from encoder_zoo.tasks.question_answering.answers import (
+    NullThreshold,
     answers_in_graph,
     check_answers,
     split_examples,
@@ -93,13 +100,14 @@ class SpanQAPreprocessor(Preprocessor):
 
     task_name = "span_qa"
 
+    @validate_arguments
     def __init__(
         self,
         tokenizer,
-        sequence_length: int | None = None,
-        window_length: int = 384,
-        doc_stride: int = 128,
-        null_threshold: float | None = None,
+        sequence_length: SequenceLength | None = None,
+        window_length: SequenceLength = 384,
+        doc_stride: NonNegativeInt = 128,
+        null_threshold: NullThreshold | None = None,
     ):
         super().__init__(tokenizer, sequence_length)
         self.window_length = window_length
@@ -130,8 +138,8 @@ class SpanQAPreprocessor(Preprocessor):
         else:
             self._check(lengths.numpy())
         capacity = self.max_sequence_length - self._specials - lengths  # (N,)
-        overlap = tf.minimum(tf.cast(self.doc_stride, tf.int64), capacity // 2)
-        windows = make_windows(ids.row_lengths(), capacity, overlap)
+        doc_stride = tf.minimum(tf.cast(self.doc_stride, tf.int64), capacity // 2)
+        windows = make_windows(ids.row_lengths(), capacity, doc_stride)
         found = Contexts(contexts, question_ids, ids, starts, ends, windows)
         if not tf.is_symbolic_tensor(contexts):
             for i in np.flatnonzero(found.is_empty):
@@ -217,7 +225,8 @@ class SpanQAPreprocessor(Preprocessor):
         columns = tf.stack([first + shift, last + shift], axis=1)
         return tf.where(inside[:, None], columns, 0)
 
-    def batched(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+    @validate_arguments
+    def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
         """Single examples in batches; several answers of one question are a vector."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         question = x["question"] if isinstance(x, dict) else x[0]

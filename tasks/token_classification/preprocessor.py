@@ -6,12 +6,18 @@ Comment letters: B batch, L sequence, N texts, P tokens of all texts.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import (
+    NonNegativeInt,
+    PositiveInt,
+    SequenceLength,
+    validate_arguments,
+)
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.packing import pack
 from encoder_zoo.tasks.preprocessing.preprocessor import (
@@ -53,7 +59,7 @@ class TokenClassifierPreprocessor(Preprocessor):
     Args:
         tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
         sequence_length: see `Preprocessor`; the length of a window.
-        overlap: tokens that neighbouring windows share; None for a quarter of a window.
+        doc_stride: tokens that neighbouring windows share; None for a quarter of a window.
         label_all_tokens: label every token of a word, instead of the first alone.
         split_symbols: cut the words of texts at symbols, so that of "London." the stop is a word
             of its own. True cuts at all of them, as spans are learned; "outer" not at one between
@@ -82,17 +88,18 @@ class TokenClassifierPreprocessor(Preprocessor):
     labels: list[str] | None = None
     num_classes: int | None = None
 
+    @validate_arguments
     def __init__(
         self,
         tokenizer,
-        sequence_length: int | None = None,
-        overlap: int | None = None,
+        sequence_length: SequenceLength | None = None,
+        doc_stride: NonNegativeInt | None = None,
         label_all_tokens: bool = False,
-        split_symbols: bool | str = False,
+        split_symbols: bool | Literal["outer"] = False,
         strategy: str | None = None,
     ):
         super().__init__(tokenizer, sequence_length)
-        self.overlap = overlap
+        self.doc_stride = doc_stride
         self.label_all_tokens = label_all_tokens
         self.split_symbols = split_symbols
         self.strategy = None if strategy is None else checked_strategy(strategy)
@@ -101,9 +108,9 @@ class TokenClassifierPreprocessor(Preprocessor):
         super().attach(task)
         self.labels = task.labels
         self.num_classes = task.num_classes
-        if self.overlap is not None and not 0 <= self.overlap < self.max_sequence_length - 2:
+        if self.doc_stride is not None and not 0 <= self.doc_stride < self.max_sequence_length - 2:
             raise ValueError(
-                f"overlap={self.overlap} leaves nothing of a window with "
+                f"doc_stride={self.doc_stride} leaves nothing of a window with "
                 f"{self.max_sequence_length - 2} tokens."
             )
 
@@ -120,8 +127,8 @@ class TokenClassifierPreprocessor(Preprocessor):
     def windows(self, tokens: TokenizedTexts) -> Windows:
         """The windows that the tokens are looked at through."""
         capacity = self.max_sequence_length - 2
-        overlap = capacity // 4 if self.overlap is None else self.overlap
-        return make_windows(tokens.ids.row_lengths(), capacity, overlap)
+        doc_stride = capacity // 4 if self.doc_stride is None else self.doc_stride
+        return make_windows(tokens.ids.row_lengths(), capacity, doc_stride)
 
     def examples(self, tokens: TokenizedTexts, windows: Windows) -> dict:
         """One row of token ids for every window."""
@@ -157,6 +164,28 @@ class TokenClassifierPreprocessor(Preprocessor):
             weights.flat_values * tf.cast(owned(windows).flat_values, "float32")
         )
         return {**examples, "labels": _framed(labels), "label_weights": _framed(weights)}
+
+    def encode_unlabelled(self, x, sample_weight=None) -> dict:
+        examples = self.encode(x, self._nothing_said_of(x), sample_weight)
+        del examples["labels"]  # which tokens have one is known without them
+        return examples
+
+    def _nothing_said_of(self, x):
+        """Return labels for tagging that are right in form."""
+        x = plain(x)
+        in_graph = tf.is_symbolic_tensor(x.flat_values if isinstance(x, tf.RaggedTensor) else x)
+        label = self.labels[0] if self.labels else 0
+        if is_words(x):
+            words = as_word_tensor(x)
+            if in_graph:
+                return words.with_flat_values(tf.fill(tf.shape(words.flat_values), label))
+            return [[label] * count for count in words.row_lengths().numpy().tolist()]
+        texts = as_column(x)
+        if not in_graph:
+            return [[]] * int(texts.shape[0])
+        none = tf.zeros_like(tf.strings.length(texts), tf.int64)
+        empty = tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int32), none)
+        return {"start": empty, "end": empty, "label": empty}
 
     def _align(self, x, tokens: TokenizedTexts, y) -> tuple[tf.Tensor, tf.Tensor]:
         """Labels (P,), and whether a token has one."""
@@ -207,7 +236,8 @@ class TokenClassifierPreprocessor(Preprocessor):
         )
         return inputs, y, weights
 
-    def batched(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+    @validate_arguments
+    def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
         """Single examples in batches: a text is a scalar; words with tags are two vectors.
 
         A vector without tags is a batch of texts, unless its kind is ragged.
