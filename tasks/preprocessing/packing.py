@@ -102,9 +102,9 @@ def written(
         >>> ids[:-1].numpy().tolist()
         [1, 2, 0, 4, 0]
     """
-    from encoder_zoo.encoders.tokenizers.text.characters import row_numbers
+    from encoder_zoo.encoders.tokenizers.text.ragged import row_ids
 
-    row = row_numbers(pieces.row_splits, tf.size(pieces.values))  # (T,)
+    row = row_ids(pieces.row_splits, tf.size(pieces.values))  # (T,)
     moved = begins - tf.cast(pieces.row_splits[:-1], tf.int32)
     places = tf.range(tf.size(row)) + tf.gather(moved, row)
     places = tf.where(places < tf.gather(begins + kept, row), places, tf.size(ids) - 1)
