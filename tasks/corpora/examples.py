@@ -78,8 +78,8 @@ def full_sentences(shard: Shard, length: int) -> ShardExamples:
 def document_sentences(shard: Shard, length: int, rng: random.Random) -> ShardExamples:
     """Return examples of as many sentences of one document as fit; short examples share a slot.
 
-    Examples at the end of a document are short. In a batch as many of them count as one as have no more
-    tokens than a row, so that all batches have about as many tokens.
+    Examples at the end of a document are short. As many of them as fit into `length` tokens share a
+    slot of a batch, so that all batches have about as many tokens.
 
     Args:
         shard, length: as for `full_sentences`.
@@ -163,7 +163,7 @@ def segment_pairs(
     """
     room = length - 3
     make = _swapped_pair if swapped else _next_pair
-    places, documents = shard.sentences.tolist(), shard.documents.tolist()
+    offsets, documents = shard.sentences.tolist(), shard.documents.tolist()
     spans, labels = [], []
     for document in range(len(documents) - 1):
         sentence, end = documents[document : document + 2]
@@ -171,9 +171,9 @@ def segment_pairs(
             goal = room
             if rng.random() < short_share:
                 goal = 2 + int(rng.random() * (room - 1))
-            behind = bisect_left(places, places[sentence] + goal, sentence + 1, end)
+            behind = bisect_left(offsets, offsets[sentence] + goal, sentence + 1, end)
             sentence, first, second, label = make(
-                places, documents, document, (sentence, behind), goal, rng
+                offsets, documents, document, (sentence, behind), goal, rng
             )
             if second is not None:
                 spans += _truncated(first, second, room, rng)
@@ -187,32 +187,32 @@ def segment_pairs(
     )
 
 
-def _next_pair(places, documents, document, chunk, goal, rng) -> tuple:
+def _next_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
     """Return the next sentence, both segments as spans, and whether the second is another's."""
     start, behind = chunk
     middle = _middle(chunk, rng)
-    first = places[start], places[middle]
+    first = offsets[start], offsets[middle]
     alone = len(documents) == 2  # in its shard: there is no other document
     if behind - start > 1 and (alone or rng.random() >= OTHER):
-        return behind, first, (places[middle], places[behind]), 0
+        return behind, first, (offsets[middle], offsets[behind]), 0
     if alone:
         return behind, first, None, 0
     other = int(rng.random() * (len(documents) - 2))
     other += other >= document
     begin, end = documents[other : other + 2]
     begin += int(rng.random() * (end - begin))
-    wanted = places[begin] + goal - (first[1] - first[0])
-    return middle, first, (places[begin], places[bisect_left(places, wanted, begin + 1, end)]), 1
+    wanted = offsets[begin] + goal - (first[1] - first[0])
+    return middle, first, (offsets[begin], offsets[bisect_left(offsets, wanted, begin + 1, end)]), 1
 
 
-def _swapped_pair(places, documents, document, chunk, goal, rng) -> tuple:
+def _swapped_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
     """As `_next_pair`, with the two swapped in half of the cases; a single sentence is split."""
     start, behind = chunk
     if behind - start > 1:
-        middle = places[_middle(chunk, rng)]
+        middle = offsets[_middle(chunk, rng)]
     else:
-        middle = places[start] + 1 + int(rng.random() * (places[behind] - places[start] - 1))
-    first, second = (places[start], middle), (middle, places[behind])
+        middle = offsets[start] + 1 + int(rng.random() * (offsets[behind] - offsets[start] - 1))
+    first, second = (offsets[start], middle), (middle, offsets[behind])
     if second[0] == second[1]:
         return behind, first, None, 0
     if rng.random() < OTHER:
