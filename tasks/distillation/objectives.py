@@ -8,10 +8,14 @@ Comment letters: B batch, L sequence, D hidden, H heads, A relation heads, C cla
 
 from __future__ import annotations
 
+import math
+
 import keras
 from keras import ops
 
 from encoder_zoo.encoders.attention_masks import make_attention_mask
+from encoder_zoo.encoders.positions import take_positions
+from encoder_zoo.tasks.distillation.preprocessor import PLACES
 
 
 def soft_labels(student, teacher, temperature: float, activation: str):
@@ -147,3 +151,29 @@ def make_maps(width: int, teacher_width: int, dtype) -> list[keras.layers.Dense]
     for layer in maps:
         layer.build((None, None, width))
     return maps
+
+
+class _Mean(keras.losses.Loss):
+    """The mean of the outputs, in a replica scaled as Keras scales all losses."""
+
+    def call(self, y_true, y_pred):
+        return y_pred
+
+
+MEAN = _Mean(reduction="mean_with_sample_weight", name="mean")
+
+
+def counted(inputs: dict):
+    """Return (B, L) bool: at tokens, not at padding nor where the teacher has no such token."""
+    mask = inputs.get("padding_mask")
+    mask = ops.ones_like(inputs["token_ids"]) if mask is None else mask
+    mask = ops.cast(mask, "bool")
+    return ops.logical_and(mask, inputs[PLACES] >= 0) if PLACES in inputs else mask
+
+
+def at_places(x, places):
+    """Return (B, L, ...): the teacher's values (B, T, ...) at the student's tokens."""
+    batch, length, *rest = ops.shape(x)
+    flat = ops.reshape(x, (batch, length, math.prod(x.shape[2:])))
+    found = take_positions(flat, ops.maximum(places, 0))
+    return ops.reshape(found, (*ops.shape(places), *rest))

@@ -6,7 +6,6 @@ Comment letters: B batch, L sequence, C classes.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 
 import keras
@@ -21,7 +20,6 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import backbone_inputs
-from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.distillation import objectives as learned
 from encoder_zoo.tasks.distillation.alignment import NOWHERE
@@ -45,9 +43,10 @@ from encoder_zoo.tasks.training.trainer import Trainer
 class Distillation(ConfigFromSignature, Trainer):
     """Trains a small student to do as a large teacher does.
 
-    `fit` takes what the student's takes, and texts without labels as well, on which the teacher
-    says what is right. It trains the student; the teacher only answers, without dropout, and is
-    neither changed nor saved. Afterwards the student is a task like any other:
+    `fit` takes what the student's takes, and texts without labels as well, which the teacher
+    labels. It trains the student; the teacher only answers, without dropout, and is neither changed
+    nor saved. Keras's history has the mean of each objective under its name. `student.evaluate`
+    tells how good the student alone is. Afterwards the student is a task like any other:
 
         teacher = ez.Classifier.from_preset("bert_base_en_uncased").fit(texts, y) ...
         student = ez.Classifier.from_preset("bert_nano_en_uncased")
@@ -215,7 +214,8 @@ class Distillation(ConfigFromSignature, Trainer):
         )
         if PLACES in inputs:
             learned_of = {n: theirs[n] for n in ("hidden_states", "projections") if n in theirs}
-            theirs = keras.tree.map_structure(lambda x: _at_places(x, inputs[PLACES]), learned_of)
+            places = inputs[PLACES]
+            theirs = keras.tree.map_structure(lambda x: learned.at_places(x, places), learned_of)
         outputs = {"logits": logits} if self._learns_answers else {}
         if soft:
             activation = self.output_activation
@@ -226,7 +226,7 @@ class Distillation(ConfigFromSignature, Trainer):
             outputs["hidden_states"] = learned.hidden_states(*both, self.maps)
         if "relations" in self.objectives:
             both = mine["projections"], theirs["projections"]
-            inputs = {**inputs, "padding_mask": _counted(inputs)}
+            inputs = {**inputs, "padding_mask": learned.counted(inputs)}
             outputs["relations"] = learned.relations(*both, self._heads, inputs)
         return outputs
 
@@ -326,15 +326,15 @@ class Distillation(ConfigFromSignature, Trainer):
             if given is None:
                 return ops.ones_like(values)
             return ops.broadcast_to(ops.cast(given, "float32"), ops.shape(values))
-        counted = ops.cast(_counted(x), "float32")  # (B, L)
+        counted = ops.cast(learned.counted(x), "float32")  # (B, L)
         if given is not None and len(given.shape) == 1:
             counted = counted * ops.cast(given, "float32")[:, None]
         return counted
 
     def _mean_over_all(self, values, weights):
         """The mean over what counts in the whole batch, also in a replica that has a part of it."""
-        loss = MEAN(values, values, weights)
-        return self.distribution.loss_of_batch(MEAN, loss, values, weights)
+        loss = learned.MEAN(values, values, weights)
+        return self.distribution.loss_of_batch(learned.MEAN, loss, values, weights)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         if not self._learns_answers:
@@ -366,29 +366,3 @@ class Distillation(ConfigFromSignature, Trainer):
             "A Distillation is not saved: save its student, with student.save_to_preset(folder) "
             "or student.save(file)."
         )
-
-
-class _Mean(keras.losses.Loss):
-    """The mean of what is predicted, in a replica scaled as Keras scales all losses."""
-
-    def call(self, y_true, y_pred):
-        return y_pred
-
-
-MEAN = _Mean(reduction="mean_with_sample_weight", name="mean")
-
-
-def _counted(inputs: dict):
-    """(B, L) bool: at tokens, not at padding nor where the teacher has no such token."""
-    mask = inputs.get("padding_mask")
-    mask = ops.ones_like(inputs["token_ids"]) if mask is None else mask
-    mask = ops.cast(mask, "bool")
-    return ops.logical_and(mask, inputs[PLACES] >= 0) if PLACES in inputs else mask
-
-
-def _at_places(x, places):
-    """(B, L, ...): what of the teacher's (B, T, ...) stands where the student's tokens do."""
-    batch, length, *rest = ops.shape(x)
-    flat = ops.reshape(x, (batch, length, math.prod(x.shape[2:])))
-    found = take_positions(flat, ops.maximum(places, 0))
-    return ops.reshape(found, (*ops.shape(places), *rest))
