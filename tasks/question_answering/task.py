@@ -330,7 +330,7 @@ class SpanQA(WindowedTask):
 
         def answer(question, context):
             context = as_valid_text(context)
-            contexts = self.preprocessor.contexts(question, context)
+            contexts = self.preprocessor.contexts(question, context, allow_empty=True)
             examples = self.preprocessor.examples(contexts)
             columns = self.preprocessor.context_column(examples)
             logits = tf.transpose(self.outputs_in_graph(examples).to_tensor(), (0, 2, 1))
