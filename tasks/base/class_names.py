@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from encoder_zoo.common.lazy import tf
+
 
 def label_names(config: dict) -> list[str]:
     """The classes' names in config.json, which leaves them out where they are LABEL_0, LABEL_1.
@@ -65,6 +67,40 @@ def numbers_are_names(labels: list[str] | None) -> bool:
         (True, False)
     """
     return any(re.fullmatch(r"-?\d+", label) for label in labels or [])
+
+
+def label_indices(given: tf.Tensor | Sequence, labels: Sequence[str] | None) -> tf.Tensor:
+    """Return the class index of every label, in memory or inside of a graph.
+
+    Args:
+        given: (P,) names or numbers, a tensor or Python values.
+        labels: the classes' names, if there are any.
+
+    Returns:
+        (P,) int32: of a name its index, of a number the number itself, unless numbers are names;
+        -1 for anything else.
+
+    Example:
+        >>> label_indices(["up", 0, None, "left"], ["down", "up"]).numpy().tolist()
+        [1, 0, -1, -1]
+    """
+    as_names = numbers_are_names(labels)
+    if tf.is_tensor(given):
+        given = tf.strings.as_string(given) if as_names and given.dtype.is_integer else given
+        if given.dtype != tf.string:
+            return tf.cast(given, tf.int32)
+        matches = tf.equal(given[:, None], tf.constant(list(labels or [""]), tf.string))  # (P, C)
+        return tf.where(tf.reduce_any(matches, 1), tf.argmax(matches, 1, tf.int32), -1)
+    known = {name: i for i, name in enumerate(labels or [])}
+
+    def index(label) -> int:
+        label = label.decode() if isinstance(label, bytes) else label
+        label = str(label) if as_names else label
+        if isinstance(label, str):
+            return known.get(label, -1)
+        return label if isinstance(label, int | np.integer) and 0 <= label < 2**31 else -1
+
+    return tf.constant([index(label) for label in given], tf.int32)
 
 
 def number_of_classes(num_classes: int | None, labels: list[str] | None) -> int | None:

@@ -332,7 +332,7 @@ class SpanQA(Task):
 
         def answer(question, context):
             context = as_valid_text(context)
-            contexts = self.preprocessor.contexts(question, context)
+            contexts = self.preprocessor.contexts(question, context, allow_empty=True)
             examples = self.preprocessor.examples(contexts)
             columns = self.preprocessor.context_column(examples)
             logits = token_outputs_in_graph(self, self._token_logits, examples)

@@ -42,7 +42,7 @@ from encoder_zoo.tasks.token_classification.alignment import (
     symbol_table,
     words_split_at_symbols,
 )
-from encoder_zoo.tasks.token_classification.spans import spans_in_graph, warn_misaligned_spans
+from encoder_zoo.tasks.token_classification.spans import warn_misaligned_spans
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.token_classification.task import TokenClassifier
@@ -160,11 +160,11 @@ class TokenClassifierPreprocessor(Preprocessor):
         return {**examples, "labels": _framed(labels), "label_weights": _framed(weights)}
 
     def encode_unlabelled(self, x, sample_weight=None) -> dict:
-        examples = self.encode(x, self._nothing_said_of(x), sample_weight)
+        examples = self.encode(x, self._empty_labels(x), sample_weight)
         del examples["labels"]  # which tokens have one is known without them
         return examples
 
-    def _nothing_said_of(self, x):
+    def _empty_labels(self, x):
         """Return labels for tagging that are right in form."""
         x = plain(x)
         in_graph = tf.is_symbolic_tensor(x.flat_values if isinstance(x, tf.RaggedTensor) else x)
@@ -183,22 +183,16 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     def _align(self, x, tokens: TokenizedTexts, y) -> tuple[tf.Tensor, tf.Tensor]:
         """Labels (P,), and whether a token has one."""
-        words = is_words(x)
-        if not tf.is_symbolic_tensor(tokens.texts):
-            labels = token_labels.check_labels(x, y, self.labels, self._most_classes)
-        elif isinstance(y, dict) == words:
+        words, in_graph = is_words(x), tf.is_symbolic_tensor(tokens.texts)
+        if in_graph and isinstance(y, dict) == words:
             raise ValueError(
                 "Words need tags, and texts spans {start, end, label}. "
                 f"Received: {'words with spans' if words else 'texts with tags'}."
             )
-        elif words:
-            counts = as_word_tensor(x).row_lengths()
-            labels = token_labels.tags_in_graph(y, counts, self.labels, self._most_classes)
-        else:
-            labels = spans_in_graph(y, tokens.texts, self.labels)
+        labels = token_labels.check_labels(x, y, self.labels, self._most_classes)
         if words:
             return labels_of_words(tokens, labels, self.labels, self.label_all_tokens)
-        if not tf.is_symbolic_tensor(tokens.texts):
+        if not in_graph:
             texts = [text.decode() for text in as_column(x).numpy()]
             warn_misaligned_spans(token_labels.label_lists(y), texts)
         tokens = words_split_at_symbols(tokens, self._symbols)
