@@ -47,6 +47,21 @@ class ConfigFromSignature:
         )
 
 
+def make_serializable(cls: type) -> None:
+    """Register a class with Keras under the name of its package, unless it is registered.
+
+    Example:
+        >>> class Scale(keras.layers.Layer):
+        ...     __module__ = "mine.layers"
+        >>> make_serializable(Scale)
+        >>> keras.saving.get_registered_name(Scale)
+        'mine>Scale'
+    """
+    if keras.saving.get_registered_name(cls) == cls.__name__:
+        package = cls.__module__.split(".")[0]
+        keras.saving.register_keras_serializable(package=package)(cls)
+
+
 def described(thing: object, *first: str) -> str:
     """A `repr`: the class, what is said first, and the arguments that are not at their default.
 

@@ -1,8 +1,12 @@
-"""TensorFlow, imported when it is first used: models on prepared ids work without it."""
+"""Modules that are imported when they are first used.
+
+TensorFlow: models on prepared ids work without it. The presets: `from_preset` and `save_to_preset`
+of backbones and tokenizers call the floor above theirs, which nothing else there may know.
+"""
 
 import importlib
 import types
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 NO_TENSORFLOW = (
     "Raw text is preprocessed by TensorFlow, which is not installed: `pip install tensorflow`, or "
@@ -10,16 +14,35 @@ NO_TENSORFLOW = (
 )
 
 
-class _Lazy(types.ModuleType):
-    def __getattr__(self, name: str) -> object:
+class LazyModule(types.ModuleType):
+    """Stands for a module, and imports it when one of its attributes is asked for.
+
+    Args:
+        name: of the module.
+        missing: the error where it is not installed; None is Python's own.
+
+    Example:
+        >>> LazyModule("math").floor(2.5)
+        2
+    """
+
+    def __init__(self, name: str, missing: str | None = None):
+        super().__init__(name)
+        self._missing = missing
+
+    def __getattr__(self, name: str) -> Any:
         try:
             module = importlib.import_module(self.__name__)
         except ImportError as error:
-            raise ImportError(NO_TENSORFLOW) from error
+            if self._missing is None:
+                raise
+            raise ImportError(self._missing) from error
         return getattr(module, name)
 
 
+loading = LazyModule("encoder_zoo.presets.loading")
+saving = LazyModule("encoder_zoo.presets.saving")
 if TYPE_CHECKING:
     import tensorflow as tf
 else:
-    tf = _Lazy("tensorflow")
+    tf = LazyModule("tensorflow", NO_TENSORFLOW)

@@ -36,7 +36,6 @@ PARTS = (
     "encoder_zoo.tasks.display",
     "encoder_zoo.tasks.preprocessing.preprocessor",
     "encoder_zoo.tasks.base.task",
-    "encoder_zoo.tasks.training.compiling",
     "encoder_zoo.tasks.training.trainer",
 )
 # Pages that fetch nothing from elsewhere.

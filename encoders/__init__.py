@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    from encoder_zoo.encoders.backbone import Backbone
     from encoder_zoo.encoders.family import Family
+
+B = TypeVar("B", bound="type[Backbone]")
 
 # family name (a checkpoint's `model_type`), and its file in `families/`: its backbone
 FAMILIES = {
@@ -20,6 +24,7 @@ FAMILIES = {
     "modernbert": "ModernBertBackbone",
     "deberta-v2": "DebertaV2Backbone",
 }
+_REGISTERED: dict[str, Family] = {}  # by `register_family`
 
 
 def family_module(name: str) -> str:
@@ -33,15 +38,62 @@ def family_module(name: str) -> str:
 
 
 def get_family(name: str) -> Family:
-    """The `Family` record of a name in `FAMILIES`; importing it is put off until here.
+    """Return the `Family` record of a name in `FAMILIES`, imported when it is first asked for.
 
     Example:
         >>> get_family("roberta").class_prefix
         'Roberta'
     """
+    if name in _REGISTERED:
+        return _REGISTERED[name]
     return importlib.import_module(family_module(name)).FAMILY
 
 
 def all_families() -> list[Family]:
-    """The records of all families, in the order of `FAMILIES`."""
+    """Return the records of all families, in the order of `FAMILIES`."""
     return [get_family(name) for name in FAMILIES]
+
+
+def register_family(like: Family | None = None, **fields: object) -> Callable[[B], B]:
+    """Make a decorator that adds a backbone's family to the registered ones.
+
+    The decorator makes the `Family` record, which becomes the attribute `family` of the class, and
+    registers the class with Keras, where it is not yet, so that `.keras` files hold it.
+    `encoder_zoo.testing.check_family` checks the record and the backbone.
+
+    Args:
+        like: a record whose fields are taken where `fields` has none; None: all must be given.
+        **fields: of the `Family`, without `backbone`.
+
+    Raises:
+        ValueError: "The family name 'bert' is taken by BertBackbone. Give MyBackbone another name."
+
+    Example:
+        >>> from encoder_zoo import BertBackbone
+        >>> @register_family(like=BertBackbone.family, name="bert")
+        ... class MyBackbone(BertBackbone):
+        ...     pass
+        Traceback (most recent call last):
+        ValueError: The family name 'bert' is taken by BertBackbone. Give MyBackbone another name.
+    """
+    import dataclasses
+
+    from encoder_zoo.common.configuration import make_serializable
+    from encoder_zoo.encoders.family import Family
+
+    def register(cls: B) -> B:
+        given = {**fields, "backbone": cls}
+        family = dataclasses.replace(like, **given) if like else Family(**given)
+        taken = FAMILIES.get(family.name, cls.__name__)
+        if taken != cls.__name__:
+            raise ValueError(
+                f"The family name {family.name!r} is taken by {taken}. "
+                f"Give {cls.__name__} another name."
+            )
+        make_serializable(cls)
+        cls.family = family
+        FAMILIES[family.name] = cls.__name__
+        _REGISTERED[family.name] = family
+        return cls
+
+    return register

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import keras
@@ -13,29 +12,26 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import (
     Fraction,
     NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
     Rate,
     validate_arguments,
 )
 from encoder_zoo.common.variable_names import variables_named_alike
 from encoder_zoo.encoders.attention import SHORT
 from encoder_zoo.encoders.attention_masks import AttentionMask, make_attention_mask
+from encoder_zoo.encoders.backbone_presets import BackbonePresets
+from encoder_zoo.encoders.backbone_training import BackboneTraining
 from encoder_zoo.encoders.blocks import EncoderBlock
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.inputs import INPUTS, TASK_INPUTS, check_inputs
 from encoder_zoo.encoders.kernels.gradient_checkpointing import recomputed
 from encoder_zoo.encoders.layers import initializer
-from encoder_zoo.encoders.lora import choose_layers, train_updates
 from encoder_zoo.encoders.positions import take_positions
-from encoder_zoo.encoders.preset_door import presets
 from encoder_zoo.encoders.rules import Activation, Size
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from encoder_zoo.encoders.family import Family
-    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 
 class _BuiltAtOnce(type(keras.Model)):
@@ -49,7 +45,9 @@ class _BuiltAtOnce(type(keras.Model)):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Backbone(ConfigFromSignature, keras.Model, metaclass=_BuiltAtOnce):
+class Backbone(
+    BackbonePresets, BackboneTraining, ConfigFromSignature, keras.Model, metaclass=_BuiltAtOnce
+):
     """A stack of post-norm encoder blocks over token, position and segment embeddings.
 
     The base of all families' backbones; `Backbone.from_preset` picks the right one. A family that
@@ -346,115 +344,3 @@ class Backbone(ConfigFromSignature, keras.Model, metaclass=_BuiltAtOnce):
         if self.final_layer is not None:
             states[-1] = self.final_layer(x)
         return states, probabilities, contexts
-
-    def enable_gradient_checkpointing(self) -> None:
-        """Trains with less memory, in more time: blocks keep their inputs only.
-
-        What a block computes inside is computed a second time for its gradients; the results are
-        the same. Call it before `fit`.
-
-        Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, section 4.
-
-        Example:
-            >>> from encoder_zoo import Classifier
-            >>> classifier = Classifier.from_preset("bert_nano_en_uncased", num_classes=2)
-            >>> classifier.backbone.enable_gradient_checkpointing()
-            >>> history = classifier.fit(["good", "bad"], [1, 0], verbose=0)
-        """
-        self._checkpoints_gradients = True
-
-    @validate_arguments
-    def enable_lora(
-        self,
-        rank: PositiveInt,
-        layers: Sequence[str] | None = None,
-        alpha: PositiveFloat | None = None,
-    ) -> None:
-        """Freeze the backbone and train low-rank updates of some of its layers instead.
-
-        Args:
-            rank: of the updates.
-            layers: names of dense layers in every block; in BERT's "query", "key", "value",
-                "intermediate" and "output", of the attention and of the block. None for the
-                attention's query and value projections, as in the paper.
-            alpha: the updates are multiplied by alpha / rank; None for the rank.
-
-        Raises:
-            ValueError: "There is no layer keys. Expected some of intermediate, key, output, ..."
-
-        Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
-        """
-        train_updates(self, choose_layers(self, layers), rank, alpha)
-
-    @classmethod
-    def from_preset(cls, source: str | os.PathLike, **overrides) -> Self:
-        """Loads a backbone from a bundled preset or a checkpoint folder.
-
-        Args:
-            source: a name of `list_presets()`, a folder in the Hugging Face format, of KerasHub or
-                of Google's BERT code, `hf://organisation/name[@revision]`, or `kaggle://...`.
-            **overrides: constructor arguments that leave the weights' shapes alone, such as
-                `dropout=0.0` or `dtype="mixed_bfloat16"`; and how much to check: `verify`,
-                `max_bytes`, `allow_nonfinite`, see `presets.opening.Safeguards`.
-
-        Returns:
-            A backbone of the checkpoint's family.
-
-        Raises:
-            ValueError: if the checkpoint is of another family than the class it is asked of,
-                lacks a weight or holds one that nothing here takes.
-        """
-        return presets("load_backbone")(cls, source, **overrides)
-
-    @classmethod
-    def from_keras_hub(cls, model: keras.Model, **overrides) -> Self:
-        """A backbone with the weights, settings and dtype policy of one of KerasHub's in memory.
-
-        Args:
-            model: a backbone or a task of `keras_hub.models`, of a family that is here too.
-            **overrides: as for `from_preset`.
-
-        Returns:
-            A backbone of the same family, which shares no weights with the model.
-
-        Raises:
-            TypeError: "BertBackbone.from_keras_hub takes a model of keras_hub.models ..."
-            ValueError: as for `from_preset`, and for quantized models.
-
-        Example:
-            >>> import keras_hub
-            >>> from encoder_zoo import Backbone
-            >>> theirs = keras_hub.models.RobertaBackbone(
-            ...     vocabulary_size=30, num_layers=1, num_heads=2, hidden_dim=8,
-            ...     intermediate_dim=16)
-            >>> Backbone.from_keras_hub(theirs).activation
-            'gelu'
-        """
-        return presets("load_from_keras_hub")(cls, model, **overrides)
-
-    def save_to_preset(
-        self,
-        directory: str | os.PathLike,
-        tokenizer: Tokenizer | None = None,
-        dtype: str | None = None,
-        format: str = "huggingface",
-        **options,
-    ) -> None:
-        """Writes a folder in the Hugging Face format or in KerasHub's, whole or not at all.
-
-        Args:
-            directory: folder to write or to replace; files of other kinds in it are kept.
-            tokenizer: to be saved along, so that tasks load from the folder too.
-            dtype: "float32", "float16" or "bfloat16"; None stores every weight as it is.
-            format: "huggingface", or "keras_hub" for a folder that
-                `keras_hub.models.Backbone.from_preset` opens, with the same outputs.
-            **options: `shard_bytes`, the largest weights file in the Hugging Face format; what is
-                more is split.
-
-        Raises:
-            ValueError: for quantized weights, which neither format holds; and for a model that
-                KerasHub's class would compute otherwise: "KerasHub's BertBackbone has
-                activation='gelu_pytorch_tanh' built in ..."
-            OSError: "The disk is full: ... was not saved."
-        """
-        presets("save_backbone")(self, directory, tokenizer, dtype, format, **options)

@@ -62,7 +62,7 @@ class Head:
     """What a family has between its backbone and the logits of one task.
 
     Attributes:
-        output: name of the output layer in the checkpoint.
+        output: name of the output layer in the checkpoint; None: there is no head.
         hidden: the layer before it, if there is one.
         pooled: whether the head reads `pooled_output`, rather than `sequence_output`.
         dropout: what config.json calls the dropout before the output layer; None: there is none.
@@ -78,7 +78,7 @@ class Head:
         {'head.hidden.dense': 'classifier.dense', 'head.output_dense': 'classifier.out_proj'}
     """
 
-    output: str
+    output: str | None
     hidden: Hidden | None = None
     pooled: bool = False
     dropout: str | None = None
@@ -91,6 +91,8 @@ class Head:
     @property
     def tensors(self) -> dict[str, str]:
         """{attribute path in the task: name in the checkpoint}."""
+        if self.output is None:
+            return {}
         names = {"head.first_norm": self.first_norm} if self.first_norm else {}
         if self.hidden:
             names["head.hidden.dense"] = self.hidden.dense
@@ -101,6 +103,9 @@ class Head:
         if self.tied_bias:
             return {**names, "head.bias": self.tied_bias}
         return {**names, "head.output_dense": self.output}
+
+
+NO_HEAD = Head(None)  # of a task without weights of its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +161,7 @@ class KerasHubNames:
         groups: {attribute path in the backbone: group in the h5 file}.
         heads: {head, see `Family.heads`: the task that has it}.
         tokenizer: name of the class.
-        tokenizer_files: {file of a Hugging Face folder: the same file there}.
+        tokenizer_file_names: {file of a Hugging Face folder: the same file there}.
         tokenizer_settings: {setting in tokenizer_config.json: (the same setting there, what it is
             where the file does not say)}.
         tokenizer_arguments: {argument of KerasHub's tokenizer: attribute of ours}.
@@ -171,7 +176,7 @@ class KerasHubNames:
     groups: Mapping[str, str]
     heads: Mapping[str, KerasHubHead]
     tokenizer: str
-    tokenizer_files: Mapping[str, str]
+    tokenizer_file_names: Mapping[str, str]
     tokenizer_settings: Mapping[str, tuple[str, object]]
     tokenizer_arguments: Mapping[str, str]
     tokenizer_built_in: Mapping[str, object] = dataclasses.field(default_factory=dict)
@@ -230,6 +235,7 @@ class Family:
         layer_decay: how much of the learning rate each layer has of the one's above it, likewise.
         keras_hub: the names in KerasHub's files, where KerasHub has the family.
         tf1: the names in TensorFlow 1's checkpoints, where there are such.
+        tiny: backbone arguments of a small model for tests, beside those that all families have.
     """
 
     name: str
@@ -259,13 +265,16 @@ class Family:
     layer_decay: float = 1.0
     keras_hub: KerasHubNames | None = None
     tf1: Tf1Names | None = None
+    tiny: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     def head(self, name: str) -> Head:
-        """One of `heads`.
+        """Return one of `heads`; that of the bare "Model" is none.
 
         Raises:
             ValueError: "The family 'bert' has no head ForPreTraining. Expected one of ..."
         """
+        if name == "Model":
+            return NO_HEAD
         if name not in self.heads:
             raise ValueError(
                 f"The family {self.name!r} has no head {name}. Expected one of "

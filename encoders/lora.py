@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import keras
 
+from encoder_zoo.common.keras_private import frozen_kernel, innermost_layers, layers_in
+
 if TYPE_CHECKING:
     from encoder_zoo.encoders.backbone import Backbone
 
@@ -33,7 +35,7 @@ def choose_layers(backbone: Backbone, names: Sequence[str] | None) -> list[keras
     named = [
         (layer.name.removesuffix("_dense"), layer)
         for block in blocks
-        for layer in block._flatten_layers()
+        for layer in layers_in(block)
         if isinstance(layer, keras.layers.Dense)
     ]
     known = {name for name, _ in named}
@@ -61,13 +63,12 @@ def train_updates(
 
     Source: Hu et al. 2022, LoRA, sections 4.1 and 4.2.
     """
-    for layer in backbone._flatten_layers(include_self=False):
-        if not list(layer._flatten_layers(include_self=False)):
-            layer.trainable = False
+    for layer in innermost_layers(backbone):
+        layer.trainable = False
     for layer in layers:
         layer.trainable = True
         if not layer.lora_enabled:
             layer.enable_lora(rank, lora_alpha=alpha)
-        for weight in (layer._kernel, layer.bias):
+        for weight in (frozen_kernel(layer), layer.bias):
             if weight is not None:
                 weight.trainable = False

@@ -1,7 +1,7 @@
 """Keras's own files open after `import encoder_zoo` alone, which imports no class of the package.
 
 Keras finds the classes that a file names among those that are registered, and a class registers
-itself when its module is imported. Until then a stand-in has its place.
+itself when its module is imported. Until then a `StandIn` represents it.
 """
 
 import importlib
@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 
 
 def register_with_keras(homes: Mapping[str, str]) -> None:
-    """Makes classes known to Keras by their names: at once, or when Keras is imported.
+    """Make the public names known to Keras: at once, or when Keras is imported.
 
-    Only these modules are ever imported: what a file says of modules is not looked at.
+    Classes that are not public register themselves with the public ones that use them. Only these
+    modules are ever imported: modules that a file names are not.
 
     Args:
-        homes: {class: module that it is in}.
+        homes: {name: module that it is in}.
     """
 
     def register() -> None:
@@ -34,7 +35,10 @@ def register_with_keras(homes: Mapping[str, str]) -> None:
 
 
 class StandIn:
-    """Stands for a class in Keras's register, and imports it when it is first used.
+    """Stands for a class in Keras's registry, and imports it when it is first used.
+
+    Raises:
+        TypeError: "Could not locate class 'list_presets': Keras files do not hold it."
 
     Example:
         >>> StandIn("encoder_zoo.encoders.tokenizers.wordpiece", "BertTokenizer").get_config
@@ -45,14 +49,20 @@ class StandIn:
         self._module, self._name = module, name
 
     def __getattr__(self, attribute: str) -> object:
-        return getattr(getattr(importlib.import_module(self._module), self._name), attribute)
+        import keras
+
+        importlib.import_module(self._module)  # registers the class in place of this object
+        cls = keras.saving.get_custom_objects().get(f"encoder_zoo>{self._name}")
+        if cls is None or isinstance(cls, StandIn):
+            raise TypeError(f"Could not locate class {self._name!r}: Keras files do not hold it.")
+        return getattr(cls, attribute)
 
     def __repr__(self) -> str:
         return f"<{self._module}.{self._name}, to be imported>"
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Finds a module where the other finders do, and calls a function after it was imported.
+    """Find a module as the other finders do, and call a function after its import.
 
     Python has no hook for "after an import": this is the finder that PEP 369 describes.
     """

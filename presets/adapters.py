@@ -32,11 +32,7 @@ from encoder_zoo.presets.preset_task import PresetTask
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
-TASK_TYPES = {
-    "ForSequenceClassification": "SEQ_CLS",
-    "ForTokenClassification": "TOKEN_CLS",
-}
-# What peft may add to the updates, and the value with which it adds nothing.
+# Options of peft, each with the value that leaves plain updates.
 PLAIN = {
     "peft_type": "LORA",
     "bias": "none",
@@ -77,7 +73,7 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     first = next(iter(layers.values()))
     config = {
         **PLAIN,
-        "task_type": TASK_TYPES[task.checkpoint_class_suffix],
+        "task_type": task.peft_task_type,
         "base_model_name_or_path": None,
         "r": first.lora_rank,
         "lora_alpha": first.lora_alpha,
@@ -92,7 +88,7 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
 
 
 def _updates(layers: dict[str, keras.layers.Dense]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """{name: (A, B)} as torch keeps them, (rank, in) and (out, rank)."""
+    """Return {name: (A, B)} as torch keeps them, (rank, in) and (out, rank)."""
     return {
         name: tuple(
             np.ascontiguousarray(keras.ops.convert_to_numpy(kernel).T)
@@ -104,12 +100,12 @@ def _updates(layers: dict[str, keras.layers.Dense]) -> dict[str, tuple[np.ndarra
 
 def _whole_tensors(task: PresetTask) -> list[tuple]:
     """(name, weight, whether it is transposed in the file): of the head, and of its pooler."""
-    if task.checkpoint_class_suffix not in TASK_TYPES:
+    if task.peft_task_type is None:
         raise ValueError(
             "Adapters alone are saved of a SequenceClassifier or a TokenClassifier. Received: a "
             f"{type(task).__name__}. Use save_to_preset."
         )
-    backbone, head = task.backbone, task.backbone.family.head(task.checkpoint_class_suffix)
+    backbone, head = task.backbone, task.head_record
     found = list(named_weights(task, head.tensors))
     if head.pooled:
         layers = {"pooler_dense": f"{backbone.family.prefix}.{backbone.family.pooler}"}
@@ -118,7 +114,7 @@ def _whole_tensors(task: PresetTask) -> list[tuple]:
 
 
 def _module(name: str, prefix: str) -> str:
-    """The module of transformers' model that holds a tensor."""
+    """Return the module of transformers' model that holds a tensor."""
     return name.removeprefix(f"{prefix}.").split(".")[0]
 
 
@@ -160,7 +156,7 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
 
 
 def _check_config(config: dict, folder: pathlib.Path) -> None:
-    """Refuses what a file says of adapters that are not the plain ones."""
+    """Raise a ValueError for adapters other than plain LoRA."""
     for name, plain in PLAIN.items():
         if config.get(name, plain) not in (plain, None):
             raise ValueError(

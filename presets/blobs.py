@@ -29,7 +29,7 @@ class HubFile(NamedTuple):
 
 
 def cache_folder(repository: str) -> pathlib.Path:
-    """Returns the folder of a repository in the hub's cache."""
+    """Return the folder of a repository in the hub's cache."""
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
@@ -40,7 +40,7 @@ def cache_folder(repository: str) -> pathlib.Path:
 def missing_files(
     repository: str, commit: str | None, files: Mapping[str, HubFile]
 ) -> dict[str, HubFile]:
-    """Returns those of a repository's files that are not in the cache."""
+    """Return those of a repository's files that are not in the cache."""
     folder = cache_folder(repository)
     return {
         name: file
@@ -81,7 +81,7 @@ def download_large_files(
 
 
 def lock_file(folder: pathlib.Path, name: str) -> pathlib.Path:
-    """Returns the file that the client locks while it writes a blob."""
+    """Return the file that the client locks while it writes a blob."""
     path = folder.parent / ".locks" / folder.name / f"{name}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     return path

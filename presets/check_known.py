@@ -52,7 +52,7 @@ class Finding:
 
 
 def check_preset(preset: PresetInfo) -> Finding:
-    """Checks one preset on the hub, and that it is what the list says.
+    """Check one preset on the hub against its entry in the list.
 
     Args:
         preset: a row of `list_presets()` whose source is `hf://...`.
@@ -165,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _chosen(names: Iterable[str]) -> list[PresetInfo]:
-    """Returns the listed presets of these names, or all, that are on the Hugging Face hub."""
+    """Return the listed presets of these names, or all, that are on the Hugging Face hub."""
     known = {row.name: row for row in list_presets() if row.source.startswith(_HUB)}
     unknown = [name for name in names if name not in known]
     if unknown:

@@ -104,7 +104,7 @@ def _check_labels(config: Mapping, expect: Callable[[bool, str, str], None]) -> 
 
 
 def _rules(family: Family) -> dict[str, Rule]:
-    """What each field of a family's config.json must be."""
+    """Return {field of a family's config.json: its rule}."""
     dropouts = [head.dropout for head in family.heads.values() if head.dropout]
     rules = argument_rules(family.backbone)
     own = {key: rules[argument] for argument, key in family.config_keys.items()}
@@ -133,7 +133,7 @@ def backbone_arguments(config: Mapping, family: Family) -> dict:
 
 
 def backbone_config(backbone: Backbone, tokenizer) -> dict:
-    """A backbone's configuration in the words of its family's config.json.
+    """Return a backbone's configuration in the words of its family's config.json.
 
     Args:
         backbone: whose arguments to write.
@@ -235,10 +235,11 @@ def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathli
 def _check_classes(config: Mapping, family: Family, shapes: Mapping, path: pathlib.Path) -> None:
     """Refuses more or fewer names of classes than the head of a classifier has outputs."""
     names, architectures = config.get("id2label"), config.get("architectures") or []
-    for head in ("ForSequenceClassification", "ForTokenClassification"):
-        if names is None or architectures != [family.class_prefix + head]:
+    for suffix, head in family.heads.items():
+        is_classifier = suffix.endswith("Classification")
+        if names is None or not is_classifier or architectures != [family.class_prefix + suffix]:
             continue
-        name = f"{family.heads[head].output}.weight" if head in family.heads else ""
+        name = f"{head.output}.weight"
         outputs = shapes.get(name, (len(names),))[:1]
         if outputs != (len(names),):
             raise ValueError(

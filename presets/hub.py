@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import pathlib
 import re
 import sys
-import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from encoder_zoo.presets.blobs import (
-    HubFile,
-    cache_folder,
-    download_large_files,
-    lock_file,
-    missing_files,
-)
-from encoder_zoo.presets.files.manifest import checksum_of
+from encoder_zoo.presets.blobs import HubFile, cache_folder, download_large_files, missing_files
 from encoder_zoo.presets.formats import kerashub
 from encoder_zoo.presets.formats.huggingface import no_weights
+from encoder_zoo.presets.hub_cache import cached_folder, drop_wrong
+from encoder_zoo.presets.hub_requests import Unreachable, asked, endpoint, first_line
 from encoder_zoo.presets.preset_files import (
     CONFIG,
-    INDEX,
     MANIFEST,
-    PYTORCH_INDEX,
-    PYTORCH_WEIGHTS,
-    WEIGHTS,
-    tokenizer_files,
+    WEIGHT_FORMATS,
+    tokenizer_file_names,
 )
 from encoder_zoo.presets.remote_folder import RemoteFolder
 
@@ -39,30 +29,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 
 _ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
-# Formats of weights, the better one first: the file, the index of its shards, their names.
-_WEIGHTS = (
-    (WEIGHTS, INDEX, re.compile(r"model-\d+-of-\d+\.safetensors")),
-    (PYTORCH_WEIGHTS, PYTORCH_INDEX, re.compile(r"pytorch_model-\d+-of-\d+\.bin")),
-)
 # The hub's own program that converts weights, and what it calls its pull requests.
 _CONVERTER, _CONVERSION = "SFconvertbot", "Adding `safetensors` variant of this model"
-_PAUSES = (1, 4, None)  # seconds to wait before the next attempt
-_BUSY = (408, 425, 429, 500, 502, 503, 504)
-_REFUSALS = {
-    401: "no such repository, or a private one: the hub asks for a token (401). Set HF_TOKEN",
-    403: "the hub refuses access (403). Set HF_TOKEN to a token that may read it",
-    404: "no such repository, or a private one without a token in HF_TOKEN",
-    410: "the repository is gone (410)",
-    451: "the hub may not give it out (451)",
-}
 _NO_LISTING = (TypeError, KeyError, AttributeError, ValueError)
-T = TypeVar("T")
 
 
 def from_hugging_face(
     address: str, verify: bool = True, max_bytes: int = 2**63, weights: bool = True
 ) -> pathlib.Path:
-    """Returns a repository's folder in the hub's cache, downloaded if need be.
+    """Return a repository's folder in the hub's cache, downloaded if need be.
 
     All files are of one commit. Without a connection the copy in the cache serves, if any. What
     huggingface_hub's environment variables say holds: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`,
@@ -88,13 +63,13 @@ def from_hugging_face(
         wanted, commit = _wanted_files(address, repository, revision, max_bytes, weights)
         _announce(address, repository, commit, wanted)
         fetch = functools.partial(_snapshot, address, repository, revision, wanted, commit)
-    except _Unreachable as error:
+    except Unreachable as error:
         wanted = {}
-        fetch = functools.partial(_cached, address, repository, revision, weights, str(error))
+        fetch = functools.partial(cached_folder, address, repository, revision, weights, str(error))
     folder = fetch()
-    if verify and _drop_wrong(folder, wanted):
+    if verify and drop_wrong(folder, wanted):
         folder = fetch()
-        wrong = _drop_wrong(folder, wanted)
+        wrong = drop_wrong(folder, wanted)
         if wrong:
             raise ValueError(
                 f"{address}: {', '.join(wrong)} came with other bytes than its checksum says, "
@@ -118,14 +93,14 @@ def open_remote(address: str) -> RemoteFolder:
     repository, revision = _parse(address)
     try:
         wanted, commit = _wanted_files(address, repository, revision, 2**63, True)
-    except _Unreachable as error:
+    except Unreachable as error:
         raise ValueError(f"{address}: the hub cannot be reached. It was: {error}.") from error
     sizes = {name: file.size for name, file in wanted.items()}
-    return RemoteFolder(repository, commit or revision or "main", sizes, _endpoint())
+    return RemoteFolder(repository, commit or revision or "main", sizes, endpoint())
 
 
 def _parse(address: str) -> tuple[str, str | None]:
-    """Returns the repository and, where the address names one, the revision."""
+    """Return the repository and, where the address names one, the revision."""
     matched = _ADDRESS.fullmatch(address)
     if matched is None:
         raise ValueError(
@@ -136,72 +111,29 @@ def _parse(address: str) -> tuple[str, str | None]:
     return repository, revision
 
 
-class _Unreachable(Exception):
-    """The hub said nothing, or not now: what is in the cache may do."""
-
-
-def _asked(address: str, function: Callable[[], T], whatever: bool = False) -> T:
-    """What the hub answers, asked again while it is busy, or whatever failed.
-
-    Raises:
-        ValueError: "...: the hub refuses access (403) ..."
-        _Unreachable: with what was wrong the last time.
-    """
-    for pause in _PAUSES:
-        try:
-            return function()
-        except Exception as error:  # the client raises its own, the connection's and the system's
-            status = getattr(getattr(error, "response", None), "status_code", None)
-            if status in _REFUSALS:
-                raise ValueError(f"{address}: {_refusal(error, status)}.") from error
-            if pause is None or not (whatever or status in _BUSY):
-                answer = f"it answered {status}: " if status else ""
-                raise _Unreachable(answer + _first_line(error)) from error
-            logger.debug("%s: %s; asked again in %s s", address, error, pause)
-            time.sleep(pause)
-    raise AssertionError("the last pause is None")
-
-
-def _refusal(error: Exception, status: int) -> str:
-    """What to do about an answer that stays the same when asked again."""
-    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, RevisionNotFoundError
-
-    if isinstance(error, GatedRepoError):
-        return "access must be asked for on its page, and a token set in HF_TOKEN"
-    if isinstance(error, EntryNotFoundError):
-        return "a file of its own list is not there"
-    if isinstance(error, RevisionNotFoundError):
-        return "there is no such revision"
-    return _REFUSALS[status]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-
-
 def _wanted_files(
     address: str, repository: str, revision: str | None, max_bytes: int, weights: bool
 ) -> tuple[dict[str, HubFile], str | None]:
-    """Returns the files to fetch, by name, and the commit that they are of.
+    """Return the files to fetch, by name, and the commit that they are of.
 
     Raises:
-        ValueError: see `_asked`, "...: the listing from ... is none", "... have 9.1 GB ..."
-        _Unreachable: where the hub cannot be asked.
+        ValueError: see `asked`, "...: the listing from ... is none", "... have 9.1 GB ..."
+        Unreachable: where the hub cannot be asked.
     """
     from huggingface_hub import HfApi
 
     def listing() -> tuple[dict[str, HubFile], str | None]:
-        info = HfApi(endpoint=_endpoint()).model_info(
+        info = HfApi(endpoint=endpoint()).model_info(
             repository, revision=revision, files_metadata=True, timeout=10
         )
         return {file.rfilename: _listed(file) for file in info.siblings}, info.sha
 
     try:
-        files, commit = _asked(address, listing)
-    except _Unreachable as error:
+        files, commit = asked(address, listing)
+    except Unreachable as error:
         cause = error.__cause__
         if isinstance(cause, _NO_LISTING) and not hasattr(cause, "response"):
-            raise ValueError(_no_listing(address, _first_line(cause))) from error
+            raise ValueError(_no_listing(address, first_line(cause))) from error
         raise
     sizes = [file.size for file in files.values()]
     if not all(isinstance(n, str) for n in files) or not all(
@@ -228,11 +160,11 @@ def _listed(file: RepoSibling) -> HubFile:
 
 
 def _converted(repository: str) -> str:
-    """Returns a sentence about the hub's own conversion to safetensors, if it waits there."""
+    """Return a sentence about the hub's own conversion to safetensors, if it waits there."""
     from huggingface_hub import HfApi
 
     try:
-        requests = HfApi(endpoint=_endpoint()).get_repo_discussions(
+        requests = HfApi(endpoint=endpoint()).get_repo_discussions(
             repository, author=_CONVERTER, discussion_type="pull_request", discussion_status="open"
         )
         for request in requests:
@@ -266,7 +198,7 @@ def _announce(
 
 def _no_listing(address: str, why: str) -> str:
     return (
-        f"{address}: what {_endpoint() or 'the hub'} sent is no list of a repository's files "
+        f"{address}: what {endpoint() or 'the hub'} sent is no list of a repository's files "
         f"({why}). Check HF_ENDPOINT."
     )
 
@@ -286,48 +218,17 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
         >>> select_files("hf://a/b", ["config.json", "model.safetensors", "pytorch_model.bin"])
         ['config.json', 'model.safetensors']
     """
-    plain = {CONFIG, MANIFEST, *tokenizer_files()}
+    plain = {CONFIG, MANIFEST, *tokenizer_file_names()}
     if not weights:
-        return [name for name in names if name in {*plain, *kerashub.tokenizer_files()}]
+        return [name for name in names if name in {*plain, *kerashub.tokenizer_file_names()}]
     if kerashub.WEIGHTS in names:
         return [name for name in names if name in kerashub.files()]
-    for whole, index, shard in _WEIGHTS:
-        if whole in names:
-            return [name for name in names if name in {*plain, whole}]
-        if index in names:
-            return [n for n in names if n in {*plain, index} or shard.fullmatch(n)]
+    for weights_format in WEIGHT_FORMATS:
+        if weights_format.file in names:
+            return [name for name in names if name in {*plain, weights_format.file}]
+        if weights_format.index in names:
+            return [n for n in names if n in plain or weights_format.is_index_or_shard(n)]
     raise ValueError(no_weights(address, names))
-
-
-def _cached(
-    address: str, repository: str, revision: str | None, weights: bool, why: str
-) -> pathlib.Path:
-    """Returns the repository's folder in the cache, if all that is needed is there."""
-    from huggingface_hub import try_to_load_from_cache
-
-    cached = (
-        try_to_load_from_cache(repository, name, revision=revision)
-        for name in (CONFIG, *tokenizer_files())
-    )
-    path = next((path for path in cached if isinstance(path, str)), None)
-    folder = path and pathlib.Path(path).parent
-    if folder is None or (weights and not _has_weights(folder)):
-        what = f"{address} is" if folder is None else f"The weights of {address} are"
-        raise ValueError(
-            f"{what} not in the cache and the hub cannot be reached. It was: {why}. Check the "
-            "connection and HF_ENDPOINT, and that HF_HUB_OFFLINE is not set."
-        )
-    logger.info("%s: taken from the cache, the hub cannot be reached: %s", address, why)
-    return folder
-
-
-def _has_weights(folder: pathlib.Path) -> bool:
-    """Tells whether a cached folder has weights; one of which only a tokenizer was asked has none.
-
-    A folder with an index and some of the shards counts: the error names the shard that is missing.
-    """
-    kinds = {kerashub.WEIGHTS, *(name for whole, index, _ in _WEIGHTS for name in (whole, index))}
-    return not kinds.isdisjoint(os.listdir(folder))
 
 
 def _snapshot(
@@ -347,14 +248,14 @@ def _snapshot(
 
     def download() -> str:
         if commit is not None:
-            download_large_files(repository, commit, files, _endpoint())
+            download_large_files(repository, commit, files, endpoint())
         return snapshot_download(
-            repository, revision=revision, allow_patterns=[*files], endpoint=_endpoint()
+            repository, revision=revision, allow_patterns=[*files], endpoint=endpoint()
         )
 
     try:
-        folder = pathlib.Path(_asked(address, download, whatever=True))
-    except _Unreachable as error:
+        folder = pathlib.Path(asked(address, download, whatever=True))
+    except Unreachable as error:
         raise ValueError(
             f"{address}: the download broke off: {error}. Try again: what came is kept."
         ) from error
@@ -366,60 +267,8 @@ def _snapshot(
     return folder
 
 
-def _endpoint() -> str | None:
-    """The hub's address where the user set one, also after the client was imported."""
-    return os.environ.get("HF_ENDPOINT")
-
-
-def _drop_wrong(folder: pathlib.Path, files: Iterable[str]) -> list[str]:
-    """Deletes files in the cache that are not what their name, a checksum, says.
-
-    The cache keeps the contents of a file under the hub's checksum of it: a SHA-256 for large
-    files, git's SHA-1 for the others.
-
-    Args:
-        folder: of one commit.
-        files: that should be there, beside those that are.
-
-    Returns:
-        Names of the files that are missing now, also where another process deleted them.
-    """
-    from huggingface_hub.utils import WeakFileLock
-
-    present = (p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_symlink())
-    wrong = [name for name in sorted({*files, *present}) if not _is_right(folder / name)]
-    if wrong:
-        # Another process may drop a file, too, and download it again meanwhile.
-        with WeakFileLock(lock_file(folder.parents[1], "wrong")):
-            for name in wrong:
-                path = folder / name
-                if path.is_symlink() and not _is_right(path):
-                    (path.parent / os.readlink(path)).resolve().unlink(missing_ok=True)
-                    path.unlink()
-    return [pathlib.PurePath(name).name for name in wrong]
-
-
-def _is_right(path: pathlib.Path) -> bool:
-    """Tells whether a cached file is there, with the contents that its blob's name tells."""
-    try:
-        if path.is_symlink():
-            return _is_as_named(path.parent / os.readlink(path))
-    except FileNotFoundError:
-        return False
-    return path.exists()
-
-
-def _is_as_named(blob: pathlib.Path) -> bool:
-    if re.fullmatch(r"[0-9a-f]{64}", blob.name):
-        return checksum_of(blob) == blob.name
-    if re.fullmatch(r"[0-9a-f]{40}", blob.name):
-        prefix = f"blob {blob.stat().st_size}\0".encode()
-        return checksum_of(blob, "sha1", prefix) == blob.name
-    return True  # a server with names of its own
-
-
 def from_kaggle(address: str) -> pathlib.Path:
-    """The folder of a Kaggle model in kagglehub's cache, brought there if need be.
+    """Return the folder of a Kaggle model in kagglehub's cache, brought there if need be.
 
     Args:
         address: `kaggle://organisation/model/keras/variant`, with `/version` where wanted; what

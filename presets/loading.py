@@ -1,4 +1,4 @@
-"""From a preset to a model: which class, which arguments, which weights."""
+"""Loading: from a preset to a backbone, a tokenizer, a preprocessor or a task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pathlib
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import keras
@@ -18,18 +18,11 @@ import keras
 from encoder_zoo.common.configuration import argument_names
 from encoder_zoo.common.wording import shown, unknown_argument
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import Family, Head
-from encoder_zoo.encoders.layers import skip_initialization
-from encoder_zoo.encoders.tokenizers.absent import TokenizerStub
-from encoder_zoo.presets.config import backbone_arguments
-from encoder_zoo.presets.dropped_models import collect_dropped_models, note_loaded
+from encoder_zoo.encoders.family import Family
+from encoder_zoo.encoders.tokenizers.stub import TokenizerStub
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     EnlargedCheckpoint,
-    backbone_layers,
-    copy,
-    match,
-    unexpected,
 )
 from encoder_zoo.presets.opening import (
     Safeguards,
@@ -38,6 +31,13 @@ from encoder_zoo.presets.opening import (
     open_tokenizer,
 )
 from encoder_zoo.presets.preset_task import PresetTask
+from encoder_zoo.presets.restoring import (
+    check_all_used,
+    match_backbone,
+    report_unused,
+    restore_backbone,
+    restore_head,
+)
 from encoder_zoo.presets.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
                 f"{source} holds a {found.__name__}. Load it with that class or with "
                 f"Backbone.from_preset. Received: {cls.__name__}.from_preset."
             )
-        backbone, used, _ = _read_backbone(checkpoint, overrides, safeguards)
+        backbone, used, _ = restore_backbone(checkpoint, overrides, safeguards)
         _remember_kind(backbone, checkpoint)
-        _report_unused(checkpoint, used, cls.__name__)
+        report_unused(checkpoint, used, cls.__name__)
     return backbone
 
 
@@ -108,7 +108,7 @@ def _read_task(
 ) -> PresetTask:
     added_tokens = arguments.pop("added_tokens", ())
     family, settings = checkpoint.family, checkpoint.settings
-    head = family.head(cls.checkpoint_class_suffix)
+    head = cls.head_of(family)
     for_backbone, for_preprocessor, for_task = _route(cls, family, arguments)
 
     for_backbone.setdefault("pooler", head.pooled)
@@ -126,7 +126,7 @@ def _read_task(
         rows = checkpoint.config[family.config_keys["vocabulary_size"]]
         if tokenizer.vocabulary_size > rows:
             checkpoint = EnlargedCheckpoint(checkpoint, tokenizer.vocabulary_size)
-    backbone, used, new_pooler = _read_backbone(
+    backbone, used, new_pooler = restore_backbone(
         checkpoint, for_backbone, safeguards, new_pooler_allowed=True
     )
     built_in = checkpoint.head_arguments.get(cls.checkpoint_class_suffix, {})
@@ -135,8 +135,8 @@ def _read_task(
     if tokenizer is not None and not isinstance(tokenizer, TokenizerStub):
         backbone.checkpoint_vocabulary = Vocabulary.of(tokenizer)
     task.learning_rate = settings.get("learning_rate", task.learning_rate)
-    used |= _read_head(checkpoint, task, head, for_task, safeguards, new_pooler)
-    _report_unused(checkpoint, used, cls.__name__)
+    used |= restore_head(checkpoint, task, head, for_task, safeguards, new_pooler)
+    report_unused(checkpoint, used, cls.__name__)
     return task
 
 
@@ -161,11 +161,11 @@ def check_loads(checkpoint: Checkpoint) -> int:
     pooler = {"pooler": checkpoint.family.pooler is not None}
 
     def build() -> tuple[int, set[str]]:
-        backbone, matched, _ = _match_backbone(checkpoint, pooler, new_pooler_allowed=True)
+        backbone, matched, _ = match_backbone(checkpoint, pooler, new_pooler_allowed=True)
         return backbone.count_params(), set(matched)
 
     parameters, used = without_memory(build)
-    _check_all_used(checkpoint, used)
+    check_all_used(checkpoint, used)
     return parameters
 
 
@@ -176,7 +176,7 @@ def without_memory(build: Callable[[], T]) -> T:
         build: makes models, whose weights have shapes and no values. They are of no use later.
 
     Returns:
-        What it returns.
+        The result of the function.
 
     Example:
         >>> without_memory(lambda: keras.layers.Embedding(10**6, 10**4).build()) is None
@@ -213,7 +213,7 @@ def load_from_keras_hub(
 def _read_tokenizer(
     checkpoint: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping]
 ) -> Tokenizer | TokenizerStub | None:
-    """The tokenizer, checked against the model it feeds; None if the checkpoint has none."""
+    """Return the tokenizer, checked against the model it feeds; None if the checkpoint has none."""
     family, stored = checkpoint.family, checkpoint.stored_tokenizer()
     if stored is None:
         return None
@@ -242,7 +242,7 @@ def _read_tokenizer(
 
 
 def _known_ids(checkpoint: Checkpoint | TokenizerPreset) -> dict[str, object]:
-    """Returns what a configuration says of its tokenizer, by the tokenizer's attributes."""
+    """Return {attribute of the tokenizer: its value in the configuration}."""
     if (family := checkpoint.family) is None:
         return {}
     keys = {family.config_keys["vocabulary_size"]: "vocabulary_size", **family.token_ids}
@@ -293,7 +293,7 @@ def _remember_kind(backbone: Backbone, checkpoint: Checkpoint) -> None:
 
 
 def _stored_settings(cls: type[PresetTask], settings: dict) -> dict:
-    """The preprocessor's settings that the same task was saved with."""
+    """Return the preprocessor's settings that the same task was saved with."""
     if settings.get("task") != cls.task_name:
         return {}
     known = set(argument_names(cls.preprocessor_class)) - {"tokenizer"}
@@ -315,109 +315,3 @@ def _route(cls: type[PresetTask], family: Family, arguments: dict) -> tuple[dict
         for i in homes:
             routed[i][name] = value
     return routed
-
-
-def _read_backbone(
-    checkpoint: Checkpoint,
-    overrides: dict,
-    safeguards: Safeguards,
-    new_pooler_allowed: bool = False,
-) -> tuple[Backbone, set[str], bool]:
-    """The backbone, the names of the tensors that are in it, and whether its pooler is new."""
-    collect_dropped_models()
-    backbone, matched, new = _match_backbone(checkpoint, overrides, new_pooler_allowed)
-    copy(checkpoint, matched, safeguards.allow_nonfinite)
-    note_loaded(backbone)
-    return backbone, set(matched), new
-
-
-def _match_backbone(
-    checkpoint: Checkpoint, overrides: dict, new_pooler_allowed: bool
-) -> tuple[Backbone, dict[str, tuple[keras.Variable, bool]], bool]:
-    """Builds the backbone and finds its tensors; returns whether its pooler is new, too."""
-    family = checkpoint.family
-    arguments = backbone_arguments(checkpoint.config, family)
-    has_pooler = f"{family.pooler}.weight" in checkpoint.shapes
-    arguments = {**arguments, "pooler": has_pooler, **overrides}
-    with (
-        contextlib.nullcontext()
-        if arguments["pooler"] and not has_pooler
-        else skip_initialization()
-    ):
-        backbone = family.backbone(**arguments)
-    matched, misfits = match(checkpoint, backbone, backbone_layers(backbone))
-    new = [name for name in misfits if new_pooler_allowed and name.startswith(f"{family.pooler}.")]
-    if len(misfits) > len(new):
-        lines = [f"- {name} ({what})" for name, what in misfits.items()]
-        lines += [f"+ {name} (unexpected)" for name in unexpected(checkpoint, matched)]
-        raise ValueError(
-            f"{checkpoint.folder}: the weights do not fit {checkpoint.config_file.name}.\n"
-            + "\n".join(lines)
-        )
-    return backbone, matched, bool(new)
-
-
-def _read_head(
-    checkpoint: Checkpoint,
-    task: PresetTask,
-    head: Head,
-    arguments: dict,
-    safeguards: Safeguards,
-    new_pooler: bool,
-) -> set[str]:
-    """Takes the task's head over, whole or not at all, and says in one line what is new."""
-    reason = task.head_misfit(checkpoint.config, arguments)
-    if reason is None:
-        matched, misfits = match(checkpoint, task, head.tensors)
-        if not misfits:
-            _refuse_untied(checkpoint, head)
-            copy(checkpoint, matched, safeguards.allow_nonfinite)
-            if new_pooler:
-                logger.warning(
-                    "%s has no pooler: it starts from random weights. Fine-tune before use.",
-                    checkpoint.folder.name,
-                )
-            return set(matched)
-        absent = all(what == "missing" for what in misfits.values())
-        described = "; ".join(f"{name} ({what})" for name, what in misfits.items())
-        reason = "the checkpoint has none" if absent else described
-    logger.warning(
-        "%s: the head of %s starts from random weights: %s%s. Fine-tune before use.",
-        checkpoint.folder.name,
-        type(task).__name__,
-        reason,
-        "; the pooler too" if new_pooler else "",
-    )
-    return set()
-
-
-def _refuse_untied(checkpoint: Checkpoint, head: Head) -> None:
-    """Refuses a head whose output projection is not the token embedding, as it is here."""
-    twins = checkpoint.family.tied if head.tied_bias else {}
-    for name in unexpected(checkpoint, ()):
-        if name in twins and name.startswith(f"{head.output}."):
-            raise ValueError(
-                f"{checkpoint.folder}: {name} differs from {twins[name]}. Only output "
-                "projections that are tied to the token embedding are supported."
-            )
-
-
-def _report_unused(checkpoint: Checkpoint, used: set[str], reader: str) -> None:
-    _check_all_used(checkpoint, used)
-    if left := unexpected(checkpoint, used):
-        logger.info(
-            "%s: %s does not use %s.", checkpoint.folder.name, reader, ", ".join(sorted(left))
-        )
-
-
-def _check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
-    """Refuses weights of the encoder itself that nothing took."""
-    stems = {f"{name.split('.')[0]}." for name in checkpoint.family.tensors.values()}
-    others = {name for name in checkpoint.shapes if not name.startswith(tuple(stems))}
-    others.update(checkpoint.family.pretraining_only)
-    inside = [f"+ {name}" for name in unexpected(checkpoint, others.union(used))]
-    if inside:
-        raise ValueError(
-            f"{checkpoint.folder}: weights that the architecture in {checkpoint.config_file.name} "
-            "has no place for:\n" + "\n".join(inside)
-        )

@@ -1,4 +1,4 @@
-"""`README.md`: what a person or a hub wants to know of a preset."""
+"""`README.md`, the model card of a preset."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ model = keras_hub.models.{cls}.from_preset("path/to/{name}")""",
 
 
 class Readers(NamedTuple):
-    """With what a preset is opened.
+    """The libraries and classes that open a preset.
 
     Attributes:
         pipeline: the hub's name for what it does.
@@ -52,7 +52,7 @@ class Readers(NamedTuple):
 
 
 class CardFacts(NamedTuple):
-    """What a card says of its preset: the folder's name, the model, its weights and labels."""
+    """The facts in a card: the folder's name, the model, the type of its weights, labels."""
 
     name: str
     backbone: Backbone
@@ -63,9 +63,9 @@ class CardFacts(NamedTuple):
 def write_card(
     path: pathlib.Path, earlier: pathlib.Path, facts: CardFacts, readers: Readers
 ) -> None:
-    """Writes a model card, or copies the earlier one where a person wrote it.
+    """Write a model card, or copy the earlier one if a person wrote it.
 
-    A link is nobody's card: what it points to may be no card, nor meant for others.
+    A symbolic link is replaced: its target may be a private file.
 
     Args:
         path: file to write.

@@ -17,14 +17,14 @@ from encoder_zoo.presets.formats import kerashub, tf1
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
 from encoder_zoo.presets.formats.kerashub import KerasHubCheckpoint
-from encoder_zoo.presets.preset_files import CONFIG, MANIFEST, preset_files, tokenizer_files
+from encoder_zoo.presets.preset_files import CONFIG, MANIFEST, preset_files, tokenizer_file_names
 from encoder_zoo.presets.registry import resolve
-from encoder_zoo.presets.tokenizer_files import StoredTokenizer, read_stored_tokenizer
+from encoder_zoo.presets.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
 class Safeguards:
-    """What is checked of a preset before it is loaded; every `from_preset` takes these.
+    """Checks of a preset before it is loaded; arguments of every `from_preset`.
 
     Attributes:
         verify: compare every file with its checksum, where the preset has one.
@@ -94,7 +94,7 @@ def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerPreset:
-    """A preset of which only the tokenizer is read, so that it needs no weights.
+    """The tokenizer of a preset, which needs no weights.
 
     Attributes:
         folder: of the preset.
@@ -128,7 +128,13 @@ def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Tokeniz
         ValueError: naming the file and the field that is wrong.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes, weights=False)
-    names = [CONFIG, MANIFEST, *tokenizer_files(), *kerashub.tokenizer_files(), *tf1.files()]
+    names = [
+        CONFIG,
+        MANIFEST,
+        *tokenizer_file_names(),
+        *kerashub.tokenizer_file_names(),
+        *tf1.files(),
+    ]
     with OpenFolder(folder, names) as files:
         preset = _read_tokenizer_preset(files, safeguards.verify)
         files.check_unchanged()
@@ -137,7 +143,7 @@ def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Tokeniz
 
 def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
     settings = read_manifest(files, verify, weights=False)
-    _check_files(files, [CONFIG, MANIFEST, *tokenizer_files()])
+    _check_files(files, [CONFIG, MANIFEST, *tokenizer_file_names()])
     folder, path = files.path, files.path / CONFIG
     if CONFIG not in files and (family := tf1.family_in(files)):
         path = folder / family.tf1.config_file

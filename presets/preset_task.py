@@ -1,11 +1,11 @@
-"""What presets ask of a task, which stands a floor above them."""
+"""The protocol of a task, as far as loading and saving presets need it."""
 
 from __future__ import annotations
 
 from typing import ClassVar, Protocol
 
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import Head
+from encoder_zoo.encoders.family import Family, Head
 
 
 class PresetTask(Protocol):
@@ -13,23 +13,40 @@ class PresetTask(Protocol):
 
     Attributes:
         task_name: in `encoder_zoo.json`.
-        checkpoint_class_suffix: its head, see `Family.heads`.
+        checkpoint_class_suffix: end of the name of transformers' class; "Model" without a head.
+        head_record: the record of its head in the backbone's family.
         pipeline_tag: the hub's name for what it does.
         preprocessor_class: of its raw inputs.
+        problem_type: as in config.json, of tasks that have several.
+        labels: names of the classes, of tasks that have some.
+        num_classes: number of classes, likewise.
+        peft_task_type: peft's name for the task; None: it cannot be saved as adapters.
+        head: the layers behind the backbone; None: there are none, or not yet.
         backbone: the encoder.
         preprocessor: one of its class, or None.
-        learning_rate: peak, recommended to those who train it on.
-        default_learning_rate: what it is where nobody says another.
+        learning_rate: peak, recommended for further training.
+        default_learning_rate: the default.
     """
 
     task_name: ClassVar[str]
     checkpoint_class_suffix: ClassVar[str]
     pipeline_tag: ClassVar[str]
     preprocessor_class: ClassVar[type]
+    problem_type: str | None
+    labels: list[str] | None
+    num_classes: int | None
+    peft_task_type: ClassVar[str | None]
+    head: object | None
+    head_record: Head
     backbone: Backbone
     preprocessor: object | None
     learning_rate: float
     default_learning_rate: float
+
+    @classmethod
+    def head_of(cls, family: Family) -> Head:
+        """Return the record of the family's head for this task."""
+        ...
 
     @classmethod
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:

@@ -1,4 +1,4 @@
-"""What presets there are, and from a preset's name or address to a local folder."""
+"""The list of presets, and from a preset's name or address to a local folder."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class PresetTable(Sequence):
 
 
 def list_presets() -> PresetTable:
-    """The presets that have a name: those in the package, and well-known ones on the hub.
+    """Return the presets that have a name: those in the package, and well-known ones on the hub.
 
     Any other checkpoint of these families loads by its folder or address all the same.
 
@@ -111,7 +111,7 @@ def _shown(value: object) -> str:
 def resolve(
     source: str | os.PathLike, verify: bool = True, max_bytes: int = 2**63, weights: bool = True
 ) -> pathlib.Path:
-    """Returns the folder behind a preset's name or address.
+    """Return the folder behind a preset's name or address.
 
     Args:
         source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, also
@@ -154,7 +154,7 @@ def resolve(
 
 
 def _hint(name: str, presets: Mapping[str, PresetInfo]) -> str:
-    """What may be meant: a preset of the same repository, or a name that is much the same."""
+    """Return a preset of the same repository, or with a similar name."""
     same = [known for known, row in presets.items() if row.source.endswith(f"/{name}")]
     own = name.split("/")[-1].replace("-", "_")
     close = same or difflib.get_close_matches(own, presets, n=3, cutoff=0.5)

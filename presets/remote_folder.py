@@ -11,7 +11,7 @@ _BLOCK = 64 * 1024  # the header of 400 tensors
 
 
 class RemoteFolder(FolderFiles):
-    """Opens files on the hub, of which only what is read is fetched, in blocks of 64 KB.
+    """Opens files on the hub, and fetches only the blocks of 64 KB that are read.
 
     Args:
         repository: `organisation/name`, on the hub.

@@ -27,7 +27,7 @@ from encoder_zoo.presets.formats.checkpoint import (
     refuse_quantized,
 )
 from encoder_zoo.presets.model_card import KERAS_HUB, TRANSFORMERS, CardFacts, Readers, write_card
-from encoder_zoo.presets.preset_files import CARD, CONFIG, INDEX, WEIGHTS, preset_files
+from encoder_zoo.presets.preset_files import CARD, CONFIG, SAFETENSORS, preset_files
 from encoder_zoo.presets.preset_task import PresetTask
 
 SHARD_BYTES = 5_000_000_000
@@ -86,19 +86,21 @@ def save_task(
         from encoder_zoo.presets.formats import kerashub_models
 
         there = kerashub_models.keras_hub_task(task, _known(dtype))
-        if hasattr(task, "problem_type"):
+        if task.problem_type:
             settings["head"] = {"labels": task.labels, "problem_type": task.problem_type}
         readers = Readers(task.pipeline_tag, here, KERAS_HUB, type(there).__name__)
         _save_keras_hub(folder, backbone, [there], settings, readers)
         return
     task.check_representable()
-    head = family.head(suffix)
+    head = task.head_record
+    prefix = "" if suffix == "Model" else f"{family.prefix}."
     weights = {
-        **_weights(backbone, backbone_layers(backbone), prefix=f"{family.prefix}."),
+        **_weights(backbone, backbone_layers(backbone), prefix),
         **_weights(task, head.tensors),
     }
     config = {"architectures": [family.class_prefix + suffix], **_head_config(task, head)}
-    readers = Readers(task.pipeline_tag, here, TRANSFORMERS, f"AutoModel{suffix}")
+    there = f"AutoModel{suffix}" if suffix in family.heads else "AutoModel"
+    readers = Readers(task.pipeline_tag, here, TRANSFORMERS, there)
     _save(folder, backbone, config, weights, settings, readers, tokenizer, dtype, shard_bytes)
 
 
@@ -126,7 +128,7 @@ def _save(
 
 
 def _save_keras_hub(folder, backbone, parts, settings, readers) -> None:
-    """The files that parts of KerasHub's write of themselves, and ours beside them."""
+    """Write KerasHub's files by its own methods, and this package's beside them."""
     with replacing(folder, _replaced()) as new:
         for part in parts:
             part.save_to_preset(str(new))
@@ -136,7 +138,7 @@ def _save_keras_hub(folder, backbone, parts, settings, readers) -> None:
 
 
 def _replaced() -> list[str]:
-    """The names of what a preset of either format is made of."""
+    """Return the names of the files of a preset in either format."""
     return [*preset_files(), *kerashub.files(), CARD]
 
 
@@ -147,13 +149,13 @@ def _write_card(new, folder, backbone, dtype, labels, readers) -> None:
 
 
 def _head_config(task: PresetTask, head: Head) -> dict:
-    """What a task knows of its head and its classes, in config.json's words."""
+    """Return the fields of config.json for a task's head and classes."""
     config = {}
-    if getattr(task, "num_classes", None):
+    if task.num_classes:
         labels = task.labels or [f"LABEL_{i}" for i in range(task.num_classes)]
         config["id2label"] = {str(i): label for i, label in enumerate(labels)}
         config["label2id"] = {label: i for i, label in enumerate(labels)}
-    if hasattr(task, "problem_type"):
+    if task.problem_type:
         config["problem_type"] = task.problem_type
     if head.dropout:
         config[head.dropout] = task.dropout
@@ -175,7 +177,7 @@ Weights = dict[str, tuple[keras.Variable, bool]]
 
 
 def _weights(model: keras.Model, layers: Mapping[str, str], prefix: str = "") -> Weights:
-    """{name in the file: (weight, whether the file holds its transpose)}."""
+    """Return {name in the file: (weight, whether the file holds its transpose)}."""
     for path in layers:
         refuse_quantized(model, path)
     return {prefix + name: rest for name, *rest in named_weights(model, layers)}
@@ -188,12 +190,12 @@ def _known(wanted: str | None) -> str | None:
 
 
 def _dtype(wanted: str | None, weight) -> str:
-    """Name of the type to store a weight in."""
+    """Return the name of the type to store a weight in."""
     return _known(wanted) or keras.backend.standardize_dtype(weight.dtype)
 
 
 def _main(dtypes: Mapping[str, str]) -> str:
-    """The type that most tensors have."""
+    """Return the type that most tensors have."""
     names = list(dtypes.values())
     return max(set(names), key=names.count)
 
@@ -204,7 +206,7 @@ def _array(weight, transposed: bool, dtype: str) -> np.ndarray:
 
 
 def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_bytes: int) -> None:
-    """One file, or several with an index where one would be larger than `shard_bytes`."""
+    """Write one file, or shards and their index if it would be larger than `shard_bytes`."""
     sizes = {
         name: int(np.prod(weight.shape)) * np.dtype(DTYPES[dtypes[name]]).itemsize
         for name, (weight, _) in weights.items()
@@ -213,18 +215,18 @@ def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_b
     names = {}
     for i, shard in enumerate(shards, 1):
         file = f"model-{i:05}-of-{len(shards):05}.safetensors"
-        file = WEIGHTS if len(shards) == 1 else file
+        file = SAFETENSORS.file if len(shards) == 1 else file
         arrays = {name: _array(*weights[name], dtypes[name]) for name in shard}
         # Readers for torch look for this word before they open a file.
         save_file(arrays, folder / file, metadata={"format": "pt"})
         names |= dict.fromkeys(shard, file)
     if len(shards) > 1:
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": names}
-        (folder / INDEX).write_text(_as_json(index), encoding="utf-8")
+        (folder / SAFETENSORS.index).write_text(_as_json(index), encoding="utf-8")
 
 
 def _shards(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
-    """Names in order, cut where a shard would grow over the limit.
+    """Return names in order, split where a shard would exceed the limit.
 
     Example:
         >>> _shards({"a": 3, "b": 3, "c": 9, "d": 1}, limit=6)

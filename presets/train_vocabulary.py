@@ -216,8 +216,8 @@ def train_albert_unigram(
         >>> tokenizer.id_to_token(int(tokenizer.tokenize("Low")[0]))
         '▁low'
     """
-    from encoder_zoo.encoders.tokenizers.folding import folded
     from encoder_zoo.encoders.tokenizers.sentencepiece import AlbertTokenizer
+    from encoder_zoo.encoders.tokenizers.text.folding import folded
 
     content = _sentencepiece_model(
         (folded(text, lowercase, keep_accents=not lowercase) for text in _many(texts)),
@@ -237,7 +237,7 @@ def train_albert_unigram(
 def _sentencepiece_model(
     texts: Iterable[str], vocabulary_size: int, character_coverage: float, **options: object
 ) -> bytes:
-    """A model's file, of at most so many pieces."""
+    """Return a model's file, of at most so many pieces."""
     try:
         import sentencepiece
     except ImportError:
@@ -262,7 +262,7 @@ def _sentencepiece_model(
 
 
 def _many(texts: Iterable[str]) -> Iterable[str]:
-    """The texts, unless they are a single one, whose letters would be taken for texts."""
+    """Return the texts, unless they are a single one, whose letters would be taken for texts."""
     if isinstance(texts, str | bytes):
         raise ValueError(f"texts must be many strings, not one: {texts[:40]!r}")
     return texts

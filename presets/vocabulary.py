@@ -11,7 +11,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.tokenizers.absent import TokenizerStub
+from encoder_zoo.encoders.tokenizers.stub import TokenizerStub
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer

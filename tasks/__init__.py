@@ -1,0 +1,73 @@
+"""Tasks: one folder, and one line here, per task."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.base.task import Task
+
+C = TypeVar("C", bound="type[Task]")
+
+# name of the task, as presets store it: its module in this folder, and its class
+TASKS = {
+    "sequence_classifier": "sequence_classification.task.SequenceClassifier",
+    "token_classifier": "token_classification.task.TokenClassifier",
+    "span_qa": "question_answering.task.SpanQA",
+    "masked_lm": "pretraining.masked_lm.MaskedLM",
+    "pretraining": "pretraining.pretraining.Pretraining",
+    "replaced_token_detection": "pretraining.replaced_tokens.ReplacedTokenDetection",
+}
+_REGISTERED: dict[str, type[Task]] = {}  # by `register_task`
+
+
+def get_task(name: str) -> type[Task]:
+    """Return the class of a name in `TASKS`, imported when it is first asked for.
+
+    Example:
+        >>> get_task("span_qa").pipeline_tag
+        'question-answering'
+    """
+    if name in _REGISTERED:
+        return _REGISTERED[name]
+    module, cls = TASKS[name].rsplit(".", 1)
+    return getattr(importlib.import_module(f"encoder_zoo.tasks.{module}"), cls)
+
+
+def all_tasks() -> list[type[Task]]:
+    """Return the classes of all tasks, in the order of `TASKS`."""
+    return [get_task(name) for name in TASKS]
+
+
+def register_task(cls: C) -> C:
+    """Add a subclass of `Task` to the registered tasks; a class decorator.
+
+    The task and its preprocessor are registered with Keras too, where they are not yet, so that
+    `.keras` files hold them. `encoder_zoo.testing.check_task` checks the class.
+
+    Raises:
+        ValueError: "The task name 'span_qa' is taken by question_answering.task.SpanQA. Give
+            MyTask another task_name."
+
+    Example:
+        >>> import encoder_zoo as ez
+        >>> class Titles(ez.SequenceClassifier):
+        ...     task_name = "span_qa"
+        >>> register_task(Titles)
+        Traceback (most recent call last):
+        ValueError: The task name 'span_qa' is taken by question_answering.task.SpanQA. Give ...
+    """
+    from encoder_zoo.common.configuration import make_serializable
+
+    name, path = cls.task_name, f"{cls.__module__}.{cls.__qualname__}"
+    if TASKS.get(name, path) != path:
+        raise ValueError(
+            f"The task name {name!r} is taken by {TASKS[name]}. "
+            f"Give {cls.__name__} another task_name."
+        )
+    make_serializable(cls)
+    make_serializable(cls.preprocessor_class)
+    TASKS[name] = path
+    _REGISTERED[name] = cls
+    return cls

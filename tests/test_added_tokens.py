@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.encoders.tokenizers.added_tokens import leftmost
+from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import leftmost
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##b", "中", "new"]
 MARKER = {"content": "<e>", "special": True}

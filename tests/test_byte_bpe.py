@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer, byte_alphabet
-from encoder_zoo.encoders.tokenizers.pair_merging import safe_everywhere
+from encoder_zoo.encoders.tokenizers.segmentation.bpe import safe_everywhere
 
 GOLDEN = json.loads(
     (pathlib.Path(__file__).parent / "golden" / "tokens.json").read_text(encoding="utf-8")

@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 import random
+import types
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ import tensorflow as tf
 
 import encoder_zoo as ez
 from encoder_zoo.presets.files.manifest import checksum_of, digest
-from encoder_zoo.tasks.corpora import reading, rows
+from encoder_zoo.tasks.corpora import examples, reading
 from encoder_zoo.tasks.corpora.reading import Reader, token_rows
 from encoder_zoo.tasks.corpora.shards import Shard
+from encoder_zoo.tasks.training.data import Plan
+from encoder_zoo.tasks.training.distribution import Distribution
 
 WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -211,7 +214,7 @@ class TestDamage:
     def test_ids_outside_of_the_vocabulary_are_refused(self, folder, tokenizer):
         self.rewrite(folder, Shard.of([[[5, 6, 77]], [[5]]]))
         shard = ez.PretrainingCorpus(folder).shard(0)
-        slots = [(shard, rows.full_sentences(shard, 8), 0)]
+        slots = [(shard, examples.full_sentences(shard, 8), 0)]
         with pytest.raises(ValueError, match="holds the id 77, but its tokenizer has 20 tokens"):
             token_rows(slots, tokenizer, len(TOKENS))
 
@@ -247,7 +250,7 @@ def document_of(shard, token):
 @pytest.mark.parametrize("length", [16, 64, 512])
 def test_full_sentences_fill_rows_across_documents(shard, length):
     """Liu et al. 2019, section 4.2: nothing is lost, and no further sentence would fit in."""
-    made = rows.full_sentences(shard, length)
+    made = examples.full_sentences(shard, length)
     found = spans_of(made)
     assert [t for row in found for a, b in row for t in range(a, b)] == list(
         range(len(shard.tokens))
@@ -267,20 +270,20 @@ def test_full_sentences_fill_rows_across_documents(shard, length):
 
 
 def test_document_sentences_stay_in_their_document_and_fill_slots(shard):
-    made = rows.document_sentences(shard, 512, random.Random(0))
+    made = examples.document_sentences(shard, 512, random.Random(0))
     assert (np.diff(made.row_splits) == 1).all()
     spans = sorted(made.spans.tolist())
     assert [t for a, b in spans for t in range(a, b)] == list(range(len(shard.tokens)))
     assert all(document_of(shard, a) == document_of(shard, b - 1) for a, b in spans)
     slots = np.add.reduceat(made.lengths, made.slot_splits[:-1])
     assert slots.max() <= 512 and slots.mean() > 0.95 * 512 > made.lengths.mean()
-    again = rows.document_sentences(shard, 512, random.Random(1))
+    again = examples.document_sentences(shard, 512, random.Random(1))
     assert sorted(again.spans.tolist()) == spans and again.spans.tolist() != made.spans.tolist()
 
 
 def segments(shard, **arguments):
     arguments = {"length": 64, "swapped": False, "short_share": 0.0, **arguments}
-    made = rows.segment_pairs(shard, rng=random.Random(0), **arguments)
+    made = examples.segment_pairs(shard, rng=random.Random(0), **arguments)
     assert made.lengths.max() <= arguments["length"]
     return made, list(zip(spans_of(made), made.labels.tolist(), strict=True))
 
@@ -339,7 +342,7 @@ def test_what_is_too_long_is_cut_token_by_token_from_the_longer_segment():
         while sum(wanted) > room:
             wanted[0 if wanted[0] > wanted[1] else 1] -= 1
         given = (100, 100 + lengths[0]), (200, 200 + lengths[1])
-        found = rows._truncated(*given, room, rng)
+        found = examples._truncated(*given, room, rng)
         assert [b - a for a, b in found] == wanted
         for (a, b), (c, d) in zip(found, given, strict=True):
             assert c <= a < b <= d
@@ -356,11 +359,11 @@ def test_a_single_document_has_real_pairs_only():
 
 
 def full(shard, rng):
-    return rows.full_sentences(shard, 16)
+    return examples.full_sentences(shard, 16)
 
 
 def pairs(shard, rng):
-    return rows.segment_pairs(shard, 16, False, 0.1, rng)
+    return examples.segment_pairs(shard, 16, False, 0.1, rng)
 
 
 def keys(slots):
@@ -400,17 +403,21 @@ def test_a_place_is_found_again_without_planning_what_is_done(corpus, monkeypatc
     assert len(planned) <= 3 * 3  # of 3 shards each: the window, the one behind it, and a further
 
 
-def test_workers_read_the_parts_of_each_batch(corpus, tokenizer):
+def test_workers_read_the_parts_of_each_batch(corpus, tokenizer, monkeypatch):
     preprocessor = ez.MaskedLMPreprocessor(tokenizer, 16)
 
     def token_ids(worker):
         def masked(rows, seed):
             return preprocessor.collate(rows, seed)[0]["token_ids"]
 
-        stream = reading.corpus_stream(
-            corpus, preprocessor, lambda: masked, 8, steps=5, worker=worker
+        monkeypatch.setattr(reading, "worker_of", lambda strategy: worker)
+        task = types.SimpleNamespace(
+            preprocessor=preprocessor,
+            distribution=Distribution(),
+            graphs=types.SimpleNamespace(collate=lambda: masked),
         )
-        return [batch.numpy().tolist() for batch in stream.batches(3, 0).take(4)]
+        data = corpus.training_data(task, Plan(8, steps_per_epoch=5))
+        return [batch.numpy().tolist() for batch in data.batches(3).take(4)]
 
     whole, parts = token_ids((0, 1)), [token_ids((n, 3)) for n in range(3)]
     assert [len(batch) for batch in whole] == [8] * 4
@@ -424,13 +431,15 @@ def test_rows_are_laid_out_as_the_preprocessor_lays_out_texts(tokenizer, tmp_pat
     given = [["the cat sat", "a dog"], ["his film ran away"]]
     corpus = ez.PretrainingCorpus.from_documents(tmp_path / "c", given, tokenizer, verbose=0)
     shard = corpus.shard(0)
-    pair = rows.Rows(np.array([[0, 3], [3, 5]]), np.array([0, 2]), np.array([0]), np.array([0, 1]))
+    pair = examples.Rows(
+        np.array([[0, 3], [3, 5]]), np.array([0, 2]), np.array([0]), np.array([0, 1])
+    )
     found = token_rows([(shard, pair, 0)], tokenizer, len(TOKENS))
     expected = ez.SequenceClassifierPreprocessor(tokenizer).encode((["the cat sat"], ["a dog"]))
     assert found["token_ids"].tolist() == expected["token_ids"].to_list()[0]
     assert found["first_length"].tolist() == expected["first_length"].numpy().tolist()
     assert found["labels"].tolist() == [0]
-    [row] = [token_rows([(shard, rows.full_sentences(shard, 32), 0)], tokenizer, len(TOKENS))]
+    [row] = [token_rows([(shard, examples.full_sentences(shard, 32), 0)], tokenizer, len(TOKENS))]
     words = "[CLS] the cat sat a dog [SEP] his film ran away [SEP]".split()
     assert [TOKENS[i] for i in row["token_ids"]] == words
     assert row["first_length"].tolist() == [len(words)]

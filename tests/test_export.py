@@ -14,6 +14,7 @@ import tensorflow as tf
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
 import encoder_zoo as ez
+from encoder_zoo.tasks import all_tasks
 from encoder_zoo.tasks.preprocessing.batching import GRAPH_BATCH, in_graph_batches
 from encoder_zoo.tasks.preprocessing.windows import make_windows
 from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, Candidates
@@ -23,12 +24,11 @@ from encoder_zoo.tasks.serving import export
 
 CHECKPOINTS = pathlib.Path(__file__).parent / "golden" / "checkpoints"
 FAMILIES = ("Bert", "Roberta")
-TASKS = {
-    "SequenceClassifier": "ForSequenceClassification",
-    "TokenClassifier": "ForTokenClassification",
-    "SpanQA": "ForQuestionAnswering",
-    "MaskedLM": "ForMaskedLM",
-}
+TASKS = [
+    task.__name__
+    for task in all_tasks()
+    if (CHECKPOINTS / f"Bert_{task.checkpoint_class_suffix}").is_dir()
+]
 # Arguments of the text-level methods, not the same for both families.
 OPTIONS = {
     "Bert TokenClassifier": {"strategy": "average"},
@@ -67,7 +67,8 @@ for request in json.load(sys.stdin):
 
 def load(name: str):
     family, task = name.split()
-    return getattr(ez, task).from_preset(CHECKPOINTS / f"{family}_{TASKS[task]}")
+    cls = getattr(ez, task)
+    return cls.from_preset(CHECKPOINTS / f"{family}_{cls.checkpoint_class_suffix}")
 
 
 def random_texts(count: int, longest: int, seed: int = 0) -> list[str]:

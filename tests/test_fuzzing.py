@@ -23,11 +23,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from encoder_zoo.encoders import FAMILIES, get_family
-from encoder_zoo.encoders.tokenizers.byte_bpe_files import ByteBPEFiles
-from encoder_zoo.encoders.tokenizers.charsmap import read_charsmap
-from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
-from encoder_zoo.encoders.tokenizers.sentencepiece_files import SentencePieceFiles
-from encoder_zoo.encoders.tokenizers.sentencepiece_model import (
+from encoder_zoo.encoders.tokenizers.files.byte_bpe import ByteBPEFiles
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.sentencepiece import SentencePieceFiles
+from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
     CONTROL,
     UNKNOWN,
     Piece,
@@ -35,7 +34,8 @@ from encoder_zoo.encoders.tokenizers.sentencepiece_model import (
     read_model,
     write_model,
 )
-from encoder_zoo.encoders.tokenizers.wordpiece_files import WordPieceFiles
+from encoder_zoo.encoders.tokenizers.files.wordpiece import WordPieceFiles
+from encoder_zoo.encoders.tokenizers.text.charsmap import read_charsmap
 from encoder_zoo.presets.config import check_config, check_sizes
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
 from encoder_zoo.presets.files.json_data import parse_object

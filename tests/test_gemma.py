@@ -6,9 +6,9 @@ import random
 import pytest
 from tokenizers import Tokenizer as Library
 
-from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.sentencepiece import BYTE_TOKENS
 from encoder_zoo.encoders.tokenizers.gemma import GemmaTokenizer
-from encoder_zoo.encoders.tokenizers.sentencepiece_files import BYTE_TOKENS
 
 SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
 MERGES = ["▁ ▁", "▁▁ ▁▁", "▁ a", "▁ t", "h e", "▁t he", "a b", "ab ab", "b a", "e r", "é é"]

@@ -15,7 +15,8 @@ from fake_hub import Hub, environment
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
-from encoder_zoo.presets.hub import _drop_wrong, from_hugging_face, select_files
+from encoder_zoo.presets.hub import from_hugging_face, select_files
+from encoder_zoo.presets.hub_cache import drop_wrong
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def hub(repository, tmp_path, monkeypatch):
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache" / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("encoder_zoo.presets.hub._PAUSES", (0.1, 0.1, None))
+    monkeypatch.setattr("encoder_zoo.presets.hub_requests._PAUSES", (0.1, 0.1, None))
     yield hub
     hub.stop()
 
@@ -397,9 +398,9 @@ def test_the_hubs_own_conversion_is_named_and_not_taken(hub, repository, discuss
 def test_a_file_that_another_process_dropped_is_downloaded_again(hub, repository):
     folder = from_hugging_face("hf://org/model")
     (folder / "vocab.txt").unlink()
-    assert _drop_wrong(folder, ["vocab.txt", "config.json"]) == ["vocab.txt"]
+    assert drop_wrong(folder, ["vocab.txt", "config.json"]) == ["vocab.txt"]
     assert (from_hugging_face("hf://org/model") / "vocab.txt").exists()
     blob = (folder / "config.json").resolve()
     blob.unlink()
-    assert _drop_wrong(folder, ["config.json"]) == ["config.json"]
+    assert drop_wrong(folder, ["config.json"]) == ["config.json"]
     assert not (folder / "config.json").is_symlink()

@@ -26,7 +26,7 @@ def installed(tmp_path_factory) -> pathlib.Path:
     """A folder into which a wheel was installed."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"  # a copy: building leaves files behind
-    for part in ("facade", "encoders", "presets", "tasks"):
+    for part in ("facade", "common", "encoders", "presets", "tasks"):
         shutil.copytree(ROOT / part, source / part)
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
@@ -52,7 +52,7 @@ def test_the_editable_package_in_the_root_of_the_repository():
 
 
 def test_a_wheel_holds_every_file_and_one_top_level_package(installed):
-    wings = {"facade": ".", "encoders": "encoders", "presets": "presets", "tasks": "tasks"}
+    wings = {"facade": ".", **{name: name for name in ("common", "encoders", "presets", "tasks")}}
     files = {
         os.path.join(wing, file.relative_to(ROOT / folder))
         for folder, wing in wings.items()
@@ -63,7 +63,7 @@ def test_a_wheel_holds_every_file_and_one_top_level_package(installed):
     there = {os.path.join(".", p.relative_to(package)) for p in package.rglob("*") if p.is_file()}
     there = {os.path.normpath(file) for file in there if "__pycache__" not in file}
     assert {os.path.normpath(file) for file in files} == there
-    assert "py.typed" in there
+    assert {"py.typed", "__init__.pyi"} <= there
     assert {p.name for p in installed.iterdir() if p.suffix != ".dist-info"} == {"encoder_zoo"}
 
 

@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
+from encoder_zoo.tasks.training.data import Plan
+from encoder_zoo.tasks.training.sources import EncodedTexts
 
 WORDS = "good fine nice bad poor awful the a film was it very anna lives in rome who where".split()
 TEXTS = ["good film", "the film was bad", "very nice", "awful", "it was fine", "poor film"]
@@ -275,12 +277,12 @@ class TestClassWeight:
         words, tags = [["anna", "lives", "in", "rome"]], [["B-PER", "O", "O", "B-LOC"]]
         stream = tagger(labels=["O", "B-PER", "B-LOC"])
         rows = stream.preprocess(words, tags)
-        batches = stream._examples_stream(rows, 1, range(1), False, None)
+        data = EncodedTexts(stream, Plan(1, shuffle=False), rows)
         for given, expected in (
             ({"O": 0.5, "B-PER": 2}, [0, 2, 0.5, 0.5, 1, 0]),
             ("balanced", [0, 4 / 3, 2 / 3, 2 / 3, 4 / 3, 0]),
         ):
-            [(_, _, weights)] = stream.weighted_stream(batches, given).batches(0, 0)
+            [(_, _, weights)] = stream._weigh_classes(data, given).batches(0)
             np.testing.assert_allclose(weights.numpy(), [expected])
 
     def test_in_a_dataset_and_with_prepared_inputs(self):
@@ -660,7 +662,7 @@ class TestOptionsOfTheRecipe:
         model, rates = classifier(num_classes=2), []
         options = {"weight_decay": 0.3, "warmup": 0.0, "layer_decay": 0.5}
         model.compile(learning_rate=1.0, **options)
-        model._start_optimizer(4)
+        model.recipe.start(4)
         optimizer = model.optimizer
         assert optimizer.weight_decay == 0.3
         for step in range(4):

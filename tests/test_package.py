@@ -1,17 +1,18 @@
 """The package itself: light imports, work without TensorFlow, the public names."""
 
-import ast
-import inspect
 import os
 import subprocess
 import sys
 import textwrap
+import types
 
 import numpy as np
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.names import ALIASES, MODULES, NOT_SAVED, SAVED, homes
+from encoder_zoo.encoders import all_families
+from encoder_zoo.names import HOMES
+from encoder_zoo.tasks import all_tasks
 
 
 def run(code: str, **environment: str) -> str:
@@ -42,17 +43,18 @@ def test_importing_loads_nothing_heavy_and_takes_well_under_a_second():
     assert loaded == "set()"
 
 
-def test_static_names_and_lazy_names_are_the_same():
-    """Type checkers read the `if TYPE_CHECKING:` of the facade, which never runs."""
-    tree = ast.parse(inspect.getsource(ez))
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    static = {alias.name: node.module for node in imports for alias in node.names}
-    lazy = homes(SAVED, NOT_SAVED)
-    assert lazy.items() <= static.items()
-    assert sorted([*lazy, *ALIASES, *MODULES]) == sorted(ez.__all__)
-    modules = {name: getattr(ez, name).__name__ for name in MODULES}
-    assert modules == {name: f"{static[name]}.{name}" for name in MODULES}
-    assert all(getattr(ez, name).__module__ == module for name, module in lazy.items())
+def test_every_registered_family_and_task_is_public():
+    backbones = {family.backbone.__name__ for family in all_families()}
+    assert backbones | {task.__name__ for task in all_tasks()} <= set(ez.__all__) == set(dir(ez))
+
+
+@pytest.mark.parametrize("name", HOMES)
+def test_a_name_is_where_the_stub_says(name):
+    value, home = getattr(ez, name), HOMES[name]
+    if isinstance(value, types.ModuleType):
+        assert value.__name__ == f"{home}.{name}"
+    else:
+        assert value.__module__ == home
 
 
 @pytest.mark.parametrize("name", ez.__all__)

@@ -1,7 +1,5 @@
 """Prepared inputs that cannot be meant are refused by name, before anything is traced."""
 
-import functools
-
 import keras
 import numpy as np
 import pytest
@@ -54,16 +52,11 @@ WRONG_FORMS = [
 ]
 
 
-@functools.cache
-def classifier(tiny):
+@pytest.fixture(scope="module")
+def model(tiny):
     model = tiny.task(get_family("bert"), "SequenceClassifier")
     model.compile(learning_rate=1e-9)
     return model
-
-
-@pytest.fixture
-def model(tiny):
-    return classifier(tiny)
 
 
 def methods(model, x):
@@ -261,3 +254,12 @@ def test_families_without_positions_have_a_longest_row_too(tiny):
     task = ez.TokenClassifier(tiny.backbone(get_family("modernbert"), pooler=False), num_classes=2)
     with pytest.raises(ValueError, match="token_ids has 17 positions. Expected at most 16"):
         task.predict(TOO_LONG)
+
+
+def test_weights_of_validation_data_count(model):
+    y, weights = np.array([0, 1, 0]), np.array([0.0, 3.0, 1.0])
+    data = (GOOD, y, weights)
+    found = model.fit(GOOD, y, validation_data=data, verbose=0).history["val_loss"][0]
+    alone = model.evaluate(GOOD, y, sample_weight=weights, verbose=0)[0]
+    assert found == pytest.approx(alone, rel=1e-5)
+    assert found != pytest.approx(model.evaluate(GOOD, y, verbose=0)[0], rel=1e-5)

@@ -18,19 +18,11 @@ from safetensors.numpy import load_file
 import encoder_zoo as ez
 from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.saving import save_task
+from encoder_zoo.tasks import all_tasks
 
 FAMILIES = ["Bert", "Roberta"]  # all of them: test_conformance.py
-# Class here: what transformers calls it. A task that the package does not have yet is left out.
-TASKS = {
-    name: theirs
-    for name, theirs in {
-        "SequenceClassifier": "ForSequenceClassification",
-        "TokenClassifier": "ForTokenClassification",
-        "SpanQA": "ForQuestionAnswering",
-        "MaskedLM": "ForMaskedLM",
-    }.items()
-    if name in ez.__all__
-}
+STORED = pathlib.Path(__file__).parent / "golden" / "checkpoints"
+TASKS = [t for t in all_tasks() if (STORED / f"Bert_{t.checkpoint_class_suffix}").is_dir()]
 
 
 def outputs(model, inputs: dict) -> list[np.ndarray]:
@@ -43,14 +35,13 @@ def classifier(golden):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
 def test_a_task_comes_back_as_it_was(golden, family, task, tmp_path, caplog):
-    checkpoint = golden(f"{family}_{TASKS[task]}")
-    cls = getattr(ez, task)
-    model = cls.from_preset(checkpoint.folder)
+    checkpoint = golden(f"{family}_{task.checkpoint_class_suffix}")
+    model = task.from_preset(checkpoint.folder)
     model.save_to_preset(tmp_path / "preset")
     caplog.clear()
-    loaded = cls.from_preset(tmp_path / "preset")
+    loaded = task.from_preset(tmp_path / "preset")
     # Nothing is random and nothing is left over.
     assert [record for record in caplog.records if record.name == "encoder_zoo"] == []
     for a, b in zip(
@@ -58,7 +49,7 @@ def test_a_task_comes_back_as_it_was(golden, family, task, tmp_path, caplog):
     ):
         np.testing.assert_array_equal(a, b)
     config = json.loads((tmp_path / "preset" / "config.json").read_text())
-    assert config["architectures"] == [f"{family}{TASKS[task]}"]
+    assert config["architectures"] == [f"{family}{task.checkpoint_class_suffix}"]
     original = load_file(checkpoint.folder / "model.safetensors")
     saved = load_file(tmp_path / "preset" / "model.safetensors")
     assert saved.keys() == original.keys()  # transformers' own names

@@ -9,6 +9,8 @@ from keras import ops
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.corpora.reading import Reader
+from encoder_zoo.tasks.training.data import Plan
+from encoder_zoo.tasks.training.sources import training_data
 
 WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -125,7 +127,7 @@ def test_the_papers_recipe_is_the_default(tokenizer):
     model.compile()
     schedule = model.optimizer._learning_rate
     assert (model.learning_rate, schedule.warmup) == (1e-4, 0.01)
-    model._start_optimizer(1000)
+    model.recipe.start(1000)
     rates = [float(schedule(step)) for step in (0, 5, 10, 505, 1000)]
     np.testing.assert_allclose(rates, [0, 5e-5, 1e-4, 5e-5, 0], atol=1e-9)
 
@@ -189,7 +191,7 @@ def test_a_corpus_is_for_every_task_that_pretrains(tokenizer, corpus, task, capl
     history = model.fit(corpus, batch_size=8, steps_per_epoch=2, validation_data=None, verbose=0)
     assert np.isfinite(history.history["loss"]).all()
     with caplog.at_level("INFO", "encoder_zoo"):
-        model._dataset_stream(corpus, 8, passes=100, steps=2)
+        training_data(model, corpus, plan=Plan(8, range(100), steps_per_epoch=2)).check()
     times = 100 * 2 * 8 * 32 / corpus.num_tokens
     assert f"200 steps have up to 51,200 tokens, {times:.1f} times" in caplog.text
 
@@ -201,7 +203,8 @@ def test_packed_rows_of_documents_hold_what_rows_of_their_own_hold(tokenizer, co
             tokenizer, 64, mask_rate=0.01, across_documents=False, pack_texts=packed
         )
         model = ez.MaskedLM(ez.BertBackbone(len(TOKENS), **SMALL, pooler=False), preprocessor)
-        x, y, _ = next(iter(model._dataset_stream(corpus, 4, 1, steps=2).batches(7, 0)))
+        data = training_data(model, corpus, plan=Plan(4, steps_per_epoch=2))
+        x, y, _ = next(iter(data.batches(7)))
         found = x["token_ids"].numpy()
         np.put_along_axis(found, x["mask_positions"].numpy()[:, :1], y.numpy()[:, :1], 1)
         texts = [t for row in found for t in np.split(row, np.flatnonzero(row == 2))]

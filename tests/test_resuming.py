@@ -20,7 +20,9 @@ import encoder_zoo as ez
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher
 from encoder_zoo.tasks.training import backup, resuming
-from encoder_zoo.tasks.training.backup import STATE
+from encoder_zoo.tasks.training.backup_folder import STATE
+from encoder_zoo.tasks.training.data import Plan
+from encoder_zoo.tasks.training.sources import training_data
 
 WORDS = "the cat sat on a mat dog ran film was good bad it is not".split()
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -219,7 +221,7 @@ def test_masks_of_datasets_change_from_epoch_to_epoch_and_can_be_repeated():
     dataset = tf.data.Dataset.from_tensor_slices(TEXTS[:8]).batch(4)
     preprocessor = ez.MaskedLMPreprocessor(TOKENIZER())
     task = ez.MaskedLM(ez.BertBackbone(len(TOKENS), **SMALL), preprocessor)
-    stream = task._dataset_stream(dataset, 4, passes=3, steps=None)
+    stream = training_data(task, dataset, plan=Plan(4, range(3)))
     ids = [batch[0]["token_ids"].numpy().tolist() for batch in stream.batches(7, 0)]
     assert len(ids) == 6
     assert ids[0] != ids[2] != ids[4]

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
+from encoder_zoo.tasks import all_tasks
 
 WORDS = "good fine nice bad poor awful the a film was it very".split()
 TEXTS = ["good film", "the film was bad", "very nice", "awful", "it was fine", "poor film"]
@@ -382,21 +383,13 @@ class TestSpansThatCutWords:
 
 
 class TestPartsThatDoNotBelongTogether:
-    TASKS = (
-        "SequenceClassifier",
-        "TokenClassifier",
-        "SpanQA",
-        "MaskedLM",
-        "Pretraining",
-        "ReplacedTokenDetection",
-    )
-
-    @pytest.mark.parametrize("name", TASKS)
-    def test_another_tasks_preprocessor(self, name):
-        task, own = getattr(ez, name), f"{name}Preprocessor"
-        for other in set(self.TASKS) - {name}:
-            preprocessor = getattr(ez, f"{other}Preprocessor")(tokenizer())
-            with pytest.raises(TypeError, match=f"{name} takes a {own}. Received: a {other}Prep"):
+    @pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.__name__)
+    def test_another_tasks_preprocessor(self, task):
+        name, own = task.__name__, task.preprocessor_class.__name__
+        for other in set(all_tasks()) - {task}:
+            preprocessor = other.preprocessor_class(tokenizer())
+            theirs = other.preprocessor_class.__name__
+            with pytest.raises(TypeError, match=f"{name} takes a {own}. Received: a {theirs}"):
                 task(backbone(), preprocessor)
         for wrong in (tokenizer(), "bert", 5):
             with pytest.raises(TypeError, match=f"{name} takes a {own}. Received: a "):

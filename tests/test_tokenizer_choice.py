@@ -24,7 +24,7 @@ from encoder_zoo.encoders.tokenizers import (
     XLM_SENTENCEPIECE,
 )
 from encoder_zoo.encoders.tokenizers.choice import choose_tokenizer
-from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 
 each_kind = pytest.mark.parametrize("kind", TOKENIZERS, ids=lambda kind: kind.name)
 each_with_json = pytest.mark.parametrize(

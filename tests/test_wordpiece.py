@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer, byte_alphabet
-from encoder_zoo.encoders.tokenizers.characters import characters
+from encoder_zoo.encoders.tokenizers.text.characters import characters
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
 ROOT = pathlib.Path(__file__).parents[1]

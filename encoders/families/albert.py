@@ -131,7 +131,7 @@ _KERAS_HUB = KerasHubNames(
         ),
     },
     tokenizer="AlbertTokenizer",
-    tokenizer_files={"spiece.model": "vocabulary.spm"},
+    tokenizer_file_names={"spiece.model": "vocabulary.spm"},
     # It normalises as the model says, and nothing else.
     tokenizer_settings={
         "do_lower_case": ("lowercase", False),
@@ -213,5 +213,6 @@ FAMILY = Family(
         )
     },
     keras_hub=_KERAS_HUB,
+    tiny={"embedding_dim": 6},
 )
 AlbertBackbone.family = FAMILY

@@ -94,7 +94,7 @@ KERAS_HUB_MASKED_LM = {
     "built_in": {"head_activation": "gelu", "head_layer_norm_epsilon": 1e-5},
 }
 KERAS_HUB_WORDPIECE = {
-    "tokenizer_files": {"vocab.txt": "vocabulary.txt"},
+    "tokenizer_file_names": {"vocab.txt": "vocabulary.txt"},
     "tokenizer_settings": {
         "do_lower_case": ("lowercase", False),
         "strip_accents": ("strip_accents", False),

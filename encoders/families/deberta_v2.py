@@ -524,7 +524,7 @@ _KERAS_HUB = KerasHubNames(
         "ForMaskedLM": KerasHubHead("DebertaV3MaskedLM", **KERAS_HUB_MASKED_LM),
     },
     tokenizer="DebertaV3Tokenizer",
-    tokenizer_files={"spm.model": "vocabulary.spm"},
+    tokenizer_file_names={"spm.model": "vocabulary.spm"},
     tokenizer_settings={},
     tokenizer_arguments={"proto": "proto"},
     arguments={
@@ -632,5 +632,6 @@ FAMILY = Family(
     # He et al. 2023, DeBERTaV3, section 3.1: as wide, but half as deep.
     generator=Generator(width=1.0, depth=0.5),
     keras_hub=_KERAS_HUB,
+    tiny={"position_buckets": 8, "max_relative_positions": 16, "convolution_width": 3},
 )
 DebertaV2Backbone.family = FAMILY

@@ -107,5 +107,6 @@ FAMILY = Family(
         ),
     },
     keras_hub=_KERAS_HUB,
+    tiny={"embedding_dim": 6},
 )
 ElectraBackbone.family = FAMILY

@@ -586,5 +586,6 @@ FAMILY = Family(
         "ForQuestionAnswering": _CLASSIFIER,
         "ForMaskedLM": Head("decoder", _HIDDEN, tied_bias="decoder.bias"),
     },
+    tiny={"local_attention": 4},
 )
 ModernBertBackbone.family = FAMILY

@@ -128,7 +128,7 @@ _KERAS_HUB = KerasHubNames(
         "ForMaskedLM": KerasHubHead("RobertaMaskedLM", **KERAS_HUB_MASKED_LM),
     },
     tokenizer="RobertaTokenizer",
-    tokenizer_files={"vocab.json": "vocabulary.json", "merges.txt": "merges.txt"},
+    tokenizer_file_names={"vocab.json": "vocabulary.json", "merges.txt": "merges.txt"},
     tokenizer_settings={"add_prefix_space": ("add_prefix_space", False)},
     tokenizer_arguments={
         "vocabulary": "vocabulary",

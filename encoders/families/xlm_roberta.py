@@ -34,7 +34,7 @@ _KERAS_HUB = dataclasses.replace(
         name: dataclasses.replace(head, task=f"XLM{head.task}") for name, head in _HEADS.items()
     },
     tokenizer="XLMRobertaTokenizer",
-    tokenizer_files={"sentencepiece.bpe.model": "vocabulary.spm"},
+    tokenizer_file_names={"sentencepiece.bpe.model": "vocabulary.spm"},
     tokenizer_settings={},
     tokenizer_arguments={"proto": "proto"},
 )

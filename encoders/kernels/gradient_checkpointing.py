@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import keras
 from keras import ops
 
+from encoder_zoo.common.keras_private import layers_in
+
 
 def recomputed(
     block: keras.layers.Layer, x: keras.KerasTensor, context: Mapping
@@ -26,7 +28,7 @@ def recomputed(
     # the call is a function of the weights and of where the random generators stand.
     generators = [
         layer.seed_generator
-        for layer in block._flatten_layers()
+        for layer in layers_in(block)
         if isinstance(layer, keras.layers.Dropout) and layer.rate
     ]
     states = [(g.state, ops.copy(g.state)) for g in generators]  # before the draws below

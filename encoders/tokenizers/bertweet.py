@@ -11,18 +11,18 @@ import tensorflow as tf
 
 from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
 from encoder_zoo.common.wording import shown
-from encoder_zoo.encoders.tokenizers.bertweet_files import BertweetFiles
-from encoder_zoo.encoders.tokenizers.characters import Characters, after, before, marked
-from encoder_zoo.encoders.tokenizers.pair_merging import PairMerges
-from encoder_zoo.encoders.tokenizers.spellings import Spellings
-from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
-from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS, CodePointTable
-from encoder_zoo.encoders.tokenizers.word_table import (
+from encoder_zoo.encoders.tokenizers.files.bertweet import BertweetFiles
+from encoder_zoo.encoders.tokenizers.segmentation.bpe import PairMerges
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
     LONGEST,
     WordPieces,
     WordTable,
     character_numbers,
 )
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, after, before, marked
+from encoder_zoo.encoders.tokenizers.text.sequences import Spellings
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
 
 WORD_END = "</w>"  # on the last character of a word, in the merges
 CONTINUED = "@@"  # behind a piece that does not end its word, in the vocabulary

@@ -11,19 +11,19 @@ import tensorflow as tf
 
 from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
 from encoder_zoo.common.wording import decoded
-from encoder_zoo.encoders.tokenizers.byte_bpe_files import ByteBPEFiles, merges_in
-from encoder_zoo.encoders.tokenizers.characters import Characters, after, before, with_spaces
-from encoder_zoo.encoders.tokenizers.files import checked_vocabulary
-from encoder_zoo.encoders.tokenizers.pair_merging import PairMerges
-from encoder_zoo.encoders.tokenizers.spellings import Spellings
-from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
-from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS, CodePointTable
-from encoder_zoo.encoders.tokenizers.word_splitting import (
+from encoder_zoo.encoders.tokenizers.files.byte_bpe import ByteBPEFiles, merges_in
+from encoder_zoo.encoders.tokenizers.files.reading import checked_vocabulary
+from encoder_zoo.encoders.tokenizers.segmentation.bpe import PairMerges
+from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import (
     character_kinds,
     utf8_symbols,
     word_starts,
 )
-from encoder_zoo.encoders.tokenizers.word_table import LONGEST, WordTable
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import LONGEST, WordTable
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, after, before, with_spaces
+from encoder_zoo.encoders.tokenizers.text.sequences import Spellings
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

@@ -23,7 +23,7 @@ from encoder_zoo.encoders.tokenizers import (
     XLM_SENTENCEPIECE,
     TokenizerClass,
 )
-from encoder_zoo.encoders.tokenizers.files import (
+from encoder_zoo.encoders.tokenizers.files.reading import (
     GENERIC_CLASSES,
     TokenizerFiles,
     flat,

@@ -8,12 +8,12 @@ import keras
 import tensorflow as tf
 
 from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
-from encoder_zoo.encoders.tokenizers.characters import Characters, with_spaces
-from encoder_zoo.encoders.tokenizers.files import TokenizerFiles, flat, special_tokens
-from encoder_zoo.encoders.tokenizers.precompiled import is_special
-from encoder_zoo.encoders.tokenizers.sentencepiece_files import in_short
-from encoder_zoo.encoders.tokenizers.sentencepiece_merges import json_merges, merge_scores
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles, flat, special_tokens
+from encoder_zoo.encoders.tokenizers.files.sentencepiece import in_short
+from encoder_zoo.encoders.tokenizers.files.sentencepiece_merges import json_merges, merge_scores
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SPACE, SentencePieceTokenizer
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, with_spaces
+from encoder_zoo.encoders.tokenizers.text.precompiled import is_special
 
 # Steps of tokenizer.json. No space is left for the second to split at.
 REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}

@@ -10,9 +10,9 @@ import keras
 
 from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
-from encoder_zoo.encoders.tokenizers.characters import Characters
-from encoder_zoo.encoders.tokenizers.composition import Composer
-from encoder_zoo.encoders.tokenizers.files import TokenizerFiles, WritesFiles
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles, WritesFiles
+from encoder_zoo.encoders.tokenizers.text.characters import Characters
+from encoder_zoo.encoders.tokenizers.text.composition import Composer
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokens
 
 

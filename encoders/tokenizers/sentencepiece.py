@@ -6,18 +6,18 @@ import keras
 import tensorflow as tf
 
 from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
-from encoder_zoo.encoders.tokenizers.characters import Characters, before
-from encoder_zoo.encoders.tokenizers.composition import Composer
-from encoder_zoo.encoders.tokenizers.files import TokenizerFiles, flat
-from encoder_zoo.encoders.tokenizers.folding import (
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles, flat
+from encoder_zoo.encoders.tokenizers.files.sentencepiece import in_short
+from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import SentencePieceModel
+from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, before
+from encoder_zoo.encoders.tokenizers.text.composition import Composer
+from encoder_zoo.encoders.tokenizers.text.folding import (
     folding,
     with_quotation_marks,
     with_single_spaces,
 )
-from encoder_zoo.encoders.tokenizers.precompiled import CharacterMap, is_special
-from encoder_zoo.encoders.tokenizers.sentencepiece_files import in_short
-from encoder_zoo.encoders.tokenizers.sentencepiece_model import SentencePieceModel
-from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+from encoder_zoo.encoders.tokenizers.text.precompiled import CharacterMap, is_special
 
 # How tokenizer.json writes what transformers 5 makes of DeBERTa's texts.
 COMPOSING = [

@@ -9,7 +9,18 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
-from encoder_zoo.encoders.tokenizers.characters import (
+from encoder_zoo.encoders.tokenizers.files.sentencepiece import BYTE_TOKENS, SentencePieceFiles
+from encoder_zoo.encoders.tokenizers.segmentation.bpe import PairMerges
+from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import utf8_symbols
+from encoder_zoo.encoders.tokenizers.segmentation.unigram import Unigram
+from encoder_zoo.encoders.tokenizers.segmentation.whitespace_words import SpacedWords
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
+    LONGEST,
+    WordPieces,
+    WordTable,
+    character_numbers,
+)
+from encoder_zoo.encoders.tokenizers.text.characters import (
     Characters,
     after,
     before,
@@ -17,26 +28,15 @@ from encoder_zoo.encoders.tokenizers.characters import (
     marked,
     row_numbers,
 )
-from encoder_zoo.encoders.tokenizers.charsmap import read_charsmap
-from encoder_zoo.encoders.tokenizers.pair_merging import PairMerges
-from encoder_zoo.encoders.tokenizers.precompiled import PrecompiledNormalizer, is_special
-from encoder_zoo.encoders.tokenizers.sentencepiece_files import BYTE_TOKENS, SentencePieceFiles
-from encoder_zoo.encoders.tokenizers.spaced_words import SpacedWords
-from encoder_zoo.encoders.tokenizers.spellings import Spellings
-from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
-from encoder_zoo.encoders.tokenizers.unicode_tables import (
+from encoder_zoo.encoders.tokenizers.text.charsmap import read_charsmap
+from encoder_zoo.encoders.tokenizers.text.precompiled import PrecompiledNormalizer, is_special
+from encoder_zoo.encoders.tokenizers.text.sequences import Spellings
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import (
     SPECIALS,
     CodePointTable,
     members,
 )
-from encoder_zoo.encoders.tokenizers.unigram import Unigram
-from encoder_zoo.encoders.tokenizers.word_splitting import utf8_symbols
-from encoder_zoo.encoders.tokenizers.word_table import (
-    LONGEST,
-    WordPieces,
-    WordTable,
-    character_numbers,
-)
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
 
 SPACE = "▁"
 WHITE = 0  # the number of white space, which separates words

@@ -14,23 +14,23 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.common.forks import refuse_in_fork
+from encoder_zoo.common.lazy import loading
 from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
 from encoder_zoo.common.wording import with_type
-from encoder_zoo.encoders.preset_door import presets
-from encoder_zoo.encoders.tokenizers.added_tokens import (
+from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import (
     TokenFinder,
     around,
     described,
     with_tokens,
 )
-from encoder_zoo.encoders.tokenizers.characters import (
+from encoder_zoo.encoders.tokenizers.text.characters import (
     Characters,
     SpecialTokenFinder,
     characters,
     row_numbers,
 )
-from encoder_zoo.encoders.tokenizers.chunks import in_chunks
-from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor, without_rest
+from encoder_zoo.encoders.tokenizers.text.chunks import in_chunks
+from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor, without_rest
 from encoder_zoo.encoders.tokenizers.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -370,7 +370,7 @@ class Tokenizer(tf.Module):
             >>> tokenizer.id_to_token(tokenizer.start_token_id)
             '[CLS]'
         """
-        return presets("load_tokenizer")(cls, source, **options)
+        return loading.load_tokenizer(cls, source, **options)
 
     def __reduce__(self) -> tuple:
         """How it is pickled and copied: by its arguments, since TensorFlow's tables cannot be."""

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 
 from encoder_zoo.common.wording import with_type
-from encoder_zoo.encoders.tokenizers.text_input import LONE_SURROGATE
+from encoder_zoo.encoders.tokenizers.text.text_input import LONE_SURROGATE
 
 
 class Vocabulary:

@@ -10,7 +10,16 @@ import tensorflow as tf
 
 from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
 from encoder_zoo.common.wording import decoded, shown
-from encoder_zoo.encoders.tokenizers.characters import (
+from encoder_zoo.encoders.tokenizers.files.wordpiece import WordPieceFiles, tokens_in
+from encoder_zoo.encoders.tokenizers.segmentation.trie import NOWHERE, Trie
+from encoder_zoo.encoders.tokenizers.segmentation.whole_words import WholeWords
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
+    FOREIGN,
+    WordPieces,
+    WordTable,
+    character_numbers,
+)
+from encoder_zoo.encoders.tokenizers.text.characters import (
     Characters,
     after,
     characters,
@@ -18,7 +27,7 @@ from encoder_zoo.encoders.tokenizers.characters import (
     marked,
     row_numbers,
 )
-from encoder_zoo.encoders.tokenizers.normalization import (
+from encoder_zoo.encoders.tokenizers.text.normalization import (
     FIRST_ALONE,
     FIRST_DROPPED,
     FIRST_SPACE,
@@ -26,18 +35,9 @@ from encoder_zoo.encoders.tokenizers.normalization import (
     normalization_tables,
     number_of,
 )
-from encoder_zoo.encoders.tokenizers.spellings import Spellings
+from encoder_zoo.encoders.tokenizers.text.sequences import Spellings
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable, members
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
-from encoder_zoo.encoders.tokenizers.trie import NOWHERE, Trie
-from encoder_zoo.encoders.tokenizers.unicode_tables import SPECIALS, CodePointTable, members
-from encoder_zoo.encoders.tokenizers.whole_words import WholeWords
-from encoder_zoo.encoders.tokenizers.word_table import (
-    FOREIGN,
-    WordPieces,
-    WordTable,
-    character_numbers,
-)
-from encoder_zoo.encoders.tokenizers.wordpiece_files import WordPieceFiles, tokens_in
 
 MAX_WORD_CHARACTERS = 100
 START, CONTINUATION = 1, 2  # roots of the trie

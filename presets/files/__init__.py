@@ -1,1 +1,1 @@
-"""Files as plain data, with limits; written whole or not at all."""
+"""Reading files as plain data, with limits; writing them atomically."""

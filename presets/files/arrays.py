@@ -1,4 +1,4 @@
-"""What arrays from a stranger's file must be before they are read, in whichever format."""
+"""Checks of arrays in untrusted files before they are read, in any format."""
 
 from __future__ import annotations
 

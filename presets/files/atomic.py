@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 
-_LEFTOVER_SECONDS = 24 * 3600  # what a killed process left behind is nobody's work after a day
+_LEFTOVER_SECONDS = 24 * 3600  # files of a killed process are deleted after a day
 
 
 @contextlib.contextmanager
@@ -138,7 +138,7 @@ def _is_of_the_dead(name: str) -> bool:
 
 
 def _open_to_others(new: pathlib.Path, target: pathlib.Path) -> None:
-    """Lets others read what they may read of any new file; some writers let nobody else."""
+    """Give a file the permissions of any new file; some writers allow only the owner."""
     mask = os.umask(0)
     os.umask(mask)
     for path in new.rglob("*"):
@@ -176,7 +176,7 @@ def _force_to_disk(folder: pathlib.Path) -> None:
 
 
 def _exchange(new: pathlib.Path, target: pathlib.Path) -> None:
-    """Puts the new folder in the target's place; the old one ends up under the new one's name."""
+    """Replace the target by the new folder; the old one gets the new one's name."""
     if not target.exists():
         os.replace(new, target)
     elif not _exchange_in_one_step(new, target):
@@ -200,7 +200,7 @@ def _exchange_in_one_step(new: pathlib.Path, target: pathlib.Path) -> bool:
 
 
 def _of_the_system(error: Exception) -> OSError | None:
-    """What the system said, which libraries that are not Python's tell only in words."""
+    """Return the system's error code, which some libraries tell only in words."""
     if isinstance(error, OSError) and error.errno:
         return error
     number = re.search(r"\b(?:os error|errno =) (\d+)", str(error))  # safetensors, HDF5
@@ -213,7 +213,7 @@ def _of_the_system(error: Exception) -> OSError | None:
 
 
 def _named(error: OSError, target: pathlib.Path) -> OSError:
-    """The error with the target's name, and what became of it."""
+    """Return the error with the target's name, and what became of it."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     what = "The disk is full" if full else error.strerror or str(error)
     before = " What was there before is unchanged." if target.exists() else ""

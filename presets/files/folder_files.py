@@ -55,7 +55,7 @@ class FolderFiles:
         return name in self._files
 
     def file(self, name: str, named_in: object = None, inside: str = "") -> BinaryIO:
-        """An open file, at its beginning.
+        """Return an open file, at its beginning.
 
         Args:
             name: of the file, without any folder.
@@ -146,7 +146,7 @@ class FolderFiles:
 
 
 def is_plain(name: object) -> bool:
-    """Tells whether a name stands for a file in the folder at hand and nowhere else.
+    """Return whether a name stands for a file in the folder at hand and nowhere else.
 
     Example:
         >>> [is_plain(name) for name in ("vocab.txt", "../vocab.txt", "a/b", "C:x", "a\\0")]
@@ -160,5 +160,5 @@ def is_plain(name: object) -> bool:
 
 
 def size_of(file: BinaryIO) -> int:
-    """Returns the size of an open file in bytes; its position becomes its end."""
+    """Return the size of an open file in bytes; its position becomes its end."""
     return file.seek(0, os.SEEK_END)

@@ -61,7 +61,7 @@ class Hdf5File:
             return [self._find_array(file, f"{place}/{i}").shape for i in range(count)]
 
     def read(self, name: str) -> np.ndarray:
-        """One array."""
+        """Return one array."""
         with self._open() as file:
             array = self._find_array(file, f"{self._root}/{name}")
             return array[()].view(ml_dtypes.bfloat16) if _is_bfloat16(array) else array[()]
@@ -79,7 +79,7 @@ class Hdf5File:
             raise ValueError(f"{self.path}: not readable, it has {size} bytes. {reason}.") from None
 
     def _find(self, file: h5py.File, name: str) -> h5py.Group | h5py.Dataset:
-        """The object behind a path, every step of which lies in this file."""
+        """Return the object behind a path, every step of which lies in this file."""
         node = file
         for part in name.split("/"):
             link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None

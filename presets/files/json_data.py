@@ -1,4 +1,4 @@
-"""JSON from a stranger: looked at before it is parsed, and plain data afterwards."""
+"""JSON from untrusted files: checked before it is parsed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Limit(NamedTuple):
 SETTINGS = Limit(32 * 2**20, 160 * 10**6)
 VOCABULARY = Limit(128 * 2**20, 600 * 10**6)
 DEPTH = 100
-# What the parser makes of a sign: bytes of a list with an entry, a dictionary, an entry of one.
+# Bytes that the parser needs for a character: a list with an entry, a dictionary, an entry.
 _COSTS = {b"[": 96, b"{": 232, b":": 180, b",": 80}
 # Layers of Keras that run whatever code or program a file holds.
 _CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
@@ -36,7 +36,7 @@ _CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
 def parse_object(
     content: bytes, name: object, limit: Limit = SETTINGS, unique_names: bool = False
 ) -> dict:
-    """The JSON object in some bytes.
+    """Return the JSON object in some bytes.
 
     Args:
         content: UTF-8; not more than `limit.content`, which the reader of the file sees to.
@@ -90,7 +90,7 @@ def memory_of(content: bytes) -> int:
 
 
 def _without_repeats(pairs: list[tuple[str, object]]) -> dict:
-    """An object; where a name stands in it twice, it says the same twice."""
+    """Return an object; a repeated name must have the same value."""
     found = dict(pairs)
     if len(found) < len(pairs):
         for name, value in pairs:

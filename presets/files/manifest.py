@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import BinaryIO
 
-import encoder_zoo
+from encoder_zoo.common.version import __version__
 from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.folder_files import FolderFiles, size_of
 
@@ -36,7 +36,7 @@ def write_manifest(folder: pathlib.Path, settings: Mapping) -> None:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-    versions = {"format": FORMAT, "encoder_zoo": encoder_zoo.__version__}
+    versions = {"format": FORMAT, "encoder_zoo": __version__}
     manifest = {**versions, **settings, "files": files}
     manifest["sha256"] = digest(manifest)
     (folder / NAME).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
@@ -94,7 +94,7 @@ def _check_schema(manifest: Mapping, path: pathlib.Path) -> None:
 
 
 def _is_plain(settings: object) -> bool:
-    """Whether these are names with numbers, words, truth values, or lists of such."""
+    """Return whether these are names with numbers, words, truth values, or lists of such."""
     plain = (bool, int, float, str, type(None))
     return isinstance(settings, dict) and all(
         isinstance(value, plain)
@@ -146,7 +146,7 @@ def checksum_of(path: pathlib.Path, algorithm: str = "sha256", prefix: bytes = b
 
 
 def digest(manifest: Mapping) -> str:
-    """The checksum of a manifest without its own `sha256`.
+    """Return the checksum of a manifest without its own `sha256`.
 
     Example:
         >>> digest({"format": 1, "sha256": "..."}) == digest({"format": 1})

@@ -1,4 +1,4 @@
-"""The files of one folder, opened together: one version of them, whoever replaces the folder."""
+"""The files of one folder, opened together, so that all are of one version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from encoder_zoo.presets.files.folder_files import FolderFiles
 
-_ATTEMPTS = 100  # opening takes a millisecond; nobody replaces a folder that often in a row
+_ATTEMPTS = 100  # opening takes a millisecond: no writer replaces a folder that often in a row
 _HAS_HANDLES = os.open in os.supports_dir_fd and os.listdir in os.supports_fd  # not on Windows
 
 
@@ -132,7 +132,7 @@ class OpenFolder(FolderFiles):
             self._check_in_place()
 
     def _stat(self, name: str, missing: bool = False) -> os.stat_result | None:
-        """Returns the state of a name, not of what a link points to; None if it is missing."""
+        """Return the state of a name, not of what a link points to; None if it is missing."""
         where = self.path / name if self._handle is None else name
         try:
             return os.stat(where, dir_fd=self._handle, follow_symlinks=False)
@@ -146,12 +146,12 @@ class OpenFolder(FolderFiles):
         return found is not None and stat.S_ISLNK(found.st_mode)
 
     def _has_links(self, name: str) -> bool:
-        """Tells whether the name, or a folder on the way to it, is a link."""
+        """Return whether the name, or a folder on the way to it, is a link."""
         parts = name.split("/")
         return any(self._is_link("/".join(parts[: i + 1])) for i in range(len(parts)))
 
     def _real(self, path: pathlib.Path) -> pathlib.Path:
-        """Returns where a link leads to; refuses one that leads out of the folder.
+        """Return where a link leads to; refuses one that leads out of the folder.
 
         Links of the hub's cache lead to its blobs.
         """
@@ -170,6 +170,6 @@ class OpenFolder(FolderFiles):
 
 
 def _state(file: BinaryIO) -> tuple[int, int]:
-    """Returns (size, time of the last change) of an open file."""
+    """Return (size, time of the last change) of an open file."""
     found = os.fstat(file.fileno())
     return found.st_size, found.st_mtime_ns

@@ -65,11 +65,11 @@ class SafetensorsFile:
         self._check_layout()
 
     def dtype(self, name: str) -> np.dtype:
-        """The type of a tensor's numbers."""
+        """Return the type of a tensor's numbers."""
         return self._entries[name][0]
 
     def read(self, name: str) -> np.ndarray:
-        """One tensor."""
+        """Return one tensor."""
         dtype, shape, start = self._entries[name]
         values = np.empty(shape, dtype)
         self.file.seek(self._data_start + start)
@@ -78,7 +78,7 @@ class SafetensorsFile:
         return values
 
     def mapped(self, name: str) -> np.ndarray:
-        """One tensor, read from the disk only where it is looked at."""
+        """Return one tensor, read from the disk only where it is looked at."""
         dtype, shape, start = self._entries[name]
         return np.memmap(self.file, dtype, "r", self._data_start + start, shape)
 
@@ -98,7 +98,7 @@ class SafetensorsFile:
         return header, 8 + length
 
     def _entry(self, name: str, entry: object) -> tuple[np.dtype, tuple[int, ...], int]:
-        """(type, shape, where its bytes begin) of a tensor, checked against each other."""
+        """Return (type, shape, where its bytes begin) of a tensor, checked against each other."""
         try:
             dtype, shape, (start, end) = (entry[k] for k in ("dtype", "shape", "data_offsets"))
             numbers = [*shape, start, end]

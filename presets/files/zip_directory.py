@@ -170,7 +170,7 @@ class ZipDirectory:
         return ZipEntry(text, flags, header, size)
 
     def _large(self, name: str, extra: bytes, *numbers: int) -> list[int]:
-        """Those of the numbers that need it, taken from the extra field for 64 bits."""
+        """Return those of the numbers that need it, taken from the extra field for 64 bits."""
         field = b""
         while len(extra) >= 4:
             kind, size = struct.unpack_from("<2H", extra)

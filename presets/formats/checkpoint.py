@@ -13,7 +13,7 @@ import numpy as np
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.files.folder_files import FolderFiles
-from encoder_zoo.presets.tokenizer_files import StoredTokenizer
+from encoder_zoo.presets.stored_tokenizer import StoredTokenizer
 
 # Weight of a layer: its name in the checkpoint
 _WEIGHTS = {
@@ -40,7 +40,7 @@ class Checkpoint:
         files: of its folder.
         family: of its model.
         config_file: which of its files `config` is from.
-        config: what `config.json` says or would say.
+        config: contents of `config.json`, or their translation.
         config_names: what the file calls the fields of `config`, where that is something else.
         shapes: {tensor name, without the family's prefix: shape}; dense kernels are (out, in).
         settings: contents of `encoder_zoo.json`, {} where there is none.
@@ -73,11 +73,11 @@ class Checkpoint:
         return self.files.path
 
     def tensor(self, name: str) -> np.ndarray:
-        """One tensor, read when asked for."""
+        """Return one tensor, read when asked for."""
         raise NotImplementedError
 
     def stored_tokenizer(self) -> StoredTokenizer | None:
-        """The tokenizer in the folder; None where the format knows models without."""
+        """Return the tokenizer in the folder; None where the format knows models without."""
         raise NotImplementedError
 
     def set_head(self, name: str, labels: Sequence[str] | None, classes: int = 0) -> None:
@@ -103,14 +103,14 @@ class Checkpoint:
 
 
 class EnlargedCheckpoint(Checkpoint):
-    """A checkpoint with rows for more tokens, each the mean of those that are there.
+    """A checkpoint with embeddings of more tokens, each the mean of the others.
 
     Args:
         checkpoint: with fewer.
         vocabulary_size: how many there are to be.
 
     Source: Hewitt 2021, Initializing New Word Embeddings for Pretrained Language Models: so the
-    new tokens change least of what the model says of others.
+    new tokens change the outputs for other tokens least.
     """
 
     def __init__(self, checkpoint: Checkpoint, vocabulary_size: int):
@@ -139,23 +139,23 @@ class EnlargedCheckpoint(Checkpoint):
 
 
 def backbone_layers(backbone: Backbone) -> dict[str, str]:
-    """{attribute path of a layer in the backbone: its name in the checkpoint}."""
+    """Return {attribute path of a layer in the backbone: its name in the checkpoint}."""
     family = backbone.family
     layers = numbered(family.tensors, first_places(backbone))
     return {**layers, **({"pooler_dense": family.pooler} if backbone.pooler else {})}
 
 
 def first_places(backbone: Backbone) -> list[int]:
-    """Where each of the blocks stands, or stands first where one stands at several places."""
+    """Return the index of each block, the first one if a block is repeated."""
     return [backbone.blocks.index(block) for block in dict.fromkeys(backbone.blocks)]
 
 
-def numbered(names: Mapping[str, str], places: Sequence[int]) -> dict[str, str]:
-    """Names with {} for a block's number, written out for some blocks.
+def numbered(names: Mapping[str, str], indices: Sequence[int]) -> dict[str, str]:
+    """Return names with {} replaced by the numbers of blocks.
 
     Args:
         names: {attribute path in the backbone: name in the checkpoint}.
-        places: for each of the checkpoint's blocks, where it stands (first) in the backbone.
+        indices: for each of the checkpoint's blocks, its first index in the backbone.
 
     Example:
         >>> numbered({"norm": "LayerNorm", "blocks.{}.dense": "layer.{}.fc"}, [0, 3])
@@ -163,8 +163,8 @@ def numbered(names: Mapping[str, str], places: Sequence[int]) -> dict[str, str]:
     """
     once = {ours: theirs for ours, theirs in names.items() if "{}" not in ours}
     blocks = {
-        ours.format(place): theirs.format(i)
-        for i, place in enumerate(places)
+        ours.format(index): theirs.format(i)
+        for i, index in enumerate(indices)
         for ours, theirs in names.items()
         if "{}" in ours
     }
@@ -198,7 +198,7 @@ def named_weights(
 
 
 def layer_at(model: keras.Model, path: str) -> object:
-    """The layer or weight at an attribute path such as 'blocks.0.attention'."""
+    """Return the layer or weight at an attribute path such as 'blocks.0.attention'."""
     target = model
     for part in path.split("."):
         target = target[int(part)] if part.isdigit() else getattr(target, part)
@@ -294,13 +294,13 @@ def check_weights(value: np.ndarray, name: str, advice: str) -> None:
 
 
 def _are_weights(value: np.ndarray) -> bool:
-    """Whether all are numbers that a model can compute with; False for NaN."""
+    """Return whether all are numbers that a model can compute with; False for NaN."""
     smallest, largest = value.min(initial=0.0), value.max(initial=0.0)
     return bool(smallest >= -_LARGEST and largest <= _LARGEST)
 
 
 def unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
-    """Names of tensors that carry information and that nobody took."""
+    """Return the names of tensors with information that was not used."""
     return [
         name
         for name in sorted(set(checkpoint.shapes) - set(used))
@@ -309,7 +309,7 @@ def unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
 
 
 def _is_copy(checkpoint: Checkpoint, name: str) -> bool:
-    """Whether a tensor says only what another one, to which it is tied, says too."""
+    """Return whether a tensor equals the one that it is tied to."""
     twin = checkpoint.family.tied.get(name)
     return twin in checkpoint.shapes and np.array_equal(
         checkpoint.tensor(name), checkpoint.tensor(twin)

@@ -18,20 +18,10 @@ from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.pytorch_file import PyTorchFile
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
-from encoder_zoo.presets.preset_files import (
-    CONFIG,
-    INDEX,
-    PYTORCH_INDEX,
-    PYTORCH_WEIGHTS,
-    WEIGHTS,
-)
-from encoder_zoo.presets.tokenizer_files import StoredTokenizer, read_stored_tokenizer
+from encoder_zoo.presets.preset_files import CONFIG, PYTORCH, SAFETENSORS, WEIGHT_FORMATS
+from encoder_zoo.presets.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 
-# The formats of weights, the better one first: the file, the index of its shards, the reader.
-_WEIGHTS = (
-    (WEIGHTS, INDEX, SafetensorsFile),
-    (PYTORCH_WEIGHTS, PYTORCH_INDEX, PyTorchFile),
-)
+_READERS = {SAFETENSORS: SafetensorsFile, PYTORCH: PyTorchFile}
 # Older names of LayerNorm's weights
 _OLD_NAMES = {"gamma": "weight", "beta": "bias"}
 
@@ -58,18 +48,18 @@ class HuggingFaceCheckpoint(Checkpoint):
             self.config["model_type"] = _guess_family(raw_names, files)
         self.family = _family_of(self.config, self.config_file)
         self.config = self.family.read_config(self.config)
-        self._places: dict[str, tuple[SafetensorsFile | PyTorchFile, str]] = {}
+        self._tensors: dict[str, tuple[SafetensorsFile | PyTorchFile, str]] = {}
         for file in weights:
             for raw_name in file.shapes:
                 name = _normalise(raw_name, self.family)
-                if name in self._places:
+                if name in self._tensors:
                     raise ValueError(f"{self.folder}: {name} stands in the weights twice.")
-                self._places[name] = (file, raw_name)
+                self._tensors[name] = (file, raw_name)
         self._read_alias()
-        self.shapes = {name: file.shapes[raw] for name, (file, raw) in self._places.items()}
+        self.shapes = {name: file.shapes[raw] for name, (file, raw) in self._tensors.items()}
 
     def tensor(self, name: str) -> np.ndarray:
-        file, raw_name = self._places[name]
+        file, raw_name = self._tensors[name]
         check_floats(file.dtype(raw_name), file.path, raw_name)
         return file.read(raw_name)
 
@@ -83,10 +73,10 @@ class HuggingFaceCheckpoint(Checkpoint):
                 self.set_head(alias.head, alias.labels)
                 output = self.family.heads[alias.head].output
                 for part in ("weight", "bias"):
-                    if (old := f"{alias.output}.{part}") in self._places:
-                        self._places[f"{output}.{part}"] = self._places[old]
-                        if name not in self.family.heads:  # under its own name nobody asks for it
-                            del self._places[old]
+                    if (old := f"{alias.output}.{part}") in self._tensors:
+                        self._tensors[f"{output}.{part}"] = self._tensors[old]
+                        if name not in self.family.heads:  # not used under its own name
+                            del self._tensors[old]
 
 
 def open_weights(files: FolderFiles) -> list[SafetensorsFile | PyTorchFile]:
@@ -95,16 +85,17 @@ def open_weights(files: FolderFiles) -> list[SafetensorsFile | PyTorchFile]:
     Raises:
         ValueError: "... no model.safetensors ...", and see the readers.
     """
-    for weights, index, read in _WEIGHTS:
-        if weights in files:
-            return [read(files.file(weights))]
-        if index in files:
-            return [read(file) for file in _shards(files, index)]
+    for weights in WEIGHT_FORMATS:
+        read = _READERS[weights]
+        if weights.file in files:
+            return [read(files.file(weights.file))]
+        if weights.index in files:
+            return [read(file) for file in _shards(files, weights.index)]
     raise ValueError(no_weights(files.path, files.listed))
 
 
 def _shards(files: FolderFiles, index: str) -> list[BinaryIO]:
-    """Returns the files that an index names."""
+    """Return the files that an index names."""
     names = files.read_json(index).get("weight_map")
     field = f"{files.path / index}: weight_map"
     if not isinstance(names, dict) or not names:
@@ -118,14 +109,14 @@ def no_weights(where: object, names: Iterable[str]) -> str:
     others = sorted(n for n in names if n.endswith((".bin", ".pt", ".pth", ".h5", ".msgpack")))
     found = f", only {', '.join(others)}" if others else ""
     return (
-        f"{where}: no {WEIGHTS} and no {PYTORCH_WEIGHTS}{found}. The weights must be in one of "
-        "these files, or in shards of one that its index lists. To convert others, open them with "
-        "the library that wrote them and save them from transformers: save_pretrained(folder)."
+        f"{where}: no {SAFETENSORS.file} and no {PYTORCH.file}{found}. The weights must be in one "
+        "of these files, or in shards of one that its index lists. To convert others, open them "
+        "with the library that wrote them and save them from transformers: save_pretrained(folder)."
     )
 
 
 def _family_of(config: dict, path: pathlib.Path) -> Family:
-    """The family that a configuration names."""
+    """Return the family that a configuration names."""
     name = config["model_type"]
     if not isinstance(name, str) or name not in FAMILIES:
         raise ValueError(
@@ -135,7 +126,7 @@ def _family_of(config: dict, path: pathlib.Path) -> Family:
 
 
 def _guess_family(raw_names: list[str], files: FolderFiles) -> str | None:
-    """The family of a checkpoint whose configuration does not say: one of the oldest.
+    """Return the family of a checkpoint whose configuration does not say: one of the oldest.
 
     Raises:
         ValueError: "FILE: no model_type, and weights and tokenizer may be those of xlm-roberta or

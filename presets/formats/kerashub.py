@@ -16,17 +16,17 @@ import numpy as np
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders import all_families
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.encoders.tokenizers.files import TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, numbered
 from encoder_zoo.presets.preset_files import CONFIG, MANIFEST
-from encoder_zoo.presets.tokenizer_files import StoredTokenizer, read_content
+from encoder_zoo.presets.stored_tokenizer import StoredTokenizer, read_content
 
 _OTHERS = ("metadata.json", "preprocessor.json")  # written, not read here
 WEIGHTS, TASK_WEIGHTS, TASK = "model.weights.h5", "task.weights.h5", "task.json"
 _TOKENIZER, _ASSETS = "tokenizer.json", "assets/tokenizer"
-# What KerasHub's tokenizers can do otherwise, and this package's cannot.
+# Settings of KerasHub's tokenizers that this package does not implement.
 _TOKENIZER_BUILT_IN = {
     "split": True,
     "split_on_cjk": True,
@@ -41,14 +41,14 @@ _POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_emb
 
 
 def files() -> set[str]:
-    """Returns the names of a KerasHub preset's files."""
+    """Return the names of a KerasHub preset's files."""
     weights = {TASK, WEIGHTS, TASK_WEIGHTS}
-    return {CONFIG, MANIFEST, *tokenizer_files(), *weights, *_OTHERS}
+    return {CONFIG, MANIFEST, *tokenizer_file_names(), *weights, *_OTHERS}
 
 
-def tokenizer_files() -> set[str]:
-    """Returns the names of the files of a KerasHub preset's tokenizer."""
-    named = [f.keras_hub.tokenizer_files.values() for f in all_families() if f.keras_hub]
+def tokenizer_file_names() -> set[str]:
+    """Return the names of the files of a KerasHub preset's tokenizer."""
+    named = [f.keras_hub.tokenizer_file_names.values() for f in all_families() if f.keras_hub]
     return {_TOKENIZER, *(f"{_ASSETS}/{name}" for names in named for name in names)}
 
 
@@ -84,7 +84,7 @@ class KerasHubCheckpoint(Checkpoint):
             **{keys[name]: v for name, v in self._names.built_in.items() if name in keys},
             "model_type": self.family.name,
         }
-        self._places: dict[str, tuple[Hdf5File, str]] = {}
+        self._tensors: dict[str, tuple[Hdf5File, str]] = {}
         self._kernels: set[str] = set()
         self.shapes = {}
         file = Hdf5File(files.file(WEIGHTS))
@@ -104,10 +104,10 @@ class KerasHubCheckpoint(Checkpoint):
 
     def tensor(self, name: str) -> np.ndarray:
         shape = self.shapes[name]
-        if name not in self._places:
+        if name not in self._tensors:
             return np.zeros(shape, "float32")
-        file, place = self._places[name]
-        value = file.read(place)
+        file, path = self._tensors[name]
+        value = file.read(path)
         if name == f"{self.family.tensors.get(_POSITIONS)}.weight":
             return np.pad(value, ((shape[0] - len(value), 0), (0, 0)))
         if name in self._kernels:
@@ -144,7 +144,7 @@ class KerasHubCheckpoint(Checkpoint):
             group = group.replace(f"{block}_0/", f"{block}/")  # the first has no number
             for i, (part, stored) in enumerate(zip(parts, file.shapes(group), strict=False)):
                 name = f"{names[path]}{part}"
-                self._places[name] = (file, f"{group}/vars/{i}")
+                self._tensors[name] = (file, f"{group}/vars/{i}")
                 self.shapes[name] = stored
                 if path.endswith(("dense", "projection")) and part == ".weight":
                     self._kernels.add(name)
@@ -163,7 +163,7 @@ class KerasHubCheckpoint(Checkpoint):
 
 
 def tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
-    """Returns the family of a preset's tokenizer, None if the preset is none of KerasHub.
+    """Return the family of a preset's tokenizer, None if the preset is none of KerasHub.
 
     Args:
         files: of the preset, which may hold a tokenizer alone.
@@ -203,13 +203,13 @@ def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer
             for name, (theirs, usual) in names.tokenizer_settings.items()
         }
     }
-    for theirs, ours in names.tokenizer_files.items():
+    for theirs, ours in names.tokenizer_file_names.items():
         contents[theirs] = read_content(files, ours, inside=_ASSETS)
     return StoredTokenizer(family.tokenizer, TokenizerFiles(files.path, contents))
 
 
 def _stored_head(settings: Mapping, path: pathlib.Path) -> dict:
-    """What the manifest adds of the head."""
+    """Return the head's settings in the manifest."""
     head = settings.get("head", {})
     labels = head.get("labels") if isinstance(head, dict) else 0
     names = labels is None or (
@@ -281,7 +281,7 @@ def _is_special(token: object) -> bool:
 
 
 def _kernel_shape(stored: tuple[int, ...], group: str) -> tuple[int, int]:
-    """A kernel's shape as (out, in), with its heads merged.
+    """Return a kernel's shape as (out, in), with its heads merged.
 
     Raises:
         ValueError: "layers/dense/vars/0 has the shape (). Expected two or three sizes."

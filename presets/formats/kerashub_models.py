@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
+from encoder_zoo.common.keras_private import own_trainable_variables
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import KerasHubNames
 from encoder_zoo.encoders.layers import ACTIVATIONS
@@ -119,7 +120,7 @@ def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
         )
     _refuse_others(record.task, record.built_in, task)
     arguments = {}
-    if getattr(task, "num_classes", None):
+    if task.num_classes:
         arguments = {"num_classes": task.num_classes, "dropout": task.dropout}
     cls = _class(record.task)
     preprocessor = None
@@ -167,21 +168,21 @@ def _copy(model: keras.Model, there: keras.Model, groups: Mapping[str, str]) -> 
             continue
         refuse_quantized(model, path)
         values = [ours] if path == "head.bias" else _weights(ours)
-        targets = _layer(there, group)._trainable_variables  # without those of layers inside
+        targets = own_trainable_variables(_layer(there, group))
         for target, value in zip(targets, values, strict=True):
             # KerasHub keeps the heads of its kernels apart.
             target.assign(np.reshape(keras.ops.convert_to_numpy(value), target.shape))
 
 
 def _weights(layer: keras.layers.Layer) -> list:
-    """A layer's weights in Keras's order, with LoRA's updates in them."""
+    """Return a layer's weights in Keras's order, with LoRA's updates in them."""
     if isinstance(layer, keras.layers.Dense):
         return [layer.kernel, layer.bias]
     return layer.weights
 
 
 def _positions(backbone: Backbone, with_segment: bool) -> np.ndarray:
-    """The table of positions, (max_sequence_length, D).
+    """Return the table of positions, (max_sequence_length, D).
 
     KerasHub counts them from 0 also where padding has positions of its own, and has no segments
     in families of one segment: that one's embedding is added here.
@@ -206,7 +207,7 @@ def _layer(model: keras.Model, group: str) -> keras.layers.Layer:
 
 
 def _snake_case(name: str) -> str:
-    """A class's name as Keras makes names of layers of it.
+    """Return a class's name as Keras makes names of layers of it.
 
     Example:
         >>> _snake_case("MaskedLMHead")

@@ -19,7 +19,7 @@ from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.files.arrays import check_floats, check_held
 from encoder_zoo.presets.files.folder_files import FolderFiles, size_of
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
-from encoder_zoo.presets.tokenizer_files import StoredTokenizer, read_stored_tokenizer
+from encoder_zoo.presets.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 
 # Parts of names there and here, in every family; the rest of a name is the same but for "/".
 _PARTS = (
@@ -34,13 +34,13 @@ _TRAINING = re.compile(r"adam_[mv]$|^global_step$|LAMB|/Adam")
 
 
 def files() -> list[str]:
-    """Returns patterns of the names of a checkpoint's files, beside the tokenizer's."""
+    """Return patterns of the names of a checkpoint's files, beside the tokenizer's."""
     configs = [family.tf1.config_file for family in all_families() if family.tf1]
     return [*configs, "*.index", "*.data-*"]
 
 
 def family_in(files: FolderFiles) -> Family | None:
-    """Returns the family of the TensorFlow 1 checkpoint in a folder, None if there is no such."""
+    """Return the family of the TensorFlow 1 checkpoint in a folder, None if there is no such."""
     for family in all_families():
         if family.tf1 and family.tf1.config_file in files:
             return family
@@ -93,7 +93,7 @@ class Tf1Checkpoint(Checkpoint):
             self.set_head(head, None, self.shapes[output][0])
 
     def _variables(self, size: int) -> dict[str, tuple[int, ...]]:
-        """Returns {variable: shape}, none of which promises more than `size` bytes."""
+        """Return {variable: shape}, none of which promises more than `size` bytes."""
         shapes = self._reader.get_variable_to_shape_map()
         self._dtypes = self._reader.get_variable_to_dtype_map()
         promised = sum(
@@ -117,7 +117,7 @@ class Tf1Checkpoint(Checkpoint):
 
 
 def _stem(files: FolderFiles) -> str:
-    """Returns the name of the one checkpoint in the folder, without .index."""
+    """Return the name of the one checkpoint in the folder, without .index."""
     found = [name for name in files.listed if name.endswith(".index")]
     if len(found) != 1:
         raise ValueError(
@@ -128,7 +128,7 @@ def _stem(files: FolderFiles) -> str:
 
 
 def _translate(name: str, family: Family) -> str:
-    """A variable's name in the Hugging Face format.
+    """Return a variable's name in the Hugging Face format.
 
     Example:
         >>> from encoder_zoo.encoders import get_family

@@ -1,1 +1,1 @@
-"""What tasks share: backbone, head and preprocessor; windows; labels."""
+"""Base classes of tasks; heads, windows, labels."""

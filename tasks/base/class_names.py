@@ -22,12 +22,12 @@ def label_names(config: dict) -> list[str]:
 
 
 def are_generic(names: list[str]) -> bool:
-    """Whether the names say nothing but the classes' numbers."""
+    """Return whether the names say nothing but the classes' numbers."""
     return names == [f"LABEL_{i}" for i in range(len(names))]
 
 
 def named_labels(labels: Sequence[str | int] | None) -> list[str] | None:
-    """The classes' names in their order, None if there are none; whole numbers become names.
+    """Return the classes' names in their order, None if there are none; whole numbers become names.
 
     Raises:
         ValueError: "labels is 'ab' (str). Expected a list of names ...", "labels[0] is 1.5 (float).
@@ -58,7 +58,7 @@ def named_labels(labels: Sequence[str | int] | None) -> list[str] | None:
 
 
 def numbers_are_names(labels: list[str] | None) -> bool:
-    """Whether a whole number given as a label is a class's name: if one of the names is one.
+    """Return whether a whole number given as a label is a class's name: if one of the names is one.
 
     Of classes called "1" to "5" a label 1 is the first, not the second, and 0 is none at all.
 

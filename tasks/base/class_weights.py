@@ -17,7 +17,7 @@ from encoder_zoo.tasks.base.class_names import numbers_are_names
 def class_weights(
     given: Mapping | str, labels: list[str] | None, num_classes: int, data: tf.data.Dataset
 ) -> np.ndarray:
-    """The weight of every class, (C,) float32.
+    """Return the weight of every class, (C,) float32.
 
     Args:
         given: {name or number of a class: weight}, where those that are not named have 1; or
@@ -61,7 +61,7 @@ def class_weights(
 
 
 def _number(key, labels: list[str] | None, num_classes: int) -> int:
-    """The number of a class that is given by name or number."""
+    """Return the number of a class that is given by name or number."""
     name = str(key) if numbers_are_names(labels) else key
     if labels and name in labels:
         return labels.index(name)
@@ -83,7 +83,7 @@ def _counts(batch: tuple, num_classes: int) -> np.ndarray:
     return np.sum(y * counts[..., None], axis=tuple(range(y.ndim - 1)))
 
 
-def weighted(x, y, sample_weight, weights: np.ndarray):
+def weighted(x, y, sample_weight=None, *, weights: np.ndarray):
     """An example, or a batch, that counts as much as its class.
 
     Args:
@@ -93,7 +93,7 @@ def weighted(x, y, sample_weight, weights: np.ndarray):
         weights: (C,), see `class_weights`.
 
     Example:
-        >>> _, _, found = weighted(None, tf.constant([1, 0]), None, np.float32([1, 3]))
+        >>> _, _, found = weighted(None, tf.constant([1, 0]), weights=np.float32([1, 3]))
         >>> found.numpy().tolist()
         [3.0, 1.0]
     """

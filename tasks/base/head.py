@@ -1,4 +1,4 @@
-"""What stands between a backbone and a task's logits, built as the family's `Head` says.
+"""The layers between a backbone and a task's logits, built from the family's `Head`.
 
 Comment letters: B batch, L sequence, D hidden, C outputs.
 """
@@ -162,7 +162,7 @@ def make_head(
     dtype: keras.DTypePolicy,
     of_tokens: bool = False,
 ) -> TaskHead:
-    """A family's head, built.
+    """Return a family's head, built.
 
     Args:
         head: the family's record of it.
@@ -200,7 +200,7 @@ def make_hidden(
     activation: str | None = None,
     layer_norm_epsilon: float | None = None,
 ) -> HiddenLayer:
-    """The hidden layer of a family's head, with what it shares with the backbone.
+    """Return the hidden layer of a family's head, with what it shares with the backbone.
 
     Args:
         hidden: the family's record of it.
@@ -221,7 +221,7 @@ def make_hidden(
 
 
 def head_dropout(head: Head, backbone: Backbone, dropout: float | None) -> float:
-    """The share that a head drops in training.
+    """Return the share that a head drops in training.
 
     Args:
         head: the family's record of it.

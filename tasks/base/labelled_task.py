@@ -1,8 +1,7 @@
-"""What the tasks with classes share: their labels, given, learned, or from a checkpoint."""
+"""Base of the tasks with classes: their labels, given, learned, or from a checkpoint."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 
@@ -19,11 +18,8 @@ from encoder_zoo.tasks.base.class_weights import class_weights, weighted
 from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.preprocessor import check_no_iterator
-from encoder_zoo.tasks.training.data import Stream, check_not_empty, is_dataset
-from encoder_zoo.tasks.training.distribution import in_scope
-
-# Classes in transformers whose heads have the same names, and perhaps the same shape.
-CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForMultipleChoice")
+from encoder_zoo.tasks.training.data import TrainingData
+from encoder_zoo.tasks.training.sources import check_not_empty, is_dataset
 
 
 class LabelledTask(Task):
@@ -37,25 +33,24 @@ class LabelledTask(Task):
         expected_labels: what `fit` expects as y, in words.
     """
 
-    labels: list[str] | None
-    num_classes: int | None
+    has_classes = True
     expected_labels: str
 
-    @in_scope
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
-        """Builds the head, if it is known by now how many outputs it has."""
+        """Set the classes, and build the head if their number is known."""
         self.labels = named_labels(labels)
         self.num_classes = number_of_classes(num_classes, self.labels)
         if self.num_classes is None:
             return
-        self.head = make_head(
-            self.head_record,
-            self.backbone,
-            self.num_classes,
-            self.dropout,
-            self.dtype_policy,
-            of_tokens=self.labels_tokens,
-        )
+        with self.distribution.scope():
+            self.head = make_head(
+                self.head_record,
+                self.backbone,
+                self.num_classes,
+                self.dropout,
+                self.dtype_policy,
+                of_tokens=self.labels_tokens,
+            )
         self.built = True
 
     def _check_labels_known(self) -> None:
@@ -67,33 +62,25 @@ class LabelledTask(Task):
 
     # -- training ------------------------------------------------------------------------------
 
-    def compile(self, *args, **kwargs) -> None:
-        # In a partial, where Keras does not look for metrics to track.
-        self._compile_again = functools.partial(self.compile, *args, **kwargs)
-        super().compile(*args, **kwargs)
-
-    def fit(self, x=None, y=None, *args, **kwargs) -> keras.callbacks.History:
-        self._check_labelled(x, y)
-        if self.num_classes is None:
-            if not is_dataset(x):
-                check_not_empty(x)
-                check_no_iterator(y, "y")
-            self._learn_labels(x, y)
-        return super().fit(x, y, *args, **kwargs)
-
-    def evaluate(self, x=None, y=None, *args, **kwargs):
+    def _check_answers(self, x=None) -> None:
         self._check_labels_known()
-        self._check_labelled(x, y)
-        return super().evaluate(x, y, *args, **kwargs)
 
-    def _check_labelled(self, x, y) -> None:
+    def _check_labels(self, x, y) -> None:
         if is_dataset(x) and y is None:
             y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
         if y is None:
             raise ValueError(f"The labels are missing. Expected y: {self.expected_labels}.")
 
+    def _adapt(self, x, y) -> None:
+        if self.num_classes is not None:
+            return
+        if not is_dataset(x):
+            check_not_empty(x)
+            check_no_iterator(y, "y")
+        self._learn_labels(x, y)
+
     def _learn_labels(self, x, y) -> None:
-        """Builds the head for the labels that occur."""
+        """Build the head for the labels that occur."""
         learned = self._labels_in(x, y)
         if isinstance(learned, int):
             self._set_classes(learned, None)
@@ -102,29 +89,21 @@ class LabelledTask(Task):
         if self.preprocessor is not None:
             self.preprocessor.attach(self)
         if self.compiled:
-            self._compile_again()  # the metrics know the labels now
+            self.recipe.repeat()  # the metrics know the labels now
 
     def _labels_in(self, x, y) -> list[str] | int:
-        """The classes that occur in what `fit` is given, by name, or how many there are."""
+        """Return the classes that occur in the data of `fit` by name, or their number."""
         raise NotImplementedError
 
-    def weighted_stream(self, stream: Stream, class_weight: Mapping | str) -> Stream:
-        """What to train on, with each class counting as much as it should."""
-        one_pass = stream.batches(0, 0).take(stream.steps)
-        weights = class_weights(class_weight, self.labels, self.num_classes, one_pass)
-
-        def batches(seed, done):
-            return stream.batches(seed, done).map(
-                lambda x, y, sample_weight=None: weighted(x, y, sample_weight, weights)
-            )
-
-        return dataclasses.replace(stream, batches=batches)
+    def _weigh_classes(self, data: TrainingData, class_weight: Mapping | str) -> TrainingData:
+        weights = class_weights(class_weight, self.labels, self.num_classes, data.one_pass())
+        return data.weighted(functools.partial(weighted, weights=weights))
 
     # -- checkpoints ---------------------------------------------------------------------------
 
     @classmethod
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
-        """What config.json says of the classes, where the caller says nothing."""
+        """Return the arguments of config.json that the caller has not given."""
         stored = {}
         if cls._is_head_of(config):
             stored |= super().checkpoint_arguments(config, head, {})
@@ -136,7 +115,7 @@ class LabelledTask(Task):
 
     @classmethod
     def _asks_for_classes_of(cls, config: dict, arguments: dict) -> bool:
-        """Whether the caller's classes, if any are named, are those of the checkpoint."""
+        """Return whether the caller's classes, if given, are those of the checkpoint."""
         names = label_names(config)
         labels = arguments.get("labels")
         if labels is None:
@@ -146,7 +125,7 @@ class LabelledTask(Task):
 
     @classmethod
     def _is_head_of(cls, config: dict) -> bool:
-        """Whether config.json describes a checkpoint of this task."""
+        """Return whether config.json describes a checkpoint of this task."""
         architectures = config.get("architectures") or []
         if not architectures:
             return "id2label" in config
@@ -156,12 +135,13 @@ class LabelledTask(Task):
         self._check_labels_known()
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """A head of another task, or with classes in another order, is not taken over."""
+        """Return why the checkpoint's head is not for this task and these classes, or None."""
         if self.num_classes is None:
             return "its labels are still to be learned"
         if not self._is_head_of(config):
             made_for = (config.get("architectures") or [""])[0]
-            return f"the checkpoint's is of {made_for}" if made_for.endswith(CLASSIFIERS) else None
+            heads = f"{self.backbone.family.class_prefix}For"
+            return f"the checkpoint's is of {made_for}" if made_for.startswith(heads) else None
         names = label_names(config)
         if self.labels and not are_generic(names) and names != self.labels:
             return f"its labels are {names}, not {self.labels}"

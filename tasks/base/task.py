@@ -1,4 +1,4 @@
-"""What every task shares: a backbone, a head, a preprocessor; loading, saving, exporting."""
+"""Base of all tasks: a backbone, a head, a preprocessor; loading, saving, exporting."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import keras
 
@@ -14,10 +14,12 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import Head
+from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.training.trainer import TextTrainer
+from encoder_zoo.tasks.training.named_metrics import metric_by_name
+from encoder_zoo.tasks.training.prepared import is_prepared
+from encoder_zoo.tasks.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -28,25 +30,68 @@ if TYPE_CHECKING:
 MOST_SHOWN = 10
 
 
-class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariablesAlike):
+class TinyData(NamedTuple):
+    """Arguments and data of a small task, for the checks of `encoder_zoo.testing`.
+
+    Attributes:
+        arguments: of the task's constructor, beside backbone and preprocessor.
+        x: raw inputs, of the letters a to p.
+        y: labels, or None.
+    """
+
+    arguments: dict
+    x: object
+    y: object = None
+
+
+class Task(ConfigFromSignature, Trainer, metaclass=NamesVariablesAlike):
     """Base of the tasks: a backbone, a head, and a preprocessor for raw text.
 
     Args:
         backbone: any `Backbone`.
         preprocessor: turns raw inputs into the model's; without one, `fit`, `evaluate` and
             `predict` take prepared inputs (`{"token_ids", ...}`) only.
+
+    Attributes:
+        task_name: name in `TASKS` and in `encoder_zoo.json`.
+        checkpoint_class_suffix: end of the name of transformers' class, after the family's; the
+            key in `Family.heads` of the head that the task needs. "Model": it needs none.
+        default_head: of families whose record has no head of that name; None: the task does not
+            support them.
+        pipeline_tag: the Hugging Face hub's name for the task.
+        preprocessor_class: of its raw inputs.
+        has_classes: whether the outputs are of classes, with `labels` and `num_classes`.
+        labels_tokens: whether there is an answer, and a label, for each token.
+        pretrains: whether the labels are made of the texts.
+        problem_type: as in config.json, of tasks that have several.
+        learns_soft_labels: whether `Distillation` trains it on a teacher's outputs.
+        peft_task_type: peft's name for the task; None: it cannot be saved as adapters.
+        text_method: the method that answers to raw text, such as "classify"; None: there is none.
+        instead_of_predict: for raw texts, of a task that takes only prepared inputs in `predict`.
     """
 
     task_name: str
-    checkpoint_class_suffix: str
-    pipeline_tag: str
+    checkpoint_class_suffix: str = "Model"
+    default_head: Head | None = None
+    pipeline_tag: str = "feature-extraction"
     preprocessor_class: type[Preprocessor]
+    has_classes: bool = False
+    problem_type: str | None = None
+    learns_soft_labels: bool = False
+    peft_task_type: str | None = None
+    text_method: str | None = None
+    instead_of_predict: str | None = None
+
+    labels: list[str] | None = None
+    num_classes: int | None = None
+    head: keras.layers.Layer | None
 
     def __init__(self, backbone: Backbone, preprocessor: Preprocessor | None = None, **kwargs):
         self._check_parts(backbone, preprocessor)
         # Keras scales losses by the task's precision.
         super().__init__(**{"dtype": backbone.dtype_policy, **kwargs})
         self.backbone = backbone
+        self.head = None  # here: torch does not find a layer behind an attribute of the class
         # A copy: `attach` notes this task's labels and lengths in it.
         self.preprocessor = copy.copy(preprocessor)
         self._reset_training_state()
@@ -66,10 +111,10 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
             f"{type(preprocessor).__name__}. Make one with the same tokenizer."
         )
 
-    # -- what a task says of itself ------------------------------------------------------------
+    # -- the task's own facts ------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        backbone, labels = self.backbone, getattr(self, "labels", None)
+        backbone, labels = self.backbone, self.labels
         parts = [
             f"{type(backbone).__name__} of {backbone.num_layers} layers of {backbone.hidden_dim}",
             f"{sum(math.prod(weight.shape) for weight in self.weights):,} weights",
@@ -79,46 +124,92 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
         return f"<{type(self).__name__}: {'; '.join(parts)}{more}>"
 
     def encoded(self, inputs: dict, training: bool | None = None) -> dict:
-        """Return what the backbone makes of those inputs that it reads."""
+        """Return the backbone's outputs for those inputs that it reads."""
         return self.backbone(backbone_inputs(inputs), training=training)
 
     def logits_of(self, encoded: dict, inputs: dict, training: bool | None = None):
-        """What the task puts out for inputs, of what its backbone made of them."""
+        """Return the task's outputs, from those of its backbone."""
         raise NotImplementedError
+
+    @classmethod
+    def head_of(cls, family: Family) -> Head:
+        """Return the record of the family's head for this task.
+
+        Raises:
+            ValueError: "The family 'bert' has no head ForPreTraining. Expected one of ..."
+        """
+        suffix = cls.checkpoint_class_suffix
+        if cls.default_head is not None and suffix not in family.heads:
+            return cls.default_head
+        return family.head(suffix)
+
+    @classmethod
+    def supports(cls, family: Family) -> bool:
+        """Return whether the family has the head that the task needs."""
+        suffix = cls.checkpoint_class_suffix
+        return suffix in ("Model", *family.heads) or cls.default_head is not None
 
     @property
     def head_record(self) -> Head:
-        """What the backbone's family has between it and this task's logits."""
-        return self.backbone.family.head(self.checkpoint_class_suffix)
+        """The record of the head that the backbone's family has for this task."""
+        return self.head_of(self.backbone.family)
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        """Return arguments and data for the checks of `encoder_zoo.testing`."""
+        return TinyData({}, ["a b ab", "", "c d e a b", "p"])
+
+    def tiny_questions(self) -> tuple:
+        """Return the arguments of `text_method` for as many texts as `tiny_data` has."""
+        x = self.tiny_data().x
+        return x if isinstance(x, tuple) else (x,)
+
+    def _answer_like(self, teacher: Task) -> None:
+        """Take over the settings that decide which tokens have answers, before distillation."""
+
+    def _set_word_splitting(self, x) -> None:
+        """Note how the inputs of `fit` are split into words, for tasks that label words."""
 
     @classmethod
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
-        """Constructor arguments from config.json, under those that the caller gave."""
+        """Return the arguments of the constructor: the given ones, else those in config.json."""
         stored = {"dropout": config.get(head.dropout)} if head.dropout else {}
         return {**stored, **arguments}
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """Why the head of a checkpoint must not be taken over, or None if it may."""
+        """Return why a checkpoint's head must not be loaded, or None."""
         return None
 
     def check_representable(self) -> None:
-        """Raises a ValueError where config.json has no word for a setting of the head."""
+        """Raise a ValueError if config.json has no field for a setting of the head."""
+
+    def metric_by_name(self, name: str):
+        """Return the metric of a name; a name that only Keras knows as it is."""
+        return metric_by_name(name, self.output_activation, getattr(self, "num_classes", None))
 
     def default_loss(self) -> keras.losses.Loss:
-        """The loss that `compile` takes where none is given."""
+        """Return the default loss of `compile`."""
         raise NotImplementedError
 
     def default_metrics(self) -> list:
-        """The metrics, weighted by sample weights, that `compile` takes where none are given."""
+        """Return the default metrics of `compile`, weighted by sample weights."""
         raise NotImplementedError
+
+    def _check_answers(self, x=None) -> None:
+        if x is not None and self.instead_of_predict and not is_prepared(x):
+            raise ValueError(
+                f"{type(self).__name__}.predict takes prepared inputs, {{'token_ids', "
+                "'padding_mask', ...}: raw texts would be masked at random. Use "
+                f"{self.instead_of_predict}, or evaluate(texts). Received: {type(x).__name__}."
+            )
 
     # -- loading -------------------------------------------------------------------------------
 
     @classmethod
     def from_preset(cls, source: str | os.PathLike, **arguments) -> Self:
-        """Loads backbone, tokenizer and, where the checkpoint has one for this task, the head.
+        """Load backbone, tokenizer and, if the checkpoint has one for this task, the head.
 
-        What is not in the checkpoint, and what of it is not used, is said in one log line each.
+        Logs one line for new and one for unused weights.
 
         Args:
             source: a name of `list_presets()`, a folder in the Hugging Face format, of KerasHub or
@@ -126,12 +217,12 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
             **arguments: of the task (`labels=[...]`), its preprocessor (`sequence_length=128`)
                 or the backbone (`dropout=0.0`, `dtype="mixed_bfloat16"`); `added_tokens`, words or
                 markers to add to the vocabulary, see `BertTokenizer`, for which the embedding gets
-                new examples, the mean of the others; and how much to check: `verify`, `max_bytes`,
+                new rows, the mean of the others; and how much to check: `verify`, `max_bytes`,
                 `allow_nonfinite`, see `presets.opening.Safeguards`.
 
         Raises:
             ValueError: if the preset does not exist or its files do not fit together.
-            TypeError: for an argument that nothing takes.
+            TypeError: if an argument is unknown.
         """
         from encoder_zoo.presets.loading import load_task
 
@@ -139,7 +230,7 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
 
     @classmethod
     def from_keras_hub(cls, model: keras.Model, **arguments) -> Self:
-        """A task made of one of KerasHub's in memory: weights, tokenizer, classes, dtype policy.
+        """Make a task from one of KerasHub's in memory: weights, tokenizer, classes, dtype policy.
 
         The head is taken over where it is one for this task; otherwise it is new, so that a
         classifier of KerasHub becomes a token classifier here, which KerasHub does not have.
@@ -182,11 +273,11 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
         format: str = "huggingface",
         **options,
     ) -> None:
-        """Writes backbone, head, tokenizer and settings as a folder that others open too.
+        """Save backbone, head, tokenizer and settings as a folder that other libraries open too.
 
         In the Hugging Face format transformers opens it with the class of the same task, in
-        KerasHub's format KerasHub does, with the same outputs. The folder is written whole or not
-        at all: on failure what was there before is unchanged.
+        KerasHub's format KerasHub does, with the same outputs. The folder is replaced atomically:
+        on failure it is unchanged.
 
         Args:
             directory: folder to write or to replace; files of other kinds in it are kept.
@@ -231,11 +322,11 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
 
     def train_pooler(self) -> None:
         """Unfreeze the pooler if the head reads its output."""
-        if self.backbone.family.head(self.checkpoint_class_suffix).pooled:
+        if self.head_record.pooled:
             self.backbone.pooler_dense.trainable = True
 
     def save_adapters(self, folder: str | os.PathLike) -> None:
-        """Writes the low-rank updates, the head and its pooler alone, as peft's files.
+        """Save only the low-rank updates, the head and its pooler, as peft's files.
 
         `peft.PeftModel.from_pretrained` opens them on the model that this one began from, as
         `load_adapters` does.
@@ -249,7 +340,7 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
         save_adapters(self, folder)
 
     def load_adapters(self, folder: str | os.PathLike) -> None:
-        """Takes low-rank updates, and what was saved with them, from peft's files.
+        """Load low-rank updates, and the weights saved with them, from peft's files.
 
         Raises:
             ValueError: "... Only plain LoRA is supported ...", "... the adapters are not of this
@@ -260,16 +351,16 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
         load_adapters(self, folder)
 
     def export(self, path: str | os.PathLike, format: str = "tf_saved_model", **options) -> None:
-        """Writes the task as files that run without this package.
+        """Write the task as files that run without this package.
 
         `classifier.export("served/1")` makes a version folder for TensorFlow Serving, in which
         `tf.saved_model.load("served/1").signatures["serving_default"](text=tf.constant([...]))`
-        says what `classify` says. A task that was quantized by Keras, `quantize("int8")`, is
+        gives the answers of `classify`. A task that was quantized by Keras, `quantize("int8")`, is
         exported with its int8 weights, as "tf_saved_model" and "onnx".
 
         Args:
             path: of a "tf_saved_model" the version folder, such as "served/1"; of "onnx" and
-                "litert" the file, `....onnx`, `....tflite`. It is written whole or not at all.
+                "litert" the file, `....onnx`, `....tflite`. It is written atomically.
             format: "tf_saved_model" takes raw text and gives answers, and loads with TensorFlow
                 alone; "onnx" and "litert" take token ids and give logits.
             **options: of a "tf_saved_model" those of the task's `served`, such as `strategy` or
@@ -279,14 +370,14 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
         Raises:
             ValueError: "Unknown format ...", "Export needs Keras's TensorFlow backend ..."
 
-        Source: `tasks/serving/export.py` says what the files hold.
+        Source: `tasks/serving/export.py` describes the files.
         """
         from encoder_zoo.tasks.serving.export import export_task
 
         export_task(self, path, format, **options)
 
     def served(self, **options) -> dict[str, Callable]:
-        """What an export answers to raw text.
+        """Return the functions of an export, from raw text to answers.
 
         Args:
             **options: arguments of the task's text-level method, fixed in the export.
@@ -308,7 +399,7 @@ class Task(ConfigFromSignature, TextTrainer, keras.Model, metaclass=NamesVariabl
         return self.backbone.input_ranges(length)
 
     def prepared_inputs(self) -> list[str]:
-        """The names of the model's inputs, each (B, ...) int32 in an export."""
+        """Return the names of the model's inputs, each (B, ...) int32 in an export."""
         segments = ["segment_ids"] if self.backbone.family.uses_segments else []
         return ["token_ids", "padding_mask", *segments]
 

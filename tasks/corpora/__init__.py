@@ -1,1 +1,1 @@
-"""Texts larger than memory: tokenized once into files, and read back as rows to pretrain on."""
+"""Corpora larger than memory: tokenized once into files, and read as examples to pretrain on."""

@@ -1,4 +1,4 @@
-"""Documents and their sentences, from text files or from anything that can be iterated over."""
+"""Documents and their sentences, from text files or from an iterable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_CHARACTERS = 2**24
 
 
 class Document(NamedTuple):
-    """The sentences of a document, and where what follows it begins.
+    """The sentences of a document, and the position after it.
 
     Attributes:
         sentences: none of them empty, at least one.
@@ -59,11 +59,11 @@ class TextFiles:
         self.sizes = [path.stat().st_size for path in self.paths]
 
     def describe(self) -> dict:
-        """Names and sizes, which must be the same for a corpus to be continued."""
+        """Return names and sizes, which must be the same for a corpus to be continued."""
         return {"files": [[p.name, n] for p, n in zip(self.paths, self.sizes, strict=True)]}
 
     def documents(self, place: Sequence[int]) -> Iterator[Document]:
-        """The documents from a place on.
+        """Yield the documents from a position on.
 
         Raises:
             ValueError: "... is not text in UTF-8: line ..."
@@ -79,7 +79,7 @@ class TextFiles:
 
 
 class Documents:
-    """Documents that something gives one by one, such as a generator or a `tf.data.Dataset`.
+    """Documents of an iterable, such as a generator or a `tf.data.Dataset`.
 
     Args:
         documents: each a text with a sentence on each line, or a list or tensor of sentences. For a
@@ -97,11 +97,11 @@ class Documents:
         self._documents = documents
 
     def describe(self) -> dict:
-        """Nothing is known of them."""
+        """Return {}: nothing is known of them."""
         return {}
 
     def documents(self, place: Sequence[int]) -> Iterator[Document]:
-        """The documents from a place on.
+        """Yield the documents from a position on.
 
         Raises:
             ValueError: "Document 3 is 7 (int). Expected ..."
@@ -113,7 +113,7 @@ class Documents:
 
 
 def sentences_of(document: object, number: int = 0) -> list[str]:
-    """The sentences of a document that is a text, or a list or tensor of sentences.
+    """Return the sentences of a document that is a text, or a list or tensor of sentences.
 
     Args:
         document: see `Documents`.
@@ -153,7 +153,7 @@ def _no_document(found: object, number: int) -> ValueError:
 
 @contextlib.contextmanager
 def _opened(path: pathlib.Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """The file as it lies on the disk, and the text in it."""
+    """Open a file, packed by gzip or not; return it as it is on disk, and its text."""
     with open(path, "rb") as raw:
         if path.suffix != ".gz":
             yield raw, raw
@@ -163,7 +163,7 @@ def _opened(path: pathlib.Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
 
 
 def _in_lines(path: pathlib.Path, text: BinaryIO, offset: int) -> Iterator[tuple[list[str], int]]:
-    """The sentences of each document, and the byte behind it."""
+    """Yield the sentences of each document, and the byte after it."""
     sentences, size = [], 0
     for line in text:
         offset += len(line)

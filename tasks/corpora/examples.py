@@ -1,4 +1,4 @@
-"""Which parts of a shard's documents make a row: pairs of segments, or sentences in full.
+"""Examples of a shard's documents: pairs of segments, or full sentences.
 
 A row is some spans of tokens with an end token behind each, after a start token. Planning a row
 does not read its tokens.
@@ -24,7 +24,7 @@ OTHER = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Rows of one shard, before their tokens are read.
+    """Examples of one shard, before their tokens are read.
 
     Attributes:
         spans: (P, 2) int64, first token and the one behind the last.
@@ -40,13 +40,13 @@ class Rows:
     slot_splits: np.ndarray
 
     def slot_length(self, slot: int) -> int:
-        """Tokens of a slot's examples."""
+        """Return the tokens of a slot's examples."""
         first, behind = self.slot_splits[slot : slot + 2]
         return int(self.lengths[first:behind].sum())
 
     @property
     def slots(self) -> int:
-        """K."""
+        """The number of slots, K."""
         return len(self.slot_splits) - 1
 
     @functools.cached_property
@@ -57,7 +57,7 @@ class Rows:
 
 
 def full_sentences(shard: Shard, length: int) -> Rows:
-    """As many sentences in a row as it holds, also of several documents.
+    """Return examples of as many sentences as fit, also of several documents.
 
     An end token stands between two documents. A sentence that is longer than a row is cut.
 
@@ -76,7 +76,7 @@ def full_sentences(shard: Shard, length: int) -> Rows:
 
 
 def document_sentences(shard: Shard, length: int, rng: random.Random) -> Rows:
-    """As many sentences of one document in a row as it holds; short examples share a slot.
+    """Return examples of as many sentences of one document as fit; short examples share a slot.
 
     Rows at the end of a document are short. In a batch as many of them count as one as have no more
     tokens than a row, so that all batches have about as many tokens.
@@ -104,7 +104,7 @@ def document_sentences(shard: Shard, length: int, rng: random.Random) -> Rows:
 
 
 def _sentences(shard: Shard, room: int, across: bool) -> Rows:
-    """Rows of so many tokens at most, without the start token and the last end token."""
+    """Yield examples of so many tokens at most, without the start token and the last end token."""
     starts, ends, documents = _units(shard, room)
     # Tokens up to a unit's end, where an end token between documents counts as one.
     reached = (ends + documents).tolist()
@@ -138,7 +138,7 @@ def _units(shard: Shard, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 def segment_pairs(
     shard: Shard, length: int, swapped: bool, short_share: float, rng: random.Random
 ) -> Rows:
-    """Pairs of segments, each of one or more sentences; half of them do not follow each other.
+    """Return pairs of segments, each of one or more sentences; half do not follow each other.
 
     Sentences that follow each other fill a row, and are parted into two segments. In half of the
     examples the second one is not what follows: it is from another document, and what would have
@@ -188,7 +188,7 @@ def segment_pairs(
 
 
 def _next_pair(places, documents, document, chunk, goal, rng) -> tuple:
-    """The next sentence, both segments as spans of tokens, and whether the second is another's."""
+    """Return the next sentence, both segments as spans, and whether the second is another's."""
     start, behind = chunk
     middle = _middle(chunk, rng)
     first = places[start], places[middle]
@@ -206,7 +206,7 @@ def _next_pair(places, documents, document, chunk, goal, rng) -> tuple:
 
 
 def _swapped_pair(places, documents, document, chunk, goal, rng) -> tuple:
-    """As `_next_pair`, with the two swapped in half of the cases; a single sentence is parted."""
+    """As `_next_pair`, with the two swapped in half of the cases; a single sentence is split."""
     start, behind = chunk
     if behind - start > 1:
         middle = places[_middle(chunk, rng)]
@@ -221,13 +221,13 @@ def _swapped_pair(places, documents, document, chunk, goal, rng) -> tuple:
 
 
 def _middle(chunk: tuple[int, int], rng: random.Random) -> int:
-    """Behind which sentence the first segment ends: at least one, and not the last of several."""
+    """Return after which sentence the first segment ends: at least one, not the last of several."""
     start, behind = chunk
     return start + 1 + int(rng.random() * max(1, behind - start - 1))
 
 
 def _truncated(first: tuple, second: tuple, room: int, rng: random.Random) -> list[tuple]:
-    """Both segments, shortened to so many tokens in all, the longer one first."""
+    """Return both segments truncated to so many tokens in all, the longer one first."""
     lengths = first[1] - first[0], second[1] - second[0]
     if sum(lengths) <= room:
         return [first, second]

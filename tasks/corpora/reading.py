@@ -1,4 +1,4 @@
-"""Batches of examples of a corpus: shuffled by a seed, from any place on, in parts for workers.
+"""Batches of examples of a corpus: shuffled by a seed, from any step on, in parts for workers.
 
 Comment letters: B batch, K slots, see `examples.Rows`.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import logging
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +17,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.corpora.corpus import PretrainingCorpus
 from encoder_zoo.tasks.corpora.examples import Rows
 from encoder_zoo.tasks.corpora.shards import Shard
-from encoder_zoo.tasks.training.data import Stream
+from encoder_zoo.tasks.training.data import Plan, TrainingData
+from encoder_zoo.tasks.training.distribution import worker_of
 
 if TYPE_CHECKING:
+    from encoder_zoo.tasks.corpora.corpus import PretrainingCorpus
     from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+
+logger = logging.getLogger("encoder_zoo")
 
 # So many files are shuffled together.
 WINDOW = 8
@@ -37,8 +41,8 @@ class Reader:
         corpus: to read.
         plan: makes examples of a shard, by chance.
         seed: of the examples and of their order.
-        windows: how many slots are in the windows from the first on, as far as that is known. It
-            grows with reading; whoever has it finds a place far behind at once.
+        windows: number of slots of each window from the first on, as far as known. It grows with
+            reading, and makes a late slot quick to find.
     """
 
     corpus: PretrainingCorpus
@@ -47,14 +51,14 @@ class Reader:
     windows: list[int] = dataclasses.field(default_factory=list)
 
     def ordered(self) -> Iterator[tuple[Shard, Rows, int]]:
-        """One pass over all slots, as they stand: (shard, its examples, number of the slot)."""
+        """Yield all slots once, in order: (shard, its examples, number of the slot)."""
         for number in range(self.corpus.num_shards):
             shard, examples = self._planned(0, number)
             for slot in range(examples.slots):
                 yield shard, examples, slot
 
     def shuffled(self, done: int = 0) -> Iterator[tuple[Shard, Rows, int]]:
-        """Pass after pass without an end, from behind so many slots.
+        """Yield slots without an end, in shuffled passes, from the slot after `done` ones on.
 
         The files come in another order in every pass, and `WINDOW` of them are shuffled together.
         """
@@ -65,87 +69,96 @@ class Reader:
         with ThreadPoolExecutor(1) as thread:  # plans the next window while this one is read
             following = thread.submit(self._window, number)
             while True:
-                shards, places = following.result()
+                shards, positions = following.result()
                 if number == len(self.windows):
-                    self.windows.append(len(places))
+                    self.windows.append(len(positions))
                 if not any(self.windows) and len(self.windows) * WINDOW >= self.corpus.num_shards:
                     raise ValueError(f"No row can be made of {self.corpus}.")
                 number += 1
                 following = thread.submit(self._window, number)
-                for shard, slot in places[done:]:
+                for shard, slot in positions[done:]:
                     yield *shards[shard], slot
-                done = max(0, done - len(places))
+                done = max(0, done - len(positions))
 
     def count(self) -> int:
-        """Slots of one pass, by planning one."""
+        """Return the number of slots of one pass, by planning one."""
         return sum(self._planned(0, n)[1].slots for n in range(self.corpus.num_shards))
 
     def _window(self, number: int) -> tuple[list[tuple[Shard, Rows]], np.ndarray]:
-        """Some shards with their examples, and (K, 2) the order of shards and slots."""
+        """Return some shards with their examples, and (K, 2) the order of shards and slots."""
         per_pass = -(-self.corpus.num_shards // WINDOW)
         run, part = divmod(number, per_pass)
         order = np.random.default_rng([self.seed, run]).permutation(self.corpus.num_shards)
         shards = [self._planned(run, int(n)) for n in order[part * WINDOW : (part + 1) * WINDOW]]
         counts = [examples.slots for _, examples in shards]
         slots = np.concatenate([np.arange(count) for count in counts])
-        places = np.stack([np.repeat(np.arange(len(shards)), counts), slots], 1)
-        return shards, np.random.default_rng([self.seed, run, part]).permutation(places)
+        positions = np.stack([np.repeat(np.arange(len(shards)), counts), slots], 1)
+        return shards, np.random.default_rng([self.seed, run, part]).permutation(positions)
 
     def _planned(self, run: int, number: int) -> tuple[Shard, Rows]:
         shard = self.corpus.shard(number)
         return shard, self.plan(shard, random.Random(f"{self.seed} {run} {number}"))
 
 
-def corpus_stream(
-    corpus: PretrainingCorpus,
-    preprocessor: Preprocessor,
-    collate: Callable,
-    batch_size: int,
-    steps: int | None,
-    shuffle: bool = True,
-    worker: tuple[int, int] = (0, 1),
-) -> Stream:
-    """A corpus, to train on, pass after pass.
+class CorpusBatches(TrainingData):
+    """A corpus as the data of `fit` and `evaluate`, read pass after pass.
+
+    With several workers each reads its own part of every batch alone.
 
     Args:
+        task: whose preprocessor makes examples of the corpus.
+        plan: `batch_size` counts slots, of all workers together.
         corpus: of the preprocessor's tokenizer.
-        preprocessor: says which examples are made of it.
-        collate: makes what `LengthGroupedBatcher` takes by that name.
-        batch_size: slots of a batch, of all workers together.
-        steps: of an epoch; None are those of one pass, give or take some.
-        shuffle: must be true: what comes after another in a corpus is alike.
-        worker: number of this worker and how many there are. Each reads its own examples alone.
     """
-    if not shuffle:
-        raise ValueError("A corpus is read shuffled. Received: shuffle=False.")
-    check_corpus(corpus, preprocessor)
-    windows: list[int] = []
 
-    def batches(seed, done):
-        reader = Reader(corpus, preprocessor.corpus_examples, seed, windows)
-        slots = functools.partial(reader.shuffled, done * batch_size)
-        return _batches(slots, corpus, preprocessor, collate, batch_size, seed, done, worker)
+    def __init__(self, task, plan: Plan, corpus: PretrainingCorpus):
+        super().__init__(task, plan)
+        check_corpus(corpus, task.preprocessor)
+        self._corpus = corpus
 
-    def describe():
-        return {"corpus": corpus.sha256, "batch_size": batch_size}
+    def _reader(self, seed: int, windows: list | None = None) -> Reader:
+        plan = self.task.preprocessor.corpus_examples
+        return Reader(self._corpus, plan, seed, [] if windows is None else windows)
 
-    steps = steps or max(1, Reader(corpus, preprocessor.corpus_examples, 0).count() // batch_size)
-    return Stream(steps, batches, describe, windows)
+    @functools.cached_property
+    def steps(self) -> int:
+        return self.plan.steps_per_epoch or max(1, self._reader(0).count() // self.plan.batch_size)
 
+    def check(self) -> None:
+        if not self.plan.shuffle:
+            raise ValueError("A corpus is read shuffled. Received: shuffle=False.")
+        length = self.task.preprocessor.max_sequence_length
+        tokens = self.total_steps * self.plan.batch_size * length
+        logger.info(
+            "%s steps have up to %s tokens, %.1f times those of the corpus.",
+            f"{self.total_steps:,}",
+            f"{tokens:,}",
+            tokens / self._corpus.num_tokens,
+        )
 
-def corpus_batches(
-    corpus: PretrainingCorpus, preprocessor: Preprocessor, collate: Callable, batch_size: int
-) -> tf.data.Dataset:
-    """One pass over a corpus, always the same, to evaluate on."""
-    check_corpus(corpus, preprocessor)
-    reader = Reader(corpus, preprocessor.corpus_examples, 0)
-    batches = _batches(reader.ordered, corpus, preprocessor, collate, batch_size)
-    steps = -(-reader.count() // batch_size)
-    return batches.apply(tf.data.experimental.assert_cardinality(steps))
+    def _batches(self, seed: int, done: int) -> tf.data.Dataset:
+        reader = self._reader(seed, self.window_sizes)
+        slots = functools.partial(reader.shuffled, done * self.plan.batch_size)
+        return self._collated(slots, seed, done, worker_of(self.task.distribution.strategy))
+
+    def in_order(self) -> tf.data.Dataset:
+        """Return the batches of one pass, which is always the same."""
+        reader = self._reader(0)
+        steps = -(-reader.count() // self.plan.batch_size)
+        batches = self._collated(reader.ordered)
+        return batches.apply(tf.data.experimental.assert_cardinality(steps))
+
+    def _collated(self, slots: Callable, *position) -> tf.data.Dataset:
+        task, size = self.task, self.plan.batch_size
+        collate = task.graphs.collate()
+        return _batches(slots, self._corpus, task.preprocessor, collate, size, *position)
+
+    def describe(self) -> dict:
+        return {"corpus": self._corpus.sha256, "batch_size": self.plan.batch_size}
 
 
 def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -> None:
-    """Refuses a corpus that is not for this task.
+    """Raise a ValueError if a corpus is not for this task.
 
     Raises:
         ValueError: "This task's preprocessor is None. ...", and see
@@ -162,17 +175,17 @@ def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -
 def _batches(
     slots, corpus, preprocessor, collate, batch_size, seed=0, done=0, worker=(0, 1)
 ) -> tf.data.Dataset:
-    """Prepared batches of slots.
+    """Return prepared batches of slots.
 
     Args:
-        slots: makes an iterator of them.
-        corpus: that they are of.
+        slots: returns an iterator of them.
+        corpus: of the slots.
         preprocessor: of the task.
-        collate: as for `corpus_stream`.
+        collate: makes a batch of examples, called with `(examples, seed)`.
         batch_size: B, of all workers together.
         seed: of masking.
         done: how many batches come before.
-        worker: see `corpus_stream`.
+        worker: number of this worker, and how many there are.
     """
     tokenizer, packed = preprocessor.tokenizer, preprocessor.packed_length is not None
     number, count = worker
@@ -186,33 +199,33 @@ def _batches(
                 return
             examples = token_rows(batch[begin:end], tokenizer, corpus.vocabulary_size)
             lengths = [made.slot_length(slot) for _, made, slot in batch]
-            place = [sum(lengths[:begin]), sum(lengths)]
-            yield {**examples, "seed": np.array([seed, step]), "place": np.array(place)}
+            span = [sum(lengths[:begin]), sum(lengths)]
+            yield {**examples, "seed": np.array([seed, step]), "span": np.array(span)}
 
     types = {"token_ids": tf.int32, "sizes": tf.int64, "first_length": tf.int32}
     types |= {"slot_sizes": tf.int64, **({"labels": tf.int32} if preprocessor.labels_pairs else {})}
     signature = {name: tf.TensorSpec([None], dtype) for name, dtype in types.items()}
-    signature |= dict.fromkeys(("seed", "place"), tf.TensorSpec([2], tf.int64))
+    signature |= dict.fromkeys(("seed", "span"), tf.TensorSpec([2], tf.int64))
     dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
     options = tf.data.Options()
     options.autotune.enabled = False
     if count > 1:  # each worker's dataset has its own examples
         policy = tf.data.experimental.AutoShardPolicy.OFF
         options.experimental_distribute.auto_shard_policy = policy
-    make = functools.partial(_collated, collate=collate(), packed=packed)
+    make = functools.partial(_collated, collate=collate, packed=packed)
     dataset = dataset.map(make, num_parallel_calls=AHEAD, deterministic=True).prefetch(AHEAD)
     return dataset.with_options(options)
 
 
 def _collated(examples: dict, collate: Callable, packed: bool):
-    """A prepared batch of what `token_rows` gives."""
+    """Return a prepared batch of the examples that `token_rows` returns."""
     examples = dict(examples)
     slot_sizes, sizes, flat = (examples.pop(name) for name in ("slot_sizes", "sizes", "token_ids"))
-    seed, place = examples.pop("seed"), examples.pop("place")
+    seed, span = examples.pop("seed"), examples.pop("span")
     examples["token_ids"] = ids = tf.RaggedTensor.from_row_lengths(flat, sizes, validate=False)
     # Drawn for the whole batch, so that it is masked alike however many workers there are.
-    draws = tf.random.stateless_uniform([place[1], 3], seed)
-    examples["draws"] = ids.with_values(draws[place[0] : place[0] + tf.size(flat, tf.int64)])
+    draws = tf.random.stateless_uniform([span[1], 3], seed)
+    examples["draws"] = ids.with_values(draws[span[0] : span[0] + tf.size(flat, tf.int64)])
     if packed:
         group = tf.RaggedTensor.from_row_lengths
         examples = {
@@ -222,7 +235,7 @@ def _collated(examples: dict, collate: Callable, packed: bool):
 
 
 def token_rows(slots: list[tuple[Shard, Rows, int]], tokenizer, vocabulary_size: int) -> dict:
-    """The examples of some slots with their tokens, one after the other.
+    """Return the examples of some slots with their tokens, one after the other.
 
     Returns:
         `{"token_ids": ids of all examples, "sizes": tokens of each, "first_length": tokens of its

@@ -1,4 +1,4 @@
-"""One file of a corpus: ids of tokens, and where sentences and documents begin.
+"""One file of a corpus: token ids, and where sentences and documents begin.
 
 It is a `.safetensors` file of three arrays: "tokens" (T,), of uint16 or, for more than 65,536
 different tokens, uint32; "sentences" (S + 1,) uint32, where in the tokens each sentence begins, and
@@ -40,7 +40,7 @@ class Shard:
 
     @classmethod
     def of(cls, documents: list[list[list[int]]]) -> Shard:
-        """Documents in memory, each a list of sentences, which are lists of ids."""
+        """Return a shard of documents in memory, lists of sentences, which are lists of ids."""
         sentences = [sentence for document in documents for sentence in document]
         return cls(
             np.array([token for sentence in sentences for token in sentence], "uint32"),
@@ -50,7 +50,7 @@ class Shard:
 
     @classmethod
     def open(cls, file: BinaryIO, vocabulary_size: int) -> Shard:
-        """Reads the shard in a file, checked but for the ids; its tokens are mapped into memory.
+        """Read the shard in a file, checked but for the ids; its tokens are mapped into memory.
 
         Raises:
             ValueError: "... is no shard of a corpus: ...", and see `SafetensorsFile`.
@@ -72,7 +72,7 @@ class Shard:
         return shard
 
     def write(self, path: pathlib.Path, vocabulary_size: int) -> None:
-        """Writes the shard as a file."""
+        """Write the shard as a file."""
         arrays = {
             "tokens": self.tokens.astype(id_type(vocabulary_size)),
             "sentences": self.sentences.astype("uint32"),
@@ -82,7 +82,7 @@ class Shard:
 
 
 def id_type(vocabulary_size: int) -> str:
-    """The smallest type that holds the ids.
+    """Return the smallest type that holds the ids.
 
     Example:
         >>> id_type(30_522), id_type(2**16 + 1)
@@ -92,7 +92,7 @@ def id_type(vocabulary_size: int) -> str:
 
 
 def splits(lengths: list[int] | np.ndarray) -> np.ndarray:
-    """Where things of some lengths begin that stand one after the other, and where the last ends.
+    """Return where consecutive parts of some lengths begin, and where the last ends.
 
     Example:
         >>> splits([2, 1]).tolist()
@@ -102,7 +102,7 @@ def splits(lengths: list[int] | np.ndarray) -> np.ndarray:
 
 
 def _are_splits(places: np.ndarray, size: int) -> bool:
-    """Whether these are the borders of things that are not empty."""
+    """Return whether these are the borders of parts that are not empty."""
     return bool(
         len(places) > 1 and places[0] == 0 and places[-1] == size and (np.diff(places) > 0).all()
     )

@@ -1,4 +1,4 @@
-"""Tokenizes documents into the files of a corpus; after a kill it goes on with the next file."""
+"""Tokenizing of documents into the files of a corpus, continued after a crash."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-import encoder_zoo
+from encoder_zoo.common.version import __version__
 from encoder_zoo.presets.files.atomic import replacing_file
 from encoder_zoo.presets.files.manifest import checksum_of, digest
-from encoder_zoo.tasks.corpora.corpus import (
+from encoder_zoo.tasks.corpora.documents import Document, Documents, TextFiles
+from encoder_zoo.tasks.corpora.manifest import (
     COUNTS,
     FORMAT,
     NAME,
     described_tokenizer,
     read_manifest,
 )
-from encoder_zoo.tasks.corpora.documents import Document, Documents, TextFiles
 from encoder_zoo.tasks.corpora.shards import Shard, splits
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def write(
     shard_tokens: int,
     verbose: int | str,
 ) -> None:
-    """Writes a corpus, or the rest of one.
+    """Write a corpus, or the rest of one.
 
     Raises:
         ValueError: "... belongs to another corpus: ...", "There is no text in it."
@@ -72,7 +72,7 @@ def write(
 
 
 def _begun(folder, source, tokenizer: Tokenizer, shard_tokens: int) -> dict:
-    """The manifest of what is there, which must be of the same corpus, or a new one."""
+    """Return the manifest in the folder, which must be of the same corpus, or a new one."""
     settings = {
         "format": FORMAT,
         "tokenizer": described_tokenizer(tokenizer),
@@ -81,7 +81,7 @@ def _begun(folder, source, tokenizer: Tokenizer, shard_tokens: int) -> dict:
     }
     found = read_manifest(folder)
     if not found:
-        version = {"encoder_zoo": encoder_zoo.__version__}
+        version = {"encoder_zoo": __version__}
         return {**settings, **version, "complete": False, "shards": []}
     for name, value in settings.items():
         if found.get(name) != value:
@@ -104,7 +104,7 @@ def _shards(
     shard_tokens: int,
     progress: Progress | None,
 ) -> Iterator[tuple[Shard, list[int]]]:
-    """Shards of at least so many tokens, but for the last, and the place behind each."""
+    """Yield shards of at least so many tokens, but for the last, and the position after each."""
     parts, size = [], 0
     for block in _blocks(documents, min(BLOCK, 4 * shard_tokens)):
         part = _tokenized([document.sentences for document in block], tokenizer)
@@ -120,7 +120,7 @@ def _shards(
 
 
 def _blocks(documents: Iterable[Document], characters: int) -> Iterator[list[Document]]:
-    """Documents of about so many characters, to be tokenized at a time."""
+    """Yield documents of about so many characters, to be tokenized at a time."""
     block, size = [], 0
     for document in documents:
         block.append(document)
@@ -133,7 +133,7 @@ def _blocks(documents: Iterable[Document], characters: int) -> Iterator[list[Doc
 
 
 def _tokenized(documents: list[list[str]], tokenizer: Tokenizer) -> Shard:
-    """Documents as ids, without sentences and documents of no token at all."""
+    """Return documents as ids, without sentences and documents of no token."""
     ids = tokenizer.tokenize([sentence for document in documents for sentence in document])
     lengths = ids.row_lengths().numpy()
     document = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
@@ -154,7 +154,7 @@ def _joined(parts: list[Shard]) -> Shard:
 
 
 class Progress:
-    """Lines that say how far it is and how fast.
+    """Printed lines of progress and speed.
 
     Args:
         shards: entries of those that are there already.
@@ -166,7 +166,7 @@ class Progress:
         self._begun = self._said = time.monotonic()
 
     def add(self, part: Shard, share: float | None) -> None:
-        """Counts what was tokenized, and says so now and then."""
+        """Count tokenized documents, and print progress now and then."""
         self._counts["tokens"] += len(part.tokens)
         self._counts["sentences"] += len(part.sentences) - 1
         self._counts["documents"] += len(part.documents) - 1
@@ -175,7 +175,7 @@ class Progress:
             self._say("" if share is None else f", {share:.0%} of the text")
 
     def end(self) -> None:
-        """Says how it came out."""
+        """Print the totals."""
         self._say(", complete")
 
     def _say(self, how_far: str) -> None:

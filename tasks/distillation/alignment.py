@@ -6,7 +6,7 @@ Comment letters: B batch, L sequence, T tokens of all texts.
 from __future__ import annotations
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.encoders.tokenizers.chunks import in_chunks
+from encoder_zoo.encoders.tokenizers.text.chunks import in_chunks
 from encoder_zoo.tasks.preprocessing.packing import kept_lengths, pack
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.preprocessing.tokenized_texts import keys

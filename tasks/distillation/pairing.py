@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from encoder_zoo.common.keras_private import strategy_of
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.tasks.base.labelled_task import LabelledTask
+from encoder_zoo.tasks import all_tasks
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.distillation.preprocessor import DistillationPreprocessor
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM
-from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
-from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
-from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier
-from encoder_zoo.tasks.token_classification.task import TokenClassifier
-from encoder_zoo.tasks.training.distribution import strategy_of
 
 OBJECTIVES = ("soft_labels", "hidden_states", "relations")
-WITH_SOFT_LABELS = (SequenceClassifier, TokenClassifier, MaskedLM)
 
 
 def backbone_of(model: Task | Backbone) -> Backbone:
@@ -54,17 +48,17 @@ def checked_objectives(given: Sequence[str] | None, teacher, student) -> list[st
 
 def _check_same_answers(teacher, student) -> None:
     """Raises a ValueError where both do not answer alike; a student may learn its classes here."""
-    if type(teacher) is not type(student) or not isinstance(student, WITH_SOFT_LABELS):
-        kinds = ", ".join(kind.__name__ for kind in WITH_SOFT_LABELS)
+    if type(teacher) is not type(student) or not student.learns_soft_labels:
+        kinds = ", ".join(task.__name__ for task in all_tasks() if task.learns_soft_labels)
         raise ValueError(
             f"soft_labels need a teacher and a student of the same task, one of {kinds}. Received: "
             f"{type(teacher).__name__} and {type(student).__name__}."
         )
-    if not isinstance(student, LabelledTask):
+    if not student.has_classes:
         return
     _take_over_classes(teacher, student)
     for name in ("num_classes", "labels", "problem_type"):
-        wanted, found = (getattr(model, name, None) for model in (teacher, student))
+        wanted, found = getattr(teacher, name), getattr(student, name)
         if wanted != found and None not in (wanted, found):
             raise ValueError(
                 f"{name} of the teacher is {wanted!r}, of the student {found!r}: its answers mean "
@@ -72,17 +66,14 @@ def _check_same_answers(teacher, student) -> None:
             )
 
 
-def _take_over_classes(teacher: LabelledTask, student: LabelledTask) -> None:
-    """Has a student without classes answer with the teacher's, and of the same pieces."""
+def _take_over_classes(teacher: Task, student: Task) -> None:
+    """Give a student without classes those of the teacher, and its choice of tokens."""
     teacher._check_labels_known()
     if student.num_classes is None:
         student._set_classes(teacher.num_classes, teacher.labels)
         if student.preprocessor is not None:
             student.preprocessor.attach(student)
-    preprocessors = teacher.preprocessor, student.preprocessor
-    if isinstance(student, TokenClassifier) and None not in preprocessors:
-        for name in ("label_all_tokens", "split_symbols", "strategy"):
-            setattr(student.preprocessor, name, getattr(teacher.preprocessor, name))
+    student._answer_like(teacher)
 
 
 def checked_heads(given: int | None, teacher: Backbone, student: Backbone) -> int:
@@ -164,10 +155,9 @@ def _identity(preprocessor: Preprocessor) -> dict:
 def _can_be_aligned(own: Preprocessor, teachers: Preprocessor, by_token: list[str]) -> bool:
     """Whether the tokens of both can be told to be of the same characters: in examples of one text
     or pair, and for objectives that are not of single tokens' answers."""
-    plain_rows = SequenceClassifierPreprocessor, MaskedLMPreprocessor
     return (
-        isinstance(own, plain_rows)
-        and isinstance(teachers, plain_rows)
+        own.one_example_per_text
+        and teachers.one_example_per_text
         and own.packed_length is None
         and set(by_token) <= {"hidden_states", "relations"}
     )
@@ -176,7 +166,7 @@ def _can_be_aligned(own: Preprocessor, teachers: Preprocessor, by_token: list[st
 def learned_by_token(objectives: list[str], student: Task | Backbone) -> list[str]:
     """The objectives that need a token of the student for each of the teacher's, in words."""
     found = [name for name in objectives if name != "soft_labels"]
-    if "soft_labels" in objectives and not isinstance(student, SequenceClassifier):
+    if "soft_labels" in objectives and student.labels_tokens:
         found.append(f"soft_labels of a {type(student).__name__}")
     return found
 

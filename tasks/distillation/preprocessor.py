@@ -9,10 +9,7 @@ import keras
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.distillation.alignment import NOWHERE, positions_in_examples
-from encoder_zoo.tasks.preprocessing.columns import plain
-from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_column, as_texts
-from encoder_zoo.tasks.preprocessing.tokenized_texts import as_word_tensor, is_words
-from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_texts
 
 # Before the names of what only the teacher reads.
 TEACHER = "teacher_"
@@ -59,9 +56,8 @@ class DistillationPreprocessor(Preprocessor):
         return self.student.batched(dataset, batch_size)
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
-        if y is None and isinstance(self.student, TokenClassifierPreprocessor):
-            examples = self.student.encode(x, self._nothing_said_of(x), sample_weight)
-            del examples["labels"]  # which tokens have one is known without them
+        if y is None:
+            examples = self.student.encode_unlabelled(x, sample_weight)
         else:
             examples = self.student.encode(x, y, sample_weight)
         if self.teacher is not None:
@@ -70,23 +66,6 @@ class DistillationPreprocessor(Preprocessor):
         if self.aligned:
             examples[PLACES] = positions_in_examples(as_texts(x), self.student, self.teacher)
         return examples
-
-    def _nothing_said_of(self, x):
-        """Labels for tagging that are right in form."""
-        x = plain(x)
-        in_graph = tf.is_symbolic_tensor(x.flat_values if isinstance(x, tf.RaggedTensor) else x)
-        label = self.student.labels[0] if self.student.labels else 0
-        if is_words(x):
-            words = as_word_tensor(x)
-            if in_graph:
-                return words.with_flat_values(tf.fill(tf.shape(words.flat_values), label))
-            return [[label] * count for count in words.row_lengths().numpy().tolist()]
-        texts = as_column(x)
-        if not in_graph:
-            return [[]] * int(texts.shape[0])
-        none = tf.zeros_like(tf.strings.length(texts), tf.int64)
-        empty = tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int32), none)
-        return {"start": empty, "end": empty, "label": empty}
 
     def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
         own = {name: values for name, values in examples.items() if not name.startswith(TEACHER)}

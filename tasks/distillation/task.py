@@ -36,16 +36,13 @@ from encoder_zoo.tasks.distillation.pairing import (
 )
 from encoder_zoo.tasks.distillation.preprocessor import PLACES, TEACHER
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM
-from encoder_zoo.tasks.token_classification.task import TokenClassifier
-from encoder_zoo.tasks.training.data import is_dataset
 from encoder_zoo.tasks.training.logit_metrics import by_token
 from encoder_zoo.tasks.training.prepared import is_prepared
-from encoder_zoo.tasks.training.replicas import global_loss
-from encoder_zoo.tasks.training.trainer import TextTrainer
+from encoder_zoo.tasks.training.sources import is_dataset
+from encoder_zoo.tasks.training.trainer import Trainer
 
 
-class Distillation(ConfigFromSignature, TextTrainer, keras.Model):
+class Distillation(ConfigFromSignature, Trainer):
     """Trains a small student to do as a large teacher does.
 
     `fit` takes what the student's takes, and texts without labels as well, on which the teacher
@@ -178,8 +175,10 @@ class Distillation(ConfigFromSignature, TextTrainer, keras.Model):
     def _learns_answers(self) -> bool:
         """Whether anything is learned by the student's answers: of the teacher's, or of tokens that
         were masked."""
-        masked = isinstance(self.student, MaskedLM) and self.label_weight > 0
-        return masked or "soft_labels" in self.objectives
+        if isinstance(self.student, Backbone):
+            return False
+        masked = self.student.pretrains and self.student.learns_soft_labels
+        return (masked and self.label_weight > 0) or "soft_labels" in self.objectives
 
     @property
     def output_activation(self) -> str | None:
@@ -188,7 +187,7 @@ class Distillation(ConfigFromSignature, TextTrainer, keras.Model):
 
     @property
     def labels_tokens(self) -> bool:
-        return getattr(self.student, "labels_tokens", False)
+        return isinstance(self.student, Task) and self.student.labels_tokens
 
     # -- what is trained -----------------------------------------------------------------------
 
@@ -291,41 +290,21 @@ class Distillation(ConfigFromSignature, TextTrainer, keras.Model):
     def metric_by_name(self, name: str):
         return self.student.metric_by_name(name)
 
-    def weighted_stream(self, stream, class_weight):
-        return self.student.weighted_stream(stream, class_weight)
+    def _weigh_classes(self, data, class_weight):
+        return self.student._weigh_classes(data, class_weight)
 
-    def fit(self, x=None, y=None, *args, **kwargs) -> keras.callbacks.History:
-        """As the student's `fit`, with labels or without.
-
-        Args:
-            x: as for the student's `fit`; of a backbone texts, or pairs of texts.
-            y: as for the student's `fit`, or None: then all is learned of the teacher.
-            *args: as for `Task.fit`.
-            **kwargs: as for `Task.fit`.
-
-        Returns:
-            Keras's history, with the mean of each objective under its name.
-
-        Raises:
-            ValueError: "Nothing is learned of labels with objectives=['relations']. ..."
-        """
-        x, y = self._separated(x, y)
+    def _adapt(self, x, y) -> None:
         labels = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1] if is_dataset(x) else y
         if y is not None and "soft_labels" not in self.objectives:
             raise ValueError(
                 f"Nothing is learned of labels with objectives={self.objectives}. Leave out y, or "
                 "let soft_labels be among them."
             )
-        if isinstance(self.student, TokenClassifier) and labels is not None and not is_prepared(x):
+        if isinstance(self.student, Task) and labels is not None and not is_prepared(x):
             self.student._set_word_splitting(x)
-        return super().fit(x, y, *args, **kwargs)
 
-    def evaluate(self, x=None, y=None, *args, **kwargs):
-        """As `fit`, without learning; `student.evaluate` says how good the student alone is."""
-        return super().evaluate(*self._separated(x, y), *args, **kwargs)
-
-    def _separated(self, x, y) -> tuple:
-        return self.student._separated(x, y) if isinstance(self.student, Task) else (x, y)
+    def _separate(self, x, y) -> tuple:
+        return self.student._separate(x, y) if isinstance(self.student, Task) else (x, y)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """The sum of the objectives' means, and of the labels' loss with its weight."""
@@ -355,7 +334,7 @@ class Distillation(ConfigFromSignature, TextTrainer, keras.Model):
     def _mean_over_all(self, values, weights):
         """The mean over what counts in the whole batch, also in a replica that has a part of it."""
         loss = MEAN(values, values, weights)
-        return global_loss(MEAN, loss, [], values, weights) if self._in_replica() else loss
+        return self.distribution.loss_of_batch(MEAN, loss, values, weights)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         if not self._learns_answers:
@@ -363,7 +342,7 @@ class Distillation(ConfigFromSignature, TextTrainer, keras.Model):
         if y is None:
             y, sample_weight = self._answers(y_pred["teacher"]), x.get("soft_weights")
         found = y, y_pred["logits"], sample_weight
-        if isinstance(self.student, MaskedLM):
+        if self.student.pretrains:
             found = by_token(*found)
         return super().compute_metrics(x, *found)
 

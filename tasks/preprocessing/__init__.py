@@ -1,1 +1,1 @@
-"""Raw inputs to examples of token ids, and examples to padded batches."""
+"""Preprocessing of raw inputs: examples of token ids, and padded batches of them."""

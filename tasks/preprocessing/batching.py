@@ -33,7 +33,7 @@ class Batches:
 
     Attributes:
         dataset: of what the preprocessor's `collate` returns.
-        order: (N,) which example stands where.
+        order: (N,) index of the example at each position.
     """
 
     dataset: tf.data.Dataset
@@ -41,7 +41,7 @@ class Batches:
 
 
 def bucket_length(length: tf.Tensor) -> tf.Tensor:
-    """The smallest of `BUCKETS` that is not below the length; a longer length stays.
+    """Return the smallest of `BUCKETS` that is not below the length; a longer length stays.
 
     Example:
         >>> import tensorflow as tf
@@ -54,7 +54,7 @@ def bucket_length(length: tf.Tensor) -> tf.Tensor:
 
 
 def epoch_order(lengths: tf.Tensor, batch_size: int, seed: tf.Tensor) -> tf.Tensor:
-    """A random order in which neighbours have like lengths, so that batches need little padding.
+    """Return a random order in which neighbours have like lengths, for batches of little padding.
 
     Args:
         lengths: (N,) int, tokens of every example.
@@ -81,7 +81,7 @@ def epoch_order(lengths: tf.Tensor, batch_size: int, seed: tf.Tensor) -> tf.Tens
 
 
 def pack_examples(lengths: np.ndarray, capacity: int) -> tf.RaggedTensor:
-    """Which examples to put into one row, so that little of it stays empty.
+    """Return which examples to put into one row, so that little of it stays empty.
 
     Every example goes, in turn, where it leaves the least room. With the longest first this is
     the best-fit heuristic for bin packing.
@@ -122,7 +122,7 @@ def pack_examples(lengths: np.ndarray, capacity: int) -> tf.RaggedTensor:
 def packed_epoch_order(
     lengths: tf.Tensor, plan: tf.RaggedTensor, seed: tf.Tensor
 ) -> tf.RaggedTensor:
-    """A random order of examples that several examples share; who shares with whom is random, too.
+    """Return a random order of rows of several examples, and a random choice of who shares a row.
 
     Args:
         lengths: (N,) int, tokens of every example.
@@ -139,7 +139,7 @@ def packed_epoch_order(
 
 
 class LengthGroupedBatcher:
-    """Makes batches of encoded examples, in graphs that are traced once.
+    """Make batches of encoded examples, in graphs that are traced once.
 
     Args:
         collate: makes a batch of some examples, called with `(examples, seed)`.
@@ -156,9 +156,9 @@ class LengthGroupedBatcher:
         )
 
     def ordered(self, examples: dict, batch_size: int, seed: int = 0) -> Batches:
-        """One pass over the examples, the longest first.
+        """Return one pass over the examples, the longest first.
 
-        Longest first, so that whatever does not fit into memory fails at once.
+        A batch that does not fit into memory then fails at once.
 
         Args:
             examples: encoded examples, tensors with N examples; "token_ids" is ragged.
@@ -166,7 +166,7 @@ class LengthGroupedBatcher:
             seed: of masking.
 
         Returns:
-            The batches; `order` says which example stands where.
+            The batches, with the index of the example at each position.
         """
         order = np.argsort(-examples["token_ids"].row_lengths().numpy(), kind="stable")
         return Batches(self._ordered(examples, order, np.int64(batch_size), np.int64(seed)), order)
@@ -180,9 +180,9 @@ class LengthGroupedBatcher:
         capacity: int | None = None,
         steps_per_epoch: int | None = None,
     ) -> tuple[int, Callable[[int, int], tf.data.Dataset]]:
-        """Batches of several epochs in one dataset, each epoch in an order of its own.
+        """Return batches of several epochs in one dataset, each epoch in an order of its own.
 
-        The order depends on seed and epoch alone, so training that is taken up again at a later
+        The order depends on seed and epoch alone, so training that continues at a later
         epoch sees what it would have seen.
 
         Args:
@@ -258,7 +258,7 @@ class LengthGroupedBatcher:
 def grouped_batches(
     windows: tf.data.Dataset, batch_size: int, seed: int | tf.Tensor
 ) -> tf.data.Dataset:
-    """Batches of raw inputs of like length, from a dataset of windows of them.
+    """Return batches of raw inputs of like length, from a dataset of windows of them.
 
     Args:
         windows: of `window_size(batch_size)` raw examples each, the last of a pass perhaps fewer:
@@ -287,12 +287,12 @@ def grouped_batches(
 
 
 def window_size(batch_size: int) -> int:
-    """Of how many examples neighbours in length are put together."""
+    """Return the number of examples among which batches of like length are made."""
     return batch_size * WINDOW
 
 
 def text_sizes(x) -> tf.Tensor:
-    """(N,) int32: bytes of N raw inputs, which say well enough how many tokens they will be.
+    """Return the bytes of N raw inputs, (N,) int32, an estimate of their numbers of tokens.
 
     Args:
         x: tensors or ragged tensors of texts or words, in any structure.
@@ -317,7 +317,7 @@ def text_sizes(x) -> tf.Tensor:
 def in_graph_batches(
     function: Callable[[dict], tf.Tensor], examples: dict, lengths: tf.Tensor, width: int
 ) -> tf.RaggedTensor:
-    """A function of batches, called inside `tf.function` for all examples, the longest first.
+    """Call a function of batches inside `tf.function` for all examples, the longest first.
 
     Like `LengthGroupedBatcher.ordered` followed by `predict`: batches need little padding, and
     memory is that of one batch, however many examples there are.

@@ -13,7 +13,7 @@ from encoder_zoo.common.lazy import tf
 
 
 def plain(values):
-    """A column as a list, and a table as {name: list}; lists, arrays and tensors as they are.
+    """Return a column as a list, a table as {name: list}; lists, arrays and tensors as they are.
 
     Args:
         values: anything; of a tuple, such as the two columns of a pair, every item.
@@ -38,7 +38,7 @@ def plain(values):
 
 
 def table_columns(values) -> list | None:
-    """The names of a table's columns; None of what is none.
+    """Return the names of a table's columns; None for anything else.
 
     Example:
         >>> import pandas as pd
@@ -53,7 +53,7 @@ def table_columns(values) -> list | None:
 
 
 def categories(values) -> list | None:
-    """The names that a categorical column knows, in their order; None of another column.
+    """Return the categories of a categorical column, in their order; None for another column.
 
     Example:
         >>> import pandas as pd

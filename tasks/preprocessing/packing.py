@@ -1,4 +1,4 @@
-"""From pieces to examples: truncate, add special tokens, mark segments, pad.
+"""Tokens to examples: truncate, add special tokens, mark segments, pad.
 
 Comment letters: B batch, L sequence.
 """
@@ -9,7 +9,7 @@ from encoder_zoo.common.lazy import tf
 
 
 def truncated_lengths(first: tf.Tensor, second: tf.Tensor, budget: int) -> tuple:
-    """Lengths of a pair's texts so that both fit, trimming the longer one first.
+    """Return lengths of a pair's texts so that both fit, trimming the longer one first.
 
     Args:
         first: (B,) int, lengths of the first texts.
@@ -38,7 +38,7 @@ def truncated_lengths(first: tf.Tensor, second: tf.Tensor, budget: int) -> tuple
 
 
 def kept_lengths(segments: list[tf.RaggedTensor], separators: int, max_length: int) -> list:
-    """How many pieces of each text `pack` keeps: one or two (B,) int32; for its arguments see it.
+    """Return the number of tokens of each text that `pack` keeps, one or two (B,) int32.
 
     Example:
         >>> import tensorflow as tf
@@ -55,7 +55,7 @@ def kept_lengths(segments: list[tf.RaggedTensor], separators: int, max_length: i
 def pack(
     segments: list[tf.RaggedTensor], start_id: int, end_id: int, separators: int, max_length: int
 ) -> tuple[tf.RaggedTensor, tf.Tensor]:
-    """One row per example: start, first text, end, and for pairs separators, second text, end.
+    """Return one row per example: start, first text, end, and for pairs separators, second, end.
 
     Args:
         segments: one or two ragged (B, None) int32.
@@ -93,7 +93,7 @@ def pack(
 def written(
     ids: tf.Tensor, pieces: tf.RaggedTensor, begins: tf.Tensor, kept: tf.Tensor
 ) -> tf.Tensor:
-    """Writes the first `kept[i]` pieces of row i from `begins[i]` on, the others to the last place.
+    """Write the first `kept[i]` tokens of row i from `begins[i]` on, the others to the last index.
 
     Example:
         >>> import tensorflow as tf
@@ -102,7 +102,7 @@ def written(
         >>> ids[:-1].numpy().tolist()
         [1, 2, 0, 4, 0]
     """
-    from encoder_zoo.encoders.tokenizers.characters import row_numbers
+    from encoder_zoo.encoders.tokenizers.text.characters import row_numbers
 
     row = row_numbers(pieces.row_splits, tf.size(pieces.values))  # (T,)
     moved = begins - tf.cast(pieces.row_splits[:-1], tf.int32)
@@ -114,7 +114,7 @@ def written(
 def pad(
     token_ids: tf.RaggedTensor, pad_id: int, length: tf.Tensor | int | None
 ) -> dict[str, tf.Tensor]:
-    """Dense examples and the mask of what is real in them.
+    """Return dense examples and the mask of their tokens.
 
     Args:
         token_ids: ragged (B, None) int32.
@@ -140,7 +140,7 @@ def pad(
 
 
 def join_texts(examples: dict) -> dict:
-    """Rows that hold several texts each, from texts that are grouped by row.
+    """Return rows that hold several texts each, from texts that are grouped by row.
 
     Args:
         examples: encoded texts; "token_ids" is ragged (B, None, None), others ragged (B, None).

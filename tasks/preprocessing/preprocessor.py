@@ -1,4 +1,4 @@
-"""What every task's preprocessor shares: text to examples of ids, examples to padded batches.
+"""Base of the tasks' preprocessors: texts to examples of ids, examples to padded batches.
 
 Comment letters: B batch, L sequence.
 """
@@ -48,6 +48,8 @@ class Preprocessor(ConfigFromSignature):
 
     # The task that it is for; a task takes no preprocessor of another.
     task_name: str | None = None
+    # Whether the tokens of each text or pair are one example, in their order.
+    one_example_per_text = False
 
     @validate_arguments
     def __init__(self, tokenizer: Tokenizer, sequence_length: SequenceLength | None = None):
@@ -60,7 +62,7 @@ class Preprocessor(ConfigFromSignature):
 
     @classmethod
     def from_preset(cls, source: str | os.PathLike, **arguments) -> Self:
-        """A preprocessor with the tokenizer, and the settings, of a preset.
+        """Return a preprocessor with the tokenizer, and the settings, of a preset.
 
         Args:
             source: see `Task.from_preset`.
@@ -81,7 +83,7 @@ class Preprocessor(ConfigFromSignature):
         return load_preprocessor(cls, source, **arguments)
 
     def attach(self, task: Task) -> None:
-        """Learns from the task what it feeds; a task calls this when it is built.
+        """Take labels and lengths from the task; a task calls this when it is built.
 
         Raises:
             ValueError: if tokenizer or sequence length do not fit the task's backbone.
@@ -103,22 +105,22 @@ class Preprocessor(ConfigFromSignature):
 
     @property
     def packed_length(self) -> int | None:
-        """Tokens of the examples that several texts share in `fit`; None if each has its own."""
+        """Tokens of the rows that several texts share in `fit`; None if each has its own."""
         return None
 
     def __call__(self, x, y=None, sample_weight=None):
-        """Texts to what `fit` takes: `x`, `(x, y)` or `(x, y, sample_weight)`."""
+        """Return texts as the model's `x`, `(x, y)` or `(x, y, sample_weight)`."""
         return self.collate(self.encode(x, y, sample_weight))
 
     @validate_arguments
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
-        """A dataset of single raw inputs in batches; one that has batches as it is."""
+        """Return a dataset of single raw inputs in batches; one that has batches as it is."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         single = keras.tree.flatten(x)[0].shape.rank == 0
         return dataset.batch(batch_size) if single else dataset
 
     def encode(self, x, y=None, sample_weight=None) -> dict[str, tf.Tensor | tf.RaggedTensor]:
-        """Rows of token ids, not padded.
+        """Return examples of token ids, not padded.
 
         Args:
             x: texts (list, array, tensor, column of pandas, polars, Arrow or datasets), or for
@@ -150,15 +152,19 @@ class Preprocessor(ConfigFromSignature):
         check_same_count(examples)
         return examples
 
+    def encode_unlabelled(self, x, sample_weight=None) -> dict:
+        """As `encode` with labels, but without them: marks the tokens that would have one."""
+        return self.encode(x, sample_weight=sample_weight)
+
     def encode_labels(self, y) -> tf.Tensor:
-        """Labels as numbers; tasks with labels of another kind override this."""
+        """Return labels as numbers; tasks with labels of another kind override this."""
         return tf.convert_to_tensor(y)
 
     def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
-        """A padded batch of encoded examples.
+        """Return a padded batch of encoded examples.
 
         Args:
-            examples: what `encode` returns, or some of its examples.
+            examples: from `encode`, all or some.
             seed: (2,) int, for preprocessors that draw random numbers.
             bucketed: round the length up to one of few, for compilers that make a program for
                 every shape. Has no effect with a fixed `sequence_length`.
@@ -173,7 +179,7 @@ class Preprocessor(ConfigFromSignature):
 
     @validate_arguments
     def pad(self, examples: dict, bucketed: bool = False) -> dict[str, tf.Tensor]:
-        """The model's inputs (B, L) from encoded examples."""
+        """Return the model's inputs (B, L) from encoded examples."""
         length = self.sequence_length
         if length is None and bucketed:
             longest = tf.cast(tf.reduce_max(examples["token_ids"].row_lengths()), "int32")
@@ -192,7 +198,7 @@ class Preprocessor(ConfigFromSignature):
 
 
 def as_texts(x, names: tuple[str, str] = ("first", "second")) -> list[tf.Tensor]:
-    """One or two checked (B,) string tensors from a task's input.
+    """Return one or two checked (B,) string tensors from a task's input.
 
     Args:
         x: texts, a tuple of two such, a list of pairs, or a table of one or two columns.
@@ -225,7 +231,7 @@ def as_texts(x, names: tuple[str, str] = ("first", "second")) -> list[tf.Tensor]
 
 
 def _is_pairs(x) -> bool:
-    """Whether it is a list of pairs, and not of texts."""
+    """Return whether this is a list of pairs, and not of texts."""
     if not isinstance(x, list | np.ndarray) or not len(x) or not isinstance(x[0], PAIRS):
         return False
     for row, pair in enumerate(x):
@@ -238,12 +244,12 @@ def _is_pairs(x) -> bool:
 
 
 def as_column(x, name: str = "texts") -> tf.Tensor:
-    """A checked (B,) string tensor from a list, array, column or tensor of texts.
+    """Return a checked (B,) string tensor from a list, array, column or tensor of texts.
 
     Raises:
         ValueError: "context is 'A cat.' (str); expected a list, array or tensor of texts"
     """
-    from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor
+    from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor
 
     texts = as_text_tensor(plain(x), name)
     if texts.shape.rank == 0:
@@ -252,7 +258,7 @@ def as_column(x, name: str = "texts") -> tf.Tensor:
 
 
 def as_weights(sample_weight) -> tf.Tensor:
-    """Return checked (B,) float32 weights.
+    """Check sample weights and return them as float32, (B,).
 
     Raises:
         ValueError: "sample_weight is of type complex128. Expected ...", "Row 3 has the weight -1.0.
@@ -273,7 +279,7 @@ def as_weights(sample_weight) -> tf.Tensor:
 
 
 def check_no_iterator(values, name: str) -> None:
-    """Raises ValueError for a generator and its like, which can be read only once."""
+    """Raise a ValueError for an iterator, which can be read only once."""
     if isinstance(values, Iterator):
         raise ValueError(
             f"{name} is a {type(values).__name__}, which can be read only once. Expected a list, "
@@ -282,7 +288,7 @@ def check_no_iterator(values, name: str) -> None:
 
 
 def as_valid_text(texts: tf.Tensor) -> tf.Tensor:
-    """Strings (N,) from outside, inside a graph: what is not UTF-8 becomes U+FFFD.
+    """Return strings (N,) with U+FFFD for what is not UTF-8, inside a graph.
 
     Example:
         >>> import tensorflow as tf
@@ -293,7 +299,7 @@ def as_valid_text(texts: tf.Tensor) -> tf.Tensor:
 
 
 def check_same_count(examples: dict) -> None:
-    """Raises ValueError if labels or weights are not as many as the texts."""
+    """Raise a ValueError if labels or weights are not as many as the texts."""
     count = examples["token_ids"].shape[0]
     for name in ("labels", "sample_weight"):
         if (

@@ -1,4 +1,4 @@
-"""Texts, or sentences in words, as tokens that know their characters and their word.
+"""Tokens of texts, or of sentences in words, with their characters and their words.
 
 Comment letters: N texts, P tokens of all texts, W words of all texts.
 """
@@ -34,12 +34,12 @@ class TokenizedTexts(NamedTuple):
 
 
 def is_list(x) -> bool:
-    """Whether a value is a list, or an array or tensor that serves as one."""
+    """Return whether a value is a list, or an array or tensor that serves as one."""
     return isinstance(x, list | tuple) or getattr(x, "ndim", 0) > 0
 
 
 def is_words(x) -> bool:
-    """Whether an input is sentences in words, not texts."""
+    """Return whether an input is sentences in words, not texts."""
     if isinstance(x, tf.RaggedTensor):
         return True
     if tf.is_tensor(x):
@@ -48,12 +48,12 @@ def is_words(x) -> bool:
 
 
 def as_word_tensor(x) -> tf.RaggedTensor:
-    """Ragged (N, None) checked strings from lists of words, or from a tensor padded with "".
+    """Return checked strings, ragged (N, None), from lists of words or a tensor padded with "".
 
     Raises:
         ValueError: "words[1] is 'Rome' (str); expected a list of words"
     """
-    from encoder_zoo.encoders.tokenizers.text_input import as_text_tensor
+    from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor
 
     if isinstance(x, tf.RaggedTensor):
         return x
@@ -68,7 +68,7 @@ def as_word_tensor(x) -> tf.RaggedTensor:
 
 
 def word_marks(tokenizer) -> np.ndarray:
-    """(vocabulary, 2) bool: whether a token is marked as a word's beginning; ends a word.
+    """Return (vocabulary, 2) bool: whether a token is marked as a word's beginning; ends a word.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -85,7 +85,7 @@ def word_marks(tokenizer) -> np.ndarray:
 
 
 def tokenize_texts(tokenizer, texts: tf.Tensor, marks: np.ndarray) -> TokenizedTexts:
-    """The tokens of texts; a word is what the vocabulary marks as one.
+    """Return the tokens of texts; the vocabulary marks the words.
 
     That is, a token continues a word where BERT writes "##", and where RoBERTa has no space
     before: there a word is what stands between spaces.
@@ -102,7 +102,7 @@ def tokenize_texts(tokenizer, texts: tf.Tensor, marks: np.ndarray) -> TokenizedT
 
 
 def tokenize_words(tokenizer, words: tf.RaggedTensor) -> TokenizedTexts:
-    """The tokens of sentences in words.
+    """Return the tokens of sentences in words.
 
     They are tokenized as running text, with a space before every word but the first, so that a
     model meets them as it does in texts.
@@ -124,13 +124,13 @@ def tokenize_words(tokenizer, words: tf.RaggedTensor) -> TokenizedTexts:
 
 
 def keys(rows: tf.RaggedTensor, positions: tf.Tensor | None = None) -> tf.Tensor:
-    """int64 numbers that sort positions row by row; None takes the ragged values themselves."""
+    """Return int64 numbers that sort positions row by row; None takes the ragged values."""
     positions = rows.flat_values if positions is None else positions
     return tf.cast(rows.value_rowids(), tf.int64) * ROW + tf.cast(positions, tf.int64)
 
 
 def numbered(rows: tf.RaggedTensor, begins: tf.Tensor) -> tf.RaggedTensor:
-    """Ragged numbers of the groups in every row; a row's first token always begins one.
+    """Return ragged numbers of the groups in every row; a row's first token always begins one.
 
     Args:
         rows: ragged (N, None), for its shape.
@@ -149,13 +149,13 @@ def numbered(rows: tf.RaggedTensor, begins: tf.Tensor) -> tf.RaggedTensor:
 
 
 def row_begins(rows: tf.RaggedTensor) -> tf.Tensor:
-    """(P,) bool: the first token of each row."""
+    """Return (P,) bool: the first token of each row."""
     row = rows.value_rowids()
     return tf.concat([tf.fill([1], True), row[1:] != row[:-1]], 0)[: tf.size(row)]
 
 
 def word_begins(tokens: TokenizedTexts) -> tf.Tensor:
-    """(P,) bool: the first token of each word."""
+    """Return (P,) bool: the first token of each word."""
     words = tokens.words.flat_values
     other = tf.concat([tf.fill([1], True), words[1:] != words[:-1]], 0)[: tf.size(words)]
     return other | row_begins(tokens.words)

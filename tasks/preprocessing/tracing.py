@@ -1,4 +1,4 @@
-"""Functions that TensorFlow traces once, however many sizes they meet."""
+"""Functions that TensorFlow traces once for arguments of all sizes."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class ShapePolymorphicFunction:
 
 
 def is_long(inputs) -> bool:
-    """Whether attention goes part by part through examples (B, L), in any structure."""
+    """Return whether attention goes part by part through examples (B, L), in any structure."""
     shapes = [examples.shape for examples in keras.tree.flatten(inputs)]
     return any(len(shape) == 2 and shape[1] > attention.SHORT for shape in shapes)
 
 
 def of_texts(long: bool | None, function: Callable) -> Callable:
-    """A function of one argument for graphs that meet long examples alone, or short; None: both."""
+    """Return a function of one argument traced for long examples alone, or short; None is both."""
 
     def traced(argument):
         with graph_of_texts(long):

@@ -1,4 +1,4 @@
-"""Long texts as overlapping windows, each token in the care of one of them.
+"""Overlapping windows onto long texts, one of which counts for each token.
 
 Comment letters: N texts, W windows, P tokens of all texts.
 """
@@ -31,7 +31,7 @@ class Windows(NamedTuple):
 def make_windows(
     lengths: tf.Tensor, capacity: tf.Tensor | int, doc_stride: tf.Tensor | int
 ) -> Windows:
-    """As few windows as cover every text, the last one perhaps shorter.
+    """Return as few windows as cover every text, the last one perhaps shorter.
 
     A token that two windows hold belongs to the one where it stands further from the edge, so that
     it is learned, counted and answered once, and with context on both sides.
@@ -76,7 +76,7 @@ def make_windows(
 
 
 def take(values: tf.RaggedTensor, windows: Windows) -> tf.RaggedTensor:
-    """The tokens' values in every window.
+    """Return the tokens' values in every window.
 
     Args:
         values: ragged (N, None), one value per token.
@@ -97,7 +97,7 @@ def take(values: tf.RaggedTensor, windows: Windows) -> tf.RaggedTensor:
 
 
 def owned(windows: Windows) -> tf.RaggedTensor:
-    """Ragged (W, None) bool: whether a window cares for its token; every token has one carer.
+    """Return ragged (W, None) bool: whether a window counts for its token; one of them does.
 
     Example:
         >>> import tensorflow as tf
@@ -113,7 +113,7 @@ def owned(windows: Windows) -> tf.RaggedTensor:
 
 
 def merge(values: tf.RaggedTensor, windows: Windows) -> tf.Tensor:
-    """What the windows say of their tokens, put together: (P, ...), text after text.
+    """Return the windows' values of their tokens put together, (P, ...), text after text.
 
     Args:
         values: ragged (W, None, ...), one value per token of each window.

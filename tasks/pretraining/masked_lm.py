@@ -29,7 +29,6 @@ from encoder_zoo.tasks.pretraining.masked_lm_head import (
 )
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.training.logit_metrics import by_token
-from encoder_zoo.tasks.training.prepared import is_prepared
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -75,6 +74,9 @@ class MaskedLM(Task):
     output_activation = "softmax"
     labels_tokens = True
     pretrains = True
+    learns_soft_labels = True
+    text_method = "fill_mask"
+    instead_of_predict = "fill_mask(texts)"
 
     @validate_arguments
     def __init__(
@@ -94,6 +96,9 @@ class MaskedLM(Task):
         self.built = True
         if preprocessor is not None:
             self.preprocessor.attach(self)
+
+    def tiny_questions(self) -> tuple:
+        return ([f"{text} {self.served_tokenizer.mask_token}" for text in self.tiny_data().x],)
 
     def call(self, inputs, training=None):
         return self.logits_of(self.encoded(inputs, training), inputs, training)
@@ -126,17 +131,6 @@ class MaskedLM(Task):
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         return super().compute_metrics(x, *by_token(y, y_pred, sample_weight))
-
-    @validate_arguments
-    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
-        """As `keras.Model.predict`, on prepared inputs.
-
-        Raises:
-            ValueError: "MaskedLM.predict takes prepared inputs ..." for raw texts, which would be
-                masked at random.
-        """
-        check_prepared(self, x, "fill_mask(texts)")
-        return super().predict(x, batch_size, **kwargs)
 
     @validate_arguments
     def fill_mask(
@@ -305,13 +299,3 @@ class MaskedLM(Task):
         tokenizer = self.preprocessor.tokenizer
         with tf.init_scope():
             return type(tokenizer)(**{**tokenizer.get_config(), "special_tokens_in_text": True})
-
-
-def check_prepared(task: Task, x: object, instead: str) -> None:
-    """Raises ValueError for raw texts, which `predict` would mask at random."""
-    if not is_prepared(x):
-        raise ValueError(
-            f"{type(task).__name__}.predict takes prepared inputs, {{'token_ids', "
-            "'padding_mask', ...}: raw texts would be masked at random. Use "
-            f"{instead}, or evaluate(texts). Received: {type(x).__name__}."
-        )

@@ -78,6 +78,7 @@ class MaskedLMPreprocessor(Preprocessor):
     """
 
     task_name = "masked_lm"
+    one_example_per_text = True
 
     @validate_arguments
     def __init__(

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import keras
 
-from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
+from encoder_zoo.common.validation import Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import Family
 from encoder_zoo.tasks.base.head import TaskHead, head_dropout
-from encoder_zoo.tasks.base.task import Task
-from encoder_zoo.tasks.pretraining.masked_lm import check_prepared
+from encoder_zoo.tasks.base.task import Task, TinyData
 from encoder_zoo.tasks.pretraining.masked_lm_head import (
     make_masked_lm_head,
     masked_lm_loss,
@@ -19,7 +19,6 @@ from encoder_zoo.tasks.pretraining.masked_lm_head import (
 )
 from encoder_zoo.tasks.pretraining.pretraining_preprocessor import PretrainingPreprocessor
 from encoder_zoo.tasks.training.logit_metrics import by_token
-from encoder_zoo.tasks.training.replicas import global_loss
 
 # Devlin et al. 2019, appendix A.2: 1e-4, and 10,000 of 1,000,000 steps.
 LEARNING_RATE = 1e-4
@@ -73,8 +72,18 @@ class Pretraining(Task):
     pipeline_tag = "fill-mask"
     preprocessor_class = PretrainingPreprocessor
     pretrains = True
+    instead_of_predict = "save_to_preset, and MaskedLM.from_preset for fill_mask"
     default_learning_rate = LEARNING_RATE
     default_warmup = WARMUP
+
+    @classmethod
+    def supports(cls, family: Family) -> bool:
+        return super().supports(family) and cls.head_of(family).pair is not None
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        first = super().tiny_data().x
+        return TinyData({}, (first, first[::-1]), [0, 1, 1, 0])
 
     @validate_arguments
     def __init__(
@@ -146,8 +155,7 @@ class Pretraining(Task):
         labels, logits, each = (v[self.objective] for v in (y, y_pred, weights))
         loss_function = masked_lm_loss()
         pairs = loss_function(labels, logits, each)
-        if self._in_replica():
-            pairs = global_loss(loss_function, pairs, [], logits, each)
+        pairs = self.distribution.loss_of_batch(loss_function, pairs, logits, each)
         return loss + pairs
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
@@ -157,15 +165,3 @@ class Pretraining(Task):
         for part, values in zip(parts, tokens, strict=True):
             part["masked_lm"] = values
         return super().compute_metrics(x, *parts)
-
-    # -- answering -----------------------------------------------------------------------------
-
-    @validate_arguments
-    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
-        """As `keras.Model.predict`, on prepared inputs.
-
-        Raises:
-            ValueError: "Pretraining.predict takes prepared inputs ..." for raw texts.
-        """
-        check_prepared(self, x, "save_to_preset, and MaskedLM.from_preset for fill_mask")
-        return super().predict(x, batch_size, **kwargs)

@@ -13,19 +13,19 @@ from keras import ops
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveInt, Ratio, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.positions import first_of_texts
 from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.packing import pack
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column, as_valid_text
-from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM, check_prepared
+from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.pretraining.replaced_tokens_preprocessor import (
     ReplacedTokenDetectionPreprocessor,
 )
 from encoder_zoo.tasks.training.logit_metrics import by_token
-from encoder_zoo.tasks.training.replicas import global_loss
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -84,6 +84,12 @@ class ReplacedTokenDetection(Task):
     pipeline_tag = "feature-extraction"
     preprocessor_class = ReplacedTokenDetectionPreprocessor
     pretrains = True
+    text_method = "detect"
+    instead_of_predict = "detect(texts)"
+
+    @classmethod
+    def supports(cls, family: Family) -> bool:
+        return super().supports(family) and cls.head_of(family).pair is None
 
     @validate_arguments
     def __init__(
@@ -96,7 +102,7 @@ class ReplacedTokenDetection(Task):
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
-        if self.head_record.pair is not None:
+        if self.head_record.pair:
             raise ValueError(
                 f"The family {backbone.family.name!r} has no head that tells replaced tokens. "
                 "Pretrain it with Pretraining or MaskedLM."
@@ -196,8 +202,7 @@ class ReplacedTokenDetection(Task):
         )
         # An axis of one, over which Keras's loss takes its mean.
         detection = loss_function(replaced[..., None], logits[..., None], real)
-        if self._in_replica():
-            detection = global_loss(loss_function, detection, [], logits, real)
+        detection = self.distribution.loss_of_batch(loss_function, detection, logits, real)
         return loss + self.detection_weight * detection
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
@@ -213,16 +218,6 @@ class ReplacedTokenDetection(Task):
         return super().compute_metrics(x, true, found, weights)
 
     # -- answering -----------------------------------------------------------------------------
-
-    @validate_arguments
-    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
-        """As `keras.Model.predict`, on prepared inputs.
-
-        Raises:
-            ValueError: "ReplacedTokenDetection.predict takes prepared inputs ..." for raw texts.
-        """
-        check_prepared(self, x, "detect(texts)")
-        return super().predict(x, batch_size, **kwargs)
 
     @validate_arguments
     def detect(self, texts, batch_size: PositiveInt | None = None) -> list:

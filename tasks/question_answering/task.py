@@ -15,7 +15,7 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.base.head import head_dropout, make_head
-from encoder_zoo.tasks.base.windowed_task import WindowedTask, read_batches
+from encoder_zoo.tasks.base.task import Task, TinyData
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.preprocessing.windows import take
@@ -33,8 +33,13 @@ from encoder_zoo.tasks.question_answering.metrics import SpanExactMatch, SpanF1
 from encoder_zoo.tasks.question_answering.preprocessor import SpanQAPreprocessor
 from encoder_zoo.tasks.question_answering.ranking import Answers, best_answers, ranked, shares
 from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
-from encoder_zoo.tasks.training.data import is_dataset, size_or_default
+from encoder_zoo.tasks.training.inference import (
+    example_outputs,
+    read_batches,
+    token_outputs_in_graph,
+)
 from encoder_zoo.tasks.training.prepared import is_prepared
+from encoder_zoo.tasks.training.sources import is_dataset, size_or_default
 
 # The most spans of tokens that are one span of characters. A character is 4 tokens at most: bytes
 # (RoBERTa) or what it decomposes to (BERT). One of the first's begins the span, one of the last's
@@ -43,7 +48,7 @@ SAME_CHARACTERS = 4 * 4
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class SpanQA(WindowedTask):
+class SpanQA(Task):
     """Answers questions by the first and last token of a span of the context.
 
     Args:
@@ -52,8 +57,15 @@ class SpanQA(WindowedTask):
         dropout: before the output layer, in training, in families whose head has one there; None
             is the backbone's. BERT's and RoBERTa's have none.
 
+    `fit` and `evaluate` take as x `(questions, contexts)`, or examples as `read_squad` gives them,
+    `[{"question", "context", "answers"}]`; or a `tf.data.Dataset` of either. They take as y for
+    every question `{"text", "answer_start"}` or a list of such, of which the first is learned; none
+    or an empty list where there is no answer. y is not given with examples. `validation_data` is
+    `((questions, contexts), answers)`, examples, or a dataset. Errors name the example: "Example 3:
+    the answer 'cat' does not stand at character 7 ..."
+
     Call arguments:
-        inputs: what the preprocessor makes.
+        inputs: the preprocessor's outputs.
 
     Returns:
         (B, 2, L) float32 logits: of the answer's first, and of its last token.
@@ -73,6 +85,7 @@ class SpanQA(WindowedTask):
     checkpoint_class_suffix = "ForQuestionAnswering"
     pipeline_tag = "question-answering"
     preprocessor_class = SpanQAPreprocessor
+    text_method = "answer"
     output_activation = "softmax"
 
     @validate_arguments
@@ -91,6 +104,11 @@ class SpanQA(WindowedTask):
         self.built = True
         if preprocessor is not None:
             self.preprocessor.attach(self)
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        answers = [{"text": "ab", "answer_start": 4}, {"text": "c d", "answer_start": 0}]
+        return TinyData({}, (["a b", "p"], ["a b ab", "c d e a b"]), answers)
 
     def call(self, inputs, training=None):
         x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
@@ -121,31 +139,11 @@ class SpanQA(WindowedTask):
         metric = {"exact_match": SpanExactMatch, "f1": SpanF1}.get(name)
         return metric() if metric else super().metric_by_name(name)
 
-    def fit(self, x=None, y=None, *args, **kwargs) -> keras.callbacks.History:
-        """As `Task.fit`, on questions, contexts and answers.
-
-        Args:
-            x: `(questions, contexts)`, or examples as `read_squad` gives them,
-                `[{"question", "context", "answers"}]`; or a `tf.data.Dataset` of either.
-            y: for every question `{"text", "answer_start"}` or a list of such, of which the first
-                is learned; none or an empty list where there is no answer. Not with examples.
-            *args: as for `Task.fit`.
-            **kwargs: as for `Task.fit`; `validation_data` is `((questions, contexts), answers)`,
-                examples, or a dataset.
-
-        Returns:
-            Keras's history.
-
-        Raises:
-            ValueError: "Example 3: the answer 'cat' does not stand at character 7 ..." and others
-                that name the example.
-        """
-        self._check_labelled(x, y)
+    def _adapt(self, x, y) -> None:
         if self.preprocessor is not None:
             self.preprocessor.null_threshold = None  # it was of other weights
-        return super().fit(x, y, *args, **kwargs)
 
-    def _check_labelled(self, x, y) -> None:
+    def _check_labels(self, x, y) -> None:
         if y is None and not (is_dataset(x) or holds_answers(x)):
             raise ValueError(NO_LABELS)
 
@@ -173,7 +171,7 @@ class SpanQA(WindowedTask):
         outputs = [[] for _ in range(int(tf.size(split_examples(x, None)[0])))]
         results = [None] * len(examples["text_index"])
         lengths = examples["token_ids"].row_lengths().numpy()
-        for numbers, values in self.example_outputs(examples, batch_size):
+        for numbers, values in example_outputs(self, examples, batch_size):
             for number, row in zip(numbers, values, strict=True):
                 results[number] = row[:, : lengths[number]]
         for example, result in zip(examples["text_index"].numpy(), results, strict=True):
@@ -303,7 +301,7 @@ class SpanQA(WindowedTask):
         columns, order, parts = self.preprocessor.context_column(examples), [], []
         tokens = take(contexts.has_characters, contexts.windows).to_tensor()
         wanted = top_k if top_k == 1 else top_k * SAME_CHARACTERS
-        for numbers, logits in self.example_outputs(examples, batch_size):
+        for numbers, logits in example_outputs(self, examples, batch_size):
             chosen = (tf.gather(values, numbers) for values in (columns, tokens))
             is_context = self._is_context(*chosen, logits.shape[-1])
             parts.append(find_spans(tf.constant(logits), is_context, max_answer_length, wanted))
@@ -333,7 +331,8 @@ class SpanQA(WindowedTask):
             contexts = self.preprocessor.contexts(question, context, allow_empty=True)
             examples = self.preprocessor.examples(contexts)
             columns = self.preprocessor.context_column(examples)
-            logits = tf.transpose(self.outputs_in_graph(examples).to_tensor(), (0, 2, 1))
+            logits = token_outputs_in_graph(self, self._token_logits, examples)
+            logits = tf.transpose(logits.to_tensor(), (0, 2, 1))
             tokens = take(contexts.has_characters, contexts.windows).to_tensor()
             is_context = self._is_context(columns, tokens, tf.shape(logits)[2])
             found = find_spans(logits, is_context, max_answer_length, 1)
@@ -344,8 +343,8 @@ class SpanQA(WindowedTask):
 
         return {"serving_default": answer}
 
-    def token_logits(self, inputs):
-        return tf.transpose(super().token_logits(inputs), (0, 2, 1))
+    def _token_logits(self, inputs: dict) -> tf.Tensor:
+        return tf.transpose(self(inputs, training=False), (0, 2, 1))  # (B, L, 2)
 
     @staticmethod
     def _is_context(column: tf.Tensor, tokens: tf.Tensor, total) -> tf.Tensor:

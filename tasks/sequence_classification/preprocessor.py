@@ -37,6 +37,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
     """
 
     task_name = "sequence_classifier"
+    one_example_per_text = True
     problem_type: str | None = None
     num_classes: int | None = None
     labels: list[str] | None = None

@@ -15,12 +15,14 @@ from encoder_zoo.encoders.family import Head
 from encoder_zoo.tasks.base.class_names import label_names, sigmoid, softmax
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
+from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.sequence_classification.class_labels import learn_classes
 from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
-from encoder_zoo.tasks.training.data import Stream, is_dataset
+from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.logit_metrics import ClassAccuracy, ClassCrossentropy
 from encoder_zoo.tasks.training.prepared import is_prepared
+from encoder_zoo.tasks.training.sources import is_dataset
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -47,8 +49,13 @@ class SequenceClassifier(LabelledTask):
             "multi_label_classification" (any number of classes) or "regression" (numbers).
         dropout: before the output layer, in training; None is the backbone's.
 
+    `fit` takes as y for every text a class, by name or by number, or a row of probabilities of the
+    classes, such as 0s and a 1. For "multi_label_classification" a list of names, or a row of 0s
+    and 1s; for "regression" a number or a row of them. Errors name the row: "Row 3 has the unknown
+    label 'upp'. Expected one of ['down', 'up']."
+
     Call arguments:
-        inputs: what the preprocessor makes.
+        inputs: the preprocessor's outputs.
 
     Returns:
         (B, C) float logits, or the numbers themselves for regression.
@@ -73,6 +80,9 @@ class SequenceClassifier(LabelledTask):
     checkpoint_class_suffix = "ForSequenceClassification"
     pipeline_tag = "text-classification"
     preprocessor_class = SequenceClassifierPreprocessor
+    learns_soft_labels = True
+    peft_task_type = "SEQ_CLS"
+    text_method = "classify"
     expected_labels = "one label for each text"
 
     @validate_arguments
@@ -102,6 +112,11 @@ class SequenceClassifier(LabelledTask):
         self._set_classes(num_classes, labels)
         if preprocessor is not None:
             self.preprocessor.attach(self)
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        labels = ["O", "B-X", "I-X"]
+        return TinyData({"labels": labels}, super().tiny_data().x, [*labels, "O"])
 
     def call(self, inputs, training=None):
         self._check_labels_known()
@@ -144,33 +159,6 @@ class SequenceClassifier(LabelledTask):
             return [keras.metrics.BinaryAccuracy(threshold=0.0, name="accuracy")]
         return [ClassAccuracy(name="accuracy")]
 
-    def fit(self, x=None, y=None, *args, **kwargs) -> keras.callbacks.History:
-        """As `Task.fit`, on texts or pairs of texts, and their classes.
-
-        Where the classifier has no labels yet, they are learned from these.
-
-        Args:
-            x: see `Task.fit`.
-            y: for every text a class, by name or by number, or a row of probabilities of the
-                classes, such as 0s and a 1. For "multi_label_classification" a list of names, or a
-                row of 0s and 1s; for "regression" a number or a row of them.
-            *args: as for `Task.fit`.
-            **kwargs: as for `Task.fit`.
-
-        Returns:
-            Keras's history.
-
-        Raises:
-            ValueError: "Row 3 has the unknown label 'upp'. Expected one of ['down', 'up']." and
-                others that name the row.
-        """
-        return super().fit(x, y, *args, **kwargs)
-
-    @validate_arguments
-    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs) -> np.ndarray:
-        self._check_labels_known()
-        return super().predict(x, batch_size, **kwargs)
-
     def _labels_in(self, x, y) -> list[str] | int:
         if is_dataset(x):
             y = self._labels_of_dataset(x)
@@ -190,13 +178,13 @@ class SequenceClassifier(LabelledTask):
         parts = [keras.utils.unpack_x_y_sample_weight(element)[1].numpy() for element in dataset]
         return np.concatenate(parts)
 
-    def weighted_stream(self, stream: Stream, class_weight: Mapping | str) -> Stream:
+    def _weigh_classes(self, data: TrainingData, class_weight: Mapping | str) -> TrainingData:
         if self.problem_type != "single_label_classification":
             raise ValueError(
                 "class_weight is of classes that exclude each other, which those of problem_type="
                 f"{self.problem_type!r} do not. Use sample_weight."
             )
-        return super().weighted_stream(stream, class_weight)
+        return super()._weigh_classes(data, class_weight)
 
     def _warn_unseen_classes(self, examples: dict, held_out: dict) -> None:
         if "labels" not in examples or self.problem_type == "regression":

@@ -1,1 +1,1 @@
-"""Tasks as files that answer without this package."""
+"""Export of tasks to files that run without this package."""

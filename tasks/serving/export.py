@@ -1,4 +1,4 @@
-"""Tasks as files that run without this package: SavedModel, ONNX, LiteRT.
+"""Export of tasks to files that run without this package: SavedModel, ONNX, LiteRT.
 
 A SavedModel goes from raw text to answers. Its signatures are those of the task's `served`, which
 share their code with `classify`, `extract_entities`, `answer` and `fill_mask`, and "ids", from
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
+from encoder_zoo.common.keras_private import layers_in
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.kernels.long_attention import graph_of_texts
 from encoder_zoo.presets.files.atomic import replacing, replacing_file
@@ -41,7 +42,7 @@ SAVED_MODEL_FILES = (
 
 
 def export_task(task: Task, path: str | os.PathLike, format: str, **options) -> None:
-    """Writes a task in one of the formats; see `Task.export`.
+    """Write a task in one of the formats; see `Task.export`.
 
     Raises:
         ValueError: "Unknown format 'h5'. Expected one of tf_saved_model, onnx, litert."
@@ -68,7 +69,7 @@ def _check_backend(task: Task, format: str) -> None:
 
 
 def export_saved_model(task: Task, path: str | os.PathLike, **options) -> None:
-    """Writes a SavedModel that takes text, with warm-up requests for TensorFlow Serving.
+    """Write a SavedModel that takes text, with warm-up requests for TensorFlow Serving.
 
     Args:
         task: with a preprocessor.
@@ -105,7 +106,7 @@ def export_saved_model(task: Task, path: str | os.PathLike, **options) -> None:
 
 @contextlib.contextmanager
 def _warnings_only() -> Iterator[None]:
-    """Without TensorFlow's word on where it writes, a folder that gets another name."""
+    """Silence TensorFlow's message about the folder it writes, which is renamed later."""
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel("WARNING")
@@ -116,7 +117,7 @@ def _warnings_only() -> Iterator[None]:
 
 
 class _Version(tf.Module):
-    """A number that an export's graphs and its variables share, as they lie in different files.
+    """A number that an export's graphs and its variables share, as they are in different files.
 
     TensorFlow reads these by their paths, one after the other: where the folder is replaced in
     between, the graphs of one version would answer with the weights of another.
@@ -127,7 +128,7 @@ class _Version(tf.Module):
         self._stored = tf.Variable(self._number, trainable=False, dtype=tf.int64)
 
     def check(self) -> tf.Operation:
-        """Raises an error where the variables are of another export than the graph."""
+        """Raise an error if the variables are of another export than the graph."""
         return _assert(
             tf.equal(self._stored, self._number),
             "The graph and the weights are of two versions: this SavedModel was replaced while it "
@@ -138,7 +139,7 @@ class _Version(tf.Module):
 def _of_texts(
     function: Callable, check: Callable[[], tf.Operation]
 ) -> tf.types.experimental.PolymorphicFunction:
-    """A function of string tensors (N,), any number N, named as its arguments are."""
+    """Return a `tf.function` of string tensors (N,), with the names of its arguments."""
     names = list(inspect.signature(function).parameters)
     signature = [tf.TensorSpec([None], tf.string, name) for name in names]
 
@@ -152,7 +153,7 @@ def _of_texts(
 
 
 def _same_shapes(inputs: dict[str, tf.Tensor]) -> list[tf.Operation]:
-    """That inputs have the shape of the first, in a graph."""
+    """Return assertions that inputs have the shape of the first, in a graph."""
     (first, expected), *others = inputs.items()
     shape = tf.shape(expected)
     return [
@@ -169,7 +170,7 @@ def _same_shapes(inputs: dict[str, tf.Tensor]) -> list[tf.Operation]:
 
 
 def _right_numbers(inputs: dict[str, tf.Tensor], task: Task) -> list[tf.Operation]:
-    """That inputs hold what the task knows of, in rows that are not too long, in a graph."""
+    """Return assertions that numbers are in range and rows not too long, in a graph."""
     length, longest = tf.shape(inputs["token_ids"])[1], task.backbone.max_sequence_length
     checks = [
         _assert(
@@ -188,7 +189,7 @@ def _right_numbers(inputs: dict[str, tf.Tensor], task: Task) -> list[tf.Operatio
 
 
 def _assert(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
-    """That it is right; else an error of one line."""
+    """Return an assertion with an error of one line."""
     parts = [
         part if isinstance(part, str) else tf.strings.format("{}", part, summarize=-1)
         for part in message
@@ -199,7 +200,7 @@ def _assert(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
 def _of_ids(
     task: Task, check: Callable[[], tf.Operation]
 ) -> tf.types.experimental.PolymorphicFunction:
-    """The model from prepared inputs (B, L), both unknown, to logits."""
+    """Return the graph from prepared inputs (B, L), both unknown, to logits."""
 
     def logits(**inputs):
         checks = [check(), *_same_shapes(_alike(inputs)), *_right_numbers(inputs, task)]
@@ -211,7 +212,7 @@ def _of_ids(
 
 
 def _alike(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """The inputs (B, L), with one number for every token."""
+    """Return the inputs (B, L), with one number for every token."""
     return {
         name: inputs[name]
         for name in ("token_ids", "padding_mask", "segment_ids")
@@ -224,7 +225,7 @@ def _prepared(task: Task) -> dict[str, tf.TensorSpec]:
 
 
 def _warm_up(name: str, function, mask: str) -> list[tuple[str, dict]]:
-    """Requests to a signature: one text alone, and a batch with long ones in the last input."""
+    """Return requests to a signature: a single text, and a batch with long texts."""
     short, long = f"Hello {mask}!", "Hello, world! " * 100
     *first, last = (spec.name for spec in function.input_signature)
     requests = ([short], [short]), ([short] * 8, [short, long] * 4)
@@ -234,7 +235,7 @@ def _warm_up(name: str, function, mask: str) -> list[tuple[str, dict]]:
 
 
 def export_ids(task: Task, path: str | os.PathLike, format: str, **options) -> None:
-    """Writes the model from prepared inputs to logits as a file, through Keras's exporter.
+    """Write the model from prepared inputs to logits as a file, through Keras's exporter.
 
     Args:
         task: any.
@@ -255,7 +256,7 @@ def export_ids(task: Task, path: str | os.PathLike, format: str, **options) -> N
     if format == "onnx":
         _teach_tf2onnx_erfc()
         _forget_initialized_tables()
-    elif any(getattr(layer, "quantization_mode", None) for layer in task._flatten_layers()):
+    elif any(getattr(layer, "quantization_mode", None) for layer in layers_in(task)):
         raise ValueError(
             "LiteRT takes no quantized task. Export the task as it was before quantize(), with "
             "optimizations=[tf.lite.Optimize.DEFAULT], which stores int8 weights."
@@ -271,7 +272,7 @@ def export_ids(task: Task, path: str | os.PathLike, format: str, **options) -> N
 
 
 def _name_output(path: pathlib.Path) -> None:
-    """Gives the only output of a LiteRT file its name, in the place of "output_0"."""
+    """Rename the only output of a LiteRT file, "output_0"."""
     from tensorflow.lite.tools import flatbuffer_utils
 
     model = flatbuffer_utils.read_model(str(path))
@@ -282,7 +283,7 @@ def _name_output(path: pathlib.Path) -> None:
 
 
 def _forget_initialized_tables() -> None:
-    """Tables made eagerly leave None where graphs have initializers, of which tf2onnx warns."""
+    """Remove the None that eager tables leave among initializers, of which tf2onnx warns."""
     graph = tf.compat.v1.get_default_graph()
     initializers = graph.get_collection_ref(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS)
     initializers[:] = [one for one in initializers if one is not None]
@@ -290,7 +291,7 @@ def _forget_initialized_tables() -> None:
 
 @functools.cache
 def _teach_tf2onnx_erfc() -> None:
-    """The exact GELU is written with erfc(x) = 1 - erf(x), of which ONNX knows erf alone."""
+    """Register Erfc, which the exact GELU uses, as 1 - erf(x): ONNX has Erf only."""
     try:
         from tf2onnx.handler import tf_op
         from tf2onnx.utils import make_name

@@ -1,4 +1,4 @@
-"""What an ONNX file says of itself: the names of its outputs and axes, the task, the labels."""
+"""Names in an ONNX file: its outputs and axes, the task, the labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def name_parts(path: pathlib.Path, task: Task) -> None:
-    """Names what tf2onnx numbers, and adds the task and its labels as metadata.
+    """Name what tf2onnx numbers, and add the task and its labels as metadata.
 
     The output becomes "logits"; axes "batch", "length" and "masks". The metadata are in
     config.json's words: "pipeline_tag", and for tasks with classes "id2label", in JSON, and
@@ -34,7 +34,7 @@ def name_parts(path: pathlib.Path, task: Task) -> None:
 
 
 def _rename(graph: GraphProto, old: str, new: str) -> None:
-    """Gives a tensor another name, wherever it stands."""
+    """Rename a tensor wherever it is used."""
     for node in graph.node:
         for names in (node.input, node.output):
             names[:] = [new if name == old else name for name in names]
@@ -43,7 +43,7 @@ def _rename(graph: GraphProto, old: str, new: str) -> None:
 
 
 def _name_axes(value, task: Task) -> None:
-    """Names the axes of an input or output whose size is left open."""
+    """Name the axes of unknown size of an input or output."""
     of_masks = {"mask_positions", "logits"} if "mask_positions" in task.prepared_inputs() else {}
     for i, axis in enumerate(value.type.tensor_type.shape.dim):
         if axis.dim_param:
@@ -52,8 +52,8 @@ def _name_axes(value, task: Task) -> None:
 
 def _metadata(task: Task) -> dict[str, str]:
     metadata = {"pipeline_tag": task.pipeline_tag}
-    if getattr(task, "labels", None):
+    if task.labels:
         metadata["id2label"] = json.dumps(dict(enumerate(task.labels)), ensure_ascii=False)
-    if hasattr(task, "problem_type"):
+    if task.problem_type:
         metadata["problem_type"] = task.problem_type
     return metadata

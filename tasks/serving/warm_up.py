@@ -1,4 +1,4 @@
-"""Requests that TensorFlow Serving runs on a model before it lets anyone ask."""
+"""Requests that TensorFlow Serving runs on a model before it serves it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODEL_SIGNATURE, ENTRY_KEY, ENTRY_VALUE = 3, 1, 2
 def write_warm_up(
     folder: pathlib.Path, requests: list[tuple[str, Mapping[str, tf.Tensor]]]
 ) -> None:
-    """Writes `assets.extra/tf_serving_warmup_requests` into a SavedModel's folder.
+    """Write `assets.extra/tf_serving_warmup_requests` into a SavedModel's folder.
 
     Args:
         folder: of the SavedModel.
@@ -31,10 +31,10 @@ def write_warm_up(
 
 
 def prediction_log(signature: str, inputs: Mapping[str, tf.Tensor]) -> bytes:
-    """A `PredictionLog` that holds one request, in the bytes of protocol buffers.
+    """Return a `PredictionLog` with one request, in the bytes of protocol buffers.
 
     Args:
-        signature: the signature that is asked.
+        signature: name of the signature.
         inputs: its inputs by name.
 
     Example:
@@ -51,7 +51,7 @@ def prediction_log(signature: str, inputs: Mapping[str, tf.Tensor]) -> bytes:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """A field of wire type 2: its number, its length, its bytes."""
+    """Return a field of wire type 2: its number, its length, its bytes."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 

@@ -165,6 +165,28 @@ class TokenClassifierPreprocessor(Preprocessor):
         )
         return {**examples, "labels": _framed(labels), "label_weights": _framed(weights)}
 
+    def encode_unlabelled(self, x, sample_weight=None) -> dict:
+        examples = self.encode(x, self._nothing_said_of(x), sample_weight)
+        del examples["labels"]  # which tokens have one is known without them
+        return examples
+
+    def _nothing_said_of(self, x):
+        """Return labels for tagging that are right in form."""
+        x = plain(x)
+        in_graph = tf.is_symbolic_tensor(x.flat_values if isinstance(x, tf.RaggedTensor) else x)
+        label = self.labels[0] if self.labels else 0
+        if is_words(x):
+            words = as_word_tensor(x)
+            if in_graph:
+                return words.with_flat_values(tf.fill(tf.shape(words.flat_values), label))
+            return [[label] * count for count in words.row_lengths().numpy().tolist()]
+        texts = as_column(x)
+        if not in_graph:
+            return [[]] * int(texts.shape[0])
+        none = tf.zeros_like(tf.strings.length(texts), tf.int64)
+        empty = tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int32), none)
+        return {"start": empty, "end": empty, "label": empty}
+
     def _align(self, x, tokens: TokenizedTexts, y) -> tuple[tf.Tensor, tf.Tensor]:
         """Labels (P,), and whether a token has one."""
         words, in_graph = is_words(x), tf.is_symbolic_tensor(tokens.texts)

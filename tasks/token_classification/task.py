@@ -17,7 +17,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.base.class_names import softmax
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
-from encoder_zoo.tasks.base.windowed_task import WindowedTask, read_batches
+from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
@@ -41,11 +41,16 @@ from encoder_zoo.tasks.token_classification.metrics import (
 )
 from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.token_classification.tags import parse_tags, word_tags
-from encoder_zoo.tasks.training.data import size_or_default
+from encoder_zoo.tasks.training.inference import (
+    read_batches,
+    token_outputs,
+    token_outputs_in_graph,
+)
+from encoder_zoo.tasks.training.sources import size_or_default
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class TokenClassifier(WindowedTask, LabelledTask):
+class TokenClassifier(LabelledTask):
     """Tags words: names of persons and places, parts of speech.
 
     Args:
@@ -57,8 +62,15 @@ class TokenClassifier(WindowedTask, LabelledTask):
             numbers in `y` are names and not the tags' numbers.
         dropout: before the output layer, in training; None is the backbone's.
 
+    `fit` and `evaluate` take as x texts, or lists of words; texts with their spans, as spaCy's
+    `(text, {"entities"})` or Prodigy's `{"text", "spans"}`; or a `tf.data.Dataset`, see `Task.fit`,
+    whose elements may hold words and tags as vectors or ragged batches. They take as y for every
+    text a list of `{"start", "end", "label"}`, or of tuples of these, in characters, not
+    overlapping; for every list of words a list of as many tags, names or numbers. Their errors name
+    the example: "Example 3 has 7 words but 6 tags."
+
     Call arguments:
-        inputs: what the preprocessor makes.
+        inputs: the preprocessor's outputs.
 
     Returns:
         (B, L, C) float32 logits.
@@ -82,6 +94,9 @@ class TokenClassifier(WindowedTask, LabelledTask):
     checkpoint_class_suffix = "ForTokenClassification"
     pipeline_tag = "token-classification"
     preprocessor_class = TokenClassifierPreprocessor
+    learns_soft_labels = True
+    peft_task_type = "TOKEN_CLS"
+    text_method = "extract_entities"
     output_activation = "softmax"
     labels_tokens = True
     expected_labels = "for every text a list of spans, or for every list of words a list of tags"
@@ -102,6 +117,11 @@ class TokenClassifier(WindowedTask, LabelledTask):
         self._set_classes(num_classes, labels)
         if preprocessor is not None:
             self.preprocessor.attach(self)
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        spans = [[(0, 1, "X"), (4, 6, "X")], [], [(2, 5, "X")], []]
+        return TinyData({"labels": ["O", "B-X", "I-X"]}, super().tiny_data().x, spans)
 
     def call(self, inputs, training=None):
         self._check_labels_known()
@@ -131,31 +151,15 @@ class TokenClassifier(WindowedTask, LabelledTask):
             return EntityF1(self.labels)
         return super().metric_by_name(name)
 
-    def fit(self, x=None, y=None, *args, **kwargs):
-        """As `Task.fit`: on texts with spans of characters, or sentences in words with tags.
-
-        Where the classifier has no labels yet, they are learned from these.
-
-        Args:
-            x: texts, or lists of words; texts with their spans, as spaCy's `(text, {"entities"})`
-                or Prodigy's `{"text", "spans"}`; or a `tf.data.Dataset`, see `Task.fit`, whose
-                elements may hold words and tags as vectors or ragged batches.
-            y: for every text a list of `{"start", "end", "label"}`, or of tuples of these, in
-                characters, not overlapping; for every list of words a list of as many tags, names
-                or numbers.
-            *args: as for `Task.fit`.
-            **kwargs: as for `Task.fit`.
-
-        Returns:
-            Keras's history.
-
-        Raises:
-            ValueError: "Example 3 has 7 words but 6 tags." and others that name the example.
-        """
-        x, y = self._separated(x, y)
+    def _adapt(self, x, y) -> None:
         if self.preprocessor is not None and not isinstance(x, dict):
             self._set_word_splitting(x)
-        return super().fit(x, y, *args, **kwargs)
+        super()._adapt(x, y)
+
+    def _answer_like(self, teacher: TokenClassifier) -> None:
+        if None not in (self.preprocessor, teacher.preprocessor):
+            for name in ("label_all_tokens", "split_symbols", "strategy"):
+                setattr(self.preprocessor, name, getattr(teacher.preprocessor, name))
 
     def _set_word_splitting(self, x) -> None:
         """Has answers be given as what `fit` learns: in words, of which some tokens count."""
@@ -174,11 +178,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
             token_labels.check_labels(x, y, labels, num_classes or len(labels))
         return learned
 
-    def evaluate(self, x=None, y=None, *args, **kwargs):
-        """As `Task.evaluate`, on texts with spans of characters, or words with tags; see `fit`."""
-        return super().evaluate(*self._separated(x, y), *args, **kwargs)
-
-    def _separated(self, x, y) -> tuple:
+    def _separate(self, x, y) -> tuple:
         return token_labels.annotated(plain(x), plain(y))
 
     @validate_arguments
@@ -213,13 +213,13 @@ class TokenClassifier(WindowedTask, LabelledTask):
         tokens = self.preprocessor.tokens(x)
         if not int(tokens.ids.nrows()):
             return tokens, np.zeros((0, self.num_classes), "float32")
-        outputs = functools.partial(self.token_outputs, batch_size=batch_size)
+        outputs = functools.partial(token_outputs, self, batch_size=batch_size)
         return tokens, self._merged(tokens, outputs).numpy()
 
-    def _merged(self, tokens: TokenizedTexts, token_outputs: Callable) -> tf.Tensor:
+    def _merged(self, tokens: TokenizedTexts, outputs_of: Callable) -> tf.Tensor:
         """The logits (P, C) of all tokens, from what the model says of the windows' examples."""
         windows = self.preprocessor.windows(tokens)
-        outputs = token_outputs(self.preprocessor.examples(tokens, windows))  # ragged (W, None, C)
+        outputs = outputs_of(self.preprocessor.examples(tokens, windows))  # ragged (W, None, C)
         return merge(outputs[:, 1:-1], windows)
 
     @validate_arguments
@@ -292,9 +292,12 @@ class TokenClassifier(WindowedTask, LabelledTask):
         strategy = self._strategy(strategy)
         tags, names = parse_tags(self.tag_names), tf.constant(self._entity_names(strategy))
 
+        token_logits = functools.partial(self, training=False)
+        outputs_of = functools.partial(token_outputs_in_graph, self, token_logits)
+
         def entities(text):
             tokens = self.preprocessor.tokens(as_valid_text(text))
-            logits = self._merged(tokens, self.outputs_in_graph)
+            logits = self._merged(tokens, outputs_of)
             found = find_entities(tf.nn.softmax(logits), tokens, tags, strategy)
             return padded_entities(found, tokens.texts, names)
 
@@ -356,7 +359,7 @@ class TokenClassifier(WindowedTask, LabelledTask):
             `{"precision", "recall", "f1", "per_type": {type: {..., "support"}}}`.
         """
         self._check_labels_known()
-        x, y = self._separated(x, y)
+        x, y = self._separate(x, y)
         token_labels.check_labels(x, y, self.labels, self.num_classes)
         y = token_labels.label_lists(y)
         if is_words(x):

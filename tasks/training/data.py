@@ -1,46 +1,130 @@
-"""What tasks are trained on: raw inputs in memory, datasets of them, and prepared inputs."""
+"""The data of `fit` and `evaluate`: one interface to texts in memory, datasets, corpora and arrays.
+
+`sources.training_data` makes it from whatever a task takes.
+"""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 
-import keras
-import numpy as np
-
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.preprocessing.batching import grouped_batches, window_size
-from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.training.distribution import count_batches
-from encoder_zoo.tasks.training.prepared import is_prepared
+from encoder_zoo.tasks.training.divergence import stopping_at_divergence
+from encoder_zoo.tasks.training.resuming import resumed
 
 
 @dataclasses.dataclass(frozen=True)
-class Stream:
-    """What `fit` trains on, from any place on.
+class Plan:
+    """How data are read.
 
     Attributes:
-        steps: number of batches in one pass.
-        batches: `batches(seed, done)` are the batches behind so many that are done; the seed is
-            of order and masking.
-        describe: says in plain data what it holds.
-        memory: what makes a place far behind quick to find, plain data that grows as batches are
-            made; a backup keeps it.
+        batch_size: B.
+        epochs: numbers of the epochs of a `fit`.
+        shuffle: whether examples are shuffled.
+        steps_per_epoch: batches of an epoch; None is one pass.
     """
 
+    batch_size: int = 32
+    epochs: range = range(1)
+    shuffle: bool = True
+    steps_per_epoch: int | None = None
+
+
+class TrainingData:
+    """Base of the data that a task is trained or evaluated on.
+
+    Args:
+        task: with the preprocessor and the graphs that make batches.
+        plan: how the data are read.
+
+    Attributes:
+        steps: batches of one pass, or of an epoch where only that is known.
+        window_sizes: plain data that grows with reading and finds a late batch quickly; a backup
+            keeps it.
+    """
+
+    def __init__(self, task, plan: Plan):
+        self.task = task
+        self.plan = plan
+        self.window_sizes: list = []
+        self._changes: list[Callable] = []
+
     steps: int
-    batches: Callable[[int, int], tf.data.Dataset]
-    describe: Callable[[], dict]
-    memory: list = dataclasses.field(default_factory=list)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of an epoch."""
+        return self.plan.steps_per_epoch or self.steps
+
+    @property
+    def total_steps(self) -> int:
+        """Batches of all epochs."""
+        return len(self.plan.epochs) * self.steps_per_epoch
+
+    def check(self) -> None:
+        """Raise if `fit` cannot take these data, and log what to expect of them."""
+
+    def batches(self, seed: int, done: int = 0) -> tf.data.Dataset:
+        """Return the batches of all epochs but the first that are done, which are never made.
+
+        Args:
+            seed: of order and masking.
+            done: how many batches to leave out.
+        """
+        batches = self._batches(seed, done)
+        for change in self._changes:
+            batches = batches.map(change)
+        return batches
+
+    def _batches(self, seed: int, done: int) -> tf.data.Dataset:
+        raise NotImplementedError
+
+    def one_pass(self) -> tf.data.Dataset:
+        """Return the batches of one pass, to count labels in."""
+        return self.batches(0).take(self.steps)
+
+    def in_order(self):
+        """Return what Keras evaluates on: batches of one pass, or a tuple of arrays."""
+        raise NotImplementedError
+
+    def describe(self) -> dict:
+        """Return plain data that tells these data from others."""
+        raise NotImplementedError
+
+    def split(self, share: float, batch_size: int) -> tuple:
+        """Return the data without the share at their end, and that share to evaluate on.
+
+        Args:
+            share: of the examples, between 0 and 1.
+            batch_size: of the evaluation.
+        """
+        check_dataset_alone(validation_split=share)
+
+    def weighted(self, weigh: Callable) -> TrainingData:
+        """Return the same data with other sample weights.
+
+        Args:
+            weigh: from `(x, y)` or `(x, y, sample_weight)` to `(x, y, sample_weight)`.
+        """
+        data = copy.copy(self)
+        data._changes = [*self._changes, weigh]
+        return data
+
+    def start(self, callbacks: list | None, verbose: int | str) -> dict:
+        """Return the arguments of Keras's `fit`, from where a backup left the training.
+
+        Args:
+            callbacks: of the user.
+            verbose: as in Keras.
+        """
+        options = {"epochs": self.plan.epochs.stop, "verbose": verbose, "shuffle": False}
+        arguments = resumed(self, stopping_at_divergence(callbacks), verbose)
+        return {**options, "steps_per_epoch": self.steps_per_epoch, **arguments}
 
 
-def is_dataset(x) -> bool:
-    """Whether an input is a `tf.data.Dataset`."""
-    return hasattr(x, "element_spec")
-
-
-def check_dataset_alone(y, sample_weight, validation_split: float = 0.0) -> None:
-    """Refuses what belongs into a dataset, where it is passed beside one.
+def check_dataset_alone(y=None, sample_weight=None, validation_split: float = 0.0) -> None:
+    """Raise a ValueError if something that belongs into a dataset is passed beside one.
 
     Raises:
         ValueError: "Labels and weights belong into the dataset, ... Received also: y."
@@ -53,113 +137,3 @@ def check_dataset_alone(y, sample_weight, validation_split: float = 0.0) -> None
             "sample_weight); examples held out for validation are a dataset of their own, "
             f"`validation_data`. Received also: {', '.join(names)}."
         )
-
-
-def size_or_default(batch_size: int | None, default: int = 32) -> int:
-    """Examples of a batch."""
-    return default if batch_size is None else int(batch_size)
-
-
-def check_not_empty(x) -> None:
-    """Raises ValueError where there are no texts to train or evaluate on."""
-    first = x[0] if isinstance(x, tuple) and x else x
-    if hasattr(first, "__len__") and not len(first):
-        raise ValueError(f"x is empty: {x!r}. Expected at least one text.")
-
-
-def split(examples: dict, share: float) -> tuple[dict, dict]:
-    """The examples of the first examples and, the share from the end, those of the last.
-
-    Raises:
-        ValueError: "validation_split=1.5. Expected ...", "... leaves no example to train on. ..."
-    """
-    if not 0 < share < 1:
-        raise ValueError(
-            f"validation_split={share}. Expected a share of the examples between 0 and 1."
-        )
-    if "text_index" in examples:  # in order, and perhaps with several examples each
-        count = int(tf.reduce_max(examples["text_index"])) + 1
-        first = int(np.searchsorted(examples["text_index"], int(count * (1 - share))))
-    else:
-        first = int(examples["token_ids"].shape[0] * (1 - share))
-    if not first:
-        raise ValueError(
-            f"validation_split={share} leaves no example to train on. Expected a smaller share, "
-            "or more examples."
-        )
-    return {k: v[:first] for k, v in examples.items()}, {k: v[first:] for k, v in examples.items()}
-
-
-def dataset_stream(
-    dataset: tf.data.Dataset,
-    preprocessor: Preprocessor | None,
-    collate: Callable,
-    batch_size: int,
-    passes: int,
-    steps: int | None,
-    shuffle: bool = True,
-) -> Stream:
-    """A dataset, to train on: so many passes of it, or as many as so many steps take.
-
-    Args:
-        dataset: of raw inputs, single or in batches, or of prepared batches.
-        preprocessor: of raw inputs.
-        collate: as for `LengthGroupedBatcher`.
-        batch_size: of single inputs.
-        passes: over the dataset.
-        steps: of an epoch, or None.
-        shuffle: whether single inputs are shuffled.
-    """
-    if preprocessor is not None and preprocessor.packed_length:
-        raise ValueError("pack_texts needs all texts in memory. Received: a dataset.")
-    batched = _batched(dataset, preprocessor, batch_size)
-    passes = None if steps else passes
-    single = batched is not dataset
-
-    def batches(seed, done):
-        raw = batched.repeat(passes)
-        if shuffle and single:
-            windows = _batched(dataset, preprocessor, window_size(batch_size))
-            raw = grouped_batches(windows.repeat(passes), batch_size, seed)
-        return _preprocessed(raw, preprocessor, collate, seed, done)
-
-    def describe():
-        order = {"batch_size": batch_size, "shuffle": shuffle} if single else {}
-        return {"dataset": str(batched.element_spec), **order}
-
-    return Stream(steps or count_batches(batched), batches, describe)
-
-
-def preprocessed(
-    dataset: tf.data.Dataset, preprocessor: Preprocessor | None, collate: Callable, batch_size: int
-) -> tf.data.Dataset:
-    """A dataset of raw inputs, single or in batches, as the model's; one of prepared inputs as it
-    is."""
-    return _preprocessed(_batched(dataset, preprocessor, batch_size), preprocessor, collate)
-
-
-def _holds_prepared(dataset: tf.data.Dataset) -> bool:
-    return is_prepared(keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0])
-
-
-def _batched(dataset, preprocessor: Preprocessor | None, batch_size: int) -> tf.data.Dataset:
-    return dataset if _holds_prepared(dataset) else preprocessor.batched(dataset, batch_size)
-
-
-def _preprocessed(
-    batched: tf.data.Dataset,
-    preprocessor: Preprocessor | None,
-    collate: Callable,
-    seed: int = 0,
-    done: int = 0,
-) -> tf.data.Dataset:
-    """Batches of raw inputs preprocessed, from the batch behind those that are done."""
-    if _holds_prepared(batched):
-        return batched.skip(done) if done else batched
-
-    def prepare(data, number):
-        examples = preprocessor.encode(*keras.utils.unpack_x_y_sample_weight(data))
-        return collate(examples, tf.stack([tf.cast(seed, tf.int64), number]))
-
-    numbered = tf.data.Dataset.zip(batched, tf.data.Dataset.counter()).skip(done)
-    return numbered.map(prepare, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)

@@ -9,217 +9,188 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable
 
 import keras
 import numpy as np
 
+from encoder_zoo.common.keras_private import clip_summed_gradients
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.training.recipe import FusedAdamW
 from encoder_zoo.tasks.training.replicas import (
     check_loss,
     check_no_accumulation,
-    clip_the_sum,
     global_loss,
     overflow_anywhere,
 )
 
 
-def in_scope(method):
-    """Decorator: runs a method of a `Distributed` model in the scope of its strategy."""
+class Distribution:
+    """The `tf.distribute.Strategy` that a model trains and predicts under, or none.
 
-    @functools.wraps(method)
-    def run(self, *args, **kwargs):
-        strategy = strategy_of(self)
-        with strategy.scope() if strategy else contextlib.nullcontext():
-            return method(self, *args, **kwargs)
+    Without a strategy, and on other backends, every method leaves Keras as it is.
 
-    return run
-
-
-def strategy_of(model: keras.Model) -> tf.distribute.Strategy | None:
-    """The strategy in whose scope a model was built, or None."""
-    # Only Keras's trainer for TensorFlow has it.
-    return getattr(model, "_distribute_strategy", None)
-
-
-def of_all_workers(strategy: tf.distribute.Strategy | None, numbers: list[int]) -> list[list[int]]:
-    """What the workers call it with, once for each of their replicas; the first one's first."""
-    if not is_multi_worker(strategy):
-        return [numbers]
-    mine = strategy.run(tf.function(lambda: tf.constant([numbers], tf.int64)))
-    return strategy.gather(mine, axis=0).numpy().tolist()
-
-
-def check_divisible(rows: dict, batch_size: int) -> dict:
-    """The rows, if every batch of them is: Keras on JAX does not split 3 rows over 2 devices.
-
-    Raises:
-        ValueError: "keras.distribution splits every batch over 2 devices, ..."
-    """
-    devices, count = data_parallel_devices(), rows["token_ids"].shape[0]
-    if batch_size % devices or count % batch_size % devices:
-        raise ValueError(
-            f"keras.distribution splits every batch over {devices} devices, so each, also the "
-            f"last, must hold a multiple of {devices} rows. Received: {count} rows in batches "
-            f"of {batch_size}. Leave out {count % batch_size % devices}, or change batch_size."
-        )
-    return rows
-
-
-@contextlib.contextmanager
-def lost_workers_named(strategy: tf.distribute.Strategy | None):
-    """An error that says what to do, where TensorFlow's speaks of an aborted operation."""
-    try:
-        yield
-    except Exception as error:
-        if not is_multi_worker(strategy) or not isinstance(
-            error, (tf.errors.UnavailableError, tf.errors.AbortedError)
-        ):
-            raise
-        raise RuntimeError(
-            "Another worker of this training has gone, was killed or lost its connection: "
-            "look at its log. A strategy cannot go on with fewer. Start all workers again; "
-            "with a backup callback, fit continues at the last backup."
-        ) from error
-
-
-class Distributed:
-    """Mixin, before `keras.Model`: learning and predicting under a `tf.distribute.Strategy`.
-
-    Without a strategy, and on other backends, everything is as Keras has it.
+    Args:
+        strategy: in whose scope the model was built, or None.
     """
 
-    # -- what Keras calls ----------------------------------------------------------------------
+    def __init__(self, strategy: tf.distribute.Strategy | None = None):
+        self.strategy = strategy
 
-    @in_scope
-    def compile(self, *args, **kwargs) -> None:
-        super().compile(*args, **kwargs)
-        if strategy_of(self):
-            check_loss(self.loss)
-        if keras.config.backend() == "tensorflow":
-            optimizer = self.optimizer
-            if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-                overflow_anywhere(optimizer)
-                optimizer = optimizer.inner_optimizer
-            if not isinstance(optimizer, FusedAdamW):
-                if strategy_of(self):
-                    check_no_accumulation(optimizer)
-                clip_the_sum(optimizer)
+    def scope(self) -> contextlib.AbstractContextManager:
+        """Return the strategy's scope, in which variables are created."""
+        return self.strategy.scope() if self.strategy else contextlib.nullcontext()
 
-    @validate_arguments
-    def fit(
-        self,
-        x=None,
-        y=None,
-        *,
-        steps_per_epoch: PositiveInt | None = None,
-        validation_data=None,
-        validation_steps: PositiveInt | None = None,
-        **kwargs,
-    ):
-        self._check_arguments(x, **kwargs)
-        x, steps_per_epoch = self._in_parts(x, steps_per_epoch)
-        validation_data, validation_steps = self._in_parts(validation_data, validation_steps)
-        with lost_workers_named(strategy_of(self)):
-            return super().fit(
-                x,
-                y,
-                steps_per_epoch=steps_per_epoch,
-                validation_data=validation_data,
-                validation_steps=validation_steps,
-                **kwargs,
-            )
+    @contextlib.contextmanager
+    def explained_errors(self):
+        """Raise an error that says what to do where TensorFlow reports an aborted operation."""
+        try:
+            yield
+        except Exception as error:
+            if not is_multi_worker(self.strategy) or not isinstance(
+                error, (tf.errors.UnavailableError, tf.errors.AbortedError)
+            ):
+                raise
+            raise RuntimeError(
+                "Another worker of this training has gone, was killed or lost its connection: "
+                "look at its log. A strategy cannot go on with fewer. Start all workers again; "
+                "with a backup callback, fit continues at the last backup."
+            ) from error
 
-    def evaluate(self, x=None, *args, steps: int | None = None, **kwargs):
-        x, steps = self._in_parts(x, steps)
-        with lost_workers_named(strategy_of(self)):
-            return super().evaluate(x, *args, steps=steps, **kwargs)
+    def fix_compiled(self, model: keras.Model) -> None:
+        """Check the loss of a compiled model, and correct its optimizer for replicas."""
+        if self.strategy:
+            check_loss(model.loss)
+        if keras.config.backend() != "tensorflow":
+            return
+        optimizer = model.optimizer
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            overflow_anywhere(optimizer)
+            optimizer = optimizer.inner_optimizer
+        if not isinstance(optimizer, FusedAdamW):
+            if self.strategy:
+                check_no_accumulation(optimizer)
+            clip_summed_gradients(optimizer)
 
-    def predict(self, x, *args, steps: int | None = None, **kwargs):
-        x, steps = self._in_parts(x, steps)
-        with lost_workers_named(strategy_of(self)):
-            return super().predict(x, *args, steps=steps, **kwargs)
+    # -- data ----------------------------------------------------------------------------------
 
-    def predict_on_batch(self, x):
-        if strategy_of(self):
-            # Keras gives the whole batch to every replica, and returns it as often.
-            x = strategy_of(self).experimental_distribute_values_from_function(
-                functools.partial(self._part_of_replica, x)
-            )
-        devices = data_parallel_devices()
-        if devices == 1:
-            return super().predict_on_batch(x)
-        count = len(keras.tree.flatten(x)[0])
-        x = keras.tree.map_structure(lambda values: values[filled(count, devices)], x)
-        return keras.tree.map_structure(lambda o: o[:count], super().predict_on_batch(x))
-
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
-        if not self._in_replica():
-            return loss
-        return global_loss(self.loss, loss, self.losses, y_pred, sample_weight)
-
-    def get_metrics_result(self) -> dict:
-        if not self._in_replica():
-            return super().get_metrics_result()
-        # Keras would take the mean of the replicas' own results.
-        variables = self.metrics_variables
-        values = [tf.identity(v.value) for v in variables]  # on the replica's device
-        sums = tf.distribute.get_replica_context().all_reduce("SUM", values)
-        with keras.StatelessScope(state_mapping=list(zip(variables, sums, strict=True))):
-            results = super().get_metrics_result()
-        # Of several workers' results Keras takes the mean over axis 0, which a scalar has not.
-        if is_multi_worker(strategy_of(self)):
-            results = keras.tree.map_structure(lambda value: value[None], results)
-        return results
-
-    def _maybe_symbolic_build(self, iterator=None, data_batch=None) -> None:
-        if strategy_of(self) and iterator is not None:
-            # Keras takes the mean of a batch over the replicas, which fails for masks and for
-            # parts of different size. Shapes and types are all that it needs.
-            spec = iterator._distributed_dataset.element_spec
-            data_batch = keras.tree.map_structure(
-                lambda s: tf.nest.flatten(s, expand_composites=True)[0], spec
-            )
-        super()._maybe_symbolic_build(data_batch=data_batch)
-
-    # ------------------------------------------------------------------------------------------
-
-    def _in_replica(self) -> bool:
-        # Outside of every scope TensorFlow speaks of a replica context as well.
-        return (
-            strategy_of(self) is not None
-            and tf.distribute.has_strategy()
-            and not tf.distribute.in_cross_replica_context()
-        )
-
-    def _check_arguments(self, x, shuffle: bool = True, **others) -> None:
-        if is_multi_worker(strategy_of(self)) and isinstance(x, dict) and shuffle:
+    def check_arrays(self, shuffle: bool) -> None:
+        """Raise a ValueError if Keras would shuffle arrays differently in every worker."""
+        if shuffle and is_multi_worker(self.strategy):
             raise ValueError(
                 "Keras shuffles prepared inputs in every worker on its own, so that examples would "
                 "be lost and others seen twice. Pass shuffle=False, or a tf.data.Dataset, whose "
                 "shuffle has a seed."
             )
 
-    def _in_parts(self, dataset, steps: int | None) -> tuple:
-        """A dataset of batches as one of their parts, and how many batches it has."""
-        if strategy_of(self) is None or not isinstance(dataset, tf.data.Dataset):
+    def divided(self, dataset, steps: int | None) -> tuple:
+        """Return a dataset of the parts of every batch, and the number of batches.
+
+        Args:
+            dataset: of batches; anything else is returned as it is.
+            steps: its number of batches; None counts them.
+        """
+        if self.strategy is None or not isinstance(dataset, tf.data.Dataset):
             return dataset, steps
         steps = steps or count_batches(dataset)
         parts = functools.partial(parts_of_batches, dataset.repeat())
-        return strategy_of(self).distribute_datasets_from_function(parts), steps
+        return self.strategy.distribute_datasets_from_function(parts), steps
+
+    def divided_arguments(self, arguments: dict) -> dict:
+        """Return arguments of Keras's `fit` with the datasets among them divided."""
+        pairs = (("x", "steps_per_epoch"), ("validation_data", "validation_steps"))
+        for data, steps in pairs:
+            divided = self.divided(arguments.get(data), arguments.get(steps))
+            arguments = {**arguments, **dict(zip((data, steps), divided, strict=True))}
+        return arguments
+
+    def predict_on_batch(self, predict: Callable, x):
+        """Return `predict(x)` of Keras, for a batch of any size, on all replicas or devices."""
+        if self.strategy:
+            # Keras gives the whole batch to every replica, and returns it as often.
+            x = self.strategy.experimental_distribute_values_from_function(
+                functools.partial(self._part_of_replica, x)
+            )
+        devices = data_parallel_devices()
+        if devices == 1:
+            return predict(x)
+        count = len(keras.tree.flatten(x)[0])
+        padded = pad_indices(count, devices)
+        outputs = predict(keras.tree.map_structure(lambda values: values[padded], x))
+        return keras.tree.map_structure(lambda output: output[:count], outputs)
 
     def _part_of_replica(self, batch, context):
-        extended, count = strategy_of(self).extended, context.num_replicas_in_sync
+        extended, count = self.strategy.extended, context.num_replicas_in_sync
         on_tpu = hasattr(extended, "num_hosts")
         workers = extended.num_hosts if on_tpu else count // len(extended.worker_devices)
         worker, replica = divmod(context.replica_id_in_sync_group, count // workers)
         return part_of_batch(batch, replica * workers + worker, count)
 
+    # -- inside a step -------------------------------------------------------------------------
+
+    def in_replica(self) -> bool:
+        """Return whether this runs in one of several replicas."""
+        # Outside of every scope TensorFlow reports a replica context as well.
+        return (
+            self.strategy is not None
+            and tf.distribute.has_strategy()
+            and not tf.distribute.in_cross_replica_context()
+        )
+
+    def loss_of_batch(self, loss_function, loss, y_pred, sample_weight=None, added: list = ()):
+        """Return the loss of the whole batch, from that of this replica's part; see `global_loss`.
+
+        Args:
+            loss_function: given to `compile`.
+            loss: Keras's, of this replica.
+            y_pred: (B, ...) outputs.
+            sample_weight: None or (B, ...).
+            added: further losses of the model, such as penalties on weights.
+        """
+        if not self.in_replica():
+            return loss
+        return global_loss(loss_function, loss, list(added), y_pred, sample_weight)
+
+    def metrics_of_batch(self, variables: list, result: Callable[[], dict]) -> dict:
+        """Return `result()` of Keras with the metrics' variables summed over the replicas."""
+        if not self.in_replica():
+            return result()
+        # Keras would take the mean of the replicas' own results.
+        values = [tf.identity(v.value) for v in variables]  # on the replica's device
+        sums = tf.distribute.get_replica_context().all_reduce("SUM", values)
+        with keras.StatelessScope(state_mapping=list(zip(variables, sums, strict=True))):
+            results = result()
+        # Of several workers' results Keras takes the mean over axis 0, which a scalar has not.
+        if is_multi_worker(self.strategy):
+            results = keras.tree.map_structure(lambda value: value[None], results)
+        return results
+
+
+def of_all_workers(strategy: tf.distribute.Strategy | None, numbers: list[int]) -> list[list[int]]:
+    """Return the numbers of every worker, once for each of its replicas, the first worker first."""
+    if not is_multi_worker(strategy):
+        return [numbers]
+    mine = strategy.run(tf.function(lambda: tf.constant([numbers], tf.int64)))
+    return strategy.gather(mine, axis=0).numpy().tolist()
+
+
+def check_divisible(examples: dict, batch_size: int) -> None:
+    """Raise a ValueError if Keras on JAX cannot split every batch over the devices.
+
+    Raises:
+        ValueError: "keras.distribution splits every batch over 2 devices, ..."
+    """
+    devices, count = data_parallel_devices(), examples["token_ids"].shape[0]
+    if batch_size % devices or count % batch_size % devices:
+        raise ValueError(
+            f"keras.distribution splits every batch over {devices} devices, so each, also the "
+            f"last, must hold a multiple of {devices} rows. Received: {count} rows in batches "
+            f"of {batch_size}. Leave out {count % batch_size % devices}, or change batch_size."
+        )
+
 
 def is_multi_worker(strategy: tf.distribute.Strategy | None) -> bool:
-    """Whether the strategy has several processes that each run the program."""
+    """Return whether several processes run the program under this strategy."""
     return (
         strategy is not None
         and isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
@@ -228,7 +199,7 @@ def is_multi_worker(strategy: tf.distribute.Strategy | None) -> bool:
 
 
 def worker_of(strategy: tf.distribute.Strategy | None) -> tuple[int, int]:
-    """Number of this process among the strategy's workers, and how many there are.
+    """Return the index of this process among the strategy's workers, and their number.
 
     Example:
         >>> worker_of(None)
@@ -243,7 +214,7 @@ def worker_of(strategy: tf.distribute.Strategy | None) -> tuple[int, int]:
 
 
 def data_parallel_devices() -> int:
-    """Over how many devices `keras.distribution`, which only JAX has, splits a batch."""
+    """Return over how many devices `keras.distribution`, which only JAX has, splits a batch."""
     distribution = keras.distribution.distribution()
     if distribution is None:
         return 1
@@ -251,21 +222,21 @@ def data_parallel_devices() -> int:
     return mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)]
 
 
-def filled(count: int, multiple: int) -> np.ndarray:
-    """Numbers of rows, the last repeated up to the next multiple.
+def pad_indices(count: int, multiple: int) -> np.ndarray:
+    """Return the indices of some examples, the last repeated up to the next multiple.
 
     Example:
-        >>> filled(3, 2).tolist()
+        >>> pad_indices(3, 2).tolist()
         [0, 1, 2, 2]
     """
     return np.minimum(np.arange(-(-count // multiple) * multiple), count - 1)
 
 
 def count_batches(dataset: tf.data.Dataset) -> int:
-    """Number of batches; counted in one pass where the dataset does not know.
+    """Return the number of batches, counted in one pass if the dataset does not know it.
 
     Raises:
-        ValueError: for an endless dataset.
+        ValueError: "The dataset is endless. Pass `steps_per_epoch`."
     """
     count = int(dataset.cardinality())
     if count == tf.data.INFINITE_CARDINALITY:
@@ -278,7 +249,7 @@ def count_batches(dataset: tf.data.Dataset) -> int:
 def parts_of_batches(
     dataset: tf.data.Dataset, context: tf.distribute.InputContext
 ) -> tf.data.Dataset:
-    """The parts of every batch that the replicas of one worker take, one after the other.
+    """Return the parts of every batch that the replicas of one worker take, one after the other.
 
     `tf.distribute` would cut the dataset into batches of equal size, across the borders of batches
     that are padded to different lengths. Every worker reads the whole dataset, so all must read it
@@ -305,7 +276,7 @@ def parts_of_batches(
 
 
 def part_of_batch(batch, number, count: int):
-    """The rows of one of `count` replicas: equally many, give or take one, or none.
+    """Return the rows of one of `count` replicas: equally many, give or take one, or none.
 
     Example:
         >>> [part_of_batch(np.array([1, 2, 3]), i, 2).tolist() for i in range(2)]

@@ -1,4 +1,4 @@
-"""A loss that is no number any more ends the training, and says where."""
+"""Training ends with an error that names the step when the loss is NaN or infinite."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import keras
 class StopAtDivergence(keras.callbacks.Callback):
     """Raises an error, and names the step, when the loss becomes NaN or infinite.
 
-    `fit` puts it before the other callbacks, so that none of them saves what came of that step.
-    It reads what Keras logs of every step anyway: the mean of the epoch's losses, which is no
-    number from that step on.
+    `fit` puts it before the other callbacks, so that none of them saves the result of that step.
+    It reads the mean of the epoch's losses, which Keras logs after every step.
 
     Raises:
         FloatingPointError: "Epoch 2/3, step 17/100: the loss is nan. ..."
@@ -72,8 +71,16 @@ class StopAtDivergence(keras.callbacks.Callback):
         )
 
 
+def stopping_at_divergence(callbacks: list | None) -> list:
+    """Return the callbacks behind a `StopAtDivergence`, unless one is a `TerminateOnNaN`."""
+    callbacks = keras.tree.flatten(callbacks or [])
+    if any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks):
+        return callbacks
+    return [StopAtDivergence(), *callbacks]
+
+
 def divergence(epoch: int, step: int, params: dict, what: str) -> FloatingPointError:
-    """The error that names the place, and what to do.
+    """Return the error that names the step, and what to do.
 
     Args:
         epoch: counted from 0.

@@ -1,106 +1,109 @@
-"""What TensorFlow traces of a task: graphs that live from call to call."""
+"""TensorFlow graphs of a task, kept from call to call as long as they are valid."""
 
 from __future__ import annotations
 
 import functools
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders import attention
-from encoder_zoo.tasks.preprocessing.batching import Batches, LengthGroupedBatcher
+from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher, bucket_length
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction, is_long, of_texts
-from encoder_zoo.tasks.training.compiling import Compiled
-from encoder_zoo.tasks.training.distribution import strategy_of
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.training.trainer import Trainer
+
+logger = logging.getLogger("encoder_zoo")
 
 
-class Graphs(Compiled):
-    """Mixin, before `keras.Model`: batches, steps and answers as graphs, kept while valid."""
+class GraphCache:
+    """The graphs that a task has traced: of batches, steps and answers.
 
-    def _reset_training_state(self) -> None:
-        super()._reset_training_state()
+    Args:
+        task: whose preprocessor and steps are traced.
+    """
+
+    def __init__(self, task: Trainer):
+        self._task = task
         self._graphs = {}
+        self._warned_recompilation = False
 
-    def _graph(self, name, make):
-        """What traces live in: made once for a setting of the preprocessor and the precision."""
-        settings = vars(self.preprocessor) if self.preprocessor is not None else {}
+    def get(self, name, make: Callable):
+        """Return the graph of this name, made once per precision and setting of the preprocessor.
+
+        Args:
+            name: anything hashable.
+            make: makes the graph, called without arguments.
+        """
+        task = self._task
+        settings = vars(task.preprocessor) if task.preprocessor is not None else {}
         plain = [(n, v) for n, v in settings.items() if not n.startswith("_") and n != "tokenizer"]
         plain.append(id(settings.get("tokenizer")))
-        key = name, bool(self.compiled and self.jit_compile), self.dtype_policy.name, repr(plain)
+        key = name, self._compiles(), task.dtype_policy.name, repr(plain)
         if key not in self._graphs:
             self._graphs[key] = make()
         return self._graphs[key]
 
-    def _collate(self):
-        # Where every new shape is compiled, few shapes are worth some padding.
-        bucketed = keras.config.backend() == "jax" or bool(self.compiled and self.jit_compile)
-        return functools.partial(self.preprocessor.collate, bucketed=bucketed)
+    def _compiles(self) -> bool:
+        return bool(self._task.compiled and self._task.jit_compile)
 
-    def _batcher(self) -> LengthGroupedBatcher:
-        return self._graph("batches", lambda: LengthGroupedBatcher(self._collate()))
-
-    def _ordered(self, examples: dict, batch_size: int) -> Batches:
-        return self._batcher().ordered(examples, batch_size)
-
-    def _predict_few(self, texts: tuple) -> np.ndarray:
-        """The outputs of one batch of texts; on TensorFlow all of it is one graph.
-
-        Keras's loop over a dataset takes longer than the model.
-        """
-
-        def inputs_of(texts):
-            batch = self._collate()(self.preprocessor.encode(texts))
-            return keras.utils.unpack_x_y_sample_weight(batch)[0]
-
-        if not self._has_one_graph():
-            inputs = self._graph("inputs", lambda: ShapePolymorphicFunction(inputs_of))(texts)
-            return self.predict_on_batch({n: values.numpy() for n, values in inputs.items()})
-        self.make_predict_function()
-        forward = self._forward(self._may_be_long(texts))
-        answer = self._graph(
-            ("answer", id(forward)),
-            lambda: ShapePolymorphicFunction(lambda t: forward(inputs_of(t))),
-        )
-        return answer(texts).numpy()
-
-    def _may_be_long(self, texts: tuple) -> bool | None:
-        """False for texts that are sure to be short for attention, or nearly so; see `is_long`."""
-        if self.preprocessor.max_sequence_length <= attention.SHORT:
+    def has_one_graph(self) -> bool:
+        """Return whether one graph predicts all batches, not a program for each of their shapes."""
+        task = self._task
+        if keras.config.backend() != "tensorflow" or task.distribution.strategy:
             return False
-        most = sum(int(tf.reduce_max(tf.strings.length(part))) for part in texts)  # bytes
-        return False if most < attention.SHORT else None
+        several = task.compiled and (task.run_eagerly or task.steps_per_execution > 1)
+        return not (several or task.jit_compile)
 
-    @validate_arguments
-    def make_predict_function(self, force: bool = False) -> None:
-        """As in Keras; but on TensorFlow a graph for all sizes of batches, made once."""
-        if not self._has_one_graph():
-            super().make_predict_function(force)
-        elif force or self.predict_function is None:
-            weights = tuple((id(weight), weight.dtype) for weight in self.variables)
-            step = self.predict_step
+    def lengths_vary(self) -> bool:
+        """Return whether batches have different lengths, by their texts."""
+        preprocessor = self._task.preprocessor
+        return preprocessor is None or preprocessor.sequence_length is None
 
-            def forward(long: bool | None) -> ShapePolymorphicFunction:
-                return self._graph(
-                    ("forward", weights, long),
-                    lambda: ShapePolymorphicFunction(of_texts(long, step), 2),
-                )
+    def warn_recompilation(self, examples: dict) -> None:
+        """Log, once, why the first steps of each length take long where they are compiled."""
+        compiled = keras.config.backend() == "jax" or self._task.jit_compile
+        if not compiled or not self.lengths_vary() or self._warned_recompilation:
+            return
+        self._warned_recompilation = True
+        lengths = tf.unique(tf.cast(examples["token_ids"].row_lengths(), tf.int32)).y
+        found = sorted({int(bucket_length(length)) for length in lengths})
+        logger.warning(
+            "Batches are padded to %s tokens, and each of these lengths is compiled once, which "
+            "takes some seconds. With sequence_length=... there is one length.",
+            " or ".join(map(str, found)),
+        )
 
-            def predict(batches):
-                inputs = keras.utils.unpack_x_y_sample_weight(batches[0])[0]
-                return forward(is_long(inputs))(inputs)
+    # -- batches -------------------------------------------------------------------------------
 
-            self._forward, self.predict_function = forward, predict
+    def collate(self) -> Callable:
+        """Return the preprocessor's `collate`."""
+        # Where every new shape is compiled, few shapes are worth some padding.
+        bucketed = keras.config.backend() == "jax" or self._compiles()
+        return functools.partial(self._task.preprocessor.collate, bucketed=bucketed)
 
-    def _make_function(self, step, *args, **kwargs):
-        """What Keras calls with an iterator for each step of `fit` and `evaluate`.
+    def batcher(self) -> LengthGroupedBatcher:
+        """Return the batcher of encoded examples."""
+        return self.get("batches", lambda: LengthGroupedBatcher(self.collate()))
 
-        Keras's own is a graph that takes the batch from the iterator and calls another one, which
-        TensorFlow traces and optimizes one by one.
+    # -- steps ---------------------------------------------------------------------------------
+
+    def step_function(self, step: Callable) -> Callable | None:
+        """Return the function of an iterator that runs a step of `fit` or `evaluate`, or None.
+
+        Keras's own, for which None stands, is a graph that takes the batch from the iterator and
+        calls another graph, both of which TensorFlow traces and optimizes.
+
+        Args:
+            step: `train_step` or `test_step`.
         """
-        if not self._has_one_graph():
-            return super()._make_function(step, *args, **kwargs)
+        if not self.has_one_graph():
+            return None
         graphs = {
             long: tf.function(of_texts(long, step), autograph=False) for long in (False, True)
         }
@@ -115,9 +118,57 @@ class Graphs(Compiled):
 
         return function
 
-    def _has_one_graph(self) -> bool:
-        """Whether one graph predicts all batches, and not a program for each of their shapes."""
-        if keras.config.backend() != "tensorflow" or strategy_of(self):
+    def predict_function(self) -> Callable:
+        """Return the function of a list of one batch that `predict` calls."""
+
+        def predict(batches):
+            inputs = keras.utils.unpack_x_y_sample_weight(batches[0])[0]
+            return self._forward(is_long(inputs))(inputs)
+
+        return predict
+
+    def _forward(self, long: bool | None) -> ShapePolymorphicFunction:
+        """Return the graph from inputs to outputs, for batches of all sizes."""
+        step = self._task.predict_step
+        return self.get(
+            ("forward", self._weights, long),
+            lambda: ShapePolymorphicFunction(of_texts(long, step), 2),
+        )
+
+    def renew_weights(self) -> None:
+        """Note which variables the next graphs read; other variables need other graphs."""
+        self._weights = tuple((id(weight), weight.dtype) for weight in self._task.variables)
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def predict_few(self, texts: tuple) -> np.ndarray:
+        """Return the outputs of one batch of texts, on TensorFlow by a single graph.
+
+        Keras's loop over a dataset takes longer than the model.
+
+        Args:
+            texts: one or two (B,) string tensors.
+        """
+        task = self._task
+
+        def inputs_of(texts):
+            batch = self.collate()(task.preprocessor.encode(texts))
+            return keras.utils.unpack_x_y_sample_weight(batch)[0]
+
+        if not self.has_one_graph():
+            inputs = self.get("inputs", lambda: ShapePolymorphicFunction(inputs_of))(texts)
+            return task.predict_on_batch({n: values.numpy() for n, values in inputs.items()})
+        task.make_predict_function()
+        forward = self._forward(self._may_be_long(texts))
+        answer = self.get(
+            ("answer", id(forward)),
+            lambda: ShapePolymorphicFunction(lambda t: forward(inputs_of(t))),
+        )
+        return answer(texts).numpy()
+
+    def _may_be_long(self, texts: tuple) -> bool | None:
+        """Return False for texts that are certainly short for attention, else None."""
+        if self._task.preprocessor.max_sequence_length <= attention.SHORT:
             return False
-        several = self.compiled and (self.run_eagerly or self.steps_per_execution > 1)
-        return not (several or self.jit_compile)
+        most = sum(int(tf.reduce_max(tf.strings.length(part))) for part in texts)  # bytes
+        return False if most < attention.SHORT else None

@@ -1,4 +1,4 @@
-"""Which layers of a backbone learn, and how much of the learning rate they have."""
+"""Layer-wise learning rates, and layers that do not learn."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from encoder_zoo.encoders.backbone import Backbone
 
 
 def layerwise(backbone: Backbone, decay: float) -> Callable[[keras.Variable], float] | None:
-    """How much of the learning rate each weight has, where lower layers have less.
+    """Return the layer-wise learning-rate decay multiplier of each weight.
 
     Args:
         backbone: whose last block has one step less than what stands on it, and so on down to the
@@ -41,7 +41,7 @@ def layerwise(backbone: Backbone, decay: float) -> Callable[[keras.Variable], fl
 
 
 def freeze_lower(backbone: Backbone, count: int) -> None:
-    """Has the lowest blocks of a backbone, and the embeddings below them, learn no more.
+    """Freeze the lowest blocks of a backbone, and the embeddings below them.
 
     Args:
         backbone: whose other layers learn from now on.

@@ -1,4 +1,4 @@
-"""Losses and metrics of Keras, by name or object, as they fit models that put out logits.
+"""Losses and metrics of Keras, by name or object, for models that return logits.
 
 Those of Keras expect probabilities unless they are told otherwise, and many of its metrics expect
 rows of 0 and 1 for labels that are numbers here; given logits, they give wrong numbers without an
@@ -42,7 +42,7 @@ OF_CLASS_NUMBERS = (metrics.Accuracy, metrics.IoU, metrics.MeanIoU)
 
 
 def fitted_loss(loss, default: losses.Loss, activation: str | None):
-    """A loss that takes logits, where the one that was given is a cross-entropy of Keras's.
+    """Return a loss that takes logits, if the given one is a cross-entropy of Keras's.
 
     Args:
         loss: what `compile` was given.
@@ -83,7 +83,7 @@ def fitted_loss(loss, default: losses.Loss, activation: str | None):
 
 
 def labels_for_loss(loss, y, y_pred, activation: str | None):
-    """Class numbers (B, ...) as rows (B, ..., C) of 0 and 1, for losses that take those."""
+    """Return class numbers (B, ...) as rows (B, ..., C) of 0 and 1, for losses that take those."""
     if activation != "softmax" or not isinstance(loss, str | losses.Loss):
         return y
     if isinstance(loss, losses.SparseCategoricalCrossentropy) or not _are_numbers(y, y_pred):
@@ -92,7 +92,7 @@ def labels_for_loss(loss, y, y_pred, activation: str | None):
 
 
 def by_token(y_true, y_pred, sample_weight=None) -> tuple:
-    """What metrics are to take of tokens: each as an example of its own.
+    """Return labels, outputs and weights of tokens, each as an example of its own, for metrics.
 
     Keras's metrics take a mean over each row first, padding included, so that a token counts less
     in a longer batch.
@@ -116,7 +116,7 @@ def by_token(y_true, y_pred, sample_weight=None) -> tuple:
 
 
 def fitted_metrics(given, activation: str | None):
-    """Metrics that take logits, where those that were given are Keras's; see `OfLogits`.
+    """Return metrics that take logits, if the given ones are Keras's; see `OfLogits`.
 
     Args:
         given: a list of metrics and their names; None and what is no list stay as they are.
@@ -266,7 +266,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
         return getattr(self.metric, "from_logits", is_binary and self.metric.threshold == 0)
 
     def _matched(self, y_true, scores):
-        """Labels and scores in the form that the metric takes."""
+        """Return labels and scores in the form that the metric takes."""
         if type(self.metric) in OF_CLASS_NUMBERS:
             if self.activation == "softmax":
                 return class_numbers_of(y_true, scores), ops.argmax(scores, -1)
@@ -282,7 +282,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
         return ops.one_hot(ops.cast(y_true, "int32"), classes, dtype=scores.dtype), scores
 
     def _wants_one_hot(self) -> bool:
-        """Whether it has a say on the first of two classes as well."""
+        """Return whether the metric is of the first of two classes as well."""
         if isinstance(self.metric, metrics.FBetaScore):
             return self.metric.threshold is None
         chosen = [getattr(self.metric, name, None) for name in ("class_id", "top_k")]
@@ -297,11 +297,11 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
 
 
 def _are_numbers(y_true, scores) -> bool:
-    """Whether labels are one number for each row of C scores."""
+    """Return whether labels are one number for each row of C scores."""
     return len(y_true.shape) == len(scores.shape) - 1
 
 
 def class_numbers_of(y_true, scores):
-    """Class numbers, also of labels that are rows of C probabilities."""
+    """Return class numbers, also for labels that are rows of C probabilities."""
     y_true, scores = ops.convert_to_tensor(y_true), ops.convert_to_tensor(scores)
     return y_true if _are_numbers(y_true, scores) else ops.argmax(y_true, -1)

@@ -19,12 +19,12 @@ MOST_RANKED = 2**14
 
 
 def metric_by_name(name: str, activation: str | None, num_classes: int | None):
-    """The metric that a name stands for; a name that only Keras knows as it is.
+    """Return the metric of a name; a name that only Keras knows as it is.
 
     Args:
         name: "f1" (of two classes that of the second, else the mean over the classes), "f1_macro",
             "f1_micro", "f1_weighted", "auc", "matthews", "pearson", "spearman" or "perplexity".
-        activation: see `measures.fitted_metrics`.
+        activation: see `logit_metrics.fitted_metrics`.
         num_classes: C, if it is known.
 
     Raises:
@@ -59,7 +59,7 @@ def metric_by_name(name: str, activation: str | None, num_classes: int | None):
 
 
 def _check_known(name: str) -> None:
-    """That Keras has a metric or loss of this name."""
+    """Raise a ValueError if Keras has no metric or loss of this name."""
     if name.lower() in ("accuracy", "acc", "crossentropy", "ce"):
         return
     try:
@@ -224,7 +224,7 @@ class Spearman(ConfigFromSignature, metrics.Metric):
 
     @staticmethod
     def _ranks(values, weight):
-        """Mean ranks, from 0, among those that count."""
+        """Return mean ranks, from 0, among those that count."""
         ordered = ops.sort(ops.where(weight > 0, values, float("inf")))
         sides = (ops.searchsorted(ordered, values, side=side) for side in ("left", "right"))
         return ops.cast(sum(sides), values.dtype) / 2
@@ -263,7 +263,7 @@ class Perplexity(metrics.SparseCategoricalCrossentropy):
 
 
 def _ratio(covariance, variances):
-    """A correlation; 0 where nothing varies."""
+    """Return a correlation; 0 where nothing varies."""
     return ops.where(
         variances > 0, covariance / ops.sqrt(ops.where(variances > 0, variances, 1.0)), 0.0
     )

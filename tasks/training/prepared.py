@@ -19,7 +19,7 @@ Ranges = Callable[[int], dict[str, tuple[int, int]]]
 
 
 def is_prepared(x: object) -> bool:
-    """Return whether an input is what preprocessors make, `{"token_ids", ...}`, or is meant so.
+    """Return whether an input is meant as prepared: a mapping with `token_ids` or a like name.
 
     Example:
         >>> is_prepared({"token_ids": [[2, 3]]}), is_prepared({"input_ids": [[2, 3]]})
@@ -74,7 +74,7 @@ def _as_array(values: object) -> np.ndarray:
 
 
 def _check_length(inputs: Mapping, longest: int) -> None:
-    """Refuse rows that are too long. Those of several texts are as long as the backbone says."""
+    """Raise a ValueError for rows that are too long; rows of several texts may have any length."""
     length = inputs["token_ids"].shape[1]
     if type(length) is int and length > longest and "text_starts" not in inputs:
         raise ValueError(

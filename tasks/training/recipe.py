@@ -1,4 +1,4 @@
-"""How BERT-like models are fine-tuned: AdamW, linear warmup and decay, clipped gradients."""
+"""The optimizers of fine-tuning: AdamW, linear warmup and decay, clipped gradients."""
 
 from collections.abc import Callable
 
@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from encoder_zoo.common.keras_private import HookedAdamW
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.family import LEARNING_RATE, WEIGHT_DECAY
 
@@ -53,14 +54,14 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.restart(peak, total_steps)
 
     def restart(self, peak: float, total_steps: int) -> None:
-        """Becomes the schedule of another run."""
+        """Become the schedule of another run."""
         self.peak = peak
         self.total_steps = total_steps
         up = max(1, int(total_steps * self.warmup)) if self.warmup else 0
         self.numbers.assign([peak, up, max(1, total_steps - up), FREE])
 
     def hold(self, rate: float) -> None:
-        """Stays at a rate, until `restart`."""
+        """Stay at a rate, until `restart`."""
         self.numbers.assign([*ops.convert_to_numpy(self.numbers)[:3], rate])
 
     def __call__(self, step):
@@ -76,7 +77,7 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class ScheduledAdamW(keras.optimizers.AdamW):
+class ScheduledAdamW(HookedAdamW):
     """AdamW that keeps its schedule's numbers among its variables; `restart` begins another run.
 
     Args:
@@ -101,8 +102,8 @@ class ScheduledAdamW(keras.optimizers.AdamW):
     ):
         super().__init__(learning_rate, **kwargs)
         self.rate_share = rate_share
-        if isinstance(self._learning_rate, LinearWarmupDecay):
-            self._track_variable(self._learning_rate.numbers)
+        if isinstance(self.schedule, LinearWarmupDecay):
+            self.track(self.schedule.numbers)
 
     @property
     def learning_rate(self):
@@ -112,28 +113,28 @@ class ScheduledAdamW(keras.optimizers.AdamW):
     def learning_rate(self, rate) -> None:
         """What a callback of Keras's sets takes the place of the recipe's schedule; where it only
         gives back what it has read, the schedule goes on."""
-        if not isinstance(self._learning_rate, LinearWarmupDecay):
+        if not isinstance(self.schedule, LinearWarmupDecay):
             keras.optimizers.Optimizer.learning_rate.fset(self, rate)
             return
         rate, now = np.float32(rate), np.float32(ops.convert_to_numpy(self.learning_rate))
         if rate != now:
-            self._learning_rate.hold(rate)
+            self.schedule.hold(rate)
 
     def build(self, variables):
         super().build(variables)
         self._shares = [self.rate_share(v) if self.rate_share else 1.0 for v in variables]
 
-    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+    def update(self, gradients, variables, learning_rate):
         groups = {}  # of weights with the same learning rate
-        for gradient, variable in zip(grads, trainable_variables, strict=True):
-            share = self._shares[self._get_variable_index(variable)]
+        for gradient, variable in zip(gradients, variables, strict=True):
+            share = self._shares[self.index_of(variable)]
             groups.setdefault(share, []).append((gradient, variable))
         for share, pairs in groups.items():
             gradients, variables = map(list, zip(*pairs, strict=True))
-            super()._backend_update_step(gradients, variables, learning_rate * share)
+            super().update(gradients, variables, learning_rate * share)
 
     def restart(self, peak: float, total_steps: int) -> None:
-        """Forgets all steps, and takes the schedule of another run; what was traced stays valid.
+        """Reset all steps, and take the schedule of another run; graphs stay valid.
 
         Args:
             peak: of the learning rate.
@@ -142,7 +143,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         if int(ops.convert_to_numpy(self.iterations)):
             for variable in self.variables:
                 variable.assign(ops.zeros(variable.shape, variable.dtype))
-        self._learning_rate.restart(peak, total_steps)
+        self.schedule.restart(peak, total_steps)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -163,18 +164,17 @@ class FusedAdamW(ScheduledAdamW):
         0.9
     """
 
-    def _backend_apply_gradients(self, grads, trainable_variables):
+    def clip_and_update(self, gradients, variables):
         replicas = tf.distribute.get_replica_context()
         if replicas.num_replicas_in_sync > 1:
             # Keras takes the norm before it adds up the rows of a token, and the replicas.
-            grads = replicas.all_reduce("SUM", grads)
-        grads = [tf.convert_to_tensor(gradient) for gradient in grads]
+            gradients = replicas.all_reduce("SUM", gradients)
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         if self.gradient_accumulation_steps:
-            indices = map(self._get_variable_index, trainable_variables)
-            sums = [self._accumulated_gradients[index] for index in indices]
-            self._backend_increment_gradient_accumulators(grads, sums)
-            grads = [total.value / self.gradient_accumulation_steps for total in sums]
-        norm = tf.sqrt(2 * tf.add_n([tf.cast(tf.nn.l2_loss(g), tf.float32) for g in grads]))
+            sums = [self.sum_of(variable) for variable in variables]
+            self.add_gradients(gradients, sums)
+            gradients = [total.value / self.gradient_accumulation_steps for total in sums]
+        norm = tf.sqrt(2 * tf.add_n([tf.cast(tf.nn.l2_loss(g), tf.float32) for g in gradients]))
         share = self.global_clipnorm / tf.maximum(norm, self.global_clipnorm)
         step = tf.cast(self.iterations + 1, tf.float32)
         constants = tf.constant([self.beta_1, self.beta_2, self.epsilon])
@@ -183,10 +183,8 @@ class FusedAdamW(ScheduledAdamW):
         # Once for all weights: each operation less in a graph is traced and optimized faster.
         kept = 1 - rate * self.weight_decay
         numbers = (share, kept, rate, beta_1, beta_2, beta_1**step, beta_2**step, epsilon)
-        pairs = [(g, v.value) for g, v in zip(grads, trainable_variables, strict=True)]
-        tf.__internal__.distribute.interim.maybe_merge_call(
-            self._update_all, self._distribution_strategy, pairs, numbers
-        )
+        pairs = [(g, v.value) for g, v in zip(gradients, variables, strict=True)]
+        self.merge_call(self._update_all, pairs, numbers)
 
     def _update_all(self, strategy, pairs: list[tuple], numbers: tuple) -> None:
         for gradient, variable in pairs:
@@ -194,7 +192,7 @@ class FusedAdamW(ScheduledAdamW):
             strategy.extended.update(variable, self._update_one, args=arguments, group=False)
 
     def _update_one(self, variable, gradient, *numbers):
-        """Updates one weight on one device, if the batch is the last of an accumulated step."""
+        """Update one weight on one device, if the batch is the last of an accumulated step."""
         steps = self.gradient_accumulation_steps
         if not steps:
             self._update(variable, gradient, *numbers)
@@ -202,26 +200,27 @@ class FusedAdamW(ScheduledAdamW):
 
         def update():
             self._update(variable, gradient, *numbers)
-            total = self._accumulated_gradients[self._get_variable_index(variable)]
+            total = self.sum_of(variable)
             total.assign(tf.zeros_like(total))
 
         # Around each weight. Keras's own branch is around all of them, and in a branch TensorFlow
         # does not sum over replicas.
-        tf.cond((self._iterations + 1) % steps == 0, update, lambda: None)
+        tf.cond((self.batches + 1) % steps == 0, update, lambda: None)
 
     def _update(self, variable, gradient, *numbers):
         if variable.dtype != tf.float32:
             numbers = [tf.cast(number, variable.dtype) for number in numbers]
         share, kept, rate, beta_1, beta_2, beta_1_power, beta_2_power, epsilon = numbers
-        index = self._get_variable_index(variable)
-        if self._shares[index] != 1:
-            rate, kept = rate * self._shares[index], 1 - (1 - kept) * self._shares[index]
-        if self._use_weight_decay(variable):
+        rate_share = self._shares[self.index_of(variable)]
+        if rate_share != 1:
+            rate, kept = rate * rate_share, 1 - (1 - kept) * rate_share
+        momentum, velocity = self.moments_of(variable)
+        if self.decays(variable):
             variable.assign(variable * kept)
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
-            m=self._momentums[index].value.handle,
-            v=self._velocities[index].value.handle,
+            m=momentum.value.handle,
+            v=velocity.value.handle,
             beta1_power=beta_1_power,
             beta2_power=beta_2_power,
             lr=rate,
@@ -277,7 +276,7 @@ def fine_tuning_optimizer(
 def restart_optimizer(
     optimizer: keras.optimizers.Optimizer, learning_rate: float, total_steps: int
 ) -> None:
-    """Has an optimizer of the recipe begin another run, without any new graph.
+    """Reset an optimizer of the recipe for another run, without a new graph.
 
     Args:
         optimizer: from `fine_tuning_optimizer`, perhaps inside Keras's `LossScaleOptimizer`.

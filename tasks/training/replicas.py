@@ -1,4 +1,4 @@
-"""What replicas must agree on: the loss of the whole batch, its clipped gradient, overflows.
+"""Computations over all replicas: the loss of the whole batch, and overflows.
 
 Keras 3.15 falls short of that in places that are named where they are mended.
 """
@@ -12,7 +12,7 @@ from encoder_zoo.common.lazy import tf
 
 
 def check_loss(loss) -> None:
-    """Refuses losses of which it is not known how they add up over replicas.
+    """Raise a ValueError for losses that may not add up over replicas.
 
     Raises:
         ValueError: "Under tf.distribute the loss must be ..."
@@ -32,7 +32,7 @@ def check_loss(loss) -> None:
 
 
 def global_loss(loss_function, loss, added: list, y_pred, sample_weight):
-    """The loss of the whole batch, from the loss of one replica's part of it.
+    """Return the loss of the whole batch, from the loss of one replica's part of it.
 
     Keras takes the mean of the replicas' means (losses/loss.py), in which the examples, or labelled
     tokens, of a smaller part weigh more. What it wants in their place: the loss divided by the
@@ -61,7 +61,7 @@ def global_loss(loss_function, loss, added: list, y_pred, sample_weight):
 
 
 def overflow_anywhere(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
-    """Has all replicas leave out a step whose gradients are not finite in one of them.
+    """Skip a step in all replicas if its gradients are not finite in one of them.
 
     Keras asks the first replica, as if gradients had been added up (loss_scale_optimizer.py).
     """
@@ -75,7 +75,7 @@ def overflow_anywhere(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
 
 
 def check_no_accumulation(optimizer: keras.optimizers.Optimizer) -> None:
-    """Raises ValueError if an optimizer of Keras's adds up gradients.
+    """Raise a ValueError if an optimizer of Keras's accumulates gradients.
 
     It does so in the branch of a condition, in which TensorFlow does not sum over replicas
     (optimizers/base_optimizer.py).
@@ -85,23 +85,3 @@ def check_no_accumulation(optimizer: keras.optimizers.Optimizer) -> None:
             "Under tf.distribute Keras's optimizers do not support gradient_accumulation_steps. "
             "Pass compile(gradient_accumulation_steps=...), with optimizer='auto'."
         )
-
-
-def clip_the_sum(optimizer: keras.optimizers.Optimizer) -> None:
-    """Has an optimizer clip the gradient of the whole batch.
-
-    Keras clips the gradients of every replica and sums then (optimizers/base_optimizer.py), and it
-    takes the norm of an embedding's gradient before the rows of equal tokens are added up, which
-    depends on how a batch is divided.
-    """
-    clips = optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue
-    if not clips or "_clip_gradients" in vars(optimizer):
-        return
-    clip, add = optimizer._clip_gradients, optimizer._all_reduce_sum_gradients
-
-    def clip_sum(grads: list) -> list:
-        sums = [grad for grad, _ in add([(grad, None) for grad in grads])]
-        return clip([grad if grad is None else tf.convert_to_tensor(grad) for grad in sums])
-
-    optimizer._clip_gradients = clip_sum
-    optimizer._all_reduce_sum_gradients = lambda grads_and_variables: grads_and_variables

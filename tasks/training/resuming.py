@@ -1,4 +1,4 @@
-"""A `fit` that continues where a backup left it."""
+"""A `fit` that continues where a backup left the training."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.training.backup import BackupAndRestore, Place
-from encoder_zoo.tasks.training.distribution import of_all_workers, strategy_of
+from encoder_zoo.tasks.training.backup import BackupAndRestore
+from encoder_zoo.tasks.training.backup_folder import Position
+from encoder_zoo.tasks.training.distribution import of_all_workers
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
-    from encoder_zoo.tasks.training.data import Stream
+    from encoder_zoo.tasks.training.data import TrainingData
 
 
 class RestOfEpoch(keras.callbacks.CallbackList):
@@ -26,7 +27,7 @@ class RestOfEpoch(keras.callbacks.CallbackList):
     Args:
         callbacks: of the user.
         backup: the one among them that training continues from.
-        batches: what Keras trains on.
+        batches: that Keras trains on.
         done: steps of the first epoch that are done.
         **params: those of `keras.callbacks.CallbackList`.
     """
@@ -66,51 +67,51 @@ class RestOfEpoch(keras.callbacks.CallbackList):
         super().on_epoch_end(epoch, logs)
 
 
-def continued(
-    task: Task, stream: Stream, callbacks: list, first_epoch: int, steps: int, options: dict
-) -> tuple[tf.data.Dataset, list | RestOfEpoch, int]:
-    """What `fit` trains on from where a backup left it, or from the beginning.
+def resumed(data: TrainingData, callbacks: list, verbose: int | str) -> dict:
+    """Return the arguments of Keras's `fit` that depend on where a backup left the training.
 
     Args:
-        task: compiled.
-        stream: what it is trained on.
+        data: to train on.
         callbacks: perhaps with a `BackupAndRestore`.
-        first_epoch: number of the run's first epoch.
-        steps: of an epoch.
-        options: of Keras's `fit`, with "epochs" and "verbose".
+        verbose: as in Keras.
 
     Returns:
-        Batches, callbacks, and the number of the epoch to begin with.
+        `{"x": batches, "callbacks": ..., "initial_epoch": ...}`.
     """
-    epochs, verbose = options["epochs"], options["verbose"]
+    task, epochs, steps = data.task, data.plan.epochs, data.steps_per_epoch
     backup = _backup_among(callbacks)
-    # `keras.utils.set_random_seed` makes it repeatable. Every worker draws one: the first's counts.
+    seed = _common_seed(task, steps, backup is not None)
+    position = Position(epochs.start, 0, seed)
+    if backup:
+        run = {"initial_epoch": epochs.start, "epochs": epochs.stop, "steps_per_epoch": steps}
+        run = {**_describe_task(task), **data.describe(), **run}
+        position = backup.begin(task, run, position, data.window_sizes)
+    # Where everything is trained, Keras still looks at a batch.
+    done = (position.epoch - epochs.start) * steps + position.step
+    batches = data.batches(position.seed, done if position.epoch < epochs.stop else 0)
+    if position.step:
+        params = {"epochs": epochs.stop, "steps": steps, "verbose": verbose, "model": task}
+        params["add_progbar"] = verbose != 0
+        callbacks = RestOfEpoch(callbacks, backup, batches, position.step, **params)
+    return {"x": batches, "callbacks": callbacks, "initial_epoch": position.epoch}
+
+
+def _common_seed(task: Task, steps: int, has_backup: bool) -> int:
+    """Return the first worker's random seed, after a check that all workers train alike."""
+    # `keras.utils.set_random_seed` makes it repeatable.
     drawn = int(np.random.randint(2**31))
-    workers = of_all_workers(strategy_of(task), [drawn, steps, backup is not None])
-    seed = workers[0][0]
+    workers = of_all_workers(task.distribution.strategy, [drawn, steps, has_backup])
     found = sorted({f"{n} steps{' and backups' if backs else ''}" for _, n, backs in workers})
     if len(found) > 1:
         raise ValueError(
             "All workers must call `fit` alike, with as many steps in an epoch, and all or none of "
             f"them with BackupAndRestore, of which the first one writes. Found {' / '.join(found)}."
         )
-    place = Place(first_epoch, 0, seed)
-    if backup:
-        run = {"initial_epoch": first_epoch, "epochs": epochs, "steps_per_epoch": steps}
-        run = {**_describe_task(task), **stream.describe(), **run}
-        place = backup.begin(task, run, place, stream.memory)
-    # Where everything is trained, Keras still looks at a batch.
-    done = (place.epoch - first_epoch) * steps + place.step if place.epoch < epochs else 0
-    batches = stream.batches(place.seed, done)
-    if place.step:
-        params = {"epochs": epochs, "steps": steps, "verbose": verbose, "model": task}
-        params["add_progbar"] = verbose != 0
-        callbacks = RestOfEpoch(callbacks, backup, batches, place.step, **params)
-    return batches, callbacks, place.epoch
+    return workers[0][0]
 
 
 def check_no_backup(callbacks: list) -> None:
-    """Raises ValueError if arrays of prepared inputs are to be backed up."""
+    """Raise a ValueError if arrays of prepared inputs are to be backed up."""
     if _backup_among(callbacks):
         raise ValueError(
             "BackupAndRestore takes training up on texts or on a dataset. Arrays of prepared "
@@ -125,7 +126,7 @@ def _backup_among(callbacks: list) -> BackupAndRestore | None:
 
 
 def _describe_task(task: Task) -> dict:
-    """What of a task must be the same for its training to be continued, plain data."""
+    """Return, as plain data, what must be the same for a training to be continued."""
     preprocessor = task.preprocessor.get_config() if task.preprocessor else {}
     return {
         "task": type(task).__name__,
@@ -136,8 +137,8 @@ def _describe_task(task: Task) -> dict:
     }
 
 
-def describe_examples(examples: dict) -> dict:
-    """How many encoded examples there are, and the checksum of them all."""
+def checksum_of_examples(examples: dict) -> dict:
+    """Return the number of encoded examples, and the checksum of them all."""
     digest = hashlib.sha256()
     for name in sorted(examples):
         for part in tf.nest.flatten(examples[name], expand_composites=True):

@@ -1,58 +1,176 @@
-"""`fit`, `evaluate` and `predict` on raw inputs."""
+"""`compile`, `fit`, `evaluate` and `predict` of the tasks, on raw inputs."""
 
 from __future__ import annotations
 
-import logging
+import functools
+from collections.abc import Callable
+from typing import Literal
 
 import keras
-import numpy as np
 
 from encoder_zoo.common.forks import refuse_in_fork
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.keras_private import VALIDATION_OF_FIT, HookedModel, strategy_of
 from encoder_zoo.common.validation import (
+    NonNegativeFloat,
     NonNegativeInt,
+    PositiveFloat,
     PositiveInt,
     Rate,
+    Ratio,
     Verbosity,
     validate_arguments,
 )
 from encoder_zoo.encoders.inputs import check_inputs
-from encoder_zoo.tasks.corpora.corpus import PretrainingCorpus
-from encoder_zoo.tasks.corpora.reading import corpus_batches, corpus_stream
-from encoder_zoo.tasks.preprocessing.batching import bucket_length
-from encoder_zoo.tasks.preprocessing.preprocessor import as_texts
-from encoder_zoo.tasks.training.data import (
-    Stream,
-    check_dataset_alone,
-    check_not_empty,
-    dataset_stream,
+from encoder_zoo.tasks.training.compiling import RECIPE, Recipe, build_metrics
+from encoder_zoo.tasks.training.data import Plan, TrainingData
+from encoder_zoo.tasks.training.distribution import Distribution
+from encoder_zoo.tasks.training.graphs import GraphCache
+from encoder_zoo.tasks.training.inference import predict_texts
+from encoder_zoo.tasks.training.logit_metrics import labels_for_loss
+from encoder_zoo.tasks.training.prepared import is_prepared
+from encoder_zoo.tasks.training.recipe import WARMUP
+from encoder_zoo.tasks.training.sources import (
+    check_preprocessor,
+    checked_prepared,
+    evaluation_data,
     is_dataset,
-    preprocessed,
     size_or_default,
-    split,
+    training_data,
+    validation_data_of,
 )
-from encoder_zoo.tasks.training.distribution import (
-    check_divisible,
-    data_parallel_devices,
-    filled,
-    lost_workers_named,
-    strategy_of,
-    worker_of,
-)
-from encoder_zoo.tasks.training.divergence import StopAtDivergence
-from encoder_zoo.tasks.training.graphs import Graphs
-from encoder_zoo.tasks.training.prepared import checked_arrays, checked_dataset, is_prepared
-from encoder_zoo.tasks.training.resuming import check_no_backup, continued, describe_examples
-
-logger = logging.getLogger("encoder_zoo")
 
 
-class TextTrainer(Graphs):
-    """Mixin, before `keras.Model`: training and predicting on what a preprocessor takes.
+class Trainer(HookedModel):
+    """A `keras.Model` that trains and predicts on what a preprocessor takes.
 
-    Whatever is traced lives as long as it is valid: `fit`, `evaluate` and `predict` may follow each
-    other on other data, for other epochs and learning rates, without a new trace.
+    Graphs are kept as long as they are valid: `fit`, `evaluate` and `predict` may follow each other
+    on other data, for other epochs and learning rates, without a new trace.
+
+    Attributes:
+        distribution: the strategy of `tf.distribute` that the model was built under, or none.
+        graphs: the graphs that were traced.
+        recipe: the settings of `compile`.
+        output_activation: the function that makes probabilities of the outputs, "softmax" or
+            "sigmoid"; "linear" for numbers; None to take losses and metrics as they are.
     """
+
+    pretrains = False
+    default_warmup = WARMUP
+    output_activation: str | None = None
+    labels_tokens = False
+
+    @property
+    def default_learning_rate(self) -> float:
+        """The peak, if neither `compile` nor a preset gives another."""
+        return self.backbone.family.learning_rate
+
+    def _reset_training_state(self) -> None:
+        """Set the state of a task before its first `compile`."""
+        self.distribution = Distribution(strategy_of(self))
+        self.graphs = GraphCache(self)
+        self.recipe = Recipe(self)
+        self.learning_rate = self.default_learning_rate
+        if keras.config.backend() == "tensorflow":
+            self.jit_compile = False  # until `compile` decides: Keras's own default is XLA
+
+    # -- methods that tasks refine -------------------------------------------------------------
+
+    def _separate(self, x, y) -> tuple:
+        """Return inputs and labels, if a task takes both of them in one."""
+        return x, y
+
+    def _check_labels(self, x, y) -> None:
+        """Raise a ValueError if a task that needs labels is given none."""
+
+    def _adapt(self, x, y) -> None:
+        """Learn from the data of `fit` what the task must know before it is compiled."""
+
+    def _check_answers(self, x=None) -> None:
+        """Raise a ValueError if the task cannot evaluate, or predict these inputs, yet."""
+
+    def _warn_unseen_classes(self, examples: dict, held_out: dict) -> None:
+        """Log which classes `validation_split` keeps from training."""
+
+    def _weigh_classes(self, data: TrainingData, class_weight) -> TrainingData:
+        """Return the data with each class weighted."""
+        raise ValueError(f"class_weight needs classes, which {type(self).__name__} has none of.")
+
+    @validate_arguments
+    def compile(
+        self,
+        optimizer="auto",
+        loss="auto",
+        metrics=None,
+        *,
+        weighted_metrics="auto",
+        jit_compile: bool | Literal["auto"] = "auto",
+        learning_rate: PositiveFloat | None = None,
+        gradient_accumulation_steps: PositiveInt | None = None,
+        weight_decay: NonNegativeFloat | None = None,
+        warmup: Rate | None = None,
+        layer_decay: Ratio | None = None,
+        frozen_layers: NonNegativeInt | None = None,
+        **kwargs,
+    ) -> None:
+        """Compile as `keras.Model.compile`, with the field's recipe by default.
+
+        Args:
+            optimizer: "auto" is AdamW (no weight decay on biases and LayerNorm) with gradients
+                clipped at norm 1 and a learning rate that rises linearly for a tenth of the steps
+                and falls linearly to 0; every `fit` starts it anew, for the number of steps it
+                will run. Any Keras optimizer takes its place.
+            loss: "auto" is the task's loss. Keras's cross-entropies are taken of logits, which are
+                the outputs of the tasks, also without `from_logits`.
+            metrics: in place of the task's. By name also "f1", "f1_macro", "f1_micro",
+                "f1_weighted", "auc" and "matthews" of classes, "pearson" and "spearman" of numbers,
+                "perplexity" of tokens, "exact_match" and "f1" of answers. Keras's metrics get
+                probabilities; of two classes Precision, Recall, AUC and the like look for the
+                second. Other functions get the outputs. Without sample weights, except in tasks
+                where these tell which tokens count.
+            weighted_metrics: the same, with sample weights; "auto" are the task's metrics, unless
+                `metrics` are given.
+            jit_compile: "auto" has TensorFlow compile with XLA on a GPU or TPU if a
+                `sequence_length` is set. Other backends decide as they do in Keras.
+            learning_rate: peak of the "auto" optimizer; None is the preset's, else the family's.
+            gradient_accumulation_steps: of the "auto" optimizer: the mean gradient of so many
+                batches makes a step. Batches left over at the end of `fit` make none.
+            weight_decay: AdamW's, of the "auto" optimizer; None is the family's, usually 0.01.
+            warmup: share of the steps in which the learning rate rises; None is 0.1, of
+                `Pretraining` 0.01.
+            layer_decay: factor of the learning rate from each layer to the one below, as in ULMFiT
+                and ELECTRA; None is the family's, usually 1.
+            frozen_layers: number of the lowest blocks that do not learn, nor the embeddings below
+                them; 0 has all learn, None leaves them as they are.
+            **kwargs: the other arguments of `keras.Model.compile`.
+        """
+        recipe = (gradient_accumulation_steps, weight_decay, warmup, layer_decay)
+        arguments = {
+            "optimizer": optimizer,
+            "loss": loss,
+            "metrics": metrics,
+            "weighted_metrics": weighted_metrics,
+            "jit_compile": jit_compile,
+            "learning_rate": learning_rate,
+            "frozen_layers": frozen_layers,
+            **dict(zip(RECIPE, recipe, strict=True)),
+        }
+        with self.distribution.scope():
+            self.recipe.compile(super().compile, arguments, kwargs)
+
+    def get_compile_config(self) -> dict | None:
+        """Return the arguments of `compile`."""
+        return self.recipe.get_config(super().get_compile_config())
+
+    def compile_from_config(self, config: dict) -> None:
+        """Compile as `get_compile_config` says."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
+
+    def _make_ready(self) -> None:
+        """Compile if needed; raise in a forked process, in which TensorFlow would hang."""
+        refuse_in_fork()
+        if not self.compiled:
+            self.compile()
 
     @validate_arguments
     def fit(
@@ -72,9 +190,10 @@ class TextTrainer(Graphs):
         initial_epoch: NonNegativeInt = 0,
         steps_per_epoch: PositiveInt | None = None,
         validation_batch_size: PositiveInt | None = None,
+        validation_steps: PositiveInt | None = None,
         **kwargs,
     ) -> keras.callbacks.History:
-        """As `keras.Model.fit`, on raw inputs.
+        """Train as `keras.Model.fit`, on raw inputs.
 
         Texts in memory are tokenized once; batches are drawn from examples of like length, in an
         order that `keras.utils.set_random_seed` fixes, and padded to what they need. From a dataset
@@ -91,9 +210,8 @@ class TextTrainer(Graphs):
             batch_size: default 32.
             epochs: number of passes.
             verbose: as in Keras.
-            callbacks: Keras's; `encoder_zoo.BackupAndRestore` among them has a run that was
-                killed continue. A dataset must then give the same examples in the same order
-                whenever it is read.
+            callbacks: Keras's. With `encoder_zoo.BackupAndRestore` a run that was killed
+                continues; a dataset must then give the same examples in the same order again.
             validation_split: share of the examples, from the end, kept for validation.
             validation_data: `(x, y)` or `(x, y, sample_weight)`, or a dataset.
             shuffle: whether texts in memory are shuffled, and the single examples of a dataset
@@ -102,9 +220,8 @@ class TextTrainer(Graphs):
             class_weight: of a task with classes: {name or number of a class: weight}, where the
                 others have 1, or "balanced", which weighs rare classes more; of tags, too.
             initial_epoch: number of the first epoch.
-            steps_per_epoch: batches in an epoch; None is one pass. A dataset is begun anew as
-                often as that takes.
-            validation_batch_size: default `batch_size`.
+            steps_per_epoch: batches in an epoch; None is one pass.
+            validation_batch_size, validation_steps: default `batch_size`, and one pass.
             **kwargs: the other arguments of `keras.Model.fit`.
 
         Returns:
@@ -114,175 +231,63 @@ class TextTrainer(Graphs):
             FloatingPointError: "Epoch 2/3, step 17/100: the loss is nan. ...", unless
                 `keras.callbacks.TerminateOnNaN` is among the callbacks.
         """
-        self._make_ready()
-        size = size_or_default(batch_size)
-        held_out_size = size_or_default(validation_batch_size, size)
-        if validation_data is not None:
-            validation_data = self._evaluation_data(validation_data, held_out_size)
-        callbacks = _watched(callbacks)
-        options = {"epochs": epochs, "verbose": verbose, **kwargs}
-        if is_prepared(x):
-            check_no_backup(callbacks)
-            x = self._checked_prepared(x)
-            steps = -(-int(len(x["token_ids"]) * (1 - validation_split)) // size)
-            self._start_optimizer((epochs - initial_epoch) * (steps_per_epoch or steps))
-            if class_weight is not None:
-                y, sample_weight = self._weighted_arrays(y, sample_weight, class_weight)
-            options |= {"y": y, "sample_weight": sample_weight, "batch_size": size}
-            options |= {"shuffle": shuffle, "validation_split": validation_split}
-        else:
-            passes = range(initial_epoch, epochs)
-            if is_dataset(x) or isinstance(x, PretrainingCorpus):
-                check_dataset_alone(y, sample_weight, validation_split)
-                stream = self._dataset_stream(x, size, len(passes), steps_per_epoch, shuffle)
-            else:
-                examples = self._checked_examples(x, y, sample_weight)
-                if validation_split:
-                    examples, held_out = split(examples, validation_split)
-                    self._warn_unseen_classes(examples, held_out)
-                    validation_data = self._evaluation_batches(held_out, held_out_size)
-                stream = self._examples_stream(examples, size, passes, shuffle, steps_per_epoch)
-            if class_weight is not None:
-                stream = self.weighted_stream(stream, class_weight)
-            steps_per_epoch = steps_per_epoch or stream.steps
-            self._start_optimizer(len(passes) * steps_per_epoch)
-            options["shuffle"] = False
-            with lost_workers_named(strategy_of(self)):
-                x, callbacks, initial_epoch = continued(
-                    self, stream, callbacks, initial_epoch, steps_per_epoch, options
-                )
-            self._build_metrics(x)
-        return super().fit(
-            x,
-            callbacks=callbacks,
-            initial_epoch=initial_epoch,
-            steps_per_epoch=steps_per_epoch,
-            validation_data=validation_data,
-            **options,
-        )
+        x, y = self._begin_fit(x, y)
+        epochs = range(initial_epoch, epochs)
+        plan = Plan(size_or_default(batch_size), epochs, shuffle, steps_per_epoch)
+        held_out_size = validation_batch_size or plan.batch_size
+        held_out = validation_data_of(self, validation_data, held_out_size)
+        data = training_data(self, x, y, sample_weight, plan)
+        if validation_split:
+            data, held_out = data.split(validation_split, held_out_size)
+        data = data if class_weight is None else self._weigh_classes(data, class_weight)
+        kwargs |= {"validation_data": held_out, "validation_steps": validation_steps}
+        return self._fit(data, callbacks, verbose, kwargs)
 
-    def _make_ready(self) -> None:
-        """Compiles where nobody did; refuses a fork, in which TensorFlow would hang."""
+    def _begin_fit(self, x, y) -> tuple:
+        """Return inputs and labels, checked; the task has learned from them and is compiled."""
         refuse_in_fork()
-        if not self.compiled:
-            self.compile()
-
-    def _separated(self, x, y) -> tuple:
-        """Inputs and labels, where a task takes both of them in one."""
+        x, y = self._separate(x, y)
+        self._check_labels(x, y)
+        self._adapt(x, y)
+        self._make_ready()
         return x, y
 
-    def _check_labelled(self, x, y) -> None:
-        """Raises a ValueError where a task with labels is given none."""
-
-    def _warn_unseen_classes(self, examples: dict, held_out: dict) -> None:
-        """Says what `validation_split` keeps from training; a task with classes knows."""
-
-    def weighted_stream(self, stream: Stream, class_weight) -> Stream:
-        """What to train on, with each class counting as much as it should."""
-        raise ValueError(f"class_weight needs classes, which {type(self).__name__} has none of.")
-
-    def _weighted_arrays(self, y, sample_weight, class_weight) -> tuple:
-        """As `weighted_stream`: labels and sample weights of prepared inputs in memory."""
-        batch = keras.utils.pack_x_y_sample_weight(0, y, sample_weight)
-        whole = Stream(1, lambda *_: tf.data.Dataset.from_tensors(batch), dict)
-        [(_, y, weights)] = self.weighted_stream(whole, class_weight).batches(0, 0)
-        return y.numpy(), weights.numpy()
-
-    def _warn_recompilation(self, examples: dict) -> None:
-        """Says, once, why the first steps of each length take long where they are compiled."""
-        compiled = keras.config.backend() == "jax" or self.jit_compile
-        if not compiled or not self._lengths_vary() or self._warned_recompilation:
-            return
-        self._warned_recompilation = True
-        lengths = tf.unique(tf.cast(examples["token_ids"].row_lengths(), tf.int32)).y
-        found = sorted({int(bucket_length(length)) for length in lengths})
-        logger.warning(
-            "Batches are padded to %s tokens, and each of these lengths is compiled once, which "
-            "takes some seconds. With sequence_length=... there is one length.",
-            " or ".join(map(str, found)),
-        )
-
-    def _examples_stream(
-        self, examples: dict, size: int, epochs: range, shuffle: bool, steps_per_epoch: int | None
-    ) -> Stream:
-        """Encoded examples, to train on."""
-        self._warn_recompilation(examples)
-        capacity = self.preprocessor.packed_length
-        steps, batches = self._batcher().training(
-            check_divisible(examples, size), size, epochs, shuffle, capacity, steps_per_epoch
-        )
-
-        def describe():
-            return {**describe_examples(examples), "batch_size": size, "shuffle": shuffle}
-
-        return Stream(steps, batches, describe)
-
-    def _dataset_stream(self, dataset, size, passes, steps, shuffle=True) -> Stream:
-        if isinstance(dataset, PretrainingCorpus):
-            worker = worker_of(strategy_of(self))
-            stream = corpus_stream(
-                dataset, self.preprocessor, self._collate, size, steps, shuffle, worker
-            )
-            steps = passes * stream.steps
-            tokens = steps * size * self.preprocessor.max_sequence_length
-            logger.info(
-                "%s steps have up to %s tokens, %.1f times those of the corpus.",
-                f"{steps:,}",
-                f"{tokens:,}",
-                tokens / dataset.num_tokens,
-            )
-            return stream
-        checked = self._checked_dataset(dataset)
-        return dataset_stream(
-            checked, self.preprocessor, self._collate(), size, passes, steps, shuffle
-        )
+    def _fit(self, data: TrainingData, callbacks, verbose, options: dict):
+        """Call Keras's `fit`, under a strategy on parts of batches."""
+        data.check()
+        self.recipe.start(data.total_steps)
+        with self.distribution.explained_errors():
+            arguments = {**data.start(callbacks, verbose), **options}
+            build_metrics(self, arguments["x"])
+            return super().fit(**self.distribution.divided_arguments(arguments))
 
     @validate_arguments
     def evaluate(
         self, x=None, y=None, batch_size: PositiveInt | None = None, *, sample_weight=None, **kwargs
     ):
-        """As `keras.Model.evaluate`, on raw inputs; see `fit` for what `x` may be."""
+        """Evaluate as `keras.Model.evaluate`, on raw inputs; see `fit` for what `x` may be."""
+        if kwargs.get(VALIDATION_OF_FIT):  # checked and preprocessed by `fit`
+            weights = {"sample_weight": sample_weight}
+            return self._run(super().evaluate, x, y, batch_size, **weights, **kwargs)
+        self._check_answers()
         self._make_ready()
         size = size_or_default(batch_size)
-        if is_prepared(x):
-            x = self._checked_prepared(x)
-            return super().evaluate(x, y, size, sample_weight=sample_weight, **kwargs)
-        data = x
-        if is_dataset(x) or isinstance(x, PretrainingCorpus):
-            check_dataset_alone(y, sample_weight)
-        else:
-            data = x, y, sample_weight
-        # The validation data of `fit`, each epoch anew, were checked and preprocessed there.
-        within_fit = kwargs.get("_use_cached_eval_dataset")
-        batches = x if within_fit else self._evaluation_data(data, size)
-        self._build_metrics(batches)
-        return super().evaluate(batches, **kwargs)
-
-    def _evaluation_data(self, data, batch_size: int):
-        """What Keras evaluates on, from `(x, y)`, `(x, y, sample_weight)` or a dataset."""
+        data = evaluation_data(self, x, y, sample_weight, size)
         if is_dataset(data):
-            data = self._checked_dataset(data)
-            return preprocessed(data, self.preprocessor, self._collate(), batch_size)
-        if isinstance(data, PretrainingCorpus):
-            return corpus_batches(data, self.preprocessor, self._collate, batch_size)
-        data = data if isinstance(data, tuple) else (data,)
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        x, y = self._separated(x, y)
-        self._check_labelled(x, y)
-        if is_prepared(x):
-            return (self._checked_prepared(x), *data[1:])
-        return self._evaluation_batches(self._checked_examples(x, y, sample_weight), batch_size)
+            build_metrics(self, data)
+            return self._run(super().evaluate, data, **kwargs)
+        x, y, sample_weight = data
+        return self._run(super().evaluate, x, y, size, sample_weight=sample_weight, **kwargs)
 
-    def _checked_examples(self, x, y, sample_weight) -> dict:
-        check_not_empty(x)
-        return self.preprocess(x, y, sample_weight)
-
-    def _evaluation_batches(self, examples: dict, batch_size: int) -> tf.data.Dataset:
-        return self._ordered(check_divisible(examples, batch_size), batch_size).dataset
+    def _run(self, function: Callable, x, *args, steps: int | None = None, **kwargs):
+        """Call Keras's `evaluate` or `predict`, under a strategy on parts of batches."""
+        x, steps = self.distribution.divided(x, steps)
+        with self.distribution.explained_errors():
+            return function(x, *args, steps=steps, **kwargs)
 
     @validate_arguments
     def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
-        """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
+        """Predict as `keras.Model.predict`, on raw inputs, in the order of the inputs.
 
         Args:
             x: see `fit`.
@@ -293,75 +298,62 @@ class TextTrainer(Graphs):
             The model's outputs, NumPy arrays with one row per input.
         """
         refuse_in_fork()
+        self._check_answers(x)
         size = size_or_default(batch_size)
         if is_prepared(x):
-            return super().predict(self._checked_prepared(x), size, **kwargs)
+            return self._run(super().predict, checked_prepared(self, x), size, **kwargs)
         if is_dataset(x):
-            return super().predict(self._evaluation_data(x, size), **kwargs)
-        self._check_preprocessor(x)
-        texts = tuple(as_texts(x))
-        if kwargs == {"verbose": 0} and 0 < texts[0].shape[0] <= size:
-            return self._predict_few(texts)
-        examples = self.preprocess(texts)
-        count = examples["token_ids"].shape[0]
-        if not count:
-            return self._predict_few(tuple(tf.constant([""]) for _ in texts))[:0]
-        repeated = filled(count, data_parallel_devices())
-        batches = self._ordered({n: tf.gather(v, repeated) for n, v in examples.items()}, size)
-        outputs = super().predict(batches.dataset, **kwargs)
-        return keras.tree.map_structure(lambda o: o[np.argsort(batches.order)[:count]], outputs)
+            data = training_data(self, x, plan=Plan(size)).in_order()
+            return self._run(super().predict, data, **kwargs)
+        check_preprocessor(self, x)
+        keras_predict = functools.partial(self._run, super().predict, **kwargs)
+        return predict_texts(self, keras_predict, x, size, few=kwargs == {"verbose": 0})
 
     def preprocess(self, x, y=None, sample_weight=None) -> dict:
-        """Raw inputs in memory as encoded examples; see `Preprocessor.encode`.
+        """Return raw inputs in memory as encoded examples; see `Preprocessor.encode`.
 
         Raises:
             ValueError: "... has no preprocessor ..."
         """
-        self._check_preprocessor(x)
+        check_preprocessor(self, x)
         return self.preprocessor.encode(x, y, sample_weight)
 
-    def predict_on_batch(self, x):
-        return super().predict_on_batch(self._checked_prepared(x))
-
-    def train_on_batch(self, x, *args, **kwargs):
-        return super().train_on_batch(self._checked_prepared(x), *args, **kwargs)
-
-    def test_on_batch(self, x, *args, **kwargs):
-        return super().test_on_batch(self._checked_prepared(x), *args, **kwargs)
+    # -- called by Keras -----------------------------------------------------------------------
 
     def __call__(self, inputs, *args, **kwargs):
         check_inputs(inputs, tuple(self.input_ranges(0)), type(self).__name__)
         return super().__call__(inputs, *args, **kwargs)
 
-    def _checked_prepared(self, x) -> dict:
-        """Prepared inputs in memory, checked; lists become arrays."""
-        longest = self.backbone.max_sequence_length
-        return checked_arrays(x, self.input_ranges, longest, type(self).__name__)
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """As in Keras, but the loss of the whole batch; see `labels_for_loss` for the labels."""
+        y = labels_for_loss(self.loss, y, y_pred, self.output_activation)
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        added = self.losses if self.distribution.in_replica() else []
+        return self.distribution.loss_of_batch(self.loss, loss, y_pred, sample_weight, added)
 
-    def _checked_dataset(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """A dataset of raw inputs as it is, one of prepared inputs with checks."""
-        self._check_preprocessor(dataset)
-        x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
-        if not is_prepared(x) or not isinstance(dataset, tf.data.Dataset):
-            return dataset
-        longest = self.backbone.max_sequence_length
-        return checked_dataset(dataset, self.input_ranges, longest, type(self).__name__)
+    def get_metrics_result(self) -> dict:
+        """As in Keras, but in a replica the results for the whole batch."""
+        result = super().get_metrics_result
+        return self.distribution.metrics_of_batch(self.metrics_variables, result)
 
-    def _check_preprocessor(self, x) -> None:
-        if self.preprocessor is not None or is_prepared(x):
-            return
-        if is_dataset(x) and is_prepared(keras.utils.unpack_x_y_sample_weight(x.element_spec)[0]):
-            return
-        received = f"a dataset of {x.element_spec}" if is_dataset(x) else type(x).__name__
-        raise ValueError(
-            f"This {type(self).__name__} has no preprocessor, so it takes prepared inputs: "
-            f"{{'token_ids': ..., 'padding_mask': ...}}. Received: {received}."
-        )
+    def step_function(self, step: Callable) -> Callable | None:
+        """Return the function of an iterator that runs a step; None is Keras's own."""
+        return self.graphs.step_function(step)
 
+    def make_predict_function(self, force: bool = False) -> None:
+        """As in Keras; but on TensorFlow a graph for all sizes of batches, made once."""
+        if not self.graphs.has_one_graph():
+            super().make_predict_function(force)
+        elif force or self.predict_function is None:
+            self.graphs.renew_weights()
+            self.predict_function = self.graphs.predict_function()
 
-def _watched(callbacks: list | None) -> list:
-    """The callbacks, behind one that stops at a loss that is no number, unless they have one."""
-    callbacks = keras.tree.flatten(callbacks or [])
-    if any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks):
-        return callbacks
-    return [StopAtDivergence(), *callbacks]
+    def predict_on_batch(self, x):
+        predict = super().predict_on_batch
+        return self.distribution.predict_on_batch(predict, checked_prepared(self, x))
+
+    def train_on_batch(self, x, *args, **kwargs):
+        return super().train_on_batch(checked_prepared(self, x), *args, **kwargs)
+
+    def test_on_batch(self, x, *args, **kwargs):
+        return super().test_on_batch(checked_prepared(self, x), *args, **kwargs)

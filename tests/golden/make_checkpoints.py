@@ -16,7 +16,7 @@ import transformers
 
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.encoders.tokenizers.sentencepiece_model import (
+from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
     CONTROL,
     UNKNOWN,
     Piece,
@@ -40,13 +40,7 @@ SIZES = {
     "convolution_activation": "gelu",
     "terms": ["c2p", "p2c"],
 }
-HEADS = {
-    "Model": [],
-    "ForMaskedLM": ["logits"],
-    "ForSequenceClassification": ["logits"],
-    "ForTokenClassification": ["logits"],
-    "ForQuestionAnswering": ["start_logits", "end_logits"],
-}
+OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state", "pooler_output")
 WORDS = "the a cat dog mat sat ran on under good bad film was is it not very . , ! ? ##s ##ing ##ed"
 
 
@@ -159,7 +153,7 @@ def make(family: Family, head: str) -> None:
         sizes |= {"pad_token_id": 3}
     if family.name == "deberta-v2":
         sizes |= family.constants
-    if head in ("ForSequenceClassification", "ForTokenClassification"):
+    if head.endswith("Classification"):
         sizes["id2label"] = dict(enumerate(["O", "B-PER", "I-PER"]))
         sizes["label2id"] = {v: k for k, v in sizes["id2label"].items()}
     name = family.class_prefix
@@ -182,7 +176,7 @@ def make(family: Family, head: str) -> None:
         inputs["token_type_ids"] = segments
     with torch.inference_mode():
         outputs = model(**{name: torch.tensor(value) for name, value in inputs.items()})
-    names = HEADS[head] or [n for n in ("last_hidden_state", "pooler_output") if n in outputs]
+    names = [name for name in OUTPUTS if name in outputs]
     np.savez_compressed(
         folder / "expected.npz",
         token_ids=ids.astype("int32"),
@@ -193,6 +187,6 @@ def make(family: Family, head: str) -> None:
 
 
 if __name__ == "__main__":
-    for family in sys.argv[1:] or FAMILIES:
-        for head in HEADS:
-            make(get_family(family), head)
+    for family in map(get_family, sys.argv[1:] or FAMILIES):
+        for head in {"Model", *family.heads} - {"ForPreTraining"}:
+            make(family, head)

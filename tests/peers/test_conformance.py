@@ -8,6 +8,7 @@ import pytest
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import all_families
+from encoder_zoo.tasks import all_tasks
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -16,9 +17,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # the other library's own
 ]
 
-TASKS = ["Backbone", "SequenceClassifier", "TokenClassifier", "SpanQA", "MaskedLM"]
+# Those that transformers has a class for in every family.
+TASKS = [task for task in all_tasks() if all(map(task.supports, all_families()))]
 each_family = pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
-each_task = pytest.mark.parametrize("task", TASKS)
+each_task = pytest.mark.parametrize("task", ["Backbone", *(task.__name__ for task in TASKS)])
 
 
 def auto_class(task: str):
@@ -32,7 +34,7 @@ def made_there(tiny, family, task: str):
     sizes = {family.config_keys[name]: value for name, value in tiny.sizes(family).items()}
     tokenizer = tiny.tokenizer(family)
     ids = {key: getattr(tokenizer, name) for key, name in family.token_ids.items()}
-    labels = {"num_labels": 3} if task.endswith("Classifier") else {}
+    labels = {"num_labels": 3} if getattr(getattr(ez, task), "has_classes", False) else {}
     own = {"pos_att_type": ["c2p", "p2c"]} if "terms" in family.config_keys else {}
     settings = {**family.constants, **sizes, **ids, **labels, **own, "initializer_range": 0.5}
     config = transformers.AutoConfig.for_model(family.name, **settings)

@@ -1,0 +1,175 @@
+"""Private names of Keras that this package uses, each with the reason why.
+
+Nothing else in the package may name them. `tests/test_keras_private.py` fails where a release of
+Keras renames one, or calls it in another way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keras
+
+from encoder_zoo.common.lazy import tf
+
+# Keras calls `evaluate` with this argument for the validation inside `fit`, on data that `fit` was
+# given: they are checked and preprocessed already.
+VALIDATION_OF_FIT = "_use_cached_eval_dataset"
+
+
+def strategy_of(model: keras.Model) -> tf.distribute.Strategy | None:
+    """Return the strategy in whose scope a model was built, or None.
+
+    The public `distribute_strategy` is TensorFlow's default strategy where there was no scope, and
+    only Keras's trainer for TensorFlow has either.
+    """
+    return getattr(model, "_distribute_strategy", None)
+
+
+def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """Return a layer and all layers inside it, in order; the public `layers` has one level only.
+
+    Example:
+        >>> [layer.name for layer in layers_in(keras.layers.Dropout(0.1, name="dropout"))]
+        ['dropout']
+    """
+    return list(layer._flatten_layers())
+
+
+def innermost_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """Return the layers inside a layer that have no layers themselves."""
+    return [inner for inner in layers_in(layer)[1:] if len(layers_in(inner)) == 1]
+
+
+def own_trainable_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
+    """Return a layer's trainable weights without those of the layers inside it."""
+    return layer._trainable_variables
+
+
+def frozen_kernel(dense: keras.layers.Dense) -> keras.Variable:
+    """Return the kernel of a dense layer with LoRA; the public `kernel` has the updates added."""
+    return dense._kernel
+
+
+def compiled_parts(model: keras.Model) -> list:
+    """Return the containers of loss and metrics that `compile` makes, to build them early.
+
+    Variables that appear in the first trace of a step have TensorFlow trace it again.
+    """
+    return [p for p in (model._compile_loss, model._compile_metrics) if p is not None]
+
+
+class HookedModel(keras.Model):
+    """`keras.Model` with two of its private methods open to subclasses."""
+
+    def step_function(self, step: Callable) -> Callable | None:
+        """Return the function of an iterator that runs a step of `fit` or `evaluate`.
+
+        None, the default, is Keras's own.
+
+        Args:
+            step: `train_step` or `test_step`.
+        """
+        return None
+
+    def _make_function(self, step, *args, **kwargs):
+        return self.step_function(step) or super()._make_function(step, *args, **kwargs)
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None) -> None:
+        """Build under a strategy from the shapes and dtypes of the first replica's batches.
+
+        Keras takes the mean of a batch over the replicas, which fails for masks and for parts of
+        different size.
+        """
+        if strategy_of(self) and iterator is not None:
+            data_batch = keras.tree.map_structure(
+                lambda spec: tf.nest.flatten(spec, expand_composites=True)[0],
+                iterator._distributed_dataset.element_spec,
+            )
+        super()._maybe_symbolic_build(data_batch=data_batch)
+
+
+class HookedAdamW(keras.optimizers.AdamW):
+    """`keras.optimizers.AdamW` with its state and its steps open to subclasses.
+
+    Example:
+        >>> optimizer, weight = HookedAdamW(0.1), keras.Variable([1.0], name="kernel")
+        >>> optimizer.build([weight])
+        >>> [float(moment[0]) for moment in optimizer.moments_of(weight)], optimizer.decays(weight)
+        ([0.0, 0.0], True)
+    """
+
+    @property
+    def schedule(self):
+        """The learning rate as given; `learning_rate` is its value at the present step."""
+        return self._learning_rate
+
+    def track(self, variable: keras.Variable) -> None:
+        """Make a variable one of the optimizer's."""
+        self._track_variable(variable)
+
+    def decays(self, variable: keras.Variable) -> bool:
+        """Return whether weight decay is for this weight."""
+        return self._use_weight_decay(variable)
+
+    def moments_of(self, variable: keras.Variable) -> tuple[keras.Variable, keras.Variable]:
+        """Return the running means of a weight's gradients and of their squares."""
+        index = self.index_of(variable)
+        return self._momentums[index], self._velocities[index]
+
+    def index_of(self, variable: keras.Variable) -> int:
+        """Return the index of a weight among those that the optimizer was built for."""
+        return self._get_variable_index(variable)
+
+    def sum_of(self, variable: keras.Variable) -> keras.Variable:
+        """Return the sum of a weight's gradients since the last accumulated step."""
+        return self._accumulated_gradients[self.index_of(variable)]
+
+    def add_gradients(self, gradients: list, sums: list) -> None:
+        """Add gradients to the sums of an accumulated step."""
+        self._backend_increment_gradient_accumulators(gradients, sums)
+
+    @property
+    def batches(self) -> keras.Variable:
+        """The number of batches; `iterations` counts accumulated steps."""
+        return self._iterations
+
+    def merge_call(self, function: Callable, *args) -> None:
+        """Call `function(strategy, *args)` once for all replicas, on TensorFlow."""
+        tf.__internal__.distribute.interim.maybe_merge_call(
+            function, self._distribution_strategy, *args
+        )
+
+    def update(self, gradients: list, variables: list, learning_rate) -> None:
+        """Update weights by gradients that are clipped already."""
+        super()._backend_update_step(gradients, variables, learning_rate)
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        self.update(grads, trainable_variables, learning_rate)
+
+    def clip_and_update(self, gradients: list, variables: list) -> None:
+        """Clip gradients, accumulate them, and update weights."""
+        super()._backend_apply_gradients(gradients, variables)
+
+    def _backend_apply_gradients(self, grads, trainable_variables):
+        self.clip_and_update(grads, trainable_variables)
+
+
+def clip_summed_gradients(optimizer: keras.optimizers.Optimizer) -> None:
+    """Have an optimizer clip the gradient of the whole batch.
+
+    Keras clips the gradients of every replica and sums then (optimizers/base_optimizer.py), and it
+    takes the norm of an embedding's gradient before the rows of equal tokens are added up, which
+    depends on how a batch is divided.
+    """
+    clips = optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue
+    if not clips or "_clip_gradients" in vars(optimizer):
+        return
+    clip, add = optimizer._clip_gradients, optimizer._all_reduce_sum_gradients
+
+    def clip_sum(grads: list) -> list:
+        sums = [grad for grad, _ in add([(grad, None) for grad in grads])]
+        return clip([grad if grad is None else tf.convert_to_tensor(grad) for grad in sums])
+
+    optimizer._clip_gradients = clip_sum
+    optimizer._all_reduce_sum_gradients = lambda grads_and_variables: grads_and_variables

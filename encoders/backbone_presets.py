@@ -1,0 +1,92 @@
+"""Methods of backbones that load and save presets."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import keras
+
+from encoder_zoo.common.lazy import loading, saving
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+
+
+class BackbonePresets:
+    """Mixin of `Backbone`: loading from and saving to presets."""
+
+    @classmethod
+    def from_preset(cls, source: str | os.PathLike, **overrides) -> Self:
+        """Loads a backbone from a bundled preset or a checkpoint folder.
+
+        Args:
+            source: a name of `list_presets()`, a folder in the Hugging Face format, of KerasHub or
+                of Google's BERT code, `hf://organisation/name[@revision]`, or `kaggle://...`.
+            **overrides: constructor arguments that leave the weights' shapes alone, such as
+                `dropout=0.0` or `dtype="mixed_bfloat16"`; and how much to check: `verify`,
+                `max_bytes`, `allow_nonfinite`, see `presets.opening.Safeguards`.
+
+        Returns:
+            A backbone of the checkpoint's family.
+
+        Raises:
+            ValueError: if the checkpoint is of another family than the class it is asked of,
+                lacks a weight or holds one that nothing here takes.
+        """
+        return loading.load_backbone(cls, source, **overrides)
+
+    @classmethod
+    def from_keras_hub(cls, model: keras.Model, **overrides) -> Self:
+        """A backbone with the weights, settings and dtype policy of one of KerasHub's in memory.
+
+        Args:
+            model: a backbone or a task of `keras_hub.models`, of a family that is here too.
+            **overrides: as for `from_preset`.
+
+        Returns:
+            A backbone of the same family, which shares no weights with the model.
+
+        Raises:
+            TypeError: "BertBackbone.from_keras_hub takes a model of keras_hub.models ..."
+            ValueError: as for `from_preset`, and for quantized models.
+
+        Example:
+            >>> import keras_hub
+            >>> from encoder_zoo import Backbone
+            >>> theirs = keras_hub.models.RobertaBackbone(
+            ...     vocabulary_size=30, num_layers=1, num_heads=2, hidden_dim=8,
+            ...     intermediate_dim=16)
+            >>> Backbone.from_keras_hub(theirs).activation
+            'gelu'
+        """
+        return loading.load_from_keras_hub(cls, model, **overrides)
+
+    def save_to_preset(
+        self,
+        directory: str | os.PathLike,
+        tokenizer: Tokenizer | None = None,
+        dtype: str | None = None,
+        format: str = "huggingface",
+        **options,
+    ) -> None:
+        """Writes a folder in the Hugging Face format or in KerasHub's, whole or not at all.
+
+        Args:
+            directory: folder to write or to replace; files of other kinds in it are kept.
+            tokenizer: to be saved along, so that tasks load from the folder too.
+            dtype: "float32", "float16" or "bfloat16"; None stores every weight as it is.
+            format: "huggingface", or "keras_hub" for a folder that
+                `keras_hub.models.Backbone.from_preset` opens, with the same outputs.
+            **options: `shard_bytes`, the largest weights file in the Hugging Face format; what is
+                more is split.
+
+        Raises:
+            ValueError: for quantized weights, which neither format holds; and for a model that
+                KerasHub's class would compute otherwise: "KerasHub's BertBackbone has
+                activation='gelu_pytorch_tanh' built in ..."
+            OSError: "The disk is full: ... was not saved."
+        """
+        saving.save_backbone(self, directory, tokenizer, dtype, format, **options)

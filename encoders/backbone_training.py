@@ -1,0 +1,51 @@
+"""Methods of backbones that change how they are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
+from encoder_zoo.encoders.lora import choose_layers, train_updates
+
+
+class BackboneTraining:
+    """Mixin of `Backbone`: gradient checkpointing and low-rank updates."""
+
+    def enable_gradient_checkpointing(self) -> None:
+        """Trains with less memory, in more time: blocks keep their inputs only.
+
+        What a block computes inside is computed a second time for its gradients; the results are
+        the same. Call it before `fit`.
+
+        Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, section 4.
+
+        Example:
+            >>> from encoder_zoo import Classifier
+            >>> classifier = Classifier.from_preset("bert_nano_en_uncased", num_classes=2)
+            >>> classifier.backbone.enable_gradient_checkpointing()
+            >>> history = classifier.fit(["good", "bad"], [1, 0], verbose=0)
+        """
+        self._checkpoints_gradients = True
+
+    @validate_arguments
+    def enable_lora(
+        self,
+        rank: PositiveInt,
+        layers: Sequence[str] | None = None,
+        alpha: PositiveFloat | None = None,
+    ) -> None:
+        """Freeze the backbone and train low-rank updates of some of its layers instead.
+
+        Args:
+            rank: of the updates.
+            layers: names of dense layers in every block; in BERT's "query", "key", "value",
+                "intermediate" and "output", of the attention and of the block. None for the
+                attention's query and value projections, as in the paper.
+            alpha: the updates are multiplied by alpha / rank; None for the rank.
+
+        Raises:
+            ValueError: "There is no layer keys. Expected some of intermediate, key, output, ..."
+
+        Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
+        """
+        train_updates(self, choose_layers(self, layers), rank, alpha)

@@ -1,0 +1,136 @@
+"""The files of BERTweet's tokenizer: vocab.txt and bpe.codes."""
+
+from __future__ import annotations
+
+from encoder_zoo.common.wording import shown
+from encoder_zoo.encoders.tokenizers.files.reading import (
+    TokenizerFiles,
+    WritesFiles,
+    as_json,
+    check_count,
+    special_tokens,
+    with_added,
+)
+
+
+class BertweetFiles(WritesFiles):
+    """Mixin: reads and writes a tokenizer in the files of BERTweet."""
+
+    @classmethod
+    def from_files(cls, files: TokenizerFiles, **template) -> BertweetFiles:
+        """Builds the tokenizer that a checkpoint's files describe.
+
+        Args:
+            files: with vocab.txt and bpe.codes.
+            **template: how two texts are joined: `uses_segments`, `pair_separators`.
+
+        Raises:
+            FileNotFoundError: "FOLDER has no bpe.codes. Expected vocab.txt and bpe.codes ..."
+            ValueError: "FILE: normalization is True, which is not implemented ...", "FILE: line 3
+                is 'a'. Expected a token and its count.", "FILE: line 3 is 'a b'. Expected two
+                symbols and a count.", "FILE ends without a line break: it may be cut off."
+        """
+        if files.setting("normalization", "normalizer", "normalization", bool):
+            raise ValueError(
+                f"{files.folder / 'tokenizer_config.json'}: normalization is True, which is not "
+                'implemented: the ids would differ. Set it to False and pass texts with "@USER" '
+                'and "HTTPURL" for names and links.'
+            )
+        for name in ("vocab.txt", "bpe.codes"):
+            if name not in files:
+                raise FileNotFoundError(
+                    f"{files.folder} has no {name}. Expected vocab.txt and bpe.codes of a "
+                    f"{cls.__name__}."
+                )
+        roles = special_tokens(cls, files)
+        first = ("start_token", "pad_token", "end_token", "unknown_token")
+        tokens = [*(roles[role] for role in first), *_tokens_in(files)]
+        files.compare_added({token: i for i, token in enumerate(tokens)})
+        special, added = files.divided({}, roles.values())
+        mask = roles["mask_token"]
+        if mask not in tokens:
+            behind = max([len(tokens) - 1, *files.added_tokens().values()]) + 1
+            special.setdefault(mask, behind)
+        tokens = with_added(tokens, special)
+        return cls(tokens, _merges_in(files), added_tokens=added, **roles, **template)
+
+    def to_files(self) -> dict[str, str | bytes]:
+        """Writes the tokenizer as files that transformers' AutoTokenizer reads with the same ids.
+
+        There is no tokenizer.json: the library behind it has no "@@" behind pieces.
+
+        Returns:
+            {file name: text}: vocab.txt, bpe.codes and tokenizer_config.json.
+
+        Raises:
+            ValueError: "pair_separators is 1 and uses_segments False. Expected 2 and False, ..."
+        """
+        if self.pair_separators != 2 or self.uses_segments:
+            raise ValueError(
+                f"pair_separators is {self.pair_separators} and uses_segments "
+                f"{self.uses_segments}. Expected 2 and False, all that the files of a "
+                f"{type(self).__name__} can say."
+            )
+        roles = {
+            name: getattr(self, argument)
+            for argument, names in self.special_token_names.items()
+            for name in names
+        }
+        settings = {
+            "tokenizer_class": "BertweetTokenizer",
+            "normalization": False,
+            **roles,
+            "bos_token": self.start_token,
+            "eos_token": self.end_token,
+            "added_tokens_decoder": {
+                str(token["id"]): {name: value for name, value in token.items() if name != "id"}
+                for token in self._added_tokens()
+            },
+        }
+        return {**self._vocabulary_files(), "tokenizer_config.json": as_json(settings)}
+
+    def _vocabulary_files(self) -> dict[str, str]:
+        words = self.vocabulary[4:]
+        words = words[:-1] if words[-1] == self.mask_token else words
+        # The counts of the training are not known any more, and nobody reads them.
+        return {
+            "vocab.txt": "".join(f"{word} 1\n" for word in words),
+            "bpe.codes": "".join(f"{merge} 1\n" for merge in self.merges),
+        }
+
+
+def _lines(files: TokenizerFiles, name: str) -> list[str]:
+    """Returns the lines of a file, each of which ends with a line break."""
+    content = files.contents[name].replace("\r\n", "\n").replace("\r", "\n")
+    check_count(content.count("\n"), name)
+    if content and not content.endswith("\n"):
+        raise ValueError(f"{files.folder / name} ends without a line break: it may be cut off.")
+    return content.split("\n")[:-1]
+
+
+def _tokens_in(files: TokenizerFiles) -> list[str]:
+    """Returns the tokens of vocab.txt, in front of their counts."""
+    tokens = []
+    for i, line in enumerate(_lines(files, "vocab.txt"), 1):
+        token, space, _ = line.strip().rpartition(" ")
+        if not space:
+            raise ValueError(
+                f"{files.folder / 'vocab.txt'}: line {i} is {shown(line)}. Expected a token and "
+                "its count."
+            )
+        tokens.append(token)
+    return tokens
+
+
+def _merges_in(files: TokenizerFiles) -> list[str]:
+    """Returns the pairs in bpe.codes, in front of their counts."""
+    merges = []
+    for i, line in enumerate(_lines(files, "bpe.codes"), 1):
+        parts = line.split()
+        if len(parts) != 3:
+            raise ValueError(
+                f"{files.folder / 'bpe.codes'}: line {i} is {shown(line)}. Expected two symbols "
+                "and a count."
+            )
+        merges.append(f"{parts[0]} {parts[1]}")
+    return merges

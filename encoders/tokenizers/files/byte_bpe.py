@@ -1,0 +1,184 @@
+"""A byte-level BPE tokenizer's files: vocab.json, merges.txt, its steps in tokenizer.json."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from encoder_zoo.common.wording import differing, shown
+from encoder_zoo.encoders.tokenizers.files.reading import (
+    SPECIAL_TOKENS,
+    TokenizerFiles,
+    WritesFiles,
+    as_json,
+    check_count,
+    checked_vocabulary,
+    special_tokens,
+)
+
+
+class ByteBPEFiles(WritesFiles):
+    """Mixin: how a byte-level BPE tokenizer reads and writes itself.
+
+    Attributes:
+        normalizer: what tokenizer.json calls the step before the split into words; None: there is
+            none.
+    """
+
+    normalizer: ClassVar[str | None] = None
+    special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = SPECIAL_TOKENS
+
+    @classmethod
+    def from_files(cls, files: TokenizerFiles, **template) -> ByteBPEFiles:
+        """The tokenizer that a checkpoint's files describe.
+
+        Args:
+            files: with vocab.json and merges.txt, or tokenizer.json.
+            **template: how two texts are joined: `uses_segments`, `pair_separators`.
+
+        Raises:
+            FileNotFoundError: "FOLDER has no vocab.json and merges.txt and no tokenizer.json ..."
+            ValueError: "FILE: FIELD is ...; expected ..."
+        """
+        files.expect("normalizer", "type", cls.normalizer)
+        files.expect("pre_tokenizer", "type", "ByteLevel")
+        files.expect("pre_tokenizer", "use_regex", True)
+        files.expect("model", "type", "BPE")
+        files.expect("model", "ignore_merges", False)
+        if "vocab.json" in files and "merges.txt" in files:
+            vocabulary = checked_vocabulary(files.contents["vocab.json"], "vocab.json")
+            files.compare_vocabulary("vocab.json", vocabulary)
+            merges = merges_in(files.contents["merges.txt"])
+            _compare_merges(files, merges)
+        else:
+            vocabulary = files.vocabulary("vocab.json and merges.txt")
+            merges = merges_in_json(files)
+        files.compare_added(vocabulary)
+        _check_merges(merges, vocabulary, files.folder)
+        roles = special_tokens(cls, files)
+        vocabulary, added = files.divided(vocabulary, roles.values())
+        prefix = files.setting("add_prefix_space", "pre_tokenizer", "add_prefix_space", bool)
+        return cls(
+            vocabulary,
+            merges,
+            add_prefix_space=bool(prefix),
+            added_tokens=added,
+            **roles,
+            **template,
+        )
+
+    def _vocabulary_files(self) -> dict[str, str]:
+        lines = ["#version: 0.2", *self.merges]
+        return {
+            "vocab.json": as_json(self.vocabulary),
+            "merges.txt": "".join(f"{line}\n" for line in lines),
+        }
+
+    def _settings(self) -> dict:
+        return {
+            "tokenizer_class": "RobertaTokenizer",
+            "add_prefix_space": self.add_prefix_space,
+            "trim_offsets": True,
+        }
+
+    def _steps(self) -> dict:
+        byte_level = {
+            "type": "ByteLevel",
+            "add_prefix_space": self.add_prefix_space,
+            "trim_offsets": True,
+            "use_regex": True,
+        }
+        return {
+            "normalizer": self.normalizer and {"type": self.normalizer},
+            "pre_tokenizer": byte_level,
+            "post_processor": self._template(),
+            "decoder": byte_level,
+            "model": {
+                "type": "BPE",
+                "dropout": None,
+                "unk_token": None,
+                "continuing_subword_prefix": "",
+                "end_of_word_suffix": "",
+                "fuse_unk": False,
+                "byte_fallback": False,
+                "ignore_merges": False,
+                "vocab": self.vocabulary,
+                "merges": [merge.split(" ") for merge in self.merges],
+            },
+        }
+
+    def _template(self) -> dict:
+        if self.pair_separators != 2 or self.uses_segments:
+            return super()._template()
+        return {
+            "type": "RobertaProcessing",
+            "sep": [self.end_token, self.end_token_id],
+            "cls": [self.start_token, self.start_token_id],
+            "trim_offsets": True,
+            "add_prefix_space": self.add_prefix_space,
+        }
+
+
+def merges_in(merges_txt: str) -> list[str]:
+    """The pairs of a merges.txt, without its version line.
+
+    Example:
+        >>> merges_in("#version: 0.2\\na b\\n")
+        ['a b']
+    """
+    check_count(merges_txt.count("\n"), "merges.txt")
+    lines = merges_txt.split("\n")
+    return [line for line in lines if line and not line.startswith("#version")]
+
+
+def merges_in_json(files: TokenizerFiles) -> list[str]:
+    """The merges of tokenizer.json, which writes each as a string or as a pair.
+
+    Raises:
+        ValueError: "FILE: model.merges[3] is ['a']; expected two tokens"
+
+    Example:
+        >>> model = {"merges": [["a", "b"], "ab c"]}
+        >>> merges_in_json(TokenizerFiles("preset", {"tokenizer.json": {"model": model}}))
+        ['a b', 'ab c']
+    """
+    name = f"{files.folder / 'tokenizer.json'}: model.merges"
+    merges = files.part("model").get("merges")
+    if not isinstance(merges, list):
+        raise ValueError(f"{name} is not a list of pairs of tokens")
+    check_count(len(merges), name)
+    for i, merge in enumerate(merges):
+        tokens = merge.split(" ") if isinstance(merge, str) else merge
+        is_pair = isinstance(tokens, list) and len(tokens) == 2
+        if not is_pair or not all(isinstance(t, str) and t and " " not in t for t in tokens):
+            raise ValueError(f"{name}[{i}] is {shown(merge)}; expected two tokens")
+    return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
+
+
+def _compare_merges(files: TokenizerFiles, merges: list[str]) -> None:
+    """Refuses other merges in tokenizer.json, which transformers reads, than in merges.txt."""
+    fast = merges_in_json(files) if "tokenizer.json" in files else merges
+    for i, (one, other) in enumerate(itertools.zip_longest(merges, fast)):
+        if one != other:
+            said = {"merges.txt": one, "tokenizer.json": other}
+            raise ValueError(f"{files.folder}: merge {i} is {differing(said)}")
+
+
+def _check_merges(merges: list[str], vocabulary: Mapping[str, int], folder: Path) -> None:
+    """Refuses a merge of what are no tokens, or to what is none.
+
+    Raises:
+        ValueError: "FOLDER: merge 3 is 'a b', but 'ab' is not in the vocabulary ..."
+    """
+    for i, merge in enumerate(merges):
+        pair = merge.split(" ")
+        if len(pair) != 2:
+            raise ValueError(f"{folder}: merge {i} is {shown(merge)}; expected two tokens")
+        for token in (*pair, "".join(pair)):
+            if token not in vocabulary:
+                raise ValueError(
+                    f"{folder}: merge {i} is {shown(merge)}, but {shown(token)} is not in the "
+                    "vocabulary; they are not from the same model"
+                )

@@ -1,0 +1,255 @@
+"""SentencePiece's model file, a protocol buffer, read and written as plain data."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from encoder_zoo.common.wording import shown
+from encoder_zoo.encoders.tokenizers.files.reading import check_count
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+UNIGRAM, BPE = 1, 2
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_WIRE = {_VARINT: "an integer", _BYTES: "bytes", _FIXED32: "a float"}
+
+
+class Piece(NamedTuple):
+    """A token of the model.
+
+    Attributes:
+        text: spaces are written as "▁".
+        score: the logarithm of its probability, or less the later it was merged.
+        kind: one of NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE.
+    """
+
+    text: str
+    score: float = 0.0
+    kind: int = NORMAL
+
+
+class SentencePieceModel(NamedTuple):
+    """What a model file says, as far as ids depend on it.
+
+    Attributes:
+        pieces: in the order of their ids.
+        model_type: UNIGRAM or BPE; 3 and 4 are words and characters.
+        byte_fallback: whether characters without a piece become bytes.
+        treat_whitespace_as_suffix: whether "▁" stands at the end of words.
+        normalizer: name of the normalisation, for readers only.
+        precompiled_charsmap: the normalisation, as a trie of byte strings; b"" for none.
+        add_dummy_prefix: whether a text begins with a space of its own.
+        remove_extra_whitespaces: whether of several spaces one is left.
+        escape_whitespaces: whether spaces are written as "▁".
+    """
+
+    pieces: list[Piece]
+    model_type: int = UNIGRAM
+    byte_fallback: bool = False
+    treat_whitespace_as_suffix: bool = False
+    normalizer: str = ""
+    precompiled_charsmap: bytes = b""
+    add_dummy_prefix: bool = True
+    remove_extra_whitespaces: bool = True
+    escape_whitespaces: bool = True
+
+
+# Numbers of the fields, from sentencepiece_model.proto.
+_PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
+_TRAINER_FIELDS = {3: "model_type", 24: "treat_whitespace_as_suffix", 35: "byte_fallback"}
+_NORMALIZER_FIELDS = {
+    1: "name",
+    2: "precompiled_charsmap",
+    3: "add_dummy_prefix",
+    4: "remove_extra_whitespaces",
+    5: "escape_whitespaces",
+}
+_PIECE_FIELDS = {1: "piece", 2: "score", 3: "type"}
+_WIRE_OF = {"name": _BYTES, "precompiled_charsmap": _BYTES, "piece": _BYTES, "score": _FIXED32}
+
+
+def read_model(content: bytes, name: str) -> SentencePieceModel:
+    """The model in a file.
+
+    Args:
+        content: of the file.
+        name: of the file, for errors.
+
+    Raises:
+        ValueError: "NAME: truncated at byte 17", "NAME: pieces[3].score is nan; expected a finite
+            number", "NAME: pieces[7] and pieces[3] are both 'a'"
+
+    Source: sentencepiece_model.proto of the SentencePiece project; Protocol Buffers, "Encoding".
+
+    Example:
+        >>> pieces = [Piece("<unk>", 0.0, UNKNOWN), Piece("▁a", -1.5)]
+        >>> read_model(write_model(SentencePieceModel(pieces)), "a.model").pieces[1]
+        Piece(text='▁a', score=-1.5, kind=1)
+    """
+    pieces: list[Piece] = []
+    trainer: dict[str, object] = {}
+    normalizer: dict[str, object] = {}
+    for number, wire, value in _fields(content, name):
+        if number in (_PIECES, _TRAINER, _NORMALIZER) and wire != _BYTES:
+            raise ValueError(f"{name}: field {number} has wire type {wire}; expected a message")
+        if number == _PIECES:
+            check_count(len(pieces), name)
+            where = f"{name}: pieces[{len(pieces)}]"
+            pieces.append(_piece(_message(value, _PIECE_FIELDS, where), where))
+        elif number == _TRAINER:
+            trainer |= _message(value, _TRAINER_FIELDS, f"{name}: trainer_spec")
+        elif number == _NORMALIZER:
+            normalizer |= _message(value, _NORMALIZER_FIELDS, f"{name}: normalizer_spec")
+    _check(pieces, name)
+    normalizer["normalizer"] = _text(normalizer.pop("name", b""), f"{name}: normalizer_spec.name")
+    settings = {
+        field: bool(value) if field in _FLAGS else value
+        for field, value in {**trainer, **normalizer}.items()
+    }
+    return SentencePieceModel(pieces, **settings)
+
+
+_FLAGS = {
+    "byte_fallback",
+    "treat_whitespace_as_suffix",
+    "add_dummy_prefix",
+    "remove_extra_whitespaces",
+    "escape_whitespaces",
+}
+
+
+def _piece(fields: dict, where: str) -> Piece:
+    text = _text(fields.get("piece", b""), f"{where}.piece")
+    score, kind = fields.get("score", 0.0), fields.get("type", NORMAL)
+    if not text:
+        raise ValueError(f"{where}.piece is empty; expected a piece of text")
+    if not math.isfinite(score):
+        raise ValueError(f"{where}.score is {score}; expected a finite number")
+    if not NORMAL <= kind <= BYTE:
+        raise ValueError(f"{where}.type is {kind}; expected 1 to 6")
+    return Piece(text, score, kind)
+
+
+def _check(pieces: list[Piece], name: str) -> None:
+    """Refuses a model of no use: without pieces, with one twice, without an unknown one."""
+    if not pieces:
+        raise ValueError(f"{name}: no pieces; expected a SentencePiece model")
+    first: dict[str, int] = {}
+    for i, piece in enumerate(pieces):
+        if first.setdefault(piece.text, i) != i:
+            raise ValueError(
+                f"{name}: pieces[{i}] and pieces[{first[piece.text]}] are both {shown(piece.text)}"
+            )
+    unknown = [piece.text for piece in pieces if piece.kind == UNKNOWN]
+    if len(unknown) != 1:
+        raise ValueError(f"{name}: {len(unknown)} pieces are of type 2, unknown; expected one")
+
+
+def _text(value: bytes, where: str) -> str:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{where} is {value[:20]!r}, not UTF-8") from None
+
+
+def _message(content: bytes, names: dict[int, str], where: str) -> dict:
+    """{name: value} of the fields that have a name, the last of each."""
+    found = {}
+    for number, wire, value in _fields(content, where):
+        field = names.get(number)
+        if field is None:
+            continue
+        expected = _WIRE_OF.get(field, _VARINT)
+        if wire != expected:
+            raise ValueError(f"{where}.{field} has wire type {wire}; expected {_WIRE[expected]}")
+        found[field] = struct.unpack("<f", value)[0] if wire == _FIXED32 else value
+    return found
+
+
+def _fields(content: bytes, where: str) -> Iterator[tuple[int, int, int | bytes]]:
+    """(number, wire type, value) of every field of a message, none longer than the message."""
+    place = 0
+    while place < len(content):
+        key, place = _varint(content, place, where)
+        number, wire = key >> 3, key & 7
+        if wire == _VARINT:
+            value, place = _varint(content, place, where)
+            yield number, wire, value
+            continue
+        if wire == _BYTES:
+            size, place = _varint(content, place, where)
+        elif wire in (_FIXED32, _FIXED64):
+            size = 4 if wire == _FIXED32 else 8
+        else:
+            raise ValueError(
+                f"{where}: wire type {wire} at byte {place}; not a SentencePiece model"
+            )
+        if size > len(content) - place:
+            raise ValueError(
+                f"{where}: truncated at byte {place}: field {number} has {size} bytes, of which "
+                f"{len(content) - place} are there"
+            )
+        yield number, wire, content[place : place + size]
+        place += size
+
+
+def _varint(content: bytes, place: int, where: str) -> tuple[int, int]:
+    """An integer of up to ten bytes, and the place behind it."""
+    value = 0
+    for i in range(10):
+        if place + i >= len(content):
+            raise ValueError(f"{where}: truncated at byte {len(content)}, within an integer")
+        byte = content[place + i]
+        value |= (byte & 127) << 7 * i
+        if byte < 128:
+            return value, place + i + 1
+    raise ValueError(f"{where}: an integer of more than ten bytes at byte {place}")
+
+
+def write_model(model: SentencePieceModel) -> bytes:
+    """The model as a file that SentencePiece opens.
+
+    Ids of the special tokens are those of the pieces called so.
+
+    Example:
+        >>> len(write_model(SentencePieceModel([Piece("<unk>", 0.0, UNKNOWN)]))) < 100
+        True
+    """
+    ids = {piece.text: i for i, piece in enumerate(model.pieces)}
+    unknown = next(i for i, piece in enumerate(model.pieces) if piece.kind == UNKNOWN)
+    special = [("<s>", 41), ("</s>", 42), ("<pad>", 43)]
+    trainer = _integer(3, model.model_type) + _integer(4, len(model.pieces))
+    trainer += _integer(24, model.treat_whitespace_as_suffix) + _integer(35, model.byte_fallback)
+    trainer += _integer(40, unknown)
+    trainer += b"".join(_integer(field, ids.get(token, -1)) for token, field in special)
+    trainer += _bytes(45, model.pieces[unknown].text.encode())
+    normalizer = _bytes(1, model.normalizer.encode()) + _bytes(2, model.precompiled_charsmap)
+    normalizer += _integer(3, model.add_dummy_prefix) + _integer(4, model.remove_extra_whitespaces)
+    normalizer += _integer(5, model.escape_whitespaces)
+    pieces = b"".join(
+        _bytes(_PIECES, _bytes(1, p.text.encode()) + _float(2, p.score) + _integer(3, p.kind))
+        for p in model.pieces
+    )
+    return pieces + _bytes(_TRAINER, trainer) + _bytes(_NORMALIZER, normalizer)
+
+
+def _integer(number: int, value: int) -> bytes:
+    return _encoded(number << 3 | _VARINT) + _encoded(value % 2**64)
+
+
+def _float(number: int, value: float) -> bytes:
+    return _encoded(number << 3 | _FIXED32) + struct.pack("<f", value)
+
+
+def _bytes(number: int, value: bytes) -> bytes:
+    return _encoded(number << 3 | _BYTES) + _encoded(len(value)) + value
+
+
+def _encoded(value: int) -> bytes:
+    low = []
+    while value >= 128:
+        low.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*low, value])

@@ -1,0 +1,1 @@
+"""Texts as tensors of characters: checking, Unicode tables, normalization."""

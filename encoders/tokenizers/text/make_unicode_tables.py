@@ -1,0 +1,166 @@
+"""Writes `data/unicode.json`: what Rust's `tokenizers` library holds of Unicode.
+
+The checkpoints' vocabularies were trained with that library, whose parts follow four different
+versions of Unicode. So the tables are measured from its behaviour on every code point, not read
+from one version of the standard.
+
+    python -m encoder_zoo.encoders.tokenizers.text.make_unicode_tables
+"""
+
+import array
+import json
+import struct
+import unicodedata
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+DATA_FILE = Path(__file__).parent / "data" / "unicode.json"
+HANGUL_SYLLABLES = range(0xAC00, 0xD7A4)
+CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+
+
+def ranges(belongs: Callable[[str], bool]) -> list[list[int]]:
+    """Closed ranges [first, last] of the code points whose character belongs."""
+    found: list[list[int]] = []
+    for code_point in CODE_POINTS:
+        if belongs(chr(code_point)):
+            if found and found[-1][1] == code_point - 1:
+                found[-1][1] = code_point
+            else:
+                found.append([code_point, code_point])
+    return found
+
+
+def mapping(function: Callable[[str], str], leave_out: range = range(0)) -> dict[str, list[int]]:
+    """What each code point becomes, where that is not itself."""
+    pairs = ((c, function(chr(c))) for c in CODE_POINTS if c not in leave_out)
+    return {str(c): [ord(x) for x in text] for c, text in pairs if text != chr(c)}
+
+
+def differing(function: Callable[[str], str], other: Callable[[str], str]) -> dict[str, list[int]]:
+    """What each code point becomes, where the two functions differ."""
+    pairs = ((c, function(chr(c)), other(chr(c))) for c in CODE_POINTS)
+    return {str(c): [ord(x) for x in text] for c, text, others in pairs if text != others}
+
+
+def combining_classes(decompose: Callable[[str], str]) -> dict[str, int]:
+    """Canonical combining classes of the marks that the library reorders."""
+    low, high = "\u0334", "\u0345"  # marks of the classes 1 and 240: any other class moves past one
+
+    def moves(mark: str) -> bool:
+        return decompose("a" + high + mark)[-1] == high or decompose("a" + mark + low)[1] == low
+
+    marks = (c for c in CODE_POINTS if unicodedata.combining(chr(c)) and moves(chr(c)))
+    return {str(c): unicodedata.combining(chr(c)) for c in marks}
+
+
+def charsmap(characters: Iterable[str]) -> bytes:
+    """A precompiled normalisation that makes an X of each of the characters.
+
+    A trie's node has two pages of 256 places: one for its children, one for the ends of keys.
+    """
+    children: list[dict[int, int]] = [{}]
+    ends: list[set[int]] = [set()]
+    for character in characters:
+        node = 0
+        *front, last = character.encode()
+        for byte in front:
+            if byte not in children[node]:
+                children[node][byte] = len(children)
+                children.append({})
+                ends.append(set())
+            node = children[node][byte]
+        ends[node].add(last)
+    units = array.array("I", bytes(4 * 512 * (len(children) + 1)))
+    units[0] = 512 << 10
+    base = {0: 512}  # where a node's children stand, each at the place of its byte by XOR
+    for node in range(len(children)):
+        for byte, child in children[node].items():
+            place = base[node] ^ byte
+            base[child] = 512 * (child + 1) | place & 255
+            units[place] = _leads(place, base[child]) | byte
+        for byte in ends[node]:
+            place = base[node] ^ byte
+            end = 512 * (node + 1) + 256 | place & 255
+            units[place] = _leads(place, end) | 1 << 8 | byte
+            units[end] = 1 << 31
+    return struct.pack("<I", 4 * len(units)) + units.tobytes() + b"X\0"
+
+
+def _leads(place: int, to: int) -> int:
+    """The part of a unit that says where it leads: the difference in steps of 256."""
+    return (place ^ to) >> 8 << 10 | 1 << 9
+
+
+def grapheme_classes() -> dict[str, list[list[int]]]:
+    """What decides whether a character and its neighbour are one grapheme of up to five bytes.
+
+    A normalisation that makes an X of every character makes one of every such grapheme.
+    """
+    from tokenizers import normalizers
+
+    crossed = normalizers.Precompiled(charsmap(map(chr, CODE_POINTS[1:]))).normalize_str
+    joiner = "\u200d"
+    return {
+        "extends": ranges(lambda c: c != "\0" and crossed("a" + c) == "X"),
+        "ends_grapheme": ranges(lambda c: crossed(c + "\u0301") == "XX" and len(c.encode()) < 4),
+        "prepends": ranges(lambda c: c != "\0" and crossed(c + "a") == "X"),
+        "pictograph": ranges(lambda c: crossed("\u00a9" + joiner + c) == "XXX"),
+    }
+
+
+def measure() -> dict:
+    """Reads every table off the behaviour of the installed `tokenizers` library."""
+    import tokenizers
+    from tokenizers import normalizers, pre_tokenizers
+
+    off = {"clean_text": False, "handle_chinese_chars": False, "lowercase": False}
+    off["strip_accents"] = False
+
+    def bert(**on: bool) -> Callable[[str], str]:
+        return normalizers.BertNormalizer(**{**off, **on}).normalize_str
+
+    clean, strip, chinese = bert(clean_text=True), bert(strip_accents=True), bert
+    chinese = bert(handle_chinese_chars=True)
+    decompose = normalizers.NFD().normalize_str
+    bert_split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+    byte_split = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
+
+    def joins(letter: str) -> Callable[[str], bool]:
+        return lambda c: len(byte_split(letter + c + letter)) == 1
+
+    compose = normalizers.NFC().normalize_str
+    compatible = normalizers.NFKD().normalize_str
+    whole = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]).normalize_str
+    spaced = pre_tokenizers.WhitespaceSplit().pre_tokenize_str
+    return {
+        "source": f"tokenizers {tokenizers.__version__}",
+        "dropped": ranges(lambda c: clean(c) == ""),
+        "space": ranges(lambda c: clean(c) == " "),
+        "chinese": ranges(lambda c: chinese(c) != c),
+        "mark": ranges(lambda c: strip(c) == "" and decompose(c) == c),
+        "punctuation": ranges(lambda c: len(bert_split("a" + c + "a")) == 3),
+        "decomposition": mapping(decompose, leave_out=HANGUL_SYLLABLES),
+        "lowercase": mapping(bert(lowercase=True)),
+        "combining_class": combining_classes(decompose),
+        "bpe_letter": ranges(joins("a")),
+        "bpe_number": ranges(joins("1")),
+        "white_space": ranges(lambda c: len(spaced("a" + c + "a")) == 2),
+        "any_mark": ranges(lambda c: whole("a" + c) == "a"),
+        "compatible": differing(compatible, decompose),
+        "never_composed": ranges(lambda c: compose(c) != c),
+        **grapheme_classes(),
+        "bpe_space": ranges(lambda c: not (joins("a")(c) or joins("1")(c) or joins("!")(c))),
+    }
+
+
+def main() -> None:
+    """Measures the tables and writes the data file, one line per table."""
+    lines = [
+        f"{json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in measure().items()
+    ]
+    DATA_FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""The public names: read by editors, and by `encoder_zoo.names` at run time."""
+
+# ruff: noqa: I001
+from encoder_zoo import testing as testing
+from encoder_zoo.encoders import register_family as register_family
+from encoder_zoo.encoders.backbone import Backbone as Backbone
+from encoder_zoo.encoders.families.albert import AlbertBackbone as AlbertBackbone
+from encoder_zoo.encoders.families.bert import BertBackbone as BertBackbone
+from encoder_zoo.encoders.families.camembert import CamembertBackbone as CamembertBackbone
+from encoder_zoo.encoders.families.deberta_v2 import DebertaV2Backbone as DebertaV2Backbone
+from encoder_zoo.encoders.families.distilbert import DistilBertBackbone as DistilBertBackbone
+from encoder_zoo.encoders.families.electra import ElectraBackbone as ElectraBackbone
+from encoder_zoo.encoders.families.modernbert import ModernBertBackbone as ModernBertBackbone
+from encoder_zoo.encoders.families.roberta import RobertaBackbone as RobertaBackbone
+from encoder_zoo.encoders.families.xlm_roberta import XLMRobertaBackbone as XLMRobertaBackbone
+from encoder_zoo.encoders.tokenizers.bertweet import BertweetTokenizer as BertweetTokenizer
+from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer as RobertaTokenizer
+from encoder_zoo.encoders.tokenizers.gemma import GemmaTokenizer as GemmaTokenizer
+from encoder_zoo.encoders.tokenizers.modern_bpe import ModernBertTokenizer as ModernBertTokenizer
+from encoder_zoo.encoders.tokenizers.sentencepiece import (
+    AlbertTokenizer as AlbertTokenizer,
+    CamembertTokenizer as CamembertTokenizer,
+    DebertaV2Tokenizer as DebertaV2Tokenizer,
+    XLMRobertaTokenizer as XLMRobertaTokenizer,
+)
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer as Tokenizer
+from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer as BertTokenizer
+from encoder_zoo.presets.registry import list_presets as list_presets
+from encoder_zoo.presets.train_vocabulary import train_vocabulary as train_vocabulary
+from encoder_zoo.tasks import (
+    display as display,
+    register_task as register_task,
+)
+from encoder_zoo.tasks.corpora.corpus import PretrainingCorpus as PretrainingCorpus
+from encoder_zoo.tasks.distillation.task import Distillation as Distillation
+from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM as MaskedLM
+from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import (
+    MaskedLMPreprocessor as MaskedLMPreprocessor,
+)
+from encoder_zoo.tasks.pretraining.pretraining import Pretraining as Pretraining
+from encoder_zoo.tasks.pretraining.pretraining_preprocessor import (
+    PretrainingPreprocessor as PretrainingPreprocessor,
+)
+from encoder_zoo.tasks.pretraining.replaced_tokens import (
+    ReplacedTokenDetection as ReplacedTokenDetection,
+)
+from encoder_zoo.tasks.pretraining.replaced_tokens_preprocessor import (
+    ReplacedTokenDetectionPreprocessor as ReplacedTokenDetectionPreprocessor,
+)
+from encoder_zoo.tasks.pretraining.sentence_order import (
+    sentence_order_pairs as sentence_order_pairs,
+)
+from encoder_zoo.tasks.question_answering.preprocessor import (
+    SpanQAPreprocessor as SpanQAPreprocessor,
+)
+from encoder_zoo.tasks.question_answering.squad import read_squad as read_squad
+from encoder_zoo.tasks.question_answering.task import SpanQA as SpanQA
+from encoder_zoo.tasks.sequence_classification.preprocessor import (
+    SequenceClassifierPreprocessor as SequenceClassifierPreprocessor,
+)
+from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier as SequenceClassifier
+from encoder_zoo.tasks.token_classification.conll import read_conll as read_conll
+from encoder_zoo.tasks.token_classification.metrics import EntityF1 as EntityF1
+from encoder_zoo.tasks.token_classification.preprocessor import (
+    TokenClassifierPreprocessor as TokenClassifierPreprocessor,
+)
+from encoder_zoo.tasks.token_classification.task import TokenClassifier as TokenClassifier
+from encoder_zoo.tasks.training.backup import BackupAndRestore as BackupAndRestore
+
+Classifier = SequenceClassifier
+__version__: str
+__all__: list[str]

@@ -1,0 +1,206 @@
+"""Checks of a family: its record fits its backbone, which is saved, loaded and batched."""
+
+from __future__ import annotations
+
+import pathlib
+import tempfile
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.configuration import argument_defaults, argument_rules
+from encoder_zoo.encoders import FAMILIES, get_family
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import Family
+from encoder_zoo.encoders.layers import ACTIVATIONS
+from encoder_zoo.presets.config import (
+    REQUIRED,
+    backbone_arguments,
+    backbone_config,
+    check_config,
+)
+from encoder_zoo.presets.formats.checkpoint import backbone_layers, named_weights
+from encoder_zoo.testing import tiny
+from encoder_zoo.testing.comparing import (
+    arrays,
+    assert_batching_changes_nothing,
+    assert_mixed_precision_is_close,
+    assert_same,
+    no_warnings_logged,
+    other_than,
+)
+
+CONFIG = pathlib.Path("config.json")
+
+
+def the_family_is_registered(family: Family) -> None:
+    """Its name is found, and its backbone's class has the record."""
+    assert family.name in FAMILIES, f"FAMILIES has no {family.name!r}"
+    assert get_family(family.name) is family, "another family is registered by that name"
+    assert family.backbone.family is family, f"{family.backbone.__name__}.family is another record"
+    assert FAMILIES[family.name] == family.backbone.__name__
+
+
+def every_weight_has_one_name(family: Family) -> None:
+    """`tensors` and `pooler` name every weight of the backbone once."""
+    backbone = tiny.backbone(family)
+    named = list(named_weights(backbone, backbone_layers(backbone)))
+    inside = {id(weight) for _, weight, _ in named}
+    absent = [weight.path for weight in backbone.weights if id(weight) not in inside]
+    assert not absent, f"without a name in the checkpoint: {', '.join(absent)}"
+    names = [name for name, _, _ in named]
+    assert len(set(names)) == len(names) == len(backbone.weights), "a name stands for two weights"
+
+
+def the_heads_have_known_activations(family: Family) -> None:
+    """So that every task can build them."""
+    for name, head in family.heads.items():
+        known = not head.hidden or head.hidden.activation in (None, *ACTIVATIONS)
+        assert known, f"{name}: unknown activation {head.hidden.activation!r}"
+
+
+def changed_arguments(family: Family) -> dict[str, object]:
+    """Return arguments of a small backbone, each away from its default where that is possible."""
+    rules = argument_rules(family.backbone)
+    changed = {name: other_than(v) for name, v in argument_defaults(family.backbone).items()}
+    allowed = {n: v for n, v in changed.items() if n in rules and rules[n].holds(v)}
+    return {**allowed, **tiny.sizes(family), "pooler": family.pooler is not None}
+
+
+def config_json_round_trip(family: Family) -> None:
+    """config.json passes the record's own rules, and gives back the backbone's arguments."""
+    arguments = {n: v for n, v in changed_arguments(family).items() if n in family.config_keys}
+    backbone = family.backbone(**arguments)
+    config = backbone_config(backbone, None)
+    check_config(config, family, CONFIG)
+    expected = {name: getattr(backbone, name) for name in family.config_keys}
+    found = backbone_arguments(config, family)
+    assert found == expected, f"{found}, expected {expected}"
+    unknown = set(family.config_keys) - set(argument_rules(family.backbone))
+    assert not unknown, f"arguments without a rule: {', '.join(sorted(unknown))}"
+    assert set(REQUIRED) <= set(family.config_keys), f"config_keys must have all of {REQUIRED}"
+
+
+def every_number_in_config_json_is_checked(family: Family) -> None:
+    """A field with text in it is refused."""
+    backbone = tiny.backbone(family)
+    config = backbone_config(backbone, None)
+    for argument in sorted(set(family.config_keys) - {"terms"}):
+        key = family.config_keys[argument]
+        try:
+            check_config({**config, key: "much"}, family, CONFIG)
+        except ValueError as error:
+            assert f"{key} is 'much'" in str(error), str(error)
+        else:
+            raise AssertionError(f"config.json may have {key!r}: 'much'")
+
+
+def settings_beyond_config_json_are_refused(family: Family) -> None:
+    """Saving fails where config.json has no field for a setting that is not the default."""
+    for argument, value in {"layer_norm_epsilon": 1e-4, "num_segments": 7}.items():
+        if argument not in argument_defaults(family.backbone):
+            continue
+        backbone = family.backbone(**{**tiny.sizes(family), argument: value})
+        if argument in family.config_keys:
+            assert backbone_config(backbone, None)[family.config_keys[argument]] == value
+            continue
+        try:
+            backbone_config(backbone, None)
+        except ValueError as error:
+            assert argument in str(error), str(error)
+        else:
+            raise AssertionError(f"config.json loses {argument}={value}")
+
+
+def get_config_round_trip(family: Family) -> None:
+    """A backbone with all arguments away from their defaults is built again, in full."""
+    backbone = family.backbone(**changed_arguments(family))
+    again = family.backbone.from_config(backbone.get_config())
+    assert again.get_config() == backbone.get_config(), "from_config gives other arguments"
+    again.set_weights(backbone.get_weights())
+    inputs = tiny.examples(family)
+    assert_same(arrays(again, inputs), arrays(backbone, inputs))
+
+
+def keras_file_round_trip(family: Family) -> None:
+    """`save` and `keras.saving.load_model` give the same outputs."""
+    backbone, inputs = tiny.backbone(family), tiny.examples(family)
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "backbone.keras"
+        backbone.save(path)
+        again = keras.saving.load_model(path)
+    assert_same(arrays(again, inputs), arrays(backbone, inputs))
+
+
+def preset_round_trip(family: Family) -> None:
+    """`save_to_preset` and `Backbone.from_preset` give the same class and the same outputs."""
+    backbone, inputs = tiny.backbone(family), tiny.examples(family)
+    with tempfile.TemporaryDirectory() as folder, no_warnings_logged():
+        backbone.save_to_preset(folder, tiny.tokenizer(family))
+        again = Backbone.from_preset(folder)
+        tokenizer = family.tokenizer.load().from_preset(folder)
+    assert type(again) is family.backbone, f"loaded a {type(again).__name__}"
+    assert_same(arrays(again, inputs), arrays(backbone, inputs))
+    assert tokenizer.get_config() == tiny.tokenizer(family).get_config(), "another tokenizer"
+
+
+def padding_and_batching_change_nothing(family: Family) -> None:
+    """Neither the other examples of a batch nor the ids under the padding count."""
+    assert_batching_changes_nothing(tiny.backbone(family), tiny.examples(family))
+
+
+def mixed_precision_is_close(family: Family) -> None:
+    """mixed_bfloat16 runs, on float32 weights."""
+    exact, inputs = tiny.backbone(family), tiny.examples(family)
+    mixed = tiny.backbone(family, dtype="mixed_bfloat16")
+    assert mixed(inputs)["sequence_output"].dtype == "bfloat16", "sequence_output is not bfloat16"
+    assert_mixed_precision_is_close(exact, mixed, inputs)
+
+
+def gradients_reach_every_weight(family: Family) -> None:
+    """Recomputed by gradient checkpointing they are the same."""
+    inputs, found = tiny.examples(family), []
+    for checkpointing in (False, True):
+        keras.utils.set_random_seed(0)
+        backbone = tiny.backbone(family, dropout=0.2, attention_dropout=0.2)
+        if checkpointing:
+            backbone.enable_gradient_checkpointing()
+        found.append(gradients(backbone, inputs))
+    for weight, first, second in zip(backbone.trainable_weights, *found, strict=True):
+        np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-4, err_msg=weight.path)
+
+
+def gradients(model: keras.Model, inputs: dict) -> list[np.ndarray]:
+    """Return the gradients of a function that differs from output to output, in training."""
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        outputs = keras.tree.flatten(model(inputs, training=True))
+        total = sum(tf.reduce_sum(tf.sin(3 * values)) for values in outputs)
+    found = tape.gradient(total, [weight.value for weight in model.trainable_weights])
+    assert_all_reached(model, found)
+    return [tf.convert_to_tensor(values).numpy() for values in found]
+
+
+def assert_all_reached(model: keras.Model, gradients: list) -> None:
+    """Every trainable weight has a gradient."""
+    pairs = zip(model.trainable_weights, gradients, strict=True)
+    absent = [weight.path for weight, values in pairs if values is None]
+    assert not absent, f"no gradient of {', '.join(absent)}"
+
+
+CHECKS = [
+    the_family_is_registered,
+    every_weight_has_one_name,
+    the_heads_have_known_activations,
+    config_json_round_trip,
+    every_number_in_config_json_is_checked,
+    settings_beyond_config_json_are_refused,
+    get_config_round_trip,
+    keras_file_round_trip,
+    preset_round_trip,
+    padding_and_batching_change_nothing,
+    mixed_precision_is_close,
+]
+if keras.config.backend() == "tensorflow":
+    CHECKS.append(gradients_reach_every_weight)

@@ -1,0 +1,203 @@
+"""Checks of a task with a backbone of any family."""
+
+from __future__ import annotations
+
+import inspect
+import pathlib
+import tempfile
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.configuration import argument_names
+from encoder_zoo.encoders.family import Family
+from encoder_zoo.presets.formats.checkpoint import named_weights
+from encoder_zoo.tasks import TASKS, get_task
+from encoder_zoo.tasks.base.task import Task
+from encoder_zoo.testing import tiny
+from encoder_zoo.testing.comparing import (
+    arrays,
+    assert_batching_changes_nothing,
+    assert_mixed_precision_is_close,
+    assert_same,
+    no_warnings_logged,
+)
+from encoder_zoo.testing.family_conformance import assert_all_reached
+
+
+def the_task_is_registered(cls: type[Task], family: Family) -> None:
+    """Its name is found, its preprocessor is of this task, and it supports the family."""
+    name = cls.task_name
+    assert name in TASKS and get_task(name) is cls, f"TASKS has another {name!r}"
+    theirs = cls.preprocessor_class.task_name
+    assert theirs == name or issubclass(cls, get_task(theirs)), (
+        f"{cls.preprocessor_class.__name__}.task_name is {theirs!r}, expected {name!r}"
+    )
+    assert cls.supports(family), f"{family.name} has no head {cls.checkpoint_class_suffix}"
+    assert not cls.text_method or hasattr(cls, cls.text_method), f"no method {cls.text_method}"
+
+
+def every_weight_of_the_head_has_one_name(cls: type[Task], family: Family) -> None:
+    """`Head.tensors` names every trained weight that is neither the backbone's nor a helper's."""
+    task = tiny.task(family, cls)
+    named = [weight for _, weight, _ in named_weights(task, task.head_record.tensors)]
+    parts = [part for part in vars(task).values() if isinstance(part, keras.Model)]
+    inside = {id(weight) for part in parts for weight in part.weights}
+    own = [weight for weight in task.trainable_weights if id(weight) not in inside]
+    absent = [w.path for w in own if id(w) not in {id(n) for n in named}]
+    assert not absent, f"without a name in the checkpoint: {', '.join(absent)}"
+    assert len(named) == len(own), "a name stands for two weights, or for none of the task's"
+
+
+def get_config_round_trip(cls: type[Task], family: Family) -> None:
+    """A task is built again from its configuration, with the same outputs."""
+    task, inputs = tiny.task(family, cls, dropout=0.35), tiny.examples(family)
+    again = cls.from_config(task.get_config())
+    for name in set(argument_names(cls)) - {"backbone", "preprocessor"}:
+        found, expected = getattr(again, name), getattr(task, name)
+        assert found == expected, f"{name} is {found!r}, expected {expected!r}"
+    again.set_weights(task.get_weights())
+    assert_same(arrays(again, inputs), arrays(task, inputs))
+
+
+def keras_file_round_trip(cls: type[Task], family: Family) -> None:
+    """`save` and `keras.saving.load_model` give the same outputs."""
+    task, inputs = tiny.task(family, cls), tiny.examples(family)
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "task.keras"
+        task.save(path)
+        again = keras.saving.load_model(path)
+    assert_same(arrays(again, inputs), arrays(task, inputs))
+
+
+def preset_round_trip(cls: type[Task], family: Family) -> None:
+    """`save_to_preset` and `from_preset` give the same outputs, labels and tokenizer."""
+    task, inputs = tiny.task(family, cls), tiny.examples(family)
+    with tempfile.TemporaryDirectory() as folder, no_warnings_logged():
+        task.save_to_preset(folder)
+        again = cls.from_preset(folder)
+    assert_same(arrays(again, inputs), arrays(task, inputs))
+    assert again.labels == task.labels, f"labels are {again.labels}, expected {task.labels}"
+    found, expected = (each.preprocessor.tokenizer.get_config() for each in (again, task))
+    assert found == expected, "another tokenizer"
+
+
+def padding_and_batching_change_nothing(cls: type[Task], family: Family) -> None:
+    """Neither the other examples of a batch nor the ids under the padding count."""
+    assert_batching_changes_nothing(tiny.task(family, cls), tiny.examples(family))
+
+
+def mixed_precision_is_close(cls: type[Task], family: Family) -> None:
+    """mixed_bfloat16 runs, on float32 weights, to float32 outputs."""
+    exact, mixed = tiny.task(family, cls), tiny.task(family, cls, dtype="mixed_bfloat16")
+    inputs = tiny.examples(family)
+    assert_mixed_precision_is_close(exact, mixed, inputs)
+    kinds = {str(values.dtype) for values in arrays(mixed, inputs)}
+    assert kinds == {"float32"}, f"outputs are {kinds}, expected float32"
+
+
+def gradients_reach_every_weight(cls: type[Task], family: Family) -> None:
+    """The loss of raw inputs with labels has a gradient of each trainable weight."""
+    import tensorflow as tf
+
+    task, data = tiny.task(family, cls), cls.tiny_data()
+    task.compile()
+    batch = task.preprocessor(*task._separate(data.x, data.y))
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+    with tf.GradientTape() as tape:
+        loss = task.compute_loss(x, y, task(x, training=True), sample_weight)
+    assert np.isfinite(loss), f"the loss is {float(loss)}"
+    found = tape.gradient(loss, [weight.value for weight in task.trainable_weights])
+    assert_all_reached(task, found)
+
+
+def raw_inputs_are_trained_on(cls: type[Task], family: Family) -> None:
+    """`fit`, `evaluate` and `predict` take raw inputs, and the weights change."""
+    task, data = tiny.task(family, cls), cls.tiny_data()
+    before = [keras.ops.convert_to_numpy(weight) for weight in task.trainable_weights]
+    task.compile(run_eagerly=True)
+    loss = task.fit(data.x, data.y, batch_size=1, verbose=0).history["loss"]
+    assert np.isfinite(loss).all(), f"the loss is {loss}"
+    after = [keras.ops.convert_to_numpy(weight) for weight in task.trainable_weights]
+    changed = [np.any(a != b) for a, b in zip(after, before, strict=True)]
+    assert any(changed), "fit changes no weight"
+    results = task.evaluate(data.x, data.y, verbose=0, return_dict=True)
+    assert np.isfinite(results["loss"]), f"evaluate gives {results}"
+    count = len(data.x[0] if isinstance(data.x, tuple) else data.x)
+    if task.instead_of_predict is None:
+        found = len(task.predict(data.x, verbose=0))
+        assert found == count, f"predict gives {found} outputs for {count} inputs"
+    else:
+        _assert_refused(lambda: task.predict(data.x, verbose=0), "takes prepared inputs")
+    if task.text_method:
+        found = len(getattr(task, task.text_method)(*task.tiny_questions()))
+        assert found == count, f"{task.text_method} gives {found} answers for {count} inputs"
+
+
+def prepared_inputs_are_checked(cls: type[Task], family: Family) -> None:
+    """`predict` takes prepared inputs, and refuses ids that the model does not have."""
+    task, inputs = tiny.task(family, cls), tiny.examples(family)
+    task.compile(run_eagerly=True)
+    outputs = keras.tree.flatten(task.predict(inputs, verbose=0))
+    assert_same(outputs, arrays(task, inputs), atol=1e-5)
+    wrong = {**inputs, "token_ids": inputs["token_ids"] + 1000}
+    _assert_refused(lambda: task.predict(wrong, verbose=0), "token_ids")
+    _assert_refused(lambda: task.predict({**inputs, "ids": inputs["token_ids"]}, verbose=0), "ids")
+
+
+def another_tasks_preprocessor_is_refused(cls: type[Task], family: Family) -> None:
+    """The error names the preprocessor that the task takes."""
+    preprocessor = cls.preprocessor_class(tiny.tokenizer(family))
+    preprocessor.task_name = "another"
+    backbone = tiny.backbone(family, pooler=cls.head_of(family).pooled)
+    expected = f"takes a {cls.preprocessor_class.__name__}"
+    _assert_refused(lambda: cls(backbone, preprocessor, **cls.tiny_data().arguments), expected)
+
+
+def _assert_refused(call, words: str) -> None:
+    """A call raises a ValueError or TypeError with some words."""
+    try:
+        call()
+    except (TypeError, ValueError) as error:
+        assert words in str(error), f"expected {words!r} in the error: {error}"
+    else:
+        raise AssertionError(f"expected an error with {words!r}")
+
+
+def an_export_answers_alike(cls: type[Task], family: Family) -> None:
+    """The default signature of a SavedModel gives what `served` does."""
+    import tensorflow as tf
+
+    task = tiny.task(family, cls)
+    if task.text_method is None:
+        return
+    function = task.served()["serving_default"]
+    given = dict(zip(inspect.signature(function).parameters, task.tiny_questions(), strict=True))
+    inputs = {name: tf.constant(texts) for name, texts in given.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        task.export(f"{folder}/1")
+        loaded = tf.saved_model.load(f"{folder}/1")
+        found = loaded.signatures["serving_default"](**inputs)
+    expected = function(**inputs)
+    assert found.keys() == expected.keys(), f"{sorted(found)}, expected {sorted(expected)}"
+    for name, values in expected.items():
+        if values.dtype.is_floating:
+            np.testing.assert_allclose(found[name], values, atol=1e-5, err_msg=name)
+        else:
+            np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+CHECKS = [
+    the_task_is_registered,
+    every_weight_of_the_head_has_one_name,
+    get_config_round_trip,
+    keras_file_round_trip,
+    preset_round_trip,
+    padding_and_batching_change_nothing,
+    mixed_precision_is_close,
+    raw_inputs_are_trained_on,
+    prepared_inputs_are_checked,
+    another_tasks_preprocessor_is_refused,
+]
+if keras.config.backend() == "tensorflow":
+    CHECKS += [gradients_reach_every_weight, an_export_answers_alike]

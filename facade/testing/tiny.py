@@ -1,0 +1,166 @@
+"""Small tokenizers, backbones and tasks of any family, and inputs for them.
+
+Comment letters: B batch, L sequence.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TypeVar
+
+import keras
+import numpy as np
+
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import Family
+from encoder_zoo.encoders.tokenizers import TokenizerClass
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
+    CONTROL,
+    UNKNOWN,
+    Piece,
+    SentencePieceModel,
+    write_model,
+)
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+from encoder_zoo.tasks.base.task import Task
+
+M = TypeVar("M", bound=keras.Model)
+
+# Backbone arguments, beside those in `Family.tiny`.
+SIZES = {
+    "vocabulary_size": 30,
+    "num_layers": 2,
+    "num_heads": 2,
+    "hidden_dim": 8,
+    "intermediate_dim": 16,
+    "max_sequence_length": 16,
+}
+# For each kind of tokenizer the files that it reads, with 30 tokens.
+PIECES = ["▁", *"abcdefghijklmnop", "▁a", "▁b", "▁c", "ab", "cd"]
+BPE_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", *"abcdefghijklmnopqrst", "ab", "Ġc"]
+MODERN_TOKENS = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", *BPE_TOKENS[5:]]
+GEMMA_TOKENS = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *PIECES, "q", "r", "s"]
+GEMMA_MODEL = {
+    "type": "BPE",
+    "unk_token": "<unk>",
+    "fuse_unk": True,
+    "vocab": {token: i for i, token in enumerate(GEMMA_TOKENS)},
+    "merges": [["▁", "a"], ["▁", "b"], ["▁", "c"], ["a", "b"], ["c", "d"]],
+}
+GEMMA_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+TOKENIZER_FILES = {
+    "GemmaTokenizer": {"tokenizer.json": {"normalizer": GEMMA_SPACES, "model": GEMMA_MODEL}},
+    "BertTokenizer": {
+        "vocab.txt": "\n".join(
+            ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnop", "##a", "##b", "ab"]
+        ),
+    },
+    "RobertaTokenizer": {
+        "vocab.json": {token: i for i, token in enumerate(BPE_TOKENS)},
+        "merges.txt": "#version: 0.2\na b\nĠ c\n",
+    },
+    "ModernBertTokenizer": {
+        "vocab.json": {token: i for i, token in enumerate(MODERN_TOKENS)},
+        "merges.txt": "#version: 0.2\na b\nĠ c\n",
+    },
+    "XLMRobertaTokenizer": {
+        "sentencepiece.bpe.model": (["<unk>", "<s>", "</s>"], [*PIECES, "ef", "gh", "ij"])
+    },
+    "DebertaV2Tokenizer": {
+        "spm.model": (["[PAD]", "[CLS]", "[SEP]", "[UNK]"], [*PIECES, "ef", "gh", "ij"])
+    },
+    "CamembertTokenizer": {"sentencepiece.bpe.model": (["<unk>", "<s>", "</s>"], PIECES)},
+    "BertweetTokenizer": {
+        "vocab.txt": "".join(f"{token} 1\n" for token in [*"abcdefghijklmnop", "a@@", "ab"]),
+        "bpe.codes": "a b</w> 1\n",
+    },
+    "AlbertTokenizer": {
+        "spiece.model": (
+            ["<unk>", "<pad>", "[CLS]", "[SEP]", "[MASK]"],
+            [*PIECES, "ef", "gh", "ij"],
+        )
+    },
+}
+
+
+@functools.cache
+def tokenizer_of(kind: TokenizerClass, **template: object) -> Tokenizer:
+    """Return a tokenizer of 30 tokens of a kind in `encoders.tokenizers`."""
+    contents = {
+        name: _sentencepiece_model(*content) if name.endswith(".model") else content
+        for name, content in TOKENIZER_FILES[kind.name].items()
+    }
+    return kind.load().from_files(TokenizerFiles("tiny", contents), **template)
+
+
+def _sentencepiece_model(special: list[str], pieces: list[str]) -> bytes:
+    """Return a model file: special tokens without a score, then pieces of text."""
+    first = [
+        Piece(token, 0.0, UNKNOWN if token in ("<unk>", "[UNK]") else CONTROL) for token in special
+    ]
+    scored = [Piece(piece, -1.0 - 0.1 * i) for i, piece in enumerate(pieces)]
+    return write_model(SentencePieceModel([*first, *scored]))
+
+
+def tokenizer(family: Family) -> Tokenizer:
+    """Return a tokenizer of the kind of the family's own checkpoints."""
+    return tokenizer_of(family.tokenizer, uses_segments=family.uses_segments)
+
+
+def sizes(family: Family) -> dict[str, object]:
+    """Return arguments of the backbone."""
+    return {**SIZES, **family.tiny}
+
+
+def backbone(family: Family, **arguments: object) -> Backbone:
+    """Return a backbone, with a pooler where the family has one.
+
+    Args:
+        family: of the backbone.
+        **arguments: of the backbone, in place of the usual.
+
+    Example:
+        >>> from encoder_zoo.encoders import get_family
+        >>> backbone(get_family("electra")).embedding_dim
+        6
+    """
+    arguments = {**sizes(family), "pooler": family.pooler is not None, **arguments}
+    return moved(family.backbone(**arguments))
+
+
+def task(family: Family, cls: type[Task], **arguments: object) -> Task:
+    """Return a task, with a pooler in the backbone where the head reads it.
+
+    Args:
+        family: of the backbone.
+        cls: of the task.
+        **arguments: of the backbone, in place of the usual.
+    """
+    arguments = {"pooler": cls.head_of(family).pooled, **arguments}
+    preprocessor = cls.preprocessor_class(tokenizer(family))
+    own = cls.tiny_data().arguments
+    return moved(cls(backbone(family, **arguments), preprocessor, **own))
+
+
+def moved(model: M) -> M:
+    """Return the model, its weights moved by random numbers of stddev 0.3: every one matters."""
+    rng = np.random.default_rng(0)
+    for weight in model.trainable_weights:
+        weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
+    return model
+
+
+def examples(family: Family) -> dict[str, np.ndarray]:
+    """Return prepared inputs (3, L): of all the tokens that the model takes, of 1 and of 6."""
+    rng = np.random.default_rng(0)
+    length = SIZES["max_sequence_length"]
+    mask = np.arange(length) < np.array([[length], [1], [6]])
+    ids = rng.integers(5, SIZES["vocabulary_size"], mask.shape)
+    inputs = {
+        "token_ids": np.where(mask, ids, tokenizer(family).pad_token_id),
+        "padding_mask": mask,
+    }
+    if family.uses_segments:
+        inputs["segment_ids"] = (mask & (np.arange(length) > 3)).astype("int32")
+    return inputs

@@ -1,0 +1,132 @@
+"""From an open checkpoint to the weights of a backbone and of a task's head."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable
+
+import keras
+
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import Head
+from encoder_zoo.encoders.layers import skip_initialization
+from encoder_zoo.presets.config import backbone_arguments
+from encoder_zoo.presets.dropped_models import collect_dropped_models, note_loaded
+from encoder_zoo.presets.formats.checkpoint import (
+    Checkpoint,
+    backbone_layers,
+    copy,
+    match,
+    unexpected,
+)
+from encoder_zoo.presets.opening import Safeguards
+from encoder_zoo.presets.preset_task import PresetTask
+
+logger = logging.getLogger("encoder_zoo")
+
+
+def restore_backbone(
+    checkpoint: Checkpoint,
+    overrides: dict,
+    safeguards: Safeguards,
+    new_pooler_allowed: bool = False,
+) -> tuple[Backbone, set[str], bool]:
+    """The backbone, the names of the tensors that are in it, and whether its pooler is new."""
+    collect_dropped_models()
+    backbone, matched, new = match_backbone(checkpoint, overrides, new_pooler_allowed)
+    copy(checkpoint, matched, safeguards.allow_nonfinite)
+    note_loaded(backbone)
+    return backbone, set(matched), new
+
+
+def match_backbone(
+    checkpoint: Checkpoint, overrides: dict, new_pooler_allowed: bool
+) -> tuple[Backbone, dict[str, tuple[keras.Variable, bool]], bool]:
+    """Builds the backbone and finds its tensors; returns whether its pooler is new, too."""
+    family = checkpoint.family
+    arguments = backbone_arguments(checkpoint.config, family)
+    has_pooler = f"{family.pooler}.weight" in checkpoint.shapes
+    arguments = {**arguments, "pooler": has_pooler, **overrides}
+    with (
+        contextlib.nullcontext()
+        if arguments["pooler"] and not has_pooler
+        else skip_initialization()
+    ):
+        backbone = family.backbone(**arguments)
+    matched, misfits = match(checkpoint, backbone, backbone_layers(backbone))
+    new = [name for name in misfits if new_pooler_allowed and name.startswith(f"{family.pooler}.")]
+    if len(misfits) > len(new):
+        lines = [f"- {name} ({what})" for name, what in misfits.items()]
+        lines += [f"+ {name} (unexpected)" for name in unexpected(checkpoint, matched)]
+        raise ValueError(
+            f"{checkpoint.folder}: the weights do not fit {checkpoint.config_file.name}.\n"
+            + "\n".join(lines)
+        )
+    return backbone, matched, bool(new)
+
+
+def restore_head(
+    checkpoint: Checkpoint,
+    task: PresetTask,
+    head: Head,
+    arguments: dict,
+    safeguards: Safeguards,
+    new_pooler: bool,
+) -> set[str]:
+    """Load the task's head, or log one warning that says why it is new."""
+    matched, misfits = match(checkpoint, task, head.tensors if task.head else {})
+    if misfits and all(what == "missing" for what in misfits.values()):
+        reason = "the checkpoint has none"
+    else:
+        described = "; ".join(f"{name} ({what})" for name, what in misfits.items())
+        reason = task.head_misfit(checkpoint.config, arguments) or described
+    if not reason:
+        _refuse_untied(checkpoint, head)
+        copy(checkpoint, matched, safeguards.allow_nonfinite)
+        if new_pooler:
+            logger.warning(
+                "%s has no pooler: it starts from random weights. Fine-tune before use.",
+                checkpoint.folder.name,
+            )
+        return set(matched)
+    logger.warning(
+        "%s: the head of %s starts from random weights: %s%s. Fine-tune before use.",
+        checkpoint.folder.name,
+        type(task).__name__,
+        reason,
+        "; the pooler too" if new_pooler else "",
+    )
+    return set()
+
+
+def _refuse_untied(checkpoint: Checkpoint, head: Head) -> None:
+    """Refuses a head whose output projection is not the token embedding, as it is here."""
+    twins = checkpoint.family.tied if head.tied_bias else {}
+    for name in unexpected(checkpoint, ()):
+        if name in twins and name.startswith(f"{head.output}."):
+            raise ValueError(
+                f"{checkpoint.folder}: {name} differs from {twins[name]}. Only output "
+                "projections that are tied to the token embedding are supported."
+            )
+
+
+def report_unused(checkpoint: Checkpoint, used: set[str], reader: str) -> None:
+    check_all_used(checkpoint, used)
+    if left := unexpected(checkpoint, used):
+        logger.info(
+            "%s: %s does not use %s.", checkpoint.folder.name, reader, ", ".join(sorted(left))
+        )
+
+
+def check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
+    """Refuses weights of the encoder itself that nothing took."""
+    stems = {f"{name.split('.')[0]}." for name in checkpoint.family.tensors.values()}
+    others = {name for name in checkpoint.shapes if not name.startswith(tuple(stems))}
+    others.update(checkpoint.family.pretraining_only)
+    inside = [f"+ {name}" for name in unexpected(checkpoint, others.union(used))]
+    if inside:
+        raise ValueError(
+            f"{checkpoint.folder}: weights that the architecture in {checkpoint.config_file.name} "
+            "has no place for:\n" + "\n".join(inside)
+        )

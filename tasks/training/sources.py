@@ -1,0 +1,293 @@
+"""Texts in memory, datasets and prepared inputs as `TrainingData`, by one adapter.
+
+A source of another kind, such as a `PretrainingCorpus`, has a method `training_data(task, plan)`
+that returns its own `TrainingData`.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.batching import grouped_batches, window_size
+from encoder_zoo.tasks.training.data import Plan, TrainingData, check_dataset_alone
+from encoder_zoo.tasks.training.distribution import check_divisible, count_batches
+from encoder_zoo.tasks.training.divergence import stopping_at_divergence
+from encoder_zoo.tasks.training.prepared import checked_arrays, checked_dataset, is_prepared
+from encoder_zoo.tasks.training.resuming import check_no_backup, checksum_of_examples
+
+
+class PreparedArrays(TrainingData):
+    """Prepared inputs in memory, which Keras cuts into batches and shuffles.
+
+    Args:
+        x: checked inputs `{"token_ids": (N, L), ...}`.
+        y: labels, or None.
+        sample_weight: or None.
+    """
+
+    def __init__(self, task, plan: Plan, x: dict, y, sample_weight):
+        super().__init__(task, plan)
+        self.arrays = x, y, sample_weight
+        self._share = 0.0  # held out for validation
+
+    @property
+    def steps(self) -> int:
+        count = int(len(self.arrays[0]["token_ids"]) * (1 - self._share))
+        return -(-count // self.plan.batch_size)
+
+    def one_pass(self) -> tf.data.Dataset:
+        _, y, sample_weight = self.arrays
+        return tf.data.Dataset.from_tensors(keras.utils.pack_x_y_sample_weight(0, y, sample_weight))
+
+    def in_order(self) -> tuple:
+        return self.arrays
+
+    def split(self, share: float, batch_size: int) -> tuple:
+        data = copy.copy(self)
+        data._share = share
+        return data, None  # Keras holds them out
+
+    def weighted(self, weigh: Callable) -> PreparedArrays:
+        data, x = copy.copy(self), self.arrays[0]
+        [(_, y, sample_weight)] = self.one_pass().map(weigh)
+        data.arrays = x, y.numpy(), sample_weight.numpy()
+        return data
+
+    def start(self, callbacks: list | None, verbose: int | str) -> dict:
+        callbacks, plan = stopping_at_divergence(callbacks), self.plan
+        check_no_backup(callbacks)
+        self.task.distribution.check_arrays(plan.shuffle)
+        return {
+            **dict(zip(("x", "y", "sample_weight"), self.arrays, strict=True)),
+            "batch_size": plan.batch_size,
+            "shuffle": plan.shuffle,
+            "validation_split": self._share,
+            "steps_per_epoch": plan.steps_per_epoch,
+            "callbacks": callbacks,
+            "initial_epoch": plan.epochs.start,
+            "epochs": plan.epochs.stop,
+            "verbose": verbose,
+        }
+
+
+class EncodedTexts(TrainingData):
+    """Texts in memory, tokenized once; batches are of examples of like length.
+
+    Args:
+        examples: encoded.
+    """
+
+    def __init__(self, task, plan: Plan, examples: dict):
+        super().__init__(task, plan)
+        self._examples = examples
+
+    @functools.cached_property
+    def _training(self) -> tuple[int, Callable]:
+        plan, capacity = self.plan, self.task.preprocessor.packed_length
+        check_divisible(self._examples, plan.batch_size)
+        return self.task.graphs.batcher().training(
+            self._examples,
+            plan.batch_size,
+            plan.epochs,
+            plan.shuffle,
+            capacity,
+            plan.steps_per_epoch,
+        )
+
+    @property
+    def steps(self) -> int:
+        return self._training[0]
+
+    def check(self) -> None:
+        self.task.graphs.warn_recompilation(self._examples)
+
+    def _batches(self, seed: int, done: int) -> tf.data.Dataset:
+        return self._training[1](seed, done)
+
+    def in_order(self) -> tf.data.Dataset:
+        check_divisible(self._examples, self.plan.batch_size)
+        return self.task.graphs.batcher().ordered(self._examples, self.plan.batch_size).dataset
+
+    def describe(self) -> dict:
+        order = {"batch_size": self.plan.batch_size, "shuffle": self.plan.shuffle}
+        return {**checksum_of_examples(self._examples), **order}
+
+    def split(self, share: float, batch_size: int) -> tuple:
+        first, held_out = split(self._examples, share)
+        self.task._warn_unseen_classes(first, held_out)
+        held_out = EncodedTexts(self.task, Plan(batch_size), held_out)
+        return EncodedTexts(self.task, self.plan, first), held_out.in_order()
+
+
+class DatasetBatches(TrainingData):
+    """A `tf.data.Dataset` of raw inputs, single or in batches, or of prepared batches.
+
+    Args:
+        dataset: elements `x`, `(x, y)` or `(x, y, sample_weight)`.
+    """
+
+    def __init__(self, task, plan: Plan, dataset: tf.data.Dataset):
+        super().__init__(task, plan)
+        self._dataset = dataset
+        x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
+        self._is_prepared = is_prepared(x)
+        self._batched = self._in_batches(plan.batch_size)
+
+    def _in_batches(self, batch_size: int) -> tf.data.Dataset:
+        if self._is_prepared:
+            return self._dataset
+        return self.task.preprocessor.batched(self._dataset, batch_size)
+
+    @property
+    def _is_single(self) -> bool:
+        return self._batched is not self._dataset
+
+    @functools.cached_property
+    def steps(self) -> int:
+        return self.plan.steps_per_epoch or count_batches(self._batched)
+
+    def check(self) -> None:
+        preprocessor = self.task.preprocessor
+        if preprocessor is not None and preprocessor.packed_length:
+            raise ValueError("pack_texts needs all texts in memory. Received: a dataset.")
+
+    def _batches(self, seed: int, done: int) -> tf.data.Dataset:
+        plan = self.plan
+        passes = None if plan.steps_per_epoch else len(plan.epochs)
+        raw = self._batched.repeat(passes)
+        if plan.shuffle and self._is_single:
+            windows = self._in_batches(window_size(plan.batch_size))
+            raw = grouped_batches(windows.repeat(passes), plan.batch_size, seed)
+        return self._preprocessed(raw, seed, done)
+
+    def in_order(self) -> tf.data.Dataset:
+        return self._preprocessed(self._batched)
+
+    def _preprocessed(self, batched, seed: int = 0, done: int = 0) -> tf.data.Dataset:
+        """Return batches of raw inputs preprocessed, without the first that are done."""
+        if self._is_prepared:
+            return batched.skip(done) if done else batched
+        preprocessor, collate = self.task.preprocessor, self.task.graphs.collate()
+
+        def prepare(data, number):
+            examples = preprocessor.encode(*keras.utils.unpack_x_y_sample_weight(data))
+            return collate(examples, tf.stack([tf.cast(seed, tf.int64), number]))
+
+        numbered = tf.data.Dataset.zip(batched, tf.data.Dataset.counter()).skip(done)
+        return numbered.map(prepare, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+    def describe(self) -> dict:
+        order = {"batch_size": self.plan.batch_size, "shuffle": self.plan.shuffle}
+        return {"dataset": str(self._batched.element_spec), **(order if self._is_single else {})}
+
+
+def training_data(task, x, y=None, sample_weight=None, plan: Plan | None = None) -> TrainingData:
+    """Return the data of a `fit` or `evaluate`, checked, from whatever they take.
+
+    Args:
+        task: a `Trainer`.
+        x: raw inputs, a dataset, prepared inputs, or a source with a method `training_data`.
+        y: labels; none with a dataset.
+        sample_weight: one number per example; none with a dataset.
+        plan: how the data are read.
+    """
+    plan = plan or Plan()
+    if is_prepared(x):
+        return PreparedArrays(task, plan, checked_prepared(task, x), y, sample_weight)
+    own = getattr(x, "training_data", None)
+    own = own if callable(own) else None  # a table may have a column of that name
+    if own is None and not is_dataset(x):
+        check_not_empty(x)
+        return EncodedTexts(task, plan, task.preprocess(x, y, sample_weight))
+    check_dataset_alone(y, sample_weight)
+    return own(task, plan) if own else DatasetBatches(task, plan, checked_dataset_of(task, x))
+
+
+def evaluation_data(task, x, y, sample_weight, batch_size: int):
+    """Return what Keras evaluates on: a dataset, or prepared arrays `(x, y, sample_weight)`."""
+    x, y = task._separate(x, y)
+    task._check_labels(x, y)
+    return training_data(task, x, y, sample_weight, Plan(batch_size)).in_order()
+
+
+def validation_data_of(task, data, batch_size: int):
+    """Return what Keras evaluates on, from `(x, y)`, `(x, y, sample_weight)`, a dataset or None."""
+    if data is None:
+        return None
+    data = data if isinstance(data, tuple) else (data,)
+    return evaluation_data(task, *keras.utils.unpack_x_y_sample_weight(data), batch_size)
+
+
+def checked_prepared(task, x) -> dict:
+    """Return prepared inputs in memory, checked; lists become arrays."""
+    longest = task.backbone.max_sequence_length
+    return checked_arrays(x, task.input_ranges, longest, type(task).__name__)
+
+
+def checked_dataset_of(task, dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Return a dataset of raw inputs as it is, one of prepared inputs with checks."""
+    check_preprocessor(task, dataset)
+    x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
+    if not is_prepared(x) or not isinstance(dataset, tf.data.Dataset):
+        return dataset
+    longest = task.backbone.max_sequence_length
+    return checked_dataset(dataset, task.input_ranges, longest, type(task).__name__)
+
+
+def check_preprocessor(task, x) -> None:
+    """Raise a ValueError for raw inputs of a task without a preprocessor."""
+    if task.preprocessor is not None or is_prepared(x):
+        return
+    if is_dataset(x) and is_prepared(keras.utils.unpack_x_y_sample_weight(x.element_spec)[0]):
+        return
+    received = f"a dataset of {x.element_spec}" if is_dataset(x) else type(x).__name__
+    raise ValueError(
+        f"This {type(task).__name__} has no preprocessor, so it takes prepared inputs: "
+        f"{{'token_ids': ..., 'padding_mask': ...}}. Received: {received}."
+    )
+
+
+def is_dataset(x) -> bool:
+    """Return whether an input is a `tf.data.Dataset`."""
+    return hasattr(x, "element_spec")
+
+
+def size_or_default(batch_size: int | None, default: int = 32) -> int:
+    """Return the examples of a batch."""
+    return default if batch_size is None else int(batch_size)
+
+
+def check_not_empty(x) -> None:
+    """Raise a ValueError if there are no texts to train or evaluate on."""
+    first = x[0] if isinstance(x, tuple) and x else x
+    if hasattr(first, "__len__") and not len(first):
+        raise ValueError(f"x is empty: {x!r}. Expected at least one text.")
+
+
+def split(examples: dict, share: float) -> tuple[dict, dict]:
+    """Return the first examples and, the share from the end, the last.
+
+    Raises:
+        ValueError: "validation_split=1.5. Expected ...", "... leaves no example to train on. ..."
+    """
+    if not 0 < share < 1:
+        raise ValueError(
+            f"validation_split={share}. Expected a share of the examples between 0 and 1."
+        )
+    if "text_index" in examples:  # in order, and perhaps with several examples each
+        count = int(tf.reduce_max(examples["text_index"])) + 1
+        first = int(np.searchsorted(examples["text_index"], int(count * (1 - share))))
+    else:
+        first = int(examples["token_ids"].shape[0] * (1 - share))
+    if not first:
+        raise ValueError(
+            f"validation_split={share} leaves no example to train on. Expected a smaller share, "
+            "or more examples."
+        )
+    return {k: v[:first] for k, v in examples.items()}, {k: v[first:] for k, v in examples.items()}
