@@ -1,4 +1,4 @@
-"""A student that learns of a teacher: soft labels, hidden states, relations between tokens.
+"""Distillation of a teacher into a student: soft labels, hidden states, relations between tokens.
 
 Comment letters: B batch, L sequence, C classes.
 """
@@ -41,7 +41,7 @@ from encoder_zoo.tasks.training.trainer import Trainer
 
 
 class Distillation(ConfigFromSignature, Trainer):
-    """Trains a small student to do as a large teacher does.
+    """Trains a small student to reproduce a large teacher.
 
     `fit` takes what the student's takes, and texts without labels as well, which the teacher
     labels. It trains the student; the teacher only answers, without dropout, and is neither changed
@@ -163,7 +163,7 @@ class Distillation(ConfigFromSignature, Trainer):
 
     @property
     def backbone(self) -> Backbone:
-        """The student's."""
+        """Return the student's backbone."""
         return backbone_of(self.student)
 
     @property
@@ -172,8 +172,8 @@ class Distillation(ConfigFromSignature, Trainer):
 
     @property
     def _learns_answers(self) -> bool:
-        """Whether anything is learned by the student's answers: of the teacher's, or of tokens that
-        were masked."""
+        """Return whether any objective trains the student's answers, to the teacher's or masked
+        tokens."""
         if isinstance(self.student, Backbone):
             return False
         masked = self.student.pretrains and self.student.learns_soft_labels
@@ -181,7 +181,7 @@ class Distillation(ConfigFromSignature, Trainer):
 
     @property
     def output_activation(self) -> str | None:
-        """The student's, whose answers loss and metrics are of; None where none are learned."""
+        """Return the student's, whose answers loss and metrics are of; None if none are learned."""
         return self.student.output_activation if self._learns_answers else None
 
     @property
@@ -200,7 +200,7 @@ class Distillation(ConfigFromSignature, Trainer):
 
     @property
     def non_trainable_variables(self) -> list:
-        """With the teacher's, which on JAX are what a compiled step reads, not a part of it."""
+        """Return also the teacher's, which a step compiled by JAX reads and must not contain."""
         unreached = [v for v in super().trainable_variables if id(v) in self._unreached]
         return [*super().non_trainable_variables, *unreached, *self.teacher.variables]
 
@@ -233,7 +233,7 @@ class Distillation(ConfigFromSignature, Trainer):
     def _at_work(
         self, model: Task | Backbone, inputs: dict, training: bool | None, answers: bool
     ) -> tuple:
-        """What a model's backbone makes of inputs, and where they are wanted its answers."""
+        """Return the outputs of a model's backbone and, if needed, its answers."""
         encoded = backbone_of(model)(
             backbone_inputs(inputs),
             training=training,
@@ -243,7 +243,7 @@ class Distillation(ConfigFromSignature, Trainer):
         return encoded, model.logits_of(encoded, inputs, training) if answers else ()
 
     def _teachers(self, inputs: dict) -> dict:
-        """Its own inputs, or the student's."""
+        """Return the teacher's own inputs, or the student's."""
         own = {n.removeprefix(TEACHER): v for n, v in inputs.items() if n.startswith(TEACHER)}
         if "token_ids" in own:
             return own
@@ -279,7 +279,7 @@ class Distillation(ConfigFromSignature, Trainer):
     # -- training ------------------------------------------------------------------------------
 
     def default_loss(self) -> keras.losses.Loss:
-        """Of true labels; that of a backbone stands for none."""
+        """Return the student's loss of true labels; for a backbone a stand-in."""
         return (
             self.student.default_loss() if self._learns_answers else keras.losses.MeanSquaredError()
         )
@@ -307,7 +307,7 @@ class Distillation(ConfigFromSignature, Trainer):
         return self.student._separate(x, y) if isinstance(self.student, Task) else (x, y)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """The sum of the objectives' means, and of the labels' loss with its weight."""
+        """Return the sum of the objectives' means and of the weighted loss of the labels."""
         loss = 0.0
         for name, mean in zip(self.objectives, self.means, strict=True):
             values, weights = y_pred[name], self._weights(name, x, y, y_pred, sample_weight)
@@ -319,7 +319,7 @@ class Distillation(ConfigFromSignature, Trainer):
         return loss + self.label_weight * hard
 
     def _weights(self, name: str, x, y, y_pred, sample_weight):
-        """How much each text or token of an objective counts, float32 of its shape."""
+        """Return the weight of each text or token in an objective, float32 of its shape."""
         given = x.get("soft_weights") if y is None else sample_weight
         if name == "soft_labels":
             values = y_pred[name]
@@ -332,7 +332,7 @@ class Distillation(ConfigFromSignature, Trainer):
         return counted
 
     def _mean_over_all(self, values, weights):
-        """The mean over what counts in the whole batch, also in a replica that has a part of it."""
+        """Return the weighted mean over the whole batch, also in a replica with a part of it."""
         loss = learned.MEAN(values, values, weights)
         return self.distribution.loss_of_batch(learned.MEAN, loss, values, weights)
 
@@ -347,7 +347,7 @@ class Distillation(ConfigFromSignature, Trainer):
         return super().compute_metrics(x, *found)
 
     def _answers(self, logits):
-        """The teacher's, in the form of labels."""
+        """Return the teacher's answers in the form of labels."""
         activation = self.output_activation
         if activation == "softmax":
             return ops.argmax(logits, axis=-1)
@@ -357,11 +357,11 @@ class Distillation(ConfigFromSignature, Trainer):
 
     @validate_arguments
     def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
-        """The student's: `student.predict(x)`."""
+        """Return the student's predictions: `student.predict(x)`."""
         return self.student.predict(x, batch_size, **kwargs)
 
     def get_config(self) -> dict:
-        """Raises NotImplementedError: what is kept of a distillation is the student."""
+        """Raise NotImplementedError: save the student instead."""
         raise NotImplementedError(
             "A Distillation is not saved: save its student, with student.save_to_preset(folder) "
             "or student.save(file)."

@@ -1,4 +1,4 @@
-"""Questions and answers as callers give them, checked; the search for the best span.
+"""Check questions and answers, and search the best spans.
 
 Comment letters: N questions, W windows, L sequence, K longest answer.
 """
@@ -51,7 +51,7 @@ class Candidates(NamedTuple):
 def find_spans(
     logits: tf.Tensor, is_context: tf.Tensor, max_answer_length: int, n_best: int
 ) -> Candidates:
-    """The best spans of every window: all of them are looked at.
+    """Find the best spans of every window among all spans.
 
     A span lies in the context, does not end before it starts, and has at most
     `max_answer_length` tokens.
@@ -90,7 +90,7 @@ def find_spans(
 
 
 def split_examples(x, y) -> tuple:
-    """Questions, contexts and answers from what `SpanQA` takes.
+    """Return questions, contexts and answers of the inputs that `SpanQA` takes.
 
     Args:
         x: `(questions, contexts)`, or a list of such pairs; or examples `{"question", "context",
@@ -118,7 +118,7 @@ def split_examples(x, y) -> tuple:
 
 
 def holds_answers(x) -> bool:
-    """Whether examples hold their answers themselves."""
+    """Return whether examples hold their answers."""
     x = plain(x)
     rows = x if isinstance(x, list) else [x]
     return any(isinstance(row, dict) and "answers" in row for row in rows)
@@ -135,7 +135,7 @@ def _field(example: dict, name: str, number: int):
 
 
 def answer_lists(y) -> list[list[dict]]:
-    """For every question all its answers, as `{"text", "answer_start"}`.
+    """Return for every question all its answers, as `{"text", "answer_start"}`.
 
     Args:
         y: for every question one such dict, a list of them, or a dict of lists; None or an empty
@@ -257,7 +257,7 @@ def _answer_tensors(y: dict) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
 def without_white_space(
     contexts: tf.Tensor, start: tf.Tensor, end: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The bounds of answers without the white space, as `str.strip` has it, at their ends.
+    """Return the bounds of answers without the white space, as in `str.strip`, at their ends.
 
     Args:
         contexts: (N,) strings.

@@ -1,4 +1,4 @@
-"""Questions to answers that stand in a text.
+"""Extractive question answering.
 
 Comment letters: B batch, L sequence, D hidden, W windows, N questions.
 """
@@ -192,7 +192,7 @@ class SpanQA(Task):
         null_threshold: NullThreshold | None = None,
         batch_size: PositiveInt | None = None,
     ) -> dict | list:
-        """The answers that the contexts give.
+        """Return the answers that the contexts give.
 
         Args:
             question: a question, or a list of them.
@@ -242,7 +242,7 @@ class SpanQA(Task):
         return [row[0] for row in answers] if top_k is None else answers
 
     def _threshold(self, given: float | None) -> float | None:
-        """The null threshold that counts: what is given, or what is kept; None always answers."""
+        """Return the given null threshold, or the stored one; None always answers."""
         threshold = self.null_threshold if given is None else given
         return None if threshold == float("inf") else threshold
 
@@ -255,7 +255,7 @@ class SpanQA(Task):
         null_threshold: NullThreshold | None = None,
         batch_size: PositiveInt | None = None,
     ) -> dict[str, float]:
-        """Exact match and F1 of the answers, as SQuAD's official scripts count them, in percent.
+        """Compute exact match and F1 of the answers in percent, as SQuAD's official scripts do.
 
         Args:
             x: as for `fit`, in memory.
@@ -296,7 +296,7 @@ class SpanQA(Task):
         return scores
 
     def _search(self, x, top_k: int, max_answer_length: int, batch_size: int | None) -> Answers:
-        """The best answers of every question."""
+        """Return the best answers of every question."""
         if self.preprocessor is None:
             self.preprocess(x)  # raises
         questions, texts, _ = split_examples(x, None)
@@ -317,7 +317,7 @@ class SpanQA(Task):
     def served(
         self, max_answer_length: PositiveInt = 30, null_threshold: NullThreshold | None = None
     ) -> dict[str, Callable]:
-        """`answer` of "question" and "context", for exports.
+        """Return `answer` of "question" and "context" for exports.
 
         Args:
             max_answer_length: as for `answer`.
@@ -352,7 +352,7 @@ class SpanQA(Task):
 
     @staticmethod
     def _is_context(column: tf.Tensor, tokens: tf.Tensor, total) -> tf.Tensor:
-        """(W, L) bool: the columns where an answer may begin and end.
+        """Return (W, L) bool: the positions at which an answer may begin and end.
 
         Args:
             column: (W,) int32, of the context's first token.
@@ -366,12 +366,12 @@ class SpanQA(Task):
 
 
 def _for_start_and_end(sample_weight):
-    """Weights (B,) as (B, 1), for both columns of the labels (B, 2)."""
+    """Return weights (B,) as (B, 1), for both positions of the labels (B, 2)."""
     return None if sample_weight is None else ops.convert_to_tensor(sample_weight)[:, None]
 
 
 def _without_padding(inputs, logits):
-    """Padding is no answer: loss and metrics do not depend on how long the batch is."""
+    """Mask the logits of padding, so that loss and metrics do not depend on the batch's length."""
     if not isinstance(inputs, dict) or "padding_mask" not in inputs:
         return logits
     return ops.where(ops.cast(inputs["padding_mask"], "bool")[:, None], logits, IMPOSSIBLE)

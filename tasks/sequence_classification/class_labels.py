@@ -1,4 +1,4 @@
-"""What callers give as labels of texts, checked; and the classes that it speaks of.
+"""Check the labels of texts, convert them to numbers and learn class names from them.
 
 Comment letters: B batch, C classes.
 """
@@ -17,7 +17,7 @@ ROUNDING = 1e-3
 
 
 def learn_classes(y, several: bool = False) -> list[str] | int:
-    """The classes that labels speak of.
+    """Return the classes that occur in labels.
 
     Args:
         y: one label for every text, as for `SequenceClassifier.fit`; or for every text a list of
@@ -107,7 +107,7 @@ def _whole_numbers(y: tf.Tensor) -> tf.Tensor:
 
 
 def _array(y) -> np.ndarray:
-    """Labels as an array; of objects where their lists have different lengths."""
+    """Return labels as an array; of objects if their lists have different lengths."""
     try:
         return np.asarray(y)
     except ValueError:
@@ -117,12 +117,12 @@ def _array(y) -> np.ndarray:
 
 
 def _single_column(y):
-    """The column of a table that has no other."""
+    """Return the only column of a table, or the values as they are."""
     return next(iter(y.values())) if isinstance(y, dict) and len(y) == 1 else y
 
 
 def _matrix(y, labels: list[str] | None):
-    """A table's columns as rows of numbers, in the order of the labels that they are called by."""
+    """Return a table's columns as rows of numbers, in the order of the labels that name them."""
     if not isinstance(y, dict):
         return y
     names = {str(name): values for name, values in y.items()}

@@ -1,4 +1,4 @@
-"""Texts, or pairs of texts, to examples of ids with a label for each."""
+"""Preprocessing of texts, or pairs of texts, with a label for each."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class SequenceClassifierPreprocessor(Preprocessor):
         self.labels = task.labels
 
     def encode_labels(self, y) -> tf.Tensor:
-        """Class numbers (B,), or probabilities (B, C); for several labels or regression (B, C).
+        """Return class numbers (B,), or probabilities (B, C); for several labels or regression (B,
+        C).
 
         Args:
             y: numbers or names, or rows of C numbers; for several labels a list of names for every

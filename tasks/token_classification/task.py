@@ -1,4 +1,4 @@
-"""Words, or characters of texts, to tags: named entities, parts of speech.
+"""Token classification: named entities, parts of speech.
 
 Comment letters: B batch, L sequence, D hidden, C tags, P tokens of all texts.
 """
@@ -168,7 +168,7 @@ class TokenClassifier(LabelledTask):
                 setattr(self.preprocessor, name, getattr(teacher.preprocessor, name))
 
     def _set_word_splitting(self, x) -> None:
-        """Has answers be given as what `fit` learns: in words, of which some tokens count."""
+        """Set how answers split words to how the labels of `fit` do."""
         preprocessor = self.preprocessor
         preprocessor.split_symbols = True if _has_spans(x) else "outer"
         if self.strategy is None:
@@ -213,7 +213,7 @@ class TokenClassifier(LabelledTask):
         return np.split(logits, splits[1:-1]) if len(splits) > 1 else []
 
     def _piece_logits(self, x, batch_size: int | None) -> tuple[TokenizedTexts, np.ndarray]:
-        """The texts' tokens, and their logits (P, C)."""
+        """Return the tokens of texts and their logits (P, C)."""
         if self.preprocessor is None:
             self.preprocess(x)  # raises
         tokens = self.preprocessor.tokens(x)
@@ -223,7 +223,7 @@ class TokenClassifier(LabelledTask):
         return tokens, self._merged(tokens, outputs).numpy()
 
     def _merged(self, tokens: TokenizedTexts, outputs_of: Callable) -> tf.Tensor:
-        """The logits (P, C) of all tokens, from what the model says of the windows' examples."""
+        """Return the logits (P, C) of all tokens, merged from the windows' examples."""
         windows = self.preprocessor.windows(tokens)
         outputs = outputs_of(self.preprocessor.examples(tokens, windows))  # ragged (W, None, C)
         return merge(outputs[:, 1:-1], windows)
@@ -232,7 +232,7 @@ class TokenClassifier(LabelledTask):
     def extract_entities(
         self, texts, strategy: str | None = None, batch_size: PositiveInt | None = None
     ) -> list:
-        """The entities in texts.
+        """Return the entities in texts.
 
         Args:
             texts: a text or a list of texts; or lists of words.
@@ -261,13 +261,13 @@ class TokenClassifier(LabelledTask):
         return self._entities(tokens, logits, strategy)
 
     def _strategy(self, given: str | None) -> str:
-        """What is given, or what is kept of the training."""
+        """Return the given strategy, or the one of the last training."""
         return checked_strategy(given or self.strategy or "simple")
 
     def _entities(
         self, tokens: TokenizedTexts, logits: np.ndarray, strategy: str
     ) -> list[list[dict]]:
-        """The entities of every text, from the logits (P, C) of all tokens."""
+        """Return the entities of every text from the logits (P, C) of all tokens."""
         tags = parse_tags(self.tag_names)
         names = self._entity_names(strategy)
         found = find_entities(tf.constant(softmax(logits)), tokens, tags, strategy)
@@ -280,11 +280,11 @@ class TokenClassifier(LabelledTask):
         return entities
 
     def _entity_names(self, strategy: str) -> list[str]:
-        """What the labels of `find_entities` count."""
+        """Return the names that the labels of `find_entities` index."""
         return self.tag_names if strategy == "none" else parse_tags(self.tag_names).type_names
 
     def served(self, strategy: str | None = None) -> dict[str, Callable]:
-        """`extract_entities` of "text", for exports.
+        """Return `extract_entities` of "text" for exports.
 
         Args:
             strategy: as for `extract_entities`.
@@ -310,7 +310,8 @@ class TokenClassifier(LabelledTask):
 
     @validate_arguments
     def tag_words(self, words, batch_size: PositiveInt | None = None) -> list[list[str]]:
-        """The tag of every word: its first token's, or what all tokens were labelled for.
+        """Return the tag of every word: of its first token, or of all its tokens if these were
+        labelled.
 
         Args:
             words: lists of words.
@@ -338,7 +339,7 @@ class TokenClassifier(LabelledTask):
         return tags
 
     def _word_tags(self, best: np.ndarray, begins: np.ndarray) -> np.ndarray:
-        """The words' tags by number, from those of the tokens (P,)."""
+        """Return the tag indices of words from those of tokens (P,)."""
         first = best[begins]
         if not self.preprocessor.label_all_tokens:
             return first
@@ -349,7 +350,8 @@ class TokenClassifier(LabelledTask):
     def evaluate_entities(
         self, x, y, scheme: str | None = None, batch_size: PositiveInt | None = None
     ):
-        """Entity precision, recall and F1 over whole texts, however long, and of every type.
+        """Compute entity precision, recall and F1 over whole texts, however long, and of every
+        type.
 
         The metric of `evaluate` sees one window at a time; this puts the windows together first,
         and judges what `tag_words` and `extract_entities` give.
@@ -379,12 +381,12 @@ class TokenClassifier(LabelledTask):
 
     @property
     def tag_names(self) -> list[str]:
-        """The labels; LABEL_0, LABEL_1 and so on where they have no names."""
+        """Return the labels; LABEL_0, LABEL_1 and so on if they have no names."""
         return self.labels or [f"LABEL_{i}" for i in range(self.num_classes)]
 
 
 def _has_spans(x) -> bool:
-    """Whether what `fit` is given are texts with spans, not words with tags."""
+    """Return whether the data for `fit` are texts with spans, not words with tags."""
     if hasattr(x, "element_spec"):
         return isinstance(keras.utils.unpack_x_y_sample_weight(x.element_spec)[1], dict)
     return not is_words(x)

@@ -1,4 +1,4 @@
-"""What callers give as labels of tokens, checked: tags of words, or spans of characters.
+"""Check the labels of tokens, tags of words or spans of characters, and convert them to numbers.
 
 In memory an error names the example; in `tf.data` the example of the batch.
 """
@@ -21,7 +21,7 @@ from encoder_zoo.tasks.token_classification.tags import all_tags, sorted_tags
 
 
 def label_lists(y) -> list[list]:
-    """For every example its labels, as plain Python values; spans as `{"start", "end", "label"}`.
+    """Return the labels of every example as Python values; spans as `{"start", "end", "label"}`.
 
     Args:
         y: tags or spans in lists, arrays or tensors; or spans as `{"start", "end", "label"}`, each
@@ -54,20 +54,20 @@ def label_lists(y) -> list[list]:
 
 
 def _of_example(row):
-    """What spaCy and Prodigy put into a dict."""
+    """Return the labels that spaCy and Prodigy put into a dict."""
     if isinstance(row, dict) and not {"entities", "spans"}.isdisjoint(row):
         return row.get("entities", row.get("spans"))
     return row
 
 
 def _as_label(value):
-    """A tag as it is; a span as a dict."""
+    """Return a tag as it is, and a span as a dict."""
     is_tuple = isinstance(value, tuple | list) and len(value) == len(SPAN)
     return dict(zip(SPAN, map(_plain, value), strict=True)) if is_tuple else value
 
 
 def annotated(x, y) -> tuple:
-    """Texts and their spans, where `fit` is given both in one.
+    """Return texts and their spans if `fit` is given both in one.
 
     Args:
         x: spaCy's `[(text, {"entities": [(start, end, label), ...]}), ...]`, Prodigy's
@@ -105,7 +105,7 @@ def _lists_of_columns(y: dict) -> list[list[dict]]:
 
 
 def _plain(value):
-    """Tensors as lists, numbers or bytes; bytes as str."""
+    """Return tensors as lists, numbers or bytes, and bytes as str."""
     if isinstance(value, tf.RaggedTensor):
         return value.to_list()
     if tf.is_tensor(value):
@@ -117,7 +117,7 @@ def _plain(value):
 
 
 def learn_labels(y: Iterable) -> list[str] | int:
-    """The tags that occur in labels; of numbers only how many classes there must be.
+    """Return the tags that occur in labels; of numbers only the number of classes.
 
     Args:
         y: for every example its words' tags (names or numbers), or its spans
@@ -156,7 +156,7 @@ def learn_labels(y: Iterable) -> list[str] | int:
 
 
 def _kind(value) -> str | None:
-    """Whether a label is the name of a tag, a number, or a span."""
+    """Return whether a label is the name of a tag, a number, or a span."""
     if isinstance(value, dict):
         return "span" if isinstance(value.get("label"), str) else None
     if isinstance(value, str):
@@ -210,7 +210,7 @@ def check_tags(
 
 
 def _ragged_tags(y: tf.Tensor, word_counts: tf.Tensor) -> tf.RaggedTensor:
-    """Tags without the padding: "" behind names, 0 or less behind numbers."""
+    """Return tags without the padding: "" after names, 0 or less after numbers."""
     if isinstance(y, tf.RaggedTensor):
         return y
     if y.dtype == tf.string:
@@ -221,7 +221,7 @@ def _ragged_tags(y: tf.Tensor, word_counts: tf.Tensor) -> tf.RaggedTensor:
 
 
 def labels_of_dataset(dataset: tf.data.Dataset) -> list:
-    """The labels y of a dataset, example by example; the padding "" is none.
+    """Return the labels y of a dataset, example by example, without the padding "".
 
     Raises:
         ValueError: "The dataset is endless. Give the labels: labels=[...]."
