@@ -56,13 +56,13 @@ def _divergence(true, found):
     return ops.sum(ops.exp(true) * (true - found), axis=-1)
 
 
-def taught_by(student_layers: int, teacher_layers: int) -> list[int]:
+def matched_states(student_layers: int, teacher_layers: int) -> list[int]:
     """Return which of the teacher's hidden states, 0 the embeddings, each of the student's learns.
 
     Source: Jiao et al. 2020, section 4.2, the uniform mapping.
 
     Example:
-        >>> taught_by(4, 12), taught_by(2, 3)
+        >>> matched_states(4, 12), matched_states(2, 3)
         ([0, 3, 6, 9, 12], [0, 2, 3])
     """
     return [round(i * teacher_layers / student_layers) for i in range(student_layers + 1)]
@@ -74,7 +74,7 @@ def hidden_states(student: list, teacher: list, maps: list):
 
     Args:
         student: tensors (B, L, D), the embeddings' first.
-        teacher: tensors (B, L, D of the teacher), see `taught_by`.
+        teacher: tensors (B, L, D of the teacher), see `matched_states`.
         maps: two layers from the student's width to the teacher's, for the embeddings and for all
             the other states, or None where the widths are equal.
 
@@ -84,9 +84,9 @@ def hidden_states(student: list, teacher: list, maps: list):
     Source: Jiao et al. 2020, TinyBERT, equations 8 and 9.
     """
     total = 0.0
-    for i, place in enumerate(taught_by(len(student) - 1, len(teacher) - 1)):
+    for i, index in enumerate(matched_states(len(student) - 1, len(teacher) - 1)):
         vectors = maps[min(i, 1)](student[i]) if maps else student[i]
-        difference = ops.cast(vectors, "float32") - ops.cast(teacher[place], "float32")
+        difference = ops.cast(vectors, "float32") - ops.cast(teacher[index], "float32")
         total = total + ops.mean(ops.square(difference), axis=-1)
     return total
 

@@ -32,9 +32,9 @@ from encoder_zoo.tasks.distillation.pairing import (
     checked_objectives,
     learned_by_token,
     paired_preprocessor,
-    unreached,
+    untrained_weights,
 )
-from encoder_zoo.tasks.distillation.preprocessor import PLACES, TEACHER
+from encoder_zoo.tasks.distillation.preprocessor import TEACHER, TEACHER_POSITIONS
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.logit_metrics import by_token
 from encoder_zoo.tasks.training.prepared import is_prepared
@@ -147,7 +147,7 @@ class Distillation(ConfigFromSignature, Trainer):
             self._heads = checked_heads(relation_heads, *backbones)
         self.preprocessor = self._paired(preprocessor)
         self.means = [keras.metrics.Mean(name=name) for name in self.objectives]
-        idle = unreached(student, self.objectives, self._learns_answers)
+        idle = untrained_weights(student, self.objectives, self._learns_answers)
         self._unreached = {id(weight) for weight in idle}
         self._reset_training_state()
         self.learning_rate = getattr(student, "learning_rate", self.learning_rate)
@@ -202,20 +202,22 @@ class Distillation(ConfigFromSignature, Trainer):
     @property
     def non_trainable_variables(self) -> list:
         """Return also the teacher's, which a step compiled by JAX reads and must not contain."""
-        unreached = [v for v in super().trainable_variables if id(v) in self._unreached]
-        return [*super().non_trainable_variables, *unreached, *self.teacher.variables]
+        untrained_weights = [v for v in super().trainable_variables if id(v) in self._unreached]
+        return [*super().non_trainable_variables, *untrained_weights, *self.teacher.variables]
 
     # -- both at work --------------------------------------------------------------------------
 
     def call(self, inputs, training=None):
         soft = "soft_labels" in self.objectives
-        mine, logits = self._at_work(self.student, inputs, training, self._learns_answers)
+        mine, logits = self._outputs_of(self.student, inputs, training, self._learns_answers)
         theirs, right = keras.tree.map_structure(
-            ops.stop_gradient, self._at_work(self.teacher, self._teachers(inputs), False, soft)
+            ops.stop_gradient, self._outputs_of(self.teacher, self._teachers(inputs), False, soft)
         )
-        if PLACES in inputs:
+        if TEACHER_POSITIONS in inputs:
             learned_of = {n: theirs[n] for n in ("hidden_states", "projections") if n in theirs}
-            theirs = keras.tree.map_structure(lambda x: _at_places(x, inputs[PLACES]), learned_of)
+            theirs = keras.tree.map_structure(
+                lambda x: _take_aligned(x, inputs[TEACHER_POSITIONS]), learned_of
+            )
         outputs = {"logits": logits} if self._learns_answers else {}
         if soft:
             activation = self.output_activation
@@ -230,7 +232,7 @@ class Distillation(ConfigFromSignature, Trainer):
             outputs["relations"] = learned.relations(*both, self._heads, inputs)
         return outputs
 
-    def _at_work(
+    def _outputs_of(
         self, model: Task | Backbone, inputs: dict, training: bool | None, answers: bool
     ) -> tuple:
         """Return the outputs of a model's backbone and, if needed, its answers."""
@@ -272,7 +274,7 @@ class Distillation(ConfigFromSignature, Trainer):
         return {
             **self.student.input_ranges(length),
             **{TEACHER + name: ends for name, ends in theirs.input_ranges(longest).items()},
-            PLACES: (NOWHERE, longest - 1),
+            TEACHER_POSITIONS: (NOWHERE, longest - 1),
             "soft_weights": (0, 1),
         }
 
@@ -385,12 +387,16 @@ def _counted(inputs: dict):
     mask = inputs.get("padding_mask")
     mask = ops.ones_like(inputs["token_ids"]) if mask is None else mask
     mask = ops.cast(mask, "bool")
-    return ops.logical_and(mask, inputs[PLACES] >= 0) if PLACES in inputs else mask
+    return (
+        ops.logical_and(mask, inputs[TEACHER_POSITIONS] >= 0)
+        if TEACHER_POSITIONS in inputs
+        else mask
+    )
 
 
-def _at_places(x, places):
+def _take_aligned(x, positions):
     """Gather from the teacher's (B, T, ...) the values at the student's tokens, (B, L, ...)."""
     batch, length, *rest = ops.shape(x)
     flat = ops.reshape(x, (batch, length, math.prod(x.shape[2:])))
-    found = take_positions(flat, ops.maximum(places, 0))
-    return ops.reshape(found, (*ops.shape(places), *rest))
+    found = take_positions(flat, ops.maximum(positions, 0))
+    return ops.reshape(found, (*ops.shape(positions), *rest))

@@ -81,12 +81,12 @@ def find_spans(
     scores = start[:, :, None] + ends
     flat = tf.reshape(scores, [tf.shape(scores)[0], tf.shape(scores)[1] * reach])  # (W, L * K)
     flat = tf.pad(flat, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE)
-    best, place = tf.math.top_k(flat, n_best)
-    first = place // reach
+    best, index = tf.math.top_k(flat, n_best)
+    first = index // reach
     total = tf.reduce_logsumexp(flat, axis=1)
     # Of no windows there is no first column either.
     null = tf.cast(tf.reduce_sum(logits[:, :, :1], axis=[1, 2]), tf.float32)
-    return Candidates(best, first, first + place % reach, total, null)
+    return Candidates(best, first, first + index % reach, total, null)
 
 
 def split_examples(x, y) -> tuple:

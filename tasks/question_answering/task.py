@@ -31,7 +31,12 @@ from encoder_zoo.tasks.question_answering.answers import (
 )
 from encoder_zoo.tasks.question_answering.metrics import SpanExactMatch, SpanF1
 from encoder_zoo.tasks.question_answering.preprocessor import SpanQAPreprocessor
-from encoder_zoo.tasks.question_answering.ranking import Answers, best_answers, ranked, shares
+from encoder_zoo.tasks.question_answering.ranking import (
+    Answers,
+    answer_scores,
+    best_answers,
+    insert_null_answers,
+)
 from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
 from encoder_zoo.tasks.training.inference import (
     example_outputs,
@@ -225,8 +230,8 @@ class SpanQA(Task):
             return []
         count = 1 if top_k is None else top_k
         found = self._search((questions, contexts), count, max_answer_length, batch_size)
-        found = ranked(found, self._threshold(null_threshold))
-        fields = (found.start, found.end, shares(found), found.score > IMPOSSIBLE / 2)
+        found = insert_null_answers(found, self._threshold(null_threshold))
+        fields = (found.start, found.end, answer_scores(found), found.score > IMPOSSIBLE / 2)
         answers = [
             [
                 {"text": text[start:end], "start": start, "end": end, "score": share}
@@ -336,10 +341,10 @@ class SpanQA(Task):
             tokens = take(contexts.has_characters, contexts.windows).to_tensor()
             is_context = self._is_context(columns, tokens, tf.shape(logits)[2])
             found = find_spans(logits, is_context, max_answer_length, 1)
-            found = ranked(best_answers(found, contexts, columns, 1), threshold)
+            found = insert_null_answers(best_answers(found, contexts, columns, 1), threshold)
             start, end = found.start[:, 0], found.end[:, 0]
             text = tf.strings.substr(context, start, end - start, unit="UTF8_CHAR")
-            return {"text": text, "start": start, "end": end, "score": shares(found)[:, 0]}
+            return {"text": text, "start": start, "end": end, "score": answer_scores(found)[:, 0]}
 
         return {"serving_default": answer}
 
@@ -355,10 +360,10 @@ class SpanQA(Task):
             tokens: (W, P) bool, those of the context that have characters.
             total: L.
         """
-        place = tf.range(total) - column[:, None]
+        index = tf.range(total) - column[:, None]
         outside = tf.shape(tokens)[1]
-        place = tf.where(place < 0, outside, tf.minimum(place, outside))
-        return tf.gather(tf.pad(tokens, [[0, 0], [0, 1]]), place, batch_dims=1)
+        index = tf.where(index < 0, outside, tf.minimum(index, outside))
+        return tf.gather(tf.pad(tokens, [[0, 0], [0, 1]]), index, batch_dims=1)
 
 
 def _for_start_and_end(sample_weight):

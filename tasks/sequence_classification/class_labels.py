@@ -197,7 +197,7 @@ def _probabilities(y: tf.Tensor) -> tf.Tensor:
     return tf.argmax(y, 1, tf.int32) if is_hot else y
 
 
-def several_classes(y, labels: list[str] | None, num_classes: int) -> tf.Tensor:
+def multi_label_targets(y, labels: list[str] | None, num_classes: int) -> tf.Tensor:
     """Return any number of classes for each text, in memory or inside `tf.data`.
 
     Args:
@@ -214,7 +214,7 @@ def several_classes(y, labels: list[str] | None, num_classes: int) -> tf.Tensor:
             `tf.data`.
 
     Example:
-        >>> several_classes([["up"], []], ["down", "up"], 2).numpy().tolist()
+        >>> multi_label_targets([["up"], []], ["down", "up"], 2).numpy().tolist()
         [[0.0, 1.0], [0.0, 0.0]]
     """
     given = y if tf.is_symbolic_tensor(y) else _lists(y, labels, num_classes)
@@ -255,7 +255,7 @@ def _multi_hot(rows: list[list], labels: list[str] | None, num_classes: int) -> 
     return tf.constant(hot)
 
 
-def targets(y, count: int) -> tf.Tensor:
+def regression_targets(y, count: int) -> tf.Tensor:
     """Return the numbers to predict, (B, count) float32, in memory or inside `tf.data`.
 
     Raises:

@@ -12,7 +12,7 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, Probability, Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
-from encoder_zoo.tasks.base.class_names import label_names, sigmoid, softmax
+from encoder_zoo.tasks.base.class_names import labels_from_config, sigmoid, softmax
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.task import TinyData
@@ -137,7 +137,7 @@ class SequenceClassifier(LabelledTask):
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
         stored = {}
         if cls._is_head_of(config) and cls._asks_for_classes_of(config, arguments):
-            usual = "regression" if len(label_names(config)) == 1 else PROBLEM_TYPES[0]
+            usual = "regression" if len(labels_from_config(config)) == 1 else PROBLEM_TYPES[0]
             stored["problem_type"] = config.get("problem_type") or usual
         return {**stored, **super().checkpoint_arguments(config, head, arguments)}
 

@@ -202,11 +202,11 @@ class TokenClassifier(LabelledTask):
         if in_dataset:
             batches = read_batches(self.preprocessor.batched(x, size_or_default(batch_size)))
             return [row for batch in batches for row in self.predict(batch, batch_size)]
-        tokens, logits = self._piece_logits(x, batch_size)
+        tokens, logits = self._token_logits(x, batch_size)
         splits = tokens.ids.row_splits.numpy()
         return np.split(logits, splits[1:-1]) if len(splits) > 1 else []
 
-    def _piece_logits(self, x, batch_size: int | None) -> tuple[TokenizedTexts, np.ndarray]:
+    def _token_logits(self, x, batch_size: int | None) -> tuple[TokenizedTexts, np.ndarray]:
         """Return the tokens of texts and their logits (P, C)."""
         if self.preprocessor is None:
             self.preprocess(x)  # raises
@@ -251,7 +251,7 @@ class TokenClassifier(LabelledTask):
         strategy = self._strategy(strategy)
         if isinstance(texts, str):
             return self.extract_entities([texts], strategy, batch_size)[0]
-        tokens, logits = self._piece_logits(texts, batch_size)
+        tokens, logits = self._token_logits(texts, batch_size)
         return self._entities(tokens, logits, strategy)
 
     def _strategy(self, given: str | None) -> str:
@@ -321,7 +321,7 @@ class TokenClassifier(LabelledTask):
         words = plain(words)
         if not is_words(words) and len(words):
             raise ValueError(f"Expected lists of words. Received texts: {words[0]!r}, ...")
-        tokens, logits = self._piece_logits(words, batch_size)
+        tokens, logits = self._token_logits(words, batch_size)
         names = self.tag_names
         outside = "O" if "O" in names else names[0]
         counts = as_word_tensor(words).row_lengths().numpy() if is_words(words) else []
