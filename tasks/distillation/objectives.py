@@ -8,10 +8,13 @@ Comment letters: B batch, L sequence, D hidden, H heads, A relation heads, C cla
 
 from __future__ import annotations
 
+import math
+
 import keras
 from keras import ops
 
 from encoder_zoo.encoders.attention_masks import make_attention_mask
+from encoder_zoo.encoders.positions import take_positions
 
 
 def soft_labels(student, teacher, temperature: float, activation: str):
@@ -148,3 +151,46 @@ def make_maps(width: int, teacher_width: int, dtype) -> list[keras.layers.Dense]
     for layer in maps:
         layer.build((None, None, width))
     return maps
+
+
+def as_labels(logits, activation: str):
+    """Return a teacher's logits in the form of labels.
+
+    Example:
+        >>> as_labels(ops.convert_to_tensor([[0.0, 2.0]]), "softmax").numpy().tolist()
+        [1]
+    """
+    if activation == "softmax":
+        return ops.argmax(logits, axis=-1)
+    return logits if activation == "linear" else ops.cast(logits > 0, "float32")
+
+
+class MeanLoss(keras.losses.Loss):
+    """Computes the mean of predictions, scaled in a replica as Keras scales all losses."""
+
+    def call(self, y_true, y_pred):
+        return y_pred
+
+
+MEAN = MeanLoss(reduction="mean_with_sample_weight", name="mean")
+
+
+def known_tokens(inputs: dict, positions=None):
+    """Return (B, L) bool: true at tokens that the teacher has too.
+
+    Args:
+        inputs: the student's.
+        positions: (B, L) int, of the tokens in the teacher's example, less than 0 where there is
+            none; None if both have the same tokens.
+    """
+    mask = inputs.get("padding_mask")
+    mask = ops.cast(ops.ones_like(inputs["token_ids"]) if mask is None else mask, "bool")
+    return mask if positions is None else ops.logical_and(mask, positions >= 0)
+
+
+def take_aligned(x, positions):
+    """Gather from the teacher's (B, T, ...) the values at the student's tokens, (B, L, ...)."""
+    batch, length, *rest = ops.shape(x)
+    flat = ops.reshape(x, (batch, length, math.prod(x.shape[2:])))
+    found = take_positions(flat, ops.maximum(positions, 0))
+    return ops.reshape(found, (*ops.shape(positions), *rest))

@@ -101,3 +101,17 @@ def _soft_weights(examples: dict, shape: tf.Tensor) -> dict[str, tf.Tensor]:
         weights = examples["label_weights"].to_tensor(shape=shape)
         return {"soft_weights": tf.ensure_shape(weights, (None, None))}
     return {"soft_weights": examples["sample_weight"]} if "sample_weight" in examples else {}
+
+
+def teacher_inputs(inputs: dict, uses_segments: bool) -> dict:
+    """Return the teacher's own inputs, or the student's if both read the same.
+
+    Args:
+        inputs: of a `Distillation`.
+        uses_segments: whether the teacher's family does.
+    """
+    own = {n.removeprefix(TEACHER): v for n, v in inputs.items() if n.startswith(TEACHER)}
+    if "token_ids" in own:
+        return own
+    shared = {n: v for n, v in inputs.items() if uses_segments or n != "segment_ids"}
+    return {**shared, **own}

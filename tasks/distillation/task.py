@@ -6,7 +6,6 @@ Comment letters: B batch, L sequence, C classes.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 
 import keras
@@ -21,7 +20,6 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import backbone_inputs
-from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.distillation import objectives as learned
 from encoder_zoo.tasks.distillation.alignment import NOWHERE
@@ -34,7 +32,11 @@ from encoder_zoo.tasks.distillation.pairing import (
     paired_preprocessor,
     untrained_weights,
 )
-from encoder_zoo.tasks.distillation.preprocessor import TEACHER, TEACHER_POSITIONS
+from encoder_zoo.tasks.distillation.preprocessor import (
+    TEACHER,
+    TEACHER_POSITIONS,
+    teacher_inputs,
+)
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.logit_metrics import by_token
 from encoder_zoo.tasks.training.prepared import is_prepared
@@ -189,8 +191,6 @@ class Distillation(ConfigFromSignature, Trainer):
     def labels_tokens(self) -> bool:
         return isinstance(self.student, Task) and self.student.labels_tokens
 
-    # -- what is trained -----------------------------------------------------------------------
-
     @property
     def trainable_variables(self) -> list:
         return [v for v in super().trainable_variables if id(v) not in self._unreached]
@@ -205,18 +205,18 @@ class Distillation(ConfigFromSignature, Trainer):
         untrained_weights = [v for v in super().trainable_variables if id(v) in self._unreached]
         return [*super().non_trainable_variables, *untrained_weights, *self.teacher.variables]
 
-    # -- both at work --------------------------------------------------------------------------
-
     def call(self, inputs, training=None):
         soft = "soft_labels" in self.objectives
+        segments = backbone_of(self.teacher).family.uses_segments
         mine, logits = self._outputs_of(self.student, inputs, training, self._learns_answers)
         theirs, right = keras.tree.map_structure(
-            ops.stop_gradient, self._outputs_of(self.teacher, self._teachers(inputs), False, soft)
+            ops.stop_gradient,
+            self._outputs_of(self.teacher, teacher_inputs(inputs, segments), False, soft),
         )
         if TEACHER_POSITIONS in inputs:
             learned_of = {n: theirs[n] for n in ("hidden_states", "projections") if n in theirs}
             theirs = keras.tree.map_structure(
-                lambda x: _take_aligned(x, inputs[TEACHER_POSITIONS]), learned_of
+                lambda x: learned.take_aligned(x, inputs[TEACHER_POSITIONS]), learned_of
             )
         outputs = {"logits": logits} if self._learns_answers else {}
         if soft:
@@ -228,7 +228,8 @@ class Distillation(ConfigFromSignature, Trainer):
             outputs["hidden_states"] = learned.hidden_states(*both, self.maps)
         if "relations" in self.objectives:
             both = mine["projections"], theirs["projections"]
-            inputs = {**inputs, "padding_mask": _counted(inputs)}
+            tokens = learned.known_tokens(inputs, inputs.get(TEACHER_POSITIONS))
+            inputs = {**inputs, "padding_mask": tokens}
             outputs["relations"] = learned.relations(*both, self._heads, inputs)
         return outputs
 
@@ -243,15 +244,6 @@ class Distillation(ConfigFromSignature, Trainer):
             return_projections="relations" in self.objectives,
         )
         return encoded, model.logits_of(encoded, inputs, training) if answers else ()
-
-    def _teachers(self, inputs: dict) -> dict:
-        """Return the teacher's own inputs, or the student's."""
-        own = {n.removeprefix(TEACHER): v for n, v in inputs.items() if n.startswith(TEACHER)}
-        if "token_ids" in own:
-            return own
-        uses_segments = backbone_of(self.teacher).family.uses_segments
-        shared = {n: v for n, v in inputs.items() if uses_segments or n != "segment_ids"}
-        return {**shared, **own}
 
     def compute_output_spec(self, inputs, training=None):
         tokens = keras.KerasTensor(inputs["token_ids"].shape, "float32")
@@ -277,8 +269,6 @@ class Distillation(ConfigFromSignature, Trainer):
             TEACHER_POSITIONS: (NOWHERE, longest - 1),
             "soft_weights": (0, 1),
         }
-
-    # -- training ------------------------------------------------------------------------------
 
     def default_loss(self) -> keras.losses.Loss:
         """Return the student's loss of true labels; for a backbone a stand-in."""
@@ -314,7 +304,8 @@ class Distillation(ConfigFromSignature, Trainer):
         for name, mean in zip(self.objectives, self.means, strict=True):
             values, weights = y_pred[name], self._weights(name, x, y, y_pred, sample_weight)
             mean.update_state(values, weights)
-            loss = loss + self._mean_over_all(values, weights)
+            part = learned.MEAN(values, values, weights)
+            loss = loss + self.distribution.loss_of_batch(learned.MEAN, part, values, weights)
         if y is None or not self.label_weight or not self._learns_answers:
             return loss
         hard = super().compute_loss(x, y, y_pred["logits"], sample_weight, training)
@@ -328,35 +319,21 @@ class Distillation(ConfigFromSignature, Trainer):
             if given is None:
                 return ops.ones_like(values)
             return ops.broadcast_to(ops.cast(given, "float32"), ops.shape(values))
-        counted = ops.cast(_counted(x), "float32")  # (B, L)
+        counted = ops.cast(learned.known_tokens(x, x.get(TEACHER_POSITIONS)), "float32")  # (B, L)
         if given is not None and len(given.shape) == 1:
             counted = counted * ops.cast(given, "float32")[:, None]
         return counted
-
-    def _mean_over_all(self, values, weights):
-        """Return the mean over all weights of the batch, also in a replica that has a part
-        of it."""
-        loss = MEAN(values, values, weights)
-        return self.distribution.loss_of_batch(MEAN, loss, values, weights)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         if not self._learns_answers:
             return self.get_metrics_result()
         if y is None:
-            y, sample_weight = self._answers(y_pred["teacher"]), x.get("soft_weights")
+            y = learned.as_labels(y_pred["teacher"], self.output_activation)
+            sample_weight = x.get("soft_weights")
         found = y, y_pred["logits"], sample_weight
         if self.student.pretrains:
             found = by_token(*found)
         return super().compute_metrics(x, *found)
-
-    def _answers(self, logits):
-        """Return the teacher's answers in the form of labels."""
-        activation = self.output_activation
-        if activation == "softmax":
-            return ops.argmax(logits, axis=-1)
-        return logits if activation == "linear" else ops.cast(logits > 0, "float32")
-
-    # -- what the student is for ---------------------------------------------------------------
 
     @validate_arguments
     def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
@@ -369,34 +346,3 @@ class Distillation(ConfigFromSignature, Trainer):
             "A Distillation is not saved: save its student, with student.save_to_preset(folder) "
             "or student.save(file)."
         )
-
-
-class _Mean(keras.losses.Loss):
-    """Computes the mean of predictions, scaled in a replica as Keras scales all losses."""
-
-    def call(self, y_true, y_pred):
-        return y_pred
-
-
-MEAN = _Mean(reduction="mean_with_sample_weight", name="mean")
-
-
-def _counted(inputs: dict):
-    """Return (B, L) bool: true at tokens; false at padding and where the teacher has no such
-    token."""
-    mask = inputs.get("padding_mask")
-    mask = ops.ones_like(inputs["token_ids"]) if mask is None else mask
-    mask = ops.cast(mask, "bool")
-    return (
-        ops.logical_and(mask, inputs[TEACHER_POSITIONS] >= 0)
-        if TEACHER_POSITIONS in inputs
-        else mask
-    )
-
-
-def _take_aligned(x, positions):
-    """Gather from the teacher's (B, T, ...) the values at the student's tokens, (B, L, ...)."""
-    batch, length, *rest = ops.shape(x)
-    flat = ops.reshape(x, (batch, length, math.prod(x.shape[2:])))
-    found = take_positions(flat, ops.maximum(positions, 0))
-    return ops.reshape(found, (*ops.shape(positions), *rest))

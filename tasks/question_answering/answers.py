@@ -89,6 +89,25 @@ def find_spans(
     return Candidates(best, first, first + index % reach, total, null)
 
 
+def context_mask(column: tf.Tensor, tokens: tf.Tensor, length) -> tf.Tensor:
+    """Return (W, L) bool: the positions at which an answer may begin and end.
+
+    Args:
+        column: (W,) int32, position of the context's first token.
+        tokens: (W, P) bool, tokens of the context that have characters.
+        length: L.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> context_mask(tf.constant([2]), tf.constant([[True, False]]), 5).numpy().tolist()
+        [[False, False, True, False, False]]
+    """
+    index = tf.range(length) - column[:, None]
+    outside = tf.shape(tokens)[1]
+    index = tf.where(index < 0, outside, tf.minimum(index, outside))
+    return tf.gather(tf.pad(tokens, [[0, 0], [0, 1]]), index, batch_dims=1)
+
+
 def split_examples(x, y) -> tuple:
     """Return questions, contexts and answers of the inputs that `SpanQA` takes.
 

@@ -129,3 +129,22 @@ def answer_scores(found: Answers) -> tf.Tensor:
     """Return (N, n) float32: every answer's share among all allowed ones; 0 if there is none."""
     share = tf.exp(found.score - found.total[:, None])
     return tf.where(found.score > IMPOSSIBLE / 2, share, 0.0)
+
+
+def answer_dicts(found: Answers, texts: list[str], count: int) -> list[list[dict]]:
+    """Return for every question its answers as `{"text", "start", "end", "score"}`.
+
+    Args:
+        found: N questions' answers.
+        texts: N contexts.
+        count: the most answers of a question.
+    """
+    fields = (found.start, found.end, answer_scores(found), found.score > IMPOSSIBLE / 2)
+    return [
+        [
+            {"text": text[start:end], "start": start, "end": end, "score": score}
+            for start, end, score, exists in zip(*row, strict=True)
+            if exists
+        ][:count]
+        for text, *row in zip(texts, *(f.numpy().tolist() for f in fields), strict=True)
+    ]

@@ -18,7 +18,7 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     row_begins,
     word_begins,
 )
-from encoder_zoo.tasks.token_classification.tags import parse_tags, subword_tags
+from encoder_zoo.tasks.token_classification.tags import parse_tags, subword_tags, word_tags
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -51,6 +51,38 @@ def labels_of_words(
             subword_tags(names), tf.stack([labels, _span_position(begins, ends)], axis=1)
         )
     return labels, tf.ones_like(begins)
+
+
+def tags_of_tokens(
+    tokens: TokenizedTexts,
+    best: np.ndarray,
+    word_counts: Sequence[int],
+    names: list[str],
+    by_all_tokens: bool,
+) -> list[list[str]]:
+    """Return the tags of words from those of their tokens.
+
+    Args:
+        tokens: P tokens of words.
+        best: (P,) int tags.
+        word_counts: words of every text.
+        names: the tags' names.
+        by_all_tokens: whether all tokens of a word were labelled, and not the first alone.
+
+    Returns:
+        For every text its tags; O of a word without a token.
+    """
+    outside = "O" if "O" in names else names[0]
+    tags = [[outside] * count for count in word_counts]
+    begins = word_begins(tokens).numpy()
+    found = best[begins]
+    if by_all_tokens:
+        # The first token of all begins a word, so the last one ends a word.
+        found = word_tags(names)[found, best[np.roll(begins, -1)]]
+    examples, numbers = tokens.words.value_rowids().numpy(), tokens.words.flat_values.numpy()
+    for row, word, tag in zip(examples[begins], numbers[begins], found, strict=True):
+        tags[row][word] = names[tag]
+    return tags
 
 
 def labels_of_spans(

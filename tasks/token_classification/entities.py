@@ -85,6 +85,23 @@ def find_entities(
     )
 
 
+def entity_lists(found: Entities, texts: tf.Tensor, names: list[str]) -> list[list[dict]]:
+    """Return for every text its entities as `{"label", "text", "start", "end", "score"}`.
+
+    Args:
+        found: entities.
+        texts: (N,) strings.
+        names: of the labels.
+    """
+    strings = [text.decode() for text in texts.numpy()]
+    entities = [[] for _ in strings]
+    for row, label, start, end, score in zip(*(f.numpy().tolist() for f in found), strict=True):
+        text = strings[row][start:end]
+        entity = {"label": names[label], "text": text, "start": start, "end": end}
+        entities[row].append(entity | {"score": score})
+    return entities
+
+
 def padded_entities(found: Entities, texts: tf.Tensor, names: tf.Tensor) -> dict[str, tf.Tensor]:
     """Return the entities of every text in a row of their own.
 

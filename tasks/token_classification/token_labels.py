@@ -116,6 +116,13 @@ def _plain(value):
     return value.decode() if isinstance(value, bytes) else value
 
 
+def has_spans(x) -> bool:
+    """Return whether the data for `fit` are texts with spans, not words with tags."""
+    if hasattr(x, "element_spec"):
+        return isinstance(keras.utils.unpack_x_y_sample_weight(x.element_spec)[1], dict)
+    return not is_words(x)
+
+
 def learn_labels(y: Iterable) -> list[str] | int:
     """Return the tags that occur in labels; of numbers only the number of classes.
 
