@@ -35,25 +35,52 @@ def text_numbers(text_starts: keras.KerasTensor, length: int) -> keras.KerasTens
     return ops.cumsum(begun, axis=1) - 1
 
 
-def positions_in_texts(text_starts: keras.KerasTensor, length: int) -> keras.KerasTensor:
-    """(B, L) int: how far each position of a packed row is from the start of its text.
+def positions_in_texts(text_starts: keras.KerasTensor | None, length: int) -> keras.KerasTensor:
+    """Return how far each token is from the start of its text.
 
     Args:
-        text_starts: (B, K) int, see `text_numbers`.
+        text_starts: (B, K) int, see `text_numbers`; None: every example is one text.
         length: L.
+
+    Returns:
+        (B, L) int, or (1, L) where every example is one text.
 
     Example:
         >>> import numpy as np
         >>> np.array(positions_in_texts(np.array([[0, 3, 9]]), 5)).tolist()
         [[0, 1, 2, 0, 1]]
     """
-    return ops.arange(length, dtype="int32")[None, :] - _own_starts(text_starts, length)
+    positions = ops.arange(length, dtype="int32")[None, :]
+    return positions if text_starts is None else positions - _own_starts(text_starts, length)
 
 
 def _own_starts(text_starts, length):
     """(B, L) int32: where the text of each position of a packed row begins."""
     starts = ops.take_along_axis(text_starts, text_numbers(text_starts, length), axis=1)
     return ops.cast(starts, "int32")
+
+
+def first_tokens(
+    x: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
+) -> keras.KerasTensor:
+    """Return the vectors of the first tokens of all texts.
+
+    Args:
+        x: (B, L, D).
+        text_starts: (B, K) int, see `text_numbers`; None: every example is one text.
+
+    Returns:
+        (B, D), or of packed examples (B, K, D).
+
+    Example:
+        >>> import numpy as np
+        >>> np.array(first_tokens(np.arange(3.0).reshape(1, 3, 1), np.array([[0, 2]]))).tolist()
+        [[[0.0], [2.0]]]
+    """
+    first = x[:, 0]
+    if text_starts is None:
+        return first
+    return take_positions(x, ops.minimum(text_starts, ops.shape(x)[1] - 1))
 
 
 def first_of_texts(
@@ -101,3 +128,42 @@ def take_positions(x: keras.KerasTensor, positions: keras.KerasTensor) -> keras.
     return ops.take(
         ops.reshape(x, (-1, hidden_dim)), ops.cast(positions, "int32") + offsets, axis=0
     )
+
+
+def rotation(
+    positions: keras.KerasTensor, base: float, head_dim: int
+) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+    """Cosines and sines of the angles by which each position turns the pairs of a head's numbers.
+
+    Args:
+        positions: (1 or B, L) int.
+        base: the angle of a position falls from 1 for the first pair to almost 1 / base.
+        head_dim: numbers of a head, twice as many as pairs.
+
+    Returns:
+        Two (1 or B, L, 1, head_dim / 2) float32.
+
+    Source: Su et al. 2021, RoFormer, section 3.2.2.
+
+    Example:
+        >>> import numpy as np
+        >>> cosines, sines = rotation(np.array([[0, 1]]), 10_000.0, 4)
+        >>> np.array(sines)[0, :, 0].round(2).tolist()
+        [[0.0, 0.0], [0.8399999737739563, 0.009999999776482582]]
+    """
+    speeds = base ** (-ops.arange(0, head_dim, 2, dtype="float32") / head_dim)
+    angles = ops.cast(positions, "float32")[:, :, None, None] * speeds
+    return ops.cos(angles), ops.sin(angles)
+
+
+def rotate(x: keras.KerasTensor, rotation: tuple) -> keras.KerasTensor:
+    """(B, L, H, D/H), each pair turned: a number of the first half with its twin in the second.
+
+    Args:
+        x: (B, L, H, D/H).
+        rotation: see `rotation`.
+    """
+    cosines, sines = (ops.cast(part, "float32") for part in rotation)
+    first, second = ops.split(ops.cast(x, "float32"), 2, axis=-1)
+    turned = [first * cosines - second * sines, second * cosines + first * sines]
+    return ops.cast(ops.concatenate(turned, axis=-1), x.dtype)

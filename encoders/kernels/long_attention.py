@@ -1,6 +1,6 @@
 """Attention over long texts, without the (B, H, L, L) numbers of who attends how much to whom.
 
-Which backend does what above `attention.SHORT` tokens:
+Which backend does what above `SHORT` tokens:
 
 - Local attention: blocks, on all of them, each by the backend's own kernel where it has one. JAX's
   window (`jax.nn.dot_product_attention`, `local_window_size`) only masks the scores of all pairs,
@@ -23,14 +23,18 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import keras
 from keras import ops
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.encoders.attention_masks import AttentionMask, keys_allowed, near_allowed
 from encoder_zoo.encoders.kernels import gradients
 
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.attention_masks import AttentionMask
+
+SHORT = 512  # tokens, up to which the scores of all pairs cost the least; measured
 SMALLEST_BLOCK = 32  # queries: smaller products are slow
 CHUNK_NUMBERS = 2**24  # of who attends how much to whom, held at once; fewer cost more time
 SMALLEST_CHUNK, LARGEST_CHUNK = 16, 512  # queries
@@ -110,10 +114,10 @@ def attend_in_blocks(
 
     texts = (None, None) if mask.texts is None else (queries(mask.texts), keys(mask.texts))
     real = keys(ops.cast(mask.real, "int32")) > 0
-    places = ops.arange(size, dtype="int32")[:, None] + mask.reach  # among the block's keys
-    distances = ops.abs(places - ops.arange(2 * size, dtype="int32"))
-    allowed = near_allowed(keys_allowed(real, *texts), distances, mask.reach)  # (B N, 1, C, 2 C)
-    mixed = attend(queries(query), keys(key), keys(value), allowed)
+    positions = ops.arange(size, dtype="int32")[:, None] + mask.reach  # among the block's keys
+    distances = ops.abs(positions - ops.arange(2 * size, dtype="int32"))
+    allowed = mask.pairs(real, *texts, distances)  # (B N, 1, C, 2 C)
+    mixed = attend(queries(query), keys(key), keys(value), mask=allowed)
     return ops.reshape(mixed, (batch, count * size, heads, width))[:, :length]
 
 
@@ -166,14 +170,13 @@ def attend_in_chunks(
 
     def one(query, key, value, i):
         """A chunk (B, H, C, D/H) of the output."""
-        allowed = keys_allowed(mask.real, None if texts is None else texts[i], mask.texts)
-        return attend(query, key, value, allowed, chunk=i)
+        allowed = mask.pairs(mask.real, None if texts is None else texts[i], mask.texts)
+        return attend(query, key, value, mask=allowed, chunk=i)
 
     queries = ops.swapaxes(chunks(query), 2, 3)  # (N, B, H, C, D/H)
     key, value = (ops.swapaxes(x, 1, 2) for x in (key, value))
     if keras.config.backend() == "tensorflow":
-        formula = _one_by_one(one)
-        mixed = gradients.apply(formula, queries, key, value, training=training)
+        mixed = _one_by_one(one)(queries, key, value, training=training)
     else:
         one = keras.remat(one) if training else one
         mixed = ops.map(lambda i: one(queries[i], key, value, i), ops.arange(count))
@@ -181,13 +184,14 @@ def attend_in_chunks(
     return ops.reshape(mixed, (batch, count * size, *ops.shape(mixed)[3:]))[:, :length]
 
 
-def _one_by_one(one: Callable) -> gradients.Formula:
+def _one_by_one(one: Callable) -> Callable:
     """What `one` gives for each chunk: a formula of queries (N, B, H, C, D/H), keys and values.
 
     TensorFlow's own gradient of a loop would keep the keys and values of each round.
     """
 
-    def formula(queries, key, value):
+    @gradients.with_gradient
+    def operation(queries, key, value):
         count = tf.shape(queries)[0]
         mixed = tf.map_fn(
             lambda i: one(queries[i], key, value, i),
@@ -216,7 +220,7 @@ def _one_by_one(one: Callable) -> gradients.Formula:
 
         return mixed, gradient
 
-    return formula
+    return operation
 
 
 def _least(a, b):

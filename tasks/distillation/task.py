@@ -47,9 +47,10 @@ from encoder_zoo.tasks.training.trainer import Trainer
 class Distillation(ConfigFromSignature, Trainer):
     """Trains a small student to reproduce a large teacher.
 
-    `fit` takes what the student's takes, and texts without labels as well, on which the teacher
-    says what is right. It trains the student; the teacher only answers, without dropout, and is
-    neither changed nor saved. Afterwards the student is a task like any other:
+    `fit` takes what the student's takes, and texts without labels as well, which the teacher
+    labels. It trains the student; the teacher only answers, without dropout, and is neither changed
+    nor saved. Keras's history has the mean of each objective under its name. `student.evaluate`
+    tells how good the student alone is. Afterwards the student is a task like any other:
 
         teacher = ez.Classifier.from_preset("bert_base_en_uncased").fit(texts, y) ...
         student = ez.Classifier.from_preset("bert_nano_en_uncased")

@@ -22,7 +22,6 @@ from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weight
 from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW, keys
 from encoder_zoo.tasks.preprocessing.windows import Windows, make_windows, take
 from encoder_zoo.tasks.question_answering.answers import (
-    NullThreshold,
     check_answers,
     split_examples,
     without_white_space,
@@ -75,7 +74,6 @@ class SpanQAPreprocessor(Preprocessor):
         window_length: the most tokens of a row, question and special tokens included.
         doc_stride: tokens that neighbouring windows share, as transformers counts it; at most
             half of the room that the question leaves in a window.
-        null_threshold: see `SpanQA.answer`; `SpanQA.evaluate_answers` sets it.
 
     Returns:
         When called with answers `(x, y)`: y (B, 2) int.
@@ -105,12 +103,10 @@ class SpanQAPreprocessor(Preprocessor):
         sequence_length: SequenceLength | None = None,
         window_length: SequenceLength = 384,
         doc_stride: NonNegativeInt = 128,
-        null_threshold: NullThreshold | None = None,
     ):
         super().__init__(tokenizer, sequence_length)
         self.window_length = window_length
         self.doc_stride = doc_stride
-        self.null_threshold = null_threshold
         self._limit_rows()
 
     def attach(self, task) -> None:

@@ -67,6 +67,8 @@ class SpanQA(Task):
         preprocessor: a `SpanQAPreprocessor`, for raw text.
         dropout: before the output layer, in training, in families whose head has one there; None
             is the backbone's. BERT's and RoBERTa's have none.
+        null_threshold: default of `answer` and exports; `evaluate_answers` sets it, and it is saved
+            with the preset.
 
     `fit` and `evaluate` take as x `(questions, contexts)`, or examples as `read_squad` gives them,
     `[{"question", "context", "answers"}]`; or a `tf.data.Dataset` of either. They take as y for
@@ -97,6 +99,7 @@ class SpanQA(Task):
     pipeline_tag = "question-answering"
     preprocessor_class = SpanQAPreprocessor
     text_method = "answer"
+    answer_settings = ("null_threshold",)
     output_activation = "softmax"
 
     @validate_arguments
@@ -105,9 +108,11 @@ class SpanQA(Task):
         backbone: Backbone,
         preprocessor: SpanQAPreprocessor | None = None,
         dropout: Rate | None = None,
+        null_threshold: NullThreshold | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
+        self.null_threshold = null_threshold
         self.dropout = head_dropout(self.head_record, backbone, dropout)
         self.head = make_head(
             self.head_record, backbone, 2, self.dropout, self.dtype_policy, of_tokens=True
@@ -151,8 +156,7 @@ class SpanQA(Task):
         return metric() if metric else super().metric_by_name(name)
 
     def _adapt(self, x, y) -> None:
-        if self.preprocessor is not None:
-            self.preprocessor.null_threshold = None  # it was of other weights
+        self.null_threshold = None  # it was of other weights
 
     def _check_labels(self, x, y) -> None:
         if y is None and not (is_dataset(x) or holds_answers(x)):
@@ -242,7 +246,7 @@ class SpanQA(Task):
 
     def _threshold(self, given: float | None) -> float | None:
         """Return the given null threshold, or the stored one; None always answers."""
-        threshold = self.preprocessor.null_threshold if given is None else given
+        threshold = self.null_threshold if given is None else given
         return None if threshold == float("inf") else threshold
 
     @validate_arguments
@@ -285,13 +289,13 @@ class SpanQA(Task):
         differences = (found.null - found.score[:, 0]).numpy().tolist()
         if all(right) and null_threshold is None:
             return squad_scores(guesses, right)
-        kept = self.preprocessor.null_threshold
+        kept = self.null_threshold
         threshold = next((t for t in (null_threshold, kept) if t is not None), 0.0)
         scores = squad_v2_scores(guesses, right, differences, threshold)
         if null_threshold is None and kept is None:
             found = scores["best_f1_thresh"]
             holds = squad_v2_scores(guesses, right, differences, found)["f1"] == scores["best_f1"]
-            self.preprocessor.null_threshold = found if holds else min(differences) - 1.0
+            self.null_threshold = found if holds else min(differences) - 1.0
         return scores
 
     def _search(self, x, top_k: int, max_answer_length: int, batch_size: int | None) -> Answers:

@@ -42,7 +42,6 @@ from encoder_zoo.tasks.token_classification.alignment import (
     symbol_table,
     words_split_at_symbols,
 )
-from encoder_zoo.tasks.token_classification.entities import checked_strategy
 from encoder_zoo.tasks.token_classification.spans import warn_misaligned_spans
 
 if TYPE_CHECKING:
@@ -65,9 +64,6 @@ class TokenClassifierPreprocessor(Preprocessor):
             of its own. True cuts at all of them, as spans are learned; "outer" not at one between
             letters, such as the hyphen of "Rhein-Main", as words are learned; False has the words
             of the vocabulary. `fit` sets it.
-        strategy: how `extract_entities` and exports make entities of tokens where they are not
-            told. None: `fit` sets it to what finds most of them, "first", or "average" where it
-            labels all tokens; before, it is "simple".
 
     Returns:
         When called with labels `(x, y, sample_weight)`: y (B, L) int tags, sample_weight (B, L) 1
@@ -96,13 +92,11 @@ class TokenClassifierPreprocessor(Preprocessor):
         doc_stride: NonNegativeInt | None = None,
         label_all_tokens: bool = False,
         split_symbols: bool | Literal["outer"] = False,
-        strategy: str | None = None,
     ):
         super().__init__(tokenizer, sequence_length)
         self.doc_stride = doc_stride
         self.label_all_tokens = label_all_tokens
         self.split_symbols = split_symbols
-        self.strategy = None if strategy is None else checked_strategy(strategy)
 
     def attach(self, task: TokenClassifier) -> None:
         super().attach(task)
@@ -166,11 +160,11 @@ class TokenClassifierPreprocessor(Preprocessor):
         return {**examples, "labels": _framed(labels), "label_weights": _framed(weights)}
 
     def encode_unlabelled(self, x, sample_weight=None) -> dict:
-        examples = self.encode(x, self._nothing_said_of(x), sample_weight)
+        examples = self.encode(x, self._empty_labels(x), sample_weight)
         del examples["labels"]  # which tokens have one is known without them
         return examples
 
-    def _nothing_said_of(self, x):
+    def _empty_labels(self, x):
         """Return labels for tagging that are right in form."""
         x = plain(x)
         in_graph = tf.is_symbolic_tensor(x.flat_values if isinstance(x, tf.RaggedTensor) else x)

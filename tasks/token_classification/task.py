@@ -54,6 +54,8 @@ class TokenClassifier(LabelledTask):
             first `fit` learns them from its data. Where one of the names is a whole number, whole
             numbers in `y` are names and not the tags' numbers.
         dropout: before the output layer, in training; None is the backbone's.
+        strategy: default of `extract_entities` and exports. None: "simple", until `fit` sets it to
+            "first", or "average" if all tokens are labelled. It is saved with the preset.
 
     `fit` and `evaluate` take as x texts, or lists of words; texts with their spans, as spaCy's
     `(text, {"entities"})` or Prodigy's `{"text", "spans"}`; or a `tf.data.Dataset`, see `Task.fit`,
@@ -92,6 +94,7 @@ class TokenClassifier(LabelledTask):
     text_method = "extract_entities"
     output_activation = "softmax"
     labels_tokens = True
+    answer_settings = ("strategy",)
     expected_labels = "for every text a list of spans, or for every list of words a list of tags"
 
     @validate_arguments
@@ -102,10 +105,12 @@ class TokenClassifier(LabelledTask):
         num_classes: PositiveInt | None = None,
         labels: Sequence[str] | None = None,
         dropout: Rate | None = None,
+        strategy: str | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.dropout = head_dropout(self.head_record, backbone, dropout)
+        self.strategy = None if strategy is None else checked_strategy(strategy)
         self.labels = self.num_classes = self.head = None
         self._set_classes(num_classes, labels)
         if preprocessor is not None:
@@ -151,15 +156,16 @@ class TokenClassifier(LabelledTask):
 
     def _answer_like(self, teacher: TokenClassifier) -> None:
         if None not in (self.preprocessor, teacher.preprocessor):
-            for name in ("label_all_tokens", "split_symbols", "strategy"):
+            self.strategy = teacher.strategy
+            for name in ("label_all_tokens", "split_symbols"):
                 setattr(self.preprocessor, name, getattr(teacher.preprocessor, name))
 
     def _set_word_splitting(self, x) -> None:
         """Set how answers split words to how the labels of `fit` do."""
         preprocessor = self.preprocessor
         preprocessor.split_symbols = True if token_labels.has_spans(x) else "outer"
-        if preprocessor.strategy is None:
-            preprocessor.strategy = "average" if preprocessor.label_all_tokens else "first"
+        if self.strategy is None:
+            self.strategy = "average" if preprocessor.label_all_tokens else "first"
 
     def _labels_in(self, x, y) -> list[str] | int:
         if y is None:
@@ -226,8 +232,8 @@ class TokenClassifier(LabelledTask):
             strategy: how tokens become entities. "simple": each token has its tag, and neighbours
                 of one entity are joined. "first", "average", "max": a word has the tag of its
                 first token, of its tokens' mean, or of its surest token. "none": every tagged
-                token by itself. None: as the preprocessor has it, which `fit` tells; "simple"
-                where it was not trained here. Words are those of the vocabulary, cut at symbols
+                token by itself. None: the task's, which `fit` sets; "simple" where it was
+                not trained here. Words are those of the vocabulary, cut at symbols
                 as they were learned: see `TokenClassifierPreprocessor`.
             batch_size: default 32.
 
@@ -251,8 +257,7 @@ class TokenClassifier(LabelledTask):
 
     def _strategy(self, given: str | None) -> str:
         """Return the given strategy, or the one of the last training."""
-        kept = getattr(self.preprocessor, "strategy", None)
-        return checked_strategy(given or kept or "simple")
+        return checked_strategy(given or self.strategy or "simple")
 
     def _entity_names(self, strategy: str) -> list[str]:
         """Return the names that the labels of `find_entities` index."""
