@@ -62,14 +62,14 @@ def make_serializable(cls: type) -> None:
         keras.saving.register_keras_serializable(package=package)(cls)
 
 
-def described(thing: object, *first: str) -> str:
+def repr_from_signature(thing: object, *first: str) -> str:
     """Return a `repr`: the class, some leading words, and the arguments that differ from defaults.
 
     Example:
         >>> class Scale(ConfigFromSignature):
         ...     def __init__(self, units, factor=2.0, bias=True):
         ...         self.units, self.factor, self.bias = units, factor, bias
-        >>> described(Scale(4, factor=3.0), "4 units")
+        >>> repr_from_signature(Scale(4, factor=3.0), "4 units")
         'Scale(4 units, factor=3.0)'
     """
     settings = [

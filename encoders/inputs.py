@@ -16,7 +16,7 @@ INPUTS = ("token_ids", "padding_mask", "segment_ids", "text_starts")
 TASK_INPUTS = (
     "mask_positions",
     "masked_token_ids",
-    "places_in_teacher",
+    "positions_in_teacher",
     "soft_weights",
     *(f"teacher_{name}" for name in INPUTS),
 )

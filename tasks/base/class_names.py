@@ -10,23 +10,23 @@ import numpy as np
 from encoder_zoo.common.lazy import tf
 
 
-def label_names(config: dict) -> list[str]:
+def labels_from_config(config: dict) -> list[str]:
     """Return the class names of config.json, LABEL_0, LABEL_1, ... if it has none.
 
     Example:
-        >>> label_names({"id2label": {"1": "up", "0": "down"}}), label_names({})
+        >>> labels_from_config({"id2label": {"1": "up", "0": "down"}}), labels_from_config({})
         (['down', 'up'], ['LABEL_0', 'LABEL_1'])
     """
     names = config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     return [names[key] for key in sorted(names, key=int)]
 
 
-def are_generic(names: list[str]) -> bool:
+def are_default_labels(names: list[str]) -> bool:
     """Return whether the names are LABEL_0, LABEL_1, ..."""
     return names == [f"LABEL_{i}" for i in range(len(names))]
 
 
-def named_labels(labels: Sequence[str | int] | None) -> list[str] | None:
+def validated_labels(labels: Sequence[str | int] | None) -> list[str] | None:
     """Return the class names as strings, or raise an error; None for None.
 
     Raises:
@@ -34,7 +34,7 @@ def named_labels(labels: Sequence[str | int] | None) -> list[str] | None:
             Expected a name ...", "The names in labels must differ. ..."
 
     Example:
-        >>> named_labels([1, 2, 3])
+        >>> validated_labels([1, 2, 3])
         ['1', '2', '3']
     """
     if labels is None:
@@ -104,7 +104,7 @@ def label_indices(given: tf.Tensor | Sequence, labels: Sequence[str] | None) -> 
     return tf.constant([index(label) for label in given], tf.int32)
 
 
-def number_of_classes(num_classes: int | None, labels: list[str] | None) -> int | None:
+def resolve_num_classes(num_classes: int | None, labels: list[str] | None) -> int | None:
     """Return the number of classes that the arguments give, None if there is none.
 
     Raises:

@@ -92,7 +92,7 @@ def _drawing(title: str, tokens: list[str], weights: np.ndarray, middle: int) ->
         weights: (L, L), each row of sum 1.
         middle: where the second text begins.
     """
-    heights = [ROW_HEIGHT * (place + 0.75) for place in range(len(tokens))]
+    heights = [ROW_HEIGHT * (index + 0.75) for index in range(len(tokens))]
     lines = [
         f'<line x1="{LEFT}" y1="{heights[i]}" x2="{RIGHT}" y2="{heights[j]}" '
         f'stroke="{GREY if (i < middle) == (j < middle) else BLUE}" '

@@ -87,10 +87,10 @@ def confusion_matrix(true: Sequence, predicted: Sequence, labels: Sequence | Non
     side = 2.5 + 0.7 * len(labels)
     _, axes = plt.subplots(figsize=(side + 0.5, side), layout="constrained")
     axes.imshow(counts, cmap="Blues", vmin=0)
-    places = range(len(labels))
+    ticks = range(len(labels))
     axes.set(title=f"{len(true)} texts", xlabel="predicted", ylabel="true")
-    axes.set_xticks(places, labels, rotation=45 if len("".join(map(str, labels))) > 24 else 0)
-    axes.set_yticks(places, labels)
+    axes.set_xticks(ticks, labels, rotation=45 if len("".join(map(str, labels))) > 24 else 0)
+    axes.set_yticks(ticks, labels)
     for (row, column), count in np.ndenumerate(counts):
         color = "white" if count > counts.max() / 2 else "black"
         axes.text(column, row, str(count), ha="center", va="center", color=color, fontsize=12)

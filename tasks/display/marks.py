@@ -162,7 +162,7 @@ def _answer_marks(length: int, answers: list[Mapping], right: list[tuple[int, in
     right one."""
     best = (answers[0]["start"], answers[0]["end"])
     spans = [(row["start"], row["end"]) for row in answers]
-    cuts = sorted({0, length, *(place for span in (*spans, *right) for place in span)})
+    cuts = sorted({0, length, *(offset for span in (*spans, *right) for offset in span)})
     marks = []
     for start, end in itertools.pairwise(cuts):
 
@@ -183,18 +183,18 @@ def _answer_marks(length: int, answers: list[Mapping], right: list[tuple[int, in
 
 def _marked(text: str, marks: list[Mark]) -> Picture:
     """Return the text with marks, which must be in order and not overlap."""
-    tagged, plain, place = [], [], 0
+    tagged, plain, offset = [], [], 0
     for mark in marks:
-        if mark.start < place:
+        if mark.start < offset:
             raise ValueError(f"Entities overlap: {text[mark.start : mark.end]!r} in {text!r}.")
         inside, caption = text[mark.start : mark.end], mark.caption.lstrip("!?")
         label = SMALL.format(html.escape(caption)) if caption else ""
-        tagged.append(html.escape(text[place : mark.start]))
+        tagged.append(html.escape(text[offset : mark.start]))
         tagged.append(f'<mark style="{mark.style}">{html.escape(inside)}{label}</mark>')
         behind = f" {mark.caption}" if mark.caption else ""
-        plain.append(f"{text[place : mark.start]}[{inside}{behind}]")
-        place = mark.end
-    rest = text[place:]
+        plain.append(f"{text[offset : mark.start]}[{inside}{behind}]")
+        offset = mark.end
+    rest = text[offset:]
     return Picture(PARAGRAPH.format("".join(tagged) + html.escape(rest)), "".join(plain) + rest)
 
 

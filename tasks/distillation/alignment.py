@@ -31,14 +31,14 @@ def positions_in_examples(
 
     def of_chunk(examples: tf.RaggedTensor) -> tuple[tf.RaggedTensor]:
         parts = tf.unstack(examples.to_tensor(shape=(None, len(texts))), axis=1)
-        return (_places_at_once(parts, student, teacher),)
+        return (_positions_of_chunk(parts, student, teacher),)
 
     examples = tf.RaggedTensor.from_tensor(tf.stack(texts, axis=1))  # (B, 1 or 2)
-    [places] = in_chunks(of_chunk, examples)
-    return places
+    [positions] = in_chunks(of_chunk, examples)
+    return positions
 
 
-def _places_at_once(
+def _positions_of_chunk(
     texts: list[tf.Tensor], student: Preprocessor, teacher: Preprocessor
 ) -> tf.RaggedTensor:
     """Compute `positions_in_examples` with the offsets of all tokens in memory."""
@@ -46,15 +46,15 @@ def _places_at_once(
     separators, longest = teacher.tokenizer.pair_separators, teacher.max_sequence_length
     kept = kept_lengths([ids for ids, _, _ in tokens], separators, longest)
     begins = [tf.ones_like(kept[0]), 1 + kept[0] + separators]
-    places = []
+    positions = []
     for text, (_, starts, ends), count, begin in zip(texts, tokens, kept, begins, strict=False):
         found = corresponding(student.tokenizer.tokenize_with_offsets(text), starts, ends)
         row = found.value_rowids()
         inside = (found.values >= 0) & (found.values < tf.gather(count, row))
-        place = tf.where(inside, found.values + tf.gather(begin, row), NOWHERE)
-        places.append(found.with_values(place))
+        position = tf.where(inside, found.values + tf.gather(begin, row), NOWHERE)
+        positions.append(found.with_values(position))
     own = student.tokenizer
-    return pack(places, 0, NOWHERE, own.pair_separators, student.max_sequence_length)[0]
+    return pack(positions, 0, NOWHERE, own.pair_separators, student.max_sequence_length)[0]
 
 
 def corresponding(tokens: tuple, starts: tf.RaggedTensor, ends: tf.RaggedTensor):

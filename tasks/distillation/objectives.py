@@ -15,7 +15,6 @@ from keras import ops
 
 from encoder_zoo.encoders.attention_masks import make_attention_mask
 from encoder_zoo.encoders.positions import take_positions
-from encoder_zoo.tasks.distillation.preprocessor import PLACES
 
 
 def soft_labels(student, teacher, temperature: float, activation: str):
@@ -60,13 +59,13 @@ def _divergence(true, found):
     return ops.sum(ops.exp(true) * (true - found), axis=-1)
 
 
-def taught_by(student_layers: int, teacher_layers: int) -> list[int]:
+def matched_states(student_layers: int, teacher_layers: int) -> list[int]:
     """Return which of the teacher's hidden states, 0 the embeddings, each of the student's learns.
 
     Source: Jiao et al. 2020, section 4.2, the uniform mapping.
 
     Example:
-        >>> taught_by(4, 12), taught_by(2, 3)
+        >>> matched_states(4, 12), matched_states(2, 3)
         ([0, 3, 6, 9, 12], [0, 2, 3])
     """
     return [round(i * teacher_layers / student_layers) for i in range(student_layers + 1)]
@@ -78,7 +77,7 @@ def hidden_states(student: list, teacher: list, maps: list):
 
     Args:
         student: tensors (B, L, D), the embeddings' first.
-        teacher: tensors (B, L, D of the teacher), see `taught_by`.
+        teacher: tensors (B, L, D of the teacher), see `matched_states`.
         maps: two layers from the student's width to the teacher's, for the embeddings and for all
             the other states, or None where the widths are equal.
 
@@ -88,9 +87,9 @@ def hidden_states(student: list, teacher: list, maps: list):
     Source: Jiao et al. 2020, TinyBERT, equations 8 and 9.
     """
     total = 0.0
-    for i, place in enumerate(taught_by(len(student) - 1, len(teacher) - 1)):
+    for i, index in enumerate(matched_states(len(student) - 1, len(teacher) - 1)):
         vectors = maps[min(i, 1)](student[i]) if maps else student[i]
-        difference = ops.cast(vectors, "float32") - ops.cast(teacher[place], "float32")
+        difference = ops.cast(vectors, "float32") - ops.cast(teacher[index], "float32")
         total = total + ops.mean(ops.square(difference), axis=-1)
     return total
 
@@ -154,27 +153,44 @@ def make_maps(width: int, teacher_width: int, dtype) -> list[keras.layers.Dense]
     return maps
 
 
-class _Mean(keras.losses.Loss):
-    """The mean of the outputs, in a replica scaled as Keras scales all losses."""
+def as_labels(logits, activation: str):
+    """Return a teacher's logits in the form of labels.
+
+    Example:
+        >>> as_labels(ops.convert_to_tensor([[0.0, 2.0]]), "softmax").numpy().tolist()
+        [1]
+    """
+    if activation == "softmax":
+        return ops.argmax(logits, axis=-1)
+    return logits if activation == "linear" else ops.cast(logits > 0, "float32")
+
+
+class MeanLoss(keras.losses.Loss):
+    """Computes the mean of predictions, scaled in a replica as Keras scales all losses."""
 
     def call(self, y_true, y_pred):
         return y_pred
 
 
-MEAN = _Mean(reduction="mean_with_sample_weight", name="mean")
+MEAN = MeanLoss(reduction="mean_with_sample_weight", name="mean")
 
 
-def counted(inputs: dict):
-    """Return (B, L) bool: at tokens, not at padding nor where the teacher has no such token."""
+def known_tokens(inputs: dict, positions=None):
+    """Return (B, L) bool: true at tokens that the teacher has too.
+
+    Args:
+        inputs: the student's.
+        positions: (B, L) int, of the tokens in the teacher's example, less than 0 where there is
+            none; None if both have the same tokens.
+    """
     mask = inputs.get("padding_mask")
-    mask = ops.ones_like(inputs["token_ids"]) if mask is None else mask
-    mask = ops.cast(mask, "bool")
-    return ops.logical_and(mask, inputs[PLACES] >= 0) if PLACES in inputs else mask
+    mask = ops.cast(ops.ones_like(inputs["token_ids"]) if mask is None else mask, "bool")
+    return mask if positions is None else ops.logical_and(mask, positions >= 0)
 
 
-def at_places(x, places):
-    """Return (B, L, ...): the teacher's values (B, T, ...) at the student's tokens."""
+def take_aligned(x, positions):
+    """Gather from the teacher's (B, T, ...) the values at the student's tokens, (B, L, ...)."""
     batch, length, *rest = ops.shape(x)
     flat = ops.reshape(x, (batch, length, math.prod(x.shape[2:])))
-    found = take_positions(flat, ops.maximum(places, 0))
-    return ops.reshape(found, (*ops.shape(places), *rest))
+    found = take_positions(flat, ops.maximum(positions, 0))
+    return ops.reshape(found, (*ops.shape(positions), *rest))

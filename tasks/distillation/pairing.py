@@ -172,7 +172,7 @@ def learned_by_token(objectives: list[str], student: Task | Backbone) -> list[st
     return found
 
 
-def unreached(student: Task | Backbone, objectives: list[str], answers: bool) -> list:
+def untrained_weights(student: Task | Backbone, objectives: list[str], answers: bool) -> list:
     """The student's weights that nothing is learned by, such as a head where only hidden states
     are: their gradients are none.
 

@@ -30,9 +30,13 @@ from encoder_zoo.tasks.distillation.pairing import (
     checked_objectives,
     learned_by_token,
     paired_preprocessor,
-    unreached,
+    untrained_weights,
 )
-from encoder_zoo.tasks.distillation.preprocessor import PLACES, TEACHER
+from encoder_zoo.tasks.distillation.preprocessor import (
+    TEACHER,
+    TEACHER_POSITIONS,
+    teacher_inputs,
+)
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.logit_metrics import by_token
 from encoder_zoo.tasks.training.prepared import is_prepared
@@ -146,7 +150,7 @@ class Distillation(ConfigFromSignature, Trainer):
             self._heads = checked_heads(relation_heads, *backbones)
         self.preprocessor = self._paired(preprocessor)
         self.means = [keras.metrics.Mean(name=name) for name in self.objectives]
-        idle = unreached(student, self.objectives, self._learns_answers)
+        idle = untrained_weights(student, self.objectives, self._learns_answers)
         self._unreached = {id(weight) for weight in idle}
         self._reset_training_state()
         self.learning_rate = getattr(student, "learning_rate", self.learning_rate)
@@ -188,8 +192,6 @@ class Distillation(ConfigFromSignature, Trainer):
     def labels_tokens(self) -> bool:
         return isinstance(self.student, Task) and self.student.labels_tokens
 
-    # -- what is trained -----------------------------------------------------------------------
-
     @property
     def trainable_variables(self) -> list:
         return [v for v in super().trainable_variables if id(v) not in self._unreached]
@@ -201,21 +203,22 @@ class Distillation(ConfigFromSignature, Trainer):
     @property
     def non_trainable_variables(self) -> list:
         """Return also the teacher's, which a step compiled by JAX reads and must not contain."""
-        unreached = [v for v in super().trainable_variables if id(v) in self._unreached]
-        return [*super().non_trainable_variables, *unreached, *self.teacher.variables]
-
-    # -- both at work --------------------------------------------------------------------------
+        untrained_weights = [v for v in super().trainable_variables if id(v) in self._unreached]
+        return [*super().non_trainable_variables, *untrained_weights, *self.teacher.variables]
 
     def call(self, inputs, training=None):
         soft = "soft_labels" in self.objectives
-        mine, logits = self._at_work(self.student, inputs, training, self._learns_answers)
+        segments = backbone_of(self.teacher).family.uses_segments
+        mine, logits = self._outputs_of(self.student, inputs, training, self._learns_answers)
         theirs, right = keras.tree.map_structure(
-            ops.stop_gradient, self._at_work(self.teacher, self._teachers(inputs), False, soft)
+            ops.stop_gradient,
+            self._outputs_of(self.teacher, teacher_inputs(inputs, segments), False, soft),
         )
-        if PLACES in inputs:
+        if TEACHER_POSITIONS in inputs:
             learned_of = {n: theirs[n] for n in ("hidden_states", "projections") if n in theirs}
-            places = inputs[PLACES]
-            theirs = keras.tree.map_structure(lambda x: learned.at_places(x, places), learned_of)
+            theirs = keras.tree.map_structure(
+                lambda x: learned.take_aligned(x, inputs[TEACHER_POSITIONS]), learned_of
+            )
         outputs = {"logits": logits} if self._learns_answers else {}
         if soft:
             activation = self.output_activation
@@ -226,11 +229,12 @@ class Distillation(ConfigFromSignature, Trainer):
             outputs["hidden_states"] = learned.hidden_states(*both, self.maps)
         if "relations" in self.objectives:
             both = mine["projections"], theirs["projections"]
-            inputs = {**inputs, "padding_mask": learned.counted(inputs)}
+            tokens = learned.known_tokens(inputs, inputs.get(TEACHER_POSITIONS))
+            inputs = {**inputs, "padding_mask": tokens}
             outputs["relations"] = learned.relations(*both, self._heads, inputs)
         return outputs
 
-    def _at_work(
+    def _outputs_of(
         self, model: Task | Backbone, inputs: dict, training: bool | None, answers: bool
     ) -> tuple:
         """Return the outputs of a model's backbone and, if needed, its answers."""
@@ -241,15 +245,6 @@ class Distillation(ConfigFromSignature, Trainer):
             return_projections="relations" in self.objectives,
         )
         return encoded, model.logits_of(encoded, inputs, training) if answers else ()
-
-    def _teachers(self, inputs: dict) -> dict:
-        """Return the teacher's own inputs, or the student's."""
-        own = {n.removeprefix(TEACHER): v for n, v in inputs.items() if n.startswith(TEACHER)}
-        if "token_ids" in own:
-            return own
-        uses_segments = backbone_of(self.teacher).family.uses_segments
-        shared = {n: v for n, v in inputs.items() if uses_segments or n != "segment_ids"}
-        return {**shared, **own}
 
     def compute_output_spec(self, inputs, training=None):
         tokens = keras.KerasTensor(inputs["token_ids"].shape, "float32")
@@ -272,11 +267,9 @@ class Distillation(ConfigFromSignature, Trainer):
         return {
             **self.student.input_ranges(length),
             **{TEACHER + name: ends for name, ends in theirs.input_ranges(longest).items()},
-            PLACES: (NOWHERE, longest - 1),
+            TEACHER_POSITIONS: (NOWHERE, longest - 1),
             "soft_weights": (0, 1),
         }
-
-    # -- training ------------------------------------------------------------------------------
 
     def default_loss(self) -> keras.losses.Loss:
         """Return the student's loss of true labels; for a backbone a stand-in."""
@@ -312,7 +305,8 @@ class Distillation(ConfigFromSignature, Trainer):
         for name, mean in zip(self.objectives, self.means, strict=True):
             values, weights = y_pred[name], self._weights(name, x, y, y_pred, sample_weight)
             mean.update_state(values, weights)
-            loss = loss + self._mean_over_all(values, weights)
+            part = learned.MEAN(values, values, weights)
+            loss = loss + self.distribution.loss_of_batch(learned.MEAN, part, values, weights)
         if y is None or not self.label_weight or not self._learns_answers:
             return loss
         hard = super().compute_loss(x, y, y_pred["logits"], sample_weight, training)
@@ -326,34 +320,21 @@ class Distillation(ConfigFromSignature, Trainer):
             if given is None:
                 return ops.ones_like(values)
             return ops.broadcast_to(ops.cast(given, "float32"), ops.shape(values))
-        counted = ops.cast(learned.counted(x), "float32")  # (B, L)
+        counted = ops.cast(learned.known_tokens(x, x.get(TEACHER_POSITIONS)), "float32")  # (B, L)
         if given is not None and len(given.shape) == 1:
             counted = counted * ops.cast(given, "float32")[:, None]
         return counted
-
-    def _mean_over_all(self, values, weights):
-        """Return the weighted mean over the whole batch, also in a replica with a part of it."""
-        loss = learned.MEAN(values, values, weights)
-        return self.distribution.loss_of_batch(learned.MEAN, loss, values, weights)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         if not self._learns_answers:
             return self.get_metrics_result()
         if y is None:
-            y, sample_weight = self._answers(y_pred["teacher"]), x.get("soft_weights")
+            y = learned.as_labels(y_pred["teacher"], self.output_activation)
+            sample_weight = x.get("soft_weights")
         found = y, y_pred["logits"], sample_weight
         if self.student.pretrains:
             found = by_token(*found)
         return super().compute_metrics(x, *found)
-
-    def _answers(self, logits):
-        """Return the teacher's answers in the form of labels."""
-        activation = self.output_activation
-        if activation == "softmax":
-            return ops.argmax(logits, axis=-1)
-        return logits if activation == "linear" else ops.cast(logits > 0, "float32")
-
-    # -- what the student is for ---------------------------------------------------------------
 
     @validate_arguments
     def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):

@@ -81,12 +81,31 @@ def find_spans(
     scores = start[:, :, None] + ends
     flat = tf.reshape(scores, [tf.shape(scores)[0], tf.shape(scores)[1] * reach])  # (W, L * K)
     flat = tf.pad(flat, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE)
-    best, place = tf.math.top_k(flat, n_best)
-    first = place // reach
+    best, index = tf.math.top_k(flat, n_best)
+    first = index // reach
     total = tf.reduce_logsumexp(flat, axis=1)
     # Of no windows there is no first column either.
     null = tf.cast(tf.reduce_sum(logits[:, :, :1], axis=[1, 2]), tf.float32)
-    return Candidates(best, first, first + place % reach, total, null)
+    return Candidates(best, first, first + index % reach, total, null)
+
+
+def context_mask(column: tf.Tensor, tokens: tf.Tensor, length) -> tf.Tensor:
+    """Return (W, L) bool: the positions at which an answer may begin and end.
+
+    Args:
+        column: (W,) int32, position of the context's first token.
+        tokens: (W, P) bool, tokens of the context that have characters.
+        length: L.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> context_mask(tf.constant([2]), tf.constant([[True, False]]), 5).numpy().tolist()
+        [[False, False, True, False, False]]
+    """
+    index = tf.range(length) - column[:, None]
+    outside = tf.shape(tokens)[1]
+    index = tf.where(index < 0, outside, tf.minimum(index, outside))
+    return tf.gather(tf.pad(tokens, [[0, 0], [0, 1]]), index, batch_dims=1)
 
 
 def split_examples(x, y) -> tuple:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE
+
 
 class SpanMetric(keras.metrics.Mean):
     """Computes the mean over windows of the agreement of the best span with the answer.
@@ -76,3 +78,15 @@ class SpanF1(SpanMetric):
     def agreement(self, start, end, found, found_end):
         shared = ops.maximum(ops.minimum(end, found_end) - ops.maximum(start, found) + 1, 0)
         return 2 * shared / (end - start + 1 + found_end - found + 1)
+
+
+def weights_of_bounds(sample_weight):
+    """Return weights (B,) as (B, 1), for both positions of the labels (B, 2)."""
+    return None if sample_weight is None else ops.convert_to_tensor(sample_weight)[:, None]
+
+
+def mask_padding(inputs, logits):
+    """Mask the logits of padding, so that loss and metrics do not depend on the batch's length."""
+    if not isinstance(inputs, dict) or "padding_mask" not in inputs:
+        return logits
+    return ops.where(ops.cast(inputs["padding_mask"], "bool")[:, None], logits, IMPOSSIBLE)

@@ -189,7 +189,7 @@ class SpanQAPreprocessor(Preprocessor):
     def _labels(self, contexts: Contexts, examples: dict, start, end) -> tf.Tensor:
         """Return (W, 2) int32 positions, from the answers' first character and the one after the
         last."""
-        first, last = _pieces_of_answers(contexts, start, end)
+        first, last = _answer_tokens(contexts, start, end)
         windows = contexts.windows
         begin = tf.cast(windows.begin, tf.int32)
         first, last, known = (tf.gather(v, windows.example) for v in (first, last, start >= 0))
@@ -206,7 +206,7 @@ class SpanQAPreprocessor(Preprocessor):
         return dataset.ragged_batch(batch_size) if question.shape.rank == 0 else dataset
 
 
-def _pieces_of_answers(contexts: Contexts, start, end) -> tuple[tf.Tensor, tf.Tensor]:
+def _answer_tokens(contexts: Contexts, start, end) -> tuple[tf.Tensor, tf.Tensor]:
     """Return (N,) int32 indices of the first and last token of the answers' characters.
 
     White space at an answer's ends, which may be a token of its own, does not count.

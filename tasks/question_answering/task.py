@@ -20,18 +20,29 @@ from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.preprocessing.windows import take
 from encoder_zoo.tasks.question_answering.answers import (
-    IMPOSSIBLE,
     NO_LABELS,
     Candidates,
     NullThreshold,
     answer_lists,
+    context_mask,
     find_spans,
     holds_answers,
     split_examples,
 )
-from encoder_zoo.tasks.question_answering.metrics import SpanExactMatch, SpanF1
+from encoder_zoo.tasks.question_answering.metrics import (
+    SpanExactMatch,
+    SpanF1,
+    mask_padding,
+    weights_of_bounds,
+)
 from encoder_zoo.tasks.question_answering.preprocessor import SpanQAPreprocessor
-from encoder_zoo.tasks.question_answering.ranking import Answers, best_answers, ranked, shares
+from encoder_zoo.tasks.question_answering.ranking import (
+    Answers,
+    answer_dicts,
+    answer_scores,
+    best_answers,
+    insert_null_answers,
+)
 from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
 from encoder_zoo.tasks.training.inference import (
     example_outputs,
@@ -126,12 +137,12 @@ class SpanQA(Task):
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         if y is None:
             raise ValueError(NO_LABELS)
-        weight = _for_start_and_end(sample_weight)
-        return super().compute_loss(x, y, _without_padding(x, y_pred), weight, training)
+        weight = weights_of_bounds(sample_weight)
+        return super().compute_loss(x, y, mask_padding(x, y_pred), weight, training)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        weight = _for_start_and_end(sample_weight)
-        return super().compute_metrics(x, y, _without_padding(x, y_pred), weight)
+        weight = weights_of_bounds(sample_weight)
+        return super().compute_metrics(x, y, mask_padding(x, y_pred), weight)
 
     def default_loss(self) -> keras.losses.Loss:
         # Over (B, 2): the mean of the two cross-entropies.
@@ -229,16 +240,8 @@ class SpanQA(Task):
             return []
         count = 1 if top_k is None else top_k
         found = self._search((questions, contexts), count, max_answer_length, batch_size)
-        found = ranked(found, self._threshold(null_threshold))
-        fields = (found.start, found.end, shares(found), found.score > IMPOSSIBLE / 2)
-        answers = [
-            [
-                {"text": text[start:end], "start": start, "end": end, "score": share}
-                for start, end, share, exists in zip(*row, strict=True)
-                if exists
-            ][:count]
-            for text, *row in zip(texts, *(f.numpy().tolist() for f in fields), strict=True)
-        ]
+        found = insert_null_answers(found, self._threshold(null_threshold))
+        answers = answer_dicts(found, texts, count)
         return [row[0] for row in answers] if top_k is None else answers
 
     def _threshold(self, given: float | None) -> float | None:
@@ -307,7 +310,7 @@ class SpanQA(Task):
         wanted = top_k if top_k == 1 else top_k * SAME_CHARACTERS
         for numbers, logits in example_outputs(self, examples, batch_size):
             chosen = (tf.gather(values, numbers) for values in (columns, tokens))
-            is_context = self._is_context(*chosen, logits.shape[-1])
+            is_context = context_mask(*chosen, logits.shape[-1])
             parts.append(find_spans(tf.constant(logits), is_context, max_answer_length, wanted))
             order.extend(numbers)
         found = (tf.gather(tf.concat(f, 0), np.argsort(order)) for f in zip(*parts, strict=True))
@@ -338,40 +341,14 @@ class SpanQA(Task):
             logits = token_outputs_in_graph(self, self._token_logits, examples)
             logits = tf.transpose(logits.to_tensor(), (0, 2, 1))
             tokens = take(contexts.has_characters, contexts.windows).to_tensor()
-            is_context = self._is_context(columns, tokens, tf.shape(logits)[2])
+            is_context = context_mask(columns, tokens, tf.shape(logits)[2])
             found = find_spans(logits, is_context, max_answer_length, 1)
-            found = ranked(best_answers(found, contexts, columns, 1), threshold)
+            found = insert_null_answers(best_answers(found, contexts, columns, 1), threshold)
             start, end = found.start[:, 0], found.end[:, 0]
             text = tf.strings.substr(context, start, end - start, unit="UTF8_CHAR")
-            return {"text": text, "start": start, "end": end, "score": shares(found)[:, 0]}
+            return {"text": text, "start": start, "end": end, "score": answer_scores(found)[:, 0]}
 
         return {"serving_default": answer}
 
     def _token_logits(self, inputs: dict) -> tf.Tensor:
         return tf.transpose(self(inputs, training=False), (0, 2, 1))  # (B, L, 2)
-
-    @staticmethod
-    def _is_context(column: tf.Tensor, tokens: tf.Tensor, total) -> tf.Tensor:
-        """Return (W, L) bool: the positions at which an answer may begin and end.
-
-        Args:
-            column: (W,) int32, of the context's first token.
-            tokens: (W, P) bool, those of the context that have characters.
-            total: L.
-        """
-        place = tf.range(total) - column[:, None]
-        outside = tf.shape(tokens)[1]
-        place = tf.where(place < 0, outside, tf.minimum(place, outside))
-        return tf.gather(tf.pad(tokens, [[0, 0], [0, 1]]), place, batch_dims=1)
-
-
-def _for_start_and_end(sample_weight):
-    """Return weights (B,) as (B, 1), for both positions of the labels (B, 2)."""
-    return None if sample_weight is None else ops.convert_to_tensor(sample_weight)[:, None]
-
-
-def _without_padding(inputs, logits):
-    """Mask the logits of padding, so that loss and metrics do not depend on the batch's length."""
-    if not isinstance(inputs, dict) or "padding_mask" not in inputs:
-        return logits
-    return ops.where(ops.cast(inputs["padding_mask"], "bool")[:, None], logits, IMPOSSIBLE)

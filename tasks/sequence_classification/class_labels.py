@@ -5,6 +5,7 @@ Comment letters: B batch, C classes.
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
@@ -77,6 +78,39 @@ def _learn_several(y) -> list[str] | int:
             "many numbers as there are classes; or pass labels=[...]."
         )
     return counts.pop()
+
+
+def labels_of_dataset(dataset: tf.data.Dataset, preprocessor) -> np.ndarray:
+    """Return the labels y of a dataset of texts.
+
+    Args:
+        dataset: of texts and labels, batched or not.
+        preprocessor: that batches it; None for batches of prepared inputs.
+
+    Raises:
+        ValueError: "The dataset is endless. Give the labels: labels=[...]."
+    """
+    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        raise ValueError("The dataset is endless. Give the labels: labels=[...].")
+    if preprocessor is not None:
+        dataset = preprocessor.batched(dataset, 1024)
+    parts = [keras.utils.unpack_x_y_sample_weight(element)[1].numpy() for element in dataset]
+    return np.concatenate(parts)
+
+
+def classes_among(labels: np.ndarray, several: bool) -> set[int]:
+    """Return the indices of the classes that occur in encoded labels.
+
+    Args:
+        labels: class numbers (B,), or rows (B, C).
+        several: whether a text may have any number of classes.
+
+    Example:
+        >>> classes_among(np.array([[1, 0, 1]]), several=True)
+        {0, 2}
+    """
+    numbers = labels.argmax(axis=1) if labels.ndim == 2 else labels
+    return set((labels.nonzero()[1] if several else numbers).tolist())
 
 
 def _names(values: list) -> list[str]:
@@ -197,7 +231,7 @@ def _probabilities(y: tf.Tensor) -> tf.Tensor:
     return tf.argmax(y, 1, tf.int32) if is_hot else y
 
 
-def several_classes(y, labels: list[str] | None, num_classes: int) -> tf.Tensor:
+def multi_label_targets(y, labels: list[str] | None, num_classes: int) -> tf.Tensor:
     """Return any number of classes for each text, in memory or inside `tf.data`.
 
     Args:
@@ -214,7 +248,7 @@ def several_classes(y, labels: list[str] | None, num_classes: int) -> tf.Tensor:
             `tf.data`.
 
     Example:
-        >>> several_classes([["up"], []], ["down", "up"], 2).numpy().tolist()
+        >>> multi_label_targets([["up"], []], ["down", "up"], 2).numpy().tolist()
         [[0.0, 1.0], [0.0, 0.0]]
     """
     given = y if tf.is_symbolic_tensor(y) else _lists(y, labels, num_classes)
@@ -255,7 +289,7 @@ def _multi_hot(rows: list[list], labels: list[str] | None, num_classes: int) -> 
     return tf.constant(hot)
 
 
-def targets(y, count: int) -> tf.Tensor:
+def regression_targets(y, count: int) -> tf.Tensor:
     """Return the numbers to predict, (B, count) float32, in memory or inside `tf.data`.
 
     Raises:

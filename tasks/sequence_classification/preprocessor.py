@@ -10,8 +10,8 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.sequence_classification.class_labels import (
     class_numbers,
-    several_classes,
-    targets,
+    multi_label_targets,
+    regression_targets,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
             ValueError: naming the first label that is unknown and the row it stands in.
         """
         if self.problem_type == "regression":
-            return targets(y, self.num_classes)
+            return regression_targets(y, self.num_classes)
         if self.problem_type == "multi_label_classification":
-            return several_classes(y, self.labels, self.num_classes)
+            return multi_label_targets(y, self.labels, self.num_classes)
         return class_numbers(y, self.labels, self.num_classes)

@@ -12,12 +12,16 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, Probability, Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
-from encoder_zoo.tasks.base.class_names import label_names, sigmoid, softmax
+from encoder_zoo.tasks.base.class_names import labels_from_config, sigmoid, softmax
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
-from encoder_zoo.tasks.sequence_classification.class_labels import learn_classes
+from encoder_zoo.tasks.sequence_classification.class_labels import (
+    classes_among,
+    labels_of_dataset,
+    learn_classes,
+)
 from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
 from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.logit_metrics import ClassAccuracy, ClassCrossentropy
@@ -137,7 +141,7 @@ class SequenceClassifier(LabelledTask):
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
         stored = {}
         if cls._is_head_of(config) and cls._asks_for_classes_of(config, arguments):
-            usual = "regression" if len(label_names(config)) == 1 else PROBLEM_TYPES[0]
+            usual = "regression" if len(labels_from_config(config)) == 1 else PROBLEM_TYPES[0]
             stored["problem_type"] = config.get("problem_type") or usual
         return {**stored, **super().checkpoint_arguments(config, head, arguments)}
 
@@ -161,7 +165,7 @@ class SequenceClassifier(LabelledTask):
 
     def _labels_in(self, x, y) -> list[str] | int:
         if is_dataset(x):
-            y = self._labels_of_dataset(x)
+            y = labels_of_dataset(x, self.preprocessor)
         learned = learn_classes(y, self._takes_several())
         if is_prepared(x) and not isinstance(learned, int):
             raise ValueError(
@@ -169,14 +173,6 @@ class SequenceClassifier(LabelledTask):
                 "of which occurs; or pass labels=[...] or num_classes."
             )
         return learned
-
-    def _labels_of_dataset(self, dataset: tf.data.Dataset) -> np.ndarray:
-        if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
-            raise ValueError("The dataset is endless. Give the labels: labels=[...].")
-        if self.preprocessor is not None:
-            dataset = self.preprocessor.batched(dataset, 1024)
-        parts = [keras.utils.unpack_x_y_sample_weight(element)[1].numpy() for element in dataset]
-        return np.concatenate(parts)
 
     def _weigh_classes(self, data: TrainingData, class_weight: Mapping | str) -> TrainingData:
         if self.problem_type != "single_label_classification":
@@ -190,7 +186,8 @@ class SequenceClassifier(LabelledTask):
         if "labels" not in examples or self.problem_type == "regression":
             return
         seen, wanted = (
-            self._classes_among(part["labels"].numpy()) for part in (examples, held_out)
+            classes_among(part["labels"].numpy(), self._takes_several())
+            for part in (examples, held_out)
         )
         unseen = [repr(self.class_names[i]) for i in wanted - seen]
         if unseen:
@@ -202,11 +199,6 @@ class SequenceClassifier(LabelledTask):
                 count + len(examples["labels"]),
                 ", ".join(sorted(unseen)),
             )
-
-    def _classes_among(self, labels: np.ndarray) -> set[int]:
-        """Return the indices of the classes that occur."""
-        numbers = labels.argmax(axis=1) if labels.ndim == 2 else labels
-        return set((labels.nonzero()[1] if self._takes_several() else numbers).tolist())
 
     @validate_arguments
     def predict_proba(self, texts, batch_size: PositiveInt | None = None) -> np.ndarray:

@@ -18,11 +18,11 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     row_begins,
     word_begins,
 )
-from encoder_zoo.tasks.token_classification.tags import parse_tags, piece_tags
+from encoder_zoo.tasks.token_classification.tags import parse_tags, subword_tags, word_tags
 
 logger = logging.getLogger("encoder_zoo")
 
-ONLY, FIRST, MIDDLE, LAST = range(4)  # columns of `piece_tags`
+ONLY, FIRST, MIDDLE, LAST = range(4)  # columns of `subword_tags`
 
 
 def labels_of_words(
@@ -40,15 +40,49 @@ def labels_of_words(
         Labels (P,) int32, and (P,) bool whether a token has one.
     """
     row = tokens.ids.value_rowids()
-    place = tf.gather(tags.row_starts(), row) + tf.cast(tokens.words.flat_values, tf.int64)
-    labels = tf.gather(tf.cast(tags.flat_values, tf.int32), place)
+    index = tf.gather(tags.row_starts(), row) + tf.cast(tokens.words.flat_values, tf.int64)
+    labels = tf.gather(tf.cast(tags.flat_values, tf.int32), index)
     begins = word_begins(tokens)
     if not all_tokens:
         return labels, begins
     if names is not None:
         ends = tf.concat([begins[1:], [True]], 0)[: tf.size(begins)]
-        labels = tf.gather_nd(piece_tags(names), tf.stack([labels, _place(begins, ends)], axis=1))
+        labels = tf.gather_nd(
+            subword_tags(names), tf.stack([labels, _span_position(begins, ends)], axis=1)
+        )
     return labels, tf.ones_like(begins)
+
+
+def tags_of_tokens(
+    tokens: TokenizedTexts,
+    best: np.ndarray,
+    word_counts: Sequence[int],
+    names: list[str],
+    by_all_tokens: bool,
+) -> list[list[str]]:
+    """Return the tags of words from those of their tokens.
+
+    Args:
+        tokens: P tokens of words.
+        best: (P,) int tags.
+        word_counts: words of every text.
+        names: the tags' names.
+        by_all_tokens: whether all tokens of a word were labelled, and not the first alone.
+
+    Returns:
+        For every text its tags; O of a word without a token.
+    """
+    outside = "O" if "O" in names else names[0]
+    tags = [[outside] * count for count in word_counts]
+    begins = word_begins(tokens).numpy()
+    found = best[begins]
+    if by_all_tokens:
+        # The first token of all begins a word, so the last one ends a word.
+        found = word_tags(names)[found, best[np.roll(begins, -1)]]
+    examples, numbers = tokens.words.value_rowids().numpy(), tokens.words.flat_values.numpy()
+    for row, word, tag in zip(examples[begins], numbers[begins], found, strict=True):
+        tags[row][word] = names[tag]
+    return tags
 
 
 def labels_of_spans(
@@ -64,7 +98,7 @@ def labels_of_spans(
 
     Args:
         tokens: of texts.
-        spans: {"start", "end", "label"}, ragged (N, None) int; labels are places in the sorted
+        spans: {"start", "end", "label"}, ragged (N, None) int; labels are indices into the sorted
             types of the tags. The spans of a text do not overlap.
         names: the C tags' names.
         all_tokens: label every token; else the first of each word.
@@ -98,7 +132,7 @@ def labels_of_spans(
     ends = tf.gather(tf.math.segment_max(tf.cast(span_ends, tf.int32), unit), unit) > 0
     table = tf.concat([_tags_of_types(names), [[_outside(names)] * 4]], 0)
     kind = tf.where(inside, tf.gather(kind, known), -1) % tf.shape(table)[0]
-    return tf.gather_nd(table, tf.stack([kind, _place(other, ends)], axis=1)), units
+    return tf.gather_nd(table, tf.stack([kind, _span_position(other, ends)], axis=1)), units
 
 
 def _report_lost(spans: dict[str, tf.RaggedTensor], order: np.ndarray, span: np.ndarray) -> None:
@@ -118,7 +152,7 @@ def _report_lost(spans: dict[str, tf.RaggedTensor], order: np.ndarray, span: np.
         )
 
 
-def _place(begins: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
+def _span_position(begins: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
     """Return ONLY, FIRST, MIDDLE or LAST for each word."""
     return tf.where(begins, tf.where(ends, ONLY, FIRST), tf.where(ends, LAST, MIDDLE))
 

@@ -57,14 +57,14 @@ def read_conll(
     return words, tags
 
 
-def _word_and_tag(place: str, cells: list[str], columns: tuple[int, int]) -> tuple[str, str]:
+def _word_and_tag(line: str, cells: list[str], columns: tuple[int, int]) -> tuple[str, str]:
     for column in columns:
         if not -len(cells) <= column < len(cells):
             raise ValueError(
-                f"{place}: there is no column {column} in {cells}. Expected a word and its tags, "
+                f"{line}: there is no column {column} in {cells}. Expected a word and its tags, "
                 "between tabs or spaces; column=... says which of them is the tag."
             )
     word, tag = (column % len(cells) for column in columns)
     if word == tag:
-        raise ValueError(f"{place}: {cells} has no tag beside the word.")
+        raise ValueError(f"{line}: {cells} has no tag beside the word.")
     return cells[word], cells[tag]

@@ -132,10 +132,10 @@ class EntityF1(ConfigFromSignature, keras.metrics.Metric):
 
         length = ops.shape(tags)[1]
         breaks = begins | (prefix == OUTSIDE)
-        places = ops.sort(ops.where(breaks, ops.arange(length), length), axis=1)  # of the breaks
-        places = ops.pad(places, [[0, 0], [0, 1]], constant_values=length)
+        positions = ops.sort(ops.where(breaks, ops.arange(length), length), axis=1)  # of the breaks
+        positions = ops.pad(positions, [[0, 0], [0, 1]], constant_values=length)
         number = ops.cumsum(ops.cast(breaks, "int32"), axis=1)  # of breaks up to here
-        return begins, kind, ops.take_along_axis(places, number, axis=1)  # the next break
+        return begins, kind, ops.take_along_axis(positions, number, axis=1)  # the next break
 
     def _count(self, found, kind, weight):
         """Return (T,) the summed weight of the spans of each type."""

@@ -101,9 +101,9 @@ def warn_misaligned_spans(y, texts: Sequence[str]) -> None:
     )
 
 
-def _inside_word(text: str, place: int) -> bool:
+def _inside_word(text: str, offset: int) -> bool:
     """Return whether an offset has letters with capitals, or digits, on both sides."""
-    before, after = text[max(place - 1, 0) : place], text[place : place + 1]
+    before, after = text[max(offset - 1, 0) : offset], text[offset : offset + 1]
     both_letters = before.lower() != before.upper() and after.lower() != after.upper()
     return both_letters or (before.isdigit() and after.isdigit())
 

@@ -24,7 +24,7 @@ class TagSet(NamedTuple):
 
     Attributes:
         prefixes: (C,) int; OUTSIDE, INSIDE, BEGIN, END or SINGLE.
-        types: (C,) int, places in `type_names`; `len(type_names)` for O.
+        types: (C,) int, indices in `type_names`; `len(type_names)` for O.
         type_names: the types, sorted.
     """
 
@@ -167,23 +167,23 @@ def all_tags(types: Iterable[str]) -> list[str]:
     return ["O", *(f"{letter}-{kind}" for kind in sorted(set(types)) for letter in "BI")]
 
 
-def piece_tags(tags: Sequence[str]) -> np.ndarray:
+def subword_tags(tags: Sequence[str]) -> np.ndarray:
     """Return the tags of the tokens of a word or span that has several.
 
     Args:
         tags: all tags there are, C of them.
 
     Returns:
-        (C, 4) int, places in `tags`: of a word with this tag the only, the first, a middle and the
+        (C, 4) int, indices in `tags`: of a word with this tag the only, the first, a middle and the
         last token's tag. B-PER goes on as I-PER and S-PER begins as B-PER, where the scheme has
         these tags.
 
     Example:
-        >>> piece_tags(["O", "B-PER", "I-PER"]).tolist()
+        >>> subword_tags(["O", "B-PER", "I-PER"]).tolist()
         [[0, 0, 0, 0], [1, 1, 2, 2], [2, 2, 2, 2]]
     """
     parsed = parse_tags(tags)
-    places = {
+    indices = {
         (prefix, kind): i
         for i, (prefix, kind) in enumerate(zip(parsed.prefixes, parsed.types, strict=True))
     }
@@ -196,7 +196,7 @@ def piece_tags(tags: Sequence[str]) -> np.ndarray:
     }
     return np.array(
         [
-            [i, *(places.get((p, kind), i) for p in patterns[prefix])]
+            [i, *(indices.get((p, kind), i) for p in patterns[prefix])]
             for i, (prefix, kind) in enumerate(zip(parsed.prefixes, parsed.types, strict=True))
         ],
         "int32",
@@ -204,13 +204,13 @@ def piece_tags(tags: Sequence[str]) -> np.ndarray:
 
 
 def word_tags(tags: Sequence[str]) -> np.ndarray:
-    """Return the tag of a word with several tokens, the inverse of `piece_tags`.
+    """Return the tag of a word with several tokens, the inverse of `subword_tags`.
 
     Args:
         tags: all tags there are, C of them.
 
     Returns:
-        (C, C) int, places in `tags`: of a word whose first token has one tag and whose last token
+        (C, C) int, indices in `tags`: of a word whose first token has one tag and whose last token
         another. Where no word is written so, the first token's.
 
     Example:
@@ -220,7 +220,7 @@ def word_tags(tags: Sequence[str]) -> np.ndarray:
         ('S-PER', 'B-PER', 'B-PER')
     """
     table = np.repeat(np.arange(len(tags))[:, None], len(tags), axis=1)
-    for tag, (_, first, _, last) in enumerate(piece_tags(tags)):
+    for tag, (_, first, _, last) in enumerate(subword_tags(tags)):
         table[first, last] = tag
     return table
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.wording import with_type
-from encoder_zoo.tasks.base.class_names import label_indices
+from encoder_zoo.tasks.base.class_names import label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 from encoder_zoo.tasks.preprocessing.tokenized_texts import as_word_tensor, is_list, is_words
@@ -116,6 +116,13 @@ def _plain(value):
     return value.decode() if isinstance(value, bytes) else value
 
 
+def has_spans(x) -> bool:
+    """Return whether the data for `fit` are texts with spans, not words with tags."""
+    if hasattr(x, "element_spec"):
+        return isinstance(keras.utils.unpack_x_y_sample_weight(x.element_spec)[1], dict)
+    return not is_words(x)
+
+
 def learn_labels(y: Iterable) -> list[str] | int:
     """Return the tags that occur in labels; of numbers only the number of classes.
 
@@ -198,6 +205,7 @@ def check_tags(
         if len(y) != len(word_counts):
             raise ValueError(f"Received {len(word_counts)} examples, but tags for {len(y)}.")
         counts, given = tf.constant([*map(len, y)], tf.int64), [tag for row in y for tag in row]
+        given = [*map(str, given)] if numbers_are_names(labels) else given
     message = " has ", word_counts, " words but ", counts, " tags."
     counts = check_each(counts, counts == word_counts, *message, unit="Example")
     tags = tf.RaggedTensor.from_row_lengths(label_indices(given, labels), counts)
