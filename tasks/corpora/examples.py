@@ -100,7 +100,7 @@ def document_sentences(shard: Shard, length: int, rng: random.Random) -> ShardEx
     order = order[np.argsort(-examples.lengths[order], kind="stable")]
     plan = pack_examples(examples.lengths[order], length)
     spans = examples.spans[order][plan.values.numpy()]
-    return ShardExamples(spans, np.arange(len(spans) + 1), None, plan.example_splits.numpy())
+    return ShardExamples(spans, np.arange(len(spans) + 1), None, plan.row_splits.numpy())
 
 
 def _sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
