@@ -80,7 +80,8 @@ def save_task(
     tokenizer = None
     if task.preprocessor is not None:
         tokenizer = task.preprocessor.tokenizer
-        settings["preprocessor"] = _preprocessor_settings(task.preprocessor)
+        answers = {name: getattr(task, name) for name in task.answer_settings}
+        settings["preprocessor"] = {**_preprocessor_settings(task.preprocessor), **answers}
     here = next(cls for cls in type(task).__mro__ if "task_name" in vars(cls)).__name__
     if _is_keras_hub(format):
         from encoder_zoo.presets.formats import kerashub_models

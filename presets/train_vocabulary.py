@@ -217,10 +217,10 @@ def train_albert_unigram(
         '▁low'
     """
     from encoder_zoo.encoders.tokenizers.sentencepiece import AlbertTokenizer
-    from encoder_zoo.encoders.tokenizers.text.folding import folded
+    from encoder_zoo.encoders.tokenizers.text.folding import fold_text
 
     content = _sentencepiece_model(
-        (folded(text, lowercase, keep_accents=not lowercase) for text in _many(texts)),
+        (fold_text(text, lowercase, keep_accents=not lowercase) for text in _many(texts)),
         vocabulary_size,
         character_coverage,
         pad_id=0,

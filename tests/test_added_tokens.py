@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import leftmost
+from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import leftmost_spans
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##b", "中", "new"]
 MARKER = {"content": "<e>", "special": True}
@@ -75,7 +75,7 @@ def test_special_ones_are_left_out_of_readable_text():
 
 
 def test_tokens_in_a_text_of_many_are_found_in_steps_not_one_by_one():
-    assert leftmost(tf.range(100_000), tf.range(2, 100_002)).numpy().tolist() == [
+    assert leftmost_spans(tf.range(100_000), tf.range(2, 100_002)).numpy().tolist() == [
         *range(0, 100_000, 2)
     ]
 

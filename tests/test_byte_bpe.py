@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer, byte_alphabet
-from encoder_zoo.encoders.tokenizers.segmentation.bpe import safe_everywhere
+from encoder_zoo.encoders.tokenizers.segmentation.bpe import safe_in_parallel
 
 GOLDEN = json.loads(
     (pathlib.Path(__file__).parent / "golden" / "tokens.json").read_text(encoding="utf-8")
@@ -131,7 +131,7 @@ def test_merges_in_any_order_as_the_library(name):
 def test_which_pairs_may_be_merged_everywhere_at_once():
     # tokens 1 + 2 make 5 (rank 0); 5 + 3 make 6 (rank 1); 4 + 4 make 5 again (rank 2), too late
     ranks = {1 << 32 | 2: 0, 5 << 32 | 3: 1, 4 << 32 | 4: 2}
-    assert safe_everywhere(ranks, [5, 6, 5]).tolist() == [True, True, False]
+    assert safe_in_parallel(ranks, [5, 6, 5]).tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize("length", [256, 257, 384, 385, 1000, 5000])

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.text.characters import characters
-from encoder_zoo.encoders.tokenizers.text.composition import Composer, composition_tables
+from encoder_zoo.encoders.tokenizers.text.composition import NFCNormalizer, composition_tables
 from encoder_zoo.encoders.tokenizers.text.normalization import combining_orders
 from encoder_zoo.encoders.tokenizers.text.unicode_tables import decompositions
 
@@ -31,7 +31,7 @@ KNOWN = sorted(set(CODES) - set(NEWER))
 
 @pytest.fixture(scope="module")
 def compose():
-    composer = Composer()
+    composer = NFCNormalizer()
 
     def compose(texts: list[str]) -> list[str]:
         composed = composer(characters(tf.constant(texts)))
@@ -80,7 +80,7 @@ def test_random_texts_of_characters_that_compose(compose):
 
 
 def test_a_composed_character_spans_the_first_it_is_made_of():
-    chars = Composer()(characters(tf.constant(["xe\u0301\u0323y", "\u1100\u1161"])))
+    chars = NFCNormalizer()(characters(tf.constant(["xe\u0301\u0323y", "\u1100\u1161"])))
     assert [chr(code) for code in chars.codes] == ["x", "\u1eb9", "\u0301", "y", "가"]
     assert chars.starts.numpy().tolist()[:2] == [0, 1]
     assert chars.row_splits.numpy().tolist() == [0, 4, 5]

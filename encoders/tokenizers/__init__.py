@@ -1,7 +1,7 @@
-"""The tokenizers of the checkpoints, exact to the id, and what they are made of.
+"""The tokenizers of the checkpoints, with identical ids.
 
-The kinds of tokenizers are listed here as plain data, which is read without TensorFlow; which of
-them a checkpoint has is decided in `choice`.
+The records here list the classes as plain data, without importing TensorFlow; `choice` decides
+which of them a checkpoint has.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ _FOLDER = "encoder_zoo.encoders.tokenizers"
 
 
 class TokenizerClass(NamedTuple):
-    """A tokenizer by name: importing it, and TensorFlow with it, is put off until `load`.
+    """Names a tokenizer class, which `load` imports together with TensorFlow.
 
     Attributes:
         name: of the class.
         module: in this folder.
-        files: that hold its vocabulary in a checkpoint's folder, all of them together, where
-            tokenizer.json does not.
-        checkpoint_names: what tokenizer_config.json calls the classes, without "Fast", that do
-            the same to a text; the first is written.
-        pair_separators: how many end tokens stand between the two texts of a pair, where
-            tokenizer.json does not say it.
+        files: of its vocabulary in a checkpoint's folder, unless tokenizer.json holds it.
+        checkpoint_names: transformers' classes, without "Fast", with the same ids; the first is
+            written to tokenizer_config.json.
+        pair_separators: number of end tokens between the two texts of a pair, unless
+            tokenizer.json has a template.
         uses_segments: whether the second text of a pair has segment id 1, likewise.
     """
 
@@ -38,7 +37,7 @@ class TokenizerClass(NamedTuple):
     uses_segments: bool = False
 
     def load(self) -> type[Tokenizer]:
-        """The class itself.
+        """Import and return the class.
 
         Example:
             >>> WORDPIECE.load().__name__
@@ -92,7 +91,7 @@ DEBERTA_SENTENCEPIECE = TokenizerClass(
     "DebertaV2Tokenizer",
     "sentencepiece",
     ("spm.model",),
-    # transformers' own class replaces the model's normalisation by another one.
+    # transformers' DebertaV2Tokenizer replaces the model's normalizer.
     ("PreTrainedTokenizer", "DebertaV2Tokenizer"),
     uses_segments=True,
 )

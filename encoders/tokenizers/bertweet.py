@@ -1,7 +1,5 @@
 """BERTweet's tokenizer: words between white space, split by fastBPE's merges of characters."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 
@@ -12,20 +10,21 @@ import tensorflow as tf
 from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers.files.bertweet import BertweetFiles
-from encoder_zoo.encoders.tokenizers.segmentation.bpe import PairMerges
-from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
-    LONGEST,
-    WordPieces,
-    WordTable,
-    character_numbers,
+from encoder_zoo.encoders.tokenizers.segmentation.bpe import BPE
+from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
+    Tokens,
+    WordTokens,
+    are_single_tokens,
 )
-from encoder_zoo.encoders.tokenizers.text.characters import Characters, after, before, marked
-from encoder_zoo.encoders.tokenizers.text.sequences import Spellings
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import MAX_SYMBOLS, WordTable
+from encoder_zoo.encoders.tokenizers.text.characters import Characters
+from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords, character_numbers
+from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, shift_left, shift_right
 from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable
-from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 WORD_END = "</w>"  # on the last character of a word, in the merges
-CONTINUED = "@@"  # behind a piece that does not end its word, in the vocabulary
+CONTINUED = "@@"  # on tokens that do not end a word, in the vocabulary
 NUM_FIRST = 4  # tokens with a fixed id
 LAST_SPACE = 0x3000  # the last code point that is white space
 
@@ -34,22 +33,21 @@ LAST_SPACE = 0x3000  # the last code point that is white space
 class BertweetTokenizer(BertweetFiles, Tokenizer):
     """Splits texts into the ids that BERTweet was trained with.
 
-    Words stand between white space; a line break directly behind a word belongs to it. Tweets are
-    expected as the model was trained on them, with "@USER" and "HTTPURL" for names and links:
-    texts are not normalized.
+    Texts are split at white space; a line break directly after a word belongs to it. Texts are not
+    normalized: pass tweets with "@USER" and "HTTPURL" for names and links, as in training.
 
     Args:
         vocabulary: the tokens in the order of their ids: start, padding, end and unknown token
-            first. A piece that does not end its word ends with "@@".
+            first. Tokens that do not end a word end with "@@".
         merges: pairs "a b" in the order in which they were learned. The last character of a word
             ends with "</w>".
-        special_tokens_in_text: read a literal "</s>" or "<mask>" in a text as that token. Without
-            this it is text like any other, so that a text cannot forge structure.
-        start_token, end_token, pad_token, mask_token, unknown_token: names in the vocabulary.
+        special_tokens_in_text: read a literal "</s>" or "<mask>" in a text as that token. By
+            default it is ordinary text, so that a text cannot forge structure.
+        start_token, end_token, pad_token, mask_token, unknown_token: tokens of the vocabulary.
         uses_segments: whether the second text of a pair has segment id 1.
-        pair_separators: how many end tokens stand between the two texts of a pair.
-        added_tokens: words or markers to be found in texts before all else, see
-            `added_tokens.described`.
+        pair_separators: number of end tokens between the two texts of a pair.
+        added_tokens: tokens to find in texts before the model splits them, see
+            `files.added_tokens.complete_added_tokens`.
 
     Raises:
         ValueError: "vocabulary begins with ['a', ...]. Expected ['<s>', '<pad>', '</s>',
@@ -68,7 +66,7 @@ class BertweetTokenizer(BertweetFiles, Tokenizer):
         (['hi', 'h@@', 'o'], [0, 3, 4])
     """
 
-    mask_takes_space_before = False
+    lstrip_mask = False
 
     @validate_arguments
     def __init__(
@@ -86,11 +84,10 @@ class BertweetTokenizer(BertweetFiles, Tokenizer):
         added_tokens: Sequence[str | Mapping] = (),
     ):
         special_tokens = [start_token, end_token, pad_token, mask_token, unknown_token]
-        super().__init__(vocabulary, special_tokens, special_tokens_in_text, added_tokens)
+        template = (uses_segments, pair_separators)
+        super().__init__(vocabulary, special_tokens, special_tokens_in_text, template, added_tokens)
         _check_vocabulary(self.vocabulary, [start_token, pad_token, end_token, unknown_token])
         _check_merges(merges)
-        self.uses_segments = uses_segments
-        self.pair_separators = pair_separators
         self._merge_lines = "\n".join(merges)
         spaces = np.zeros(SPECIALS.stop, np.int32)
         spaces[[code for code in range(LAST_SPACE + 1) if chr(code).isspace()]] = 1
@@ -100,14 +97,9 @@ class BertweetTokenizer(BertweetFiles, Tokenizer):
         numbers = self._numbered_characters()
         self._numbers = CodePointTable(numbers)
         self._num_characters = int(numbers.max()) + 1
-        self._make_merges(numbers)
-        self._words = WordTable(*self._reachable(numbers))
-        self._make_finders()
-
-    @property
-    def vocabulary(self) -> list[str]:
-        """The tokens of the model, in the order of their ids."""
-        return list(self._vocabulary.tokens)
+        self._make_bpe(numbers)
+        self._word_table = WordTable(*self._single_tokens(numbers))
+        self._index_added_tokens()
 
     @property
     def merges(self) -> list[str]:
@@ -115,114 +107,99 @@ class BertweetTokenizer(BertweetFiles, Tokenizer):
         return self._merge_lines.split("\n") if self._merge_lines else []
 
     def starts_word(self, token: str) -> bool:
-        """Returns False: a piece does not tell whether it begins a word, see `ends_word`."""
+        """Return False: tokens only tell whether they end a word, see `ends_word`."""
         return False
 
     def ends_word(self, token: str) -> bool:
-        """Tells whether a piece is the last of its word."""
+        """Return whether a token is the last of its word."""
         return not token.endswith(CONTINUED)
 
-    @validate_arguments
-    def detokenize(self, ids: object, skip_special_tokens: bool = True) -> tf.Tensor:
-        """Joins tokens to readable texts: words with one space between them.
-
-        Args:
-            ids: integers (B, L), ragged or padded, or those of one text (L,).
-            skip_special_tokens: leave out padding, <s> and the like.
-
-        Returns:
-            tf.string tensor (B,); () for one text.
-
-        Example:
-            >>> vocabulary = ["<s>", "<pad>", "</s>", "<unk>", "hi", "h@@", "o", "<mask>"]
-            >>> BertweetTokenizer(vocabulary, []).detokenize([0, 4, 5, 6, 2]).numpy()
-            b'hi ho'
-        """
-        return tf.strings.strip(self._joined(ids, self._spelling, skip_special_tokens))
+    def _clean_up(self, texts: tf.Tensor) -> tf.Tensor:
+        return tf.strings.strip(texts)
 
     def _numbered_characters(self) -> np.ndarray:
-        """Numbers what the vocabulary and the merges are made of, and special tokens in texts."""
-        texts = Spellings.of_texts([*self.vocabulary, self._merge_lines])
-        special = Spellings.of([[code] for code in SPECIALS[:5]])
-        return character_numbers(texts.followed_by(special))
+        """Number the characters of the vocabulary and the merges, and special tokens in texts."""
+        texts = PackedWords.from_texts([*self.vocabulary, self._merge_lines])
+        special = PackedWords.from_symbols([[code] for code in SPECIALS[:5]])
+        return character_numbers(texts.concatenate(special))
 
-    def _make_merges(self, numbers: np.ndarray) -> None:
-        """Prepares the merges, whose symbols have ids of their own: not all of them are tokens."""
+    def _make_bpe(self, numbers: np.ndarray) -> None:
+        """Build the BPE, whose symbols have ids of their own since some are no tokens."""
         known = np.flatnonzero(numbers[: SPECIALS.start] > 1)
-        ids: dict[str, int] = {}  # 0 is left for characters that are in no token
+        ids: dict[str, int] = {}  # 0 is for characters without a token
         symbol_ids = np.zeros(2 * self._num_characters, np.int32)
         for code in known:
-            for symbol, place in ((chr(code), 0), (chr(code) + WORD_END, self._num_characters)):
-                symbol_ids[numbers[code] + place] = ids.setdefault(symbol, len(ids) + 1)
+            for symbol, offset in ((chr(code), 0), (chr(code) + WORD_END, self._num_characters)):
+                symbol_ids[numbers[code] + offset] = ids.setdefault(symbol, len(ids) + 1)
         for merge in self.merges:
             left, _, right = merge.partition(" ")
             for symbol in (left, right, left + right):
                 ids.setdefault(symbol, len(ids) + 1)
-        special = set(self.special_token_ids)  # no text is a special token
+        special = set(self.special_token_ids)  # texts contain no special tokens
         tokens = {t: i for t, i in self._vocabulary.ids.items() if i not in special}
         unknown = self.unknown_token_id
         inner = [tokens.get(symbol + CONTINUED, unknown) for symbol in ids]
         last = [tokens.get(symbol.removesuffix(WORD_END), unknown) for symbol in ids]
         self._inner_ids = tf.constant([unknown, *inner], tf.int32)
         self._last_ids = tf.constant([unknown, *last], tf.int32)
-        self._merges = PairMerges(symbol_ids.tolist(), self.merges, ids)
+        self._model = BPE(symbol_ids.tolist(), self.merges, ids)
 
-    def _reachable(self, numbers: np.ndarray) -> tuple[Spellings, np.ndarray]:
-        """Returns the short words that are merged to one token, as numbers, and their ids."""
+    def _single_tokens(self, numbers: np.ndarray) -> tuple[PackedWords, np.ndarray]:
+        """Return the words that the merges make one token, as numbers, and their ids."""
         special = set(self.special_token_ids)
         ids = {
             token: i
             for token, i in self._vocabulary.ids.items()
-            if 0 < len(token) <= LONGEST and i not in special
+            if 0 < len(token) <= MAX_SYMBOLS and i not in special
         }
-        words, ids = Spellings.of_texts(list(ids)), np.array(list(ids.values()), np.int64)
+        words, ids = PackedWords.from_texts(list(ids)), np.array(list(ids.values()), np.int64)
         words = words._replace(symbols=numbers[words.symbols].astype(np.int64))
-        symbols = tf.constant(words.symbols, tf.int32)
-        starts, ends = (x.astype("int32") for x in (words.starts, words.starts + words.lengths))
-        made = self._pieces(symbols, tf.constant(ends), tf.constant(starts), tf.constant(ends))
-        first, num = np.append(made.ids.numpy(), -1)[made.splits[:-1]], np.diff(made.splits)
-        is_made = (num == 1) & (first == ids)
-        of_special = Spellings.of([[numbers[code]] for code in SPECIALS[:5]])
-        words = words.where(is_made).followed_by(of_special)
+        is_made = are_single_tokens(
+            lambda symbols, starts, ends: self._encode_words(symbols, ends, starts, ends),
+            words,
+            ids,
+        )
+        of_special = PackedWords.from_symbols([[numbers[code]] for code in SPECIALS[:5]])
+        words = words.where(is_made).concatenate(of_special)
         return words, np.array([*ids[is_made], *self.special_token_ids[:5]])
 
-    def _pieces(
+    def _encode_words(
         self, numbers: tf.Tensor, all_ends: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
-    ) -> WordPieces:
-        """Merges words that lie at starts (W,) ... ends (W,) in the numbered characters (N,)."""
-        ends_word = tf.cast(marked(all_ends - 1, tf.size(numbers)), tf.int32)
+    ) -> WordTokens:
+        """Return the tokens of the words at starts (W,) ... ends (W,) of the numbers (N,)."""
+        ends_word = tf.cast(index_mask(all_ends - 1, tf.size(numbers)), tf.int32)
         symbols = numbers + self._num_characters * ends_word
-        pieces = self._merges.encode(symbols, starts, ends)
-        is_last = marked(pieces.splits[1:] - 1, tf.size(pieces.ids))
-        last, inner = tf.gather(self._last_ids, pieces.ids), tf.gather(self._inner_ids, pieces.ids)
-        return pieces._replace(ids=tf.where(is_last, last, inner))
+        tokens = self._model.encode(symbols, starts, ends)
+        is_last = index_mask(tokens.splits[1:] - 1, tf.size(tokens.ids))
+        last, inner = tf.gather(self._last_ids, tokens.ids), tf.gather(self._inner_ids, tokens.ids)
+        return tokens._replace(ids=tf.where(is_last, last, inner))
 
-    def _tokens(self, chars: Characters) -> Tokens:
+    def _tokenize(self, chars: Characters) -> Tokens:
         starts, ends = self._word_bounds(chars)
         numbers = self._numbers(chars.codes)
-        ids, begins, ends, splits = self._words.tokens(
-            numbers, starts, ends, functools.partial(self._pieces, numbers, ends)
+        ids, begins, ends, splits = self._word_table.tokens(
+            numbers, starts, ends, functools.partial(self._encode_words, numbers, ends)
         )
         rows = tf.gather(splits, tf.searchsorted(starts, chars.row_splits))
         starts, ends = tf.gather(chars.starts, begins), tf.gather(chars.ends, ends - 1)
         return Tokens(ids, starts, ends, rows)
 
     def _word_bounds(self, chars: Characters) -> tuple[tf.Tensor, tf.Tensor]:
-        """Finds starts and ends (W,) of the words; a line break behind a word belongs to it."""
+        """Return starts and ends (W,) of the words, with a line break directly after them."""
         solid = self._spaces(chars.codes) == 0
         special = chars.codes >= SPECIALS.start
-        alone = chars.row_starts() | special | before(special, 1, False)
-        begins = solid & (alone | ~before(solid, 1, False))
-        is_last = solid & (after(begins, 1, True) | ~after(solid, 1, False))
+        alone = chars.row_starts() | special | shift_right(special, 1, False)
+        begins = solid & (alone | ~shift_right(solid, 1, False))
+        is_last = solid & (shift_left(begins, 1, True) | ~shift_left(solid, 1, False))
         breaks = (chars.codes == ord("\n")) & ~chars.row_starts()
         starts = tf.cast(tf.where(begins)[:, 0], tf.int32)
         lasts = tf.cast(tf.where(is_last)[:, 0], tf.int32)
-        takes_break = after(breaks, 1, False) & ~special
+        takes_break = shift_left(breaks, 1, False) & ~special
         return starts, lasts + 1 + tf.cast(tf.gather(takes_break, lasts), tf.int32)
 
 
 def _check_vocabulary(vocabulary: list[str], first: list[str]) -> None:
-    """Refuses what vocab.txt cannot hold."""
+    """Raise an error if vocab.txt cannot hold the vocabulary."""
     if vocabulary[:NUM_FIRST] != first:
         raise ValueError(f"vocabulary begins with {vocabulary[:NUM_FIRST]}. Expected {first}.")
     if len(set(vocabulary)) < len(vocabulary):
@@ -238,7 +215,7 @@ def _check_vocabulary(vocabulary: list[str], first: list[str]) -> None:
 
 
 def _check_merges(merges: Sequence[str]) -> None:
-    """Refuses what is no pair of symbols."""
+    """Raise an error if a merge is not a pair of symbols."""
     for i, merge in enumerate(merges):
         if len(merge.split()) != 2 or merge != " ".join(merge.split()):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""RoBERTa's tokenizer: GPT-2's split into words, then byte pair encoding of their UTF-8 bytes."""
+"""RoBERTa's tokenizer: byte-level byte pair encoding, as in GPT-2."""
 
 import functools
 import json
@@ -11,38 +11,40 @@ import tensorflow as tf
 
 from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
 from encoder_zoo.common.wording import decoded
-from encoder_zoo.encoders.tokenizers.files.byte_bpe import ByteBPEFiles, merges_in
-from encoder_zoo.encoders.tokenizers.files.reading import checked_vocabulary
-from encoder_zoo.encoders.tokenizers.segmentation.bpe import PairMerges
+from encoder_zoo.encoders.tokenizers.files.byte_bpe import ByteBPEFiles, parse_merges
+from encoder_zoo.encoders.tokenizers.files.vocabularies import checked_vocabulary
+from encoder_zoo.encoders.tokenizers.segmentation.bpe import BPE
 from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import (
-    character_kinds,
-    utf8_symbols,
-    word_starts,
+    byte_level_character_kinds,
+    byte_level_word_starts,
 )
-from encoder_zoo.encoders.tokenizers.segmentation.word_table import LONGEST, WordTable
-from encoder_zoo.encoders.tokenizers.text.characters import Characters, after, before, with_spaces
-from encoder_zoo.encoders.tokenizers.text.sequences import Spellings
+from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens, are_single_tokens
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import MAX_SYMBOLS, WordTable
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, insert_spaces
+from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
+from encoder_zoo.encoders.tokenizers.text.ragged import shift_left, shift_right
 from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable
-from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, Tokens
+from encoder_zoo.encoders.tokenizers.text.utf8 import encode_utf8
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class RobertaTokenizer(ByteBPEFiles, Tokenizer):
-    """Byte-level BPE ids of texts, exactly those that RoBERTa checkpoints were trained with.
+    """Tokenizes texts by byte-level BPE, with the ids that RoBERTa checkpoints were trained with.
 
     Args:
-        vocabulary: token to id, or the path of a vocab.json. A byte that it lacks becomes the
+        vocabulary: {token: id}, or the path of a vocab.json. Bytes without a token become the
             unknown token.
         merges: "a b" pairs in the order in which they were learned, or the path of a merges.txt.
-        add_prefix_space: treat the first word like one after a space.
-        special_tokens_in_text: read a literal "</s>" or "<mask>" in a text as that token, a mask
-            together with the white space before it; without this, it is text like any other, so
-            that a text cannot forge structure.
-        start_token, end_token, pad_token, mask_token, unknown_token: names in the vocabulary.
+        add_prefix_space: tokenize the first word like one after a space.
+        special_tokens_in_text: read a literal "</s>" or "<mask>" in a text as that token, the
+            mask together with the white space before it. By default it is ordinary text, so that
+            a text cannot forge structure.
+        start_token, end_token, pad_token, mask_token, unknown_token: tokens of the vocabulary.
         uses_segments: whether the second text of a pair has segment id 1.
-        pair_separators: how many end tokens stand between the two texts of a pair.
-        added_tokens: words, markers or white space to be found in texts before all else, see
-            `added_tokens.described`.
+        pair_separators: number of end tokens between the two texts of a pair.
+        added_tokens: tokens to find in texts before the model splits them, see
+            `files.added_tokens.complete_added_tokens`.
 
     Raises:
         ValueError: "'<s>' is not among the 3 tokens ...", "merges[0] is 'ab'; expected two ...",
@@ -60,7 +62,7 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
         (['Ġhi', 'Ġhi', '!'], [0, 3, 5])
     """
 
-    mask_takes_space_before = True
+    lstrip_mask = True
 
     @validate_arguments
     def __init__(
@@ -81,36 +83,35 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
         if isinstance(vocabulary, str | Path):
             vocabulary = json.loads(decoded(Path(vocabulary).read_bytes(), vocabulary))
         if isinstance(merges, str | Path):
-            merges = merges_in(decoded(Path(merges).read_bytes(), merges))
+            merges = parse_merges(decoded(Path(merges).read_bytes(), merges))
         vocabulary = checked_vocabulary(vocabulary, "vocabulary")
-        tokens = [""] * (max(vocabulary.values()) + 1)  # "": an id that no token has
+        tokens = [""] * (max(vocabulary.values()) + 1)  # "" for ids without a token
         for token, token_id in vocabulary.items():
             tokens[token_id] = token
         special_tokens = [start_token, end_token, pad_token, mask_token, unknown_token]
-        super().__init__(tokens, special_tokens, special_tokens_in_text, added_tokens)
-        self.uses_segments = uses_segments
-        self.pair_separators = pair_separators
+        template = (uses_segments, pair_separators)
+        super().__init__(tokens, special_tokens, special_tokens_in_text, template, added_tokens)
         self.add_prefix_space = add_prefix_space
         self._merge_lines = "\n".join(merges)
-        self._kinds = CodePointTable(character_kinds())
+        self._kinds = CodePointTable(byte_level_character_kinds())
         spelled = [spelled_bytes(token) for token in self.get_vocabulary()]
         self._spelling = tf.constant(spelled, tf.string)
-        spaces = np.zeros([self.vocabulary_size, 2], np.int32)  # those of added tokens are cut off
+        spaces = np.zeros([self.vocabulary_size, 2], np.int32)  # none for added tokens
         spaces[: len(tokens)] = surrounding_spaces(tokens)
         spaces[[token["id"] for token in self.added_tokens]] = 0
         self._spaces = tf.constant(spaces)
         byte_ids = [vocabulary.get(c, self.unknown_token_id) for c in byte_alphabet()]
         symbol_ids = [*byte_ids, *self.special_token_ids]
-        self._merges = PairMerges(symbol_ids, merges, vocabulary)
-        self._words = WordTable(*self._reachable())
-        self._make_finders()
+        self._model = BPE(symbol_ids, merges, vocabulary)
+        self._word_table = WordTable(*self._single_tokens())
+        self._index_added_tokens()
 
     def _span_options(self) -> dict[str, bool]:
-        return {"trims": True, "keeps_first": self.add_prefix_space}
+        return {"trim_offsets": True, "keep_first_space": self.add_prefix_space}
 
     @property
     def vocabulary(self) -> dict[str, int]:
-        """Token to id."""
+        """{token: id} of the model."""
         return {token: i for i, token in enumerate(self._vocabulary.tokens) if token}
 
     @property
@@ -119,72 +120,52 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
         return self._merge_lines.split("\n") if self._merge_lines else []
 
     def starts_word(self, token: str) -> bool:
-        """Whether a piece begins a word, rather than continuing one."""
+        """Return whether a token begins a word after a space."""
         return token.startswith("Ġ")
 
-    @validate_arguments
-    def detokenize(self, ids: object, skip_special_tokens: bool = True) -> tf.Tensor:
-        """The texts whose tokens these are, byte for byte.
-
-        Args:
-            ids: integers (B, L), ragged or padded, or those of one text (L,).
-            skip_special_tokens: leave out padding, <s> and the like.
-
-        Returns:
-            tf.string tensor (B,); () for one text.
-
-        Example:
-            >>> tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *byte_alphabet()]
-            >>> tokenizer = RobertaTokenizer({token: i for i, token in enumerate(tokens)}, [])
-            >>> tokenizer.detokenize(tokenizer.tokenize("naïve  ½")).numpy().decode()
-            'naïve  ½'
-        """
-        return self._joined(ids, self._spelling, skip_special_tokens)
-
-    def _reachable(self) -> tuple[Spellings, np.ndarray]:
-        """1 + symbols, and ids, of the short tokens that the merges make of their own bytes."""
+    def _single_tokens(self) -> tuple[PackedWords, np.ndarray]:
+        """Return the words that the merges make one token, as 1 + symbols, and their ids."""
         byte_of = alphabet_bytes()
         ids = {
             bytes(map(byte_of.get, token)): token_id
             for token, token_id in self._vocabulary.ids.items()
-            if 0 < len(token) <= LONGEST and all(c in byte_of for c in token)
+            if 0 < len(token) <= MAX_SYMBOLS and all(c in byte_of for c in token)
         }
-        words, ids = Spellings.of(list(ids)), np.array(list(ids.values()), np.int64)
-        symbols = tf.constant(words.symbols, tf.int32)
-        starts, ends = (x.astype("int32") for x in (words.starts, words.starts + words.lengths))
-        made = self._merges.encode(symbols, starts, ends)  # once: a trace would take longer
-        first, num = tf.gather(made.ids, made.splits[:-1]).numpy(), np.diff(made.splits)
-        is_made = (num == 1) & (first == ids)
+        words, ids = (
+            PackedWords.from_symbols(list(ids)),
+            np.array(list(ids.values()), np.int64),
+        )
+        is_made = are_single_tokens(self._model.encode, words, ids)
         special_ids = self.special_token_ids[:256]
-        special = Spellings.of([[256 + i] for i in range(len(special_ids))])
-        words = words.where(is_made).followed_by(special)
+        special = PackedWords.from_symbols([[256 + i] for i in range(len(special_ids))])
+        words = words.where(is_made).concatenate(special)
         return words._replace(symbols=1 + words.symbols), np.array([*ids[is_made], *special_ids])
 
-    def _prepared(self, chars: Characters, as_words: bool) -> Characters:
+    def _add_prefix_space(self, chars: Characters, as_words: bool) -> Characters:
         if not (self.add_prefix_space or as_words):
             return chars
         special = chars.codes >= SPECIALS.start
-        first = chars.row_starts() | before(special, 1, False)
-        return with_spaces(chars, first & ~special & (chars.codes != ord(" ")))
+        first = chars.row_starts() | shift_right(special, 1, False)
+        return insert_spaces(chars, first & ~special & (chars.codes != ord(" ")))
 
-    def _tokens(self, chars: Characters) -> Tokens:
-        starts = word_starts(chars.codes, self._kinds(chars.codes), chars.row_starts())
-        symbols, splits, owners = utf8_symbols(chars.codes)  # (S,), (N + 1,), (S,)
+    def _tokenize(self, chars: Characters) -> Tokens:
+        starts = byte_level_word_starts(chars.codes, self._kinds(chars.codes), chars.row_starts())
+        symbols, splits, owners = encode_utf8(chars.codes)  # (S,), (N + 1,), (S,)
         begins = tf.gather(splits, starts)
-        ends = after(begins, 1, tf.size(symbols))
-        ids, begins, ends, tokens = self._words.tokens(
-            1 + symbols, begins, ends, functools.partial(self._merges.encode, symbols)
+        ends = shift_left(begins, 1, tf.size(symbols))
+        ids, begins, ends, tokens = self._word_table.tokens(
+            1 + symbols, begins, ends, functools.partial(self._model.encode, symbols)
         )
         rows = tf.gather(tokens, tf.searchsorted(starts, chars.row_splits))
         starts = tf.gather(chars.starts, tf.gather(owners, begins))
         ends = tf.gather(chars.ends, tf.gather(owners, ends - 1))
         return Tokens(ids, starts, ends, rows)
 
-    def _trimmed(self, tokens: Tokens) -> Tokens:
-        """Spans without the spaces around a token, as RoBERTa's own tokenizer gives them."""
+    def _trim_spans(self, tokens: Tokens) -> Tokens:
+        """Remove the spaces around tokens from their spans, as RobertaProcessing does."""
         ids, starts, ends, rows = tokens
         leading, trailing = tf.unstack(tf.gather(self._spaces, ids), num=2, axis=1)
-        if self.add_prefix_space:  # the first space of a text is taken for the one put there
+        if self.add_prefix_space:  # the first space of a text is taken for the added one
             first = tf.boolean_mask(rows[:-1], rows[:-1] < rows[1:])
             ones = tf.minimum(tf.gather(leading, first), 1)
             leading = tf.tensor_scatter_nd_sub(leading, first[:, None], ones)
@@ -193,7 +174,7 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
 
 
 def byte_alphabet() -> list[str]:
-    """The character that stands for each byte in the vocabulary files: 256 visible ones.
+    """Return the visible characters that stand for the 256 bytes in the vocabulary.
 
     Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section
         2.2, and the files released with it.
@@ -211,12 +192,12 @@ def byte_alphabet() -> list[str]:
 
 @functools.lru_cache(maxsize=1)
 def alphabet_bytes() -> dict[str, int]:
-    """The byte that each character of `byte_alphabet` stands for."""
+    """Return {character: byte} of `byte_alphabet`."""
     return {c: byte for byte, c in enumerate(byte_alphabet())}
 
 
 def spelled_bytes(token: str) -> bytes:
-    """The bytes that a token of the vocabulary stands for; special tokens are as written."""
+    """Return the bytes of a token; special tokens, which are not in bytes, are encoded as UTF-8."""
     byte_of = alphabet_bytes()
     if all(c in byte_of for c in token):
         return bytes(byte_of[c] for c in token)
@@ -224,7 +205,7 @@ def spelled_bytes(token: str) -> bytes:
 
 
 def surrounding_spaces(tokens: Sequence[str]) -> list[tuple[int, int]]:
-    """How many spaces each token begins and ends with.
+    """Return the number of spaces at the start and end of each token.
 
     Example:
         >>> surrounding_spaces(["Ġthe", "ĠĠ"])

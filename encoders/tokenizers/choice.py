@@ -1,9 +1,4 @@
-"""Which kind of tokenizer a checkpoint has, decided by its own files, and how it joins texts.
-
-Plain data throughout: nothing here needs TensorFlow.
-"""
-
-from __future__ import annotations
+"""Chooses the tokenizer class of a checkpoint by its files, without TensorFlow."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -26,8 +21,7 @@ from encoder_zoo.encoders.tokenizers import (
 from encoder_zoo.encoders.tokenizers.files.reading import (
     GENERIC_CLASSES,
     TokenizerFiles,
-    flat,
-    plain_class,
+    strip_fast,
 )
 
 logger = logging.getLogger("encoder_zoo")
@@ -41,16 +35,16 @@ def choose_tokenizer(
     names: Collection[str],
     default: TokenizerClass | None = None,
 ) -> TokenizerClass:
-    """Chooses the kind of tokenizer that a checkpoint's files describe.
+    """Choose the tokenizer class that the files of a checkpoint describe.
 
-    tokenizer.json decides where it is there. Otherwise the class that tokenizer_config.json names
-    does, then the one in config.json, then the vocabulary files, then the default.
+    The order of precedence is tokenizer.json, the class in tokenizer_config.json, the class in
+    config.json, the vocabulary files, the default.
 
     Args:
-        files: with tokenizer.json and tokenizer_config.json, where the checkpoint has them.
+        files: with tokenizer.json and tokenizer_config.json if there are any.
         config: contents of config.json, {} if there is none.
         names: of all files in the checkpoint's folder.
-        default: the kind that the family's own checkpoints have.
+        default: the class of the family's own checkpoints.
 
     Raises:
         ValueError: "FILE: tokenizer_class is 'BertJapaneseTokenizer', which is not implemented
@@ -65,7 +59,7 @@ def choose_tokenizer(
         'BertTokenizer'
     """
     named = _named(files, config)
-    if named is BERTWEET:  # a tokenizer.json cannot describe it
+    if named is BERTWEET:  # which tokenizer.json cannot describe
         return named
     if "tokenizer.json" in files:
         described = _described(files)
@@ -94,8 +88,8 @@ def choose_tokenizer(
 
 
 def _named(files: TokenizerFiles, config: Mapping) -> TokenizerClass | None:
-    """The kind whose class is named, first by tokenizer_config.json as in transformers."""
-    first, second = files.tokenizer_class, plain_class(config.get("tokenizer_class"))
+    """Return the class named in tokenizer_config.json or else in config.json, if any."""
+    first, second = files.tokenizer_class, strip_fast(config.get("tokenizer_class"))
     if first is None:
         return _kind_of(second, files.folder / "config.json")
     if second not in (None, first):
@@ -110,7 +104,7 @@ def _named(files: TokenizerFiles, config: Mapping) -> TokenizerClass | None:
 
 
 def _kind_of(name: object, path: Path) -> TokenizerClass | None:
-    """The kind of a class by its name in transformers; None for a class of any tokenizer."""
+    """Return the class for a name in transformers; None for a generic name."""
     if name is None or name in GENERIC_CLASSES:
         return None
     for kind in TOKENIZERS:
@@ -126,14 +120,14 @@ def _kind_of(name: object, path: Path) -> TokenizerClass | None:
 
 
 def _described(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
-    """The kinds that may have the steps in tokenizer.json, the likeliest first."""
+    """Return the classes that fit the steps in tokenizer.json, the likeliest first."""
     model = files.part("model")
     kind = model.get("type") or _type_of(model)
     if kind == "WordPiece":
         return (WORDPIECE,)
-    normalizers = flat(files.part("normalizer"), "normalizers")
+    normalizers = files.steps("normalizer")
     if kind == "BPE":
-        splits = [step.get("type") for step in flat(files.part("pre_tokenizer"), "pretokenizers")]
+        splits = [step.get("type") for step in files.steps("pre_tokenizer")]
         if "ByteLevel" in splits:
             return (MODERN_BPE,) if {"type": "NFC"} in normalizers else (BYTE_BPE,)
         if [step.get("type") for step in normalizers] == ["Replace"]:
@@ -154,14 +148,14 @@ def _described(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
 
 
 def _type_of(model: Mapping) -> str:
-    """The type of a model that does not say it, as older files do not."""
+    """Infer the type of a model without that field, as in older files."""
     if isinstance(model.get("vocab"), list):
         return "Unigram"
     return "BPE" if "merges" in model else "WordPiece"
 
 
 def _tokens(model: Mapping) -> set[str]:
-    """The tokens in a model's vocabulary, as far as they are tokens."""
+    """Return the strings in a model's vocabulary, whatever its format."""
     vocabulary = model.get("vocab")
     entries = vocabulary if isinstance(vocabulary, dict | list) else ()
     tokens = (entry[0] if isinstance(entry, list) and entry else entry for entry in entries)

@@ -1,4 +1,4 @@
-"""Gemma's tokenizer, which mmBERT has: byte pair encoding of characters, with bytes for others."""
+"""Gemma's tokenizer, as in mmBERT: byte pair encoding of characters, with byte fallback."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ import keras
 import tensorflow as tf
 
 from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
-from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles, flat, special_tokens
-from encoder_zoo.encoders.tokenizers.files.sentencepiece import in_short
-from encoder_zoo.encoders.tokenizers.files.sentencepiece_merges import json_merges, merge_scores
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
+    describe_steps,
+    merge_scores,
+    read_bpe_model,
+)
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SPACE, SentencePieceTokenizer
-from encoder_zoo.encoders.tokenizers.text.characters import Characters, with_spaces
-from encoder_zoo.encoders.tokenizers.text.precompiled import is_special
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, insert_spaces
+from encoder_zoo.encoders.tokenizers.text.precompiled import is_special_token
 
-# Steps of tokenizer.json. No space is left for the second to split at.
+# Steps of tokenizer.json; the first leaves no space for the second to split at.
 REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
 SPLIT = {
     "type": "Split",
@@ -27,19 +30,19 @@ SPLIT = {
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class GemmaTokenizer(SentencePieceTokenizer):
-    """Gemma's tokens: a space is written "▁", none is added or removed, and nothing is normalized.
+    """Tokenizes texts by BPE of characters; spaces become "▁", and nothing else is normalized.
 
     Args:
         vocabulary: tokens in the order of their ids, the spaces in them written as "▁".
         merges: "a b" pairs in the order in which they were learned.
-        byte_fallback: write characters that are no token as bytes, "<0x00>" to "<0xFF>".
-        special_tokens_in_text: read a literal "<eos>" or "<mask>" in a text as that token; without
-            this, it is text like any other, so that a text cannot forge structure.
-        start_token, end_token, pad_token, mask_token, unknown_token: names in the vocabulary.
+        byte_fallback: encode characters without a token as bytes, "<0x00>" to "<0xFF>".
+        special_tokens_in_text: read a literal "<eos>" or "<mask>" in a text as that token. By
+            default it is ordinary text, so that a text cannot forge structure.
+        start_token, end_token, pad_token, mask_token, unknown_token: tokens of the vocabulary.
         uses_segments: whether the second text of a pair has segment id 1.
-        pair_separators: how many end tokens stand between the two texts of a pair.
-        added_tokens: words, markers or white space to be found in texts before all else, see
-            `added_tokens.described`.
+        pair_separators: number of end tokens between the two texts of a pair.
+        added_tokens: tokens to find in texts before the model splits them, see
+            `files.added_tokens.complete_added_tokens`.
 
     Raises:
         ValueError: "merges[0] is 'ab'; expected two tokens ..."
@@ -54,7 +57,7 @@ class GemmaTokenizer(SentencePieceTokenizer):
     """
 
     model_file = "tokenizer.json"
-    mask_takes_space_before = False
+    lstrip_mask = False
 
     @validate_arguments
     def __init__(
@@ -75,7 +78,7 @@ class GemmaTokenizer(SentencePieceTokenizer):
         roles = (start_token, end_token, pad_token, mask_token, unknown_token)
         super().__init__(
             vocabulary,
-            merge_scores(vocabulary, merges, silent=roles),
+            merge_scores(vocabulary, merges, textless=roles),
             None,
             byte_fallback,
             special_tokens_in_text,
@@ -91,37 +94,27 @@ class GemmaTokenizer(SentencePieceTokenizer):
     def from_files(cls, files: TokenizerFiles, **template) -> GemmaTokenizer:
         if "tokenizer.json" not in files:
             raise FileNotFoundError(f"{files.folder} has no tokenizer.json")
-        roles = special_tokens(cls, files)
-        _, added = files.divided({}, roles.values())
-        tokens, merges, _ = json_merges(files, roles)
+        roles = files.special_tokens_for(cls)
+        _, added = files.split_added_tokens({}, roles.values())
+        tokens, merges, _ = read_bpe_model(files, roles)
         byte_fallback = bool(files.part("model").get("byte_fallback"))
         tokenizer = cls(tokens, merges, byte_fallback, added_tokens=added, **roles, **template)
         tokenizer._check_steps(files)
         return tokenizer
 
-    @validate_arguments
-    def detokenize(self, ids: object, skip_special_tokens: bool = True) -> tf.Tensor:
-        """The texts whose tokens these are.
+    def _clean_up(self, texts: tf.Tensor) -> tf.Tensor:
+        return texts
 
-        Args:
-            ids: integers (B, L), ragged or padded, or those of one text (L,).
-            skip_special_tokens: leave out padding, <bos> and the like.
-
-        Returns:
-            tf.string tensor (B,); () for one text.
-        """
-        return self._joined(ids, self._spelling, skip_special_tokens)
-
-    def _prepared(self, chars: Characters, as_words: bool) -> Characters:
+    def _add_prefix_space(self, chars: Characters, as_words: bool) -> Characters:
         if not as_words:
             return chars
-        return with_spaces(chars, chars.row_starts() & ~is_special(chars.codes))
+        return insert_spaces(chars, chars.row_starts() & ~is_special_token(chars.codes))
 
     def _word_starts(
         self, chars: Characters, numbers: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         solid, first, _ = super()._word_starts(chars, numbers)
-        return solid, first, tf.zeros_like(first)  # no space is put before a text
+        return solid, first, tf.zeros_like(first)  # no space is added before a text
 
     def _normalizers(self) -> list[dict]:
         return [REPLACE]
@@ -136,16 +129,14 @@ class GemmaTokenizer(SentencePieceTokenizer):
             "decoder": {"type": "Sequence", "decoders": decoders},
         }
 
-    def _model(self) -> None:
-        """Only tokenizer.json holds it."""
+    def _sentencepiece_model(self) -> None:
+        """Return None: only tokenizer.json holds the model."""
 
     def _check_steps(self, files: TokenizerFiles) -> None:
-        for part, inner, allowed in (
-            ("normalizer", "normalizers", ([REPLACE],)),
-            ("pre_tokenizer", "pretokenizers", ([], [SPLIT])),
-        ):
-            if (found := flat(files.part(part), inner)) not in allowed:
+        expected = {"normalizer": ([REPLACE],), "pre_tokenizer": ([], [SPLIT])}
+        for part, allowed in expected.items():
+            if (found := files.steps(part)) not in allowed:
                 raise ValueError(
-                    f"{files.folder / 'tokenizer.json'}: {part} is {in_short(found)}; this kind of "
-                    f"tokenizer has {in_short(allowed[-1])}, so the ids would differ"
+                    f"{files.folder / 'tokenizer.json'}: {part} is {describe_steps(found)}; this "
+                    f"kind of tokenizer has {describe_steps(allowed[-1])}, so the ids would differ"
                 )

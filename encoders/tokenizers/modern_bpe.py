@@ -1,4 +1,4 @@
-"""ModernBERT's tokenizer: byte-level BPE of texts in normal form C, with BERT's special tokens."""
+"""ModernBERT's tokenizer: byte-level BPE after NFC, with BERT's special tokens."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import keras
 
 from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
-from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles, WritesFiles
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
+from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens
 from encoder_zoo.encoders.tokenizers.text.characters import Characters
-from encoder_zoo.encoders.tokenizers.text.composition import Composer
-from encoder_zoo.encoders.tokenizers.tokenizer import Tokens
+from encoder_zoo.encoders.tokenizers.text.composition import NFCNormalizer
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ModernBertTokenizer(RobertaTokenizer):
-    """Byte-level BPE ids of texts, exactly those that ModernBERT checkpoints were trained with.
+    """Tokenizes texts by NFC and byte-level BPE, as ModernBERT checkpoints were trained.
 
-    Texts are brought into Unicode's normal form C first; a composed character has the span of the
-    first of those that it is made of. A token's span has the spaces that the token has.
+    A composed character has the span of its first part. Spans keep the spaces of their tokens.
 
     Args:
-        vocabulary: token to id, or the path of a vocab.json.
+        vocabulary: {token: id}, or the path of a vocab.json.
         merges: "a b" pairs in the order in which they were learned, or the path of a merges.txt.
-        add_prefix_space: treat the first word like one after a space.
+        add_prefix_space: tokenize the first word like one after a space.
         special_tokens_in_text: read a literal "[SEP]" or "[MASK]" in a text as that token, see
             `RobertaTokenizer`.
-        start_token, end_token, pad_token, mask_token, unknown_token: names in the vocabulary.
+        start_token, end_token, pad_token, mask_token, unknown_token: tokens of the vocabulary.
         uses_segments: whether the second text of a pair has segment id 1.
-        pair_separators: how many end tokens stand between the two texts of a pair.
-        added_tokens: words, markers or white space to be found in texts before all else, see
-            `added_tokens.described`; ModernBERT's has one for every number of spaces up to 24.
+        pair_separators: number of end tokens between the two texts of a pair.
+        added_tokens: tokens to find in texts before the model splits them, see
+            `files.added_tokens.complete_added_tokens`; ModernBERT's are runs of 2 to 24 spaces.
 
     Source: Warner et al. 2024, ModernBERT, section 2.1.3; its words are those of
         `RobertaTokenizer`.
@@ -67,17 +67,14 @@ class ModernBertTokenizer(RobertaTokenizer):
         pair_separators: PositiveInt = 1,
         added_tokens: Sequence[str | Mapping] = (),
     ):
-        self._compose = Composer()  # before the base looks for added tokens as they are normalised
+        self._normalizer = NFCNormalizer()  # which the base applies to added tokens
+        special_tokens = (start_token, end_token, pad_token, mask_token, unknown_token)
         super().__init__(
             vocabulary,
             merges,
             add_prefix_space,
             special_tokens_in_text,
-            start_token,
-            end_token,
-            pad_token,
-            mask_token,
-            unknown_token,
+            *special_tokens,
             uses_segments,
             pair_separators,
             added_tokens,
@@ -92,13 +89,13 @@ class ModernBertTokenizer(RobertaTokenizer):
             )
         return super().from_files(files, **template)
 
-    def _normalized(self, chars: Characters) -> Characters:
-        return self._compose(chars)
+    def _normalize(self, chars: Characters) -> Characters:
+        return self._normalizer(chars)
 
     def _span_options(self) -> dict[str, bool]:
         return {}
 
-    def _trimmed(self, tokens: Tokens) -> Tokens:
+    def _trim_spans(self, tokens: Tokens) -> Tokens:
         return tokens
 
     def _settings(self) -> dict:

@@ -1,4 +1,4 @@
-"""The tokenizers of XLM-RoBERTa, CamemBERT, ALBERT and DeBERTa, which SentencePiece trained."""
+"""The SentencePiece tokenizers of XLM-RoBERTa, CamemBERT, ALBERT and DeBERTa."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,20 +6,21 @@ import keras
 import tensorflow as tf
 
 from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
-from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles, flat
-from encoder_zoo.encoders.tokenizers.files.sentencepiece import in_short
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import describe_steps
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import SentencePieceModel
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
-from encoder_zoo.encoders.tokenizers.text.characters import Characters, before
-from encoder_zoo.encoders.tokenizers.text.composition import Composer
+from encoder_zoo.encoders.tokenizers.text.characters import Characters
+from encoder_zoo.encoders.tokenizers.text.composition import NFCNormalizer
 from encoder_zoo.encoders.tokenizers.text.folding import (
-    folding,
-    with_quotation_marks,
-    with_single_spaces,
+    folding_map,
+    normalize_quotation_marks,
+    normalize_white_space,
 )
-from encoder_zoo.encoders.tokenizers.text.precompiled import CharacterMap, is_special
+from encoder_zoo.encoders.tokenizers.text.precompiled import CharacterMap, is_special_token
+from encoder_zoo.encoders.tokenizers.text.ragged import shift_right
 
-# How tokenizer.json writes what transformers 5 makes of DeBERTa's texts.
+# The normalizer that transformers 5 writes to tokenizer.json for DeBERTa.
 COMPOSING = [
     {"type": "Replace", "pattern": {"Regex": r"\s{2,}|[\n\r\t]"}, "content": " "},
     {"type": "NFC"},
@@ -29,7 +30,7 @@ COMPOSING = [
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class XLMRobertaTokenizer(SentencePieceTokenizer):
-    """XLM-RoBERTa's pieces: <s> <pad> </s> <unk> first, then those of the model, <mask> last.
+    """Tokenizes texts as XLM-RoBERTa: <s> <pad> </s> <unk>, the model's pieces, <mask>.
 
     The arguments are those of `SentencePieceTokenizer`.
 
@@ -53,7 +54,7 @@ class XLMRobertaTokenizer(SentencePieceTokenizer):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class CamembertTokenizer(SentencePieceTokenizer):
-    """CamemBERT's pieces: <s>NOTUSED <pad> </s>NOTUSED <unk>, those of the model, <mask> last.
+    """Tokenizes texts as CamemBERT: <s>NOTUSED <pad> </s>NOTUSED <unk>, the pieces, <mask>.
 
     The arguments are those of `SentencePieceTokenizer`.
 
@@ -81,15 +82,14 @@ class CamembertTokenizer(SentencePieceTokenizer):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class AlbertTokenizer(SentencePieceTokenizer):
-    """ALBERT's pieces: the ids are those of the model.
+    """Tokenizes texts as ALBERT, with the ids of the model's pieces.
 
-    Two backticks or apostrophes are a quotation mark. The other arguments are those of
+    Two backticks or apostrophes become a quotation mark. The other arguments are those of
     `SentencePieceTokenizer`.
 
     Args:
-        lowercase: lower-case the text, character by character.
-        keep_accents: without it, characters are decomposed, also into those that they are only
-            like (NFKD), and marks are left out.
+        lowercase: lower-case the text.
+        keep_accents: if False, decompose characters by NFKD and remove marks.
 
     Source: Lan et al., "ALBERT: A Lite BERT" (2020), section 4.1, and its released tokenization.
 
@@ -126,17 +126,14 @@ class AlbertTokenizer(SentencePieceTokenizer):
         self.lowercase = lowercase
         self.keep_accents = keep_accents
         self._map = CharacterMap(self._mapping())
+        special_tokens = (start_token, end_token, pad_token, mask_token, unknown_token)
         super().__init__(
             vocabulary,
             scores,
             precompiled_charsmap,
             byte_fallback,
             special_tokens_in_text,
-            start_token,
-            end_token,
-            pad_token,
-            mask_token,
-            unknown_token,
+            *special_tokens,
             uses_segments,
             pair_separators,
             added_tokens,
@@ -146,7 +143,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
 
     @classmethod
     def _options(cls, files: TokenizerFiles) -> dict:
-        types = [step.get("type") for step in flat(files.part("normalizer"), "normalizers")]
+        types = [step.get("type") for step in files.steps("normalizer")]
         written = "tokenizer.json" in files
         lowercase = files.setting("do_lower_case", "normalizer", "lowercase", bool)
         keep = files.setting("keep_accents", "normalizer", "keep_accents", bool)
@@ -169,27 +166,26 @@ class AlbertTokenizer(SentencePieceTokenizer):
         return [*quotes, *accents, *case, *super()._normalizers()]
 
     def _mapping(self) -> Mapping[int, Sequence[int]]:
-        return folding(self.lowercase, self.keep_accents)
+        return folding_map(self.lowercase, self.keep_accents)
 
     def _lowers(self) -> bool:
         return self.lowercase
 
-    def _normalized(self, chars: Characters) -> Characters:
-        return super()._normalized(self._map(with_quotation_marks(chars)))
+    def _normalize(self, chars: Characters) -> Characters:
+        return super()._normalize(self._map(normalize_quotation_marks(chars)))
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class DebertaV2Tokenizer(SentencePieceTokenizer):
-    """DeBERTa-v2's and v3's pieces: those of the model, [MASK] behind them.
+    """Tokenizes texts as DeBERTa-v2 and v3: the model's pieces, then [MASK].
 
-    Texts are normalised as the model says. transformers 5 leaves that out where it reads spm.model,
-    and so differs from the checkpoints' training: "ﬁ" is not "fi". What was fine-tuned so, and
-    saved with the tokenizer.json that says so, is read so.
+    Texts are normalized by the model's charsmap, as in the checkpoints' training. transformers 5
+    ignores the charsmap of spm.model; checkpoints saved with its tokenizer.json are read with
+    `normalize_nfc=True`, which gives its ids.
 
     Args:
-        normalize_nfc: normalise as transformers 5 does, without a charsmap: characters are composed
-            (NFC), and white space that stands alone is a character, except for a space, the end of
-            a line and a tab.
+        normalize_nfc: normalize as transformers 5 does: NFC in place of the charsmap; single white
+            space characters other than space, line break and tab are ordinary characters.
         vocabulary, scores, ...: those of `SentencePieceTokenizer`.
 
     Raises:
@@ -207,7 +203,7 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
 
     model_file = "spm.model"
     behind = (("[MASK]", None),)
-    mask_takes_space_before = False
+    lstrip_mask = False
 
     @validate_arguments
     def __init__(
@@ -235,18 +231,15 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
                 "space. Received: another normalisation as well."
             )
         self.normalize_nfc = normalize_nfc
-        self._compose = Composer() if normalize_nfc else None
+        self._nfc = NFCNormalizer() if normalize_nfc else None
+        special_tokens = (start_token, end_token, pad_token, mask_token, unknown_token)
         super().__init__(
             vocabulary,
             scores,
             precompiled_charsmap,
             byte_fallback,
             special_tokens_in_text,
-            start_token,
-            end_token,
-            pad_token,
-            mask_token,
-            unknown_token,
+            *special_tokens,
             uses_segments,
             pair_separators,
             added_tokens,
@@ -263,7 +256,7 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
                     "in all of Microsoft's checkpoints: with it the ids would differ, which is not "
                     "implemented"
                 )
-        steps = flat(files.part("normalizer"), "normalizers")
+        steps = files.steps("normalizer")
         return {"normalize_nfc": {"type": "NFC"} in steps}
 
     @property
@@ -271,22 +264,22 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         return self.normalize_nfc or super()._only_spaces
 
     @property
-    def _words_stand_alone(self) -> bool:
-        """What white space is depends on what stands beside it."""
-        return not self.normalize_nfc and super()._words_stand_alone
+    def _words_are_independent(self) -> bool:
+        """False with normalize_nfc, where white space depends on its neighbours."""
+        return not self.normalize_nfc and super()._words_are_independent
 
-    def _normalized(self, chars: Characters) -> Characters:
+    def _normalize(self, chars: Characters) -> Characters:
         if not self.normalize_nfc:
-            return super()._normalized(chars)
-        return self._compose(with_single_spaces(chars))
+            return super()._normalize(chars)
+        return self._nfc(normalize_white_space(chars))
 
     def _word_starts(
         self, chars: Characters, numbers: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         solid, first, spaced = super()._word_starts(chars, numbers)
-        if self.normalize_nfc:  # the space before a "▁" of the text's own is written as well
-            behind_space = before(~solid, 1, False) & ~chars.row_starts()
-            spaced |= first & behind_space & ~is_special(chars.codes)
+        if self.normalize_nfc:  # a "▁" of the text itself gets another one before it
+            behind_space = shift_right(~solid, 1, False) & ~chars.row_starts()
+            spaced |= first & behind_space & ~is_special_token(chars.codes)
         return solid, first, spaced
 
     def _normalizers(self) -> list[dict]:
@@ -294,22 +287,22 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
 
     def _steps(self) -> dict:
         steps = super()._steps()
-        if self.normalize_nfc:  # without splitting at all white space before
+        if self.normalize_nfc:  # without WhitespaceSplit
             steps["pre_tokenizer"]["pretokenizers"] = [steps["decoder"]]
         return steps
 
     def _check_steps(self, files: TokenizerFiles) -> None:
         super()._check_steps(files)
-        steps = flat(files.part("pre_tokenizer"), "pretokenizers")
+        steps = files.steps("pre_tokenizer")
         if self.normalize_nfc and [step.get("type") for step in steps] != ["Metaspace"]:
             raise ValueError(
-                f"{files.folder / 'tokenizer.json'}: pre_tokenizer is {in_short(steps)}. Expected "
-                "Metaspace alone beside a normalizer that normalize_nfc characters."
+                f"{files.folder / 'tokenizer.json'}: pre_tokenizer is {describe_steps(steps)}. "
+                "Expected Metaspace alone beside a normalizer with NFC."
             )
 
-    def _model(self) -> SentencePieceModel | None:
-        """None where the format of the model has no word for the normalisation."""
-        return None if self.normalize_nfc else super()._model()
+    def _sentencepiece_model(self) -> SentencePieceModel | None:
+        """Return None with normalize_nfc, which the format cannot represent."""
+        return None if self.normalize_nfc else super()._sentencepiece_model()
 
     def _settings(self) -> dict:
         return {**super()._settings(), "tokenizer_class": "PreTrainedTokenizerFast"}

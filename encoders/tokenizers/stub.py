@@ -1,23 +1,24 @@
-"""What stands in for a tokenizer where TensorFlow, which tokenizers are made of, is missing."""
+"""A stub for tokenizers without TensorFlow."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from encoder_zoo.common.lazy import NO_TENSORFLOW
-from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles, as_json
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.writing import as_json
 
 
 class TokenizerStub:
-    """Lets a task load, train on prepared ids and be saved without TensorFlow.
+    """Replaces a tokenizer, so that tasks load, train on prepared ids and save without TensorFlow.
 
     Args:
-        files: the tokenizer's, which are saved along as they are.
-        known: {attribute of a tokenizer: value} as far as config.json says.
+        files: of the tokenizer, which are saved unchanged.
+        known: {attribute of a tokenizer: value} from config.json.
 
     Raises:
-        ImportError: "Raw text is preprocessed by TensorFlow, which is not installed: ...", as soon
-            as a text comes.
+        ImportError: "Raw text is preprocessed by TensorFlow, which is not installed: ...", for
+            every other attribute.
 
     Example:
         >>> tokenizer = TokenizerStub(TokenizerFiles("preset", {}), {"vocabulary_size": 9})
@@ -33,13 +34,13 @@ class TokenizerStub:
         vars(self).update(known)
 
     def to_files(self) -> dict[str, str]:
-        """{file name: text}, as they were read."""
+        """Return {file name: text} as they were read."""
         return {
             name: as_json(content) if name.endswith(".json") else content
             for name, content in self._files.contents.items()
         }
 
     def __getattr__(self, name: str) -> object:
-        if name.startswith("_"):  # what Python itself asks for
+        if name.startswith("_"):  # looked up by Python itself
             raise AttributeError(name)
         raise ImportError(NO_TENSORFLOW)

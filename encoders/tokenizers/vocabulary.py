@@ -1,6 +1,4 @@
-"""Tokens and their ids, both ways."""
-
-from __future__ import annotations
+"""Maps tokens to ids and back."""
 
 import difflib
 from collections.abc import Sequence
@@ -10,7 +8,7 @@ from encoder_zoo.encoders.tokenizers.text.text_input import LONE_SURROGATE
 
 
 class Vocabulary:
-    """What the ids stand for. Of a token written twice the later id counts.
+    """Holds tokens in the order of their ids; of equal tokens the last id counts.
 
     Example:
         >>> Vocabulary(["[UNK]", "cat"]).id("cat")
@@ -23,7 +21,7 @@ class Vocabulary:
         self.ids = {token: i for i, token in enumerate(self.tokens)}
 
     def id(self, token: str) -> int:
-        """The token's id, or an error that names tokens like it."""
+        """Return the id of a token; raise an error with similar tokens if there is none."""
         if token in self.ids:
             return self.ids[token]
         near = difflib.get_close_matches(str(token), self.ids, n=3)
@@ -31,14 +29,14 @@ class Vocabulary:
         raise ValueError(f"{token!r} is not among the {len(self.ids)} tokens{hint}")
 
     def token(self, token_id: int) -> str:
-        """The token of an id, or an error that gives the range of ids."""
+        """Return the token of an id; raise an error if it is out of range."""
         if not 0 <= token_id < len(self.tokens):
             raise ValueError(f"token id {token_id} is outside 0..{len(self.tokens) - 1}")
         return self.tokens[token_id]
 
 
 def _check_tokens(tokens: Sequence[str]) -> None:
-    """Refuses what no file in UTF-8 can hold as a token.
+    """Raise an error for tokens that are no strings or cannot be encoded as UTF-8.
 
     Raises:
         ValueError: "vocabulary[3] is 7 (int); expected a string", "vocabulary[4] is '\\ud800' ..."

@@ -68,6 +68,8 @@ class Task(ConfigFromSignature, Trainer, metaclass=NamesVariablesAlike):
         peft_task_type: peft's name for the task; None: it cannot be saved as adapters.
         text_method: the method that answers to raw text, such as "classify"; None: there is none.
         instead_of_predict: for raw texts, of a task that takes only prepared inputs in `predict`.
+        answer_settings: constructor arguments that decide how it answers, saved in
+            `encoder_zoo.json` among the preprocessor's.
     """
 
     task_name: str
@@ -81,6 +83,7 @@ class Task(ConfigFromSignature, Trainer, metaclass=NamesVariablesAlike):
     peft_task_type: str | None = None
     text_method: str | None = None
     instead_of_predict: str | None = None
+    answer_settings: tuple[str, ...] = ()
 
     labels: list[str] | None = None
     num_classes: int | None = None

@@ -16,7 +16,7 @@ IN_A_ROW = 2  # more would be too small to read on a page
 
 
 def learning_curves(history: keras.callbacks.History | Mapping) -> np.ndarray:
-    """The loss and each metric over the epochs, in training and on held-out data.
+    """Plot the loss and each metric over the epochs, in training and on held-out data.
 
     Args:
         history: what `fit` returned, or its `history`.
@@ -61,7 +61,7 @@ def learning_curves(history: keras.callbacks.History | Mapping) -> np.ndarray:
 
 
 def confusion_matrix(true: Sequence, predicted: Sequence, labels: Sequence | None = None) -> Axes:
-    """How often each label was answered with which.
+    """Plot how often each label was answered with which.
 
     Args:
         true: a label for every text.
@@ -98,7 +98,7 @@ def confusion_matrix(true: Sequence, predicted: Sequence, labels: Sequence | Non
 
 
 def _counts(true: list, predicted: list, labels: Sequence | None) -> tuple[np.ndarray, list]:
-    """(C, C) int, true labels down and predicted ones across; the labels."""
+    """Return (C, C) int, true labels down and predicted ones across; and the labels."""
     if len(true) != len(predicted):
         raise ValueError(f"{len(true)} true labels, but {len(predicted)} predicted.")
     labels = sorted({*true, *predicted}) if labels is None else list(labels)

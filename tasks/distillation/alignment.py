@@ -1,4 +1,4 @@
-"""Where in a teacher's row each of a student's tokens stands, when both cut the texts otherwise.
+"""Align tokens of a student and of a teacher with different tokenizers.
 
 Comment letters: B batch, L sequence, T tokens of all texts.
 """
@@ -17,7 +17,7 @@ NOWHERE = -1
 def positions_in_examples(
     texts: list[tf.Tensor], student: Preprocessor, teacher: Preprocessor
 ) -> tf.RaggedTensor:
-    """For every token of the student's examples, where in the teacher's the same text stands.
+    """Return for every token of the student's examples its position in the teacher's.
 
     Args:
         texts: one or two (B,) string tensors.
@@ -41,7 +41,7 @@ def positions_in_examples(
 def _places_at_once(
     texts: list[tf.Tensor], student: Preprocessor, teacher: Preprocessor
 ) -> tf.RaggedTensor:
-    """As `positions_in_examples`, with the offsets of all tokens in memory."""
+    """Compute `positions_in_examples` with the offsets of all tokens in memory."""
     tokens = [teacher.tokenizer.tokenize_with_offsets(text) for text in texts]
     separators, longest = teacher.tokenizer.pair_separators, teacher.max_sequence_length
     kept = kept_lengths([ids for ids, _, _ in tokens], separators, longest)
@@ -58,7 +58,7 @@ def _places_at_once(
 
 
 def corresponding(tokens: tuple, starts: tf.RaggedTensor, ends: tf.RaggedTensor):
-    """Which of other tokens of the same texts holds the last character of each token.
+    """Return which of other tokens of the same texts holds the last character of each token.
 
     The last, since some tokenizers count the space before a word to it.
 

@@ -1,4 +1,4 @@
-"""What a student learns of its teacher: answers, hidden states, relations between tokens.
+"""Objectives of distillation: answers, hidden states, relations between tokens.
 
 Each objective is one number for every text or token, in float32, small where the student does as
 its teacher does; means are taken over them by whoever knows which of them count.
@@ -8,14 +8,18 @@ Comment letters: B batch, L sequence, D hidden, H heads, A relation heads, C cla
 
 from __future__ import annotations
 
+import math
+
 import keras
 from keras import ops
 
 from encoder_zoo.encoders.attention_masks import make_attention_mask
+from encoder_zoo.encoders.positions import take_positions
+from encoder_zoo.tasks.distillation.preprocessor import PLACES
 
 
 def soft_labels(student, teacher, temperature: float, activation: str):
-    """How far the student's answers are from the teacher's: KL divergence of both, softened.
+    """Compute the KL divergence of the student's from the teacher's answers, both softened.
 
     Args:
         student: (..., C) logits.
@@ -52,12 +56,12 @@ def soft_labels(student, teacher, temperature: float, activation: str):
 
 
 def _divergence(true, found):
-    """(...): the Kullback-Leibler divergence of log-probabilities (..., C)."""
+    """Return (...), the Kullback-Leibler divergence of log-probabilities (..., C)."""
     return ops.sum(ops.exp(true) * (true - found), axis=-1)
 
 
 def taught_by(student_layers: int, teacher_layers: int) -> list[int]:
-    """Which of the teacher's hidden states, 0 the embeddings, each of the student's learns.
+    """Return which of the teacher's hidden states, 0 the embeddings, each of the student's learns.
 
     Source: Jiao et al. 2020, section 4.2, the uniform mapping.
 
@@ -69,7 +73,8 @@ def taught_by(student_layers: int, teacher_layers: int) -> list[int]:
 
 
 def hidden_states(student: list, teacher: list, maps: list):
-    """How far the student's hidden states are from the teacher's, after a map to their width.
+    """Compute the distance of the student's hidden states, mapped to their width, from the
+    teacher's.
 
     Args:
         student: tensors (B, L, D), the embeddings' first.
@@ -91,7 +96,7 @@ def hidden_states(student: list, teacher: list, maps: list):
 
 
 def relations(student: tuple, teacher: tuple, heads: int, inputs: dict):
-    """How otherwise than in the teacher the tokens relate to each other in the last attention.
+    """Compute the divergence of the relations between tokens in the last attention layers.
 
     Relations are attention probabilities, and likenesses of values, which a softmax makes
     probabilities too. They are as many for any width and, in `heads` equal parts of queries, keys
@@ -122,14 +127,14 @@ def relations(student: tuple, teacher: tuple, heads: int, inputs: dict):
 
 
 def _log_relations(first, second, heads: int, allowed):
-    """(B, A, L, L): the logarithm of how much each token relates to each other."""
+    """Return (B, A, L, L), the logarithm of how much each token relates to each other."""
     first, second = _in_heads(first, heads), _in_heads(second, heads)  # (B, A, L, D/A)
     scores = ops.matmul(first, ops.transpose(second, (0, 1, 3, 2))) * first.shape[-1] ** -0.5
     return ops.log_softmax(ops.where(allowed, scores, -1e9))
 
 
 def _in_heads(x, heads: int):
-    """(B, L, H, D/H) as (B, A, L, D/A) float32."""
+    """Return (B, L, H, D/H) as (B, A, L, D/A) float32."""
     batch, length = ops.shape(x)[:2]
     width = x.shape[2] * x.shape[3]
     x = ops.reshape(ops.cast(x, "float32"), (batch, length, heads, width // heads))
@@ -137,7 +142,7 @@ def _in_heads(x, heads: int):
 
 
 def make_maps(width: int, teacher_width: int, dtype) -> list[keras.layers.Dense]:
-    """Linear maps for `hidden_states`, built; none where there is nothing to map."""
+    """Build the linear maps for `hidden_states`; none if the widths are equal."""
     if width == teacher_width:
         return []
     maps = [
@@ -147,3 +152,29 @@ def make_maps(width: int, teacher_width: int, dtype) -> list[keras.layers.Dense]
     for layer in maps:
         layer.build((None, None, width))
     return maps
+
+
+class _Mean(keras.losses.Loss):
+    """The mean of the outputs, in a replica scaled as Keras scales all losses."""
+
+    def call(self, y_true, y_pred):
+        return y_pred
+
+
+MEAN = _Mean(reduction="mean_with_sample_weight", name="mean")
+
+
+def counted(inputs: dict):
+    """Return (B, L) bool: at tokens, not at padding nor where the teacher has no such token."""
+    mask = inputs.get("padding_mask")
+    mask = ops.ones_like(inputs["token_ids"]) if mask is None else mask
+    mask = ops.cast(mask, "bool")
+    return ops.logical_and(mask, inputs[PLACES] >= 0) if PLACES in inputs else mask
+
+
+def at_places(x, places):
+    """Return (B, L, ...): the teacher's values (B, T, ...) at the student's tokens."""
+    batch, length, *rest = ops.shape(x)
+    flat = ops.reshape(x, (batch, length, math.prod(x.shape[2:])))
+    found = take_positions(flat, ops.maximum(places, 0))
+    return ops.reshape(found, (*ops.shape(places), *rest))

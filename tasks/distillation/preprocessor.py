@@ -1,4 +1,4 @@
-"""Raw inputs to examples for a student, and beside them those that its teacher reads.
+"""Preprocessing for a student, and for its teacher if that reads other inputs.
 
 Comment letters: B batch, L sequence.
 """
@@ -18,7 +18,7 @@ PLACES = "places_in_teacher"
 
 
 class DistillationPreprocessor(Preprocessor):
-    """What a student's preprocessor makes, and where the teacher reads something else, that too.
+    """Makes a student's examples and, if the teacher reads other inputs, also these.
 
     Args:
         student: the student's preprocessor.
@@ -81,7 +81,7 @@ class DistillationPreprocessor(Preprocessor):
         return keras.utils.pack_x_y_sample_weight(inputs, *rest)
 
     def _teachers(self, examples: dict, own: dict, bucketed: bool) -> dict[str, tf.Tensor]:
-        """What only the teacher reads."""
+        """Return the inputs that only the teacher reads."""
         if self.teacher is not None:
             named = {n.removeprefix(TEACHER): v for n, v in examples.items() if n not in own}
             padded = self.teacher.pad(named, bucketed)
@@ -93,7 +93,8 @@ class DistillationPreprocessor(Preprocessor):
 
 
 def _soft_weights(examples: dict, shape: tf.Tensor) -> dict[str, tf.Tensor]:
-    """How much texts (B,) or tokens (B, L) without labels count, where it is not all alike."""
+    """Return the weights of texts (B,) or tokens (B, L) without labels, or None if all are
+    equal."""
     if "label_weights" in examples:
         weights = examples["label_weights"].to_tensor(shape=shape)
         return {"soft_weights": tf.ensure_shape(weights, (None, None))}

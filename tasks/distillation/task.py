@@ -1,4 +1,4 @@
-"""A student that learns of a teacher: soft labels, hidden states, relations between tokens.
+"""Distillation of a teacher into a student: soft labels, hidden states, relations between tokens.
 
 Comment letters: B batch, L sequence, C classes.
 """
@@ -6,7 +6,6 @@ Comment letters: B batch, L sequence, C classes.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 
 import keras
@@ -21,7 +20,6 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import backbone_inputs
-from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.distillation import objectives as learned
 from encoder_zoo.tasks.distillation.alignment import NOWHERE
@@ -43,11 +41,12 @@ from encoder_zoo.tasks.training.trainer import Trainer
 
 
 class Distillation(ConfigFromSignature, Trainer):
-    """Trains a small student to do as a large teacher does.
+    """Trains a small student to reproduce a large teacher.
 
-    `fit` takes what the student's takes, and texts without labels as well, on which the teacher
-    says what is right. It trains the student; the teacher only answers, without dropout, and is
-    neither changed nor saved. Afterwards the student is a task like any other:
+    `fit` takes what the student's takes, and texts without labels as well, which the teacher
+    labels. It trains the student; the teacher only answers, without dropout, and is neither changed
+    nor saved. Keras's history has the mean of each objective under its name. `student.evaluate`
+    tells how good the student alone is. Afterwards the student is a task like any other:
 
         teacher = ez.Classifier.from_preset("bert_base_en_uncased").fit(texts, y) ...
         student = ez.Classifier.from_preset("bert_nano_en_uncased")
@@ -164,7 +163,7 @@ class Distillation(ConfigFromSignature, Trainer):
 
     @property
     def backbone(self) -> Backbone:
-        """The student's."""
+        """Return the student's backbone."""
         return backbone_of(self.student)
 
     @property
@@ -173,8 +172,8 @@ class Distillation(ConfigFromSignature, Trainer):
 
     @property
     def _learns_answers(self) -> bool:
-        """Whether anything is learned by the student's answers: of the teacher's, or of tokens that
-        were masked."""
+        """Return whether any objective trains the student's answers, to the teacher's or masked
+        tokens."""
         if isinstance(self.student, Backbone):
             return False
         masked = self.student.pretrains and self.student.learns_soft_labels
@@ -182,7 +181,7 @@ class Distillation(ConfigFromSignature, Trainer):
 
     @property
     def output_activation(self) -> str | None:
-        """The student's, whose answers loss and metrics are of; None where none are learned."""
+        """Return the student's, whose answers loss and metrics are of; None if none are learned."""
         return self.student.output_activation if self._learns_answers else None
 
     @property
@@ -201,7 +200,7 @@ class Distillation(ConfigFromSignature, Trainer):
 
     @property
     def non_trainable_variables(self) -> list:
-        """With the teacher's, which on JAX are what a compiled step reads, not a part of it."""
+        """Return also the teacher's, which a step compiled by JAX reads and must not contain."""
         unreached = [v for v in super().trainable_variables if id(v) in self._unreached]
         return [*super().non_trainable_variables, *unreached, *self.teacher.variables]
 
@@ -215,7 +214,8 @@ class Distillation(ConfigFromSignature, Trainer):
         )
         if PLACES in inputs:
             learned_of = {n: theirs[n] for n in ("hidden_states", "projections") if n in theirs}
-            theirs = keras.tree.map_structure(lambda x: _at_places(x, inputs[PLACES]), learned_of)
+            places = inputs[PLACES]
+            theirs = keras.tree.map_structure(lambda x: learned.at_places(x, places), learned_of)
         outputs = {"logits": logits} if self._learns_answers else {}
         if soft:
             activation = self.output_activation
@@ -226,14 +226,14 @@ class Distillation(ConfigFromSignature, Trainer):
             outputs["hidden_states"] = learned.hidden_states(*both, self.maps)
         if "relations" in self.objectives:
             both = mine["projections"], theirs["projections"]
-            inputs = {**inputs, "padding_mask": _counted(inputs)}
+            inputs = {**inputs, "padding_mask": learned.counted(inputs)}
             outputs["relations"] = learned.relations(*both, self._heads, inputs)
         return outputs
 
     def _at_work(
         self, model: Task | Backbone, inputs: dict, training: bool | None, answers: bool
     ) -> tuple:
-        """What a model's backbone makes of inputs, and where they are wanted its answers."""
+        """Return the outputs of a model's backbone and, if needed, its answers."""
         encoded = backbone_of(model)(
             backbone_inputs(inputs),
             training=training,
@@ -243,7 +243,7 @@ class Distillation(ConfigFromSignature, Trainer):
         return encoded, model.logits_of(encoded, inputs, training) if answers else ()
 
     def _teachers(self, inputs: dict) -> dict:
-        """Its own inputs, or the student's."""
+        """Return the teacher's own inputs, or the student's."""
         own = {n.removeprefix(TEACHER): v for n, v in inputs.items() if n.startswith(TEACHER)}
         if "token_ids" in own:
             return own
@@ -279,7 +279,7 @@ class Distillation(ConfigFromSignature, Trainer):
     # -- training ------------------------------------------------------------------------------
 
     def default_loss(self) -> keras.losses.Loss:
-        """Of true labels; that of a backbone stands for none."""
+        """Return the student's loss of true labels; for a backbone a stand-in."""
         return (
             self.student.default_loss() if self._learns_answers else keras.losses.MeanSquaredError()
         )
@@ -307,7 +307,7 @@ class Distillation(ConfigFromSignature, Trainer):
         return self.student._separate(x, y) if isinstance(self.student, Task) else (x, y)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """The sum of the objectives' means, and of the labels' loss with its weight."""
+        """Return the sum of the objectives' means and of the weighted loss of the labels."""
         loss = 0.0
         for name, mean in zip(self.objectives, self.means, strict=True):
             values, weights = y_pred[name], self._weights(name, x, y, y_pred, sample_weight)
@@ -319,22 +319,22 @@ class Distillation(ConfigFromSignature, Trainer):
         return loss + self.label_weight * hard
 
     def _weights(self, name: str, x, y, y_pred, sample_weight):
-        """How much each text or token of an objective counts, float32 of its shape."""
+        """Return the weight of each text or token in an objective, float32 of its shape."""
         given = x.get("soft_weights") if y is None else sample_weight
         if name == "soft_labels":
             values = y_pred[name]
             if given is None:
                 return ops.ones_like(values)
             return ops.broadcast_to(ops.cast(given, "float32"), ops.shape(values))
-        counted = ops.cast(_counted(x), "float32")  # (B, L)
+        counted = ops.cast(learned.counted(x), "float32")  # (B, L)
         if given is not None and len(given.shape) == 1:
             counted = counted * ops.cast(given, "float32")[:, None]
         return counted
 
     def _mean_over_all(self, values, weights):
-        """The mean over what counts in the whole batch, also in a replica that has a part of it."""
-        loss = MEAN(values, values, weights)
-        return self.distribution.loss_of_batch(MEAN, loss, values, weights)
+        """Return the weighted mean over the whole batch, also in a replica with a part of it."""
+        loss = learned.MEAN(values, values, weights)
+        return self.distribution.loss_of_batch(learned.MEAN, loss, values, weights)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         if not self._learns_answers:
@@ -347,7 +347,7 @@ class Distillation(ConfigFromSignature, Trainer):
         return super().compute_metrics(x, *found)
 
     def _answers(self, logits):
-        """The teacher's, in the form of labels."""
+        """Return the teacher's answers in the form of labels."""
         activation = self.output_activation
         if activation == "softmax":
             return ops.argmax(logits, axis=-1)
@@ -357,38 +357,12 @@ class Distillation(ConfigFromSignature, Trainer):
 
     @validate_arguments
     def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
-        """The student's: `student.predict(x)`."""
+        """Return the student's predictions: `student.predict(x)`."""
         return self.student.predict(x, batch_size, **kwargs)
 
     def get_config(self) -> dict:
-        """Raises NotImplementedError: what is kept of a distillation is the student."""
+        """Raise NotImplementedError: save the student instead."""
         raise NotImplementedError(
             "A Distillation is not saved: save its student, with student.save_to_preset(folder) "
             "or student.save(file)."
         )
-
-
-class _Mean(keras.losses.Loss):
-    """The mean of what is predicted, in a replica scaled as Keras scales all losses."""
-
-    def call(self, y_true, y_pred):
-        return y_pred
-
-
-MEAN = _Mean(reduction="mean_with_sample_weight", name="mean")
-
-
-def _counted(inputs: dict):
-    """(B, L) bool: at tokens, not at padding nor where the teacher has no such token."""
-    mask = inputs.get("padding_mask")
-    mask = ops.ones_like(inputs["token_ids"]) if mask is None else mask
-    mask = ops.cast(mask, "bool")
-    return ops.logical_and(mask, inputs[PLACES] >= 0) if PLACES in inputs else mask
-
-
-def _at_places(x, places):
-    """(B, L, ...): what of the teacher's (B, T, ...) stands where the student's tokens do."""
-    batch, length, *rest = ops.shape(x)
-    flat = ops.reshape(x, (batch, length, math.prod(x.shape[2:])))
-    found = take_positions(flat, ops.maximum(places, 0))
-    return ops.reshape(found, (*ops.shape(places), *rest))

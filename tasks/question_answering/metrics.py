@@ -1,4 +1,4 @@
-"""Exact match and F1 of answers while a reader trains, in tokens of one window.
+"""Exact match and F1 of answers during training, in tokens of one window.
 
 Comment letters: B batch, L sequence.
 """
@@ -10,7 +10,7 @@ from keras import ops
 
 
 class SpanMetric(keras.metrics.Mean):
-    """Base: the mean over windows of how well the best span agrees with the answer.
+    """Computes the mean over windows of the agreement of the best span with the answer.
 
     Call arguments:
         y_true: (B, 2) int, the answer's first and last token; 0 and 0 where there is none.
@@ -30,13 +30,13 @@ class SpanMetric(keras.metrics.Mean):
         return super().update_state(ops.cast(values, self.dtype), sample_weight)
 
     def agreement(self, start, end, found, found_end):
-        """(B,) from 0 to 1."""
+        """Return (B,) from 0 to 1."""
         raise NotImplementedError
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanExactMatch(SpanMetric):
-    """Share of the windows whose best span is the answer's, to the token.
+    """Computes the share of windows whose best span is the answer's, to the token.
 
     See `SpanMetric` for the call arguments. `SpanQA.evaluate_answers` compares texts instead, as
     SQuAD's scripts do, and puts the windows of a question together.
@@ -57,7 +57,7 @@ class SpanExactMatch(SpanMetric):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanF1(SpanMetric):
-    """F1 of the tokens that the best span shares with the answer, the mean over windows.
+    """Computes the F1 of the tokens that the best span shares with the answer, mean over windows.
 
     See `SpanMetric` for the call arguments, and `SpanExactMatch`.
 

@@ -1,4 +1,4 @@
-"""From the best spans of windows to the best answers of questions.
+"""Rank the best spans of windows to the best answers of questions.
 
 Comment letters: N questions, W windows, K spans of all windows, n answers of a question.
 """
@@ -31,7 +31,7 @@ class Answers(NamedTuple):
 
 
 def best_answers(found: Candidates, contexts: Contexts, columns: tf.Tensor, n_best: int) -> Answers:
-    """The best answers of every question; a span that stands in two windows counts once.
+    """Return the best answers of every question; a span in two windows counts once.
 
     Args:
         found: the windows' best spans.
@@ -67,7 +67,8 @@ def best_answers(found: Candidates, contexts: Contexts, columns: tf.Tensor, n_be
 def _spans(
     found: Candidates, contexts: Contexts, columns: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """(K, 3) int64 question, first character and the one after the last; (K,) their scores."""
+    """Return (K, 3) int64 question, first character and the one after the last; (K,) their
+    scores."""
     windows = contexts.windows
     place = tf.where(found.score > IMPOSSIBLE / 2)  # (K, 2)
     row_starts = tf.gather(tf.cast(contexts.ids.row_starts(), tf.int64), windows.example)
@@ -84,14 +85,14 @@ def _spans(
 
 
 def _distinct(spans: tf.Tensor, scores: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The spans without repeats, in order, each with its best score."""
+    """Return the spans without repeats, in order, each with its best score."""
     with tf.device("CPU"):  # GPUs compare single numbers only
         spans, number = tf.raw_ops.UniqueV2(x=spans, axis=[0])
     return spans, tf.math.unsorted_segment_max(scores, number, tf.shape(spans)[0])
 
 
 def ranked(found: Answers, null_threshold: float | None) -> Answers:
-    """The answers as they are given: "no answer", 0 to 0, among them if it is allowed.
+    """Return the answers with "no answer", 0 to 0, among them if it is allowed.
 
     Args:
         found: of questions.
@@ -125,6 +126,6 @@ def ranked(found: Answers, null_threshold: float | None) -> Answers:
 
 
 def shares(found: Answers) -> tf.Tensor:
-    """(N, n) float32: every answer's share among all that are allowed; 0 where there is none."""
+    """Return (N, n) float32: every answer's share among all allowed ones; 0 if there is none."""
     share = tf.exp(found.score - found.total[:, None])
     return tf.where(found.score > IMPOSSIBLE / 2, share, 0.0)

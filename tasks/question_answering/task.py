@@ -1,4 +1,4 @@
-"""Questions to answers that stand in a text.
+"""Extractive question answering.
 
 Comment letters: B batch, L sequence, D hidden, W windows, N questions.
 """
@@ -56,6 +56,8 @@ class SpanQA(Task):
         preprocessor: a `SpanQAPreprocessor`, for raw text.
         dropout: before the output layer, in training, in families whose head has one there; None
             is the backbone's. BERT's and RoBERTa's have none.
+        null_threshold: default of `answer` and exports; `evaluate_answers` sets it, and it is saved
+            with the preset.
 
     `fit` and `evaluate` take as x `(questions, contexts)`, or examples as `read_squad` gives them,
     `[{"question", "context", "answers"}]`; or a `tf.data.Dataset` of either. They take as y for
@@ -86,6 +88,7 @@ class SpanQA(Task):
     pipeline_tag = "question-answering"
     preprocessor_class = SpanQAPreprocessor
     text_method = "answer"
+    answer_settings = ("null_threshold",)
     output_activation = "softmax"
 
     @validate_arguments
@@ -94,9 +97,11 @@ class SpanQA(Task):
         backbone: Backbone,
         preprocessor: SpanQAPreprocessor | None = None,
         dropout: Rate | None = None,
+        null_threshold: NullThreshold | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
+        self.null_threshold = null_threshold
         self.dropout = head_dropout(self.head_record, backbone, dropout)
         self.head = make_head(
             self.head_record, backbone, 2, self.dropout, self.dtype_policy, of_tokens=True
@@ -140,8 +145,7 @@ class SpanQA(Task):
         return metric() if metric else super().metric_by_name(name)
 
     def _adapt(self, x, y) -> None:
-        if self.preprocessor is not None:
-            self.preprocessor.null_threshold = None  # it was of other weights
+        self.null_threshold = None  # it was of other weights
 
     def _check_labels(self, x, y) -> None:
         if y is None and not (is_dataset(x) or holds_answers(x)):
@@ -188,7 +192,7 @@ class SpanQA(Task):
         null_threshold: NullThreshold | None = None,
         batch_size: PositiveInt | None = None,
     ) -> dict | list:
-        """The answers that the contexts give.
+        """Return the answers that the contexts give.
 
         Args:
             question: a question, or a list of them.
@@ -238,8 +242,8 @@ class SpanQA(Task):
         return [row[0] for row in answers] if top_k is None else answers
 
     def _threshold(self, given: float | None) -> float | None:
-        """The null threshold that counts: what is given, or what is kept; None always answers."""
-        threshold = self.preprocessor.null_threshold if given is None else given
+        """Return the given null threshold, or the stored one; None always answers."""
+        threshold = self.null_threshold if given is None else given
         return None if threshold == float("inf") else threshold
 
     @validate_arguments
@@ -251,7 +255,7 @@ class SpanQA(Task):
         null_threshold: NullThreshold | None = None,
         batch_size: PositiveInt | None = None,
     ) -> dict[str, float]:
-        """Exact match and F1 of the answers, as SQuAD's official scripts count them, in percent.
+        """Compute exact match and F1 of the answers in percent, as SQuAD's official scripts do.
 
         Args:
             x: as for `fit`, in memory.
@@ -282,17 +286,17 @@ class SpanQA(Task):
         differences = (found.null - found.score[:, 0]).numpy().tolist()
         if all(right) and null_threshold is None:
             return squad_scores(guesses, right)
-        kept = self.preprocessor.null_threshold
+        kept = self.null_threshold
         threshold = next((t for t in (null_threshold, kept) if t is not None), 0.0)
         scores = squad_v2_scores(guesses, right, differences, threshold)
         if null_threshold is None and kept is None:
             found = scores["best_f1_thresh"]
             holds = squad_v2_scores(guesses, right, differences, found)["f1"] == scores["best_f1"]
-            self.preprocessor.null_threshold = found if holds else min(differences) - 1.0
+            self.null_threshold = found if holds else min(differences) - 1.0
         return scores
 
     def _search(self, x, top_k: int, max_answer_length: int, batch_size: int | None) -> Answers:
-        """The best answers of every question."""
+        """Return the best answers of every question."""
         if self.preprocessor is None:
             self.preprocess(x)  # raises
         questions, texts, _ = split_examples(x, None)
@@ -313,7 +317,7 @@ class SpanQA(Task):
     def served(
         self, max_answer_length: PositiveInt = 30, null_threshold: NullThreshold | None = None
     ) -> dict[str, Callable]:
-        """`answer` of "question" and "context", for exports.
+        """Return `answer` of "question" and "context" for exports.
 
         Args:
             max_answer_length: as for `answer`.
@@ -328,7 +332,7 @@ class SpanQA(Task):
 
         def answer(question, context):
             context = as_valid_text(context)
-            contexts = self.preprocessor.contexts(question, context)
+            contexts = self.preprocessor.contexts(question, context, allow_empty=True)
             examples = self.preprocessor.examples(contexts)
             columns = self.preprocessor.context_column(examples)
             logits = token_outputs_in_graph(self, self._token_logits, examples)
@@ -348,7 +352,7 @@ class SpanQA(Task):
 
     @staticmethod
     def _is_context(column: tf.Tensor, tokens: tf.Tensor, total) -> tf.Tensor:
-        """(W, L) bool: the columns where an answer may begin and end.
+        """Return (W, L) bool: the positions at which an answer may begin and end.
 
         Args:
             column: (W,) int32, of the context's first token.
@@ -362,12 +366,12 @@ class SpanQA(Task):
 
 
 def _for_start_and_end(sample_weight):
-    """Weights (B,) as (B, 1), for both columns of the labels (B, 2)."""
+    """Return weights (B,) as (B, 1), for both positions of the labels (B, 2)."""
     return None if sample_weight is None else ops.convert_to_tensor(sample_weight)[:, None]
 
 
 def _without_padding(inputs, logits):
-    """Padding is no answer: loss and metrics do not depend on how long the batch is."""
+    """Mask the logits of padding, so that loss and metrics do not depend on the batch's length."""
     if not isinstance(inputs, dict) or "padding_mask" not in inputs:
         return logits
     return ops.where(ops.cast(inputs["padding_mask"], "bool")[:, None], logits, IMPOSSIBLE)

@@ -1,4 +1,4 @@
-"""Sentences, or pairs of sentences, to classes or a number."""
+"""Classification of texts or pairs of texts, and regression."""
 
 from __future__ import annotations
 
@@ -204,13 +204,13 @@ class SequenceClassifier(LabelledTask):
             )
 
     def _classes_among(self, labels: np.ndarray) -> set[int]:
-        """The classes that occur, by number."""
+        """Return the indices of the classes that occur."""
         numbers = labels.argmax(axis=1) if labels.ndim == 2 else labels
         return set((labels.nonzero()[1] if self._takes_several() else numbers).tolist())
 
     @validate_arguments
     def predict_proba(self, texts, batch_size: PositiveInt | None = None) -> np.ndarray:
-        """Texts to probabilities.
+        """Return the probabilities of the classes of each text.
 
         Args:
             texts: as for `predict`.
@@ -238,7 +238,7 @@ class SequenceClassifier(LabelledTask):
         top_k: PositiveInt | None = None,
         threshold: Probability | None = None,
     ) -> list | dict:
-        """Texts to labels and probabilities.
+        """Return the labels of each text with their probabilities.
 
         Args:
             texts: as for `predict`; or a single text, or a tuple of two for a single pair.
@@ -289,12 +289,12 @@ class SequenceClassifier(LabelledTask):
         return [row[0] for row in ranked]
 
     def _answer(self, scores: np.ndarray, number: int) -> dict:
-        """One class of a text, and its probability."""
+        """Return one class of a text and its probability."""
         return {"label": self.class_names[number], "score": scores[number].item()}
 
     @property
     def class_names(self) -> Sequence:
-        """The labels, or the classes' numbers where they have no names."""
+        """Return the labels, or the class numbers if they have no names."""
         return self.labels or range(self.num_classes)
 
     def _check_threshold(self, threshold: float | None, top_k: int | None) -> None:
@@ -312,7 +312,8 @@ class SequenceClassifier(LabelledTask):
         return self.problem_type == "multi_label_classification"
 
     def served(self) -> dict[str, Callable]:
-        """`classify` of all classes, for exports: of "text", and as "pairs" of "first", "second".
+        """Return `classify` of all classes for exports: of "text", and as "pairs" of "first",
+        "second".
 
         Returns:
             Functions whose results are "label" (N, C) strings, the best first, and "score" (N, C);
@@ -340,7 +341,7 @@ class SequenceClassifier(LabelledTask):
 
 
 def _is_single(texts) -> bool:
-    """Whether it is one text, or one pair of texts, and not a list of them."""
+    """Return whether this is one text, or one pair of texts, and not a list of them."""
     parts = texts if isinstance(texts, tuple) else (texts,)
     return len(parts) > 0 and all(isinstance(part, str | bytes) for part in parts)
 

@@ -1,4 +1,4 @@
-"""Tags of words, and spans of characters, as labels of tokens.
+"""Convert tags of words, and spans of characters, to labels of tokens.
 
 Comment letters: N texts, P tokens of all texts, S spans of all texts, C tags, T types.
 """
@@ -28,7 +28,7 @@ ONLY, FIRST, MIDDLE, LAST = range(4)  # columns of `piece_tags`
 def labels_of_words(
     tokens: TokenizedTexts, tags: tf.RaggedTensor, names: Sequence[str] | None, all_tokens: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Labels of tokens from tags of words.
+    """Return labels of tokens from tags of words.
 
     Args:
         tokens: of sentences in words.
@@ -57,7 +57,7 @@ def labels_of_spans(
     names: Sequence[str],
     all_tokens: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Labels of tokens from spans of characters.
+    """Return labels of tokens from spans of characters.
 
     A token is in a span if they share a character. What a span cuts off from a word counts as a
     word of its own. In memory a log line says of spans to which no token belongs.
@@ -102,7 +102,7 @@ def labels_of_spans(
 
 
 def _report_lost(spans: dict[str, tf.RaggedTensor], order: np.ndarray, span: np.ndarray) -> None:
-    """Says how many spans are of white space, or inside a token that belongs to another span."""
+    """Log how many spans are white space, or inside a token that belongs to another span."""
     lost = order[np.setdiff1d(np.arange(len(order)), span)]
     if len(lost):
         columns = (
@@ -119,12 +119,12 @@ def _report_lost(spans: dict[str, tf.RaggedTensor], order: np.ndarray, span: np.
 
 
 def _place(begins: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """ONLY, FIRST, MIDDLE or LAST."""
+    """Return ONLY, FIRST, MIDDLE or LAST for each word."""
     return tf.where(begins, tf.where(ends, ONLY, FIRST), tf.where(ends, LAST, MIDDLE))
 
 
 def _tags_of_types(names: Sequence[str]) -> np.ndarray:
-    """(T, 4) places in the tags: of a span of this type's only, first, middle and last word."""
+    """Return (T, 4) tag indices: of the only, first, middle and last word of each type's spans."""
     parsed = parse_tags(names)
     table = []
     for kind in parsed.type_names:
@@ -169,7 +169,7 @@ def symbol_table(tokenizer) -> np.ndarray:
 def words_split_at_symbols(
     tokens: TokenizedTexts, table: np.ndarray, inside: bool = True
 ) -> TokenizedTexts:
-    """The same tokens with words cut at symbols, so that of "London." the stop is a word.
+    """Return the same tokens with words cut at symbols, so that the stop of "London." is a word.
 
     Args:
         tokens: of texts.
@@ -190,10 +190,10 @@ def words_split_at_symbols(
 
 
 def _before(values: tf.Tensor) -> tf.Tensor:
-    """(P,) bool: whether it is so of the token before."""
+    """Return (P,) bool: the value of the token before each token."""
     return tf.concat([[False], values], 0)[: tf.size(values)]
 
 
 def _after(values: tf.Tensor) -> tf.Tensor:
-    """(P,) bool: whether it is so of the token behind."""
+    """Return (P,) bool: the value of the token after each token."""
     return tf.concat([values[1:], [False]], 0)[: tf.size(values)]

@@ -1,4 +1,4 @@
-"""Files of the CoNLL shared tasks: a word a line, with its tags behind it."""
+"""Reading of files of the CoNLL shared tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMMENT = re.compile(r"# ?[\w.]+ ?=")
 def read_conll(
     path: str | os.PathLike, column: int = -1, word_column: int = 0
 ) -> tuple[list[list[str]], list[list[str]]]:
-    """The sentences of a file with a word in each line, and blank lines between sentences.
+    """Read the sentences of a file with a word in each line and blank lines between sentences.
 
     Comments as "# text = ..." and CoNLL-2003's -DOCSTART- are left out.
 

@@ -1,4 +1,4 @@
-"""From the probabilities of tokens to entities.
+"""Decode entities from the probabilities of tokens.
 
 Comment letters: P tokens of all texts, U units (tokens or words), G entities, C tags.
 """
@@ -15,7 +15,7 @@ STRATEGIES = ("simple", "first", "average", "max", "none")
 
 
 def checked_strategy(strategy: str) -> str:
-    """The strategy.
+    """Return the strategy, or raise an error if it is unknown.
 
     Raises:
         ValueError: "Unknown strategy 'last'. Expected one of simple, first, average, max, none."
@@ -46,7 +46,7 @@ class Entities(NamedTuple):
 def find_entities(
     probabilities: tf.Tensor, tokens: TokenizedTexts, tags: TagSet, strategy: str = "simple"
 ) -> Entities:
-    """The entities that the probabilities of tokens speak of; transformers' strategies.
+    """Decode entities from the probabilities of tokens, by the strategies of transformers.
 
     Args:
         probabilities: (P, C) float.
@@ -86,7 +86,7 @@ def find_entities(
 
 
 def padded_entities(found: Entities, texts: tf.Tensor, names: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The entities of every text in a row of their own.
+    """Return the entities of every text in a row of their own.
 
     Args:
         found: in texts.
@@ -121,7 +121,7 @@ def padded_entities(found: Entities, texts: tf.Tensor, names: tf.Tensor) -> dict
 def _words(
     probabilities: tf.Tensor, tokens: TokenizedTexts, units: Entities, strategy: str
 ) -> tuple[Entities, tf.Tensor]:
-    """The words (U,) as units, and which of them is a text's first."""
+    """Return the words (U,) as units, and which of them is the first of a text."""
     begins = word_begins(tokens)
     word = tf.cumsum(tf.cast(begins, tf.int32)) - 1  # (P,)
     places = tf.where(begins)[:, 0]  # (U,) first tokens
@@ -145,5 +145,5 @@ def _words(
 
 
 def _shifted(values: tf.Tensor) -> tf.Tensor:
-    """What stands before each unit; anything before the first."""
+    """Return the value before each unit, and a default before the first."""
     return tf.concat([values[:1], values], 0)[: tf.size(values)]

@@ -1,4 +1,4 @@
-"""Words, or characters of texts, to tags: named entities, parts of speech.
+"""Token classification: named entities, parts of speech.
 
 Comment letters: B batch, L sequence, D hidden, C tags, P tokens of all texts.
 """
@@ -61,6 +61,8 @@ class TokenClassifier(LabelledTask):
             first `fit` learns them from its data. Where one of the names is a whole number, whole
             numbers in `y` are names and not the tags' numbers.
         dropout: before the output layer, in training; None is the backbone's.
+        strategy: default of `extract_entities` and exports. None: "simple", until `fit` sets it to
+            "first", or "average" if all tokens are labelled. It is saved with the preset.
 
     `fit` and `evaluate` take as x texts, or lists of words; texts with their spans, as spaCy's
     `(text, {"entities"})` or Prodigy's `{"text", "spans"}`; or a `tf.data.Dataset`, see `Task.fit`,
@@ -99,6 +101,7 @@ class TokenClassifier(LabelledTask):
     text_method = "extract_entities"
     output_activation = "softmax"
     labels_tokens = True
+    answer_settings = ("strategy",)
     expected_labels = "for every text a list of spans, or for every list of words a list of tags"
 
     @validate_arguments
@@ -109,10 +112,12 @@ class TokenClassifier(LabelledTask):
         num_classes: PositiveInt | None = None,
         labels: Sequence[str] | None = None,
         dropout: Rate | None = None,
+        strategy: str | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.dropout = head_dropout(self.head_record, backbone, dropout)
+        self.strategy = None if strategy is None else checked_strategy(strategy)
         self.labels = self.num_classes = self.head = None
         self._set_classes(num_classes, labels)
         if preprocessor is not None:
@@ -158,15 +163,16 @@ class TokenClassifier(LabelledTask):
 
     def _answer_like(self, teacher: TokenClassifier) -> None:
         if None not in (self.preprocessor, teacher.preprocessor):
-            for name in ("label_all_tokens", "split_symbols", "strategy"):
+            self.strategy = teacher.strategy
+            for name in ("label_all_tokens", "split_symbols"):
                 setattr(self.preprocessor, name, getattr(teacher.preprocessor, name))
 
     def _set_word_splitting(self, x) -> None:
-        """Has answers be given as what `fit` learns: in words, of which some tokens count."""
+        """Set how answers split words to how the labels of `fit` do."""
         preprocessor = self.preprocessor
         preprocessor.split_symbols = True if _has_spans(x) else "outer"
-        if preprocessor.strategy is None:
-            preprocessor.strategy = "average" if preprocessor.label_all_tokens else "first"
+        if self.strategy is None:
+            self.strategy = "average" if preprocessor.label_all_tokens else "first"
 
     def _labels_in(self, x, y) -> list[str] | int:
         if y is None:
@@ -207,7 +213,7 @@ class TokenClassifier(LabelledTask):
         return np.split(logits, splits[1:-1]) if len(splits) > 1 else []
 
     def _piece_logits(self, x, batch_size: int | None) -> tuple[TokenizedTexts, np.ndarray]:
-        """The texts' tokens, and their logits (P, C)."""
+        """Return the tokens of texts and their logits (P, C)."""
         if self.preprocessor is None:
             self.preprocess(x)  # raises
         tokens = self.preprocessor.tokens(x)
@@ -217,7 +223,7 @@ class TokenClassifier(LabelledTask):
         return tokens, self._merged(tokens, outputs).numpy()
 
     def _merged(self, tokens: TokenizedTexts, outputs_of: Callable) -> tf.Tensor:
-        """The logits (P, C) of all tokens, from what the model says of the windows' examples."""
+        """Return the logits (P, C) of all tokens, merged from the windows' examples."""
         windows = self.preprocessor.windows(tokens)
         outputs = outputs_of(self.preprocessor.examples(tokens, windows))  # ragged (W, None, C)
         return merge(outputs[:, 1:-1], windows)
@@ -226,15 +232,15 @@ class TokenClassifier(LabelledTask):
     def extract_entities(
         self, texts, strategy: str | None = None, batch_size: PositiveInt | None = None
     ) -> list:
-        """The entities in texts.
+        """Return the entities in texts.
 
         Args:
             texts: a text or a list of texts; or lists of words.
             strategy: how tokens become entities. "simple": each token has its tag, and neighbours
                 of one entity are joined. "first", "average", "max": a word has the tag of its
                 first token, of its tokens' mean, or of its surest token. "none": every tagged
-                token by itself. None: as the preprocessor has it, which `fit` tells; "simple"
-                where it was not trained here. Words are those of the vocabulary, cut at symbols
+                token by itself. None: the task's, which `fit` sets; "simple" where it was
+                not trained here. Words are those of the vocabulary, cut at symbols
                 as they were learned: see `TokenClassifierPreprocessor`.
             batch_size: default 32.
 
@@ -255,14 +261,13 @@ class TokenClassifier(LabelledTask):
         return self._entities(tokens, logits, strategy)
 
     def _strategy(self, given: str | None) -> str:
-        """What is given, or what is kept of the training."""
-        kept = getattr(self.preprocessor, "strategy", None)
-        return checked_strategy(given or kept or "simple")
+        """Return the given strategy, or the one of the last training."""
+        return checked_strategy(given or self.strategy or "simple")
 
     def _entities(
         self, tokens: TokenizedTexts, logits: np.ndarray, strategy: str
     ) -> list[list[dict]]:
-        """The entities of every text, from the logits (P, C) of all tokens."""
+        """Return the entities of every text from the logits (P, C) of all tokens."""
         tags = parse_tags(self.tag_names)
         names = self._entity_names(strategy)
         found = find_entities(tf.constant(softmax(logits)), tokens, tags, strategy)
@@ -275,11 +280,11 @@ class TokenClassifier(LabelledTask):
         return entities
 
     def _entity_names(self, strategy: str) -> list[str]:
-        """What the labels of `find_entities` count."""
+        """Return the names that the labels of `find_entities` index."""
         return self.tag_names if strategy == "none" else parse_tags(self.tag_names).type_names
 
     def served(self, strategy: str | None = None) -> dict[str, Callable]:
-        """`extract_entities` of "text", for exports.
+        """Return `extract_entities` of "text" for exports.
 
         Args:
             strategy: as for `extract_entities`.
@@ -305,7 +310,8 @@ class TokenClassifier(LabelledTask):
 
     @validate_arguments
     def tag_words(self, words, batch_size: PositiveInt | None = None) -> list[list[str]]:
-        """The tag of every word: its first token's, or what all tokens were labelled for.
+        """Return the tag of every word: of its first token, or of all its tokens if these were
+        labelled.
 
         Args:
             words: lists of words.
@@ -333,7 +339,7 @@ class TokenClassifier(LabelledTask):
         return tags
 
     def _word_tags(self, best: np.ndarray, begins: np.ndarray) -> np.ndarray:
-        """The words' tags by number, from those of the tokens (P,)."""
+        """Return the tag indices of words from those of tokens (P,)."""
         first = best[begins]
         if not self.preprocessor.label_all_tokens:
             return first
@@ -344,7 +350,8 @@ class TokenClassifier(LabelledTask):
     def evaluate_entities(
         self, x, y, scheme: str | None = None, batch_size: PositiveInt | None = None
     ):
-        """Entity precision, recall and F1 over whole texts, however long, and of every type.
+        """Compute entity precision, recall and F1 over whole texts, however long, and of every
+        type.
 
         The metric of `evaluate` sees one window at a time; this puts the windows together first,
         and judges what `tag_words` and `extract_entities` give.
@@ -374,12 +381,12 @@ class TokenClassifier(LabelledTask):
 
     @property
     def tag_names(self) -> list[str]:
-        """The labels; LABEL_0, LABEL_1 and so on where they have no names."""
+        """Return the labels; LABEL_0, LABEL_1 and so on if they have no names."""
         return self.labels or [f"LABEL_{i}" for i in range(self.num_classes)]
 
 
 def _has_spans(x) -> bool:
-    """Whether what `fit` is given are texts with spans, not words with tags."""
+    """Return whether the data for `fit` are texts with spans, not words with tags."""
     if hasattr(x, "element_spec"):
         return isinstance(keras.utils.unpack_x_y_sample_weight(x.element_spec)[1], dict)
     return not is_words(x)

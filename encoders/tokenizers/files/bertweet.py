@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from encoder_zoo.common.wording import shown
-from encoder_zoo.encoders.tokenizers.files.reading import (
-    TokenizerFiles,
-    WritesFiles,
-    as_json,
-    check_count,
-    special_tokens,
-    with_added,
-)
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.vocabularies import append_tokens, check_count
+from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, as_json
 
 
 class BertweetFiles(WritesFiles):
-    """Mixin: reads and writes a tokenizer in the files of BERTweet."""
+    """Mixin: reads and writes the files of BERTweet's tokenizer."""
 
     @classmethod
     def from_files(cls, files: TokenizerFiles, **template) -> BertweetFiles:
-        """Builds the tokenizer that a checkpoint's files describe.
+        """Build the tokenizer that files describe.
 
         Args:
             files: with vocab.txt and bpe.codes.
-            **template: how two texts are joined: `uses_segments`, `pair_separators`.
+            **template: `uses_segments` and `pair_separators`.
 
         Raises:
             FileNotFoundError: "FOLDER has no bpe.codes. Expected vocab.txt and bpe.codes ..."
@@ -42,22 +37,22 @@ class BertweetFiles(WritesFiles):
                     f"{files.folder} has no {name}. Expected vocab.txt and bpe.codes of a "
                     f"{cls.__name__}."
                 )
-        roles = special_tokens(cls, files)
+        roles = files.special_tokens_for(cls)
         first = ("start_token", "pad_token", "end_token", "unknown_token")
         tokens = [*(roles[role] for role in first), *_tokens_in(files)]
         files.compare_added({token: i for i, token in enumerate(tokens)})
-        special, added = files.divided({}, roles.values())
+        special, added = files.split_added_tokens({}, roles.values())
         mask = roles["mask_token"]
         if mask not in tokens:
             behind = max([len(tokens) - 1, *files.added_tokens().values()]) + 1
             special.setdefault(mask, behind)
-        tokens = with_added(tokens, special)
+        tokens = append_tokens(tokens, special)
         return cls(tokens, _merges_in(files), added_tokens=added, **roles, **template)
 
     def to_files(self) -> dict[str, str | bytes]:
-        """Writes the tokenizer as files that transformers' AutoTokenizer reads with the same ids.
+        """Write the tokenizer as files that transformers' AutoTokenizer reads with the same ids.
 
-        There is no tokenizer.json: the library behind it has no "@@" behind pieces.
+        There is no tokenizer.json, since the library `tokenizers` has no "@@" suffix.
 
         Returns:
             {file name: text}: vocab.txt, bpe.codes and tokenizer_config.json.
@@ -71,15 +66,10 @@ class BertweetFiles(WritesFiles):
                 f"{self.uses_segments}. Expected 2 and False, all that the files of a "
                 f"{type(self).__name__} can say."
             )
-        roles = {
-            name: getattr(self, argument)
-            for argument, names in self.special_token_names.items()
-            for name in names
-        }
         settings = {
             "tokenizer_class": "BertweetTokenizer",
             "normalization": False,
-            **roles,
+            **self._special_token_settings(),
             "bos_token": self.start_token,
             "eos_token": self.end_token,
             "added_tokens_decoder": {
@@ -92,7 +82,7 @@ class BertweetFiles(WritesFiles):
     def _vocabulary_files(self) -> dict[str, str]:
         words = self.vocabulary[4:]
         words = words[:-1] if words[-1] == self.mask_token else words
-        # The counts of the training are not known any more, and nobody reads them.
+        # The counts of the training are lost; readers ignore them.
         return {
             "vocab.txt": "".join(f"{word} 1\n" for word in words),
             "bpe.codes": "".join(f"{merge} 1\n" for merge in self.merges),
@@ -100,7 +90,7 @@ class BertweetFiles(WritesFiles):
 
 
 def _lines(files: TokenizerFiles, name: str) -> list[str]:
-    """Returns the lines of a file, each of which ends with a line break."""
+    """Return the lines of a file; raise an error if the last has no line break."""
     content = files.contents[name].replace("\r\n", "\n").replace("\r", "\n")
     check_count(content.count("\n"), name)
     if content and not content.endswith("\n"):
@@ -109,7 +99,7 @@ def _lines(files: TokenizerFiles, name: str) -> list[str]:
 
 
 def _tokens_in(files: TokenizerFiles) -> list[str]:
-    """Returns the tokens of vocab.txt, in front of their counts."""
+    """Return the tokens of vocab.txt without their counts."""
     tokens = []
     for i, line in enumerate(_lines(files, "vocab.txt"), 1):
         token, space, _ = line.strip().rpartition(" ")
@@ -123,7 +113,7 @@ def _tokens_in(files: TokenizerFiles) -> list[str]:
 
 
 def _merges_in(files: TokenizerFiles) -> list[str]:
-    """Returns the pairs in bpe.codes, in front of their counts."""
+    """Return the pairs of bpe.codes without their counts."""
     merges = []
     for i, line in enumerate(_lines(files, "bpe.codes"), 1):
         parts = line.split()

@@ -1,30 +1,23 @@
-"""A byte-level BPE tokenizer's files: vocab.json, merges.txt, its steps in tokenizer.json."""
+"""Reads and writes the files of byte-level BPE tokenizers: vocab.json and merges.txt."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from encoder_zoo.common.wording import differing, shown
-from encoder_zoo.encoders.tokenizers.files.reading import (
-    SPECIAL_TOKENS,
-    TokenizerFiles,
-    WritesFiles,
-    as_json,
-    check_count,
-    checked_vocabulary,
-    special_tokens,
-)
+from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.vocabularies import check_count, checked_vocabulary
+from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, as_json
 
 
 class ByteBPEFiles(WritesFiles):
-    """Mixin: how a byte-level BPE tokenizer reads and writes itself.
+    """Mixin: reads and writes the files of a byte-level BPE tokenizer.
 
     Attributes:
-        normalizer: what tokenizer.json calls the step before the split into words; None: there is
-            none.
+        normalizer: type of the normalizer in tokenizer.json; None for none.
     """
 
     normalizer: ClassVar[str | None] = None
@@ -32,11 +25,11 @@ class ByteBPEFiles(WritesFiles):
 
     @classmethod
     def from_files(cls, files: TokenizerFiles, **template) -> ByteBPEFiles:
-        """The tokenizer that a checkpoint's files describe.
+        """Build the tokenizer that files describe.
 
         Args:
             files: with vocab.json and merges.txt, or tokenizer.json.
-            **template: how two texts are joined: `uses_segments`, `pair_separators`.
+            **template: `uses_segments` and `pair_separators`.
 
         Raises:
             FileNotFoundError: "FOLDER has no vocab.json and merges.txt and no tokenizer.json ..."
@@ -50,15 +43,15 @@ class ByteBPEFiles(WritesFiles):
         if "vocab.json" in files and "merges.txt" in files:
             vocabulary = checked_vocabulary(files.contents["vocab.json"], "vocab.json")
             files.compare_vocabulary("vocab.json", vocabulary)
-            merges = merges_in(files.contents["merges.txt"])
+            merges = parse_merges(files.contents["merges.txt"])
             _compare_merges(files, merges)
         else:
             vocabulary = files.vocabulary("vocab.json and merges.txt")
-            merges = merges_in_json(files)
+            merges = read_merges(files)
         files.compare_added(vocabulary)
         _check_merges(merges, vocabulary, files.folder)
-        roles = special_tokens(cls, files)
-        vocabulary, added = files.divided(vocabulary, roles.values())
+        roles = files.special_tokens_for(cls)
+        vocabulary, added = files.split_added_tokens(vocabulary, roles.values())
         prefix = files.setting("add_prefix_space", "pre_tokenizer", "add_prefix_space", bool)
         return cls(
             vocabulary,
@@ -95,18 +88,7 @@ class ByteBPEFiles(WritesFiles):
             "pre_tokenizer": byte_level,
             "post_processor": self._template(),
             "decoder": byte_level,
-            "model": {
-                "type": "BPE",
-                "dropout": None,
-                "unk_token": None,
-                "continuing_subword_prefix": "",
-                "end_of_word_suffix": "",
-                "fuse_unk": False,
-                "byte_fallback": False,
-                "ignore_merges": False,
-                "vocab": self.vocabulary,
-                "merges": [merge.split(" ") for merge in self.merges],
-            },
+            "model": bpe_model(self.vocabulary, self.merges),
         }
 
     def _template(self) -> dict:
@@ -121,11 +103,42 @@ class ByteBPEFiles(WritesFiles):
         }
 
 
-def merges_in(merges_txt: str) -> list[str]:
-    """The pairs of a merges.txt, without its version line.
+def bpe_model(
+    vocabulary: Mapping[str, int],
+    merges: Sequence[str],
+    unknown: str | None = None,
+    affix: str | None = "",
+    fuse_unk: bool = False,
+    byte_fallback: bool = False,
+) -> dict:
+    """Return a BPE model of tokenizer.json.
+
+    Args:
+        vocabulary: {token: id}.
+        merges: "a b" pairs in their order.
+        unknown: the unknown token.
+        affix: prefix and suffix of subwords; "" and None both mean that there is none.
+        fuse_unk, byte_fallback: fields of the model.
+    """
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": unknown,
+        "continuing_subword_prefix": affix,
+        "end_of_word_suffix": affix,
+        "fuse_unk": fuse_unk,
+        "byte_fallback": byte_fallback,
+        "ignore_merges": False,
+        "vocab": vocabulary,
+        "merges": [merge.split(" ") for merge in merges],
+    }
+
+
+def parse_merges(merges_txt: str) -> list[str]:
+    """Return the pairs of a merges.txt, without its version line.
 
     Example:
-        >>> merges_in("#version: 0.2\\na b\\n")
+        >>> parse_merges("#version: 0.2\\na b\\n")
         ['a b']
     """
     check_count(merges_txt.count("\n"), "merges.txt")
@@ -133,15 +146,15 @@ def merges_in(merges_txt: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#version")]
 
 
-def merges_in_json(files: TokenizerFiles) -> list[str]:
-    """The merges of tokenizer.json, which writes each as a string or as a pair.
+def read_merges(files: TokenizerFiles) -> list[str]:
+    """Return the merges of tokenizer.json, where each is a string or a pair.
 
     Raises:
         ValueError: "FILE: model.merges[3] is ['a']; expected two tokens"
 
     Example:
         >>> model = {"merges": [["a", "b"], "ab c"]}
-        >>> merges_in_json(TokenizerFiles("preset", {"tokenizer.json": {"model": model}}))
+        >>> read_merges(TokenizerFiles("preset", {"tokenizer.json": {"model": model}}))
         ['a b', 'ab c']
     """
     name = f"{files.folder / 'tokenizer.json'}: model.merges"
@@ -158,8 +171,8 @@ def merges_in_json(files: TokenizerFiles) -> list[str]:
 
 
 def _compare_merges(files: TokenizerFiles, merges: list[str]) -> None:
-    """Refuses other merges in tokenizer.json, which transformers reads, than in merges.txt."""
-    fast = merges_in_json(files) if "tokenizer.json" in files else merges
+    """Raise an error if tokenizer.json has other merges than merges.txt."""
+    fast = read_merges(files) if "tokenizer.json" in files else merges
     for i, (one, other) in enumerate(itertools.zip_longest(merges, fast)):
         if one != other:
             said = {"merges.txt": one, "tokenizer.json": other}
@@ -167,7 +180,7 @@ def _compare_merges(files: TokenizerFiles, merges: list[str]) -> None:
 
 
 def _check_merges(merges: list[str], vocabulary: Mapping[str, int], folder: Path) -> None:
-    """Refuses a merge of what are no tokens, or to what is none.
+    """Raise an error if a merge has symbols or a result that are no tokens.
 
     Raises:
         ValueError: "FOLDER: merge 3 is 'a b', but 'ab' is not in the vocabulary ..."

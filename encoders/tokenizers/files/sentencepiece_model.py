@@ -1,6 +1,4 @@
-"""SentencePiece's model file, a protocol buffer, read and written as plain data."""
-
-from __future__ import annotations
+"""Reads and writes SentencePiece's model file, a protocol buffer, without its library."""
 
 import math
 import struct
@@ -8,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from encoder_zoo.common.wording import shown
-from encoder_zoo.encoders.tokenizers.files.reading import check_count
+from encoder_zoo.encoders.tokenizers.files.vocabularies import check_count
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 UNIGRAM, BPE = 1, 2
@@ -17,11 +15,11 @@ _WIRE = {_VARINT: "an integer", _BYTES: "bytes", _FIXED32: "a float"}
 
 
 class Piece(NamedTuple):
-    """A token of the model.
+    """Holds a token of the model.
 
     Attributes:
-        text: spaces are written as "▁".
-        score: the logarithm of its probability, or less the later it was merged.
+        text: with "▁" for spaces.
+        score: log probability (Unigram), or decreasing in the order of the merges (BPE).
         kind: one of NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE.
     """
 
@@ -31,18 +29,18 @@ class Piece(NamedTuple):
 
 
 class SentencePieceModel(NamedTuple):
-    """What a model file says, as far as ids depend on it.
+    """Holds the fields of a model file that ids depend on.
 
     Attributes:
         pieces: in the order of their ids.
         model_type: UNIGRAM or BPE; 3 and 4 are words and characters.
         byte_fallback: whether characters without a piece become bytes.
-        treat_whitespace_as_suffix: whether "▁" stands at the end of words.
-        normalizer: name of the normalisation, for readers only.
-        precompiled_charsmap: the normalisation, as a trie of byte strings; b"" for none.
-        add_dummy_prefix: whether a text begins with a space of its own.
-        remove_extra_whitespaces: whether of several spaces one is left.
-        escape_whitespaces: whether spaces are written as "▁".
+        treat_whitespace_as_suffix: whether "▁" is at the end of words.
+        normalizer: name of the normalizer, for information.
+        precompiled_charsmap: the normalizer, a trie of byte strings; b"" for none.
+        add_dummy_prefix: whether a space is inserted before a text.
+        remove_extra_whitespaces: whether runs of spaces become one.
+        escape_whitespaces: whether spaces become "▁".
     """
 
     pieces: list[Piece]
@@ -71,11 +69,11 @@ _WIRE_OF = {"name": _BYTES, "precompiled_charsmap": _BYTES, "piece": _BYTES, "sc
 
 
 def read_model(content: bytes, name: str) -> SentencePieceModel:
-    """The model in a file.
+    """Parse a model file.
 
     Args:
         content: of the file.
-        name: of the file, for errors.
+        name: of the file, for error messages.
 
     Raises:
         ValueError: "NAME: truncated at byte 17", "NAME: pieces[3].score is nan; expected a finite
@@ -112,11 +110,7 @@ def read_model(content: bytes, name: str) -> SentencePieceModel:
 
 
 _FLAGS = {
-    "byte_fallback",
-    "treat_whitespace_as_suffix",
-    "add_dummy_prefix",
-    "remove_extra_whitespaces",
-    "escape_whitespaces",
+    name for name, default in SentencePieceModel._field_defaults.items() if default in (True, False)
 }
 
 
@@ -133,7 +127,7 @@ def _piece(fields: dict, where: str) -> Piece:
 
 
 def _check(pieces: list[Piece], name: str) -> None:
-    """Refuses a model of no use: without pieces, with one twice, without an unknown one."""
+    """Raise an error without pieces, with equal pieces, or without exactly one unknown piece."""
     if not pieces:
         raise ValueError(f"{name}: no pieces; expected a SentencePiece model")
     first: dict[str, int] = {}
@@ -155,7 +149,7 @@ def _text(value: bytes, where: str) -> str:
 
 
 def _message(content: bytes, names: dict[int, str], where: str) -> dict:
-    """{name: value} of the fields that have a name, the last of each."""
+    """Return {name: value} of the named fields; the last of repeated ones counts."""
     found = {}
     for number, wire, value in _fields(content, where):
         field = names.get(number)
@@ -169,49 +163,49 @@ def _message(content: bytes, names: dict[int, str], where: str) -> dict:
 
 
 def _fields(content: bytes, where: str) -> Iterator[tuple[int, int, int | bytes]]:
-    """(number, wire type, value) of every field of a message, none longer than the message."""
-    place = 0
-    while place < len(content):
-        key, place = _varint(content, place, where)
+    """Yield (number, wire type, value) of the fields of a message, within its bounds."""
+    offset = 0
+    while offset < len(content):
+        key, offset = _varint(content, offset, where)
         number, wire = key >> 3, key & 7
         if wire == _VARINT:
-            value, place = _varint(content, place, where)
+            value, offset = _varint(content, offset, where)
             yield number, wire, value
             continue
         if wire == _BYTES:
-            size, place = _varint(content, place, where)
+            size, offset = _varint(content, offset, where)
         elif wire in (_FIXED32, _FIXED64):
             size = 4 if wire == _FIXED32 else 8
         else:
             raise ValueError(
-                f"{where}: wire type {wire} at byte {place}; not a SentencePiece model"
+                f"{where}: wire type {wire} at byte {offset}; not a SentencePiece model"
             )
-        if size > len(content) - place:
+        if size > len(content) - offset:
             raise ValueError(
-                f"{where}: truncated at byte {place}: field {number} has {size} bytes, of which "
-                f"{len(content) - place} are there"
+                f"{where}: truncated at byte {offset}: field {number} has {size} bytes, of which "
+                f"{len(content) - offset} are there"
             )
-        yield number, wire, content[place : place + size]
-        place += size
+        yield number, wire, content[offset : offset + size]
+        offset += size
 
 
-def _varint(content: bytes, place: int, where: str) -> tuple[int, int]:
-    """An integer of up to ten bytes, and the place behind it."""
+def _varint(content: bytes, offset: int, where: str) -> tuple[int, int]:
+    """Return an integer of up to ten bytes, and the offset after it."""
     value = 0
     for i in range(10):
-        if place + i >= len(content):
+        if offset + i >= len(content):
             raise ValueError(f"{where}: truncated at byte {len(content)}, within an integer")
-        byte = content[place + i]
+        byte = content[offset + i]
         value |= (byte & 127) << 7 * i
         if byte < 128:
-            return value, place + i + 1
-    raise ValueError(f"{where}: an integer of more than ten bytes at byte {place}")
+            return value, offset + i + 1
+    raise ValueError(f"{where}: an integer of more than ten bytes at byte {offset}")
 
 
 def write_model(model: SentencePieceModel) -> bytes:
-    """The model as a file that SentencePiece opens.
+    """Serialize a model to a file that SentencePiece opens.
 
-    Ids of the special tokens are those of the pieces called so.
+    The ids of <s>, </s> and <pad> are those of the pieces with these names.
 
     Example:
         >>> len(write_model(SentencePieceModel([Piece("<unk>", 0.0, UNKNOWN)]))) < 100

@@ -1,6 +1,4 @@
-"""Templates: how tokenizer.json joins two texts by special tokens, as plain data."""
-
-from __future__ import annotations
+"""Reads the post-processor of tokenizer.json: the special tokens around texts."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -9,12 +7,12 @@ from encoder_zoo.common.wording import shown
 
 
 class Template(NamedTuple):
-    """Describes where special tokens stand: `start A end`, or `start A end ... end B end`.
+    """Holds the special tokens around texts: `start A end`, or `start A end ... end B end`.
 
     Attributes:
         start_token: before the first text.
-        end_token: behind each text.
-        pair_separators: how many end tokens stand between the two texts of a pair.
+        end_token: after each text.
+        pair_separators: number of end tokens between the two texts of a pair.
         uses_segments: whether the second text of a pair has segment id 1.
     """
 
@@ -25,11 +23,11 @@ class Template(NamedTuple):
 
 
 def read_template(step: Mapping, name: str) -> Template | None:
-    """The template in a post-processor of tokenizer.json; None if it adds no tokens.
+    """Read a post-processor of tokenizer.json; return None if it adds no tokens.
 
     Args:
         step: the post-processor.
-        name: of it, for errors.
+        name: of the post-processor, for error messages.
 
     Raises:
         ValueError: "NAME: pair is ...; expected a start token, and an end token behind each text
@@ -62,7 +60,7 @@ def _first(pair: object) -> object:
 
 
 def _of_parts(step: Mapping, name: str) -> Template:
-    """The template that lists its parts one by one."""
+    """Read a TemplateProcessing."""
     single, pair = _parts(step.get("single")), _parts(step.get("pair"))
     texts = [i for i, (is_text, *_) in enumerate(pair) if is_text]
     if len(pair) > 3 and len(texts) == 2:
@@ -85,7 +83,7 @@ def _of_parts(step: Mapping, name: str) -> Template:
 
 
 def _parts(parts: object) -> list[tuple[bool, object, object]]:
-    """(whether it is a text, its name, its segment) of each part of a template."""
+    """Return (whether it is a text, its name, its segment) of the parts of a template."""
     found = []
     for part in parts if isinstance(parts, list) else ():
         [(kind, said)] = part.items() if isinstance(part, dict) and len(part) == 1 else [("", {})]

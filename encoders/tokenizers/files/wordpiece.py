@@ -1,30 +1,29 @@
-"""A WordPiece tokenizer's files: vocab.txt, and its steps in tokenizer.json."""
+"""Reads and writes the files of WordPiece tokenizers: vocab.txt and tokenizer.json."""
 
 from __future__ import annotations
 
-from encoder_zoo.encoders.tokenizers.files.reading import (
-    TokenizerFiles,
-    WritesFiles,
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.vocabularies import (
+    append_tokens,
     check_count,
-    in_id_order,
-    special_tokens,
-    with_added,
+    tokens_by_id,
 )
+from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
 
 
 class WordPieceFiles(WritesFiles):
-    """Mixin: how a WordPiece tokenizer reads and writes itself."""
+    """Mixin: reads and writes the files of a WordPiece tokenizer."""
 
     @classmethod
     def from_files(cls, files: TokenizerFiles, **template) -> WordPieceFiles:
-        """The tokenizer that a checkpoint's files describe.
+        """Build the tokenizer that files describe.
 
-        Settings come from tokenizer_config.json, then tokenizer.json. Where neither says whether
-        to lower-case, the vocabulary does: it is cased if it holds a word with a capital letter.
+        Settings come from tokenizer_config.json, then tokenizer.json. If neither has the setting
+        for lower-casing, texts are lower-cased unless the vocabulary has capital letters.
 
         Args:
-            files: with vocab.txt or tokenizer.json, and mostly tokenizer_config.json.
-            **template: how two texts are joined: `uses_segments`, `pair_separators`.
+            files: with vocab.txt or tokenizer.json.
+            **template: `uses_segments` and `pair_separators`.
 
         Raises:
             FileNotFoundError: "FOLDER has no vocab.txt and no tokenizer.json ..."
@@ -43,21 +42,21 @@ class WordPieceFiles(WritesFiles):
         files.expect("model", "type", "WordPiece")
         files.expect("model", "continuing_subword_prefix", "##")
         files.expect("model", "max_input_chars_per_word", 100)
-        roles = special_tokens(cls, files)
+        roles = files.special_tokens_for(cls)
         if "vocab.txt" in files:
-            tokens = tokens_in(files.contents["vocab.txt"])
+            tokens = parse_vocabulary(files.contents["vocab.txt"])
             ids = {token: i for i, token in enumerate(tokens)}
-            for i, token in files.renamed("vocab.txt", ids).items():
+            for i, token in files.renamed_tokens("vocab.txt", ids).items():
                 tokens[i] = token
             ids = {token: i for i, token in enumerate(tokens)}
             files.compare_added(ids)
-            special, added = files.divided({}, roles.values())
-            tokens = with_added(tokens, special)
+            special, added = files.split_added_tokens({}, roles.values())
+            tokens = append_tokens(tokens, special)
         else:
             vocabulary = files.vocabulary("vocab.txt")
             files.compare_added(vocabulary)
-            vocabulary, added = files.divided(vocabulary, roles.values())
-            tokens = in_id_order(vocabulary)
+            vocabulary, added = files.split_added_tokens(vocabulary, roles.values())
+            tokens = tokens_by_id(vocabulary)
         lowercase = files.setting("do_lower_case", "normalizer", "lowercase", bool)
         if lowercase is None:
             lowercase = not any(t != t.lower() for t in tokens if not t.startswith(("[", "<")))
@@ -85,7 +84,7 @@ class WordPieceFiles(WritesFiles):
             "strip_accents": self.strip_accents,
             "tokenize_chinese_chars": self.split_chinese_characters,
         }
-        if not self.uses_segments:  # a class of that name would make them
+        if not self.uses_segments:  # BertTokenizer returns them by default
             settings["model_input_names"] = ["input_ids", "attention_mask"]
         return settings
 
@@ -111,11 +110,11 @@ class WordPieceFiles(WritesFiles):
         }
 
 
-def tokens_in(vocab_txt: str) -> list[str]:
-    """The tokens of a vocab.txt, one per line; a line's number is its token's id.
+def parse_vocabulary(vocab_txt: str) -> list[str]:
+    """Return the tokens of a vocab.txt, one per line in the order of their ids.
 
     Example:
-        >>> tokens_in("[PAD]\\ncat\\n")
+        >>> parse_vocabulary("[PAD]\\ncat\\n")
         ['[PAD]', 'cat']
     """
     check_count(vocab_txt.count("\n"), "vocab.txt")

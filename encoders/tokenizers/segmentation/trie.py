@@ -1,29 +1,29 @@
-"""A trie over sequences of numbers, stepped through by many walkers at once in TensorFlow."""
+"""A trie over sequences of symbols, searched from many positions at once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.text.hash_table import HashTable
-from encoder_zoo.encoders.tokenizers.text.sequences import Spellings
+from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
 
 SYMBOL_BITS = 16
-NOWHERE = 0  # the node that no step leaves
+NOWHERE = 0  # the node without edges
 
 
 class Trie(tf.Module):
-    """Sequences of symbols with a value each, as one hash table from (node, symbol) to node.
+    """Maps sequences of symbols to values, by one hash table from (node, symbol) to node.
 
     Args:
-        roots: (W,), the node where each word starts, from 1. Several roots tell apart words that
-            may start another from those that continue one.
-        words: their symbols are below 2**16.
-        values: (W,), from 0. A later value replaces an earlier.
-        num_roots: how many roots there are.
+        roots: (W,), the root of each sequence, from 1. With several roots a trie holds several
+            sets of sequences.
+        words: the sequences; symbols count from 1 and are below 2**16.
+        values: (W,), from 0; the last value of equal sequences counts.
+        num_roots: number of roots.
 
     Example:
-        >>> trie = Trie([1], Spellings.of([[7, 8]]), [42])
+        >>> trie = Trie([1], PackedWords.from_symbols([[7, 8]]), [42])
         >>> one = tf.constant([1, 1], tf.int64)
         >>> node = trie.step(trie.step(one, tf.constant([7, 9])), tf.constant(8))
         >>> node.numpy().tolist(), trie.value(node).numpy().tolist()
@@ -31,12 +31,16 @@ class Trie(tf.Module):
     """
 
     def __init__(
-        self, roots: Sequence[int], words: Spellings, values: Sequence[int], num_roots: int = 1
+        self,
+        roots: Sequence[int],
+        words: PackedWords,
+        values: Sequence[int],
+        num_roots: int = 1,
     ):
         super().__init__()
-        starts, nodes = words.starts, np.array(roots, np.int64)  # where each word has got to
+        starts, nodes = words.starts, np.array(roots, np.int64)  # the current node of each word
         edges, num_nodes = [np.zeros(0, np.int64)], 1 + num_roots
-        for depth in range(words.lengths.max(initial=0)):  # all words go one symbol on
+        for depth in range(words.lengths.max(initial=0)):  # one more symbol of all words
             walks = words.lengths > depth
             edge = nodes[walks] << SYMBOL_BITS | words.symbols[starts[walks] + depth]
             new, number = np.unique(edge, return_inverse=True)
@@ -51,10 +55,47 @@ class Trie(tf.Module):
         self._values = tf.constant(of_nodes)
 
     def step(self, nodes: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
-        """The nodes reached from `nodes` (int64) over `symbols`; NOWHERE if there are none."""
+        """Return the nodes behind the edges of `nodes` (int64) with `symbols`, or NOWHERE."""
         shifted = tf.bitwise.left_shift(nodes, SYMBOL_BITS)
         return self._edges.lookup(shifted + tf.cast(symbols, tf.int64))
 
     def value(self, nodes: tf.Tensor) -> tf.Tensor:
-        """The values (int32) of the sequences that end at `nodes`; -1 where none ends."""
+        """Return the values (int32) of the sequences that end at `nodes`; -1 for none."""
         return tf.gather(self._values, nodes)
+
+    def longest_matches(
+        self, roots: tf.Tensor, symbol_at: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Find the longest sequence that matches from each of many positions.
+
+        Args:
+            roots: int64 (K,), the root for each position.
+            symbol_at: returns the symbols (A,) at an offset from some of the positions, given
+                their indices (A,) and the offset; 0 ends a search.
+
+        Returns:
+            values and lengths: int32 (K,); 0 and 0 where nothing matches.
+        """
+
+        def step(length, searching, node, values, lengths):
+            node = self.step(node, symbol_at(searching, length))
+            alive = tf.where(node != NOWHERE)[:, 0]
+            searching, node = tf.gather(searching, alive), tf.gather(node, alive)
+            length += 1
+            value = self.value(node)
+            matching = tf.where(value >= 0)[:, 0]
+            index = tf.gather(searching, matching)[:, None]
+            values = tf.tensor_scatter_nd_update(values, index, tf.gather(value, matching))
+            longest = tf.fill(tf.shape(matching), length)
+            lengths = tf.tensor_scatter_nd_update(lengths, index, longest)
+            return length, searching, node, values, lengths
+
+        nothing = tf.zeros_like(roots, tf.int32)
+        *_, values, lengths = tf.while_loop(
+            lambda length, searching, *_: tf.size(searching) > 0,
+            step,
+            [0, tf.range(tf.size(roots)), roots, nothing, nothing],
+            shape_invariants=[tf.TensorShape([]), *[tf.TensorShape([None])] * 4],
+            parallel_iterations=1,
+        )
+        return values, lengths

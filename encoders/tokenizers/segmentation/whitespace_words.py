@@ -1,32 +1,32 @@
-"""Words between spaces that are tokens as they stand, for SentencePiece's tokenizers."""
+"""A table of words between white space that are one token, for SentencePiece tokenizers."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.segmentation.whole_words import WholeWords
-from encoder_zoo.encoders.tokenizers.text.sequences import Spellings
+from encoder_zoo.encoders.tokenizers.segmentation.whole_words import WholeWordLookup
+from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
 from encoder_zoo.encoders.tokenizers.text.unicode_tables import members
 
-SPLITTING = " \t\n\x0b\x0c\r"  # where TensorFlow's strings are split
-PAIRED = ("``", "''")  # which ALBERT takes for a quotation mark
+SPLITTING = " \t\n\x0b\x0c\r"  # where tf.strings.split splits
+QUOTE_PAIRS = ("``", "''")  # which ALBERT replaces by a quotation mark
 
 
-class SpacedWords(WholeWords):
-    """Ids of texts, from a table of words that stand between white space of ASCII.
+class WhitespaceWordLookup(WholeWordLookup):
+    """Maps texts to ids by a table of words between ASCII white space.
 
-    What stands there is normalised and split for itself, but for rare texts in which a mark follows
-    a space, and the like: if there is one in a batch, all its texts take the slow path as they are.
+    Normalization rarely crosses white space, as with a combining mark after a space; if a batch has
+    such a text, all its texts take the slow path.
 
     Args:
         words: {word: id} of words that are one token.
-        rules: of the normalisation, see `read_charsmap`.
-        mapping: of single characters before it, {code point: code points}.
-        lowercase: whether letters are lower-cased first.
+        rules: of the normalizer, see `read_charsmap`.
+        mapping: {code point: code points}, applied before the rules.
+        lowercase: whether texts are lower-cased first.
 
     Example:
-        >>> words = SpacedWords({"cat": 7, "½": 8}, {"½": "1/2"}, {}, lowercase=False)
+        >>> words = WhitespaceWordLookup({"cat": 7, "½": 8}, {"½": "1/2"}, {}, lowercase=False)
         >>> slow = lambda parts: tf.RaggedTensor.from_row_lengths([1, 2], [2])
         >>> words.ids(tf.constant(["cat  cat", "½ cat"]), slow).to_list()
         [[7, 7], [1, 2, 7]]
@@ -39,49 +39,49 @@ class SpacedWords(WholeWords):
         mapping: Mapping[int, Sequence[int]],
         lowercase: bool,
     ):
-        kept = unchanged([word for word in words if word], rules, mapping)
+        kept = unchanged_words([word for word in words if word], rules, mapping)
         super().__init__({word: words[word] for word in kept}, lowercase)
-        self._joining = joining(rules, mapping)
+        self._joining = joining_pattern(rules, mapping)
 
     def _parts(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """What stands between white space, or the texts themselves: (P,), (B + 1,)."""
-        texts = tf.strings.lower(texts) if self._lowercase else texts  # ASCII alone
+        """Split texts at white space, or not at all: parts (P,) and row splits (B + 1,)."""
+        texts = tf.strings.lower(texts) if self._lowercase else texts  # only ASCII
 
         def whole() -> tuple[tf.Tensor, tf.Tensor]:
             return texts, tf.range(tf.size(texts, tf.int64) + 1)
 
         def split() -> tuple[tf.Tensor, tf.Tensor]:
-            places, parts, shape = tf.raw_ops.StringSplitV2(input=texts, sep="")
+            positions, parts, shape = tf.raw_ops.StringSplitV2(input=texts, sep="")
             rows = tf.range(shape[0] + 1)
-            return parts, tf.searchsorted(places[:, 0], rows, out_type=tf.int64)
+            return parts, tf.searchsorted(positions[:, 0], rows, out_type=tf.int64)
 
         joins = tf.strings.regex_full_match(texts, self._joining)
         return tf.cond(tf.reduce_any(joins), whole, split)
 
 
-def unchanged(
+def unchanged_words(
     words: Sequence[str], rules: Mapping[str, str], mapping: Mapping[int, Sequence[int]]
 ) -> list[str]:
-    """Those of some words, none of them empty, that are normalised to themselves, and one word.
+    """Return the words (none empty) that normalization does not change and that stay one word.
 
     Example:
-        >>> unchanged(["cat", "½", "a▁b", "``"], {"½": "1/2"}, {})
+        >>> unchanged_words(["cat", "½", "a▁b", "``"], {"½": "1/2"}, {})
         ['cat']
     """
     changes = members("extends") | members("prepends") | members("ends_grapheme")
     changes |= members("white_space")
     changes[[ord("▁"), *mapping, *(ord(key) for key in rules if len(key) == 1)]] = True
-    spellings = Spellings.of_texts(words)
+    spellings = PackedWords.from_texts(words)
     changed = np.logical_or.reduceat(changes[spellings.symbols], spellings.starts)
-    pairs = [any(pair in word for pair in PAIRED) for word in words]
+    pairs = [any(pair in word for pair in QUOTE_PAIRS) for word in words]
     return [w for w, c, p in zip(words, changed, pairs, strict=True) if not c and not p]
 
 
-def joining(rules: Mapping[str, str], mapping: Mapping[int, Sequence[int]]) -> str:
-    """A regular expression for texts where white space is more than a border between words.
+def joining_pattern(rules: Mapping[str, str], mapping: Mapping[int, Sequence[int]]) -> str:
+    """Return a regular expression for texts where normalization crosses white space.
 
-    That is where it is in one grapheme with what stands next to it, see `PrecompiledNormalizer`, or
-    where the normalisation makes something else of it.
+    White space may be in one grapheme with a neighbour, see `PrecompiledNormalizer`, or be
+    replaced by something else.
     """
     follows, leads = members("extends"), members("prepends")
     behind, ahead = follows.copy(), leads.copy()
@@ -100,7 +100,7 @@ def joining(rules: Mapping[str, str], mapping: Mapping[int, Sequence[int]]) -> s
 
 
 def character_class(belongs: np.ndarray) -> str:
-    """Code points of which `belongs` is true, as a class of a regular expression.
+    """Return the code points where `belongs` is true as a class of a regular expression.
 
     Example:
         >>> character_class(np.isin(np.arange(300), [97, 98, 99, 256]))

@@ -1,4 +1,4 @@
-"""Much text chunk by chunk: the memory of a few chunks, and all cores at work."""
+"""Applies functions to large batches of texts in chunks, on all cores."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import numpy as np
 
 from encoder_zoo.common.lazy import tf
 
-CHUNK_BYTES = 2**18  # of text tokenized at a time
+CHUNK_BYTES = 2**18  # of text per chunk
 
 
 def in_chunks(
     function: Callable[[tf.Tensor], tuple[tf.RaggedTensor, ...]], rows: tf.Tensor | tf.RaggedTensor
 ) -> tuple[tf.RaggedTensor, ...]:
-    """A function of rows, with much text in memory taken chunk by chunk.
+    """Call a function on the rows in chunks and concatenate the results.
 
-    The function's memory is that of some chunks, and the chunks run in parallel.
+    Chunks run in parallel, so that memory is that of a few chunks. Symbolic tensors are not split.
 
     Args:
-        function: of rows (B, ...), to ragged tensors with as many rows.
+        function: takes rows (B, ...) and returns ragged tensors with as many rows.
         rows: string tensor (B,), or ragged (B, None).
 
     Returns:
-        What the function returns for all rows at once.
+        the results for all rows.
 
     Example:
         >>> letters, = in_chunks(lambda rows: (tf.strings.unicode_split(rows, "UTF-8"),),
@@ -41,14 +41,14 @@ def in_chunks(
     if len(bounds) <= 2:
         return function(rows)
     chunks = [rows[start:end] for start, end in itertools.pairwise(bounds)]
-    # Threads, not tf.data: a dataset would optimize the function's large graph in every call.
+    # Threads rather than tf.data, which would optimize the function's graph in every call.
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         parts = zip(*threads.map(function, chunks), strict=True)
     return tuple(tf.concat(list(part), axis=0) for part in parts)
 
 
 def chunk_bounds(rows: tf.Tensor | tf.RaggedTensor) -> list[int]:
-    """Where chunks of about `CHUNK_BYTES` begin, and the number of rows.
+    """Return the first rows of chunks of about `CHUNK_BYTES`, and the number of rows.
 
     Example:
         >>> chunk_bounds(tf.constant(["a" * 2**18, "b", "c"]))

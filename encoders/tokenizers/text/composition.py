@@ -1,6 +1,6 @@
-"""Unicode's normal form C: characters decomposed, marks put into order, and composed again.
+"""Unicode's normal form C: decompose, sort marks, compose.
 
-Comment letters: N characters, W walkers.
+Comment letters: N characters, W starters, from which pairs are composed in parallel.
 """
 
 import functools
@@ -9,17 +9,18 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.text.characters import Characters, before
+from encoder_zoo.encoders.tokenizers.text.characters import Characters
 from encoder_zoo.encoders.tokenizers.text.normalization import (
     COMPLEX,
     KIND_SHIFT,
     ORDER_MASK,
     ORDER_SHIFT,
     combining_orders,
-    expanded,
-    in_canonical_order,
-    number_of,
+    expand_characters,
+    sort_combining_marks,
+    unpack_codes,
 )
+from encoder_zoo.encoders.tokenizers.text.ragged import shift_right
 from encoder_zoo.encoders.tokenizers.text.unicode_tables import (
     SPECIALS,
     CodePointTable,
@@ -27,19 +28,19 @@ from encoder_zoo.encoders.tokenizers.text.unicode_tables import (
     members,
 )
 
-FIRST_TOUCHED = 0x300  # all before are as they are in normal form C, whatever stands beside them
+FIRST_TOUCHED = 0x300  # lower code points never change in NFC
 LEADS, VOWELS, TAILS = range(0x1100, 0x1113), range(0x1161, 0x1176), range(0x11A8, 0x11C3)
 SYLLABLES = range(0xAC00, 0xD7A4)  # of Hangul
 
 
-class Composer(tf.Module):
-    """Brings texts into normal form C, as `tokenizers` does, spans included.
+class NFCNormalizer(tf.Module):
+    """Normalizes texts by NFC, with the spans of the library `tokenizers`.
 
     Source: The Unicode Standard, sections 3.11 and 3.12, and annex 15.
 
     Example:
         >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
-        >>> chars = Composer()(characters(tf.constant(["e\\u0301a"])))
+        >>> chars = NFCNormalizer()(characters(tf.constant(["e\\u0301a"])))
         >>> [chr(c) for c in chars.codes], chars.starts.numpy().tolist()
         (['é', 'a'], [0, 2])
     """
@@ -56,7 +57,7 @@ class Composer(tf.Module):
         self._composites = tf.constant(tables.composites)
 
     def __call__(self, chars: Characters) -> Characters:
-        """The characters in normal form C; code points beyond Unicode's stay as they are."""
+        """Return the characters in NFC; special tokens are kept."""
 
         def touched() -> tf.Tensor:
             return tf.reduce_any(self._is_touched(chars.codes) > 0)
@@ -66,34 +67,34 @@ class Composer(tf.Module):
 
     def _composed(self, chars: Characters) -> Characters:
         parts = chars._replace(codes=self._packed(chars.codes))
-        parts = expanded(parts, self._expansions, self._splits)
-        # A part that is not the first of its character takes no place of its own, wherever it goes.
-        is_other = tf.cast(parts.starts == before(parts.starts, 1, -1), tf.int32)
+        parts = expand_characters(parts, self._expansions, self._splits)
+        # Parts after the first of a character are flagged: they have no span of their own.
+        is_other = tf.cast(parts.starts == shift_right(parts.starts, 1, -1), tf.int32)
         flags = tf.bitwise.left_shift(is_other, KIND_SHIFT)
-        parts = in_canonical_order(parts._replace(codes=parts.codes + flags))
+        parts = sort_combining_marks(parts._replace(codes=parts.codes + flags))
         is_first = 1 - tf.bitwise.right_shift(parts.codes, KIND_SHIFT)
-        codes, target = self._joined(parts)
+        codes, target = self._compose_pairs(parts)
         num = tf.size(codes)
-        taken = tf.math.unsorted_segment_sum(is_first, target, num)  # characters of each
+        taken = tf.math.unsorted_segment_sum(is_first, target, num)  # characters in each
         kept = tf.cast(tf.where(target == tf.range(num))[:, 0], tf.int32)
         taken = tf.gather(taken, kept)
-        # The library has the span of the first character that a composed one takes the place of.
-        place = tf.cumsum(taken, exclusive=True) - tf.cast(taken == 0, tf.int32)
+        # As in the library, a composed character has the span of its first character.
+        position = tf.cumsum(taken, exclusive=True) - tf.cast(taken == 0, tf.int32)
         return Characters(
             tf.gather(codes, kept),
-            tf.gather(chars.starts, place),
-            tf.gather(chars.ends, place),
+            tf.gather(chars.starts, position),
+            tf.gather(chars.ends, position),
             tf.searchsorted(kept, parts.row_splits),
             chars.original_splits,
         )
 
-    def _joined(self, parts: Characters) -> tuple[tf.Tensor, tf.Tensor]:
-        """Code points (N,), and into which (N,) each went: itself or one before it.
+    def _compose_pairs(self, parts: Characters) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return code points (N,), and the index (N,) of the character that each is joined to.
 
-        From every character that surely stays one a walker goes on to the next such, as the
-        standard's algorithm does from the beginning of a text.
+        The standard's algorithm runs from every character that cannot be joined to an earlier one
+        up to the next such character, all in parallel.
         """
-        codes = number_of(parts.codes)
+        codes = unpack_codes(parts.codes)
         orders = tf.bitwise.right_shift(parts.codes, ORDER_SHIFT)
         orders = tf.bitwise.bitwise_and(orders, ORDER_MASK)
         stays = parts.row_starts() | ((orders == 0) & (self._may_follow(codes) == 0))
@@ -102,24 +103,24 @@ class Composer(tf.Module):
         starter = tf.where(tf.gather(orders, begins) == 0, begins, -1)
         none = tf.fill(tf.shape(begins), -1)
 
-        def step(codes, target, place, ends, starter, last):
-            inside = tf.where(place < ends)[:, 0]
-            walkers = (place, ends, starter, last)
-            place, ends, starter, last = (tf.gather(part, inside) for part in walkers)
-            order = tf.gather(orders, place)
-            made = self._pair(tf.gather(codes, tf.maximum(starter, 0)), tf.gather(codes, place))
-            # A mark that stays keeps off all but those of a higher order.
+        def step(codes, target, position, ends, starter, last):
+            inside = tf.where(position < ends)[:, 0]
+            walkers = (position, ends, starter, last)
+            position, ends, starter, last = (tf.gather(part, inside) for part in walkers)
+            order = tf.gather(orders, position)
+            made = self._pair(tf.gather(codes, tf.maximum(starter, 0)), tf.gather(codes, position))
+            # A mark that stays blocks marks of the same or a lower order.
             joins = (starter >= 0) & (last < order) & (made >= 0)
             who = tf.boolean_mask(starter, joins)
             codes = tf.tensor_scatter_nd_update(codes, who[:, None], made[joins])
-            target = tf.tensor_scatter_nd_update(target, place[joins][:, None], who)
+            target = tf.tensor_scatter_nd_update(target, position[joins][:, None], who)
             begins = ~joins & (order == 0)
-            # Marks before the first starter keep nothing apart: there is nothing to join.
+            # Marks before the first starter block nothing.
             last = tf.where(joins, last, tf.where(begins | (starter < 0), -1, order))
-            return codes, target, place + 1, ends, tf.where(begins, place, starter), last
+            return codes, target, position + 1, ends, tf.where(begins, position, starter), last
 
         codes, target, *_ = tf.while_loop(
-            lambda codes, target, place, ends, *_: tf.reduce_any(place < ends),
+            lambda codes, target, position, ends, *_: tf.reduce_any(position < ends),
             step,
             [codes, tf.range(tf.size(codes)), begins + 1, ends, starter, none],
             shape_invariants=[tf.TensorShape([None])] * 6,
@@ -128,7 +129,7 @@ class Composer(tf.Module):
         return codes, target
 
     def _pair(self, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-        """The composites (W,) of two code points; -1 where there is none."""
+        """Return the composites (W,) of two code points; -1 for none."""
         key = tf.bitwise.left_shift(tf.cast(first, tf.int64), 21) + tf.cast(second, tf.int64)
         entry = tf.minimum(tf.searchsorted(self._pairs, key), tf.size(self._pairs) - 1)
         made = tf.gather(self._composites, entry)
@@ -145,16 +146,16 @@ def _among(codes: tf.Tensor, codes_range: range) -> tf.Tensor:
 
 
 class CompositionTables(NamedTuple):
-    """What normal form C needs to know of code points.
+    """Holds the tables of NFC.
 
     Attributes:
-        touched: (code points,), 1 where a character may change, or move, or join one before it.
-        packed: (code points,), order and code point, or an entry of the expansions.
-        expansions: order and code point of the parts of characters.
-        expansion_splits: where the parts of each entry start.
-        may_follow: (code points,), 1 where it may join one before it.
-        pairs: int64, ascending, of two code points that become one.
-        composites: what they become.
+        touched: (code points,), 1 if NFC may change or move a character.
+        packed: (code points,), combining order and code point, or the index of an expansion.
+        expansions: combining order and code point of the parts of characters.
+        expansion_splits: where each expansion starts.
+        may_follow: (code points,), 1 if it may be composed with an earlier character.
+        pairs: int64, ascending, pairs of code points with a composite.
+        composites: the composites of the pairs.
     """
 
     touched: np.ndarray
@@ -168,7 +169,7 @@ class CompositionTables(NamedTuple):
 
 @functools.lru_cache(maxsize=1)
 def composition_tables() -> CompositionTables:
-    """The tables, made once from those of `unicode_tables`."""
+    """Return the tables, built once."""
     orders, never = combining_orders(), members("never_composed")
     packed = np.arange(SPECIALS.stop, dtype=np.int32)
     for code, order in orders.items():
@@ -199,9 +200,9 @@ def composition_tables() -> CompositionTables:
 
 
 def _composites(never: np.ndarray) -> dict[tuple[int, int], int]:
-    """{two code points: the one that they become}, without the syllables of Hangul.
+    """Return {pair of code points: composite}, without Hangul syllables.
 
-    A character's last part is joined to what the others become.
+    The last part of a character is composed with the composite of the others.
     """
     whole = {
         tuple(parts): code

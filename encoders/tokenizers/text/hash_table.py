@@ -1,22 +1,19 @@
-"""Hash tables that are freed with the tokenizers that hold them."""
-
-from __future__ import annotations
+"""Hash tables that are freed with their tokenizers."""
 
 import numpy as np
 import tensorflow as tf
 
 
 class HashTable(tf.lookup.StaticHashTable):
-    """A `tf.lookup.StaticHashTable` whose memory is freed with the last reference to it.
+    """Maps keys to values like `tf.lookup.StaticHashTable`, but is freed with its last reference.
 
-    TensorFlow finds a StaticHashTable by its name and therefore keeps it until the process ends,
-    5 MB for each `BertTokenizer` of 30,000 tokens. A table that is made eagerly has no name here.
-    In a graph, as in a SavedModel, a table keeps its name, by which each run finds it again.
+    TensorFlow keeps named tables until the process ends, 5 MB for a `BertTokenizer` of 30,000
+    tokens. A table made eagerly is anonymous here; in graphs, as in a SavedModel, it has a name.
 
     Args:
         keys: (N,), strings or int64, at least one.
         values: (N,), int32 or int64.
-        default_value: of keys that are not in the table.
+        default_value: value of other keys.
 
     Example:
         >>> table = HashTable(["cat", "dog"], [7, 8], default_value=-1)

@@ -1,8 +1,7 @@
-"""Writes `data/unicode.json`: what Rust's `tokenizers` library holds of Unicode.
+"""Writes `data/unicode.json`: the Unicode tables of the library `tokenizers`.
 
-The checkpoints' vocabularies were trained with that library, whose parts follow four different
-versions of Unicode. So the tables are measured from its behaviour on every code point, not read
-from one version of the standard.
+The library, which trained the checkpoints' vocabularies, mixes four versions of Unicode. So the
+tables are measured from its behaviour on every code point, not read from one version.
 
     python -m encoder_zoo.encoders.tokenizers.text.make_unicode_tables
 """
@@ -20,7 +19,7 @@ CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
 
 def ranges(belongs: Callable[[str], bool]) -> list[list[int]]:
-    """Closed ranges [first, last] of the code points whose character belongs."""
+    """Return closed ranges [first, last] of the code points whose character belongs."""
     found: list[list[int]] = []
     for code_point in CODE_POINTS:
         if belongs(chr(code_point)):
@@ -32,19 +31,19 @@ def ranges(belongs: Callable[[str], bool]) -> list[list[int]]:
 
 
 def mapping(function: Callable[[str], str], leave_out: range = range(0)) -> dict[str, list[int]]:
-    """What each code point becomes, where that is not itself."""
+    """Return {code point: code points} of the function, where it changes a character."""
     pairs = ((c, function(chr(c))) for c in CODE_POINTS if c not in leave_out)
     return {str(c): [ord(x) for x in text] for c, text in pairs if text != chr(c)}
 
 
 def differing(function: Callable[[str], str], other: Callable[[str], str]) -> dict[str, list[int]]:
-    """What each code point becomes, where the two functions differ."""
+    """Return {code point: code points} of the function, where it differs from the other."""
     pairs = ((c, function(chr(c)), other(chr(c))) for c in CODE_POINTS)
     return {str(c): [ord(x) for x in text] for c, text, others in pairs if text != others}
 
 
 def combining_classes(decompose: Callable[[str], str]) -> dict[str, int]:
-    """Canonical combining classes of the marks that the library reorders."""
+    """Return the canonical combining classes of the marks that the library reorders."""
     low, high = "\u0334", "\u0345"  # marks of the classes 1 and 240: any other class moves past one
 
     def moves(mark: str) -> bool:
@@ -55,9 +54,9 @@ def combining_classes(decompose: Callable[[str], str]) -> dict[str, int]:
 
 
 def charsmap(characters: Iterable[str]) -> bytes:
-    """A precompiled normalisation that makes an X of each of the characters.
+    """Return a charsmap that replaces each of the characters by X.
 
-    A trie's node has two pages of 256 places: one for its children, one for the ends of keys.
+    A node of the trie has two pages of 256 units: one for its children, one for the ends of keys.
     """
     children: list[dict[int, int]] = [{}]
     ends: list[set[int]] = [set()]
@@ -73,29 +72,29 @@ def charsmap(characters: Iterable[str]) -> bytes:
         ends[node].add(last)
     units = array.array("I", bytes(4 * 512 * (len(children) + 1)))
     units[0] = 512 << 10
-    base = {0: 512}  # where a node's children stand, each at the place of its byte by XOR
+    base = {0: 512}  # of a node's children, each at the offset of its byte by XOR
     for node in range(len(children)):
         for byte, child in children[node].items():
-            place = base[node] ^ byte
-            base[child] = 512 * (child + 1) | place & 255
-            units[place] = _leads(place, base[child]) | byte
+            position = base[node] ^ byte
+            base[child] = 512 * (child + 1) | position & 255
+            units[position] = _leads(position, base[child]) | byte
         for byte in ends[node]:
-            place = base[node] ^ byte
-            end = 512 * (node + 1) + 256 | place & 255
-            units[place] = _leads(place, end) | 1 << 8 | byte
+            position = base[node] ^ byte
+            end = 512 * (node + 1) + 256 | position & 255
+            units[position] = _leads(position, end) | 1 << 8 | byte
             units[end] = 1 << 31
     return struct.pack("<I", 4 * len(units)) + units.tobytes() + b"X\0"
 
 
-def _leads(place: int, to: int) -> int:
-    """The part of a unit that says where it leads: the difference in steps of 256."""
-    return (place ^ to) >> 8 << 10 | 1 << 9
+def _leads(position: int, to: int) -> int:
+    """Return the offset field of a unit, in steps of 256."""
+    return (position ^ to) >> 8 << 10 | 1 << 9
 
 
 def grapheme_classes() -> dict[str, list[list[int]]]:
-    """What decides whether a character and its neighbour are one grapheme of up to five bytes.
+    """Return ranges that decide whether neighbours are one grapheme of up to five bytes.
 
-    A normalisation that makes an X of every character makes one of every such grapheme.
+    A charsmap that replaces every character by X also replaces such graphemes by X.
     """
     from tokenizers import normalizers
 
@@ -110,7 +109,7 @@ def grapheme_classes() -> dict[str, list[list[int]]]:
 
 
 def measure() -> dict:
-    """Reads every table off the behaviour of the installed `tokenizers` library."""
+    """Measure every table from the installed library `tokenizers`."""
     import tokenizers
     from tokenizers import normalizers, pre_tokenizers
 
@@ -155,7 +154,7 @@ def measure() -> dict:
 
 
 def main() -> None:
-    """Measures the tables and writes the data file, one line per table."""
+    """Measure the tables and write the data file, one line per table."""
     lines = [
         f"{json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in measure().items()
     ]

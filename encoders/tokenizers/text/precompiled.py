@@ -1,4 +1,4 @@
-"""SentencePiece's precompiled normalisation, and other maps from characters to characters."""
+"""SentencePiece's precompiled normalizer, and maps of single characters."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,21 +6,23 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.common.wording import shown
-from encoder_zoo.encoders.tokenizers.text.characters import Characters, after, before, row_numbers
-from encoder_zoo.encoders.tokenizers.text.charsmap import SHORT
+from encoder_zoo.encoders.tokenizers.text.characters import Characters
+from encoder_zoo.encoders.tokenizers.text.charsmap import MAX_GRAPHEME_BYTES
 from encoder_zoo.encoders.tokenizers.text.hash_table import HashTable
+from encoder_zoo.encoders.tokenizers.text.normalization import FIRST_COMPLEX, expand_characters
+from encoder_zoo.encoders.tokenizers.text.ragged import row_ids, shift_left, shift_right
 from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable, members
 
-# One int32 holds a code point, or an entry of the expansions, and what there is to know of it.
+# One int32 packs a code point, or the index of an expansion, with flags.
 CODE_MASK = 2**21 - 1
 KEY, ENDS, EXTENDS, PREPENDS, RETURN, COMPLEX = (1 << bit for bit in range(21, 27))
-CARE = EXTENDS  # numbers from here on need more than a look into the table
+GRAPHEME = EXTENDS  # lower numbers need only the table
 SIGNS = (0xA9, 0xAE)  # the pictographs of two bytes
 JOINER, RETURN_CODE, NEWLINE = 0x200D, 0x0D, 0x0A
 
 
 class Expansions(tf.Module):
-    """Sequences of code points under a number each.
+    """Holds numbered sequences of code points.
 
     Args:
         sequences: of code points.
@@ -29,24 +31,24 @@ class Expansions(tf.Module):
     def __init__(self, sequences: Sequence[Sequence[int]]):
         super().__init__()
         lengths = [len(sequence) for sequence in sequences]
-        self._codes = tf.constant([c for sequence in sequences for c in sequence] + [0], tf.int32)
-        self._splits = tf.constant(np.cumsum([0, *lengths, 0]), tf.int32)
+        self.flat = tf.constant([c for sequence in sequences for c in sequence] + [0], tf.int32)
+        self.splits = tf.constant(np.cumsum([0, *lengths, 0]), tf.int32)
 
     def lengths(self, entries: tf.Tensor) -> tf.Tensor:
-        """How many code points each entry has."""
-        return tf.gather(self._splits, entries + 1) - tf.gather(self._splits, entries)
+        """Return the number of code points of each entry."""
+        return tf.gather(self.splits, entries + 1) - tf.gather(self.splits, entries)
 
     def codes(self, entries: tf.Tensor, within: tf.Tensor) -> tf.Tensor:
-        """One code point of each entry."""
-        places = tf.gather(self._splits, entries) + within
-        return tf.gather(self._codes, tf.minimum(places, tf.size(self._codes) - 1))
+        """Return one code point of each entry."""
+        positions = tf.gather(self.splits, entries) + within
+        return tf.gather(self.flat, tf.minimum(positions, tf.size(self.flat) - 1))
 
 
 class CharacterMap(tf.Module):
-    """Puts characters in the place of single characters, which keep the span of it.
+    """Replaces single characters by others, which get their spans.
 
     Args:
-        mapping: {code point: code points}; others stay.
+        mapping: {code point: code points}; others are kept.
 
     Example:
         >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
@@ -61,42 +63,26 @@ class CharacterMap(tf.Module):
         packed = np.arange(SPECIALS.stop, dtype=np.int32)
         for code, codes in mapping.items():
             packed[code] = codes[0] if len(codes) == 1 else 0
-        packed[list(several)] = COMPLEX | np.arange(len(several), dtype=np.int32)
+        packed[list(several)] = FIRST_COMPLEX | np.arange(len(several), dtype=np.int32)
         self._table = CodePointTable(packed)
         self._expansions = Expansions(list(several.values()))
 
     def __call__(self, chars: Characters) -> Characters:
-        """The characters, mapped."""
+        """Return the mapped characters."""
         packed = self._table(chars.codes)
+        mapped, expansions = chars._replace(codes=packed), self._expansions
         return tf.cond(
-            tf.reduce_max(packed) < COMPLEX,
-            lambda: chars._replace(codes=packed),
-            lambda: self._expanded(chars, packed),
-        )
-
-    def _expanded(self, chars: Characters, packed: tf.Tensor) -> Characters:
-        is_complex = packed >= COMPLEX
-        entry = tf.where(is_complex, tf.bitwise.bitwise_and(packed, CODE_MASK), 0)
-        lengths = tf.where(is_complex, self._expansions.lengths(entry), 1)
-        splits = tf.concat([[0], tf.cumsum(lengths)], 0)
-        owner = row_numbers(splits, splits[-1])
-        within = tf.range(splits[-1]) - tf.gather(splits, owner)
-        expanded = self._expansions.codes(tf.gather(entry, owner), within)
-        return Characters(
-            tf.where(tf.gather(is_complex, owner), expanded, tf.gather(packed, owner)),
-            tf.gather(chars.starts, owner),
-            tf.gather(chars.ends, owner),
-            tf.gather(splits, chars.row_splits),
-            chars.original_splits,
+            tf.reduce_max(packed) < FIRST_COMPLEX,
+            lambda: mapped,
+            lambda: expand_characters(mapped, expansions.flat, expansions.splits),
         )
 
 
 class PrecompiledNormalizer(tf.Module):
-    """Normalises as `tokenizers` does by SentencePiece's map, with its spans.
+    """Normalizes by SentencePiece's charsmap, with the results and spans of `tokenizers`.
 
-    SentencePiece replaces the longest key that it finds at each place. `tokenizers` asks for the
-    keys of graphemes of up to five bytes, of which the first, shortest one replaces the whole
-    grapheme, and else for those of single characters.
+    SentencePiece replaces the longest key at each position. `tokenizers` looks up graphemes of up
+    to five bytes, where the shortest key replaces the whole grapheme, and then single characters.
 
     Args:
         rules: {text: replacement}, see `read_charsmap`.
@@ -143,51 +129,51 @@ class PrecompiledNormalizer(tf.Module):
         self._pairs = HashTable(keys, np.arange(-1, len(pairs)), default_value=-1)
 
     def __call__(self, chars: Characters) -> Characters:
-        """The characters as they are looked for in the vocabulary."""
+        """Return the normalized characters."""
         packed = self._table(chars.codes)
         return tf.cond(
-            tf.reduce_max(packed) < CARE,
+            tf.reduce_max(packed) < GRAPHEME,
             lambda: chars._replace(codes=tf.bitwise.bitwise_and(packed, CODE_MASK)),
-            lambda: self._with_care(chars, packed),
+            lambda: self._replace_graphemes(chars, packed),
         )
 
-    def _with_care(self, chars: Characters, packed: tf.Tensor) -> Characters:
-        part_starts = chars.row_starts() | is_special(chars.codes)
-        part_starts |= before(is_special(chars.codes), 1, False)
+    def _replace_graphemes(self, chars: Characters, packed: tf.Tensor) -> Characters:
+        part_starts = chars.row_starts() | is_special_token(chars.codes)
+        part_starts |= shift_right(is_special_token(chars.codes), 1, False)
         heads = ~self._joins(chars.codes, packed, part_starts)
         is_unit, pair = self._units(chars.codes, packed, heads)
 
-        units = tf.cast(tf.where(is_unit)[:, 0], tf.int32)  # (U,), each replaced as one
+        units = tf.cast(tf.where(is_unit)[:, 0], tf.int32)  # (U,), each replaced as a whole
         packed, pair = tf.gather(packed, units), tf.gather(pair, units)
-        old = after(units, 1, tf.size(is_unit)) - units
+        old = shift_left(units, 1, tf.size(is_unit)) - units
         simple = tf.bitwise.bitwise_and(packed, CODE_MASK)
         is_complex = (packed >= COMPLEX) | (pair >= 0)
         entry = tf.where(is_complex, tf.where(pair >= 0, pair, simple), 0)
         new = tf.where(is_complex, self._expansions.lengths(entry), 1)
 
         splits = tf.concat([[0], tf.cumsum(new)], 0)
-        owner = row_numbers(splits, splits[-1])  # (E,)
+        owner = row_ids(splits, splits[-1])  # (E,)
         within = tf.range(splits[-1]) - tf.gather(splits, owner)
         codes = self._expansions.codes(tf.gather(entry, owner), within)
         codes = tf.where(tf.gather(is_complex, owner), codes, tf.gather(simple, owner))
         unit_splits = tf.concat([[0], tf.cumsum(tf.cast(is_unit, tf.int32))], 0)  # (N + 1,)
         part = tf.gather(tf.cumsum(tf.cast(part_starts, tf.int32)) - 1, units)  # (U,)
-        first = tf.cast(tf.where(part_starts)[:, 0], tf.int32)  # characters that begin the parts
+        first = tf.cast(tf.where(part_starts)[:, 0], tf.int32)  # first characters of the parts
         first_new = tf.gather(splits, tf.gather(unit_splits, first))
         part_first = tf.gather(first, part), tf.gather(first_new, part)
-        places = replaced_places(old, new, splits, owner, within, *part_first)
+        positions = source_indices(old, new, splits, owner, within, *part_first)
         return Characters(
             codes,
-            tf.gather(chars.starts, places),
-            tf.gather(chars.ends, places),
+            tf.gather(chars.starts, positions),
+            tf.gather(chars.ends, positions),
             tf.gather(splits, tf.gather(unit_splits, chars.row_splits)),
             chars.original_splits,
         )
 
     def _joins(self, codes: tf.Tensor, packed: tf.Tensor, part_starts: tf.Tensor) -> tf.Tensor:
-        """Boolean (N,): is the character in one grapheme with that before it?
+        """Return a mask (N,) of the characters in one grapheme with the character before.
 
-        Rules that join nothing of less than six bytes are left out, such as those of Hangul.
+        Rules for graphemes of more than five bytes, such as those of Hangul, are omitted.
 
         Source: Unicode Standard Annex 29, "Text Segmentation", section 3.1.1.
         """
@@ -195,34 +181,34 @@ class PrecompiledNormalizer(tf.Module):
         def has(bit: int) -> tf.Tensor:
             return tf.bitwise.bitwise_and(packed, bit) > 0
 
-        joins = has(EXTENDS) & ~before(has(ENDS), 1, True)
-        joins |= before(has(PREPENDS), 1, False) & ~has(ENDS)
-        joins |= before(has(RETURN), 1, False) & (codes == NEWLINE)
-        sign = (before(codes, 2, 0) == SIGNS[0]) | (before(codes, 2, 0) == SIGNS[1])
-        joins |= sign & (before(codes, 1, 0) == JOINER) & (self._pictographs(codes) > 0)
+        joins = has(EXTENDS) & ~shift_right(has(ENDS), 1, True)
+        joins |= shift_right(has(PREPENDS), 1, False) & ~has(ENDS)
+        joins |= shift_right(has(RETURN), 1, False) & (codes == NEWLINE)
+        sign = (shift_right(codes, 2, 0) == SIGNS[0]) | (shift_right(codes, 2, 0) == SIGNS[1])
+        joins |= sign & (shift_right(codes, 1, 0) == JOINER) & (self._pictographs(codes) > 0)
         return joins & ~part_starts
 
     def _units(
         self, codes: tf.Tensor, packed: tf.Tensor, heads: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Boolean (N,): does what is replaced as one begin here? And (N,): the pair's rule, or -1.
+        """Return a mask (N,) of the first characters of units, and the rule (N,) of a pair or -1.
 
         Args:
             codes, packed: int32 (N,).
-            heads: boolean (N,), the first characters of the graphemes.
+            heads: boolean (N,), first characters of graphemes.
         """
-        places = tf.cast(tf.where(heads)[:, 0], tf.int32)
+        positions = tf.cast(tf.where(heads)[:, 0], tf.int32)
         sizes = 1 + tf.cast(codes >= 0x80, tf.int32) + tf.cast(codes >= 0x800, tf.int32)
         sizes += tf.cast(codes >= 0x10000, tf.int32)
         byte_splits = tf.concat([[0], tf.cumsum(sizes)], 0)
-        ends = after(places, 1, tf.size(codes))
-        num_bytes = tf.gather(byte_splits, ends) - tf.gather(byte_splits, places)
-        short = (ends - places > 1) & (num_bytes <= SHORT)
+        ends = shift_left(positions, 1, tf.size(codes))
+        num_bytes = tf.gather(byte_splits, ends) - tf.gather(byte_splits, positions)
+        short = (ends - positions > 1) & (num_bytes <= MAX_GRAPHEME_BYTES)
 
-        following = tf.cast(after(codes, 1, 0), tf.int64)
+        following = tf.cast(shift_left(codes, 1, 0), tf.int64)
         keys = tf.bitwise.left_shift(tf.cast(codes, tf.int64), 21) + following
-        pair = tf.cast(self._pairs.lookup(tf.gather(keys, places)), tf.int32)
-        is_key = tf.bitwise.bitwise_and(tf.gather(packed, places), KEY) > 0
+        pair = tf.cast(self._pairs.lookup(tf.gather(keys, positions)), tf.int32)
+        is_key = tf.bitwise.bitwise_and(tf.gather(packed, positions), KEY) > 0
         pair = tf.where(short & ~is_key, pair, -1)
         whole = short & (is_key | (pair >= 0))
         grapheme = tf.cumsum(tf.cast(heads, tf.int32)) - 1
@@ -230,7 +216,7 @@ class PrecompiledNormalizer(tf.Module):
         return is_unit, tf.where(heads, tf.gather(pair, grapheme), -1)
 
 
-def replaced_places(
+def source_indices(
     old: tf.Tensor,
     new: tf.Tensor,
     splits: tf.Tensor,
@@ -239,18 +225,18 @@ def replaced_places(
     first: tf.Tensor,
     first_new: tf.Tensor,
 ) -> tf.Tensor:
-    """The old character (E,) whose span each new one has, as `tokenizers` counts.
+    """Return the index of the old character (E,) whose span each new one has, as `tokenizers` does.
 
-    It goes along the old characters: a new one takes the next, and the last of a replacement with
-    fewer characters also those that are left; one more has the span of that before it. What becomes
-    nothing is taken along by the new character before it; at the beginning of a text there is none,
-    and all that follow have the spans of characters before their own.
+    Each new character takes the next old one, and the last of a shorter replacement also the rest;
+    surplus characters of a longer one share the last span. Removed characters belong to the new
+    character before them; at the beginning of a text, where there is none, the spans of all
+    following characters are shifted.
 
     Args:
-        old, new: int32 (U,), how many characters there were and are of each unit.
-        splits: int32 (U + 1,), where the units' new characters start.
-        owner, within: int32 (E,), unit and place in it of every new character.
-        first, first_new: int32 (U,), old and new character that each unit's text begins with.
+        old, new: int32 (U,), number of old and new characters of each unit.
+        splits: int32 (U + 1,), where the new characters of each unit start.
+        owner, within: int32 (E,), unit of every new character, and offset in it.
+        first, first_new: int32 (U,), first old and new character of each unit's text.
     """
     old_count, new_count = tf.gather(old, owner), tf.gather(new, owner)
     added = tf.cast(within >= old_count, tf.int32)
@@ -261,11 +247,11 @@ def replaced_places(
     change = added - left
     taken = tf.where(change > 0, 0, 1 - change)
     before_it = tf.cumsum(taken, exclusive=True)
-    start = tf.gather(tf.pad(before_it, [[0, 1]]), first_new)  # a text may have nothing left
-    place = before_it - tf.gather(start, owner) + tf.gather(first, owner)
-    return tf.maximum(place - tf.cast(change > 0, tf.int32), tf.gather(first, owner))
+    start = tf.gather(tf.pad(before_it, [[0, 1]]), first_new)  # a text may be empty now
+    position = before_it - tf.gather(start, owner) + tf.gather(first, owner)
+    return tf.maximum(position - tf.cast(change > 0, tf.int32), tf.gather(first, owner))
 
 
-def is_special(codes: tf.Tensor) -> tf.Tensor:
-    """Boolean (N,): does the code stand for a special token?"""
+def is_special_token(codes: tf.Tensor) -> tf.Tensor:
+    """Return a mask (N,) of the code points of special tokens."""
     return codes >= SPECIALS.start

@@ -1,4 +1,4 @@
-"""Turns what callers call text into checked string tensors."""
+"""Converts texts of many types to checked string tensors."""
 
 import re
 from collections.abc import Sequence
@@ -9,20 +9,20 @@ from encoder_zoo.common.forks import refuse_in_fork
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.wording import with_type
 
-BYTES_PER_WORD = 8  # most texts have more words than this promises
+BYTES_PER_WORD = 8  # most texts have shorter words
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def as_text_tensor(texts: object, name: str = "texts") -> tf.Tensor:
-    """Turns what a caller calls text into a checked string tensor.
+    """Convert texts to a checked string tensor.
 
-    A lone surrogate, which UTF-8 cannot hold, becomes U+FFFD; NUL is a character like any other.
-    Tensors inside a graph are taken as they are; there a malformed byte reads as U+FFFD.
+    Lone surrogates become U+FFFD. Symbolic tensors are not checked; the tokenizers read their
+    malformed bytes as U+FFFD.
 
     Args:
         texts: a string, or a list, tuple, NumPy array, string tensor, or column of pandas, polars,
             Arrow or datasets, of strings; `bytes` are read as UTF-8.
-        name: what to call the argument in errors.
+        name: of the argument, for error messages.
 
     Returns:
         tf.string tensor, () for a single string and (B,) otherwise; `[]` gives (0,).
@@ -54,7 +54,7 @@ def as_text_tensor(texts: object, name: str = "texts") -> tf.Tensor:
 
 
 def _checked_text(text: object, name: str) -> bytes:
-    """A text as UTF-8, or an error that names it."""
+    """Return a text as UTF-8; raise an error for other values."""
     if isinstance(text, str):
         try:
             return text.encode("utf-8")
@@ -76,7 +76,7 @@ def _checked_text(text: object, name: str) -> bytes:
 
 
 def _checked_tensor(texts: tf.Tensor, name: str) -> tf.Tensor:
-    """A string tensor of rank 0 or 1; its bytes are looked at where they are known by now."""
+    """Check type and rank of a string tensor, and the bytes of an eager one."""
     if texts.dtype != tf.string or (texts.shape.rank or 0) > 1:
         raise ValueError(
             f"{name} is a tensor of {texts.dtype.name} with shape {texts.shape}; expected strings "
@@ -89,15 +89,15 @@ def _checked_tensor(texts: tf.Tensor, name: str) -> tf.Tensor:
     return texts
 
 
-def without_rest(texts: tf.Tensor, num: int) -> tf.Tensor:
-    """Cuts long texts (B,) where it is sure that at least `num` tokens come before.
+def truncate_texts(texts: tf.Tensor, num: int) -> tf.Tensor:
+    """Truncate long texts (B,) after at least `num` tokens.
 
-    A letter of ASCII after a space begins a word, whatever stands around the two; and every word
-    has a token. So a text is cut before such a space, with `num` such letters to its left; one that
-    has too few of them in its first bytes stays whole.
+    An ASCII letter after a space always begins a word, and every word has a token. So a text is
+    truncated before such a space if `num` words begin before it; a text with fewer in its first
+    `BYTES_PER_WORD * num` bytes stays as it is.
 
     Example:
-        >>> without_rest(tf.constant(["one, two " + "and more " * 9]), 2).numpy().tolist()
+        >>> truncate_texts(tf.constant(["one, two " + "and more " * 9]), 2).numpy().tolist()
         [b'one, two and']
     """
     width = BYTES_PER_WORD * num

@@ -1,4 +1,4 @@
-"""What a code point is, as tables for TensorFlow; `data/unicode.json` holds the numbers."""
+"""Tables of code points, from the data in `data/unicode.json`."""
 
 import functools
 import json
@@ -9,14 +9,14 @@ import tensorflow as tf
 
 DATA_FILE = Path(__file__).parent / "data" / "unicode.json"
 NUM_CODE_POINTS = 0x110000
-# Special tokens that stand in a text travel as code points of their own, beyond Unicode's last.
+# Special tokens found in texts are represented by code points beyond Unicode.
 SPECIALS = range(NUM_CODE_POINTS, NUM_CODE_POINTS + 128)
 PAGE_BITS = 7
 NUM_LOW = 0x3000  # code points before the East Asian ones
 
 
 class CodePointTable(tf.Module):
-    """A number for every code point, cut into pages of 128 of which equal ones are kept once.
+    """Maps code points to numbers, stored in pages of 128 without duplicates.
 
     Args:
         values: int32 array (0x110000 + 128,), one number per code point and special token.
@@ -29,7 +29,7 @@ class CodePointTable(tf.Module):
 
     def __init__(self, values: np.ndarray):
         super().__init__()
-        number_of: dict[bytes, int] = {}  # of each page; NumPy's unique sorts, for 150 ms
+        number_of: dict[bytes, int] = {}  # of each page; np.unique would sort, for 150 ms
         pages = values.astype(np.int32).reshape(-1, 1 << PAGE_BITS)
         page_of = [number_of.setdefault(page.tobytes(), len(number_of)) for page in pages]
         self._low_numbers = tf.constant(values[:NUM_LOW], tf.int32)
@@ -37,7 +37,7 @@ class CodePointTable(tf.Module):
         self._page_starts = tf.constant(np.array(page_of, np.int32) << PAGE_BITS)
 
     def __call__(self, code_points: tf.Tensor) -> tf.Tensor:
-        """The number of each code point; int32, same shape."""
+        """Return the number of each code point, int32 of the same shape."""
         return tf.cond(
             tf.reduce_max(code_points) < NUM_LOW,
             lambda: tf.gather(self._low_numbers, code_points),
@@ -51,12 +51,12 @@ class CodePointTable(tf.Module):
 
 @functools.lru_cache(maxsize=1)
 def unicode_data() -> dict:
-    """The measured tables: closed ranges of code points, and mappings from code points."""
+    """Return the tables: closed ranges of code points, and mappings from code points."""
     return json.loads(DATA_FILE.read_text(encoding="utf-8"))
 
 
 def members(name: str) -> np.ndarray:
-    """Boolean array over all code points: those in the named ranges.
+    """Return a mask over all code points that is true in the named ranges.
 
     Example:
         >>> members("bpe_number")[[ord("7"), ord("½"), ord("x")]].tolist()
@@ -70,7 +70,7 @@ def members(name: str) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def decompositions() -> dict[int, list[int]]:
-    """Full canonical decompositions; Hangul syllables by the arithmetic of Unicode, section 3.12.
+    """Return canonical decompositions (NFD), those of Hangul computed as in Unicode 3.12.
 
     Example:
         >>> [chr(c) for c in decompositions()[ord("각")]]
@@ -87,7 +87,7 @@ def decompositions() -> dict[int, list[int]]:
 
 @functools.lru_cache(maxsize=1)
 def compatible_decompositions() -> dict[int, list[int]]:
-    """Full compatibility decompositions (NFKD).
+    """Return compatibility decompositions (NFKD).
 
     Example:
         >>> [chr(c) for c in compatible_decompositions()[ord("ﬁ")]]

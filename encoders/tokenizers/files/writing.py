@@ -1,0 +1,108 @@
+"""Writes a tokenizer as the files that transformers reads."""
+
+import inspect
+import json
+from collections.abc import Mapping
+from typing import ClassVar
+
+from encoder_zoo.encoders.tokenizers.files.added_tokens import special_added_token
+from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS
+
+
+class WritesFiles:
+    """Mixin: writes the files that all tokenizers have.
+
+    Subclasses implement `_vocabulary_files`, `_settings` and `_steps`.
+    """
+
+    special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        argument: names[:1] for argument, names in SPECIAL_TOKENS.items()
+    }
+
+    def to_files(self) -> dict[str, str | bytes]:
+        """Write the tokenizer as files that transformers' AutoTokenizer reads with the same ids.
+
+        Returns:
+            {file name: text or bytes}: the vocabulary files, tokenizer.json,
+            tokenizer_config.json and special_tokens_map.json.
+        """
+        special = self._special_token_settings()
+        fast = {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": sorted(self._added_tokens(), key=lambda token: token["id"]),
+            **self._steps(),
+        }
+        return {
+            **self._vocabulary_files(),
+            "tokenizer.json": as_json(fast),
+            "tokenizer_config.json": as_json({**self._settings(), **self._generic(), **special}),
+            "special_tokens_map.json": as_json(special),
+        }
+
+    def _special_token_settings(self) -> dict[str, str]:
+        """Return {name in tokenizer_config.json: special token}."""
+        return {
+            name: getattr(self, argument)
+            for argument, names in self.special_token_names.items()
+            for name in names
+        }
+
+    def _generic(self) -> dict:
+        """Return the generic class if transformers' own class would join two texts differently."""
+        default = inspect.signature(type(self)).parameters
+        adds_segments = self.uses_segments and not default["uses_segments"].default
+        if self.pair_separators == default["pair_separators"].default and not adds_segments:
+            return {}
+        segments = ["token_type_ids"] if self.uses_segments else []
+        inputs = ["input_ids", *segments, "attention_mask"]
+        return {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
+
+    def _added_tokens(self) -> list[dict]:
+        """Return the special tokens and the other added tokens as entries of tokenizer.json."""
+        tokens = [getattr(self, argument) for argument in SPECIAL_TOKENS]
+        lstrip = self.mask_token if self.lstrip_mask else None
+        special = [special_added_token(self.token_to_id(t), t, t == lstrip) for t in tokens]
+        return [*special, *(token for token in self.added_tokens if token["content"] not in tokens)]
+
+    def _template(self) -> dict:
+        """Return the post-processor: the special tokens around one text and around a pair."""
+        start, end = self.start_token, self.end_token
+        second = int(self.uses_segments)
+        single = [_special(start, 0), _text("A", 0), _special(end, 0)]
+        between = [_special(end, second)] * (self.pair_separators - 1)
+        return {
+            "type": "TemplateProcessing",
+            "single": single,
+            "pair": [*single, *between, _text("B", second), _special(end, second)],
+            "special_tokens": {
+                token: {"id": token, "ids": [self.token_to_id(token)], "tokens": [token]}
+                for token in (start, end)
+            },
+        }
+
+    def _vocabulary_files(self) -> Mapping[str, str | bytes]:
+        """Return the files of the vocabulary."""
+        raise NotImplementedError
+
+    def _settings(self) -> dict:
+        """Return the contents of tokenizer_config.json, without special tokens."""
+        raise NotImplementedError
+
+    def _steps(self) -> dict:
+        """Return normalizer, pre_tokenizer, post_processor, decoder and model of tokenizer.json."""
+        raise NotImplementedError
+
+
+def _special(token: str, segment: int) -> dict:
+    return {"SpecialToken": {"id": token, "type_id": segment}}
+
+
+def _text(name: str, segment: int) -> dict:
+    return {"Sequence": {"id": name, "type_id": segment}}
+
+
+def as_json(content: object) -> str:
+    """Return indented JSON with a line break at the end."""
+    return json.dumps(content, ensure_ascii=False, indent=2) + "\n"

@@ -1,0 +1,76 @@
+"""Many words as one array of symbols, which takes less memory than lists."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS
+
+MAX_SYMBOL = 2**16 - 1
+UNKNOWN_SYMBOL = 1  # the number of all characters without a token
+
+
+class PackedWords(NamedTuple):
+    """Holds words (W,), concatenated.
+
+    Attributes:
+        symbols: int64 (S,), symbols of all words.
+        lengths: int64 (W,), number of symbols of each word.
+
+    Example:
+        >>> words = PackedWords.from_texts(["cat", "", "do"])
+        >>> words.symbols.tolist(), words.starts.tolist()
+        ([99, 97, 116, 100, 111], [0, 3, 3])
+        >>> words.where(words.lengths < 3).concatenate(PackedWords.from_symbols([[7]]))
+        PackedWords(symbols=array([100, 111,   7]), lengths=array([0, 2, 1]))
+    """
+
+    symbols: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def from_symbols(cls, words: Sequence[Sequence[int]]) -> PackedWords:
+        """Pack words given as sequences of symbols, or as bytes."""
+        symbols = np.fromiter(itertools.chain.from_iterable(words), np.int64)
+        return cls(symbols, np.array([len(word) for word in words], np.int64))
+
+    @classmethod
+    def from_texts(cls, words: Sequence[str]) -> PackedWords:
+        """Pack words given as strings, with code points as symbols."""
+        encoded = "".join(words).encode("utf-32-le", "surrogatepass")
+        lengths = np.array([len(word) for word in words], np.int64)
+        return cls(np.frombuffer(encoded, "<u4").astype(np.int64), lengths)
+
+    @property
+    def starts(self) -> np.ndarray:
+        """int64 (W,), where each word starts."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    def where(self, keep: np.ndarray) -> PackedWords:
+        """Return the words where `keep`, boolean (W,), is true."""
+        return PackedWords(self.symbols[np.repeat(keep, self.lengths)], self.lengths[keep])
+
+    def concatenate(self, other: PackedWords) -> PackedWords:
+        """Return these words followed by others."""
+        return PackedWords(*map(np.concatenate, zip(self, other, strict=True)))
+
+
+def character_numbers(words: PackedWords) -> np.ndarray:
+    """Number the characters of words, given as code points: int32 (code points,), from 2 on.
+
+    Raises:
+        ValueError: "the vocabulary has 70000 different characters; expected at most 65534"
+    """
+    alphabet = np.unique(words.symbols)
+    if len(alphabet) >= MAX_SYMBOL:
+        raise ValueError(
+            f"the vocabulary has {len(alphabet)} different characters; expected at most "
+            f"{MAX_SYMBOL - 1}"
+        )
+    numbers = np.full(SPECIALS.stop, UNKNOWN_SYMBOL, np.int32)
+    numbers[alphabet] = np.arange(len(alphabet)) + UNKNOWN_SYMBOL + 1
+    return numbers
