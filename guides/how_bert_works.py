@@ -8,8 +8,9 @@ Description: One sentence through tokenizer, embeddings, attention and blocks, i
 Accelerator: None
 
 Each step is a formula of a few lines, computed with the weights of a bundled BERT and compared with
-the numbers of the layer that does the same. The layers themselves are hardly longer: `embeddings.py`,
-`attention.py`, `block.py` and `backbone.py` in the folder `encoders`, 250 lines together.
+the numbers of the layer that does the same. The layers themselves are hardly longer:
+`embeddings.py`, `attention.py`, `block.py` and `backbone.py` in the folder `encoders`, 250 lines
+together.
 """
 
 # %%

@@ -193,7 +193,7 @@ class DebertaV2Backbone(Backbone):
 
     Source: He et al. 2021, DeBERTa: Decoding-enhanced BERT with Disentangled Attention; He et al.
     2023, DeBERTaV3: Improving DeBERTa using ELECTRA-Style Pre-Training with
-    Gradient-Disentangled Embedding Sharing, the architecture of which is the same.
+    Gradient-Disentangled Embedding Sharing, of the same architecture.
 
     Example:
         >>> import numpy as np
@@ -284,7 +284,7 @@ def read_config(config: Mapping) -> dict:
         config["pos_att_type"] = [t.strip() for t in config["pos_att_type"].lower().split("|")]
     if config["max_relative_positions"] == -1:
         config["max_relative_positions"] = config.get("max_position_embeddings", 512)
-    # Widths that say again what another field says.
+    # Widths that repeat another field.
     width, heads = config.get("hidden_size"), config.get("num_attention_heads")
     if config.get("pooler_hidden_size") == width:
         config.pop("pooler_hidden_size", None)
