@@ -1,4 +1,4 @@
-"""Who may attend to whom: as a matrix, or in so few numbers that long texts have them too.
+"""Masks of attention: as a matrix, or in O(L) numbers for long texts.
 
 Comment letters: B batch, L sequence, Q queries, K keys.
 """
@@ -15,12 +15,12 @@ from encoder_zoo.encoders.positions import text_numbers
 
 @dataclasses.dataclass(frozen=True)
 class AttentionMask:
-    """Who may attend to whom, in O(L) numbers.
+    """Which tokens may attend to which, in O(L) numbers.
 
     Attributes:
-        real: (B, L) bool, false at padding, to which nobody attends.
-        texts: (B, L) int, to which text of its row a token belongs, and whose tokens it attends
-            to; None: every row is a text.
+        real: (B, L) bool, false at padding, to which no token attends.
+        texts: (B, L) int, index of the token's text in a packed example: tokens attend to those of
+            the same text; None: every example is one text.
         reach: the largest distance at which one attends to another; None: any.
     """
 
@@ -59,11 +59,11 @@ def make_attention_mask(
     text_starts: keras.KerasTensor | None = None,
     reach: int | None = None,
 ) -> AttentionMask:
-    """Which tokens may attend to which: none to padding, and none to another text.
+    """Make a mask without attention to padding and to other texts.
 
     Args:
         padding_mask: (B, L), true or 1 at real tokens, false or 0 at padding.
-        text_starts: (B, K) int, where the texts of packed rows begin, see `text_numbers`.
+        text_starts: (B, K) int, where the texts of packed examples begin, see `text_numbers`.
         reach: see `AttentionMask`.
 
     Example:

@@ -11,7 +11,7 @@ import keras
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.encoders.layer_maker import MakesLayers
-from encoder_zoo.encoders.layers import INITIALIZER_RANGE, activation_function, initializer
+from encoder_zoo.encoders.layers import INITIALIZER_RANGE, activation_function
 
 
 class EmbeddingsBase(MakesLayers, ConfigFromSignature, keras.layers.Layer):
@@ -69,22 +69,6 @@ class EmbeddingsBase(MakesLayers, ConfigFromSignature, keras.layers.Layer):
         self.layer_norm_epsilon = layer_norm_epsilon
         self.output_dim = output_dim
         self.use_bias = use_bias
-
-    def make_table(
-        self, name: str, rows: int, kind: type[keras.layers.Embedding] = keras.layers.Embedding
-    ) -> keras.layers.Embedding | None:
-        """Return a built table of `rows` vectors; None for 0 rows."""
-        if not rows:
-            return None
-        table = kind(
-            rows,
-            self.hidden_dim,
-            embeddings_initializer=initializer(),
-            name=name,
-            dtype=self.dtype_policy,
-        )
-        table.build((None, None))
-        return table
 
     def share_tables(self, other: EmbeddingsBase) -> None:
         """Use the tables and the LayerNorm of other embeddings; the projection stays its own.

@@ -3,24 +3,35 @@
 Comment letters: B batch, L sequence, D hidden, K width.
 """
 
+from typing import Annotated
+
 import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.validation import Rule
 from encoder_zoo.encoders.layers import initializer
+
+ConvolutionWidth = Annotated[
+    int,
+    Rule(
+        lambda v: type(v) is int and (v == 0 or (0 < v < 100 and v % 2 == 1)),
+        "0 or an odd integer below 100",
+    ),
+]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TextConvolution(ConfigFromSignature, keras.layers.Layer):
-    """A convolution over the tokens of a text, beyond whose ends there is nothing.
+    """Convolve the tokens of each text, with zeros beyond its ends.
 
     Args:
         hidden_dim: D.
-        width: K, how many tokens are seen at once; odd.
+        width: K, number of tokens of the kernel; odd.
 
     Call arguments:
         x: (B, L, D).
-        numbers: (B, L) int: tokens see those of the same number.
+        numbers: (B, L) int, of the texts: tokens of other numbers count as zeros.
 
     Returns:
         (B, L, D).

@@ -56,6 +56,22 @@ class MakesLayers:
         layer.build((None, self.hidden_dim))
         return layer
 
+    def make_table(
+        self, name: str, rows: int, kind: type[keras.layers.Embedding] = keras.layers.Embedding
+    ) -> keras.layers.Embedding | None:
+        """Return a built table of `rows` vectors; None for 0 rows."""
+        if not rows:
+            return None
+        table = kind(
+            rows,
+            self.hidden_dim,
+            embeddings_initializer=initializer(),
+            name=name,
+            dtype=self.dtype_policy,
+        )
+        table.build((None, None))
+        return table
+
     def make_dropout(self, rate: float) -> Dropout:
         """Return a dropout layer."""
         return Dropout(rate, dtype=self.dtype_policy)

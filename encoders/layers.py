@@ -72,7 +72,7 @@ _draws_weights = contextvars.ContextVar("draws_weights", default=True)
 
 @contextlib.contextmanager
 def skip_initialization() -> Iterator[None]:
-    """Spares the drawing of random weights that a checkpoint's replace at once: seconds of a load.
+    """Initialize weights with zeros, as a checkpoint's weights will replace them: saves seconds.
 
     Example:
         >>> with skip_initialization():
@@ -90,10 +90,10 @@ INITIALIZER_RANGE = 0.02  # of new weights; Devlin et al. 2019, released code
 
 
 def initializer(stddev: float = INITIALIZER_RANGE) -> keras.initializers.Initializer:
-    """Weights as BERT draws them: normal, none further from 0 than two standard deviations.
+    """Return BERT's initializer: normal, truncated at two standard deviations.
 
     Args:
-        stddev: the standard stddev of the normal distribution.
+        stddev: the standard deviation of the normal distribution.
     """
     if not _draws_weights.get():
         return keras.initializers.Zeros()

@@ -11,10 +11,10 @@ from keras import ops
 
 
 def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
-    """The bucket of every distance from 0: one for each at first, then ever wider ones.
+    """Return the bucket of every distance from 0: one for each at first, then ever wider ones.
 
     Args:
-        buckets: S, how many there are on either side.
+        buckets: S, number of buckets on either side.
         max_distance: from about here on all distances are in the last one.
 
     Returns:
@@ -46,7 +46,7 @@ def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
 
 
 def buckets_of_distances(length: int, magnitudes: np.ndarray) -> keras.KerasTensor:
-    """The rows of the table of relative embeddings for all distances in a text.
+    """Return the buckets of all distances in a text.
 
     Args:
         length: L.
@@ -54,7 +54,7 @@ def buckets_of_distances(length: int, magnitudes: np.ndarray) -> keras.KerasTens
 
     Returns:
         (2, 2 L) int32: for the distances from L - 1 down to -L, and for their opposites. A
-        distance is the place of the token that asks minus that of the one that is asked.
+        distance is the position of the query minus that of the key.
 
     Example:
         >>> buckets_of_distances(2, log_buckets(4, 16)).numpy().tolist()

@@ -1,4 +1,4 @@
-"""DeBERTa-v2 and v3: what a token says and how far away it stands are attended to apart.
+"""DeBERTa-v2 and v3: disentangled attention, to the contents of tokens and to their distances.
 
 Comment letters: B batch, L sequence, D hidden, H heads, S buckets on either side.
 """
@@ -15,12 +15,12 @@ from encoder_zoo.common.validation import Fraction, NonNegativeInt, Rule, one_of
 from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.block import EncoderBlock
-from encoder_zoo.encoders.convolution import TextConvolution
+from encoder_zoo.encoders.convolution import ConvolutionWidth, TextConvolution
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.families.bert import KERAS_HUB_MASKED_LM
 from encoder_zoo.encoders.family import Family, Generator, Head, Hidden, KerasHubHead, KerasHubNames
 from encoder_zoo.encoders.kernels.relative_shift import by_distance
-from encoder_zoo.encoders.layers import activate, initializer
+from encoder_zoo.encoders.layers import activate
 from encoder_zoo.encoders.positions import text_numbers
 from encoder_zoo.encoders.relative_positions import buckets_of_distances, log_buckets
 from encoder_zoo.encoders.rules import ABSENT, Activation, Size
@@ -37,28 +37,19 @@ Terms = Annotated[
         f"a list of one or both of {', '.join(TERMS)}",
     ),
 ]
-ConvolutionWidth = Annotated[
-    int,
-    Rule(
-        lambda v: type(v) is int and (v == 0 or (0 < v < 100 and v % 2 == 1)),
-        "0 or an odd integer below 100",
-    ),
-]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class DisentangledAttention(SelfAttention):
-    """`SelfAttention` whose scores add what tokens and their distances say of each other.
+    """`SelfAttention` whose scores have terms of tokens and distances added.
 
-    The projections of queries and keys serve the embeddings of distances as well.
+    The projections of queries and keys are applied to the embeddings of distances as well.
 
     Args:
-        hidden_dim: D.
-        num_heads: H.
-        attention_dropout: share of the attention probabilities dropped in training.
-        terms: what is added: "c2p", what a token asks of a distance, "p2c", what a distance asks
-            of a token, or both.
+        terms: added to the scores: "c2p", queries of tokens times keys of distances, "p2c",
+            queries of distances times keys of tokens, or both.
         dropout: share of the embeddings of distances dropped in training.
+        **kwargs: the other arguments of `SelfAttention`.
 
     Call arguments:
         relative_embeddings: (2 S, D), an embedding for each bucket of distances.
@@ -78,16 +69,8 @@ class DisentangledAttention(SelfAttention):
 
     has_plain_scores = False
 
-    def __init__(
-        self,
-        hidden_dim: int,
-        num_heads: int,
-        attention_dropout: float = 0.0,
-        terms: Sequence[str] = TERMS,
-        dropout: float = 0.0,
-        **kwargs,
-    ):
-        super().__init__(hidden_dim, num_heads, attention_dropout, **kwargs)
+    def __init__(self, *args, terms: Sequence[str] = TERMS, dropout: float = 0.0, **kwargs):
+        super().__init__(*args, **kwargs)
         self.terms = list(terms)
         self.dropout = dropout
 
@@ -95,11 +78,8 @@ class DisentangledAttention(SelfAttention):
         super().build(input_shape)
         self.relative_dropout_layer = self.make_dropout(self.dropout)
 
-    def project(self, x, relative_embeddings, buckets):
-        return super().project(x)
-
     def scores(self, query, key, training=None, *, relative_embeddings, buckets):
-        # The sum of so many products is to vary no more than one of them.
+        # So that the sum varies as much as one product.
         share = (1 + len(self.terms)) ** -0.5
         scores = super().scores(query * share, key, training=training)  # (B, H, L, L)
         scale = share * query.shape[-1] ** -0.5
@@ -109,19 +89,19 @@ class DisentangledAttention(SelfAttention):
             scores = scores + by_distance(ops.matmul(query * scale, keys))
         if POSITION_TO_CONTENT in self.terms:
             queries = self._heads(self.query_dense(ops.take(table, buckets[1], axis=0)))
-            asked = by_distance(ops.matmul(key * scale, queries))  # (B, H, L of keys, L)
-            scores = scores + ops.transpose(asked, (0, 1, 3, 2))
+            transposed = by_distance(ops.matmul(key * scale, queries))  # (B, H, L of keys, L)
+            scores = scores + ops.transpose(transposed, (0, 1, 3, 2))
         return scores
 
     def _heads(self, rows):
-        """(2 L, D) as (H, D/H, 2 L)."""
+        """Return (2 L, D) as (H, D/H, 2 L)."""
         shape = (-1, self.num_heads, self.hidden_dim // self.num_heads)
         return ops.transpose(ops.reshape(rows, shape), (1, 2, 0))
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class DebertaV2Block(EncoderBlock):
-    """`EncoderBlock` with disentangled attention, and a convolution beside it where asked for.
+    """`EncoderBlock` with disentangled attention and, optionally, a convolution.
 
     Args:
         terms: see `DisentangledAttention`.
@@ -165,22 +145,15 @@ class DebertaV2Block(EncoderBlock):
             self.convolution = self.make_layer(
                 TextConvolution, "convolution", width=self.convolution_width
             )
-            self.convolution.build()
             self.convolution_norm = self.make_norm("convolution_norm")
             self.convolution_dropout_layer = self.make_dropout(self.dropout)
+            self.convolution.build()
 
     def make_attention(self) -> DisentangledAttention:
         return super().make_attention(DisentangledAttention)
 
-    def call(
-        self,
-        x,
-        attention_mask=None,
-        training=None,
-        return_probabilities=False,
-        numbers=None,
-        **context,
-    ):
+    def call(self, x, attention_mask=None, training=None, return_probabilities=False, **context):
+        numbers = context.pop("numbers", None)
         outputs = super().call(x, attention_mask, training, return_probabilities, **context)
         if self.convolution is None:
             return outputs
@@ -193,26 +166,23 @@ class DebertaV2Block(EncoderBlock):
         y = ops.reshape(y, shape)
         return (y, *probabilities) if return_probabilities else y
 
-    def project(self, x, attention_mask=None, training=None, numbers=None, **context):
-        return super().project(x, attention_mask, training, **context)
-
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class DebertaV2Backbone(Backbone):
     """DeBERTa-v2's and v3's encoder; inputs and outputs as for `Backbone`, its own defaults.
 
-    Tokens have no positions; every block is told how far apart they stand, by one table of
-    embeddings of distances. The texts may be longer than any in pretraining.
+    Tokens have no positions; all blocks read one table of embeddings of distances. Texts may be
+    longer than any in pretraining.
 
     Args:
         vocabulary_size: number of token ids.
         layer_norm_epsilon: added to the variance in every LayerNorm.
-        max_sequence_length: the most tokens that texts are truncated to.
+        max_sequence_length: number of tokens that texts are truncated to.
         num_segments: 0: version 2 and 3 have no segment embeddings.
         pooler: False: the head of a classifier has a dense layer of its own.
-        position_buckets: S: how many embeddings there are for distances in either direction.
+        position_buckets: S, number of embeddings of distances in either direction.
         max_relative_positions: distances from about here on share one embedding.
-        terms: what is added to the scores of the tokens, see `DisentangledAttention`.
+        terms: of the scores, see `DisentangledAttention`.
         convolution_width: of a convolution beside the first block; 0 for none.
         convolution_activation: of this convolution.
         **kwargs: the other arguments of `Backbone`.
@@ -223,7 +193,7 @@ class DebertaV2Backbone(Backbone):
 
     Source: He et al. 2021, DeBERTa: Decoding-enhanced BERT with Disentangled Attention; He et al.
     2023, DeBERTaV3: Improving DeBERTa using ELECTRA-Style Pre-Training with
-    Gradient-Disentangled Embedding Sharing, the architecture of which is the same.
+    Gradient-Disentangled Embedding Sharing, of the same architecture.
 
     Example:
         >>> import numpy as np
@@ -269,14 +239,7 @@ class DebertaV2Backbone(Backbone):
 
     def build(self, input_shape=None):
         super().build(input_shape)
-        self.relative_embedding = keras.layers.Embedding(
-            2 * self.position_buckets,
-            self.hidden_dim,
-            initializer(),
-            name="relative_embedding",
-            dtype=self.dtype_policy,
-        )
-        self.relative_embedding.build((None,))
+        self.relative_embedding = self.make_table("relative_embedding", 2 * self.position_buckets)
         self.relative_norm = self.make_norm("relative_norm")
 
     def make_embeddings(self) -> Embeddings:
@@ -306,7 +269,7 @@ class DebertaV2Backbone(Backbone):
 
 
 def read_config(config: Mapping) -> dict:
-    """A configuration with what it leaves out, as transformers takes it.
+    """Return a configuration with transformers' defaults for fields that are missing.
 
     Args:
         config: contents of config.json.
@@ -321,7 +284,7 @@ def read_config(config: Mapping) -> dict:
         config["pos_att_type"] = [t.strip() for t in config["pos_att_type"].lower().split("|")]
     if config["max_relative_positions"] == -1:
         config["max_relative_positions"] = config.get("max_position_embeddings", 512)
-    # Widths that say again what another field says.
+    # Widths that repeat another field.
     width, heads = config.get("hidden_size"), config.get("num_attention_heads")
     if config.get("pooler_hidden_size") == width:
         config.pop("pooler_hidden_size", None)
@@ -332,7 +295,7 @@ def read_config(config: Mapping) -> dict:
     return config
 
 
-# What transformers takes for a field that is not there.
+# transformers' defaults.
 _LEFT_OUT = {
     "relative_attention": False,
     "share_att_key": False,

@@ -109,15 +109,15 @@ class ModernBertBackbone(Backbone):
         attention_dropout: share of attention probabilities, and of the attention's output.
         embedding_dropout: share of the embeddings.
         layer_norm_epsilon: added to the variance in every LayerNorm.
-        max_sequence_length: the most tokens that texts are truncated to.
+        max_sequence_length: number of tokens that texts are truncated to.
         num_segments: 0: ModernBERT has no segment embeddings.
         pooler: False: ModernBERT has none.
-        local_attention: how many tokens a local block's attention reaches over, half of them
-            before a token and half behind.
-        global_every: the blocks at places that this divides, from 0, attend to all tokens.
+        local_attention: number of tokens in a local block's window, half of them before a token
+            and half behind.
+        global_every: blocks whose index is a multiple of it attend to all tokens.
         global_rope_theta: base of the rotary positions in these blocks.
         local_rope_theta: that in the others.
-        pooling: what a sequence classifier reads: "cls", the first token, or "mean", the mean of
+        pooling: input of a sequence classifier: "cls", the first token, or "mean", the mean of
             all.
         **kwargs: the other arguments of `Backbone`.
 
@@ -218,9 +218,9 @@ class ModernBertBackbone(Backbone):
 
 
 def deep_stddev(backbone: Backbone) -> float:
-    """Return the standard deviation of the new weights of what is added to the residual stream.
+    """Return the standard deviation of initial weights of layers added to the residual stream.
 
-    The more layers add to it, the smaller each is, so that their sum is as large.
+    The more layers are added, the smaller it is, so that their sum is as large.
 
     Source: Warner et al. 2024, section 2.2.2; Shoeybi et al. 2019, Megatron-LM.
     """
@@ -228,7 +228,7 @@ def deep_stddev(backbone: Backbone) -> float:
 
 
 def wide_stddev(backbone: Backbone) -> float:
-    """Return that of a classifier's new weights: its logits are as large as what it reads."""
+    """Return that of a classifier's initial weights, whose logits are as large as its input."""
     return backbone.hidden_dim**-0.5
 
 
@@ -236,10 +236,10 @@ def wide_stddev(backbone: Backbone) -> float:
 
 
 def read_config(config: Mapping) -> dict:
-    """A configuration of any age in the words of the first, which all versions read.
+    """Return a configuration with the keys of the first version, which all versions read.
 
-    transformers 5 writes what blocks attend to as a list, and the bases of rotary positions in
-    objects of their own. What these fields may hold, the family's rules say.
+    transformers 5 writes the kinds of blocks as a list, and the bases of rotary positions in
+    objects of their own. The family's rules check these fields.
 
     Args:
         config: contents of config.json.
@@ -279,7 +279,7 @@ def _alternating(layers: int, every: int) -> list[str]:
 
 
 def _period(types: list[str]) -> int:
-    """Places from one global block to the next; as many as there are where there is one."""
+    """Return the distance from one global block to the next; the number of blocks if one is."""
     return types.index(GLOBAL, 1) if GLOBAL in types[1:] else len(types)
 
 
@@ -296,7 +296,7 @@ def _is_base(value: object) -> bool:
 
 
 def _are_bases(bases: object) -> bool:
-    """Whether these are rotary positions as here, of which only the bases differ."""
+    """Return whether these are rotary positions that differ from ours only in their bases."""
     if not isinstance(bases, dict) or not set(bases) <= {GLOBAL, LOCAL}:
         return False
     kinds = [kind for kind in bases.values() if kind is not None]

@@ -8,14 +8,14 @@ from keras import ops
 
 
 def by_distance(scores: keras.KerasTensor) -> keras.KerasTensor:
-    """Scores of tokens with distances, as scores of tokens with tokens.
+    """Return scores of tokens with tokens, of scores of tokens with distances.
 
     Args:
-        scores: (B, H, L, 2 L), of the token at place i with what is j places before the end of
-            the text and i places before: L - 1 - j is i minus its place.
+        scores: (B, H, L, 2 L), of token i with distance L - 1 - j at index j; a distance is i
+            minus the position of the other token.
 
     Returns:
-        (B, H, L, L): row i is the part of that row which begins at place L - 1 - i.
+        (B, H, L, L): row i is the part of that row which begins at index L - 1 - i.
 
     Source: Dai et al. 2019, Transformer-XL, appendix B.
 
@@ -25,7 +25,7 @@ def by_distance(scores: keras.KerasTensor) -> keras.KerasTensor:
         [[[[1, 2], [4, 5]]]]
     """
     batch, heads, length = ops.shape(scores)[:3]
-    # One place less in each row shifts each row by one place against the one before it.
+    # Rows that are shorter by one shift each row by one against the row before it.
     flat = ops.reshape(scores, (batch, heads, 2 * length * length))
     flat = flat[:, :, length - 1 : length - 1 + length * (2 * length - 1)]
     return ops.reshape(flat, (batch, heads, length, 2 * length - 1))[..., :length]
