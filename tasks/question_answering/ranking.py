@@ -11,6 +11,11 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, Candidates
 from encoder_zoo.tasks.question_answering.preprocessor import Contexts
 
+# The most spans of tokens that are one span of characters. A character is 4 tokens at most: bytes
+# (RoBERTa) or what it decomposes to (BERT). One of the first's begins the span, one of the last's
+# ends it.
+SAME_CHARACTERS = 4 * 4
+
 
 class Answers(NamedTuple):
     """The best answers of every question, the best first.

@@ -37,6 +37,7 @@ from encoder_zoo.tasks.question_answering.metrics import (
 )
 from encoder_zoo.tasks.question_answering.preprocessor import SpanQAPreprocessor
 from encoder_zoo.tasks.question_answering.ranking import (
+    SAME_CHARACTERS,
     Answers,
     answer_dicts,
     answer_scores,
@@ -51,11 +52,6 @@ from encoder_zoo.tasks.training.inference import (
 )
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import is_dataset, size_or_default
-
-# The most spans of tokens that are one span of characters. A character is 4 tokens at most: bytes
-# (RoBERTa) or what it decomposes to (BERT). One of the first's begins the span, one of the last's
-# ends it.
-SAME_CHARACTERS = 4 * 4
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
