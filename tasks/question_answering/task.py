@@ -67,8 +67,8 @@ class SpanQA(Task):
 
     `fit` and `evaluate` take as x `(questions, contexts)`, or examples as `read_squad` gives them,
     `[{"question", "context", "answers"}]`; or a `tf.data.Dataset` of either. They take as y for
-    every question `{"text", "answer_start"}` or a list of such, of which the first is learned; none
-    or an empty list where there is no answer. y is not given with examples. `validation_data` is
+    every question `{"text", "answer_start"}` or a list of such, whose first is learned; None
+    or an empty list if there is no answer. y is not given with examples. `validation_data` is
     `((questions, contexts), answers)`, examples, or a dataset. Errors name the example: "Example 3:
     the answer 'cat' does not stand at character 7 ..."
 
