@@ -36,7 +36,7 @@ def with_type(value: object) -> str:
     return f"{shown(value)} ({type(value).__name__})"
 
 
-# What other packages call some arguments, where spelling says too little.
+# Names of arguments in other packages that are spelled differently.
 OTHER_NAMES = {
     "num_labels": "num_classes",
     "max_length": "sequence_length",

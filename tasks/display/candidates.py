@@ -24,7 +24,7 @@ def fill_mask(candidates: Sequence) -> Picture:
     """Draw the candidates for a mask, each with a bar for its probability.
 
     Args:
-        candidates: what `MaskedLM.fill_mask` returned for a text, or for several; of a text with
+        candidates: results of `MaskedLM.fill_mask` for a text, or for several; of a text with
             several masks each has its own table.
 
     Raises:

@@ -19,7 +19,7 @@ def learning_curves(history: keras.callbacks.History | Mapping) -> np.ndarray:
     """Plot the loss and each metric over the epochs, in training and on held-out data.
 
     Args:
-        history: what `fit` returned, or its `history`.
+        history: the result of `fit`, or its `history`.
 
     Returns:
         (1 + metrics,) axes of matplotlib, the loss first: `axes[0].figure.savefig("curves.png")`.
@@ -65,7 +65,7 @@ def confusion_matrix(true: Sequence, predicted: Sequence, labels: Sequence | Non
 
     Args:
         true: a label for every text.
-        predicted: as many labels, or what `SequenceClassifier.classify` returned.
+        predicted: as many labels, or results of `SequenceClassifier.classify`.
         labels: those to show, in this order; None: all that occur, sorted.
 
     Returns:

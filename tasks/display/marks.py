@@ -35,7 +35,7 @@ def entities(texts: str | Sequence, found: Sequence, true: Sequence | None = Non
     Args:
         texts: a text, or a list of them, as given to `TokenClassifier.extract_entities`; sentences
             in words stand with one space between the words.
-        found: what `extract_entities` returned for them, or other rows with "label", "start" and
+        found: results of `extract_entities` for them, or other rows with "label", "start" and
             "end".
         true: the right entities, in the same form, to compare with: what was found but is not
             among them gets a red frame, what was not found a dashed red line; in a terminal "!"
@@ -80,7 +80,7 @@ def answer(
 
     Args:
         context: as given to `SpanQA.answer`.
-        answers: what `SpanQA.answer` returned for it. Of several (`top_k`) the first one has a
+        answers: results of `SpanQA.answer` for it. Of several (`top_k`) the first one has a
             blue line above, and the more of their scores a word has, the deeper is its shade.
         question: stands above.
         true: the right answers, as SQuAD has them: rows of "text" and "answer_start". The first

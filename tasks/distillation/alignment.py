@@ -25,8 +25,8 @@ def positions_in_examples(
         teacher: likewise.
 
     Returns:
-        Ragged (B, None) int32. The start token corresponds to the start token; end tokens, and
-        what the teacher's row has no room for, to nothing: -1.
+        Ragged (B, None) int32. The start token corresponds to the start token; -1 for end tokens
+        and for tokens that are truncated in the teacher's example.
     """
 
     def of_chunk(examples: tf.RaggedTensor) -> tuple[tf.RaggedTensor]:

@@ -1,7 +1,7 @@
 """Objectives of distillation: answers, hidden states, relations between tokens.
 
-Each objective is one number for every text or token, in float32, small where the student does as
-its teacher does; means are taken over them by whoever knows which of them count.
+Each objective is one number for every text or token, in float32, small where the student
+agrees with its teacher; `Distillation` takes their weighted means.
 
 Comment letters: B batch, L sequence, D hidden, H heads, A relation heads, C classes.
 """

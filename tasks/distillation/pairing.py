@@ -114,7 +114,7 @@ def paired_preprocessor(
         teacher: with a preprocessor, unless it is a backbone, which reads the student's examples.
         student: of the same task, or a backbone.
         own: the student's preprocessor, if there is one.
-        by_token: what is learned token by token, in words.
+        by_token: objectives that are learned token by token, in words.
 
     Raises:
         ValueError: "The teacher and the student have different tokenizers, so that ..."
@@ -178,7 +178,7 @@ def untrained_weights(student: Task | Backbone, objectives: list[str], answers: 
 
     Args:
         student: a task or a backbone.
-        objectives: what is learned of the teacher.
+        objectives: to be learned from the teacher.
         answers: whether anything is learned by the student's answers.
     """
     if answers:

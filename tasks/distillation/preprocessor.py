@@ -11,7 +11,7 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.distillation.alignment import NOWHERE, positions_in_examples
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_texts
 
-# Before the names of what only the teacher reads.
+# Prefix of the names of inputs that only the teacher reads.
 TEACHER = "teacher_"
 # Where in the teacher's row each of the student's tokens stands.
 TEACHER_POSITIONS = "positions_in_teacher"

@@ -79,7 +79,7 @@ class Distillation(ConfigFromSignature, Trainer):
         student: a task of the same kind, or a backbone, which is trained. Without classes it gets
             the teacher's.
         preprocessor: for raw text, of a student that is a backbone; None is the teacher's.
-        objectives: what is learned, added up: "soft_labels", the teacher's answers; "hidden_states"
+        objectives: their losses are added: "soft_labels", the teacher's answers; "hidden_states"
             of the embeddings and of the blocks, evenly chosen from the teacher's, after a learned
             map where the widths differ; "relations" of queries to keys and among the values of the
             last block, for students of any width and depth. None is the answers of two tasks, else
@@ -91,7 +91,7 @@ class Distillation(ConfigFromSignature, Trainer):
             None is the number of attention heads, if it is the same in both.
 
     Call arguments:
-        inputs: what the preprocessor makes.
+        inputs: the preprocessor's outputs.
 
     Returns:
         For each objective its number for every text (B,) or token (B, L), and with soft labels the

@@ -18,7 +18,7 @@ from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_texts
 
-IMPOSSIBLE = -1e9  # logit of what cannot be an answer
+IMPOSSIBLE = -1e9  # logit of positions that cannot be an answer
 NO_LABELS = (
     "The answers are missing. Expected y, or examples with 'answers'; a question without an answer "
     "has an empty list of them."

@@ -140,7 +140,7 @@ def squad_v2_scores(
     """
     _check_count(predictions, answers)
     answerable = [bool(texts) for texts in answers]
-    # Answers of which nothing is left do not count; where none counts, "" is right.
+    # Answers that are empty when normalized do not count; if none counts, "" is right.
     answers = [[t for t in texts if normalize_answer(t)] or [""] for texts in answers]
     raw = {
         "exact_match": _best(exact_match, predictions, answers),

@@ -19,6 +19,7 @@ from encoder_zoo.tasks.base.task import Task, TinyData
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.preprocessing.windows import take
+from encoder_zoo.tasks.question_answering import metrics as span_metrics
 from encoder_zoo.tasks.question_answering.answers import (
     NO_LABELS,
     Candidates,
@@ -28,12 +29,6 @@ from encoder_zoo.tasks.question_answering.answers import (
     find_spans,
     holds_answers,
     split_examples,
-)
-from encoder_zoo.tasks.question_answering.metrics import (
-    SpanExactMatch,
-    SpanF1,
-    mask_padding,
-    weights_of_bounds,
 )
 from encoder_zoo.tasks.question_answering.preprocessor import SpanQAPreprocessor
 from encoder_zoo.tasks.question_answering.ranking import (
@@ -68,8 +63,8 @@ class SpanQA(Task):
 
     `fit` and `evaluate` take as x `(questions, contexts)`, or examples as `read_squad` gives them,
     `[{"question", "context", "answers"}]`; or a `tf.data.Dataset` of either. They take as y for
-    every question `{"text", "answer_start"}` or a list of such, of which the first is learned; none
-    or an empty list where there is no answer. y is not given with examples. `validation_data` is
+    every question `{"text", "answer_start"}` or a list of such, whose first is learned; None
+    or an empty list if there is no answer. y is not given with examples. `validation_data` is
     `((questions, contexts), answers)`, examples, or a dataset. Errors name the example: "Example 3:
     the answer 'cat' does not stand at character 7 ..."
 
@@ -133,12 +128,12 @@ class SpanQA(Task):
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         if y is None:
             raise ValueError(NO_LABELS)
-        weight = weights_of_bounds(sample_weight)
-        return super().compute_loss(x, y, mask_padding(x, y_pred), weight, training)
+        weight = span_metrics.weights_of_bounds(sample_weight)
+        return super().compute_loss(x, y, span_metrics.mask_padding(x, y_pred), weight, training)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        weight = weights_of_bounds(sample_weight)
-        return super().compute_metrics(x, y, mask_padding(x, y_pred), weight)
+        weight = span_metrics.weights_of_bounds(sample_weight)
+        return super().compute_metrics(x, y, span_metrics.mask_padding(x, y_pred), weight)
 
     def default_loss(self) -> keras.losses.Loss:
         # Over (B, 2): the mean of the two cross-entropies.
@@ -148,7 +143,7 @@ class SpanQA(Task):
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
     def metric_by_name(self, name: str):
-        metric = {"exact_match": SpanExactMatch, "f1": SpanF1}.get(name)
+        metric = {"exact_match": span_metrics.SpanExactMatch, "f1": span_metrics.SpanF1}.get(name)
         return metric() if metric else super().metric_by_name(name)
 
     def _adapt(self, x, y) -> None:

@@ -23,7 +23,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
     """Texts or pairs of texts to `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, in RoBERTa's form
     `<s> a </s>` or `<s> a </s></s> b </s>`.
 
-    What is too long is truncated, of a pair the longer text first. See `Preprocessor` for the
+    Too long inputs are truncated, in a pair the longer text first. See `Preprocessor` for the
     arguments. Labels may be class numbers, rows of probabilities or, once a task with `labels` has
     the preprocessor, their names. Where one of the names is a whole number, such as "1", whole
     numbers are names too: of the classes "1" to "5" the label 1 is the first.

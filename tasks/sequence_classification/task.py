@@ -68,7 +68,7 @@ class SequenceClassifier(LabelledTask):
         ValueError: if `labels` and `num_classes` disagree.
 
     Source: Devlin et al. 2019, section 4.1; Liu et al. 2019's code for RoBERTa's head, which has
-    a tanh layer of its own in the pooler's place.
+    a tanh layer of its own instead of the pooler.
 
     Example:
         >>> import numpy as np

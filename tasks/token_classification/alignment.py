@@ -124,7 +124,7 @@ def labels_of_spans(
         _report_lost(spans, order.numpy(), span.numpy())
 
     other = tf.concat([[True], span[1:] != span[:-1]], 0)[: tf.size(span)]
-    other |= row_begins(tokens.ids)  # where a span, or what is outside of spans, begins
+    other |= row_begins(tokens.ids)  # where a span, or text outside of spans, begins
     units = tf.ones_like(other) if all_tokens else other | word_begins(tokens)
     span_ends = tf.concat([other[1:], [True]], 0)[: tf.size(other)]
     # Of a unit only the first token is labelled, so the unit's last token tells where it ends.
@@ -177,7 +177,7 @@ def _tags_of_types(names: Sequence[str]) -> np.ndarray:
 
 def _outside(names: Sequence[str]) -> int:
     if "O" not in names:
-        raise ValueError(f"Spans need a tag O for what is outside of them. Received: {names}.")
+        raise ValueError(f"Spans need a tag O for text outside of them. Received: {names}.")
     return names.index("O")
 
 

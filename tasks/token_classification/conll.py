@@ -42,7 +42,7 @@ def read_conll(
     """
     path, columns = pathlib.Path(path), (word_column, column)
     sentences: list[list[tuple[str, str]]] = [[]]
-    # Not `splitlines`, which also splits at what may stand in a word, such as U+0085.
+    # Not `splitlines`, which also splits at characters inside of words, such as U+0085.
     for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
         line = line.rstrip("\r")
         cells = line.split("\t") if "\t" in line else line.split()

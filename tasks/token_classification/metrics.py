@@ -50,7 +50,7 @@ class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
 class EntityF1(ConfigFromSignature, keras.metrics.Metric):
     """Computes precision, recall and F1 of entities as seqeval and the CoNLL script count them.
 
-    Positions of weight 0, or with a negative tag, are not there at all: what stands before and
+    Positions of weight 0, or with a negative tag, are left out: the tokens before and
     after them are neighbours. So the metric takes piece labels as `TokenClassifier` makes them.
 
     Args:
@@ -87,7 +87,7 @@ class EntityF1(ConfigFromSignature, keras.metrics.Metric):
         self.average = average
         tags = parse_tags(self.labels)
         self.type_names = tags.type_names
-        # One more tag, outside of everything, for what is masked out.
+        # One more tag, outside of everything, for masked tokens.
         self._prefixes = np.append(tags.prefixes, OUTSIDE).astype("int32")
         self._types = np.append(tags.types, len(tags.type_names)).astype("int32")
         self.counts = self.add_variable(

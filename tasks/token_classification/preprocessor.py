@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 class TokenClassifierPreprocessor(Preprocessor):
     """Texts, or sentences in words, to `[CLS] tokens [SEP]`, with a label for every token.
 
-    What is longer than the model takes becomes several examples that overlap, each token labelled
+    Longer texts than the model takes become several examples that overlap, each token labelled
     in one of them only. Labels are tags of words, by name or number, or spans of characters.
 
     Args:

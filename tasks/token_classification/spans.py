@@ -67,9 +67,9 @@ def check_spans(y, texts: tf.Tensor, labels: list[str] | None) -> dict[str, tf.R
 def warn_misaligned_spans(y, texts: Sequence[str]) -> None:
     """Log how many spans begin or end inside of a word, and show the first.
 
-    Most often they were counted otherwise, such as in bytes, or in another version of the text. Of
-    scripts that have no capitals nothing is said: many of them write no spaces between words, or
-    write particles and names in one.
+    Most often such offsets count bytes, or are of another version of the text. Scripts without
+    capitals are left out: many of them write no spaces between words, or write particles and names
+    in one.
 
     Args:
         y: checked spans of every text.
