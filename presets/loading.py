@@ -24,13 +24,13 @@ from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     EnlargedCheckpoint,
 )
+from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.opening import (
     Safeguards,
     TokenizerPreset,
     open_preset,
     open_tokenizer,
 )
-from encoder_zoo.presets.preset_task import PresetTask
 from encoder_zoo.presets.restoring import (
     check_all_used,
     match_backbone,

@@ -362,7 +362,7 @@ class TestWordsInWordsOut:
         if all_pieces:
             logits[[1, 8], 1] = 0.5
         for tagger in (model, again):
-            monkeypatch.setattr(tagger, "_piece_logits", lambda *_: (pieces, logits))
+            monkeypatch.setattr(tagger, "_token_logits", lambda *_: (pieces, logits))
             found = tagger.extract_entities(self.TEXT)
             assert found == tagger.extract_entities(self.TEXT, strategy)
             texts = [entity["text"] for entity in found]

@@ -60,7 +60,7 @@ def _shown(part, i: int) -> str:
 
 
 def assert_right(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
-    """Assert inside of a graph that all values are right; the error describes the first other one.
+    """Return an assertion for `tf.data` whose error names the first wrong value.
 
     Args:
         right: (N,) bool.
@@ -83,4 +83,4 @@ def _first(part: tf.Tensor, wrong: tf.Tensor) -> tf.Tensor:
     text = tf.strings.reduce_join(tf.strings.as_string(values), separator=", ")
     quote = "'" if part.dtype == tf.string else ""
     text = tf.strings.join([quote, text, quote])
-    return text if part.shape.rank == 1 else tf.strings.join(["[", text, "]"])
+    return tf.strings.join(["[", text, "]"]) if part.shape.rank == 2 else text

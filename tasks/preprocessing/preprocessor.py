@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from encoder_zoo.common.configuration import ConfigFromSignature, described
+from encoder_zoo.common.configuration import ConfigFromSignature, repr_from_signature
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import with_type
@@ -58,7 +58,7 @@ class Preprocessor(ConfigFromSignature):
         self.max_sequence_length = sequence_length or 512
 
     def __repr__(self) -> str:
-        return described(self, repr(self.tokenizer))
+        return repr_from_signature(self, repr(self.tokenizer))
 
     @classmethod
     def from_preset(cls, source: str | os.PathLike, **arguments) -> Self:

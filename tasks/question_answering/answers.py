@@ -1,4 +1,4 @@
-"""Questions and answers as callers give them, checked; the search for the best span.
+"""Check questions and answers, and search the best spans.
 
 Comment letters: N questions, W windows, L sequence, K longest answer.
 """
@@ -18,7 +18,7 @@ from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_texts
 
-IMPOSSIBLE = -1e9  # logit of what cannot be an answer
+IMPOSSIBLE = -1e9  # logit of positions that cannot be an answer
 NO_LABELS = (
     "The answers are missing. Expected y, or examples with 'answers'; a question without an answer "
     "has an empty list of them."
@@ -51,7 +51,7 @@ class Candidates(NamedTuple):
 def find_spans(
     logits: tf.Tensor, is_context: tf.Tensor, max_answer_length: int, n_best: int
 ) -> Candidates:
-    """The best spans of every window: all of them are looked at.
+    """Find the best spans of every window among all spans.
 
     A span lies in the context, does not end before it starts, and has at most
     `max_answer_length` tokens.
@@ -81,16 +81,35 @@ def find_spans(
     scores = start[:, :, None] + ends
     flat = tf.reshape(scores, [tf.shape(scores)[0], tf.shape(scores)[1] * reach])  # (W, L * K)
     flat = tf.pad(flat, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE)
-    best, place = tf.math.top_k(flat, n_best)
-    first = place // reach
+    best, index = tf.math.top_k(flat, n_best)
+    first = index // reach
     total = tf.reduce_logsumexp(flat, axis=1)
     # Of no windows there is no first column either.
     null = tf.cast(tf.reduce_sum(logits[:, :, :1], axis=[1, 2]), tf.float32)
-    return Candidates(best, first, first + place % reach, total, null)
+    return Candidates(best, first, first + index % reach, total, null)
+
+
+def context_mask(column: tf.Tensor, tokens: tf.Tensor, length) -> tf.Tensor:
+    """Return (W, L) bool: the positions at which an answer may begin and end.
+
+    Args:
+        column: (W,) int32, position of the context's first token.
+        tokens: (W, P) bool, tokens of the context that have characters.
+        length: L.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> context_mask(tf.constant([2]), tf.constant([[True, False]]), 5).numpy().tolist()
+        [[False, False, True, False, False]]
+    """
+    index = tf.range(length) - column[:, None]
+    outside = tf.shape(tokens)[1]
+    index = tf.where(index < 0, outside, tf.minimum(index, outside))
+    return tf.gather(tf.pad(tokens, [[0, 0], [0, 1]]), index, batch_dims=1)
 
 
 def split_examples(x, y) -> tuple:
-    """Questions, contexts and answers from what `SpanQA` takes.
+    """Return questions, contexts and answers of the inputs that `SpanQA` takes.
 
     Args:
         x: `(questions, contexts)`, or a list of such pairs; or examples `{"question", "context",
@@ -118,7 +137,7 @@ def split_examples(x, y) -> tuple:
 
 
 def holds_answers(x) -> bool:
-    """Whether examples hold their answers themselves."""
+    """Return whether examples hold their answers."""
     x = plain(x)
     rows = x if isinstance(x, list) else [x]
     return any(isinstance(row, dict) and "answers" in row for row in rows)
@@ -135,7 +154,7 @@ def _field(example: dict, name: str, number: int):
 
 
 def answer_lists(y) -> list[list[dict]]:
-    """For every question all its answers, as `{"text", "answer_start"}`.
+    """Return for every question all its answers, as `{"text", "answer_start"}`.
 
     Args:
         y: for every question one such dict, a list of them, or a dict of lists; None or an empty
@@ -257,7 +276,7 @@ def _answer_tensors(y: dict) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
 def without_white_space(
     contexts: tf.Tensor, start: tf.Tensor, end: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The bounds of answers without the white space, as `str.strip` has it, at their ends.
+    """Return the bounds of answers without the white space, as in `str.strip`, at their ends.
 
     Args:
         contexts: (N,) strings.

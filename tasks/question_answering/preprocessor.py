@@ -1,4 +1,4 @@
-"""Questions and contexts to examples, with the answer's first and last token as labels.
+"""Preprocessing of questions and contexts, with the answer's first and last token as labels.
 
 Comment letters: B batch, L sequence, N questions, W windows.
 """
@@ -50,12 +50,12 @@ class Contexts(NamedTuple):
 
     @property
     def has_characters(self) -> tf.RaggedTensor:
-        """Ragged (N, None) bool: not so for a space that is a token of its own in RoBERTa."""
+        """Return ragged (N, None) bool: false for a space that is a token of its own in RoBERTa."""
         return self.ids.with_flat_values(self.starts.flat_values < self.ends.flat_values)
 
     @property
     def is_empty(self) -> tf.Tensor:
-        """(N,) bool: contexts in which no answer can stand."""
+        """Return (N,) bool: whether no answer can stand in the context."""
         return ~tf.reduce_any(self.has_characters, axis=1)
 
 
@@ -154,7 +154,7 @@ class SpanQAPreprocessor(Preprocessor):
         return self.max_sequence_length - self._specials - LEAST_CONTEXT
 
     def examples(self, contexts: Contexts) -> dict:
-        """One row for every window: question and a stretch of the context."""
+        """Return one example for every window: question and a part of the context."""
         windows = contexts.windows
         token_ids, first_length = pack(
             [tf.gather(contexts.questions, windows.example), take(contexts.ids, windows)],
@@ -170,7 +170,7 @@ class SpanQAPreprocessor(Preprocessor):
         }
 
     def context_column(self, examples: dict) -> tf.Tensor:
-        """(W,) int32: the column of the context's first token."""
+        """Return (W,) int32, the position of the context's first token."""
         return examples["first_length"] + self.tokenizer.pair_separators - 1
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
@@ -187,8 +187,9 @@ class SpanQAPreprocessor(Preprocessor):
         return examples
 
     def _labels(self, contexts: Contexts, examples: dict, start, end) -> tf.Tensor:
-        """(W, 2) int32 columns, from the answers' first character and the one after the last."""
-        first, last = _pieces_of_answers(contexts, start, end)
+        """Return (W, 2) int32 positions, from the answers' first character and the one after the
+        last."""
+        first, last = _answer_tokens(contexts, start, end)
         windows = contexts.windows
         begin = tf.cast(windows.begin, tf.int32)
         first, last, known = (tf.gather(v, windows.example) for v in (first, last, start >= 0))
@@ -199,14 +200,14 @@ class SpanQAPreprocessor(Preprocessor):
 
     @validate_arguments
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
-        """Single examples in batches; several answers of one question are a vector."""
+        """Batch single examples; several answers of one question are a vector."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         question = x["question"] if isinstance(x, dict) else x[0]
         return dataset.ragged_batch(batch_size) if question.shape.rank == 0 else dataset
 
 
-def _pieces_of_answers(contexts: Contexts, start, end) -> tuple[tf.Tensor, tf.Tensor]:
-    """(N,) int32 numbers of the first and last token of the answers' characters.
+def _answer_tokens(contexts: Contexts, start, end) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return (N,) int32 indices of the first and last token of the answers' characters.
 
     White space at an answer's ends, which may be a token of its own, does not count.
     """

@@ -1,10 +1,11 @@
-"""What callers give as labels of texts, checked; and the classes that it speaks of.
+"""Check the labels of texts, convert them to numbers and learn class names from them.
 
 Comment letters: B batch, C classes.
 """
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
@@ -17,7 +18,7 @@ ROUNDING = 1e-3
 
 
 def learn_classes(y, several: bool = False) -> list[str] | int:
-    """The classes that labels speak of.
+    """Return the classes that occur in labels.
 
     Args:
         y: one label for every text, as for `SequenceClassifier.fit`; or for every text a list of
@@ -79,6 +80,39 @@ def _learn_several(y) -> list[str] | int:
     return counts.pop()
 
 
+def labels_of_dataset(dataset: tf.data.Dataset, preprocessor) -> np.ndarray:
+    """Return the labels y of a dataset of texts.
+
+    Args:
+        dataset: of texts and labels, batched or not.
+        preprocessor: that batches it; None for batches of prepared inputs.
+
+    Raises:
+        ValueError: "The dataset is endless. Give the labels: labels=[...]."
+    """
+    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        raise ValueError("The dataset is endless. Give the labels: labels=[...].")
+    if preprocessor is not None:
+        dataset = preprocessor.batched(dataset, 1024)
+    parts = [keras.utils.unpack_x_y_sample_weight(element)[1].numpy() for element in dataset]
+    return np.concatenate(parts)
+
+
+def classes_among(labels: np.ndarray, several: bool) -> set[int]:
+    """Return the indices of the classes that occur in encoded labels.
+
+    Args:
+        labels: class numbers (B,), or rows (B, C).
+        several: whether a text may have any number of classes.
+
+    Example:
+        >>> classes_among(np.array([[1, 0, 1]]), several=True)
+        {0, 2}
+    """
+    numbers = labels.argmax(axis=1) if labels.ndim == 2 else labels
+    return set((labels.nonzero()[1] if several else numbers).tolist())
+
+
 def _names(values: list) -> list[str]:
     names = [value.decode() if isinstance(value, bytes) else value for value in values]
     for row, name in enumerate(names):
@@ -107,7 +141,7 @@ def _whole_numbers(y: tf.Tensor) -> tf.Tensor:
 
 
 def _array(y) -> np.ndarray:
-    """Labels as an array; of objects where their lists have different lengths."""
+    """Return labels as an array; of objects if their lists have different lengths."""
     try:
         return np.asarray(y)
     except ValueError:
@@ -117,12 +151,12 @@ def _array(y) -> np.ndarray:
 
 
 def _single_column(y):
-    """The column of a table that has no other."""
+    """Return the only column of a table, or the values as they are."""
     return next(iter(y.values())) if isinstance(y, dict) and len(y) == 1 else y
 
 
 def _matrix(y, labels: list[str] | None):
-    """A table's columns as rows of numbers, in the order of the labels that they are called by."""
+    """Return a table's columns as rows of numbers, in the order of the labels that name them."""
     if not isinstance(y, dict):
         return y
     names = {str(name): values for name, values in y.items()}
@@ -197,7 +231,7 @@ def _probabilities(y: tf.Tensor) -> tf.Tensor:
     return tf.argmax(y, 1, tf.int32) if is_hot else y
 
 
-def several_classes(y, labels: list[str] | None, num_classes: int) -> tf.Tensor:
+def multi_label_targets(y, labels: list[str] | None, num_classes: int) -> tf.Tensor:
     """Return any number of classes for each text, in memory or inside `tf.data`.
 
     Args:
@@ -214,7 +248,7 @@ def several_classes(y, labels: list[str] | None, num_classes: int) -> tf.Tensor:
             `tf.data`.
 
     Example:
-        >>> several_classes([["up"], []], ["down", "up"], 2).numpy().tolist()
+        >>> multi_label_targets([["up"], []], ["down", "up"], 2).numpy().tolist()
         [[0.0, 1.0], [0.0, 0.0]]
     """
     given = y if tf.is_symbolic_tensor(y) else _lists(y, labels, num_classes)
@@ -255,7 +289,7 @@ def _multi_hot(rows: list[list], labels: list[str] | None, num_classes: int) -> 
     return tf.constant(hot)
 
 
-def targets(y, count: int) -> tf.Tensor:
+def regression_targets(y, count: int) -> tf.Tensor:
     """Return the numbers to predict, (B, count) float32, in memory or inside `tf.data`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Texts, or sentences in words, to examples of tokens with a label for each.
+"""Preprocessing of texts, or sentences in words, with a label for every token.
 
 Comment letters: B batch, L sequence, N texts, P tokens of all texts.
 """
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 class TokenClassifierPreprocessor(Preprocessor):
     """Texts, or sentences in words, to `[CLS] tokens [SEP]`, with a label for every token.
 
-    What is longer than the model takes becomes several examples that overlap, each token labelled
+    Longer texts than the model takes become several examples that overlap, each token labelled
     in one of them only. Labels are tags of words, by name or number, or spans of characters.
 
     Args:
@@ -109,7 +109,7 @@ class TokenClassifierPreprocessor(Preprocessor):
             )
 
     def tokens(self, x) -> TokenizedTexts:
-        """The tokens of texts, or of sentences in words."""
+        """Tokenize texts, or sentences in words."""
         x = plain(x)
         if is_words(x):
             return tokenize_words(self.tokenizer, as_word_tensor(x))
@@ -119,13 +119,13 @@ class TokenClassifierPreprocessor(Preprocessor):
         return words_split_at_symbols(tokens, self._symbols, inside=self.split_symbols != "outer")
 
     def windows(self, tokens: TokenizedTexts) -> Windows:
-        """The windows that the tokens are looked at through."""
+        """Return the windows that the tokens are divided into."""
         capacity = self.max_sequence_length - 2
         doc_stride = capacity // 4 if self.doc_stride is None else self.doc_stride
         return make_windows(tokens.ids.row_lengths(), capacity, doc_stride)
 
     def examples(self, tokens: TokenizedTexts, windows: Windows) -> dict:
-        """One row of token ids for every window."""
+        """Return one example of token ids for every window."""
         token_ids, first_length = pack(
             [take(tokens.ids, windows)],
             self.tokenizer.start_token_id,
@@ -182,7 +182,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         return {"start": empty, "end": empty, "label": empty}
 
     def _align(self, x, tokens: TokenizedTexts, y) -> tuple[tf.Tensor, tf.Tensor]:
-        """Labels (P,), and whether a token has one."""
+        """Return labels (P,) and whether each token has one."""
         words, in_graph = is_words(x), tf.is_symbolic_tensor(tokens.texts)
         if in_graph and isinstance(y, dict) == words:
             raise ValueError(
@@ -226,7 +226,7 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     @validate_arguments
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
-        """Single examples in batches: a text is a scalar; words with tags are two vectors.
+        """Batch single examples: a text is a scalar; words with tags are two vectors.
 
         A vector without tags is a batch of texts, unless its kind is ragged.
         """
@@ -238,6 +238,6 @@ class TokenClassifierPreprocessor(Preprocessor):
 
 
 def _framed(values: tf.RaggedTensor) -> tf.RaggedTensor:
-    """0 before and after every row, at the start and end tokens."""
+    """Return every row with a 0 before and after it, at the start and end tokens."""
     zero = tf.zeros([values.nrows(), 1], values.dtype)
     return tf.concat([zero, values, zero], axis=1)

@@ -1,4 +1,4 @@
-"""Spans of characters as labels of texts, checked.
+"""Check spans of characters as labels of texts and convert them to numbers.
 
 In memory an error names the example; in `tf.data` the example of the batch.
 """
@@ -65,11 +65,11 @@ def check_spans(y, texts: tf.Tensor, labels: list[str] | None) -> dict[str, tf.R
 
 
 def warn_misaligned_spans(y, texts: Sequence[str]) -> None:
-    """Says, in one log line, how many spans begin or end inside of a word, and shows the first.
+    """Log how many spans begin or end inside of a word, and show the first.
 
-    Most often they were counted otherwise, such as in bytes, or in another version of the text. Of
-    scripts that have no capitals nothing is said: many of them write no spaces between words, or
-    write particles and names in one.
+    Most often such offsets count bytes, or are of another version of the text. Scripts without
+    capitals are left out: many of them write no spaces between words, or write particles and names
+    in one.
 
     Args:
         y: checked spans of every text.
@@ -101,15 +101,15 @@ def warn_misaligned_spans(y, texts: Sequence[str]) -> None:
     )
 
 
-def _inside_word(text: str, place: int) -> bool:
-    """Whether two letters with capitals, or two digits, stand around a place."""
-    before, after = text[max(place - 1, 0) : place], text[place : place + 1]
+def _inside_word(text: str, offset: int) -> bool:
+    """Return whether an offset has letters with capitals, or digits, on both sides."""
+    before, after = text[max(offset - 1, 0) : offset], text[offset : offset + 1]
     both_letters = before.lower() != before.upper() and after.lower() != after.upper()
     return both_letters or (before.isdigit() and after.isdigit())
 
 
 def _types(labels: Sequence[str] | None) -> list[str]:
-    """The types of spans that the tags can mark."""
+    """Return the types of spans that the tags can mark."""
     if labels is None:
         raise ValueError("Spans need names of labels. Build the classifier with labels=[...].")
     return parse_tags(labels).type_names

@@ -1,4 +1,4 @@
-"""What callers give as labels of tokens, checked: tags of words, or spans of characters.
+"""Check the labels of tokens, tags of words or spans of characters, and convert them to numbers.
 
 In memory an error names the example; in `tf.data` the example of the batch.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.wording import with_type
-from encoder_zoo.tasks.base.class_names import label_indices
+from encoder_zoo.tasks.base.class_names import label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 from encoder_zoo.tasks.preprocessing.tokenized_texts import as_word_tensor, is_list, is_words
@@ -21,7 +21,7 @@ from encoder_zoo.tasks.token_classification.tags import all_tags, sorted_tags
 
 
 def label_lists(y) -> list[list]:
-    """For every example its labels, as plain Python values; spans as `{"start", "end", "label"}`.
+    """Return the labels of every example as Python values; spans as `{"start", "end", "label"}`.
 
     Args:
         y: tags or spans in lists, arrays or tensors; or spans as `{"start", "end", "label"}`, each
@@ -54,20 +54,20 @@ def label_lists(y) -> list[list]:
 
 
 def _of_example(row):
-    """What spaCy and Prodigy put into a dict."""
+    """Return the labels that spaCy and Prodigy put into a dict."""
     if isinstance(row, dict) and not {"entities", "spans"}.isdisjoint(row):
         return row.get("entities", row.get("spans"))
     return row
 
 
 def _as_label(value):
-    """A tag as it is; a span as a dict."""
+    """Return a tag as it is, and a span as a dict."""
     is_tuple = isinstance(value, tuple | list) and len(value) == len(SPAN)
     return dict(zip(SPAN, map(_plain, value), strict=True)) if is_tuple else value
 
 
 def annotated(x, y) -> tuple:
-    """Texts and their spans, where `fit` is given both in one.
+    """Return texts and their spans if `fit` is given both in one.
 
     Args:
         x: spaCy's `[(text, {"entities": [(start, end, label), ...]}), ...]`, Prodigy's
@@ -105,7 +105,7 @@ def _lists_of_columns(y: dict) -> list[list[dict]]:
 
 
 def _plain(value):
-    """Tensors as lists, numbers or bytes; bytes as str."""
+    """Return tensors as lists, numbers or bytes, and bytes as str."""
     if isinstance(value, tf.RaggedTensor):
         return value.to_list()
     if tf.is_tensor(value):
@@ -116,8 +116,15 @@ def _plain(value):
     return value.decode() if isinstance(value, bytes) else value
 
 
+def has_spans(x) -> bool:
+    """Return whether the data for `fit` are texts with spans, not words with tags."""
+    if hasattr(x, "element_spec"):
+        return isinstance(keras.utils.unpack_x_y_sample_weight(x.element_spec)[1], dict)
+    return not is_words(x)
+
+
 def learn_labels(y: Iterable) -> list[str] | int:
-    """The tags that occur in labels; of numbers only how many classes there must be.
+    """Return the tags that occur in labels; of numbers only the number of classes.
 
     Args:
         y: for every example its words' tags (names or numbers), or its spans
@@ -156,7 +163,7 @@ def learn_labels(y: Iterable) -> list[str] | int:
 
 
 def _kind(value) -> str | None:
-    """Whether a label is the name of a tag, a number, or a span."""
+    """Return whether a label is the name of a tag, a number, or a span."""
     if isinstance(value, dict):
         return "span" if isinstance(value.get("label"), str) else None
     if isinstance(value, str):
@@ -198,6 +205,7 @@ def check_tags(
         if len(y) != len(word_counts):
             raise ValueError(f"Received {len(word_counts)} examples, but tags for {len(y)}.")
         counts, given = tf.constant([*map(len, y)], tf.int64), [tag for row in y for tag in row]
+        given = [*map(str, given)] if numbers_are_names(labels) else given
     message = " has ", word_counts, " words but ", counts, " tags."
     counts = check_each(counts, counts == word_counts, *message, unit="Example")
     tags = tf.RaggedTensor.from_row_lengths(label_indices(given, labels), counts)
@@ -210,7 +218,7 @@ def check_tags(
 
 
 def _ragged_tags(y: tf.Tensor, word_counts: tf.Tensor) -> tf.RaggedTensor:
-    """Tags without the padding: "" behind names, 0 or less behind numbers."""
+    """Return tags without the padding: "" after names, 0 or less after numbers."""
     if isinstance(y, tf.RaggedTensor):
         return y
     if y.dtype == tf.string:
@@ -221,7 +229,7 @@ def _ragged_tags(y: tf.Tensor, word_counts: tf.Tensor) -> tf.RaggedTensor:
 
 
 def labels_of_dataset(dataset: tf.data.Dataset) -> list:
-    """The labels y of a dataset, example by example; the padding "" is none.
+    """Return the labels y of a dataset, example by example, without the padding "".
 
     Raises:
         ValueError: "The dataset is endless. Give the labels: labels=[...]."

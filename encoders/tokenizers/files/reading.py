@@ -121,8 +121,8 @@ class TokenizerFiles:
         found: dict[str, str] = {}
         for argument, names in SPECIAL_TOKENS.items():
             for name in names:
-                said = {file: self._special_token(file, name) for file in files}
-                tokens = {file: token for file, token in said.items() if token is not None}
+                named = {file: self._special_token(file, name) for file in files}
+                tokens = {file: token for file, token in named.items() if token is not None}
                 if len(set(tokens.values())) > 1:
                     raise ValueError(f"{self.folder}: {name} is {differing(tokens)}")
                 for token in tokens.values():

@@ -109,9 +109,8 @@ def read_model(content: bytes, name: str) -> SentencePieceModel:
     return SentencePieceModel(pieces, **settings)
 
 
-_FLAGS = {
-    name for name, default in SentencePieceModel._field_defaults.items() if default in (True, False)
-}
+_DEFAULTS = SentencePieceModel._field_defaults
+_FLAGS = {name for name, default in _DEFAULTS.items() if isinstance(default, bool)}
 
 
 def _piece(fields: dict, where: str) -> Piece:

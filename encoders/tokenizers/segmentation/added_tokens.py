@@ -164,7 +164,7 @@ class AddedTokenFinder(tf.Module):
             return first, last
         inner = tf.minimum(self._next_solid(chars, starts), ends)
         outer = tf.maximum(self._last_solid(chars, ends), inner)
-        if self._keep_first_space:  # it is taken for the added prefix space
+        if self._keep_first_space:  # it counts as the added one
             is_first = tf.gather(
                 index_mask(chars.original_splits, chars.original_splits[-1] + 1), first
             )
