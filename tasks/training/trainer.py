@@ -224,8 +224,7 @@ class Trainer(HookedModel):
                 `keras.callbacks.TerminateOnNaN` is among the callbacks.
         """
         x, y = self._begin_fit(x, y)
-        epochs = range(initial_epoch, epochs)
-        plan = Plan(sources.size_or_default(batch_size), epochs, shuffle, steps_per_epoch)
+        plan = Plan(int(batch_size or 32), range(initial_epoch, epochs), shuffle, steps_per_epoch)
         held_out_size = validation_batch_size or plan.batch_size
         held_out = sources.validation_data_of(self, validation_data, held_out_size)
         data = sources.training_data(self, x, y, sample_weight, plan)
