@@ -512,7 +512,7 @@ class TestRefusals:
             (
                 [["Anna"], ["in", "Rome"]],
                 [["O"], ["O", "B-DOG"]],
-                "Example 1 of the batch, word 1: unknown tag 'B-DOG'. Expected one of .'O', 'B-PER",
+                "Example 1 of the batch, word 1: unknown tag B-DOG. Expected one of .O, B-PER, I",
             ),
         ],
     )
@@ -531,7 +531,7 @@ class TestRefusals:
             ([(20, 99, "LOC")], "from 20 to 99 is outside of the text, which has 11 characters"),
             ([(-1, 3, "LOC")], "from -1 to 3 is outside"),
             ([(3, 3, "LOC")], "from 3 to 3 is outside .* or empty"),
-            ([(0, 4, "DOG")], "unknown label 'DOG'. Expected one of .'LOC', 'PER"),
+            ([(0, 4, "DOG")], "unknown label DOG. Expected one of .LOC, PER"),
         ],
     )
     def test_datasets_of_spans_name_the_example_of_the_batch(self, classifier, spans, message):

@@ -74,13 +74,14 @@ def assert_right(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
             ...
         tensorflow.python.framework.errors_impl.InvalidArgumentError: ...
     """
-    parts = [part if isinstance(part, str) else _first(part, ~right) for part in message]
+    # Without quotes, as TensorFlow prints them with backslashes.
+    parts = [
+        part.replace("'", "") if isinstance(part, str) else _first(part, ~right) for part in message
+    ]
     return tf.debugging.Assert(tf.reduce_all(right), [tf.strings.join(parts)])
 
 
 def _first(part: tf.Tensor, wrong: tf.Tensor) -> tf.Tensor:
     values = tf.boolean_mask(part, wrong)[:1]
     text = tf.strings.reduce_join(tf.strings.as_string(values), separator=", ")
-    quote = "'" if part.dtype == tf.string else ""
-    text = tf.strings.join([quote, text, quote])
     return tf.strings.join(["[", text, "]"]) if part.shape.rank == 2 else text

@@ -204,7 +204,7 @@ def check_answers(y, contexts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the bounds of the first answer to every question, in memory or inside `tf.data`.
 
     Args:
-        y: see `answer_lists`; inside `tf.data` {"text", "answer_start"}: (N,), one answer for each
+        y: see `answer_lists`; or in tensors, as inside `tf.data`, {"text", "answer_start"}: (N,), one answer for each
             question, "" if there is none, or several, ragged or padded (N, None).
         contexts: (N,) strings.
 
@@ -217,8 +217,8 @@ def check_answers(y, contexts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             there is 'dog a bird'. It stands at 12. ..."; `tf.errors.InvalidArgumentError` inside
             `tf.data`.
     """
-    in_graph = tf.is_symbolic_tensor(contexts)
-    answers = _answer_tensors(y) if in_graph else _answer_columns(y, contexts)
+    as_tensors = isinstance(y, dict) and tf.is_tensor(y["text"])
+    answers = _answer_tensors(y) if as_tensors else _answer_columns(y, contexts)
     index, text, start = answers[0].value_rowids(), *(column.flat_values for column in answers)
     context = tf.gather(contexts, index)
     length, size = (tf.strings.length(v, unit="UTF8_CHAR") for v in (text, context))
@@ -264,7 +264,7 @@ def _answer_columns(y, contexts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedT
 
 
 def _answer_tensors(y: dict) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-    """Return texts and first characters of answers in a graph, each ragged (N, None)."""
+    """Return texts and first characters of answers in tensors, each ragged (N, None)."""
     text, start = y["text"], tf.cast(y["answer_start"], tf.int32)
     if text.shape.rank == 1:
         text, start = text[:, None], start[:, None]
