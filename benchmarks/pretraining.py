@@ -26,7 +26,7 @@ import numpy as np
 from sources import MINILM
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.corpora.reading import Reader, token_rows
+from encoder_zoo.tasks.corpora.reading import Reader, read_examples
 
 HERE = pathlib.Path(__file__).parent
 WARM = 3  # steps before the clock starts
@@ -140,7 +140,7 @@ def prepared_rows(corpus: ez.PretrainingCorpus, tokenizer, options) -> list[dict
     preprocessor = ez.PretrainingPreprocessor(tokenizer, options.length, short_share=0.0)
     prepared = []
     for slot in Reader(corpus, preprocessor.corpus_examples, seed=0).ordered():
-        row = token_rows([slot], tokenizer, corpus.vocabulary_size)
+        row = read_examples([slot], tokenizer, corpus.vocabulary_size)
         ids, count = row["token_ids"], len(row["token_ids"])
         places = np.arange(options.length)
         padded = np.full(options.length, tokenizer.pad_token_id)

@@ -1,1 +1,1 @@
-"""What every floor needs: validation, configuration, wording, lazy imports."""
+"""Shared by all packages: validation, configuration, error messages, lazy imports."""

@@ -1,4 +1,4 @@
-"""A configuration written once: the signature of `__init__` is what `get_config` returns."""
+"""Configuration read from the signature of `__init__`."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class ConfigFromSignature:
     """
 
     def get_config(self) -> dict:
-        """The arguments that build this object again."""
+        """Return the arguments that build this object again."""
         inherited = super().get_config() if hasattr(super(), "get_config") else {}
         return {**inherited, **{name: getattr(self, name) for name in argument_names(type(self))}}
 
     @classmethod
     def from_config(cls, config: dict, custom_objects: dict | None = None) -> Self:
-        """Builds the object, and the objects inside its configuration, from `get_config`."""
+        """Build the object, and the objects inside its configuration, from `get_config`."""
         return cls(
             **{
                 name: keras.saving.deserialize_keras_object(value, custom_objects=custom_objects)
@@ -62,14 +62,14 @@ def make_serializable(cls: type) -> None:
         keras.saving.register_keras_serializable(package=package)(cls)
 
 
-def described(thing: object, *first: str) -> str:
-    """A `repr`: the class, what is said first, and the arguments that are not at their default.
+def repr_from_signature(thing: object, *first: str) -> str:
+    """Return a `repr`: the class, some leading words, and the arguments that differ from defaults.
 
     Example:
         >>> class Scale(ConfigFromSignature):
         ...     def __init__(self, units, factor=2.0, bias=True):
         ...         self.units, self.factor, self.bias = units, factor, bias
-        >>> described(Scale(4, factor=3.0), "4 units")
+        >>> repr_from_signature(Scale(4, factor=3.0), "4 units")
         'Scale(4 units, factor=3.0)'
     """
     settings = [
@@ -81,12 +81,13 @@ def described(thing: object, *first: str) -> str:
 
 
 def argument_names(cls: type) -> list[str]:
-    """Named arguments of all `__init__`s between the class and the mixin, without repeats."""
+    """Return the named arguments of all `__init__`s between the class and the mixin, without
+    repeats."""
     return list(_arguments(cls))
 
 
 def argument_defaults(cls: type) -> dict[str, object]:
-    """{argument: its default}, of those that have one; a subclass's counts before its base's.
+    """Return {argument: default} of those that have one; a subclass's counts before its base's.
 
     Example:
         >>> class Scale(ConfigFromSignature, keras.layers.Layer):

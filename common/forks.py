@@ -1,4 +1,4 @@
-"""TensorFlow in forked processes, where it would wait for ever."""
+"""An error in place of a hang if a forked process uses TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _user: int | None = None  # the process in which TensorFlow began to work
 
 
 def refuse_in_fork() -> None:
-    """Notes which process uses TensorFlow; in a fork of it, says so instead of hanging.
+    """Record which process uses TensorFlow; raise an error in a fork of it.
 
     TensorFlow works with threads, which a fork does not have: it would wait for them for ever.
 

@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable)
 
 
 class Rule(NamedTuple):
-    """A test of a value, and the words for what passes it.
+    """A test of a value, and the words that describe values that pass it.
 
     Example:
         >>> rule = Rule(lambda v: v in "abc", "a letter up to c")

@@ -1,4 +1,4 @@
-"""Names of TensorFlow's variables that are alike in all models of a class."""
+"""The same names of TensorFlow's variables in all models of a class."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COUNTED = re.compile(r"(^[^/]+|/seed_generator)_\d+(?=/)")
 
 
 class NamesVariablesAlike(type(keras.Model)):
-    """Metaclass of models whose variables TensorFlow knows by the same names in every one of them.
+    """Metaclass of models that gives TensorFlow's variables the same names in every instance.
 
     TensorFlow compiles the creation of a variable for each name and keeps what it compiled until
     the process ends, 35 kB for each variable. Keras calls the models of a class "bert_backbone",
@@ -30,7 +30,8 @@ class NamesVariablesAlike(type(keras.Model)):
 
 @contextlib.contextmanager
 def variables_named_alike() -> Iterator[None]:
-    """Leaves out of TensorFlow's names of new variables what Keras counts over the process.
+    """Remove the numbers that Keras counts over the process from TensorFlow's names of new
+    variables.
 
     Example:
         >>> import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Words of errors that several floors use."""
+"""Wording of error messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MOST = 60
 
 
 def shown(value: object) -> str:
-    """A value from a file, short enough for an error.
+    """Return the `repr` of a value from a file, short enough for an error message.
 
     Example:
         >>> shown(["cat"]), shown("a" * 10**6)
@@ -27,7 +27,7 @@ def shown(value: object) -> str:
 
 
 def with_type(value: object) -> str:
-    """A caller's value and its type, short enough for an error.
+    """Return the `repr` of a value with its type, short enough for an error message.
 
     Example:
         >>> with_type(None)
@@ -36,7 +36,7 @@ def with_type(value: object) -> str:
     return f"{shown(value)} ({type(value).__name__})"
 
 
-# What other packages call some arguments, where spelling says too little.
+# Names of arguments in other packages that are spelled differently.
 OTHER_NAMES = {
     "num_labels": "num_classes",
     "max_length": "sequence_length",
@@ -49,7 +49,7 @@ OTHER_NAMES = {
 
 
 def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
-    """What to say of an argument that a function does not take: which one may be meant, or all.
+    """Return the message for an unknown argument, with the ones that may be meant.
 
     Example:
         >>> unknown_argument("fit", "epoch", ["epochs", "verbose"])
@@ -64,7 +64,7 @@ def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
 
 
 def decoded(content: bytes, name: object) -> str:
-    """The text of a file in UTF-8, its lines ended as Python ends them.
+    """Return the text of a file in UTF-8, its line ends as "\n".
 
     Raises:
         ValueError: "vocab.txt is not text in UTF-8: byte 3 is ... Save it as UTF-8."
@@ -87,7 +87,7 @@ def decoded(content: bytes, name: object) -> str:
 
 
 def differing(said: Mapping[str, object]) -> str:
-    """What two files say of the same thing, for an error.
+    """Return the message for two files that disagree.
 
     Example:
         >>> differing({"vocab.txt": 5, "tokenizer.json": None})

@@ -34,6 +34,7 @@ PROGRAMS = ("distributed_training", "many_languages", "pretraining", "small_enco
 # `save_to_preset`, `export`, `fit`, `compile` of every task.
 PARTS = (
     "encoder_zoo.tasks.display",
+    "encoder_zoo.testing",
     "encoder_zoo.tasks.preprocessing.preprocessor",
     "encoder_zoo.tasks.base.task",
     "encoder_zoo.tasks.training.trainer",

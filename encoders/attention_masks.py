@@ -1,4 +1,4 @@
-"""Who may attend to whom: as a matrix, or in so few numbers that long texts have them too.
+"""Masks of attention: as a matrix, or in O(L) numbers for long texts.
 
 Comment letters: B batch, L sequence, Q queries, K keys.
 """
@@ -15,12 +15,12 @@ from encoder_zoo.encoders.positions import text_numbers
 
 @dataclasses.dataclass(frozen=True)
 class AttentionMask:
-    """Who may attend to whom, in O(L) numbers.
+    """Which tokens may attend to which, in O(L) numbers.
 
     Attributes:
-        real: (B, L) bool, false at padding, to which nobody attends.
-        texts: (B, L) int, to which text of its row a token belongs, and whose tokens it attends
-            to; None: every row is a text.
+        real: (B, L) bool, false at padding, to which no token attends.
+        texts: (B, L) int, index of the token's text in a packed example: tokens attend to those of
+            the same text; None: every example is one text.
         reach: the largest distance at which one attends to another; None: any.
     """
 
@@ -29,12 +29,29 @@ class AttentionMask:
     reach: int | None = None
 
     def matrix(self) -> keras.KerasTensor:
-        """(B, 1, 1 or L, L), bool: true where the token of the last axis may be attended to."""
-        allowed = keys_allowed(self.real, self.texts, self.texts)
+        """Return (B, 1, 1 or L, L), bool: true where the last axis may be attended to."""
+        distances = None
+        if self.reach is not None:
+            positions = ops.arange(ops.shape(self.real)[1], dtype="int32")
+            distances = ops.abs(positions[:, None] - positions)
+        return self.pairs(self.real, self.texts, self.texts, distances)
+
+    def pairs(self, real, query_texts=None, key_texts=None, distances=None) -> keras.KerasTensor:
+        """Return which of some keys each of some queries attends to, (B, 1, 1 or Q, K), bool.
+
+        Args:
+            real: (B, K) bool, of the keys.
+            query_texts: (B, Q) int, or None where every example is one text.
+            key_texts: (B, K) int, or None likewise.
+            distances: (Q, K) int, where there is a `reach`.
+        """
+        allowed = ops.expand_dims(real, (1, 2))  # LiteRT knows no such slices of truth values
+        if query_texts is not None:
+            allowed = allowed & (query_texts[:, None, :, None] == key_texts[:, None, None, :])
         if self.reach is None:
             return allowed
-        places = ops.arange(ops.shape(self.real)[1], dtype="int32")
-        return near_allowed(allowed, ops.abs(places[:, None] - places), self.reach)
+        # Padding far from all tokens attends to itself: a kernel makes NaN of a mean of nothing.
+        return (allowed & (distances <= self.reach)) | (distances == 0)
 
 
 def make_attention_mask(
@@ -42,11 +59,11 @@ def make_attention_mask(
     text_starts: keras.KerasTensor | None = None,
     reach: int | None = None,
 ) -> AttentionMask:
-    """Which tokens may attend to which: none to padding, and none to another text.
+    """Make a mask without attention to padding and to other texts.
 
     Args:
         padding_mask: (B, L), true or 1 at real tokens, false or 0 at padding.
-        text_starts: (B, K) int, where the texts of packed rows begin, see `text_numbers`.
+        text_starts: (B, K) int, where the texts of packed examples begin, see `text_numbers`.
         reach: see `AttentionMask`.
 
     Example:
@@ -60,27 +77,27 @@ def make_attention_mask(
     return AttentionMask(ops.cast(padding_mask, "bool"), texts, reach)
 
 
-def keys_allowed(real, query_texts, key_texts) -> keras.KerasTensor:
-    """(B, 1, 1 or Q, K) bool: the keys that are real, and of the query's text.
+def as_matrix(mask: AttentionMask | keras.KerasTensor | None) -> keras.KerasTensor | None:
+    """Return the mask's matrix; a matrix and None as they are."""
+    return mask.matrix() if isinstance(mask, AttentionMask) else mask
+
+
+def mask_scores(
+    scores: keras.KerasTensor, mask: keras.KerasTensor | None = None
+) -> keras.KerasTensor:
+    """Make the scores of tokens that may not be attended to much lower than all others.
 
     Args:
-        real: (B, K) bool, of the keys.
-        query_texts: (B, Q) int, or None.
-        key_texts: (B, K) int, or None.
+        scores: (B, H, Q, K).
+        mask: broadcastable to (B, H, Q, K), bool; None: every token may be attended to.
+
+    Example:
+        >>> import numpy as np
+        >>> mask_scores(np.ones((1, 1, 1, 2), "float32"), np.array([True, False])).numpy().ravel()
+        array([ 1.e+00, -1.e+09], dtype=float32)
     """
-    allowed = ops.expand_dims(real, (1, 2))  # LiteRT knows no such slices of truth values
-    if query_texts is None:
-        return allowed
-    return allowed & (query_texts[:, None, :, None] == key_texts[:, None, None, :])
-
-
-def near_allowed(allowed, distances, reach: int) -> keras.KerasTensor:
-    """(B, 1, Q, K) bool: the allowed keys that are near, and everyone itself.
-
-    Args:
-        allowed: see `keys_allowed`.
-        distances: (Q, K) int.
-        reach: the largest of them that is near.
-    """
-    # Padding far from all tokens attends to itself: a kernel makes NaN of a mean of nothing.
-    return (allowed & (distances <= reach)) | (distances == 0)
+    if mask is None:
+        return scores
+    # Finite, so that an example of padding alone stays finite; within float16's range.
+    lowest = -3e4 if keras.backend.standardize_dtype(scores.dtype) == "float16" else -1e9
+    return scores + ops.cast(ops.where(mask, 0.0, lowest), scores.dtype)

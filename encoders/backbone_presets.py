@@ -20,7 +20,7 @@ class BackbonePresets:
 
     @classmethod
     def from_preset(cls, source: str | os.PathLike, **overrides) -> Self:
-        """Loads a backbone from a bundled preset or a checkpoint folder.
+        """Load a backbone from a bundled preset or a checkpoint folder.
 
         Args:
             source: a name of `list_presets()`, a folder in the Hugging Face format, of KerasHub or
@@ -40,7 +40,7 @@ class BackbonePresets:
 
     @classmethod
     def from_keras_hub(cls, model: keras.Model, **overrides) -> Self:
-        """A backbone with the weights, settings and dtype policy of one of KerasHub's in memory.
+        """Return a backbone with the weights, settings and dtype policy of one of KerasHub.
 
         Args:
             model: a backbone or a task of `keras_hub.models`, of a family that is here too.
@@ -72,7 +72,7 @@ class BackbonePresets:
         format: str = "huggingface",
         **options,
     ) -> None:
-        """Writes a folder in the Hugging Face format or in KerasHub's, whole or not at all.
+        """Write a folder in the Hugging Face format or in KerasHub's, atomically.
 
         Args:
             directory: folder to write or to replace; files of other kinds in it are kept.
@@ -80,12 +80,12 @@ class BackbonePresets:
             dtype: "float32", "float16" or "bfloat16"; None stores every weight as it is.
             format: "huggingface", or "keras_hub" for a folder that
                 `keras_hub.models.Backbone.from_preset` opens, with the same outputs.
-            **options: `shard_bytes`, the largest weights file in the Hugging Face format; what is
-                more is split.
+            **options: `shard_bytes`, the largest size of a weights file in the Hugging Face
+                format; larger ones are split.
 
         Raises:
             ValueError: for quantized weights, which neither format holds; and for a model that
-                KerasHub's class would compute otherwise: "KerasHub's BertBackbone has
+                KerasHub's class computes differently: "KerasHub's BertBackbone has
                 activation='gelu_pytorch_tanh' built in ..."
             OSError: "The disk is full: ... was not saved."
         """

@@ -12,10 +12,10 @@ class BackboneTraining:
     """Mixin of `Backbone`: gradient checkpointing and low-rank updates."""
 
     def enable_gradient_checkpointing(self) -> None:
-        """Trains with less memory, in more time: blocks keep their inputs only.
+        """Train with less memory, in more time: blocks keep their inputs only.
 
-        What a block computes inside is computed a second time for its gradients; the results are
-        the same. Call it before `fit`.
+        Values inside a block are computed a second time for its gradients; the results are the
+        same. Call it before `fit`.
 
         Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, section 4.
 

@@ -1,4 +1,4 @@
-"""The records that say what distinguishes one family of encoders from another, as data."""
+"""Records of the differences between families of encoders, as data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WEIGHT_DECAY = 0.01  # likewise
 
 
 def default_stddev(backbone: Backbone) -> float:
-    """That of BERT, whatever the backbone's sizes."""
+    """Return BERT's, whatever the backbone's sizes."""
     return INITIALIZER_RANGE
 
 
@@ -31,7 +31,7 @@ class Hidden:
         activation: see `layers.ACTIVATIONS`; None is the backbone's.
         norm: name of the LayerNorm behind it, if there is one.
         bias: whether the dense layer and the LayerNorm have a bias.
-        after_dropout: whether the head's dropout stands before this layer too.
+        after_dropout: whether the head's dropout comes before this layer too.
         stddev: of its new weights, see `layers.initializer`, from the backbone.
     """
 
@@ -45,12 +45,12 @@ class Hidden:
 
 @dataclasses.dataclass(frozen=True)
 class PairHead:
-    """What a family has, in pretraining, beside the layers that fill in masks.
+    """The second head of pretraining, beside the one that fills in masks.
 
     Attributes:
         output: name of the output layer in the checkpoint; it reads `pooled_output`.
-        objective: what it tells of a pair of segments: "next_sentence", whether the second is from
-            another document, or "sentence_order", whether the two are swapped.
+        objective: its prediction for a pair of segments: "next_sentence", whether the second is
+            from another document, or "sentence_order", whether the two are swapped.
     """
 
     output: str
@@ -59,13 +59,13 @@ class PairHead:
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """What a family has between its backbone and the logits of one task.
+    """The layers between a family's backbone and the logits of one task.
 
     Attributes:
         output: name of the output layer in the checkpoint; None: there is no head.
         hidden: the layer before it, if there is one.
         pooled: whether the head reads `pooled_output`, rather than `sequence_output`.
-        dropout: what config.json calls the dropout before the output layer; None: there is none.
+        dropout: key in config.json of the dropout before the output layer; None: there is none.
         default_dropout: the share where config.json names none; None is the backbone's.
         tied_bias: name of the output layer's bias, where its kernel is the token embedding's.
         first_norm: name of a LayerNorm before all else, of the sum of each token's vector and that
@@ -90,7 +90,7 @@ class Head:
 
     @property
     def tensors(self) -> dict[str, str]:
-        """{attribute path in the task: name in the checkpoint}."""
+        """Return {attribute path in the task: name in the checkpoint}."""
         if self.output is None:
             return {}
         names = {"head.first_norm": self.first_norm} if self.first_norm else {}
@@ -110,7 +110,7 @@ NO_HEAD = Head(None)  # of a task without weights of its own
 
 @dataclasses.dataclass(frozen=True)
 class Generator:
-    """What fills in masks where a family is pretrained on replaced tokens.
+    """The model that fills in masks where a family is pretrained on replaced tokens.
 
     Attributes:
         width: of it, as a share of the backbone's.
@@ -123,11 +123,11 @@ class Generator:
 
 @dataclasses.dataclass(frozen=True)
 class HeadAlias:
-    """A head under other names that does what one of the tasks does.
+    """A head under other names that computes the same as one of the tasks.
 
     Attributes:
         head: the task's, see `Family.heads`.
-        output: what the checkpoint calls the output layer.
+        output: name of the output layer in the checkpoint.
         labels: of its outputs.
     """
 
@@ -138,12 +138,12 @@ class HeadAlias:
 
 @dataclasses.dataclass(frozen=True)
 class KerasHubHead:
-    """What KerasHub calls a task of a family and the layers of its head.
+    """KerasHub's names for a task of a family and the layers of its head.
 
     Attributes:
         task: name of the class.
         groups: {attribute path in the task: group in the h5 file}.
-        built_in: {argument of the task: what KerasHub's class has instead of a setting}.
+        built_in: {argument of the task: its fixed value in KerasHub's class}.
     """
 
     task: str
@@ -153,11 +153,11 @@ class KerasHubHead:
 
 @dataclasses.dataclass(frozen=True)
 class KerasHubNames:
-    """What KerasHub calls a family and its layers, and what its classes leave no choice of.
+    """KerasHub's names for a family and its layers, and the fixed values of its classes.
 
     Attributes:
         backbone: name of the class.
-        built_in: {backbone argument: what KerasHub's class has instead of a setting}.
+        built_in: {backbone argument: its fixed value in KerasHub's class}.
         groups: {attribute path in the backbone: group in the h5 file}.
         heads: {head, see `Family.heads`: the task that has it}.
         tokenizer: name of the class.
@@ -165,10 +165,10 @@ class KerasHubNames:
         tokenizer_settings: {setting in tokenizer_config.json: (the same setting there, what it is
             where the file does not say)}.
         tokenizer_arguments: {argument of KerasHub's tokenizer: attribute of ours}.
-        tokenizer_built_in: {attribute of our tokenizer: what KerasHub's has instead of a setting}.
+        tokenizer_built_in: {attribute of our tokenizer: its fixed value in KerasHub's}.
         arguments: {backbone argument: KerasHub's word for it, where that is another}. Arguments
             with the same word are the same there.
-        block: what the groups of blocks begin with.
+        block: prefix of the groups of blocks.
     """
 
     backbone: str
@@ -186,11 +186,11 @@ class KerasHubNames:
 
 @dataclasses.dataclass(frozen=True)
 class Tf1Names:
-    """What the checkpoints of TensorFlow 1 call a family's layers.
+    """The names of a family's layers in checkpoints of TensorFlow 1.
 
     Attributes:
         config_file: name of the configuration's file.
-        parts: (regular expression, what stands for it) in the names of variables, in order.
+        parts: (regular expression, replacement) in the names of variables, in order.
     """
 
     config_file: str
@@ -199,7 +199,7 @@ class Tf1Names:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """What distinguishes one family of encoders from another, as data.
+    """The differences between one family of encoders and another, as data.
 
     Whatever else is written of a family is written once for all families.
 
@@ -209,7 +209,7 @@ class Family:
         class_prefix: of the class names in a checkpoint's `architectures`.
         prefix: of the backbone's tensors in the checkpoint of a task.
         tensors: {attribute path in the backbone, with {} for a block's number: name in the
-            checkpoint}. A block that stands at several places is counted once.
+            checkpoint}. A block that several layers share is counted once.
         other_names: {how the names of some tensors may begin: how they begin here}, where there
             are two generations of checkpoints; longer ones first.
         pretraining_only: names of tensors among the encoder's that its pretraining needed, and that
@@ -219,15 +219,15 @@ class Family:
         config_keys: {backbone argument: key in config.json}.
         read_config: from a config.json, as any version of transformers writes it, to one in the
             words of `config_keys`. It is called before `rules` are asked.
-        rules: {key in config.json: what it must be}, for keys of this family alone.
-        constants: {key in config.json: what is written there, unless something else is known}.
+        rules: {key in config.json: the rule for its value}, for keys of this family alone.
+        constants: {key in config.json: the value written, unless another is known}.
         token_ids: {key in config.json: attribute of the tokenizer}, written there.
         positions_skip_padding: whether positions count from the number after the padding id, so
             that config.json's number of positions is larger by as much.
         tokenizer: the kind of tokenizer of its own checkpoints, where a checkpoint's files do not
             say which they have.
         uses_segments: whether the second text of a pair may be marked by segment id 1.
-        heads: {what the names of classes in transformers end in: the task's head}.
+        heads: {suffix of the class in transformers: the task's head}.
         aliases: {end of a class name: the head that it is, under other names}.
         generator: of its pretraining on replaced tokens.
         learning_rate: peak in fine-tuning, as its paper recommends.
@@ -284,7 +284,7 @@ class Family:
 
     @property
     def tied(self) -> dict[str, str]:
-        """{tensor that only repeats another one: that other one}."""
+        """Return {tensor that only repeats another one: that other one}."""
         embedding = f"{self.tensors['embeddings.token_embedding']}.weight"
         tied = {}
         for head in self.heads.values():

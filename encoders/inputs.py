@@ -1,4 +1,4 @@
-"""Checks of what models are called with: names, types and shapes of prepared inputs.
+"""Checks of a model's inputs: names, types and shapes.
 
 Comment letters: B batch, L sequence, M masked positions, K texts in a row.
 """
@@ -16,7 +16,7 @@ INPUTS = ("token_ids", "padding_mask", "segment_ids", "text_starts")
 TASK_INPUTS = (
     "mask_positions",
     "masked_token_ids",
-    "places_in_teacher",
+    "positions_in_teacher",
     "soft_weights",
     *(f"teacher_{name}" for name in INPUTS),
 )
@@ -100,13 +100,13 @@ def _check_type(name: str, values: object) -> None:
 
 
 def _shape(values: object) -> tuple | None:
-    """The sizes of all axes, of which some may be unknown; None if their number is unknown."""
+    """Return the sizes of all axes, None where unknown; None if their number is unknown."""
     shape = getattr(values, "shape", None)
     return None if shape is None or getattr(shape, "rank", 2) is None else tuple(shape)
 
 
 def _expected(name: str, inputs: Mapping, token_ids: tuple | None) -> tuple | None:
-    """The shape that an input must have, where it is known."""
+    """Return the shape that an input must have, where it is known."""
     if name.startswith("teacher_") and "teacher_token_ids" in inputs:
         token_ids = _shape(inputs["teacher_token_ids"])
     if name.endswith(OTHER_SHAPES) and token_ids is not None:

@@ -1,6 +1,6 @@
-"""Positions of tokens in rows that hold one text or several.
+"""Positions of tokens in examples of one text or several, and rotary positions.
 
-Comment letters: B batch, L sequence, D hidden, K texts of a row, M chosen positions.
+Comment letters: B batch, L sequence, D hidden, K texts of an example, M chosen positions.
 """
 
 import keras
@@ -8,11 +8,11 @@ from keras import ops
 
 
 def text_numbers(text_starts: keras.KerasTensor, length: int) -> keras.KerasTensor:
-    """To which text of a packed row each position belongs.
+    """Return the index of the text that each position of a packed example belongs to.
 
     Args:
-        text_starts: (B, K) int, the positions where the row's texts begin, the first of them 0;
-            in a row of fewer than K texts the rest are `length` or more.
+        text_starts: (B, K) int, the positions where the texts begin, the first of them 0; in an
+            example of fewer than K texts the rest are `length` or more.
         length: L.
 
     Returns:
@@ -24,49 +24,76 @@ def text_numbers(text_starts: keras.KerasTensor, length: int) -> keras.KerasTens
         [[0, 0, 0, 1, 1]]
     """
     batch = ops.shape(text_starts)[0]
-    rows = ops.arange(batch, dtype="int32")[:, None] * (length + 1)
-    places = rows + ops.minimum(ops.cast(text_starts, "int32"), length)  # of all rows in one
+    offsets = ops.arange(batch, dtype="int32")[:, None] * (length + 1)
+    starts = offsets + ops.minimum(ops.cast(text_starts, "int32"), length)  # of all examples in one
     begun = ops.segment_sum(
-        ops.ones_like(ops.reshape(places, (-1,))),
-        ops.reshape(places, (-1,)),
+        ops.ones_like(ops.reshape(starts, (-1,))),
+        ops.reshape(starts, (-1,)),
         num_segments=batch * (length + 1),
     )
     begun = ops.reshape(begun, (batch, length + 1))[:, :length]  # (B, L)
     return ops.cumsum(begun, axis=1) - 1
 
 
-def positions_in_texts(text_starts: keras.KerasTensor, length: int) -> keras.KerasTensor:
-    """(B, L) int: how far each position of a packed row is from the start of its text.
+def positions_in_texts(text_starts: keras.KerasTensor | None, length: int) -> keras.KerasTensor:
+    """Return how far each token is from the start of its text.
 
     Args:
-        text_starts: (B, K) int, see `text_numbers`.
+        text_starts: (B, K) int, see `text_numbers`; None: every example is one text.
         length: L.
+
+    Returns:
+        (B, L) int, or (1, L) where every example is one text.
 
     Example:
         >>> import numpy as np
         >>> np.array(positions_in_texts(np.array([[0, 3, 9]]), 5)).tolist()
         [[0, 1, 2, 0, 1]]
     """
-    return ops.arange(length, dtype="int32")[None, :] - _own_starts(text_starts, length)
+    positions = ops.arange(length, dtype="int32")[None, :]
+    return positions if text_starts is None else positions - _own_starts(text_starts, length)
 
 
 def _own_starts(text_starts, length):
-    """(B, L) int32: where the text of each position of a packed row begins."""
+    """Return where the text of each position of a packed example begins, (B, L) int32."""
     starts = ops.take_along_axis(text_starts, text_numbers(text_starts, length), axis=1)
     return ops.cast(starts, "int32")
+
+
+def first_tokens(
+    x: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
+) -> keras.KerasTensor:
+    """Return the vectors of the first tokens of all texts.
+
+    Args:
+        x: (B, L, D).
+        text_starts: (B, K) int, see `text_numbers`; None: every example is one text.
+
+    Returns:
+        (B, D), or of packed examples (B, K, D).
+
+    Example:
+        >>> import numpy as np
+        >>> np.array(first_tokens(np.arange(3.0).reshape(1, 3, 1), np.array([[0, 2]]))).tolist()
+        [[[0.0], [2.0]]]
+    """
+    first = x[:, 0]
+    if text_starts is None:
+        return first
+    return take_positions(x, ops.minimum(text_starts, ops.shape(x)[1] - 1))
 
 
 def first_of_texts(
     x: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """What stands at the beginning of the text that each position belongs to.
+    """Return for each position the vector of its text's first token.
 
     Args:
         x: (B, L, D).
-        text_starts: (B, K) int, see `text_numbers`; None: a row is one text.
+        text_starts: (B, K) int, see `text_numbers`; None: every example is one text.
 
     Returns:
-        (B, L, D), or (B, 1, D) where a row is one text.
+        (B, L, D), or (B, 1, D) where every example is one text.
 
     Example:
         >>> import numpy as np
@@ -80,7 +107,7 @@ def first_of_texts(
 
 
 def take_positions(x: keras.KerasTensor, positions: keras.KerasTensor) -> keras.KerasTensor:
-    """What stands at some positions of every row.
+    """Return the vectors at some positions of every example.
 
     Args:
         x: (B, L, D).
@@ -101,3 +128,51 @@ def take_positions(x: keras.KerasTensor, positions: keras.KerasTensor) -> keras.
     return ops.take(
         ops.reshape(x, (-1, hidden_dim)), ops.cast(positions, "int32") + offsets, axis=0
     )
+
+
+def rotation(
+    positions: keras.KerasTensor, base: float, head_dim: int
+) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+    """Return cosines and sines of the angles by which a position rotates pairs of numbers.
+
+    Args:
+        positions: (1 or B, L) int.
+        base: the angle of a position falls from 1 for the first pair to almost 1 / base.
+        head_dim: numbers of a head, twice as many as pairs.
+
+    Returns:
+        Two (1 or B, L, 1, head_dim / 2) float32.
+
+    Source: Su et al. 2021, RoFormer, section 3.2.2.
+
+    Example:
+        >>> import numpy as np
+        >>> cosines, sines = rotation(np.array([[0, 1]]), 10_000.0, 4)
+        >>> np.array(sines)[0, :, 0].round(2).tolist()
+        [[0.0, 0.0], [0.8399999737739563, 0.009999999776482582]]
+    """
+    speeds = base ** (-ops.arange(0, head_dim, 2, dtype="float32") / head_dim)
+    angles = ops.cast(positions, "float32")[:, :, None, None] * speeds
+    return ops.cos(angles), ops.sin(angles)
+
+
+def rotate(x: keras.KerasTensor, rotation: tuple) -> keras.KerasTensor:
+    """Rotate pairs of numbers: each of a head's first half with its counterpart in the second.
+
+    Args:
+        x: (B, L, H, D/H).
+        rotation: see `rotation`.
+
+    Source: Su et al. 2021, RoFormer, equation 34; pairs as in GPT-NeoX.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.array([1.0, 0.0]).reshape(1, 1, 1, 2)
+        >>> turned = rotate(x, rotation(np.array([[1]]), 10_000.0, 2))
+        >>> np.array(turned).ravel().round(2).tolist()
+        [0.54, 0.84]
+    """
+    cosines, sines = (ops.cast(part, "float32") for part in rotation)
+    first, second = ops.split(ops.cast(x, "float32"), 2, axis=-1)
+    turned = [first * cosines - second * sines, second * cosines + first * sines]
+    return ops.cast(ops.concatenate(turned, axis=-1), x.dtype)

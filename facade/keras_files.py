@@ -41,8 +41,8 @@ class StandIn:
         TypeError: "Could not locate class 'list_presets': Keras files do not hold it."
 
     Example:
-        >>> StandIn("encoder_zoo.encoders.tokenizers.wordpiece", "BertTokenizer").get_config
-        <function Tokenizer.get_config at ...>
+        >>> StandIn("encoder_zoo.encoders.tokenizers.wordpiece", "BertTokenizer").__name__
+        'BertTokenizer'
     """
 
     def __init__(self, module: str, name: str):

@@ -28,7 +28,7 @@ from encoder_zoo.presets.formats.checkpoint import (
     layer_at,
     named_weights,
 )
-from encoder_zoo.presets.preset_task import PresetTask
+from encoder_zoo.presets.formats.preset_task import PresetTask
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from encoder_zoo.presets.blobs import HubFile, cache_folder, download_large_files, missing_files
 from encoder_zoo.presets.formats import kerashub
 from encoder_zoo.presets.formats.huggingface import no_weights
-from encoder_zoo.presets.hub_cache import cached_folder, drop_wrong
-from encoder_zoo.presets.hub_requests import Unreachable, asked, endpoint, first_line
-from encoder_zoo.presets.preset_files import (
+from encoder_zoo.presets.formats.preset_files import (
     CONFIG,
     MANIFEST,
     WEIGHT_FORMATS,
     tokenizer_file_names,
 )
+from encoder_zoo.presets.hub_cache import cached_folder, drop_wrong
+from encoder_zoo.presets.hub_requests import Unreachable, asked, endpoint, first_line
 from encoder_zoo.presets.remote_folder import RemoteFolder
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from encoder_zoo.presets.blobs import lock_file
 from encoder_zoo.presets.files.manifest import checksum_of
 from encoder_zoo.presets.formats import kerashub
-from encoder_zoo.presets.preset_files import CONFIG, WEIGHT_FORMATS, tokenizer_file_names
+from encoder_zoo.presets.formats.preset_files import CONFIG, WEIGHT_FORMATS, tokenizer_file_names
 
 logger = logging.getLogger("encoder_zoo")
 

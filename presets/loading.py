@@ -24,13 +24,13 @@ from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     EnlargedCheckpoint,
 )
+from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.opening import (
     Safeguards,
     TokenizerPreset,
     open_preset,
     open_tokenizer,
 )
-from encoder_zoo.presets.preset_task import PresetTask
 from encoder_zoo.presets.restoring import (
     check_all_used,
     match_backbone,
@@ -113,7 +113,7 @@ def _read_task(
 
     for_backbone.setdefault("pooler", head.pooled)
     tokenizer = _read_tokenizer(checkpoint, added_tokens)
-    preprocessor = None
+    preprocessor, answers = None, {}
     if tokenizer is None:
         logger.warning(
             "%s has no tokenizer: this %s takes prepared inputs only.",
@@ -122,6 +122,7 @@ def _read_task(
         )
     else:
         stored = _stored_settings(cls, settings)
+        answers = {n: stored.pop(n) for n in cls.answer_settings if n in stored}
         preprocessor = cls.preprocessor_class(tokenizer, **{**stored, **for_preprocessor})
         rows = checkpoint.config[family.config_keys["vocabulary_size"]]
         if tokenizer.vocabulary_size > rows:
@@ -131,7 +132,7 @@ def _read_task(
     )
     built_in = checkpoint.head_arguments.get(cls.checkpoint_class_suffix, {})
     arguments = cls.checkpoint_arguments(checkpoint.config, head, for_task)
-    task = cls(backbone, preprocessor, **{**built_in, **arguments})
+    task = cls(backbone, preprocessor, **{**built_in, **answers, **arguments})
     if tokenizer is not None and not isinstance(tokenizer, TokenizerStub):
         backbone.checkpoint_vocabulary = Vocabulary.of(tokenizer)
     task.learning_rate = settings.get("learning_rate", task.learning_rate)
@@ -293,10 +294,10 @@ def _remember_kind(backbone: Backbone, checkpoint: Checkpoint) -> None:
 
 
 def _stored_settings(cls: type[PresetTask], settings: dict) -> dict:
-    """Return the preprocessor's settings that the same task was saved with."""
+    """Return the settings of preprocessor and answers that the same task was saved with."""
     if settings.get("task") != cls.task_name:
         return {}
-    known = set(argument_names(cls.preprocessor_class)) - {"tokenizer"}
+    known = {*argument_names(cls.preprocessor_class), *cls.answer_settings} - {"tokenizer"}
     stored = settings.get("preprocessor", {})
     return {name: value for name, value in stored.items() if name in known}
 

@@ -17,9 +17,14 @@ from encoder_zoo.presets.formats import kerashub, tf1
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
 from encoder_zoo.presets.formats.kerashub import KerasHubCheckpoint
-from encoder_zoo.presets.preset_files import CONFIG, MANIFEST, preset_files, tokenizer_file_names
+from encoder_zoo.presets.formats.preset_files import (
+    CONFIG,
+    MANIFEST,
+    preset_files,
+    tokenizer_file_names,
+)
+from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 from encoder_zoo.presets.registry import resolve
-from encoder_zoo.presets.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,8 +20,8 @@ from encoder_zoo.presets.formats.checkpoint import (
     match,
     unexpected,
 )
+from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.opening import Safeguards
-from encoder_zoo.presets.preset_task import PresetTask
 
 logger = logging.getLogger("encoder_zoo")
 

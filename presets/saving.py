@@ -26,9 +26,9 @@ from encoder_zoo.presets.formats.checkpoint import (
     named_weights,
     refuse_quantized,
 )
+from encoder_zoo.presets.formats.preset_files import CARD, CONFIG, SAFETENSORS, preset_files
+from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.model_card import KERAS_HUB, TRANSFORMERS, CardFacts, Readers, write_card
-from encoder_zoo.presets.preset_files import CARD, CONFIG, SAFETENSORS, preset_files
-from encoder_zoo.presets.preset_task import PresetTask
 
 SHARD_BYTES = 5_000_000_000
 ByteCount = Annotated[int, Rule(lambda v: type(v) is int and v >= 1, "a whole number of 1 or more")]
@@ -80,7 +80,8 @@ def save_task(
     tokenizer = None
     if task.preprocessor is not None:
         tokenizer = task.preprocessor.tokenizer
-        settings["preprocessor"] = _preprocessor_settings(task.preprocessor)
+        answers = {name: getattr(task, name) for name in task.answer_settings}
+        settings["preprocessor"] = {**_preprocessor_settings(task.preprocessor), **answers}
     here = next(cls for cls in type(task).__mro__ if "task_name" in vars(cls)).__name__
     if _is_keras_hub(format):
         from encoder_zoo.presets.formats import kerashub_models

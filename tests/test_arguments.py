@@ -37,11 +37,12 @@ ELSEWHERE = {
     "special_tokens", "in_text", "documents", "target", "name", "template", "files", "content",
     "pair", "stream", "class_weight", "column", "word_column", "family", "layers", "reach",
     "teacher", "student", "objectives", "memory", "shard", "number", "rng", "like", "fields",
+    "window_sizes", "step", "plan",
 }  # fmt: skip
-# What Keras calls with tensors, or from inside of graphs.
+# Methods that Keras calls, with tensors or from inside of graphs.
 IN_GRAPHS = {
     "call", "build", "collate", "compute_loss", "compute_metrics", "compute_output_spec",
-    "logits_of", "encoded", "input_ranges",
+    "logits_of", "encoded", "input_ranges", "make_predict_function",
 }  # fmt: skip
 ODD = [
     "", "no", "128", "maybe", 0, 1, -1, -5, 1.5, True, None, [8], {}, (1, 2), np.nan, np.inf,

@@ -7,10 +7,10 @@ from keras import ops
 
 import encoder_zoo as ez
 from encoder_zoo.encoders.attention import SelfAttention
-from encoder_zoo.encoders.blocks import EncoderBlock
+from encoder_zoo.encoders.block import EncoderBlock
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.kernels import gradients
-from encoder_zoo.encoders.layers import Dropout, LayerNorm
+from encoder_zoo.encoders.kernels.layers import Dropout, LayerNorm
 
 SIZES = {
     "vocabulary_size": 30,
@@ -194,8 +194,8 @@ def test_gradient_checkpointing_changes_nothing_but_memory(dropout):
         (gradients.gelu, [(3, 4)]),
         (gradients.layer_norm(1e-3), [(3, 4), (4,), (4,)]),
         (gradients.layer_norm(1e-3), [(2, 3, 4), (4,), (4,)]),
-        (gradients.product, [(2, 3, 4, 5), (2, 3, 5, 6)]),
-        (gradients.product_with_transposed, [(2, 3, 4, 5), (2, 3, 6, 5)]),
+        (gradients.matmul, [(2, 3, 4, 5), (2, 3, 5, 6)]),
+        (gradients.matmul_transposed, [(2, 3, 4, 5), (2, 3, 6, 5)]),
         (gradients.softmax, [(2, 3, 4, 5)]),
     ],
 )
@@ -207,7 +207,7 @@ def test_gradients_written_out_are_those_that_tensorflow_derives(formula, shapes
     for training in (True, False):
         with tf.GradientTape() as tape:
             tape.watch(tensors)
-            y = gradients.apply(formula, *tensors, training=training)
+            y = formula(*tensors, training=training)
             total = tf.reduce_sum(tf.sin(3 * y))  # its gradient differs from element to element
         found.append(tape.gradient(total, tensors))
     for own, derived in zip(*found, strict=True):

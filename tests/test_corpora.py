@@ -13,7 +13,7 @@ import tensorflow as tf
 import encoder_zoo as ez
 from encoder_zoo.presets.files.manifest import checksum_of, digest
 from encoder_zoo.tasks.corpora import examples, reading
-from encoder_zoo.tasks.corpora.reading import Reader, token_rows
+from encoder_zoo.tasks.corpora.reading import Reader, read_examples
 from encoder_zoo.tasks.corpora.shards import Shard
 from encoder_zoo.tasks.training.data import Plan
 from encoder_zoo.tasks.training.distribution import Distribution
@@ -216,7 +216,7 @@ class TestDamage:
         shard = ez.PretrainingCorpus(folder).shard(0)
         slots = [(shard, examples.full_sentences(shard, 8), 0)]
         with pytest.raises(ValueError, match="holds the id 77, but its tokenizer has 20 tokens"):
-            token_rows(slots, tokenizer, len(TOKENS))
+            read_examples(slots, tokenizer, len(TOKENS))
 
 
 # -- which rows are made -----------------------------------------------------------------------
@@ -239,7 +239,7 @@ def shard():
 
 
 def spans_of(made):
-    return [made.spans[a:b].tolist() for a, b in itertools.pairwise(made.row_splits)]
+    return [made.spans[a:b].tolist() for a, b in itertools.pairwise(made.example_splits)]
 
 
 def document_of(shard, token):
@@ -271,7 +271,7 @@ def test_full_sentences_fill_rows_across_documents(shard, length):
 
 def test_document_sentences_stay_in_their_document_and_fill_slots(shard):
     made = examples.document_sentences(shard, 512, random.Random(0))
-    assert (np.diff(made.row_splits) == 1).all()
+    assert (np.diff(made.example_splits) == 1).all()
     spans = sorted(made.spans.tolist())
     assert [t for a, b in spans for t in range(a, b)] == list(range(len(shard.tokens)))
     assert all(document_of(shard, a) == document_of(shard, b - 1) for a, b in spans)
@@ -431,15 +431,16 @@ def test_rows_are_laid_out_as_the_preprocessor_lays_out_texts(tokenizer, tmp_pat
     given = [["the cat sat", "a dog"], ["his film ran away"]]
     corpus = ez.PretrainingCorpus.from_documents(tmp_path / "c", given, tokenizer, verbose=0)
     shard = corpus.shard(0)
-    pair = examples.Rows(
+    pair = examples.ShardExamples(
         np.array([[0, 3], [3, 5]]), np.array([0, 2]), np.array([0]), np.array([0, 1])
     )
-    found = token_rows([(shard, pair, 0)], tokenizer, len(TOKENS))
+    found = read_examples([(shard, pair, 0)], tokenizer, len(TOKENS))
     expected = ez.SequenceClassifierPreprocessor(tokenizer).encode((["the cat sat"], ["a dog"]))
     assert found["token_ids"].tolist() == expected["token_ids"].to_list()[0]
     assert found["first_length"].tolist() == expected["first_length"].numpy().tolist()
     assert found["labels"].tolist() == [0]
-    [row] = [token_rows([(shard, examples.full_sentences(shard, 32), 0)], tokenizer, len(TOKENS))]
+    slots = [(shard, examples.full_sentences(shard, 32), 0)]
+    row = read_examples(slots, tokenizer, len(TOKENS))
     words = "[CLS] the cat sat a dog [SEP] his film ran away [SEP]".split()
     assert [TOKENS[i] for i in row["token_ids"]] == words
     assert row["first_length"].tolist() == [len(words)]

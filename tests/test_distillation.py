@@ -332,7 +332,7 @@ def test_a_student_with_other_tokens_learns_of_those_that_hold_its_own():
     )
     texts = ["the cat", "a bad film ran"]
     inputs, labels, weights = keras.tree.map_structure(np.array, model.preprocessor(texts))
-    assert inputs["places_in_teacher"].tolist()[0][:8] == [0, 1, 1, 1, 2, 2, 2, -1]
+    assert inputs["positions_in_teacher"].tolist()[0][:8] == [0, 1, 1, 1, 2, 2, 2, -1]
     outputs = model(inputs)
     assert outputs["logits"].shape[:2] == labels.shape
     whole = teacher.preprocessor(texts)  # nothing is masked for the teacher
@@ -343,11 +343,11 @@ def test_a_student_with_other_tokens_learns_of_those_that_hold_its_own():
     expected = 0
     for mine, theirs, layer in ((0, 0, 0), (1, 2, 1), (2, 3, 1)):
         there = np.stack(
-            [x[p] for x, p in zip(states[1][theirs], inputs["places_in_teacher"], strict=True)]
+            [x[p] for x, p in zip(states[1][theirs], inputs["positions_in_teacher"], strict=True)]
         )
         mapped = states[0][mine] @ model.maps[layer].kernel.numpy()
         expected = expected + ((mapped - there) ** 2).mean(-1)
-    counted = inputs["padding_mask"] & (inputs["places_in_teacher"] >= 0)
+    counted = inputs["padding_mask"] & (inputs["positions_in_teacher"] >= 0)
     np.testing.assert_allclose(
         np.array(outputs["hidden_states"])[counted], expected[counted], rtol=1e-4
     )
@@ -517,7 +517,7 @@ aligned = {
     **x,
     "teacher_token_ids": x["token_ids"][:, :0:-1],
     "teacher_padding_mask": x["padding_mask"][:, 1:],
-    "places_in_teacher": np.tile(np.arange(4, -2, -1), (4, 1)),
+    "positions_in_teacher": np.tile(np.arange(4, -2, -1), (4, 1)),
 }
 other = ez.Distillation(teacher, student, objectives=["hidden_states", "relations"])
 for layer in other.maps:

@@ -19,7 +19,11 @@ from encoder_zoo.tasks.preprocessing.batching import GRAPH_BATCH, in_graph_batch
 from encoder_zoo.tasks.preprocessing.windows import make_windows
 from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, Candidates
 from encoder_zoo.tasks.question_answering.preprocessor import Contexts
-from encoder_zoo.tasks.question_answering.ranking import best_answers, ranked, shares
+from encoder_zoo.tasks.question_answering.ranking import (
+    answer_scores,
+    best_answers,
+    insert_null_answers,
+)
 from encoder_zoo.tasks.serving import export
 
 CHECKPOINTS = pathlib.Path(__file__).parent / "golden" / "checkpoints"
@@ -511,7 +515,7 @@ def test_windows_answers_become_the_questions_answers(seed):
         exists = got[2] > -1e8
         assert list(zip(*(f[exists].tolist() for f in got[:3]), strict=True)) == expected
         np.testing.assert_allclose([got[3], got[4]], [everything, nothing], rtol=1e-5)
-        assert np.all(shares(ranked(found, None))[question][~exists] == 0)
+        assert np.all(answer_scores(insert_null_answers(found, None))[question][~exists] == 0)
 
 
 @pytest.mark.parametrize("count", [0, 1, GRAPH_BATCH, 3 * GRAPH_BATCH + 5])

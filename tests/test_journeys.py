@@ -353,16 +353,16 @@ class TestWordsInWordsOut:
     def test_entities_are_whole_words(self, all_pieces, strategy, tmp_path, monkeypatch):
         model = self.tagger(label_all_tokens=all_pieces)
         model.fit([["annabelle", "lives"]], [["B-X", "O"]], verbose=0)
-        assert model.preprocessor.strategy == strategy
+        assert model.strategy == strategy
         model.save_to_preset(tmp_path / "preset")
         again = ez.TokenClassifier.from_preset(tmp_path / "preset")
-        pieces = model.preprocessor.pieces([self.TEXT])
+        pieces = model.preprocessor.tokens([self.TEXT])
         logits = np.zeros((pieces.ids.flat_values.shape[0], 2), "float32")
         logits[:, 1] = [1, -2, -2, -2, -2, -2, -2, 1, -2, -2, 1, -2, -2, -2, 1, -2, -2]
         if all_pieces:
             logits[[1, 8], 1] = 0.5
         for tagger in (model, again):
-            monkeypatch.setattr(tagger, "_piece_logits", lambda *_: (pieces, logits))
+            monkeypatch.setattr(tagger, "_token_logits", lambda *_: (pieces, logits))
             found = tagger.extract_entities(self.TEXT)
             assert found == tagger.extract_entities(self.TEXT, strategy)
             texts = [entity["text"] for entity in found]
@@ -413,9 +413,9 @@ class TestQuestions:
         ]
         assert model.answer("who", self.CONTEXT)["text"]
         scores = model.evaluate_answers(rows)
-        found = model.preprocessor.null_threshold
+        found = model.null_threshold
         assert model.evaluate_answers(rows)["f1"] == scores["best_f1"]
-        assert model.preprocessor.null_threshold == found
+        assert model.null_threshold == found
         answers = model.answer([r["question"] for r in rows], [r["context"] for r in rows])
         assert (
             0.0
@@ -431,9 +431,9 @@ class TestQuestions:
         )
         assert model.answer("who", self.CONTEXT, null_threshold=float("inf"))["text"]
         model.save_to_preset(tmp_path / "preset")
-        assert ez.SpanQA.from_preset(tmp_path / "preset").preprocessor.null_threshold == found
+        assert ez.SpanQA.from_preset(tmp_path / "preset").null_threshold == found
         model.fit(rows, verbose=0)
-        assert model.preprocessor.null_threshold is None
+        assert model.null_threshold is None
 
     def test_without_answers(self):
         with pytest.raises(ValueError, match=r"^The answers are missing. Expected y[^\n]*$"):

@@ -10,8 +10,10 @@ import tensorflow as tf
 from keras import ops
 
 import encoder_zoo as ez
-from encoder_zoo.encoders import attention, long_attention
+from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.attention_masks import make_attention_mask
+from encoder_zoo.encoders.kernels import long_attention
+from encoder_zoo.encoders.kernels.attention import attend_fast
 from encoder_zoo.encoders.positions import positions_in_texts, text_numbers
 
 SIZES = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
@@ -28,7 +30,7 @@ def compute(monkeypatch):
         return outputs, tape.gradient(total, [v.value for v in backbone.trainable_variables])
 
     def compute(backbone, inputs, short, mode="graph"):
-        monkeypatch.setattr(attention, "SHORT", short)
+        monkeypatch.setattr(long_attention, "SHORT", short)
         monkeypatch.setattr(long_attention, "SMALLEST_BLOCK", 1)
         monkeypatch.setattr(long_attention, "SMALLEST_CHUNK", 3)
         monkeypatch.setattr(long_attention, "CHUNK_NUMBERS", 0)
@@ -103,11 +105,13 @@ def test_the_window_is_found_by_its_distances():
     query, key, value = rng.normal(size=(3, 2, 21, 2, 4)).astype("float32")
     real = np.arange(21) < np.array([[21], [9]])
     mask = make_attention_mask(real, reach=2)
-    layer = attention.SelfAttention(hidden_dim=8, num_heads=2)
+    layer = SelfAttention(hidden_dim=8, num_heads=2)
     layer.build()
-    found = long_attention.attend_in_blocks(
-        lambda *arguments: layer.attend(*arguments, training=False), query, key, value, mask
-    )
+
+    def attend(query, key, value, mask):
+        return attend_fast(layer, query, key, value, mask)
+
+    found = long_attention.attend_in_blocks(attend, query, key, value, mask)
     for row, place, head in [(0, 0, 1), (0, 12, 0), (0, 20, 1), (1, 8, 0), (1, 4, 1)]:
         keys = [k for k in range(21) if abs(k - place) <= 2 and real[row, k]]
         scores = key[row, keys, head] @ query[row, place, head] / 2
@@ -144,24 +148,24 @@ def test_gradient_checkpointing_of_long_texts_drops_the_same(tiny, compute):
 @pytest.mark.parametrize("reach", [None, 40])
 def test_chunks_and_blocks_drop_in_training(monkeypatch, reach):
     """Queries that ask the same of all keys, whose values are a 1 each at a place of their own."""
-    monkeypatch.setattr(attention, "SHORT", 1)
+    monkeypatch.setattr(long_attention, "SHORT", 1)
     monkeypatch.setattr(long_attention, "SMALLEST_CHUNK", 8)
     monkeypatch.setattr(long_attention, "CHUNK_NUMBERS", 0)
-    layer = attention.SelfAttention(hidden_dim=80, num_heads=2, attention_dropout=0.25)
+    layer = SelfAttention(hidden_dim=80, num_heads=2, attention_dropout=0.25)
     layer.build()
     zeros = tf.zeros((3, 40, 2, 40))
     value = zeros + tf.eye(40)[:, None]
     mask = make_attention_mask(np.ones((3, 40), bool), reach=reach)
     with tf.GradientTape() as tape:
         tape.watch(value)
-        mixed = layer.attend_by_length(zeros, zeros, value, mask, training=True)
+        mixed = attend_fast(layer, zeros, zeros, value, mask, training=True)
     weights = tf.random.stateless_normal(mixed.shape, (1, 2))
     probabilities = mixed.numpy()  # (B, Q, H, K)
     assert abs((probabilities == 0).mean() - 0.25) < 0.02
     np.testing.assert_allclose(probabilities[probabilities > 0], 1 / 40 / 0.75, rtol=1e-4)
     dropped = np.moveaxis(probabilities == 0, 1, 0).reshape(40, -1)
     assert len(np.unique(dropped, axis=0)) == 40  # no chunk as another
-    others = layer.attend_by_length(zeros, zeros, value, mask, training=True)
+    others = attend_fast(layer, zeros, zeros, value, mask, training=True)
     assert (others.numpy() != probabilities).any()  # every step drops others
     # What is linear in its values is their product with its gradient: of the same dropped ones.
     gradient = tape.gradient(mixed, value, output_gradients=weights)
@@ -174,7 +178,7 @@ def test_long_texts_are_close_in_mixed_precision(tiny, monkeypatch):
     exact = tiny.moved(ez.ModernBertBackbone(30, **SIZES, local_attention=4))
     mixed = ez.ModernBertBackbone(30, **SIZES, local_attention=4, dtype="mixed_bfloat16")
     mixed.set_weights(exact.get_weights())
-    monkeypatch.setattr(attention, "SHORT", 1)
+    monkeypatch.setattr(long_attention, "SHORT", 1)
     outputs = [
         ops.cast(backbone(rows(23))["sequence_output"], "float32") for backbone in (exact, mixed)
     ]
@@ -261,7 +265,7 @@ def test_fit_and_predict_trace_the_way_that_their_texts_need(monkeypatch):
 
     def results(limit):
         chosen.clear()
-        monkeypatch.setattr(attention, "SHORT", limit)
+        monkeypatch.setattr(long_attention, "SHORT", limit)
         keras.utils.set_random_seed(0)
         tokens = ["[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]", "a", "b", "Ġ"]
         tokenizer = ez.ModernBertTokenizer({token: i for i, token in enumerate(tokens)}, [])

@@ -29,7 +29,7 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
 from encoder_zoo.encoders.tokenizers.sentencepiece import DebertaV2Tokenizer
 from encoder_zoo.encoders.tokenizers.text.charsmap import read_charsmap
 from encoder_zoo.presets.files.open_folder import OpenFolder
-from encoder_zoo.presets.stored_tokenizer import read_tokenizer_files
+from encoder_zoo.presets.formats.stored_tokenizer import read_tokenizer_files
 
 FOLDER = pathlib.Path(__file__).parent / "golden" / "sentencepiece"
 CASES = {

@@ -5,9 +5,9 @@ import tensorflow as tf
 
 from encoder_zoo.tasks.preprocessing.windows import make_windows, merge, owned, take
 from encoder_zoo.tasks.token_classification.tags import (
-    piece_tags,
     sorted_tags,
     spans_of_tags,
+    subword_tags,
     word_tags,
 )
 
@@ -58,7 +58,7 @@ def test_tags_are_sorted_by_type():
 
 def test_pieces_of_a_word_take_the_tags_of_a_span():
     tags = ["O", "B-A", "I-A", "E-A", "S-A", "X"]
-    names = [[tags[i] for i in row] for row in piece_tags(tags)]
+    names = [[tags[i] for i in row] for row in subword_tags(tags)]
     assert names == [
         ["O", "O", "O", "O"],
         ["B-A", "B-A", "I-A", "I-A"],
@@ -72,7 +72,7 @@ def test_pieces_of_a_word_take_the_tags_of_a_span():
 @pytest.mark.parametrize("letters", ["", "BI", "BIES", "BIS", "BE", "IE"])
 def test_words_get_their_tags_back_from_their_pieces(letters):
     tags = ["O", *(f"{letter}-{kind}" for kind in "AB" for letter in letters), "X"]
-    only, first, _, last = piece_tags(tags).T
+    only, first, _, last = subword_tags(tags).T
     table = word_tags(tags)
     assert table[first, last].tolist() == list(range(len(tags)))
     assert table[only, only].tolist() == list(range(len(tags)))

@@ -150,7 +150,7 @@ class TestAlignment:
         words, tags = [["José", "José", "sees", "Anna"]], [["B-PER", "E-PER", "O", "S-PER"]]
         words, tags = [*words, ["José"]], [*tags, ["S-PER"]]
         logits = learned_logits(classifier, words, tags)
-        monkeypatch.setattr(classifier, "_piece_logits", lambda *_: logits)
+        monkeypatch.setattr(classifier, "_token_logits", lambda *_: logits)
         assert classifier.tag_words(words) == tags
         assert classifier.evaluate_entities(words, tags, scheme="IOBES")["f1"] == 1.0
 
@@ -267,7 +267,7 @@ def test_what_is_learned_from_spans_is_what_is_found(golden, tmp_path, monkeypat
     classifier.save_to_preset(tmp_path / "preset")
     for tagger in (classifier, ez.TokenClassifier.from_preset(tmp_path / "preset")):
         logits = learned_logits(tagger, texts, spans)
-        monkeypatch.setattr(tagger, "_piece_logits", lambda *_, logits=logits: logits)
+        monkeypatch.setattr(tagger, "_token_logits", lambda *_, logits=logits: logits)
         found = tagger.extract_entities(texts, "first")
         assert [[(e["start"], e["end"]) for e in row] for row in found] == [[b] for b in bounds]
         assert tagger.evaluate_entities(texts, spans)["f1"] == 1.0
@@ -512,7 +512,7 @@ class TestRefusals:
             (
                 [["Anna"], ["in", "Rome"]],
                 [["O"], ["O", "B-DOG"]],
-                "Example 1 of the batch, word 1: unknown tag B-DOG. Expected one of O, B-PER, I",
+                "Example 1 of the batch, word 1: unknown tag 'B-DOG'. Expected one of .'O', 'B-PER",
             ),
         ],
     )
@@ -531,7 +531,7 @@ class TestRefusals:
             ([(20, 99, "LOC")], "from 20 to 99 is outside of the text, which has 11 characters"),
             ([(-1, 3, "LOC")], "from -1 to 3 is outside"),
             ([(3, 3, "LOC")], "from 3 to 3 is outside .* or empty"),
-            ([(0, 4, "DOG")], "unknown label DOG. Expected one of LOC, PER"),
+            ([(0, 4, "DOG")], "unknown label 'DOG'. Expected one of .'LOC', 'PER"),
         ],
     )
     def test_datasets_of_spans_name_the_example_of_the_batch(self, classifier, spans, message):

@@ -12,7 +12,7 @@ from encoder_zoo.encoders.tokenizers import BYTE_BPE, WORDPIECE
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer, byte_alphabet
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 from encoder_zoo.presets.files.open_folder import OpenFolder
-from encoder_zoo.presets.stored_tokenizer import read_tokenizer_files
+from encoder_zoo.presets.formats.stored_tokenizer import read_tokenizer_files
 from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
 
 BERT_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "Cat", "##s", "é", "中", ","]

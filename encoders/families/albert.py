@@ -1,4 +1,4 @@
-"""ALBERT: one block at every place, behind embeddings of another width."""
+"""ALBERT: one block for all layers, behind embeddings of another width."""
 
 from typing import Annotated
 
@@ -37,12 +37,12 @@ NumLayers = Annotated[
 class AlbertBackbone(Backbone):
     """ALBERT's encoder; inputs and outputs as for `Backbone`, with its own defaults.
 
-    The weights of one block serve at all places, or those of a few blocks at as many places each.
-    What is trained of a block, also by `enable_lora`, is trained of all the places where it stands.
+    All layers share the weights of one block, or groups of layers those of one block each. Training
+    a block, also by `enable_lora`, trains all layers that share it.
 
     Args:
         vocabulary_size: number of token ids.
-        num_layers: number of places; `num_groups` says how many blocks stand there.
+        num_layers: number of layers.
         dropout: 0 as in the second version of ALBERT; 0.1 in the first.
         attention_dropout: likewise.
         activation: "gelu_new" as in the second version; "gelu" in the first.
@@ -105,7 +105,7 @@ class AlbertBackbone(Backbone):
         return self.blocks[-1] if i and group == self._group(i - 1) else super().make_block(group)
 
     def _group(self, i: int) -> int:
-        """Which of the blocks stands at place i; rounded as it was in training."""
+        """Return the index of layer i's block; rounded as it was in training."""
         return int(i / (self.num_layers / self.num_groups))
 
 

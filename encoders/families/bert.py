@@ -1,4 +1,4 @@
-"""BERT: the architecture, and what its checkpoints call everything."""
+"""BERT: the architecture, and the names in its checkpoints."""
 
 import keras
 

@@ -1,28 +1,28 @@
-"""DeBERTa-v2 and v3: what a token says and how far away it stands are attended to apart.
+"""DeBERTa-v2 and v3: disentangled attention, to the contents of tokens and to their distances.
 
 Comment letters: B batch, L sequence, D hidden, H heads, S buckets on either side.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import keras
-import numpy as np
 from keras import ops
 
-from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import Fraction, NonNegativeInt, Rule, one_of, validate_arguments
 from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.blocks import EncoderBlock
+from encoder_zoo.encoders.block import EncoderBlock
+from encoder_zoo.encoders.convolution import ConvolutionWidth, TextConvolution
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.families.bert import KERAS_HUB_MASKED_LM
 from encoder_zoo.encoders.family import Family, Generator, Head, Hidden, KerasHubHead, KerasHubNames
-from encoder_zoo.encoders.layers import Dropout, LayerNorm, activation_function, initializer
+from encoder_zoo.encoders.kernels.relative_shift import by_distance
+from encoder_zoo.encoders.layers import activate
 from encoder_zoo.encoders.positions import text_numbers
+from encoder_zoo.encoders.relative_positions import buckets_of_distances, log_buckets
 from encoder_zoo.encoders.rules import ABSENT, Activation, Size
 from encoder_zoo.encoders.tokenizers import DEBERTA_SENTENCEPIECE
 
@@ -37,28 +37,19 @@ Terms = Annotated[
         f"a list of one or both of {', '.join(TERMS)}",
     ),
 ]
-ConvolutionWidth = Annotated[
-    int,
-    Rule(
-        lambda v: type(v) is int and (v == 0 or (0 < v < 100 and v % 2 == 1)),
-        "0 or an odd integer below 100",
-    ),
-]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class DisentangledAttention(SelfAttention):
-    """`SelfAttention` whose scores add what tokens and their distances say of each other.
+    """`SelfAttention` whose scores have terms of tokens and distances added.
 
-    The projections of queries and keys serve the embeddings of distances as well.
+    The projections of queries and keys are applied to the embeddings of distances as well.
 
     Args:
-        hidden_dim: D.
-        num_heads: H.
-        attention_dropout: share of the attention probabilities dropped in training.
-        terms: what is added: "c2p", what a token asks of a distance, "p2c", what a distance asks
-            of a token, or both.
+        terms: added to the scores: "c2p", queries of tokens times keys of distances, "p2c",
+            queries of distances times keys of tokens, or both.
         dropout: share of the embeddings of distances dropped in training.
+        **kwargs: the other arguments of `SelfAttention`.
 
     Call arguments:
         relative_embeddings: (2 S, D), an embedding for each bucket of distances.
@@ -78,28 +69,17 @@ class DisentangledAttention(SelfAttention):
 
     has_plain_scores = False
 
-    def __init__(
-        self,
-        hidden_dim: int,
-        num_heads: int,
-        attention_dropout: float = 0.0,
-        terms: Sequence[str] = TERMS,
-        dropout: float = 0.0,
-        **kwargs,
-    ):
-        super().__init__(hidden_dim, num_heads, attention_dropout, **kwargs)
+    def __init__(self, *args, terms: Sequence[str] = TERMS, dropout: float = 0.0, **kwargs):
+        super().__init__(*args, **kwargs)
         self.terms = list(terms)
         self.dropout = dropout
 
     def build(self, input_shape=None):
         super().build(input_shape)
-        self.relative_dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
-
-    def project(self, x, relative_embeddings, buckets):
-        return super().project(x)
+        self.relative_dropout_layer = self.make_dropout(self.dropout)
 
     def scores(self, query, key, training=None, *, relative_embeddings, buckets):
-        # The sum of so many products is to vary no more than one of them.
+        # So that the sum varies as much as one product.
         share = (1 + len(self.terms)) ** -0.5
         scores = super().scores(query * share, key, training=training)  # (B, H, L, L)
         scale = share * query.shape[-1] ** -0.5
@@ -109,150 +89,19 @@ class DisentangledAttention(SelfAttention):
             scores = scores + by_distance(ops.matmul(query * scale, keys))
         if POSITION_TO_CONTENT in self.terms:
             queries = self._heads(self.query_dense(ops.take(table, buckets[1], axis=0)))
-            asked = by_distance(ops.matmul(key * scale, queries))  # (B, H, L of keys, L)
-            scores = scores + ops.transpose(asked, (0, 1, 3, 2))
+            transposed = by_distance(ops.matmul(key * scale, queries))  # (B, H, L of keys, L)
+            scores = scores + ops.transpose(transposed, (0, 1, 3, 2))
         return scores
 
     def _heads(self, rows):
-        """(2 L, D) as (H, D/H, 2 L)."""
+        """Return (2 L, D) as (H, D/H, 2 L)."""
         shape = (-1, self.num_heads, self.hidden_dim // self.num_heads)
         return ops.transpose(ops.reshape(rows, shape), (1, 2, 0))
 
 
-def by_distance(scores: keras.KerasTensor) -> keras.KerasTensor:
-    """Scores of tokens with distances, as scores of tokens with tokens.
-
-    Args:
-        scores: (B, H, L, 2 L), of the token at place i with what is j places before the end of
-            the text and i places before: L - 1 - j is i minus its place.
-
-    Returns:
-        (B, H, L, L): row i is the part of that row which begins at place L - 1 - i.
-
-    Source: Dai et al. 2019, Transformer-XL, appendix B.
-
-    Example:
-        >>> import numpy as np
-        >>> by_distance(np.arange(8).reshape(1, 1, 2, 4)).numpy().tolist()
-        [[[[1, 2], [4, 5]]]]
-    """
-    batch, heads, length = ops.shape(scores)[:3]
-    # One place less in each row shifts each row by one place against the one before it.
-    flat = ops.reshape(scores, (batch, heads, 2 * length * length))
-    flat = flat[:, :, length - 1 : length - 1 + length * (2 * length - 1)]
-    return ops.reshape(flat, (batch, heads, length, 2 * length - 1))[..., :length]
-
-
-def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
-    """The bucket of every distance from 0: one for each at first, then ever wider ones.
-
-    Args:
-        buckets: S, how many there are on either side.
-        max_distance: from about here on all distances are in the last one.
-
-    Returns:
-        (N,) int32, up to the first distance in a bucket behind the last one.
-
-    Raises:
-        ValueError: "Half of the 4 position_buckets must be 2 or more, and less than ..."
-
-    Source: He et al. 2021, DeBERTa, released code of version 2.
-
-    Example:
-        >>> log_buckets(8, 16).tolist()
-        [0, 1, 2, 3, 4, 5, 5, 6, 6, 6, 7, 7, 7, 7, 7, 7, 8]
-    """
-    middle = buckets // 2
-    if not 2 <= middle < max_distance - 1:
-        raise ValueError(
-            f"Half of the {buckets} position_buckets must be 2 or more, and less than "
-            f"max_relative_positions - 1. Received: max_relative_positions={max_distance}."
-        )
-    # In float32, as it was in training: which side of a border a distance falls on.
-    base = np.log(np.float32((max_distance - 1) / middle))
-    last = math.ceil(middle * ((max_distance - 1) / middle) ** (middle / (middle - 1))) + 1
-    distances = np.arange(last + 1)
-    scaled = np.log(np.maximum(distances, middle).astype("float32") / np.float32(middle))
-    far = np.ceil(scaled / base * np.float32(middle - 1)) + middle
-    found = np.where(distances <= middle, distances, far).astype("int32")
-    return found[: int(np.argmax(found >= buckets)) + 1]
-
-
-def buckets_of_distances(length: int, magnitudes: np.ndarray) -> keras.KerasTensor:
-    """The rows of the table of relative embeddings for all distances in a text.
-
-    Args:
-        length: L.
-        magnitudes: see `log_buckets`.
-
-    Returns:
-        (2, 2 L) int32: for the distances from L - 1 down to -L, and for their opposites. A
-        distance is the place of the token that asks minus that of the one that is asked.
-
-    Example:
-        >>> buckets_of_distances(2, log_buckets(4, 16)).numpy().tolist()
-        [[5, 4, 3, 2], [3, 4, 5, 6]]
-    """
-    span = int(magnitudes[-1])
-    down = length - 1 - ops.arange(2 * length, dtype="int32")
-    distances = ops.stack([down, -down])
-    found = ops.take(magnitudes, ops.minimum(ops.abs(distances), len(magnitudes) - 1))
-    return ops.clip(ops.sign(distances) * found + span, 0, 2 * span - 1)
-
-
-@keras.saving.register_keras_serializable(package="encoder_zoo")
-class TextConvolution(ConfigFromSignature, keras.layers.Layer):
-    """A convolution over the tokens of a text, beyond whose ends there is nothing.
-
-    Args:
-        hidden_dim: D.
-        width: K, how many tokens are seen at once; odd.
-
-    Call arguments:
-        x: (B, L, D).
-        numbers: (B, L) int: tokens see those of the same number.
-
-    Returns:
-        (B, L, D).
-
-    Raises:
-        ValueError: "The width of a convolution must be odd. Received: width=2."
-
-    Example:
-        >>> import numpy as np
-        >>> layer = TextConvolution(hidden_dim=4, width=3)
-        >>> numbers = np.array([[1, 1, 2]])
-        >>> keras.ops.shape(layer(np.ones((1, 3, 4), "float32"), numbers))
-        (1, 3, 4)
-    """
-
-    def __init__(self, hidden_dim: int, width: int, **kwargs):
-        super().__init__(**kwargs)
-        if width % 2 == 0:
-            raise ValueError(f"The width of a convolution must be odd. Received: width={width}.")
-        self.hidden_dim = hidden_dim
-        self.width = width
-
-    def build(self, *shapes):
-        shape = (self.width, self.hidden_dim, self.hidden_dim)
-        self.kernel = self.add_weight(shape, initializer(), name="kernel")
-        self.bias = self.add_weight((self.hidden_dim,), "zeros", name="bias")
-
-    def call(self, x, numbers):
-        length, before = ops.shape(x)[1], self.width // 2
-        padded = ops.pad(x, ((0, 0), (before, before), (0, 0)))
-        others = ops.pad(numbers, ((0, 0), (before, before)), constant_values=-1)
-        y = self.bias
-        for k in range(self.width):
-            seen = ops.cast(others[:, k : k + length] == numbers, x.dtype)
-            seen = ops.expand_dims(seen, axis=-1)  # LiteRT has no [:, :, None] of unknown sizes
-            y = y + ops.matmul(padded[:, k : k + length] * seen, self.kernel[k])
-        return y
-
-
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class DebertaV2Block(EncoderBlock):
-    """`EncoderBlock` with disentangled attention, and a convolution beside it where asked for.
+    """`EncoderBlock` with disentangled attention and, optionally, a convolution.
 
     Args:
         terms: see `DisentangledAttention`.
@@ -293,37 +142,18 @@ class DebertaV2Block(EncoderBlock):
         super().build(input_shape)
         self.convolution = self.convolution_norm = None
         if self.convolution_width:
-            self.convolution = TextConvolution(
-                self.hidden_dim,
-                self.convolution_width,
-                name="convolution",
-                dtype=self.dtype_policy,
+            self.convolution = self.make_layer(
+                TextConvolution, "convolution", width=self.convolution_width
             )
-            self.convolution_norm = self._norm("convolution_norm")
-            self.convolution_dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
+            self.convolution_norm = self.make_norm("convolution_norm")
+            self.convolution_dropout_layer = self.make_dropout(self.dropout)
             self.convolution.build()
-            self.convolution_norm.build((None, self.hidden_dim))
 
     def make_attention(self) -> DisentangledAttention:
-        return DisentangledAttention(
-            self.hidden_dim,
-            self.num_heads,
-            self.attention_dropout,
-            self.terms,
-            self.dropout,
-            name="attention",
-            dtype=self.dtype_policy,
-        )
+        return super().make_attention(DisentangledAttention)
 
-    def call(
-        self,
-        x,
-        attention_mask=None,
-        training=None,
-        return_probabilities=False,
-        numbers=None,
-        **context,
-    ):
+    def call(self, x, attention_mask=None, training=None, return_probabilities=False, **context):
+        numbers = context.pop("numbers", None)
         outputs = super().call(x, attention_mask, training, return_probabilities, **context)
         if self.convolution is None:
             return outputs
@@ -331,31 +161,28 @@ class DebertaV2Block(EncoderBlock):
         shape, rows = ops.shape(x), (-1, self.hidden_dim)
         convolved = ops.reshape(self.convolution(x, numbers), rows)  # (B L, D)
         convolved = self.convolution_dropout_layer(convolved, training=training)
-        convolved = activation_function(self.convolution_activation)(convolved)
+        convolved = activate(self.convolution_activation, convolved)
         y = self.convolution_norm(ops.reshape(y, rows) + convolved, training=training)
         y = ops.reshape(y, shape)
         return (y, *probabilities) if return_probabilities else y
-
-    def project(self, x, attention_mask=None, training=None, numbers=None, **context):
-        return super().project(x, attention_mask, training, **context)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class DebertaV2Backbone(Backbone):
     """DeBERTa-v2's and v3's encoder; inputs and outputs as for `Backbone`, its own defaults.
 
-    Tokens have no positions; every block is told how far apart they stand, by one table of
-    embeddings of distances. The texts may be longer than any in pretraining.
+    Tokens have no positions; all blocks read one table of embeddings of distances. Texts may be
+    longer than any in pretraining.
 
     Args:
         vocabulary_size: number of token ids.
         layer_norm_epsilon: added to the variance in every LayerNorm.
-        max_sequence_length: the most tokens that texts are truncated to.
+        max_sequence_length: number of tokens that texts are truncated to.
         num_segments: 0: version 2 and 3 have no segment embeddings.
         pooler: False: the head of a classifier has a dense layer of its own.
-        position_buckets: S: how many embeddings there are for distances in either direction.
+        position_buckets: S, number of embeddings of distances in either direction.
         max_relative_positions: distances from about here on share one embedding.
-        terms: what is added to the scores of the tokens, see `DisentangledAttention`.
+        terms: of the scores, see `DisentangledAttention`.
         convolution_width: of a convolution beside the first block; 0 for none.
         convolution_activation: of this convolution.
         **kwargs: the other arguments of `Backbone`.
@@ -366,7 +193,7 @@ class DebertaV2Backbone(Backbone):
 
     Source: He et al. 2021, DeBERTa: Decoding-enhanced BERT with Disentangled Attention; He et al.
     2023, DeBERTaV3: Improving DeBERTa using ELECTRA-Style Pre-Training with
-    Gradient-Disentangled Embedding Sharing, the architecture of which is the same.
+    Gradient-Disentangled Embedding Sharing, of the same architecture.
 
     Example:
         >>> import numpy as np
@@ -412,29 +239,15 @@ class DebertaV2Backbone(Backbone):
 
     def build(self, input_shape=None):
         super().build(input_shape)
-        self.relative_embedding = keras.layers.Embedding(
-            2 * self.position_buckets,
-            self.hidden_dim,
-            initializer(),
-            name="relative_embedding",
-            dtype=self.dtype_policy,
-        )
-        self.relative_norm = LayerNorm(
-            epsilon=self.layer_norm_epsilon, name="relative_norm", dtype=self.dtype_policy
-        )
-        self.relative_embedding.build((None,))
-        self.relative_norm.build((None, self.hidden_dim))
+        self.relative_embedding = self.make_table("relative_embedding", 2 * self.position_buckets)
+        self.relative_norm = self.make_norm("relative_norm")
 
     def make_embeddings(self) -> Embeddings:
         return super().make_embeddings(max_positions=0)
 
     def make_block(self, i: int) -> DebertaV2Block:
         return super().make_block(
-            i,
-            DebertaV2Block,
-            terms=self.terms,
-            convolution_width=0 if i else self.convolution_width,
-            convolution_activation=self.convolution_activation,
+            i, DebertaV2Block, convolution_width=0 if i else self.convolution_width
         )
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
@@ -456,7 +269,7 @@ class DebertaV2Backbone(Backbone):
 
 
 def read_config(config: Mapping) -> dict:
-    """A configuration with what it leaves out, as transformers takes it.
+    """Return a configuration with transformers' defaults for fields that are missing.
 
     Args:
         config: contents of config.json.
@@ -471,7 +284,7 @@ def read_config(config: Mapping) -> dict:
         config["pos_att_type"] = [t.strip() for t in config["pos_att_type"].lower().split("|")]
     if config["max_relative_positions"] == -1:
         config["max_relative_positions"] = config.get("max_position_embeddings", 512)
-    # Widths that say again what another field says.
+    # Widths that repeat another field.
     width, heads = config.get("hidden_size"), config.get("num_attention_heads")
     if config.get("pooler_hidden_size") == width:
         config.pop("pooler_hidden_size", None)
@@ -482,7 +295,7 @@ def read_config(config: Mapping) -> dict:
     return config
 
 
-# What transformers takes for a field that is not there.
+# transformers' defaults.
 _LEFT_OUT = {
     "relative_attention": False,
     "share_att_key": False,

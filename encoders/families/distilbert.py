@@ -62,7 +62,7 @@ class DistilBertBackbone(Backbone):
 
 
 def sinusoids(rows: int, width: int) -> np.ndarray:
-    """(rows, width) float32: a sine of every position, then a cosine, of ever slower waves.
+    """Return sines and cosines of every position, of ever slower waves, (rows, width) float32.
 
     Args:
         rows: number of positions.

@@ -23,7 +23,7 @@ from encoder_zoo.encoders.tokenizers import WORDPIECE
 class ElectraBackbone(Backbone):
     """ELECTRA's encoder, discriminator or generator; inputs and outputs as for `Backbone`.
 
-    The discriminator is what is fine-tuned; the generator fills in masks.
+    The discriminator is fine-tuned; the generator fills in masks.
 
     Args:
         vocabulary_size: number of token ids.

@@ -21,13 +21,12 @@ from encoder_zoo.common.validation import (
     one_of,
     validate_arguments,
 )
-from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.blocks import EncoderBlock
-from encoder_zoo.encoders.embeddings import Embeddings
+from encoder_zoo.encoders.block import EncoderBlock
 from encoder_zoo.encoders.family import Family, Head, Hidden
-from encoder_zoo.encoders.layers import INITIALIZER_RANGE, Dropout, LayerNorm, initializer
-from encoder_zoo.encoders.positions import positions_in_texts
+from encoder_zoo.encoders.kernels.layers import LayerNorm
+from encoder_zoo.encoders.layers import INITIALIZER_RANGE
+from encoder_zoo.encoders.positions import positions_in_texts, rotation
 from encoder_zoo.encoders.rules import ABSENT, Size
 from encoder_zoo.encoders.tokenizers import MODERN_BPE
 
@@ -35,232 +34,51 @@ GLOBAL, LOCAL = "full_attention", "sliding_attention"  # in config.json
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class ModernBertEmbeddings(Embeddings):
-    """`Embeddings` whose LayerNorm has no bias.
-
-    Example:
-        >>> ModernBertEmbeddings(10, 4, max_positions=0, num_segments=0).make_norm().center
-        False
-    """
-
-    def make_norm(self) -> LayerNorm:
-        return LayerNorm(
-            epsilon=self.layer_norm_epsilon, center=False, name="norm", dtype=self.dtype_policy
-        )
-
-
-@keras.saving.register_keras_serializable(package="encoder_zoo")
-class RotaryAttention(SelfAttention):
-    """`SelfAttention` without biases, whose queries and keys are turned by their positions.
-
-    One dense layer makes queries, keys and values, so that low-rank updates go to all three.
-
-    Args:
-        output_deviation: of the output layer's new weights, see `layers.initializer`.
-        **kwargs: the other arguments of `SelfAttention`.
-
-    Call arguments:
-        rotation: see `rotation`.
-
-    Raises:
-        ValueError: "Rotary positions need heads of an even width. Received: hidden_dim=6, ..."
-
-    Source: Su et al. 2021, RoFormer: Enhanced Transformer with Rotary Position Embedding, section
-    3.2, with the numbers of a head paired across its two halves, as in GPT-NeoX.
-
-    Example:
-        >>> import numpy as np
-        >>> attention = RotaryAttention(hidden_dim=8, num_heads=2)
-        >>> turns = rotation(np.arange(3)[None], 10_000.0, 4)
-        >>> keras.ops.shape(attention(np.zeros((1, 3, 8), "float32"), rotation=turns))
-        (1, 3, 8)
-    """
-
-    def __init__(
-        self,
-        hidden_dim: int,
-        num_heads: int,
-        *args,
-        output_deviation: float = INITIALIZER_RANGE,
-        **kwargs,
-    ):
-        super().__init__(hidden_dim, num_heads, *args, **kwargs)
-        self.output_deviation = output_deviation
-        if hidden_dim // num_heads % 2:
-            raise ValueError(
-                "Rotary positions need heads of an even width. "
-                f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}."
-            )
-
-    def build(self, input_shape=None):
-        self.query_key_value_dense = self.dense("query_key_value", 3 * self.hidden_dim)
-        self.output_dense = self.dense("output", self.hidden_dim, self.output_deviation)
-        for layer in (self.query_key_value_dense, self.output_dense):
-            layer.build((None, self.hidden_dim))
-        self.dropout_layer = Dropout(self.attention_dropout, dtype=self.dtype_policy)
-
-    def dense(self, name: str, units: int, stddev: float = INITIALIZER_RANGE) -> keras.layers.Dense:
-        """A projection from D, without a bias."""
-        return keras.layers.Dense(
-            units,
-            use_bias=False,
-            kernel_initializer=initializer(stddev),
-            name=name,
-            dtype=self.dtype_policy,
-        )
-
-    @property
-    def lora_layers(self) -> list[keras.layers.Dense]:
-        return [self.query_key_value_dense]
-
-    @property
-    def projection_layers(self) -> list[keras.layers.Dense]:
-        return [self.query_key_value_dense]
-
-    def project(self, x, rotation):
-        batch, length = ops.shape(x)[:2]
-        rows = self.query_key_value_dense(ops.reshape(x, (-1, self.hidden_dim)))  # (B L, 3 D)
-        heads = (batch, length, 3, self.num_heads, self.hidden_dim // self.num_heads)
-        query, key, value = ops.unstack(ops.reshape(rows, heads), num=3, axis=2)
-        return rotated(query, rotation), rotated(key, rotation), value
-
-    def scores(self, query, key, training=None, rotation=None):
-        return super().scores(query, key, training=training)
-
-
-def rotation(
-    positions: keras.KerasTensor, base: float, head_dim: int
-) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """Cosines and sines of the angles by which each position turns the pairs of a head's numbers.
-
-    Args:
-        positions: (1 or B, L) int.
-        base: the angle of a position falls from 1 for the first pair to almost 1 / base.
-        head_dim: numbers of a head, twice as many as pairs.
-
-    Returns:
-        Two (1 or B, L, 1, head_dim / 2) float32.
-
-    Source: Su et al. 2021, RoFormer, section 3.2.2.
-
-    Example:
-        >>> import numpy as np
-        >>> cosines, sines = rotation(np.array([[0, 1]]), 10_000.0, 4)
-        >>> np.array(sines)[0, :, 0].round(2).tolist()
-        [[0.0, 0.0], [0.8399999737739563, 0.009999999776482582]]
-    """
-    speeds = base ** (-ops.arange(0, head_dim, 2, dtype="float32") / head_dim)
-    angles = ops.cast(positions, "float32")[:, :, None, None] * speeds
-    return ops.cos(angles), ops.sin(angles)
-
-
-def rotated(x: keras.KerasTensor, rotation: tuple) -> keras.KerasTensor:
-    """(B, L, H, D/H), each pair turned: a number of the first half with its twin in the second.
-
-    Args:
-        x: (B, L, H, D/H).
-        rotation: see `rotation`.
-    """
-    cosines, sines = (ops.cast(part, "float32") for part in rotation)
-    first, second = ops.split(ops.cast(x, "float32"), 2, axis=-1)
-    turned = [first * cosines - second * sines, second * cosines + first * sines]
-    return ops.cast(ops.concatenate(turned, axis=-1), x.dtype)
-
-
-@keras.saving.register_keras_serializable(package="encoder_zoo")
 class ModernBertBlock(EncoderBlock):
-    """Attention and a gated feed-forward net, each of its normalised input, to which it is added.
+    """Return y + FFN(LayerNorm(y)) of y = x + attention(LayerNorm(x)).
 
     Args:
         normalizes_first: whether there is a LayerNorm before the attention. The first block has
             none, as the embeddings' comes right before it.
-        output_deviation: of the new weights of both sublayers' last layers.
         **kwargs: the other arguments of `EncoderBlock`; `dropout` is that of the gated numbers,
             `attention_dropout` also that of the attention's output.
 
-    Call arguments:
-        rotation: see `rotation`.
-
-    Source: Warner et al. 2024, ModernBERT, section 2.1; the gate is that of Shazeer 2020, GLU
-    Variants Improve Transformer.
+    Source: Warner et al. 2024, ModernBERT, section 2.1; Xiong et al. 2020, On Layer Normalization
+    in the Transformer Architecture (pre-norm).
 
     Example:
         >>> import numpy as np
         >>> block = ModernBertBlock(hidden_dim=8, num_heads=2, intermediate_dim=16)
-        >>> turns = rotation(np.arange(3)[None], 10_000.0, 4)
-        >>> keras.ops.shape(block(np.zeros((1, 3, 8), "float32"), rotation=turns))
+        >>> keras.ops.shape(block(np.zeros((1, 3, 8), "float32")))
         (1, 3, 8)
     """
 
-    def __init__(
-        self,
-        *args,
-        normalizes_first: bool = True,
-        output_deviation: float = INITIALIZER_RANGE,
-        **kwargs,
-    ):
+    def __init__(self, *args, normalizes_first: bool = True, **kwargs):
         super().__init__(*args, **kwargs)
         self.normalizes_first = normalizes_first
-        self.output_deviation = output_deviation
 
     def build(self, input_shape=None):
-        self.attention_norm = self._norm("attention_norm") if self.normalizes_first else None
+        self.attention_norm = self.make_norm("attention_norm") if self.normalizes_first else None
         self.attention = self.make_attention()
-        self.intermediate_norm = self._norm("intermediate_norm")
-        self.intermediate_dense = self._dense(2 * self.intermediate_dim, "intermediate")
-        self.output_dense = self._dense(self.hidden_dim, "output", self.output_deviation)
-        self.attention_dropout_layer = Dropout(self.attention_dropout, dtype=self.dtype_policy)
-        self.gated_dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
-        if self.attention_norm is not None:
-            self.attention_norm.build((None, self.hidden_dim))
+        self.intermediate_norm = self.make_norm("intermediate_norm")
+        self.make_feed_forward()
+        self.attention_dropout_layer = self.make_dropout(self.attention_dropout)
+        self.gated_dropout_layer = self.make_dropout(self.dropout)
         self.attention.build((None, None, self.hidden_dim))
-        self.intermediate_norm.build((None, self.hidden_dim))
-        self.intermediate_dense.build((None, self.hidden_dim))
-        self.output_dense.build((None, self.intermediate_dim))
-
-    def make_attention(self) -> RotaryAttention:
-        return RotaryAttention(
-            self.hidden_dim,
-            self.num_heads,
-            self.attention_dropout,
-            output_deviation=self.output_deviation,
-            name="attention",
-            dtype=self.dtype_policy,
-        )
-
-    def _norm(self, name: str) -> LayerNorm:
-        return LayerNorm(
-            epsilon=self.layer_norm_epsilon, center=False, name=name, dtype=self.dtype_policy
-        )
-
-    def _dense(
-        self, units: int, name: str, stddev: float = INITIALIZER_RANGE
-    ) -> keras.layers.Dense:
-        return keras.layers.Dense(
-            units,
-            use_bias=False,
-            kernel_initializer=initializer(stddev),
-            name=name,
-            dtype=self.dtype_policy,
-        )
 
     def call(self, x, attention_mask=None, training=None, return_probabilities=False, **context):
         shape, rows = ops.shape(x), (-1, self.hidden_dim)
         x = ops.reshape(x, rows)  # (B L, D)
-        attended = self.attention(
-            ops.reshape(self._normed(x, training), shape),
-            attention_mask=attention_mask,
-            training=training,
-            return_probabilities=return_probabilities,
-            **context,
-        )
+        normed = ops.reshape(self._normed(x, training), shape)
+        context.update(training=training, return_probabilities=return_probabilities)
+        attended = self.attention(normed, attention_mask=attention_mask, **context)
         if return_probabilities:
             attended, probabilities = attended
         attended = ops.reshape(attended, rows)
         x = self.attention_dropout_layer(attended, training=training, residual=x)
-        inner = self.intermediate_dense(self.intermediate_norm(x, training=training))  # (B L, 2 F)
-        inner, gate = ops.split(inner, 2, axis=-1)
-        inner = self._activated(inner, training) * gate
+        inner = self.intermediate(
+            self.intermediate_norm(x, training=training), training
+        )  # (B L, F)
         x = x + self.output_dense(self.gated_dropout_layer(inner, training=training))
         x = ops.reshape(x, shape)
         return (x, probabilities) if return_probabilities else x
@@ -274,7 +92,7 @@ class ModernBertBlock(EncoderBlock):
         return [*norms, *super().projection_layers]
 
     def _normed(self, x, training):
-        """What the attention sees of the block's input."""
+        """Return the attention's input, of the block's input."""
         return x if self.attention_norm is None else self.attention_norm(x, training=training)
 
 
@@ -291,15 +109,15 @@ class ModernBertBackbone(Backbone):
         attention_dropout: share of attention probabilities, and of the attention's output.
         embedding_dropout: share of the embeddings.
         layer_norm_epsilon: added to the variance in every LayerNorm.
-        max_sequence_length: the most tokens that texts are truncated to.
+        max_sequence_length: number of tokens that texts are truncated to.
         num_segments: 0: ModernBERT has no segment embeddings.
         pooler: False: ModernBERT has none.
-        local_attention: how many tokens a local block's attention reaches over, half of them
-            before a token and half behind.
-        global_every: the blocks at places that this divides, from 0, attend to all tokens.
+        local_attention: number of tokens in a local block's window, half of them before a token
+            and half behind.
+        global_every: blocks whose index is a multiple of it attend to all tokens.
         global_rope_theta: base of the rotary positions in these blocks.
         local_rope_theta: that in the others.
-        pooling: what a sequence classifier reads: "cls", the first token, or "mean", the mean of
+        pooling: input of a sequence classifier: "cls", the first token, or "mean", the mean of
             all.
         **kwargs: the other arguments of `Backbone`.
 
@@ -315,6 +133,8 @@ class ModernBertBackbone(Backbone):
         >>> {name: keras.ops.shape(value) for name, value in outputs.items()}
         {'sequence_output': (1, 3, 8)}
     """
+
+    use_bias = False
 
     @validate_arguments
     def __init__(
@@ -353,27 +173,26 @@ class ModernBertBackbone(Backbone):
         self.local_rope_theta = local_rope_theta
         self.pooling = pooling
 
-    def make_embeddings(self) -> ModernBertEmbeddings:
-        return super().make_embeddings(
-            ModernBertEmbeddings, max_positions=0, dropout=self.embedding_dropout
-        )
+    def make_embeddings(self) -> keras.layers.Layer:
+        return super().make_embeddings(max_positions=0, dropout=self.embedding_dropout)
 
     def make_block(self, i: int) -> ModernBertBlock:
         return super().make_block(
-            i, ModernBertBlock, normalizes_first=i > 0, output_deviation=deep_deviation(self)
+            i,
+            ModernBertBlock,
+            gated=True,
+            rotary=True,
+            fused_qkv=True,
+            normalizes_first=i > 0,
+            output_stddev=deep_stddev(self),
         )
 
     def make_final_layer(self) -> LayerNorm:
-        return LayerNorm(
-            epsilon=self.layer_norm_epsilon, center=False, name="norm", dtype=self.dtype_policy
-        )
+        return self.make_norm("norm")
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
-        starts, length = inputs.get("text_starts"), ops.shape(inputs["token_ids"])[1]
-        if starts is None:
-            positions = ops.arange(length, dtype="int32")[None]
-        else:
-            positions = positions_in_texts(starts, length)
+        length = ops.shape(inputs["token_ids"])[1]
+        positions = positions_in_texts(inputs.get("text_starts"), length)
         width = self.hidden_dim // self.num_heads
         everywhere = {
             "attention_mask": self.attention_mask(inputs),
@@ -398,18 +217,18 @@ class ModernBertBackbone(Backbone):
         return ops.cast(mean, sequence_output.dtype)
 
 
-def deep_deviation(backbone: Backbone) -> float:
-    """Standard stddev of the new weights of what is added to the residual stream.
+def deep_stddev(backbone: Backbone) -> float:
+    """Return the standard deviation of initial weights of layers added to the residual stream.
 
-    The more layers add to it, the smaller each is, so that their sum is as large.
+    The more layers are added, the smaller it is, so that their sum is as large.
 
     Source: Warner et al. 2024, section 2.2.2; Shoeybi et al. 2019, Megatron-LM.
     """
     return INITIALIZER_RANGE / (2 * backbone.num_layers) ** 0.5
 
 
-def wide_deviation(backbone: Backbone) -> float:
-    """That of a classifier's new weights: its logits are as large as what it reads."""
+def wide_stddev(backbone: Backbone) -> float:
+    """Return that of a classifier's initial weights, whose logits are as large as its input."""
     return backbone.hidden_dim**-0.5
 
 
@@ -417,10 +236,10 @@ def wide_deviation(backbone: Backbone) -> float:
 
 
 def read_config(config: Mapping) -> dict:
-    """A configuration of any age in the words of the first, which all versions read.
+    """Return a configuration with the keys of the first version, which all versions read.
 
-    transformers 5 writes what blocks attend to as a list, and the bases of rotary positions in
-    objects of their own. What these fields may hold, the family's rules say.
+    transformers 5 writes the kinds of blocks as a list, and the bases of rotary positions in
+    objects of their own. The family's rules check these fields.
 
     Args:
         config: contents of config.json.
@@ -460,7 +279,7 @@ def _alternating(layers: int, every: int) -> list[str]:
 
 
 def _period(types: list[str]) -> int:
-    """Places from one global block to the next; as many as there are where there is one."""
+    """Return the distance from one global block to the next; the number of blocks if one is."""
     return types.index(GLOBAL, 1) if GLOBAL in types[1:] else len(types)
 
 
@@ -477,7 +296,7 @@ def _is_base(value: object) -> bool:
 
 
 def _are_bases(bases: object) -> bool:
-    """Whether these are rotary positions as here, of which only the bases differ."""
+    """Return whether these are rotary positions that differ from ours only in their bases."""
     if not isinstance(bases, dict) or not set(bases) <= {GLOBAL, LOCAL}:
         return False
     kinds = [kind for kind in bases.values() if kind is not None]
@@ -505,13 +324,13 @@ _TOKEN_IDS = {
     "cls_token_id": "start_token_id",
     "sep_token_id": "end_token_id",
 }
-_HIDDEN = Hidden("head.dense", "gelu", norm="head.norm", bias=False, stddev=deep_deviation)
+_HIDDEN = Hidden("head.dense", "gelu", norm="head.norm", bias=False, stddev=deep_stddev)
 _CLASSIFIER = Head(
     "classifier",
     _HIDDEN,
     dropout="classifier_dropout",
     default_dropout=0.0,
-    stddev=wide_deviation,
+    stddev=wide_stddev,
 )
 
 FAMILY = Family(

@@ -24,7 +24,7 @@ from encoder_zoo.encoders.tokenizers import BYTE_BPE
 class RobertaEmbeddings(Embeddings):
     """`Embeddings` whose positions skip the padding.
 
-    Real tokens count from `pad_token_id + 1`, padding stands at `pad_token_id`, as in fairseq,
+    Real tokens count from `pad_token_id + 1`, padding has position `pad_token_id`, as in fairseq,
     where RoBERTa was trained.
 
     Args:

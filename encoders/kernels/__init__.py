@@ -1,1 +1,1 @@
-"""Faster forms of what the core computes."""
+"""Faster forms of the core's formulas, which know nothing of the core."""

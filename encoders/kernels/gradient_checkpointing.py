@@ -1,4 +1,4 @@
-"""Less memory for longer texts: what a block computes inside is computed again, not kept."""
+"""Less memory for longer texts: values inside a block are computed again, not kept."""
 
 from collections.abc import Mapping
 
@@ -11,12 +11,12 @@ from encoder_zoo.common.keras_private import layers_in
 def recomputed(
     block: keras.layers.Layer, x: keras.KerasTensor, context: Mapping
 ) -> keras.KerasTensor:
-    """`block(x, training=True, **context)`, keeping only its inputs for the gradients.
+    """Return `block(x, training=True, **context)`, and keep only its inputs for the gradients.
 
     Args:
-        block: whose inner values are computed a second time when gradients are taken.
+        block: its inner values are computed a second time when gradients are taken.
         x: (B, L, D).
-        context: what the block is given besides, tensors or nested structures of them; those of
+        context: other arguments of the block, tensors or nested structures of them; those of
             floating point are differentiated too.
 
     Returns:
@@ -33,8 +33,8 @@ def recomputed(
     ]
     states = [(g.state, ops.copy(g.state)) for g in generators]  # before the draws below
 
-    # Gradients reach arguments alone, not what the function closes over; and TensorFlow asks for
-    # a gradient by each argument, so that masks must not be among them.
+    # Gradients reach arguments alone, not tensors that the function closes over; and TensorFlow
+    # asks for a gradient by each argument, so that masks must not be among them.
     leaves = keras.tree.flatten(dict(context))
     floats = [i for i, leaf in enumerate(leaves) if _is_float(leaf)]
 

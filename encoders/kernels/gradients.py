@@ -1,4 +1,4 @@
-"""What stands between a block's matrix products, each formula with its gradient written out.
+"""Operations with their gradients written out, for training on TensorFlow.
 
 TensorFlow derives gradients operation by operation: at run time it asks how the shapes of each
 were broadcast, and it keeps every value in between. Written out, a training step has half the
@@ -6,11 +6,12 @@ operations to trace, less to compute and less to keep. JAX's compiler and torch'
 as well without, so that there gradients are left to them.
 
 Each formula returns its value and the function from the value's gradient to those of its
-arguments; `apply` makes one tensor of it. Half precision is left for float32 inside.
+arguments; `with_gradient` makes an operation of it. Half precision is computed in float32 inside.
 
 Comment letters: B batch, L sequence, D hidden, H heads.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -20,30 +21,40 @@ from keras import ops
 Formula = Callable[..., tuple[keras.KerasTensor, Callable]]
 
 
-def apply(formula: Formula, *arguments: keras.KerasTensor, training: bool | None):
-    """The formula's value; in training on TensorFlow one whose gradient is the formula's own.
+def with_gradient(formula: Formula) -> Callable:
+    """Return an operation that has the formula's gradient when it trains on TensorFlow.
+
+    Without training the graph stays free for TensorFlow to merge operations.
 
     Args:
-        formula: returns a value and its gradient's function, as those below do.
-        *arguments: tensors of the formula.
-        training: in inference the graph stays free for TensorFlow to merge operations.
+        formula: from tensors to a value and its gradient's function.
+
+    Returns:
+        A function of the same tensors and, by name, `training`, which returns the value.
 
     Example:
-        >>> round(float(apply(gelu, keras.ops.ones(()), training=False)), 4)
-        0.8413
+        >>> double = with_gradient(lambda x: (2 * x, lambda dy: 2 * dy))
+        >>> float(double(keras.ops.ones(()), training=False))
+        2.0
     """
-    if are_used(training):
-        return ops.custom_gradient(formula)(*arguments)
-    return formula(*arguments)[0]
+
+    @functools.wraps(formula)
+    def operation(*arguments, training=None):
+        if are_used(training):
+            return ops.custom_gradient(formula)(*arguments)
+        return formula(*arguments)[0]
+
+    return operation
 
 
 def are_used(training: bool | None) -> bool:
-    """Whether gradients are written out: in training, on TensorFlow."""
+    """Return whether gradients are written out: in training, on TensorFlow."""
     return bool(training) and keras.config.backend() == "tensorflow"
 
 
+@with_gradient
 def gelu(x: keras.KerasTensor) -> tuple[keras.KerasTensor, Callable]:
-    """x times the normal distribution's cumulative function at x.
+    """Return x times the normal distribution's cumulative function at x.
 
     Source: Hendrycks and Gimpel 2016, Gaussian Error Linear Units.
     """
@@ -57,25 +68,28 @@ def gelu(x: keras.KerasTensor) -> tuple[keras.KerasTensor, Callable]:
     return ops.cast(z * below, x.dtype), gradient
 
 
+@with_gradient
 def masked(x: keras.KerasTensor, kept: keras.KerasTensor) -> tuple[keras.KerasTensor, Callable]:
-    """x * kept, a dropout mask."""
+    """Return x * kept, where `kept` is a dropout mask."""
     return x * kept, lambda dy: (dy * kept, None)
 
 
+@with_gradient
 def residual(
     x: keras.KerasTensor, update: keras.KerasTensor, kept: keras.KerasTensor
 ) -> tuple[keras.KerasTensor, Callable]:
-    """x + kept * update; `kept` is a dropout mask, see `Dropout.mask`."""
+    """Return x + kept * update, where `kept` is a dropout mask."""
     return x + kept * update, lambda dy: (dy, kept * dy, None)
 
 
-def layer_norm(epsilon: float) -> Formula:
-    """Rows of mean 0 and variance 1, scaled and shifted: a formula of x (..., D), gamma, beta (D,).
+def layer_norm(epsilon: float) -> Callable:
+    """Return the LayerNorm of x (..., D), gamma (D,) and beta (D,), as an operation.
 
     Source: Ba et al. 2016, Layer Normalization.
     """
 
-    def formula(x, gamma, beta):
+    @with_gradient
+    def operation(x, gamma, beta):
         z = ops.cast(x, "float32")
         z = z - ops.mean(z, axis=-1, keepdims=True)
         scale = ops.rsqrt(ops.mean(ops.square(z), axis=-1, keepdims=True) + epsilon)
@@ -91,23 +105,34 @@ def layer_norm(epsilon: float) -> Formula:
 
         return ops.cast(z * gamma + beta, x.dtype), gradient
 
-    return formula
+    return operation
 
 
-def product(a: keras.KerasTensor, b: keras.KerasTensor) -> tuple[keras.KerasTensor, Callable]:
-    """(B, H, M, K) times (B, H, K, N)."""
-    return ops.matmul(a, b), lambda dy: (ops.matmul(dy, _turned(b)), ops.matmul(_turned(a), dy))
+@with_gradient
+def matmul(a: keras.KerasTensor, b: keras.KerasTensor) -> tuple[keras.KerasTensor, Callable]:
+    """Return the product of (B, H, M, K) and (B, H, K, N)."""
+
+    def gradient(dy):
+        return ops.matmul(dy, _transpose(b)), ops.matmul(_transpose(a), dy)
+
+    return ops.matmul(a, b), gradient
 
 
-def product_with_transposed(
+@with_gradient
+def matmul_transposed(
     a: keras.KerasTensor, b: keras.KerasTensor
 ) -> tuple[keras.KerasTensor, Callable]:
-    """(B, H, M, K) times the transposed of (B, H, N, K)."""
-    return ops.matmul(a, _turned(b)), lambda dy: (ops.matmul(dy, b), ops.matmul(_turned(dy), a))
+    """Return the product of (B, H, M, K) and the transpose of (B, H, N, K)."""
+
+    def gradient(dy):
+        return ops.matmul(dy, b), ops.matmul(_transpose(dy), a)
+
+    return ops.matmul(a, _transpose(b)), gradient
 
 
+@with_gradient
 def softmax(scores: keras.KerasTensor) -> tuple[keras.KerasTensor, Callable]:
-    """Positive numbers whose sum over the last axis is 1."""
+    """Return the softmax over the last axis."""
     p = ops.cast(ops.softmax(ops.cast(scores, "float32"), axis=-1), scores.dtype)
 
     def gradient(dy):
@@ -118,5 +143,5 @@ def softmax(scores: keras.KerasTensor) -> tuple[keras.KerasTensor, Callable]:
     return p, gradient
 
 
-def _turned(x):
+def _transpose(x):
     return ops.transpose(x, (0, 1, 3, 2))

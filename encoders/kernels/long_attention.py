@@ -1,18 +1,18 @@
-"""Attention over long texts, without the (B, H, L, L) numbers of who attends how much to whom.
+"""Attention over long texts, without the (B, H, L, L) probabilities.
 
-Which backend does what above `attention.SHORT` tokens:
+The forms by backend, above `SHORT` tokens:
 
 - Local attention: blocks, on all of them, each by the backend's own kernel where it has one. JAX's
   window (`jax.nn.dot_product_attention`, `local_window_size`) only masks the scores of all pairs,
   but for cuDNN's, which looks to the left alone. Torch's `scaled_dot_product_attention` has no
   window, and its `flex_attention` writes all pairs where it is not compiled, for which users would
   need a C++ compiler.
-- Global attention on torch, of texts in rows of their own and without dropout: its kernel, which
-  writes no pairs and needs no mask of them. It does need one for packed rows: chunks then.
+- Global attention on torch, of examples of one text and without dropout: its kernel, which writes
+  no pairs and needs no mask of them. For packed examples it needs one: chunks then.
 - Global attention on TensorFlow, which has no kernel, and on JAX, whose own writes all pairs but on
   a few accelerators: chunks.
 - A graph of TensorFlow, whose lengths are open, holds both ways and a choice between them, unless
-  it is known beforehand what texts it will meet: see `graph_of_texts`. XLA has no gradient for
+  it is known beforehand whether its texts are long: see `graph_of_texts`. XLA has no gradient for
   such a choice, and other runtimes have no loops: they get all pairs at once.
 
 Comment letters: B batch, L sequence, D hidden, H heads, N blocks, C queries of a block or chunk.
@@ -23,16 +23,20 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import keras
 from keras import ops
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.encoders.attention_masks import AttentionMask, keys_allowed, near_allowed
 from encoder_zoo.encoders.kernels import gradients
 
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.attention_masks import AttentionMask
+
+SHORT = 512  # tokens, up to which the scores of all pairs cost the least; measured
 SMALLEST_BLOCK = 32  # queries: smaller products are slow
-CHUNK_NUMBERS = 2**24  # of who attends how much to whom, held at once; fewer cost more time
+CHUNK_NUMBERS = 2**24  # probabilities held at once; fewer cost more time
 SMALLEST_CHUNK, LARGEST_CHUNK = 16, 512  # queries
 
 
@@ -41,11 +45,11 @@ _graphs_texts_are_long = contextvars.ContextVar("graphs_texts_are_long", default
 
 @contextlib.contextmanager
 def graph_of_texts(long: bool | None) -> Iterator[None]:
-    """A context for tracing a graph that is to hold one way of attention alone.
+    """Return a context for tracing a graph that holds one form of attention alone.
 
     Args:
         long: whether the texts that the graph will meet are long, or short; None: they may be
-            either, and the graph holds both ways and the choice.
+            either, and the graph holds both forms and the choice.
     """
     token = _graphs_texts_are_long.set(long)
     try:
@@ -55,7 +59,7 @@ def graph_of_texts(long: bool | None) -> Iterator[None]:
 
 
 def known_to_be_long(is_long: tf.Tensor) -> tf.Tensor | bool:
-    """What is known of the texts when a graph is traced; a tensor if it must find out itself."""
+    """Return a bool where it is known at tracing whether texts are long, else the tensor."""
     # TensorFlow has no public name for it.
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
@@ -72,14 +76,14 @@ def attend_in_blocks(
     value: keras.KerasTensor,
     mask: AttentionMask,
 ) -> keras.KerasTensor:
-    """Local attention: each block of queries beside the keys that it reaches.
+    """Compute local attention: each block of queries with the keys that it reaches.
 
     Blocks are as long as a query reaches to both sides, so that two blocks of keys, moved by half
     a block, are all that one of queries needs. Costs O(L reach), and as much per token of any L.
 
     Args:
-        attend: from query, key, value, as below but of other lengths, and a mask (B, 1, Q, K) to
-            what it is here.
+        attend: a function of query, key and value, as below but of other lengths, and by name
+            `mask`, (B, 1, Q, K), which returns attention of them.
         query: (B, L, H, D/H).
         key: as the query.
         value: as the query.
@@ -97,7 +101,7 @@ def attend_in_blocks(
     missing = count * size - length
 
     def blocks(x, left=0, right=0):
-        """(B, L, ...) to (B, N, C, ...), with zeros before and behind."""
+        """Divide (B, L, ...) into (B, N, C, ...), with zeros before and behind."""
         x = ops.pad(x, [[0, 0], [left, missing + right]] + [[0, 0]] * (len(x.shape) - 2))
         return ops.reshape(x, (batch, -1, size, *ops.shape(x)[2:]))
 
@@ -110,15 +114,15 @@ def attend_in_blocks(
 
     texts = (None, None) if mask.texts is None else (queries(mask.texts), keys(mask.texts))
     real = keys(ops.cast(mask.real, "int32")) > 0
-    places = ops.arange(size, dtype="int32")[:, None] + mask.reach  # among the block's keys
-    distances = ops.abs(places - ops.arange(2 * size, dtype="int32"))
-    allowed = near_allowed(keys_allowed(real, *texts), distances, mask.reach)  # (B N, 1, C, 2 C)
-    mixed = attend(queries(query), keys(key), keys(value), allowed)
+    positions = ops.arange(size, dtype="int32")[:, None] + mask.reach  # among the block's keys
+    distances = ops.abs(positions - ops.arange(2 * size, dtype="int32"))
+    allowed = mask.pairs(real, *texts, distances)  # (B N, 1, C, 2 C)
+    mixed = attend(queries(query), keys(key), keys(value), mask=allowed)
     return ops.reshape(mixed, (batch, count * size, heads, width))[:, :length]
 
 
 def _merged(x):
-    """(B, N, ...) to (B N, ...)."""
+    """Reshape (B, N, ...) to (B N, ...)."""
     return ops.reshape(x, (-1, *ops.shape(x)[2:]))
 
 
@@ -130,15 +134,14 @@ def attend_in_chunks(
     mask: AttentionMask,
     training: bool | None,
 ) -> keras.KerasTensor:
-    """Global attention: some queries at a time beside all keys.
+    """Compute global attention: some queries at a time with all keys.
 
-    What one chunk needs is forgotten before the next and computed again for its gradients. A chunk
-    holds whole rows of scores, so that their maximum is at hand, and needs no running one as where
-    keys too come in chunks.
+    The values inside a chunk are not kept, but computed again for its gradients. A chunk holds the
+    scores of all keys, so that no running maximum is needed as where keys too come in chunks.
 
     Args:
-        attend: from query (B, H, C, D/H), key and value (B, H, L, D/H), a mask (B, 1, 1 or C, L)
-            and `chunk`, its number, to what its queries give, in their shape.
+        attend: a function of query (B, H, C, D/H), key and value (B, H, L, D/H), and by name
+            `mask`, (B, 1, 1 or C, L), and `chunk`, its index, which returns (B, H, C, D/H).
         query: (B, L, H, D/H).
         key: as the query.
         value: as the query.
@@ -157,7 +160,7 @@ def attend_in_chunks(
     count = -(-length // size)
 
     def chunks(x):
-        """(B, L, ...) to (N, B, C, ...), with zeros behind."""
+        """Divide (B, L, ...) into (N, B, C, ...), with zeros behind."""
         x = ops.pad(x, [[0, 0], [0, count * size - length]] + [[0, 0]] * (len(x.shape) - 2))
         x = ops.reshape(x, (batch, count, size, *ops.shape(x)[2:]))
         return ops.moveaxis(x, 0, 1)
@@ -165,15 +168,14 @@ def attend_in_chunks(
     texts = None if mask.texts is None else chunks(mask.texts)
 
     def one(query, key, value, i):
-        """A chunk (B, H, C, D/H) of the output."""
-        allowed = keys_allowed(mask.real, None if texts is None else texts[i], mask.texts)
-        return attend(query, key, value, allowed, chunk=i)
+        """Return a chunk (B, H, C, D/H) of the output."""
+        allowed = mask.pairs(mask.real, None if texts is None else texts[i], mask.texts)
+        return attend(query, key, value, mask=allowed, chunk=i)
 
     queries = ops.swapaxes(chunks(query), 2, 3)  # (N, B, H, C, D/H)
     key, value = (ops.swapaxes(x, 1, 2) for x in (key, value))
     if keras.config.backend() == "tensorflow":
-        formula = _one_by_one(one)
-        mixed = gradients.apply(formula, queries, key, value, training=training)
+        mixed = _one_by_one(one)(queries, key, value, training=training)
     else:
         one = keras.remat(one) if training else one
         mixed = ops.map(lambda i: one(queries[i], key, value, i), ops.arange(count))
@@ -181,13 +183,14 @@ def attend_in_chunks(
     return ops.reshape(mixed, (batch, count * size, *ops.shape(mixed)[3:]))[:, :length]
 
 
-def _one_by_one(one: Callable) -> gradients.Formula:
-    """What `one` gives for each chunk: a formula of queries (N, B, H, C, D/H), keys and values.
+def _one_by_one(one: Callable) -> Callable:
+    """Make an operation of queries (N, B, H, C, D/H), keys and values that maps `one` over chunks.
 
     TensorFlow's own gradient of a loop would keep the keys and values of each round.
     """
 
-    def formula(queries, key, value):
+    @gradients.with_gradient
+    def operation(queries, key, value):
         count = tf.shape(queries)[0]
         mixed = tf.map_fn(
             lambda i: one(queries[i], key, value, i),
@@ -216,11 +219,11 @@ def _one_by_one(one: Callable) -> gradients.Formula:
 
         return mixed, gradient
 
-    return formula
+    return operation
 
 
 def _least(a, b):
-    """The lesser one of two numbers, which in a graph of open lengths are tensors."""
+    """Return the smaller of two numbers, which are tensors in a graph of unknown lengths."""
     return tf.minimum(a, b) if keras.config.backend() == "tensorflow" else min(a, b)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.files.folder_files import FolderFiles
-from encoder_zoo.presets.stored_tokenizer import StoredTokenizer
+from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer
 
 # Weight of a layer: its name in the checkpoint
 _WEIGHTS = {

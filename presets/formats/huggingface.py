@@ -18,8 +18,8 @@ from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.pytorch_file import PyTorchFile
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
-from encoder_zoo.presets.preset_files import CONFIG, PYTORCH, SAFETENSORS, WEIGHT_FORMATS
-from encoder_zoo.presets.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
+from encoder_zoo.presets.formats.preset_files import CONFIG, PYTORCH, SAFETENSORS, WEIGHT_FORMATS
+from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 
 _READERS = {SAFETENSORS: SafetensorsFile, PYTORCH: PyTorchFile}
 # Older names of LayerNorm's weights

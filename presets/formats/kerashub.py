@@ -20,8 +20,8 @@ from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, numbered
-from encoder_zoo.presets.preset_files import CONFIG, MANIFEST
-from encoder_zoo.presets.stored_tokenizer import StoredTokenizer, read_content
+from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
+from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_content
 
 _OTHERS = ("metadata.json", "preprocessor.json")  # written, not read here
 WEIGHTS, TASK_WEIGHTS, TASK = "model.weights.h5", "task.weights.h5", "task.json"

@@ -21,7 +21,7 @@ from encoder_zoo.presets.formats.checkpoint import (
     numbered,
     refuse_quantized,
 )
-from encoder_zoo.presets.preset_task import PresetTask
+from encoder_zoo.presets.formats.preset_task import PresetTask
 
 logger = logging.getLogger("encoder_zoo")
 

@@ -19,7 +19,7 @@ from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.files.arrays import check_floats, check_held
 from encoder_zoo.presets.files.folder_files import FolderFiles, size_of
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
-from encoder_zoo.presets.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
+from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 
 # Parts of names there and here, in every family; the rest of a name is the same but for "/".
 _PARTS = (

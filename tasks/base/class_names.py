@@ -1,4 +1,4 @@
-"""Names of classes, as they are given and as config.json has them; logits to probabilities."""
+"""Names of classes in arguments and in config.json; probabilities from logits."""
 
 from __future__ import annotations
 
@@ -7,32 +7,34 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from encoder_zoo.common.lazy import tf
 
-def label_names(config: dict) -> list[str]:
-    """The classes' names in config.json, which leaves them out where they are LABEL_0, LABEL_1.
+
+def labels_from_config(config: dict) -> list[str]:
+    """Return the class names of config.json, LABEL_0, LABEL_1, ... if it has none.
 
     Example:
-        >>> label_names({"id2label": {"1": "up", "0": "down"}}), label_names({})
+        >>> labels_from_config({"id2label": {"1": "up", "0": "down"}}), labels_from_config({})
         (['down', 'up'], ['LABEL_0', 'LABEL_1'])
     """
     names = config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     return [names[key] for key in sorted(names, key=int)]
 
 
-def are_generic(names: list[str]) -> bool:
-    """Return whether the names say nothing but the classes' numbers."""
+def are_default_labels(names: list[str]) -> bool:
+    """Return whether the names are LABEL_0, LABEL_1, ..."""
     return names == [f"LABEL_{i}" for i in range(len(names))]
 
 
-def named_labels(labels: Sequence[str | int] | None) -> list[str] | None:
-    """Return the classes' names in their order, None if there are none; whole numbers become names.
+def validated_labels(labels: Sequence[str | int] | None) -> list[str] | None:
+    """Return the class names as strings, or raise an error; None for None.
 
     Raises:
         ValueError: "labels is 'ab' (str). Expected a list of names ...", "labels[0] is 1.5 (float).
             Expected a name ...", "The names in labels must differ. ..."
 
     Example:
-        >>> named_labels([1, 2, 3])
+        >>> validated_labels([1, 2, 3])
         ['1', '2', '3']
     """
     if labels is None:
@@ -56,7 +58,8 @@ def named_labels(labels: Sequence[str | int] | None) -> list[str] | None:
 
 
 def numbers_are_names(labels: list[str] | None) -> bool:
-    """Return whether a whole number given as a label is a class's name: if one of the names is one.
+    """Return whether whole numbers given as labels are class names, as one of the names is a
+    number.
 
     Of classes called "1" to "5" a label 1 is the first, not the second, and 0 is none at all.
 
@@ -67,8 +70,42 @@ def numbers_are_names(labels: list[str] | None) -> bool:
     return any(re.fullmatch(r"-?\d+", label) for label in labels or [])
 
 
-def number_of_classes(num_classes: int | None, labels: list[str] | None) -> int | None:
-    """How many classes the arguments ask for, None if they do not say.
+def label_indices(given: tf.Tensor | Sequence, labels: Sequence[str] | None) -> tf.Tensor:
+    """Return the class index of every label, in memory or inside of a graph.
+
+    Args:
+        given: (P,) names or numbers, a tensor or Python values.
+        labels: the classes' names, if there are any.
+
+    Returns:
+        (P,) int32: of a name its index, of a number the number itself, unless numbers are names;
+        -1 for anything else.
+
+    Example:
+        >>> label_indices(["up", 0, None, "left"], ["down", "up"]).numpy().tolist()
+        [1, 0, -1, -1]
+    """
+    as_names = numbers_are_names(labels)
+    if tf.is_tensor(given):
+        given = tf.strings.as_string(given) if as_names and given.dtype.is_integer else given
+        if given.dtype != tf.string:
+            return tf.cast(given, tf.int32)
+        matches = tf.equal(given[:, None], tf.constant(list(labels or [""]), tf.string))  # (P, C)
+        return tf.where(tf.reduce_any(matches, 1), tf.argmax(matches, 1, tf.int32), -1)
+    known = {name: i for i, name in enumerate(labels or [])}
+
+    def index(label) -> int:
+        label = label.decode() if isinstance(label, bytes) else label
+        label = str(label) if as_names else label
+        if isinstance(label, str):
+            return known.get(label, -1)
+        return label if isinstance(label, int | np.integer) and 0 <= label < 2**31 else -1
+
+    return tf.constant([index(label) for label in given], tf.int32)
+
+
+def resolve_num_classes(num_classes: int | None, labels: list[str] | None) -> int | None:
+    """Return the number of classes that the arguments give, None if there is none.
 
     Raises:
         ValueError: "num_classes and labels disagree. Received: num_classes=3, 2 labels."
@@ -82,7 +119,7 @@ def number_of_classes(num_classes: int | None, labels: list[str] | None) -> int 
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Probabilities over the last axis.
+    """Return probabilities over the last axis.
 
     Example:
         >>> softmax(np.float32([[0.0, np.log(3)]])).round(2).tolist()
@@ -93,5 +130,5 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Each value's own probability."""
+    """Return the probability of each logit."""
     return np.exp(-np.logaddexp(0, -logits))

@@ -10,12 +10,8 @@ import keras
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head, Hidden
-from encoder_zoo.encoders.layers import (
-    INITIALIZER_RANGE,
-    LayerNorm,
-    activation_function,
-    initializer,
-)
+from encoder_zoo.encoders.kernels.layers import LayerNorm
+from encoder_zoo.encoders.layers import INITIALIZER_RANGE, activation_function, initializer
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

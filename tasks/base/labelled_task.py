@@ -9,10 +9,10 @@ import keras
 
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.tasks.base.class_names import (
-    are_generic,
-    label_names,
-    named_labels,
-    number_of_classes,
+    are_default_labels,
+    labels_from_config,
+    resolve_num_classes,
+    validated_labels,
 )
 from encoder_zoo.tasks.base.class_weights import class_weights, weighted
 from encoder_zoo.tasks.base.head import make_head
@@ -38,8 +38,8 @@ class LabelledTask(Task):
 
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
         """Set the classes, and build the head if their number is known."""
-        self.labels = named_labels(labels)
-        self.num_classes = number_of_classes(num_classes, self.labels)
+        self.labels = validated_labels(labels)
+        self.num_classes = resolve_num_classes(num_classes, self.labels)
         if self.num_classes is None:
             return
         with self.distribution.scope():
@@ -108,20 +108,20 @@ class LabelledTask(Task):
         if cls._is_head_of(config):
             stored |= super().checkpoint_arguments(config, head, {})
             if cls._asks_for_classes_of(config, arguments):
-                names = label_names(config)
-                stored["labels"] = None if are_generic(names) else names
+                names = labels_from_config(config)
+                stored["labels"] = None if are_default_labels(names) else names
                 stored["num_classes"] = len(names)
         return {**stored, **arguments}
 
     @classmethod
     def _asks_for_classes_of(cls, config: dict, arguments: dict) -> bool:
         """Return whether the caller's classes, if given, are those of the checkpoint."""
-        names = label_names(config)
+        names = labels_from_config(config)
         labels = arguments.get("labels")
         if labels is None:
             return arguments.get("num_classes") in (None, len(names))
-        labels = named_labels(labels)
-        return labels == names or (are_generic(names) and len(labels) == len(names))
+        labels = validated_labels(labels)
+        return labels == names or (are_default_labels(names) and len(labels) == len(names))
 
     @classmethod
     def _is_head_of(cls, config: dict) -> bool:
@@ -142,7 +142,7 @@ class LabelledTask(Task):
             made_for = (config.get("architectures") or [""])[0]
             heads = f"{self.backbone.family.class_prefix}For"
             return f"the checkpoint's is of {made_for}" if made_for.startswith(heads) else None
-        names = label_names(config)
-        if self.labels and not are_generic(names) and names != self.labels:
+        names = labels_from_config(config)
+        if self.labels and not are_default_labels(names) and names != self.labels:
             return f"its labels are {names}, not {self.labels}"
         return None

@@ -5,25 +5,23 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import keras
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.inputs import backbone_inputs
+from encoder_zoo.tasks.base.task_presets import TaskPresets
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.named_metrics import metric_by_name
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 # Labels that a `repr` names.
@@ -44,7 +42,7 @@ class TinyData(NamedTuple):
     y: object = None
 
 
-class Task(ConfigFromSignature, Trainer, metaclass=NamesVariablesAlike):
+class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAlike):
     """Base of the tasks: a backbone, a head, and a preprocessor for raw text.
 
     Args:
@@ -68,6 +66,8 @@ class Task(ConfigFromSignature, Trainer, metaclass=NamesVariablesAlike):
         peft_task_type: peft's name for the task; None: it cannot be saved as adapters.
         text_method: the method that answers to raw text, such as "classify"; None: there is none.
         instead_of_predict: for raw texts, of a task that takes only prepared inputs in `predict`.
+        answer_settings: constructor arguments that decide how it answers, saved in
+            `encoder_zoo.json` among the preprocessor's.
     """
 
     task_name: str
@@ -81,6 +81,7 @@ class Task(ConfigFromSignature, Trainer, metaclass=NamesVariablesAlike):
     peft_task_type: str | None = None
     text_method: str | None = None
     instead_of_predict: str | None = None
+    answer_settings: tuple[str, ...] = ()
 
     labels: list[str] | None = None
     num_classes: int | None = None
@@ -202,153 +203,6 @@ class Task(ConfigFromSignature, Trainer, metaclass=NamesVariablesAlike):
                 "'padding_mask', ...}: raw texts would be masked at random. Use "
                 f"{self.instead_of_predict}, or evaluate(texts). Received: {type(x).__name__}."
             )
-
-    # -- loading -------------------------------------------------------------------------------
-
-    @classmethod
-    def from_preset(cls, source: str | os.PathLike, **arguments) -> Self:
-        """Load backbone, tokenizer and, if the checkpoint has one for this task, the head.
-
-        Logs one line for new and one for unused weights.
-
-        Args:
-            source: a name of `list_presets()`, a folder in the Hugging Face format, of KerasHub or
-                of Google's BERT code, `hf://organisation/name[@revision]`, or `kaggle://...`.
-            **arguments: of the task (`labels=[...]`), its preprocessor (`sequence_length=128`)
-                or the backbone (`dropout=0.0`, `dtype="mixed_bfloat16"`); `added_tokens`, words or
-                markers to add to the vocabulary, see `BertTokenizer`, for which the embedding gets
-                new rows, the mean of the others; and how much to check: `verify`, `max_bytes`,
-                `allow_nonfinite`, see `presets.opening.Safeguards`.
-
-        Raises:
-            ValueError: if the preset does not exist or its files do not fit together.
-            TypeError: if an argument is unknown.
-        """
-        from encoder_zoo.presets.loading import load_task
-
-        return load_task(cls, source, **arguments)
-
-    @classmethod
-    def from_keras_hub(cls, model: keras.Model, **arguments) -> Self:
-        """Make a task from one of KerasHub's in memory: weights, tokenizer, classes, dtype policy.
-
-        The head is taken over where it is one for this task; otherwise it is new, so that a
-        classifier of KerasHub becomes a token classifier here, which KerasHub does not have.
-
-        KerasHub's tokenizers case-fold what they should lower-case, so that a few texts, such as
-        those with "ß", have other ids there.
-
-        Args:
-            model: a task of `keras_hub.models`, or a backbone, of a family that is here too. Of
-                one without a preprocessor a task is made that takes prepared inputs only.
-            **arguments: as for `from_preset`, such as `labels=[...]`, which KerasHub does not
-                know.
-
-        Returns:
-            A task that shares no weights with the model. Its outputs are logits, also where
-            those of KerasHub's classifier go through a softmax or sigmoid.
-
-        Raises:
-            TypeError: "SequenceClassifier.from_keras_hub takes a model of keras_hub.models ..."
-            ValueError: as for `from_preset`, and for quantized models.
-
-        Example:
-            >>> import keras_hub
-            >>> from encoder_zoo import SequenceClassifier
-            >>> backbone = keras_hub.models.RobertaBackbone(
-            ...     vocabulary_size=30, num_layers=1, num_heads=2, hidden_dim=8,
-            ...     intermediate_dim=16)
-            >>> theirs = keras_hub.models.RobertaTextClassifier(backbone, num_classes=2)
-            >>> SequenceClassifier.from_keras_hub(theirs, labels=["ham", "spam"]).num_classes
-            2
-        """
-        from encoder_zoo.presets.loading import load_from_keras_hub
-
-        return load_from_keras_hub(cls, model, **arguments)
-
-    def save_to_preset(
-        self,
-        directory: str | os.PathLike,
-        dtype: str | None = None,
-        format: str = "huggingface",
-        **options,
-    ) -> None:
-        """Save backbone, head, tokenizer and settings as a folder that other libraries open too.
-
-        In the Hugging Face format transformers opens it with the class of the same task, in
-        KerasHub's format KerasHub does, with the same outputs. The folder is replaced atomically:
-        on failure it is unchanged.
-
-        Args:
-            directory: folder to write or to replace; files of other kinds in it are kept.
-            dtype: "float32", "float16" or "bfloat16"; None stores every weight as it is.
-            format: "huggingface", or "keras_hub" for a folder that the task's class in
-                `keras_hub.models` opens. KerasHub pads every batch to `sequence_length`, and has
-                other ids for texts that it case-folds, such as "ß" to "ss". It keeps no labels:
-                this package reads them back from `encoder_zoo.json` beside the files.
-            **options: `shard_bytes`, the largest weights file in the Hugging Face format; what is
-                more is split.
-
-        Raises:
-            ValueError: for quantized weights, which neither format holds; and where KerasHub has
-                no such task, or would compute something else: "KerasHub has no TokenClassifier
-                ...", "KerasHub's BertBackbone has activation='gelu_pytorch_tanh' built in ..."
-            OSError: "The disk is full: ... was not saved."
-        """
-        from encoder_zoo.presets.saving import save_task
-
-        save_task(self, directory, dtype, format, **options)
-
-    @validate_arguments
-    def enable_lora(
-        self,
-        rank: PositiveInt,
-        layers: Sequence[str] | None = None,
-        alpha: PositiveFloat | None = None,
-    ) -> None:
-        """Freeze the backbone and train low-rank updates of some of its layers, and the head with
-        its pooler.
-
-        Args:
-            rank, layers, alpha: see `Backbone.enable_lora`.
-
-        Raises:
-            ValueError: "There is no layer keys. Expected some of intermediate, key, output, ..."
-
-        Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
-        """
-        self.backbone.enable_lora(rank, layers, alpha)
-        self.train_pooler()
-
-    def train_pooler(self) -> None:
-        """Unfreeze the pooler if the head reads its output."""
-        if self.head_record.pooled:
-            self.backbone.pooler_dense.trainable = True
-
-    def save_adapters(self, folder: str | os.PathLike) -> None:
-        """Save only the low-rank updates, the head and its pooler, as peft's files.
-
-        `peft.PeftModel.from_pretrained` opens them on the model that this one began from, as
-        `load_adapters` does.
-
-        Raises:
-            ValueError: "There are no low-rank updates to save. ...", "Adapters alone are saved of
-                a SequenceClassifier or a TokenClassifier. ..."
-        """
-        from encoder_zoo.presets.adapters import save_adapters
-
-        save_adapters(self, folder)
-
-    def load_adapters(self, folder: str | os.PathLike) -> None:
-        """Load low-rank updates, and the weights saved with them, from peft's files.
-
-        Raises:
-            ValueError: "... Only plain LoRA is supported ...", "... the adapters are not of this
-                model. ..." with the tensors that do not fit.
-        """
-        from encoder_zoo.presets.adapters import load_adapters
-
-        load_adapters(self, folder)
 
     def export(self, path: str | os.PathLike, format: str = "tf_saved_model", **options) -> None:
         """Write the task as files that run without this package.

@@ -21,12 +21,12 @@ class Document(NamedTuple):
 
     Attributes:
         sentences: none of them empty, at least one.
-        place: plain numbers, from which `documents` goes on.
-        share: how much of the text has been read, from 0 to 1; None where nobody knows.
+        position: plain numbers, from which `documents` goes on.
+        share: how much of the text has been read, from 0 to 1; None if unknown.
     """
 
     sentences: list[str]
-    place: list[int]
+    position: list[int]
     share: float | None
 
 
@@ -62,13 +62,13 @@ class TextFiles:
         """Return names and sizes, which must be the same for a corpus to be continued."""
         return {"files": [[p.name, n] for p, n in zip(self.paths, self.sizes, strict=True)]}
 
-    def documents(self, place: Sequence[int]) -> Iterator[Document]:
+    def documents(self, position: Sequence[int]) -> Iterator[Document]:
         """Yield the documents from a position on.
 
         Raises:
             ValueError: "... is not text in UTF-8: line ..."
         """
-        first, offset = place
+        first, offset = position
         for number in range(first, len(self.paths)):
             with _opened(self.paths[number]) as (raw, text):
                 text.seek(offset)
@@ -100,16 +100,16 @@ class Documents:
         """Return {}: nothing is known of them."""
         return {}
 
-    def documents(self, place: Sequence[int]) -> Iterator[Document]:
+    def documents(self, position: Sequence[int]) -> Iterator[Document]:
         """Yield the documents from a position on.
 
         Raises:
             ValueError: "Document 3 is 7 (int). Expected ..."
         """
-        for number, document in enumerate(itertools.islice(self._documents, place[0], None)):
-            sentences = sentences_of(document, place[0] + number)
+        for number, document in enumerate(itertools.islice(self._documents, position[0], None)):
+            sentences = sentences_of(document, position[0] + number)
             if sentences:
-                yield Document(sentences, [place[0] + number + 1], None)
+                yield Document(sentences, [position[0] + number + 1], None)
 
 
 def sentences_of(document: object, number: int = 0) -> list[str]:

@@ -23,19 +23,19 @@ OTHER = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class ShardExamples:
     """Examples of one shard, before their tokens are read.
 
     Attributes:
         spans: (P, 2) int64, first token and the one behind the last.
-        row_splits: (R + 1,) which spans make a row.
+        example_splits: (R + 1,) which spans make a row.
         labels: (R,) int32 for pairs: 1 where the second segment does not follow the first; None
             where examples have no label.
         slot_splits: (K + 1,) which examples count as one in a batch: short ones share a slot.
     """
 
     spans: np.ndarray
-    row_splits: np.ndarray
+    example_splits: np.ndarray
     labels: np.ndarray | None
     slot_splits: np.ndarray
 
@@ -53,10 +53,10 @@ class Rows:
     def lengths(self) -> np.ndarray:
         """(R,) tokens of every row, with the start token and the end tokens."""
         tokens = splits(self.spans[:, 1] - self.spans[:, 0] + 1)
-        return np.diff(tokens[self.row_splits]) + 1
+        return np.diff(tokens[self.example_splits]) + 1
 
 
-def full_sentences(shard: Shard, length: int) -> Rows:
+def full_sentences(shard: Shard, length: int) -> ShardExamples:
     """Return examples of as many sentences as fit, also of several documents.
 
     An end token stands between two documents. A sentence that is longer than a row is cut.
@@ -69,17 +69,17 @@ def full_sentences(shard: Shard, length: int) -> Rows:
 
     Example:
         >>> examples = full_sentences(Shard.of([[[1, 2], [3]], [[4, 5], [6, 7, 8]]]), length=8)
-        >>> examples.spans.tolist(), examples.row_splits.tolist(), examples.lengths.tolist()
+        >>> examples.spans.tolist(), examples.example_splits.tolist(), examples.lengths.tolist()
         ([[0, 3], [3, 5], [5, 8]], [0, 2, 3], [8, 5])
     """
     return _sentences(shard, length - 2, across=True)
 
 
-def document_sentences(shard: Shard, length: int, rng: random.Random) -> Rows:
+def document_sentences(shard: Shard, length: int, rng: random.Random) -> ShardExamples:
     """Return examples of as many sentences of one document as fit; short examples share a slot.
 
-    Rows at the end of a document are short. In a batch as many of them count as one as have no more
-    tokens than a row, so that all batches have about as many tokens.
+    Examples at the end of a document are short. As many of them as fit into `length` tokens share a
+    slot of a batch, so that all batches have about as many tokens.
 
     Args:
         shard, length: as for `full_sentences`.
@@ -100,10 +100,10 @@ def document_sentences(shard: Shard, length: int, rng: random.Random) -> Rows:
     order = order[np.argsort(-examples.lengths[order], kind="stable")]
     plan = pack_examples(examples.lengths[order], length)
     spans = examples.spans[order][plan.values.numpy()]
-    return Rows(spans, np.arange(len(spans) + 1), None, plan.row_splits.numpy())
+    return ShardExamples(spans, np.arange(len(spans) + 1), None, plan.row_splits.numpy())
 
 
-def _sentences(shard: Shard, room: int, across: bool) -> Rows:
+def _sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
     """Yield examples of so many tokens at most, without the start token and the last end token."""
     starts, ends, documents = _units(shard, room)
     # Tokens up to a unit's end, where an end token between documents counts as one.
@@ -119,7 +119,7 @@ def _sentences(shard: Shard, room: int, across: bool) -> Rows:
         spans += [(starts[a], ends[b - 1]) for a, b in itertools.pairwise(borders)]
         sizes.append(len(borders) - 1)
         unit = end
-    return Rows(np.array(spans), splits(sizes), None, np.arange(len(sizes) + 1))
+    return ShardExamples(np.array(spans), splits(sizes), None, np.arange(len(sizes) + 1))
 
 
 def _units(shard: Shard, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -137,7 +137,7 @@ def _units(shard: Shard, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 def segment_pairs(
     shard: Shard, length: int, swapped: bool, short_share: float, rng: random.Random
-) -> Rows:
+) -> ShardExamples:
     """Return pairs of segments, each of one or more sentences; half do not follow each other.
 
     Sentences that follow each other fill a row, and are parted into two segments. In half of the
@@ -158,12 +158,12 @@ def segment_pairs(
     Example:
         >>> shard = Shard.of([[[1, 2], [3, 4], [5]], [[6], [7, 8]]])
         >>> examples = segment_pairs(shard, 20, True, 0.0, random.Random(0))
-        >>> np.diff(examples.row_splits).tolist(), examples.lengths.tolist()
+        >>> np.diff(examples.example_splits).tolist(), examples.lengths.tolist()
         ([2, 2], [8, 6])
     """
     room = length - 3
     make = _swapped_pair if swapped else _next_pair
-    places, documents = shard.sentences.tolist(), shard.documents.tolist()
+    offsets, documents = shard.sentences.tolist(), shard.documents.tolist()
     spans, labels = [], []
     for document in range(len(documents) - 1):
         sentence, end = documents[document : document + 2]
@@ -171,15 +171,15 @@ def segment_pairs(
             goal = room
             if rng.random() < short_share:
                 goal = 2 + int(rng.random() * (room - 1))
-            behind = bisect_left(places, places[sentence] + goal, sentence + 1, end)
+            behind = bisect_left(offsets, offsets[sentence] + goal, sentence + 1, end)
             sentence, first, second, label = make(
-                places, documents, document, (sentence, behind), goal, rng
+                offsets, documents, document, (sentence, behind), goal, rng
             )
             if second is not None:
                 spans += _truncated(first, second, room, rng)
                 labels.append(label)
     count = len(labels)
-    return Rows(
+    return ShardExamples(
         np.array(spans, "int64").reshape(-1, 2),
         np.arange(count + 1) * 2,
         np.array(labels, "int32"),
@@ -187,32 +187,32 @@ def segment_pairs(
     )
 
 
-def _next_pair(places, documents, document, chunk, goal, rng) -> tuple:
+def _next_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
     """Return the next sentence, both segments as spans, and whether the second is another's."""
     start, behind = chunk
     middle = _middle(chunk, rng)
-    first = places[start], places[middle]
+    first = offsets[start], offsets[middle]
     alone = len(documents) == 2  # in its shard: there is no other document
     if behind - start > 1 and (alone or rng.random() >= OTHER):
-        return behind, first, (places[middle], places[behind]), 0
+        return behind, first, (offsets[middle], offsets[behind]), 0
     if alone:
         return behind, first, None, 0
     other = int(rng.random() * (len(documents) - 2))
     other += other >= document
     begin, end = documents[other : other + 2]
     begin += int(rng.random() * (end - begin))
-    wanted = places[begin] + goal - (first[1] - first[0])
-    return middle, first, (places[begin], places[bisect_left(places, wanted, begin + 1, end)]), 1
+    wanted = offsets[begin] + goal - (first[1] - first[0])
+    return middle, first, (offsets[begin], offsets[bisect_left(offsets, wanted, begin + 1, end)]), 1
 
 
-def _swapped_pair(places, documents, document, chunk, goal, rng) -> tuple:
+def _swapped_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
     """As `_next_pair`, with the two swapped in half of the cases; a single sentence is split."""
     start, behind = chunk
     if behind - start > 1:
-        middle = places[_middle(chunk, rng)]
+        middle = offsets[_middle(chunk, rng)]
     else:
-        middle = places[start] + 1 + int(rng.random() * (places[behind] - places[start] - 1))
-    first, second = (places[start], middle), (middle, places[behind])
+        middle = offsets[start] + 1 + int(rng.random() * (offsets[behind] - offsets[start] - 1))
+    first, second = (offsets[start], middle), (middle, offsets[behind])
     if second[0] == second[1]:
         return behind, first, None, 0
     if rng.random() < OTHER:

@@ -1,6 +1,6 @@
 """Batches of examples of a corpus: shuffled by a seed, from any step on, in parts for workers.
 
-Comment letters: B batch, K slots, see `examples.Rows`.
+Comment letters: B batch, K slots, see `examples.ShardExamples`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.corpora.examples import Rows
+from encoder_zoo.tasks.corpora.examples import ShardExamples
 from encoder_zoo.tasks.corpora.shards import Shard
 from encoder_zoo.tasks.training.data import Plan, TrainingData
 from encoder_zoo.tasks.training.distribution import worker_of
@@ -46,18 +46,18 @@ class Reader:
     """
 
     corpus: PretrainingCorpus
-    plan: Callable[[Shard, random.Random], Rows]
+    plan: Callable[[Shard, random.Random], ShardExamples]
     seed: int
     windows: list[int] = dataclasses.field(default_factory=list)
 
-    def ordered(self) -> Iterator[tuple[Shard, Rows, int]]:
+    def ordered(self) -> Iterator[tuple[Shard, ShardExamples, int]]:
         """Yield all slots once, in order: (shard, its examples, number of the slot)."""
         for number in range(self.corpus.num_shards):
             shard, examples = self._planned(0, number)
             for slot in range(examples.slots):
                 yield shard, examples, slot
 
-    def shuffled(self, done: int = 0) -> Iterator[tuple[Shard, Rows, int]]:
+    def shuffled(self, done: int = 0) -> Iterator[tuple[Shard, ShardExamples, int]]:
         """Yield slots without an end, in shuffled passes, from the slot after `done` ones on.
 
         The files come in another order in every pass, and `WINDOW` of them are shuffled together.
@@ -84,7 +84,7 @@ class Reader:
         """Return the number of slots of one pass, by planning one."""
         return sum(self._planned(0, n)[1].slots for n in range(self.corpus.num_shards))
 
-    def _window(self, number: int) -> tuple[list[tuple[Shard, Rows]], np.ndarray]:
+    def _window(self, number: int) -> tuple[list[tuple[Shard, ShardExamples]], np.ndarray]:
         """Return some shards with their examples, and (K, 2) the order of shards and slots."""
         per_pass = -(-self.corpus.num_shards // WINDOW)
         run, part = divmod(number, per_pass)
@@ -95,7 +95,7 @@ class Reader:
         positions = np.stack([np.repeat(np.arange(len(shards)), counts), slots], 1)
         return shards, np.random.default_rng([self.seed, run, part]).permutation(positions)
 
-    def _planned(self, run: int, number: int) -> tuple[Shard, Rows]:
+    def _planned(self, run: int, number: int) -> tuple[Shard, ShardExamples]:
         shard = self.corpus.shard(number)
         return shard, self.plan(shard, random.Random(f"{self.seed} {run} {number}"))
 
@@ -197,7 +197,7 @@ def _batches(
             batch = list(itertools.islice(following, batch_size))
             if not batch:
                 return
-            examples = token_rows(batch[begin:end], tokenizer, corpus.vocabulary_size)
+            examples = read_examples(batch[begin:end], tokenizer, corpus.vocabulary_size)
             lengths = [made.slot_length(slot) for _, made, slot in batch]
             span = [sum(lengths[:begin]), sum(lengths)]
             yield {**examples, "seed": np.array([seed, step]), "span": np.array(span)}
@@ -218,7 +218,7 @@ def _batches(
 
 
 def _collated(examples: dict, collate: Callable, packed: bool):
-    """Return a prepared batch of the examples that `token_rows` returns."""
+    """Return a prepared batch of the examples that `read_examples` returns."""
     examples = dict(examples)
     slot_sizes, sizes, flat = (examples.pop(name) for name in ("slot_sizes", "sizes", "token_ids"))
     seed, span = examples.pop("seed"), examples.pop("span")
@@ -234,7 +234,9 @@ def _collated(examples: dict, collate: Callable, packed: bool):
     return collate(examples, seed)
 
 
-def token_rows(slots: list[tuple[Shard, Rows, int]], tokenizer, vocabulary_size: int) -> dict:
+def read_examples(
+    slots: list[tuple[Shard, ShardExamples, int]], tokenizer, vocabulary_size: int
+) -> dict:
     """Return the examples of some slots with their tokens, one after the other.
 
     Returns:
@@ -250,7 +252,8 @@ def token_rows(slots: list[tuple[Shard, Rows, int]], tokenizer, vocabulary_size:
         first, behind = examples.slot_splits[slot : slot + 2].tolist()
         slot_sizes.append(behind - first)
         for row in range(first, behind):
-            spans = examples.spans[examples.row_splits[row] : examples.row_splits[row + 1]].tolist()
+            begin, limit = examples.example_splits[row : row + 2]
+            spans = examples.spans[begin:limit].tolist()
             parts.append(start)
             for a, b in spans:
                 parts += [shard.tokens[a:b], end]

@@ -25,8 +25,8 @@ class Shard:
 
     Attributes:
         tokens: (T,) unsigned ids; of a file they are read when they are looked at.
-        sentences: (S + 1,) int64, places in `tokens`.
-        documents: (D + 1,) int64, places in `sentences`.
+        sentences: (S + 1,) int64, offsets in `tokens`.
+        documents: (D + 1,) int64, offsets in `sentences`.
 
     Example:
         >>> shard = Shard.of([[[5, 6], [7]], [[8]]])
@@ -101,8 +101,11 @@ def splits(lengths: list[int] | np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths)]).astype("int64")
 
 
-def _are_splits(places: np.ndarray, size: int) -> bool:
+def _are_splits(offsets: np.ndarray, size: int) -> bool:
     """Return whether these are the borders of parts that are not empty."""
     return bool(
-        len(places) > 1 and places[0] == 0 and places[-1] == size and (np.diff(places) > 0).all()
+        len(offsets) > 1
+        and offsets[0] == 0
+        and offsets[-1] == size
+        and (np.diff(offsets) > 0).all()
     )

@@ -47,9 +47,9 @@ def write(
     if manifest["complete"]:
         return
     shards = manifest["shards"]
-    place = shards[-1]["place"] if shards else source.start
+    position = shards[-1]["place"] if shards else source.start
     progress = Progress(shards) if verbose else None
-    for shard, end in _shards(source.documents(place), tokenizer, shard_tokens, progress):
+    for shard, end in _shards(source.documents(position), tokenizer, shard_tokens, progress):
         path = folder / f"shard-{len(shards):05d}.safetensors"
         with replacing_file(path) as new:
             shard.write(new, tokenizer.vocabulary_size)
@@ -113,10 +113,10 @@ def _shards(
         if progress:
             progress.add(part, block[-1].share)
         if size >= shard_tokens:
-            yield _joined(parts), block[-1].place
+            yield _joined(parts), block[-1].position
             parts, size = [], 0
     if size:
-        yield _joined(parts), block[-1].place
+        yield _joined(parts), block[-1].position
 
 
 def _blocks(documents: Iterable[Document], characters: int) -> Iterator[list[Document]]:

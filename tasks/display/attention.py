@@ -1,4 +1,4 @@
-"""Which tokens of a text a head of the attention looks at, drawn as lines.
+"""Drawings of attention: lines from each token to those that it attends to.
 
 Comment letter: L sequence.
 """
@@ -26,7 +26,7 @@ GREY, BLUE = "#868e96", "#1c7ed6"
 def attention(
     model: Task, first: str, second: str | None = None, layer: int = -1, head: int = 0
 ) -> Picture:
-    """How much each token of a text, or of a pair of texts, attends to the others.
+    """Draw how much each token of a text, or of a pair of texts, attends to the others.
 
     Args:
         model: a task with a preprocessor, fine-tuned or not.
@@ -63,7 +63,7 @@ def attention(
 
 
 def _checked(model: Task, layer: int, head: int) -> int:
-    """The layer, counted from 0."""
+    """Return the layer's index from 0, or raise an error."""
     backbone = model.backbone
     if getattr(model, "preprocessor", None) is None:
         raise ValueError("The model has no preprocessor; pass a task made by from_preset.")
@@ -76,7 +76,7 @@ def _checked(model: Task, layer: int, head: int) -> int:
 
 
 def _row(model: Task, first: str, second: str | None) -> tuple[dict, int]:
-    """The model's inputs (1, L), and the number of tokens up to the end of the first text."""
+    """Return the model's inputs (1, L) and the number of tokens up to the end of the first text."""
     preprocessor = Preprocessor(model.preprocessor.tokenizer)
     preprocessor.max_sequence_length = model.backbone.max_sequence_length
     examples = preprocessor.encode([first] if second is None else ([first], [second]))
@@ -84,7 +84,7 @@ def _row(model: Task, first: str, second: str | None) -> tuple[dict, int]:
 
 
 def _drawing(title: str, tokens: list[str], weights: np.ndarray, middle: int) -> str:
-    """SVG: the tokens in two columns, and lines between them.
+    """Return SVG: the tokens in two columns, and lines between them.
 
     Args:
         title: stands above.
@@ -92,7 +92,7 @@ def _drawing(title: str, tokens: list[str], weights: np.ndarray, middle: int) ->
         weights: (L, L), each row of sum 1.
         middle: where the second text begins.
     """
-    heights = [ROW_HEIGHT * (place + 0.75) for place in range(len(tokens))]
+    heights = [ROW_HEIGHT * (index + 0.75) for index in range(len(tokens))]
     lines = [
         f'<line x1="{LEFT}" y1="{heights[i]}" x2="{RIGHT}" y2="{heights[j]}" '
         f'stroke="{GREY if (i < middle) == (j < middle) else BLUE}" '
@@ -115,7 +115,7 @@ def _drawing(title: str, tokens: list[str], weights: np.ndarray, middle: int) ->
 
 
 def _lines(title: str, tokens: list[str], weights: np.ndarray) -> str:
-    """For a terminal: what each token looks at most."""
+    """Return the tokens that each token attends to most, for a terminal."""
     width = max(map(len, tokens))
     lines = [
         f"{token:>{width}} → {tokens[row.argmax()]} ({row.max():.2f})"

@@ -1,4 +1,4 @@
-"""What may stand at a mask, with bars for the probabilities."""
+"""Tables of the candidates for a mask, with bars for the probabilities."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TABLE = (
 
 
 def fill_mask(candidates: Sequence) -> Picture:
-    """The candidates for a mask, each with a bar for its probability.
+    """Draw the candidates for a mask, each with a bar for its probability.
 
     Args:
-        candidates: what `MaskedLM.fill_mask` returned for a text, or for several; of a text with
+        candidates: results of `MaskedLM.fill_mask` for a text, or for several; of a text with
             several masks each has its own table.
 
     Raises:
@@ -48,7 +48,7 @@ def fill_mask(candidates: Sequence) -> Picture:
 
 
 def _table(candidates: Sequence[Mapping]) -> Picture:
-    """The table of one mask; above it the text with the best candidate filled in."""
+    """Return the table of one mask, under the text with the best candidate filled in."""
     text = candidates[0]["text"]
     rows = "".join(
         ROW.format(token=html.escape(row["token"]), score=row["score"], percent=100 * row["score"])

@@ -16,10 +16,10 @@ IN_A_ROW = 2  # more would be too small to read on a page
 
 
 def learning_curves(history: keras.callbacks.History | Mapping) -> np.ndarray:
-    """The loss and each metric over the epochs, in training and on held-out data.
+    """Plot the loss and each metric over the epochs, in training and on held-out data.
 
     Args:
-        history: what `fit` returned, or its `history`.
+        history: the result of `fit`, or its `history`.
 
     Returns:
         (1 + metrics,) axes of matplotlib, the loss first: `axes[0].figure.savefig("curves.png")`.
@@ -61,11 +61,11 @@ def learning_curves(history: keras.callbacks.History | Mapping) -> np.ndarray:
 
 
 def confusion_matrix(true: Sequence, predicted: Sequence, labels: Sequence | None = None) -> Axes:
-    """How often each label was answered with which.
+    """Plot how often each label was answered with which.
 
     Args:
         true: a label for every text.
-        predicted: as many labels, or what `SequenceClassifier.classify` returned.
+        predicted: as many labels, or results of `SequenceClassifier.classify`.
         labels: those to show, in this order; None: all that occur, sorted.
 
     Returns:
@@ -87,10 +87,10 @@ def confusion_matrix(true: Sequence, predicted: Sequence, labels: Sequence | Non
     side = 2.5 + 0.7 * len(labels)
     _, axes = plt.subplots(figsize=(side + 0.5, side), layout="constrained")
     axes.imshow(counts, cmap="Blues", vmin=0)
-    places = range(len(labels))
+    ticks = range(len(labels))
     axes.set(title=f"{len(true)} texts", xlabel="predicted", ylabel="true")
-    axes.set_xticks(places, labels, rotation=45 if len("".join(map(str, labels))) > 24 else 0)
-    axes.set_yticks(places, labels)
+    axes.set_xticks(ticks, labels, rotation=45 if len("".join(map(str, labels))) > 24 else 0)
+    axes.set_yticks(ticks, labels)
     for (row, column), count in np.ndenumerate(counts):
         color = "white" if count > counts.max() / 2 else "black"
         axes.text(column, row, str(count), ha="center", va="center", color=color, fontsize=12)
@@ -98,7 +98,7 @@ def confusion_matrix(true: Sequence, predicted: Sequence, labels: Sequence | Non
 
 
 def _counts(true: list, predicted: list, labels: Sequence | None) -> tuple[np.ndarray, list]:
-    """(C, C) int, true labels down and predicted ones across; the labels."""
+    """Return (C, C) int, true labels down and predicted ones across; and the labels."""
     if len(true) != len(predicted):
         raise ValueError(f"{len(true)} true labels, but {len(predicted)} predicted.")
     labels = sorted({*true, *predicted}) if labels is None else list(labels)

@@ -1,4 +1,4 @@
-"""Texts with the found parts marked: entities, answers."""
+"""Texts with marked entities and answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL = '<small style="font-size:.7em;font-weight:600;margin-left:.4em;opacity:.
 
 @dataclass(frozen=True)
 class Mark:
-    """Characters `start` to `end` in a look: a style of CSS, and a caption."""
+    """Characters `start` to `end` with a CSS style and a caption."""
 
     start: int
     end: int
@@ -30,12 +30,12 @@ class Mark:
 
 
 def entities(texts: str | Sequence, found: Sequence, true: Sequence | None = None) -> Picture:
-    """Texts with their entities in colour, and their types behind them.
+    """Mark the entities of texts in colour, followed by their types.
 
     Args:
         texts: a text, or a list of them, as given to `TokenClassifier.extract_entities`; sentences
             in words stand with one space between the words.
-        found: what `extract_entities` returned for them, or other rows with "label", "start" and
+        found: results of `extract_entities` for them, or other rows with "label", "start" and
             "end".
         true: the right entities, in the same form, to compare with: what was found but is not
             among them gets a red frame, what was not found a dashed red line; in a terminal "!"
@@ -76,11 +76,11 @@ def answer(
     question: str | None = None,
     true: Sequence[Mapping] | None = None,
 ) -> Picture:
-    """A context with the answer in it marked.
+    """Mark the answer in its context.
 
     Args:
         context: as given to `SpanQA.answer`.
-        answers: what `SpanQA.answer` returned for it. Of several (`top_k`) the first one has a
+        answers: results of `SpanQA.answer` for it. Of several (`top_k`) the first one has a
             blue line above, and the more of their scores a word has, the deeper is its shade.
         question: stands above.
         true: the right answers, as SQuAD has them: rows of "text" and "answer_start". The first
@@ -115,7 +115,7 @@ def answer(
 
 
 def _of_tags(texts: Sequence, rows: Sequence) -> list[Sequence[Mapping]]:
-    """The entities of every text; those that tags mark, in characters."""
+    """Return the entities of every text, those of tags in characters."""
     if len(rows) != len(texts):
         raise ValueError(f"{len(texts)} texts, but entities of {len(rows)}.")
     return [
@@ -125,7 +125,8 @@ def _of_tags(texts: Sequence, rows: Sequence) -> list[Sequence[Mapping]]:
 
 
 def _spans(words: Sequence[str], tags: Sequence[str]) -> list[Mapping]:
-    """The entities that tags mark, in characters of the words with one space between them."""
+    """Return the entities that tags mark, in characters of the words with one space between
+    them."""
     if len(words) != len(tags):
         raise ValueError(f"{len(words)} words, but {len(tags)} tags.")
     starts = [0, *itertools.accumulate(len(word) + 1 for word in words)]
@@ -138,7 +139,7 @@ def _spans(words: Sequence[str], tags: Sequence[str]) -> list[Mapping]:
 def _entity_marks(
     text: str, found: Iterable[Mapping], true: Iterable[Mapping], colors: Mapping[str, str]
 ) -> list[Mark]:
-    """Marks of what was found and, where nothing was found, of what is true."""
+    """Return marks of the found entities or, if there are none, of the true ones."""
     for row in (*found, *true):
         _check_inside(text, row, "Entity")
     guesses, right = (
@@ -157,10 +158,11 @@ def _entity_marks(
 
 
 def _answer_marks(length: int, answers: list[Mapping], right: list[tuple[int, int]]) -> list[Mark]:
-    """Runs of characters with the same look: shaded, in the best answer, in the right one."""
+    """Return runs of characters with the same style: shaded, in the best answer, in the
+    right one."""
     best = (answers[0]["start"], answers[0]["end"])
     spans = [(row["start"], row["end"]) for row in answers]
-    cuts = sorted({0, length, *(place for span in (*spans, *right) for place in span)})
+    cuts = sorted({0, length, *(offset for span in (*spans, *right) for offset in span)})
     marks = []
     for start, end in itertools.pairwise(cuts):
 
@@ -180,24 +182,24 @@ def _answer_marks(length: int, answers: list[Mapping], right: list[tuple[int, in
 
 
 def _marked(text: str, marks: list[Mark]) -> Picture:
-    """The text with marks that stand in order and do not overlap."""
-    tagged, plain, place = [], [], 0
+    """Return the text with marks, which must be in order and not overlap."""
+    tagged, plain, offset = [], [], 0
     for mark in marks:
-        if mark.start < place:
+        if mark.start < offset:
             raise ValueError(f"Entities overlap: {text[mark.start : mark.end]!r} in {text!r}.")
         inside, caption = text[mark.start : mark.end], mark.caption.lstrip("!?")
         label = SMALL.format(html.escape(caption)) if caption else ""
-        tagged.append(html.escape(text[place : mark.start]))
+        tagged.append(html.escape(text[offset : mark.start]))
         tagged.append(f'<mark style="{mark.style}">{html.escape(inside)}{label}</mark>')
         behind = f" {mark.caption}" if mark.caption else ""
-        plain.append(f"{text[place : mark.start]}[{inside}{behind}]")
-        place = mark.end
-    rest = text[place:]
+        plain.append(f"{text[offset : mark.start]}[{inside}{behind}]")
+        offset = mark.end
+    rest = text[offset:]
     return Picture(PARAGRAPH.format("".join(tagged) + html.escape(rest)), "".join(plain) + rest)
 
 
 def _check_inside(text: str, row: Mapping, kind: str) -> None:
-    """That start and end are in the text, and what is there is what the row says."""
+    """Raise an error if an entity is outside of the text or its text differs."""
     start, end = row["start"], row["end"]
     inside = 0 <= start <= end <= len(text)
     if not inside or row.get("text", text[start:end]) != text[start:end]:

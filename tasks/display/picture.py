@@ -1,4 +1,4 @@
-"""Something to look at, in a notebook and in a terminal."""
+"""Pictures for a notebook and for a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ h1 {{ font-size: 1.4em; }}
 
 
 class Picture:
-    """What a notebook shows as HTML and a terminal as text.
+    """A picture that a notebook shows as HTML and a terminal as text.
 
     The last line of a notebook's cell is drawn by itself. Pictures are joined with `+`.
 
@@ -48,7 +48,7 @@ class Picture:
         return Picture(self.html + other.html, f"{self.text}\n\n{other.text}")
 
     def show(self) -> None:
-        """Draws it here: as HTML in a notebook, else as text. In scripts, and in loops."""
+        """Draw the picture: as HTML in a notebook, else as text. For scripts and loops."""
         try:
             from IPython.display import display
         except ImportError:
@@ -57,7 +57,7 @@ class Picture:
             display(self)
 
     def save(self, path: str | os.PathLike, title: str = "") -> None:
-        """Writes a page of HTML.
+        """Write a page of HTML.
 
         Args:
             path: of the file, such as "entities.html".

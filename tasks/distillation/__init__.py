@@ -1,1 +1,1 @@
-"""Distillation: a student learns what a teacher answers, and how it comes to that."""
+"""Distillation: a student learns a teacher's answers and inner representations."""

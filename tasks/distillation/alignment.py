@@ -1,4 +1,4 @@
-"""Where in a teacher's row each of a student's tokens stands, when both cut the texts otherwise.
+"""Align tokens of a student and of a teacher with different tokenizers.
 
 Comment letters: B batch, L sequence, T tokens of all texts.
 """
@@ -17,7 +17,7 @@ NOWHERE = -1
 def positions_in_examples(
     texts: list[tf.Tensor], student: Preprocessor, teacher: Preprocessor
 ) -> tf.RaggedTensor:
-    """For every token of the student's examples, where in the teacher's the same text stands.
+    """Return for every token of the student's examples its position in the teacher's.
 
     Args:
         texts: one or two (B,) string tensors.
@@ -25,40 +25,40 @@ def positions_in_examples(
         teacher: likewise.
 
     Returns:
-        Ragged (B, None) int32. The start token corresponds to the start token; end tokens, and
-        what the teacher's row has no room for, to nothing: -1.
+        Ragged (B, None) int32. The start token corresponds to the start token; -1 for end tokens
+        and for tokens that are truncated in the teacher's example.
     """
 
     def of_chunk(examples: tf.RaggedTensor) -> tuple[tf.RaggedTensor]:
         parts = tf.unstack(examples.to_tensor(shape=(None, len(texts))), axis=1)
-        return (_places_at_once(parts, student, teacher),)
+        return (_positions_of_chunk(parts, student, teacher),)
 
     examples = tf.RaggedTensor.from_tensor(tf.stack(texts, axis=1))  # (B, 1 or 2)
-    [places] = in_chunks(of_chunk, examples)
-    return places
+    [positions] = in_chunks(of_chunk, examples)
+    return positions
 
 
-def _places_at_once(
+def _positions_of_chunk(
     texts: list[tf.Tensor], student: Preprocessor, teacher: Preprocessor
 ) -> tf.RaggedTensor:
-    """As `positions_in_examples`, with the offsets of all tokens in memory."""
+    """Compute `positions_in_examples` with the offsets of all tokens in memory."""
     tokens = [teacher.tokenizer.tokenize_with_offsets(text) for text in texts]
     separators, longest = teacher.tokenizer.pair_separators, teacher.max_sequence_length
     kept = kept_lengths([ids for ids, _, _ in tokens], separators, longest)
     begins = [tf.ones_like(kept[0]), 1 + kept[0] + separators]
-    places = []
+    positions = []
     for text, (_, starts, ends), count, begin in zip(texts, tokens, kept, begins, strict=False):
         found = corresponding(student.tokenizer.tokenize_with_offsets(text), starts, ends)
         row = found.value_rowids()
         inside = (found.values >= 0) & (found.values < tf.gather(count, row))
-        place = tf.where(inside, found.values + tf.gather(begin, row), NOWHERE)
-        places.append(found.with_values(place))
+        position = tf.where(inside, found.values + tf.gather(begin, row), NOWHERE)
+        positions.append(found.with_values(position))
     own = student.tokenizer
-    return pack(places, 0, NOWHERE, own.pair_separators, student.max_sequence_length)[0]
+    return pack(positions, 0, NOWHERE, own.pair_separators, student.max_sequence_length)[0]
 
 
 def corresponding(tokens: tuple, starts: tf.RaggedTensor, ends: tf.RaggedTensor):
-    """Which of other tokens of the same texts holds the last character of each token.
+    """Return which of other tokens of the same texts holds the last character of each token.
 
     The last, since some tokenizers count the space before a word to it.
 

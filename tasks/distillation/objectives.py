@@ -1,21 +1,24 @@
-"""What a student learns of its teacher: answers, hidden states, relations between tokens.
+"""Objectives of distillation: answers, hidden states, relations between tokens.
 
-Each objective is one number for every text or token, in float32, small where the student does as
-its teacher does; means are taken over them by whoever knows which of them count.
+Each objective is one number for every text or token, in float32, small where the student
+agrees with its teacher; `Distillation` takes their weighted means.
 
 Comment letters: B batch, L sequence, D hidden, H heads, A relation heads, C classes.
 """
 
 from __future__ import annotations
 
+import math
+
 import keras
 from keras import ops
 
 from encoder_zoo.encoders.attention_masks import make_attention_mask
+from encoder_zoo.encoders.positions import take_positions
 
 
 def soft_labels(student, teacher, temperature: float, activation: str):
-    """How far the student's answers are from the teacher's: KL divergence of both, softened.
+    """Compute the KL divergence of the student's from the teacher's answers, both softened.
 
     Args:
         student: (..., C) logits.
@@ -52,28 +55,29 @@ def soft_labels(student, teacher, temperature: float, activation: str):
 
 
 def _divergence(true, found):
-    """(...): the Kullback-Leibler divergence of log-probabilities (..., C)."""
+    """Return (...), the Kullback-Leibler divergence of log-probabilities (..., C)."""
     return ops.sum(ops.exp(true) * (true - found), axis=-1)
 
 
-def taught_by(student_layers: int, teacher_layers: int) -> list[int]:
-    """Which of the teacher's hidden states, 0 the embeddings, each of the student's learns.
+def matched_states(student_layers: int, teacher_layers: int) -> list[int]:
+    """Return which of the teacher's hidden states, 0 the embeddings, each of the student's learns.
 
     Source: Jiao et al. 2020, section 4.2, the uniform mapping.
 
     Example:
-        >>> taught_by(4, 12), taught_by(2, 3)
+        >>> matched_states(4, 12), matched_states(2, 3)
         ([0, 3, 6, 9, 12], [0, 2, 3])
     """
     return [round(i * teacher_layers / student_layers) for i in range(student_layers + 1)]
 
 
 def hidden_states(student: list, teacher: list, maps: list):
-    """How far the student's hidden states are from the teacher's, after a map to their width.
+    """Compute the distance of the student's hidden states, mapped to their width, from the
+    teacher's.
 
     Args:
         student: tensors (B, L, D), the embeddings' first.
-        teacher: tensors (B, L, D of the teacher), see `taught_by`.
+        teacher: tensors (B, L, D of the teacher), see `matched_states`.
         maps: two layers from the student's width to the teacher's, for the embeddings and for all
             the other states, or None where the widths are equal.
 
@@ -83,15 +87,15 @@ def hidden_states(student: list, teacher: list, maps: list):
     Source: Jiao et al. 2020, TinyBERT, equations 8 and 9.
     """
     total = 0.0
-    for i, place in enumerate(taught_by(len(student) - 1, len(teacher) - 1)):
+    for i, index in enumerate(matched_states(len(student) - 1, len(teacher) - 1)):
         vectors = maps[min(i, 1)](student[i]) if maps else student[i]
-        difference = ops.cast(vectors, "float32") - ops.cast(teacher[place], "float32")
+        difference = ops.cast(vectors, "float32") - ops.cast(teacher[index], "float32")
         total = total + ops.mean(ops.square(difference), axis=-1)
     return total
 
 
 def relations(student: tuple, teacher: tuple, heads: int, inputs: dict):
-    """How otherwise than in the teacher the tokens relate to each other in the last attention.
+    """Compute the divergence of the relations between tokens in the last attention layers.
 
     Relations are attention probabilities, and likenesses of values, which a softmax makes
     probabilities too. They are as many for any width and, in `heads` equal parts of queries, keys
@@ -122,14 +126,14 @@ def relations(student: tuple, teacher: tuple, heads: int, inputs: dict):
 
 
 def _log_relations(first, second, heads: int, allowed):
-    """(B, A, L, L): the logarithm of how much each token relates to each other."""
+    """Return (B, A, L, L), the logarithm of how much each token relates to each other."""
     first, second = _in_heads(first, heads), _in_heads(second, heads)  # (B, A, L, D/A)
     scores = ops.matmul(first, ops.transpose(second, (0, 1, 3, 2))) * first.shape[-1] ** -0.5
     return ops.log_softmax(ops.where(allowed, scores, -1e9))
 
 
 def _in_heads(x, heads: int):
-    """(B, L, H, D/H) as (B, A, L, D/A) float32."""
+    """Return (B, L, H, D/H) as (B, A, L, D/A) float32."""
     batch, length = ops.shape(x)[:2]
     width = x.shape[2] * x.shape[3]
     x = ops.reshape(ops.cast(x, "float32"), (batch, length, heads, width // heads))
@@ -137,7 +141,7 @@ def _in_heads(x, heads: int):
 
 
 def make_maps(width: int, teacher_width: int, dtype) -> list[keras.layers.Dense]:
-    """Linear maps for `hidden_states`, built; none where there is nothing to map."""
+    """Build the linear maps for `hidden_states`; none if the widths are equal."""
     if width == teacher_width:
         return []
     maps = [
@@ -147,3 +151,46 @@ def make_maps(width: int, teacher_width: int, dtype) -> list[keras.layers.Dense]
     for layer in maps:
         layer.build((None, None, width))
     return maps
+
+
+def as_labels(logits, activation: str):
+    """Return a teacher's logits in the form of labels.
+
+    Example:
+        >>> as_labels(ops.convert_to_tensor([[0.0, 2.0]]), "softmax").numpy().tolist()
+        [1]
+    """
+    if activation == "softmax":
+        return ops.argmax(logits, axis=-1)
+    return logits if activation == "linear" else ops.cast(logits > 0, "float32")
+
+
+class MeanLoss(keras.losses.Loss):
+    """Computes the mean of predictions, scaled in a replica as Keras scales all losses."""
+
+    def call(self, y_true, y_pred):
+        return y_pred
+
+
+MEAN = MeanLoss(reduction="mean_with_sample_weight", name="mean")
+
+
+def known_tokens(inputs: dict, positions=None):
+    """Return (B, L) bool: true at tokens that the teacher has too.
+
+    Args:
+        inputs: the student's.
+        positions: (B, L) int, of the tokens in the teacher's example, less than 0 where there is
+            none; None if both have the same tokens.
+    """
+    mask = inputs.get("padding_mask")
+    mask = ops.cast(ops.ones_like(inputs["token_ids"]) if mask is None else mask, "bool")
+    return mask if positions is None else ops.logical_and(mask, positions >= 0)
+
+
+def take_aligned(x, positions):
+    """Gather from the teacher's (B, T, ...) the values at the student's tokens, (B, L, ...)."""
+    batch, length, *rest = ops.shape(x)
+    flat = ops.reshape(x, (batch, length, math.prod(x.shape[2:])))
+    found = take_positions(flat, ops.maximum(positions, 0))
+    return ops.reshape(found, (*ops.shape(positions), *rest))

@@ -1,4 +1,4 @@
-"""Whether a teacher and a student fit together, and how both get their examples."""
+"""Check that a teacher and a student fit together, and prepare examples for both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OBJECTIVES = ("soft_labels", "hidden_states", "relations")
 
 
 def backbone_of(model: Task | Backbone) -> Backbone:
-    """Its backbone; a backbone is its own.
+    """Return the backbone of a task; a backbone is its own.
 
     Raises:
         TypeError: "Expected a task or a backbone as teacher and student. ..."
@@ -29,7 +29,7 @@ def backbone_of(model: Task | Backbone) -> Backbone:
 
 
 def checked_objectives(given: Sequence[str] | None, teacher, student) -> list[str]:
-    """What is to be learned; by default answers, of backbones, which have none, relations.
+    """Return the objectives; by default answers of tasks, and relations of backbones.
 
     Raises:
         ValueError: "objectives is ['logits']. Expected ...", "soft_labels need a teacher and ..."
@@ -47,7 +47,7 @@ def checked_objectives(given: Sequence[str] | None, teacher, student) -> list[st
 
 
 def _check_same_answers(teacher, student) -> None:
-    """Raises a ValueError where both do not answer alike; a student may learn its classes here."""
+    """Raise a ValueError if the answers differ in kind; a student may learn its classes here."""
     if type(teacher) is not type(student) or not student.learns_soft_labels:
         kinds = ", ".join(task.__name__ for task in all_tasks() if task.learns_soft_labels)
         raise ValueError(
@@ -67,7 +67,7 @@ def _check_same_answers(teacher, student) -> None:
 
 
 def _take_over_classes(teacher: Task, student: Task) -> None:
-    """Give a student without classes those of the teacher, and its choice of tokens."""
+    """Give a student without classes the teacher's, and its way of splitting words."""
     teacher._check_labels_known()
     if student.num_classes is None:
         student._set_classes(teacher.num_classes, teacher.labels)
@@ -77,7 +77,7 @@ def _take_over_classes(teacher: Task, student: Task) -> None:
 
 
 def checked_heads(given: int | None, teacher: Backbone, student: Backbone) -> int:
-    """In how many parts relations are taken: as many as both have attention heads, or as said.
+    """Return the number of parts for relations: the given one, or that of the attention heads.
 
     Raises:
         ValueError: "The teacher has 12 attention heads, the student 2. Pass relation_heads=..."
@@ -98,7 +98,7 @@ def checked_heads(given: int | None, teacher: Backbone, student: Backbone) -> in
 
 
 def check_same_strategy(*models) -> None:
-    """Raises a ValueError if not all were built under one strategy of `tf.distribute`."""
+    """Raise a ValueError if not all were built under one strategy of `tf.distribute`."""
     if len({id(strategy_of(model)) for model in models}) > 1:
         raise ValueError(
             "The student and its Distillation must be built in the scope of the same strategy."
@@ -108,13 +108,13 @@ def check_same_strategy(*models) -> None:
 def paired_preprocessor(
     teacher: Task | Backbone, student: Task | Backbone, own: Preprocessor | None, by_token: list
 ) -> DistillationPreprocessor | None:
-    """What makes examples for both; None where there is no tokenizer, for prepared inputs alone.
+    """Return a preprocessor for both; None if there is no tokenizer, for prepared inputs alone.
 
     Args:
         teacher: with a preprocessor, unless it is a backbone, which reads the student's examples.
         student: of the same task, or a backbone.
         own: the student's preprocessor, if there is one.
-        by_token: what is learned token by token, in words.
+        by_token: objectives that are learned token by token, in words.
 
     Raises:
         ValueError: "The teacher and the student have different tokenizers, so that ..."
@@ -146,7 +146,7 @@ def paired_preprocessor(
 
 
 def _identity(preprocessor: Preprocessor) -> dict:
-    """What decides on the ids of a text."""
+    """Return the settings that decide on the ids of a text."""
     tokenizer = preprocessor.tokenizer
     config = {n: v for n, v in tokenizer.get_config().items() if n != "uses_segments"}
     return {"kind": type(tokenizer), **config}
@@ -164,20 +164,21 @@ def _can_be_aligned(own: Preprocessor, teachers: Preprocessor, by_token: list[st
 
 
 def learned_by_token(objectives: list[str], student: Task | Backbone) -> list[str]:
-    """The objectives that need a token of the student for each of the teacher's, in words."""
+    """Return the objectives that need a token of the student for each of the teacher's, in
+    words."""
     found = [name for name in objectives if name != "soft_labels"]
     if "soft_labels" in objectives and student.labels_tokens:
         found.append(f"soft_labels of a {type(student).__name__}")
     return found
 
 
-def unreached(student: Task | Backbone, objectives: list[str], answers: bool) -> list:
+def untrained_weights(student: Task | Backbone, objectives: list[str], answers: bool) -> list:
     """The student's weights that nothing is learned by, such as a head where only hidden states
     are: their gradients are none.
 
     Args:
         student: a task or a backbone.
-        objectives: what is learned of the teacher.
+        objectives: to be learned from the teacher.
         answers: whether anything is learned by the student's answers.
     """
     if answers:

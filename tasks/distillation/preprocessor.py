@@ -1,4 +1,4 @@
-"""Raw inputs to examples for a student, and beside them those that its teacher reads.
+"""Preprocessing for a student, and for its teacher if that reads other inputs.
 
 Comment letters: B batch, L sequence.
 """
@@ -11,14 +11,14 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.distillation.alignment import NOWHERE, positions_in_examples
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_texts
 
-# Before the names of what only the teacher reads.
+# Prefix of the names of inputs that only the teacher reads.
 TEACHER = "teacher_"
 # Where in the teacher's row each of the student's tokens stands.
-PLACES = "places_in_teacher"
+TEACHER_POSITIONS = "positions_in_teacher"
 
 
 class DistillationPreprocessor(Preprocessor):
-    """What a student's preprocessor makes, and where the teacher reads something else, that too.
+    """Makes a student's examples and, if the teacher reads other inputs, also these.
 
     Args:
         student: the student's preprocessor.
@@ -31,7 +31,7 @@ class DistillationPreprocessor(Preprocessor):
         When called `x`, `(x, y)` or `(x, y, sample_weight)` as the student's preprocessor. x also
         holds the teacher's inputs, as "teacher_token_ids" and so on, and without labels, where
         some texts or tokens count more than others, their weights: "soft_weights"; and "aligned"
-        the "places_in_teacher", (B, L) int32, -1 where there is no such token.
+        the "positions_in_teacher", (B, L) int32, -1 where there is no such token.
     """
 
     def __init__(
@@ -64,7 +64,9 @@ class DistillationPreprocessor(Preprocessor):
             teachers = self.teacher.encode(x)
             examples |= {TEACHER + name: values for name, values in teachers.items()}
         if self.aligned:
-            examples[PLACES] = positions_in_examples(as_texts(x), self.student, self.teacher)
+            examples[TEACHER_POSITIONS] = positions_in_examples(
+                as_texts(x), self.student, self.teacher
+            )
         return examples
 
     def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
@@ -74,14 +76,14 @@ class DistillationPreprocessor(Preprocessor):
         inputs = {**inputs, **self._teachers(examples, own, bucketed)}
         if self.aligned:
             shape = tf.shape(inputs["token_ids"], tf.int64)
-            places = examples[PLACES].to_tensor(NOWHERE, shape=shape)
-            inputs[PLACES] = tf.ensure_shape(places, inputs["token_ids"].shape)
+            positions = examples[TEACHER_POSITIONS].to_tensor(NOWHERE, shape=shape)
+            inputs[TEACHER_POSITIONS] = tf.ensure_shape(positions, inputs["token_ids"].shape)
         if not rest:
             inputs |= _soft_weights(examples, tf.shape(inputs["token_ids"], tf.int64))
         return keras.utils.pack_x_y_sample_weight(inputs, *rest)
 
     def _teachers(self, examples: dict, own: dict, bucketed: bool) -> dict[str, tf.Tensor]:
-        """What only the teacher reads."""
+        """Return the inputs that only the teacher reads."""
         if self.teacher is not None:
             named = {n.removeprefix(TEACHER): v for n, v in examples.items() if n not in own}
             padded = self.teacher.pad(named, bucketed)
@@ -93,8 +95,23 @@ class DistillationPreprocessor(Preprocessor):
 
 
 def _soft_weights(examples: dict, shape: tf.Tensor) -> dict[str, tf.Tensor]:
-    """How much texts (B,) or tokens (B, L) without labels count, where it is not all alike."""
+    """Return the weights of texts (B,) or tokens (B, L) without labels, or None if all are
+    equal."""
     if "label_weights" in examples:
         weights = examples["label_weights"].to_tensor(shape=shape)
         return {"soft_weights": tf.ensure_shape(weights, (None, None))}
     return {"soft_weights": examples["sample_weight"]} if "sample_weight" in examples else {}
+
+
+def teacher_inputs(inputs: dict, uses_segments: bool) -> dict:
+    """Return the teacher's own inputs, or the student's if both read the same.
+
+    Args:
+        inputs: of a `Distillation`.
+        uses_segments: whether the teacher's family does.
+    """
+    own = {n.removeprefix(TEACHER): v for n, v in inputs.items() if n.startswith(TEACHER)}
+    if "token_ids" in own:
+        return own
+    shared = {n: v for n, v in inputs.items() if uses_segments or n != "segment_ids"}
+    return {**shared, **own}

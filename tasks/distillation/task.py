@@ -1,4 +1,4 @@
-"""A student that learns of a teacher: soft labels, hidden states, relations between tokens.
+"""Distillation of a teacher into a student: soft labels, hidden states, relations between tokens.
 
 Comment letters: B batch, L sequence, C classes.
 """
@@ -6,7 +6,6 @@ Comment letters: B batch, L sequence, C classes.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 
 import keras
@@ -21,7 +20,6 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import backbone_inputs
-from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.distillation import objectives as learned
 from encoder_zoo.tasks.distillation.alignment import NOWHERE
@@ -32,9 +30,13 @@ from encoder_zoo.tasks.distillation.pairing import (
     checked_objectives,
     learned_by_token,
     paired_preprocessor,
-    unreached,
+    untrained_weights,
 )
-from encoder_zoo.tasks.distillation.preprocessor import PLACES, TEACHER
+from encoder_zoo.tasks.distillation.preprocessor import (
+    TEACHER,
+    TEACHER_POSITIONS,
+    teacher_inputs,
+)
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.logit_metrics import by_token
 from encoder_zoo.tasks.training.prepared import is_prepared
@@ -43,11 +45,12 @@ from encoder_zoo.tasks.training.trainer import Trainer
 
 
 class Distillation(ConfigFromSignature, Trainer):
-    """Trains a small student to do as a large teacher does.
+    """Trains a small student to reproduce a large teacher.
 
-    `fit` takes what the student's takes, and texts without labels as well, on which the teacher
-    says what is right. It trains the student; the teacher only answers, without dropout, and is
-    neither changed nor saved. Afterwards the student is a task like any other:
+    `fit` takes what the student's takes, and texts without labels as well, which the teacher
+    labels. It trains the student; the teacher only answers, without dropout, and is neither changed
+    nor saved. Keras's history has the mean of each objective under its name. `student.evaluate`
+    tells how good the student alone is. Afterwards the student is a task like any other:
 
         teacher = ez.Classifier.from_preset("bert_base_en_uncased").fit(texts, y) ...
         student = ez.Classifier.from_preset("bert_nano_en_uncased")
@@ -76,7 +79,7 @@ class Distillation(ConfigFromSignature, Trainer):
         student: a task of the same kind, or a backbone, which is trained. Without classes it gets
             the teacher's.
         preprocessor: for raw text, of a student that is a backbone; None is the teacher's.
-        objectives: what is learned, added up: "soft_labels", the teacher's answers; "hidden_states"
+        objectives: their losses are added: "soft_labels", the teacher's answers; "hidden_states"
             of the embeddings and of the blocks, evenly chosen from the teacher's, after a learned
             map where the widths differ; "relations" of queries to keys and among the values of the
             last block, for students of any width and depth. None is the answers of two tasks, else
@@ -88,7 +91,7 @@ class Distillation(ConfigFromSignature, Trainer):
             None is the number of attention heads, if it is the same in both.
 
     Call arguments:
-        inputs: what the preprocessor makes.
+        inputs: the preprocessor's outputs.
 
     Returns:
         For each objective its number for every text (B,) or token (B, L), and with soft labels the
@@ -147,7 +150,7 @@ class Distillation(ConfigFromSignature, Trainer):
             self._heads = checked_heads(relation_heads, *backbones)
         self.preprocessor = self._paired(preprocessor)
         self.means = [keras.metrics.Mean(name=name) for name in self.objectives]
-        idle = unreached(student, self.objectives, self._learns_answers)
+        idle = untrained_weights(student, self.objectives, self._learns_answers)
         self._unreached = {id(weight) for weight in idle}
         self._reset_training_state()
         self.learning_rate = getattr(student, "learning_rate", self.learning_rate)
@@ -164,7 +167,7 @@ class Distillation(ConfigFromSignature, Trainer):
 
     @property
     def backbone(self) -> Backbone:
-        """The student's."""
+        """Return the student's backbone."""
         return backbone_of(self.student)
 
     @property
@@ -173,8 +176,8 @@ class Distillation(ConfigFromSignature, Trainer):
 
     @property
     def _learns_answers(self) -> bool:
-        """Whether anything is learned by the student's answers: of the teacher's, or of tokens that
-        were masked."""
+        """Return whether any objective trains the student's answers, to the teacher's or masked
+        tokens."""
         if isinstance(self.student, Backbone):
             return False
         masked = self.student.pretrains and self.student.learns_soft_labels
@@ -182,14 +185,12 @@ class Distillation(ConfigFromSignature, Trainer):
 
     @property
     def output_activation(self) -> str | None:
-        """The student's, whose answers loss and metrics are of; None where none are learned."""
+        """Return the student's, whose answers loss and metrics are of; None if none are learned."""
         return self.student.output_activation if self._learns_answers else None
 
     @property
     def labels_tokens(self) -> bool:
         return isinstance(self.student, Task) and self.student.labels_tokens
-
-    # -- what is trained -----------------------------------------------------------------------
 
     @property
     def trainable_variables(self) -> list:
@@ -201,21 +202,23 @@ class Distillation(ConfigFromSignature, Trainer):
 
     @property
     def non_trainable_variables(self) -> list:
-        """With the teacher's, which on JAX are what a compiled step reads, not a part of it."""
-        unreached = [v for v in super().trainable_variables if id(v) in self._unreached]
-        return [*super().non_trainable_variables, *unreached, *self.teacher.variables]
-
-    # -- both at work --------------------------------------------------------------------------
+        """Return also the teacher's, which a step compiled by JAX reads and must not contain."""
+        untrained_weights = [v for v in super().trainable_variables if id(v) in self._unreached]
+        return [*super().non_trainable_variables, *untrained_weights, *self.teacher.variables]
 
     def call(self, inputs, training=None):
         soft = "soft_labels" in self.objectives
-        mine, logits = self._at_work(self.student, inputs, training, self._learns_answers)
+        segments = backbone_of(self.teacher).family.uses_segments
+        mine, logits = self._outputs_of(self.student, inputs, training, self._learns_answers)
         theirs, right = keras.tree.map_structure(
-            ops.stop_gradient, self._at_work(self.teacher, self._teachers(inputs), False, soft)
+            ops.stop_gradient,
+            self._outputs_of(self.teacher, teacher_inputs(inputs, segments), False, soft),
         )
-        if PLACES in inputs:
+        if TEACHER_POSITIONS in inputs:
             learned_of = {n: theirs[n] for n in ("hidden_states", "projections") if n in theirs}
-            theirs = keras.tree.map_structure(lambda x: _at_places(x, inputs[PLACES]), learned_of)
+            theirs = keras.tree.map_structure(
+                lambda x: learned.take_aligned(x, inputs[TEACHER_POSITIONS]), learned_of
+            )
         outputs = {"logits": logits} if self._learns_answers else {}
         if soft:
             activation = self.output_activation
@@ -226,14 +229,15 @@ class Distillation(ConfigFromSignature, Trainer):
             outputs["hidden_states"] = learned.hidden_states(*both, self.maps)
         if "relations" in self.objectives:
             both = mine["projections"], theirs["projections"]
-            inputs = {**inputs, "padding_mask": _counted(inputs)}
+            tokens = learned.known_tokens(inputs, inputs.get(TEACHER_POSITIONS))
+            inputs = {**inputs, "padding_mask": tokens}
             outputs["relations"] = learned.relations(*both, self._heads, inputs)
         return outputs
 
-    def _at_work(
+    def _outputs_of(
         self, model: Task | Backbone, inputs: dict, training: bool | None, answers: bool
     ) -> tuple:
-        """What a model's backbone makes of inputs, and where they are wanted its answers."""
+        """Return the outputs of a model's backbone and, if needed, its answers."""
         encoded = backbone_of(model)(
             backbone_inputs(inputs),
             training=training,
@@ -241,15 +245,6 @@ class Distillation(ConfigFromSignature, Trainer):
             return_projections="relations" in self.objectives,
         )
         return encoded, model.logits_of(encoded, inputs, training) if answers else ()
-
-    def _teachers(self, inputs: dict) -> dict:
-        """Its own inputs, or the student's."""
-        own = {n.removeprefix(TEACHER): v for n, v in inputs.items() if n.startswith(TEACHER)}
-        if "token_ids" in own:
-            return own
-        uses_segments = backbone_of(self.teacher).family.uses_segments
-        shared = {n: v for n, v in inputs.items() if uses_segments or n != "segment_ids"}
-        return {**shared, **own}
 
     def compute_output_spec(self, inputs, training=None):
         tokens = keras.KerasTensor(inputs["token_ids"].shape, "float32")
@@ -272,14 +267,12 @@ class Distillation(ConfigFromSignature, Trainer):
         return {
             **self.student.input_ranges(length),
             **{TEACHER + name: ends for name, ends in theirs.input_ranges(longest).items()},
-            PLACES: (NOWHERE, longest - 1),
+            TEACHER_POSITIONS: (NOWHERE, longest - 1),
             "soft_weights": (0, 1),
         }
 
-    # -- training ------------------------------------------------------------------------------
-
     def default_loss(self) -> keras.losses.Loss:
-        """Of true labels; that of a backbone stands for none."""
+        """Return the student's loss of true labels; for a backbone a stand-in."""
         return (
             self.student.default_loss() if self._learns_answers else keras.losses.MeanSquaredError()
         )
@@ -307,88 +300,50 @@ class Distillation(ConfigFromSignature, Trainer):
         return self.student._separate(x, y) if isinstance(self.student, Task) else (x, y)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """The sum of the objectives' means, and of the labels' loss with its weight."""
+        """Return the sum of the objectives' means and of the weighted loss of the labels."""
         loss = 0.0
         for name, mean in zip(self.objectives, self.means, strict=True):
             values, weights = y_pred[name], self._weights(name, x, y, y_pred, sample_weight)
             mean.update_state(values, weights)
-            loss = loss + self._mean_over_all(values, weights)
+            part = learned.MEAN(values, values, weights)
+            loss = loss + self.distribution.loss_of_batch(learned.MEAN, part, values, weights)
         if y is None or not self.label_weight or not self._learns_answers:
             return loss
         hard = super().compute_loss(x, y, y_pred["logits"], sample_weight, training)
         return loss + self.label_weight * hard
 
     def _weights(self, name: str, x, y, y_pred, sample_weight):
-        """How much each text or token of an objective counts, float32 of its shape."""
+        """Return the weight of each text or token in an objective, float32 of its shape."""
         given = x.get("soft_weights") if y is None else sample_weight
         if name == "soft_labels":
             values = y_pred[name]
             if given is None:
                 return ops.ones_like(values)
             return ops.broadcast_to(ops.cast(given, "float32"), ops.shape(values))
-        counted = ops.cast(_counted(x), "float32")  # (B, L)
+        counted = ops.cast(learned.known_tokens(x, x.get(TEACHER_POSITIONS)), "float32")  # (B, L)
         if given is not None and len(given.shape) == 1:
             counted = counted * ops.cast(given, "float32")[:, None]
         return counted
-
-    def _mean_over_all(self, values, weights):
-        """The mean over what counts in the whole batch, also in a replica that has a part of it."""
-        loss = MEAN(values, values, weights)
-        return self.distribution.loss_of_batch(MEAN, loss, values, weights)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         if not self._learns_answers:
             return self.get_metrics_result()
         if y is None:
-            y, sample_weight = self._answers(y_pred["teacher"]), x.get("soft_weights")
+            y = learned.as_labels(y_pred["teacher"], self.output_activation)
+            sample_weight = x.get("soft_weights")
         found = y, y_pred["logits"], sample_weight
         if self.student.pretrains:
             found = by_token(*found)
         return super().compute_metrics(x, *found)
 
-    def _answers(self, logits):
-        """The teacher's, in the form of labels."""
-        activation = self.output_activation
-        if activation == "softmax":
-            return ops.argmax(logits, axis=-1)
-        return logits if activation == "linear" else ops.cast(logits > 0, "float32")
-
-    # -- what the student is for ---------------------------------------------------------------
-
     @validate_arguments
     def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
-        """The student's: `student.predict(x)`."""
+        """Return the student's predictions: `student.predict(x)`."""
         return self.student.predict(x, batch_size, **kwargs)
 
     def get_config(self) -> dict:
-        """Raises NotImplementedError: what is kept of a distillation is the student."""
+        """Raise NotImplementedError: save the student instead."""
         raise NotImplementedError(
             "A Distillation is not saved: save its student, with student.save_to_preset(folder) "
             "or student.save(file)."
         )
-
-
-class _Mean(keras.losses.Loss):
-    """The mean of what is predicted, in a replica scaled as Keras scales all losses."""
-
-    def call(self, y_true, y_pred):
-        return y_pred
-
-
-MEAN = _Mean(reduction="mean_with_sample_weight", name="mean")
-
-
-def _counted(inputs: dict):
-    """(B, L) bool: at tokens, not at padding nor where the teacher has no such token."""
-    mask = inputs.get("padding_mask")
-    mask = ops.ones_like(inputs["token_ids"]) if mask is None else mask
-    mask = ops.cast(mask, "bool")
-    return ops.logical_and(mask, inputs[PLACES] >= 0) if PLACES in inputs else mask
-
-
-def _at_places(x, places):
-    """(B, L, ...): what of the teacher's (B, T, ...) stands where the student's tokens do."""
-    batch, length, *rest = ops.shape(x)
-    flat = ops.reshape(x, (batch, length, math.prod(x.shape[2:])))
-    found = take_positions(flat, ops.maximum(places, 0))
-    return ops.reshape(found, (*ops.shape(places), *rest))

@@ -101,15 +101,15 @@ def pack_examples(lengths: np.ndarray, capacity: int) -> tf.RaggedTensor:
     """
     members, rows_with_room, rooms = [], collections.defaultdict(list), []
     for example, length in enumerate(lengths.tolist()):
-        place = bisect.bisect_left(rooms, length)
-        if place == len(rooms):
+        index = bisect.bisect_left(rooms, length)
+        if index == len(rooms):
             row, room = len(members), capacity
             members.append([])
         else:
-            room = rooms[place]
+            room = rooms[index]
             row = rows_with_room[room].pop()
             if not rows_with_room[room]:
-                rooms.pop(place)
+                rooms.pop(index)
         members[row].append(example)
         if not rows_with_room[room - length]:
             bisect.insort(rooms, room - length)

@@ -1,8 +1,62 @@
-"""Checks inside of graphs, whose errors name the example."""
+"""Checks of values, in memory and inside of graphs, whose errors name the row or example."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
+
 from encoder_zoo.common.lazy import tf
+
+
+def check_each(
+    values,
+    right: tf.Tensor,
+    *message: str | tf.Tensor | list | Callable[[int], str],
+    unit: str = "Row",
+    index: tf.Tensor | None = None,
+):
+    """Return the values, or raise an error that describes the first one that is not right.
+
+    Args:
+        values: tensor, ragged tensor or structure of them, returned as it is.
+        right: (N,) bool.
+        *message: text, and what of the first wrong value belongs in it: tensors or lists (N,); or
+            a function of its index, whose text is left out in graphs.
+        unit: what `right` has one value for.
+        index: (N,) int, of the unit; None for 0 to N - 1.
+
+    Raises:
+        ValueError: in memory, such as "Row 1 has 9 tokens."
+        tf.errors.InvalidArgumentError: when a graph runs, such as "Row 1 of the batch has 9
+            tokens."
+
+    Example:
+        >>> import tensorflow as tf
+        >>> tokens = tf.constant([3, 9])
+        >>> check_each(tokens, tokens < 5, " has ", tokens, " tokens.")
+        Traceback (most recent call last):
+        ValueError: Row 1 has 9 tokens.
+    """
+    index = tf.range(tf.size(right)) if index is None else index
+    if tf.is_symbolic_tensor(right):
+        parts = [part for part in message if not callable(part)]
+        with tf.control_dependencies(
+            [assert_right(right, f"{unit} ", index, " of the batch", *parts)]
+        ):
+            return tf.nest.map_structure(tf.identity, values, expand_composites=True)
+    for i in np.flatnonzero(~np.asarray(right))[:1]:
+        parts = "".join(part if isinstance(part, str) else _shown(part, i) for part in message)
+        raise ValueError(f"{unit} {index[i]}{parts}")
+    return values
+
+
+def _shown(part, i: int) -> str:
+    if callable(part):
+        return part(i)
+    value = part[i].numpy() if tf.is_tensor(part) else part[i]
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    return repr(value.decode() if isinstance(value, bytes) else value)
 
 
 def assert_right(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
@@ -10,7 +64,7 @@ def assert_right(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
 
     Args:
         right: (N,) bool.
-        *message: text, and tensors (N,) whose value for the first that is wrong belongs in it.
+        *message: text, and tensors (N, ...) whose value for the first that is wrong belongs in it.
 
     Example:
         >>> import tensorflow as tf
@@ -20,15 +74,13 @@ def assert_right(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
             ...
         tensorflow.python.framework.errors_impl.InvalidArgumentError: ...
     """
-    parts = [
-        part
-        if isinstance(part, str)
-        else tf.strings.reduce_join(tf.strings.as_string(tf.boolean_mask(part, ~right)[:1]))
-        for part in message
-    ]
+    parts = [part if isinstance(part, str) else _first(part, ~right) for part in message]
     return tf.debugging.Assert(tf.reduce_all(right), [tf.strings.join(parts)])
 
 
-def example_of_batch(values: tf.Tensor) -> tuple[str, tf.Tensor, str]:
-    """Return the beginning of a message of `assert_right` about values (N,) of examples."""
-    return "Example ", tf.range(tf.size(values)), " of the batch: "
+def _first(part: tf.Tensor, wrong: tf.Tensor) -> tf.Tensor:
+    values = tf.boolean_mask(part, wrong)[:1]
+    text = tf.strings.reduce_join(tf.strings.as_string(values), separator=", ")
+    quote = "'" if part.dtype == tf.string else ""
+    text = tf.strings.join([quote, text, quote])
+    return tf.strings.join(["[", text, "]"]) if part.shape.rank == 2 else text

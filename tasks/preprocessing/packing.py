@@ -81,7 +81,7 @@ def pack(
     kept = kept_lengths(segments, separators, max_length)
     splits = tf.concat([[0], tf.cumsum(sum(kept) + specials)], 0)
     begins = splits[:-1]  # (B,)
-    ids = tf.fill([splits[-1] + 1], end_id)  # what is not written below; and a place for the rest
+    ids = tf.fill([splits[-1] + 1], end_id)  # what is not written below; and an index for the rest
     ids = tf.tensor_scatter_nd_update(ids, begins[:, None], tf.fill(tf.shape(begins), start_id))
     ids = written(ids, segments[0], begins + 1, kept[0])
     if len(segments) == 2:
@@ -106,9 +106,9 @@ def written(
 
     row = row_ids(pieces.row_splits, tf.size(pieces.values))  # (T,)
     moved = begins - tf.cast(pieces.row_splits[:-1], tf.int32)
-    places = tf.range(tf.size(row)) + tf.gather(moved, row)
-    places = tf.where(places < tf.gather(begins + kept, row), places, tf.size(ids) - 1)
-    return tf.tensor_scatter_nd_update(ids, places[:, None], pieces.values)
+    indices = tf.range(tf.size(row)) + tf.gather(moved, row)
+    indices = tf.where(indices < tf.gather(begins + kept, row), indices, tf.size(ids) - 1)
+    return tf.tensor_scatter_nd_update(ids, indices[:, None], pieces.values)
 
 
 def pad(

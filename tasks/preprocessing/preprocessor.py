@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from encoder_zoo.common.configuration import ConfigFromSignature, described
+from encoder_zoo.common.configuration import ConfigFromSignature, repr_from_signature
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.presets.vocabulary import check_tokenizer
 from encoder_zoo.tasks.preprocessing.batching import bucket_length
-from encoder_zoo.tasks.preprocessing.checks import assert_right
+from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.packing import pack, pad
 
@@ -58,7 +58,7 @@ class Preprocessor(ConfigFromSignature):
         self.max_sequence_length = sequence_length or 512
 
     def __repr__(self) -> str:
-        return described(self, repr(self.tokenizer))
+        return repr_from_signature(self, repr(self.tokenizer))
 
     @classmethod
     def from_preset(cls, source: str | os.PathLike, **arguments) -> Self:
@@ -272,17 +272,10 @@ def as_weights(sample_weight) -> tf.Tensor:
             "each text."
         )
     weights = tf.cast(weights, "float32")
-    right = tf.math.is_finite(weights) & (weights >= 0)
-    expected = "Expected a number of 0 or more."
-    if tf.is_symbolic_tensor(weights):
-        given, right = tf.reshape(weights, [-1]), tf.reshape(right, [-1])
-        row = tf.range(tf.size(given))
-        message = ("Row ", row, " of the batch has the weight ", given, ". ", expected)
-        with tf.control_dependencies([assert_right(right, *message)]):
-            return tf.identity(weights)
-    for row in np.argwhere(~right.numpy())[:1]:
-        raise ValueError(f"Row {row[0]} has the weight {weights.numpy()[tuple(row)]}. {expected}")
-    return weights
+    given = tf.reshape(weights, [-1])
+    right = tf.math.is_finite(given) & (given >= 0)
+    expected = ". Expected a number of 0 or more."
+    return check_each(weights, right, " has the weight ", given, expected)
 
 
 def check_no_iterator(values, name: str) -> None:

@@ -114,11 +114,11 @@ def tokenize_words(tokenizer, words: tf.RaggedTensor) -> TokenizedTexts:
     texts = tf.strings.reduce_join(words, axis=1, separator=" ")
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
     lengths = tf.strings.length(words.flat_values, unit="UTF8_CHAR") + 1
-    places = tf.cumsum(lengths, exclusive=True)  # (W,)
-    places -= tf.gather(
-        tf.concat([places, [0]], 0), tf.gather(words.row_starts(), words.value_rowids())
+    positions = tf.cumsum(lengths, exclusive=True)  # (W,)
+    positions -= tf.gather(
+        tf.concat([positions, [0]], 0), tf.gather(words.row_starts(), words.value_rowids())
     )
-    number = tf.searchsorted(keys(words, places), keys(starts), side="right") - 1
+    number = tf.searchsorted(keys(words, positions), keys(starts), side="right") - 1
     number -= tf.cast(tf.gather(words.row_starts(), ids.value_rowids()), tf.int32)
     return TokenizedTexts(texts, ids, starts, ends, ids.with_flat_values(number))
 

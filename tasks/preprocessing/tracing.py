@@ -7,8 +7,7 @@ from collections.abc import Callable
 import keras
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.encoders import attention
-from encoder_zoo.encoders.kernels.long_attention import graph_of_texts
+from encoder_zoo.encoders.kernels import long_attention
 
 
 class ShapePolymorphicFunction:
@@ -57,14 +56,14 @@ class ShapePolymorphicFunction:
 def is_long(inputs) -> bool:
     """Return whether attention goes part by part through examples (B, L), in any structure."""
     shapes = [examples.shape for examples in keras.tree.flatten(inputs)]
-    return any(len(shape) == 2 and shape[1] > attention.SHORT for shape in shapes)
+    return any(len(shape) == 2 and shape[1] > long_attention.SHORT for shape in shapes)
 
 
 def of_texts(long: bool | None, function: Callable) -> Callable:
     """Return a function of one argument traced for long examples alone, or short; None is both."""
 
     def traced(argument):
-        with graph_of_texts(long):
+        with long_attention.graph_of_texts(long):
             return function(argument)
 
     return traced

@@ -92,8 +92,8 @@ def take(values: tf.RaggedTensor, windows: Windows) -> tf.RaggedTensor:
         [[5, 6, 7], [7, 8]]
     """
     first = tf.gather(tf.cast(values.row_starts(), tf.int64), windows.example) + windows.begin
-    places = tf.ragged.range(first, first + windows.length)
-    return places.with_flat_values(tf.gather(values.flat_values, places.flat_values))
+    positions = tf.ragged.range(first, first + windows.length)
+    return positions.with_flat_values(tf.gather(values.flat_values, positions.flat_values))
 
 
 def owned(windows: Windows) -> tf.RaggedTensor:

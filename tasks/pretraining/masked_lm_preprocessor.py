@@ -23,7 +23,7 @@ from encoder_zoo.tasks.preprocessing.packing import join_texts
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.corpora.examples import Rows
+    from encoder_zoo.tasks.corpora.examples import ShardExamples
     from encoder_zoo.tasks.corpora.shards import Shard
 
 # Of the selected tokens: the share that becomes the mask token, and the share (of all) up to
@@ -107,7 +107,7 @@ class MaskedLMPreprocessor(Preprocessor):
 
     labels_pairs = False
 
-    def corpus_examples(self, shard: Shard, rng: random.Random) -> Rows:
+    def corpus_examples(self, shard: Shard, rng: random.Random) -> ShardExamples:
         """The examples that are made of a shard of a corpus.
 
         Args:

@@ -12,7 +12,7 @@ import keras
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rate, SequenceLength, validate_arguments
-from encoder_zoo.tasks.corpora.examples import Rows, segment_pairs
+from encoder_zoo.tasks.corpora.examples import ShardExamples, segment_pairs
 from encoder_zoo.tasks.corpora.shards import Shard
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 
@@ -81,7 +81,7 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
         super().attach(task)
         self.objective = task.head_record.pair.objective
 
-    def corpus_examples(self, shard: Shard, rng: random.Random) -> Rows:
+    def corpus_examples(self, shard: Shard, rng: random.Random) -> ShardExamples:
         self.check_dynamic()
         swapped = self.objective == "sentence_order"
         return segment_pairs(shard, self.max_sequence_length, swapped, self.short_share, rng)

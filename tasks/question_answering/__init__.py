@@ -1,1 +1,1 @@
-"""Answers as spans of a text: task, preprocessor, ranking, SQuAD's scores."""
+"""Extractive question answering: task, preprocessor, ranking, SQuAD's scores."""

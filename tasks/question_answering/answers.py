@@ -1,4 +1,4 @@
-"""Questions and answers as callers give them, checked; the search for the best span.
+"""Check questions and answers, and search the best spans.
 
 Comment letters: N questions, W windows, L sequence, K longest answer.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -15,11 +14,11 @@ import numpy as np
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import with_type
-from encoder_zoo.tasks.preprocessing.checks import assert_right, example_of_batch
+from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_texts
 
-IMPOSSIBLE = -1e9  # logit of what cannot be an answer
+IMPOSSIBLE = -1e9  # logit of positions that cannot be an answer
 NO_LABELS = (
     "The answers are missing. Expected y, or examples with 'answers'; a question without an answer "
     "has an empty list of them."
@@ -52,7 +51,7 @@ class Candidates(NamedTuple):
 def find_spans(
     logits: tf.Tensor, is_context: tf.Tensor, max_answer_length: int, n_best: int
 ) -> Candidates:
-    """The best spans of every window: all of them are looked at.
+    """Find the best spans of every window among all spans.
 
     A span lies in the context, does not end before it starts, and has at most
     `max_answer_length` tokens.
@@ -82,16 +81,35 @@ def find_spans(
     scores = start[:, :, None] + ends
     flat = tf.reshape(scores, [tf.shape(scores)[0], tf.shape(scores)[1] * reach])  # (W, L * K)
     flat = tf.pad(flat, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE)
-    best, place = tf.math.top_k(flat, n_best)
-    first = place // reach
+    best, index = tf.math.top_k(flat, n_best)
+    first = index // reach
     total = tf.reduce_logsumexp(flat, axis=1)
     # Of no windows there is no first column either.
     null = tf.cast(tf.reduce_sum(logits[:, :, :1], axis=[1, 2]), tf.float32)
-    return Candidates(best, first, first + place % reach, total, null)
+    return Candidates(best, first, first + index % reach, total, null)
+
+
+def context_mask(column: tf.Tensor, tokens: tf.Tensor, length) -> tf.Tensor:
+    """Return (W, L) bool: the positions at which an answer may begin and end.
+
+    Args:
+        column: (W,) int32, position of the context's first token.
+        tokens: (W, P) bool, tokens of the context that have characters.
+        length: L.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> context_mask(tf.constant([2]), tf.constant([[True, False]]), 5).numpy().tolist()
+        [[False, False, True, False, False]]
+    """
+    index = tf.range(length) - column[:, None]
+    outside = tf.shape(tokens)[1]
+    index = tf.where(index < 0, outside, tf.minimum(index, outside))
+    return tf.gather(tf.pad(tokens, [[0, 0], [0, 1]]), index, batch_dims=1)
 
 
 def split_examples(x, y) -> tuple:
-    """Questions, contexts and answers from what `SpanQA` takes.
+    """Return questions, contexts and answers of the inputs that `SpanQA` takes.
 
     Args:
         x: `(questions, contexts)`, or a list of such pairs; or examples `{"question", "context",
@@ -119,7 +137,7 @@ def split_examples(x, y) -> tuple:
 
 
 def holds_answers(x) -> bool:
-    """Whether examples hold their answers themselves."""
+    """Return whether examples hold their answers."""
     x = plain(x)
     rows = x if isinstance(x, list) else [x]
     return any(isinstance(row, dict) and "answers" in row for row in rows)
@@ -136,7 +154,7 @@ def _field(example: dict, name: str, number: int):
 
 
 def answer_lists(y) -> list[list[dict]]:
-    """For every question all its answers, as `{"text", "answer_start"}`.
+    """Return for every question all its answers, as `{"text", "answer_start"}`.
 
     Args:
         y: for every question one such dict, a list of them, or a dict of lists; None or an empty
@@ -182,77 +200,83 @@ def _rows(columns: dict, number: int) -> list[dict]:
     return [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=True)]
 
 
-def check_answers(y, contexts: Sequence[str]) -> tuple[tf.Tensor, tf.Tensor]:
-    """The first answer of every question, which is what is learned.
+def check_answers(y, contexts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the bounds of the first answer to every question, in memory or inside `tf.data`.
 
     Args:
-        y: see `answer_lists`.
-        contexts: of the questions.
+        y: see `answer_lists`; inside `tf.data` {"text", "answer_start"}: (N,), one answer for each
+            question, "" if there is none, or several, ragged or padded (N, None).
+        contexts: (N,) strings.
 
     Returns:
-        (N,) int32 first character of every answer, -1 where there is none, and the character
-        after the last.
+        (N,) int32 first character of every answer, -1 if there is none, and the character after
+        the last.
 
     Raises:
         ValueError: "Example 3: the answer 'cat' does not stand at character 7 of its context:
-            there is 'dog'. It stands at 12."
+            there is 'dog a bird'. It stands at 12. ..."; `tf.errors.InvalidArgumentError` inside
+            `tf.data`.
     """
+    in_graph = tf.is_symbolic_tensor(contexts)
+    answers = _answer_tensors(y) if in_graph else _answer_columns(y, contexts)
+    index, text, start = answers[0].value_rowids(), *(column.flat_values for column in answers)
+    context = tf.gather(contexts, index)
+    length, size = (tf.strings.length(v, unit="UTF8_CHAR") for v in (text, context))
+    begin = tf.clip_by_value(start, 0, size)
+    there = tf.strings.substr(context, begin, tf.maximum(length, 10), unit="UTF8_CHAR")
+    same = tf.strings.substr(context, begin, length, unit="UTF8_CHAR") == text
+    start = check_each(
+        start,
+        (length > 0) & (start >= 0) & same,
+        ": the answer ",
+        text,
+        " does not stand at character ",
+        start,
+        " of its context: there is ",
+        there,
+        ".",
+        lambda i: _found(text[i].numpy().decode(), context[i].numpy().decode()),
+        " Correct answer_start, or leave the example out; a question without an answer has an "
+        "empty list of answers.",
+        unit="Example",
+        index=index,
+    )
+    bounds = (answers[1].with_flat_values(values)[:, :1] for values in (start, start + length))
+    first, stop = (values.to_tensor(-1, shape=(None, 1))[:, 0] for values in bounds)
+    return first, stop
+
+
+def _found(text: str, context: str) -> str:
+    return f" It stands at {context.index(text)}." if text and text in context else ""
+
+
+def _answer_columns(y, contexts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+    """Return texts and first characters of answers in memory, each ragged (N, None)."""
     answers = answer_lists(y)
     if len(answers) != len(contexts):
         raise ValueError(f"Received {len(contexts)} questions, but answers of {len(answers)}.")
-    bounds = np.full((len(contexts), 2), -1, "int32")
-    for i, (given, context) in enumerate(zip(answers, contexts, strict=True)):
-        for answer in given:
-            _check_answer(i, answer, context)
-        if given:
-            start = given[0]["answer_start"]
-            bounds[i] = start, start + len(given[0]["text"])
-    return tf.constant(bounds[:, 0]), tf.constant(bounds[:, 1])
+    given = [answer for row in answers for answer in row]
+    starts = [min(max(int(answer["answer_start"]), -1), 2**31 - 1) for answer in given]
+    texts = tf.constant([answer["text"] for answer in given], tf.string)
+    counts = tf.constant([len(row) for row in answers], tf.int64)
+    columns = texts, tf.constant(starts, tf.int32)
+    return tuple(tf.RaggedTensor.from_row_lengths(column, counts) for column in columns)
 
 
-def _check_answer(number: int, answer: dict, context: str) -> None:
-    text, start = answer["text"], answer["answer_start"]
-    if text and start >= 0 and context.startswith(text, start):
-        return
-    there = context[max(start, 0) : max(start, 0) + max(len(text), 10)]
-    place = context.find(text) if text else -1
-    hint = f" It stands at {place}." if place >= 0 else ""
-    raise ValueError(
-        f"Example {number}: the answer {text!r} does not stand at character {start} of its "
-        f"context: there is {there!r}.{hint} Correct answer_start, or leave the example out; "
-        "a question without an answer has an empty list of answers."
-    )
-
-
-def answers_in_graph(y: dict, contexts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """As `check_answers`, inside `tf.data`.
-
-    Args:
-        y: {"text", "answer_start"}: (N,), one answer for each question, "" where there is none;
-            or ragged (N, None).
-        contexts: (N,) strings.
-    """
+def _answer_tensors(y: dict) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+    """Return texts and first characters of answers in a graph, each ragged (N, None)."""
     text, start = y["text"], tf.cast(y["answer_start"], tf.int32)
-    if text.shape.rank == 2:
-        text = text if isinstance(text, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(text)
-        start = start if isinstance(start, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(start)
-        text = text[:, :1].to_tensor("", shape=(None, 1))[:, 0]
-        start = start[:, :1].to_tensor(-1, shape=(None, 1))[:, 0]
-    length = tf.strings.length(text, unit="UTF8_CHAR")
-    inside = tf.strings.length(contexts, unit="UTF8_CHAR") - tf.maximum(start, 0)
-    begin = tf.where(inside >= length, tf.maximum(start, 0), 0)
-    there = tf.strings.substr(contexts, begin, length, unit="UTF8_CHAR")
-    right = (text == "") | ((start >= 0) & (inside >= length) & (there == text))
-    message = "the answer ", text, " does not stand at its answer_start."
-    with tf.control_dependencies([assert_right(right, *example_of_batch(text), *message)]):
-        start = tf.where(length > 0, start, -1)
-    return start, start + length
+    if text.shape.rank == 1:
+        text, start = text[:, None], start[:, None]
+    text, start = (v.to_tensor() if isinstance(v, tf.RaggedTensor) else v for v in (text, start))
+    text = tf.RaggedTensor.from_tensor(text, padding="")
+    return text, tf.RaggedTensor.from_tensor(start, lengths=text.row_lengths())
 
 
 def without_white_space(
     contexts: tf.Tensor, start: tf.Tensor, end: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The bounds of answers without the white space, as `str.strip` has it, at their ends.
+    """Return the bounds of answers without the white space, as in `str.strip`, at their ends.
 
     Args:
         contexts: (N,) strings.

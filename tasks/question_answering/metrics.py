@@ -1,4 +1,4 @@
-"""Exact match and F1 of answers while a reader trains, in tokens of one window.
+"""Exact match and F1 of answers during training, in tokens of one window.
 
 Comment letters: B batch, L sequence.
 """
@@ -8,9 +8,11 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE
+
 
 class SpanMetric(keras.metrics.Mean):
-    """Base: the mean over windows of how well the best span agrees with the answer.
+    """Computes the mean over windows of the agreement of the best span with the answer.
 
     Call arguments:
         y_true: (B, 2) int, the answer's first and last token; 0 and 0 where there is none.
@@ -30,13 +32,13 @@ class SpanMetric(keras.metrics.Mean):
         return super().update_state(ops.cast(values, self.dtype), sample_weight)
 
     def agreement(self, start, end, found, found_end):
-        """(B,) from 0 to 1."""
+        """Return (B,) from 0 to 1."""
         raise NotImplementedError
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanExactMatch(SpanMetric):
-    """Share of the windows whose best span is the answer's, to the token.
+    """Computes the share of windows whose best span is the answer's, to the token.
 
     See `SpanMetric` for the call arguments. `SpanQA.evaluate_answers` compares texts instead, as
     SQuAD's scripts do, and puts the windows of a question together.
@@ -57,7 +59,7 @@ class SpanExactMatch(SpanMetric):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanF1(SpanMetric):
-    """F1 of the tokens that the best span shares with the answer, the mean over windows.
+    """Computes the F1 of the tokens that the best span shares with the answer, mean over windows.
 
     See `SpanMetric` for the call arguments, and `SpanExactMatch`.
 
@@ -76,3 +78,15 @@ class SpanF1(SpanMetric):
     def agreement(self, start, end, found, found_end):
         shared = ops.maximum(ops.minimum(end, found_end) - ops.maximum(start, found) + 1, 0)
         return 2 * shared / (end - start + 1 + found_end - found + 1)
+
+
+def weights_of_bounds(sample_weight):
+    """Return weights (B,) as (B, 1), for both positions of the labels (B, 2)."""
+    return None if sample_weight is None else ops.convert_to_tensor(sample_weight)[:, None]
+
+
+def mask_padding(inputs, logits):
+    """Mask the logits of padding, so that loss and metrics do not depend on the batch's length."""
+    if not isinstance(inputs, dict) or "padding_mask" not in inputs:
+        return logits
+    return ops.where(ops.cast(inputs["padding_mask"], "bool")[:, None], logits, IMPOSSIBLE)

@@ -1,4 +1,4 @@
-"""Questions and contexts to examples, with the answer's first and last token as labels.
+"""Preprocessing of questions and contexts, with the answer's first and last token as labels.
 
 Comment letters: B batch, L sequence, N questions, W windows.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import keras
-import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import (
@@ -17,14 +16,12 @@ from encoder_zoo.common.validation import (
     SequenceLength,
     validate_arguments,
 )
-from encoder_zoo.tasks.preprocessing.checks import assert_right, example_of_batch
+from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.packing import pack
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weights, check_same_count
 from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW, keys
 from encoder_zoo.tasks.preprocessing.windows import Windows, make_windows, take
 from encoder_zoo.tasks.question_answering.answers import (
-    NullThreshold,
-    answers_in_graph,
     check_answers,
     split_examples,
     without_white_space,
@@ -53,12 +50,12 @@ class Contexts(NamedTuple):
 
     @property
     def has_characters(self) -> tf.RaggedTensor:
-        """Ragged (N, None) bool: not so for a space that is a token of its own in RoBERTa."""
+        """Return ragged (N, None) bool: false for a space that is a token of its own in RoBERTa."""
         return self.ids.with_flat_values(self.starts.flat_values < self.ends.flat_values)
 
     @property
     def is_empty(self) -> tf.Tensor:
-        """(N,) bool: contexts in which no answer can stand."""
+        """Return (N,) bool: whether no answer can stand in the context."""
         return ~tf.reduce_any(self.has_characters, axis=1)
 
 
@@ -77,7 +74,6 @@ class SpanQAPreprocessor(Preprocessor):
         window_length: the most tokens of a row, question and special tokens included.
         doc_stride: tokens that neighbouring windows share, as transformers counts it; at most
             half of the room that the question leaves in a window.
-        null_threshold: see `SpanQA.answer`; `SpanQA.evaluate_answers` sets it.
 
     Returns:
         When called with answers `(x, y)`: y (B, 2) int.
@@ -107,12 +103,10 @@ class SpanQAPreprocessor(Preprocessor):
         sequence_length: SequenceLength | None = None,
         window_length: SequenceLength = 384,
         doc_stride: NonNegativeInt = 128,
-        null_threshold: NullThreshold | None = None,
     ):
         super().__init__(tokenizer, sequence_length)
         self.window_length = window_length
         self.doc_stride = doc_stride
-        self.null_threshold = null_threshold
         self._limit_rows()
 
     def attach(self, task) -> None:
@@ -128,23 +122,28 @@ class SpanQAPreprocessor(Preprocessor):
                 "sequence_length and window_length."
             )
 
-    def contexts(self, questions: tf.Tensor, contexts: tf.Tensor) -> Contexts:
-        """Questions (N,) and contexts (N,) in tokens, and the windows onto the contexts."""
+    @validate_arguments
+    def contexts(
+        self, questions: tf.Tensor, contexts: tf.Tensor, allow_empty: bool = False
+    ) -> Contexts:
+        """Tokenize questions (N,) and contexts (N,), and lay windows over the contexts.
+
+        Raises:
+            ValueError: "Example 3: the context is empty.", "Example 3: the question has 38 tokens,
+                which leaves no room for its context ..."
+        """
         question_ids = self.tokenizer.tokenize(tf.strings.strip(questions))
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(contexts)
-        lengths = question_ids.row_lengths()
-        if tf.is_symbolic_tensor(contexts):
-            lengths = self._checked_in_graph(lengths)
-        else:
-            self._check(lengths.numpy())
+        lengths, most = question_ids.row_lengths(), self._longest_question
+        message = ": the question has ", lengths, " tokens, which leaves no room for its context "
+        expected = f"in examples of {self.max_sequence_length}. Expected at most {most}."
+        lengths = check_each(lengths, lengths <= most, *message, expected, unit="Example")
         capacity = self.max_sequence_length - self._specials - lengths  # (N,)
         doc_stride = tf.minimum(tf.cast(self.doc_stride, tf.int64), capacity // 2)
         windows = make_windows(ids.row_lengths(), capacity, doc_stride)
         found = Contexts(contexts, question_ids, ids, starts, ends, windows)
-        if not tf.is_symbolic_tensor(contexts):
-            for i in np.flatnonzero(found.is_empty):
-                raise ValueError(f"Example {i}: the context is empty.")
-        return found
+        right = ~found.is_empty | allow_empty
+        return check_each(found, right, ": the context is empty.", unit="Example")
 
     @property
     def _specials(self) -> int:
@@ -154,28 +153,8 @@ class SpanQAPreprocessor(Preprocessor):
     def _longest_question(self) -> int:
         return self.max_sequence_length - self._specials - LEAST_CONTEXT
 
-    def _checked_in_graph(self, lengths: tf.Tensor) -> tf.Tensor:
-        most = self._longest_question
-        message = (
-            *example_of_batch(lengths),
-            "the question has ",
-            lengths,
-            " tokens, which leaves",
-        )
-        message += (f" no room for its context. Expected at most {most}.",)
-        with tf.control_dependencies([assert_right(lengths <= most, *message)]):
-            return tf.identity(lengths)
-
-    def _check(self, lengths: np.ndarray) -> None:
-        most = self._longest_question
-        for i in np.flatnonzero(lengths > most):
-            raise ValueError(
-                f"Example {i}: the question has {lengths[i]} tokens, which leaves no room for "
-                f"its context in examples of {self.max_sequence_length}. Expected at most {most}."
-            )
-
     def examples(self, contexts: Contexts) -> dict:
-        """One row for every window: question and a stretch of the context."""
+        """Return one example for every window: question and a part of the context."""
         windows = contexts.windows
         token_ids, first_length = pack(
             [tf.gather(contexts.questions, windows.example), take(contexts.ids, windows)],
@@ -191,23 +170,16 @@ class SpanQAPreprocessor(Preprocessor):
         }
 
     def context_column(self, examples: dict) -> tf.Tensor:
-        """(W,) int32: the column of the context's first token."""
+        """Return (W,) int32, the position of the context's first token."""
         return examples["first_length"] + self.tokenizer.pair_separators - 1
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         questions, texts, y = split_examples(x, y)
         contexts = self.contexts(questions, texts)
-        # Only in a graph: in memory, these are refused by now.
-        message = (*example_of_batch(texts), "the context is empty.")
-        with tf.control_dependencies([assert_right(~contexts.is_empty, *message)]):
-            examples = self.examples(contexts)
+        examples = self.examples(contexts)
         if y is None:
             return examples
-        if isinstance(y, dict) and tf.is_tensor(y["text"]):
-            bounds = answers_in_graph(y, texts)
-        else:
-            bounds = check_answers(y, [text.decode() for text in texts.numpy()])
-        examples["labels"] = self._labels(contexts, examples, *bounds)
+        examples["labels"] = self._labels(contexts, examples, *check_answers(y, texts))
         if sample_weight is not None:
             weight = as_weights(sample_weight)
             check_same_count({"token_ids": contexts.ids, "sample_weight": weight})
@@ -215,8 +187,9 @@ class SpanQAPreprocessor(Preprocessor):
         return examples
 
     def _labels(self, contexts: Contexts, examples: dict, start, end) -> tf.Tensor:
-        """(W, 2) int32 columns, from the answers' first character and the one after the last."""
-        first, last = _pieces_of_answers(contexts, start, end)
+        """Return (W, 2) int32 positions, from the answers' first character and the one after the
+        last."""
+        first, last = _answer_tokens(contexts, start, end)
         windows = contexts.windows
         begin = tf.cast(windows.begin, tf.int32)
         first, last, known = (tf.gather(v, windows.example) for v in (first, last, start >= 0))
@@ -227,14 +200,14 @@ class SpanQAPreprocessor(Preprocessor):
 
     @validate_arguments
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
-        """Single examples in batches; several answers of one question are a vector."""
+        """Batch single examples; several answers of one question are a vector."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         question = x["question"] if isinstance(x, dict) else x[0]
         return dataset.ragged_batch(batch_size) if question.shape.rank == 0 else dataset
 
 
-def _pieces_of_answers(contexts: Contexts, start, end) -> tuple[tf.Tensor, tf.Tensor]:
-    """(N,) int32 numbers of the first and last token of the answers' characters.
+def _answer_tokens(contexts: Contexts, start, end) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return (N,) int32 indices of the first and last token of the answers' characters.
 
     White space at an answer's ends, which may be a token of its own, does not count.
     """
@@ -246,14 +219,9 @@ def _pieces_of_answers(contexts: Contexts, start, end) -> tuple[tf.Tensor, tf.Te
     first = tf.searchsorted(keys(contexts.ends), start_keys, side="right") - begins
     last = tf.searchsorted(keys(contexts.starts), end_keys, side="left") - 1 - begins
     empty = (start >= 0) & ((first_character == stop) | (first > last))
-    if tf.is_symbolic_tensor(empty):
-        message = (*example_of_batch(start), "the answer at character ", start, " has no token.")
-        with tf.control_dependencies([assert_right(~empty, *message)]):
-            return tf.identity(first), last
-    for i in np.flatnonzero(empty):
-        text = contexts.texts[i].numpy().decode()[start[i] : end[i]]
-        raise ValueError(
-            f"Example {i}: the answer {text!r} has no token: the tokenizer drops all of it. "
-            "Correct the answer, or leave the example out."
-        )
-    return first, last
+    answer = tf.strings.substr(
+        contexts.texts, tf.maximum(start, 0), tf.maximum(end - start, 0), unit="UTF8_CHAR"
+    )
+    expected = ": the tokenizer drops all of it. Correct the answer, or leave the example out."
+    message = ": the answer ", answer, " has no token", expected
+    return check_each((first, last), ~empty, *message, unit="Example")

@@ -1,4 +1,4 @@
-"""From the best spans of windows to the best answers of questions.
+"""Rank the best spans of windows to the best answers of questions.
 
 Comment letters: N questions, W windows, K spans of all windows, n answers of a question.
 """
@@ -10,6 +10,11 @@ from typing import NamedTuple
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, Candidates
 from encoder_zoo.tasks.question_answering.preprocessor import Contexts
+
+# The most spans of tokens that are one span of characters. A character is 4 tokens at most: bytes
+# (RoBERTa) or what it decomposes to (BERT). One of the first's begins the span, one of the last's
+# ends it.
+SAME_CHARACTERS = 4 * 4
 
 
 class Answers(NamedTuple):
@@ -31,7 +36,7 @@ class Answers(NamedTuple):
 
 
 def best_answers(found: Candidates, contexts: Contexts, columns: tf.Tensor, n_best: int) -> Answers:
-    """The best answers of every question; a span that stands in two windows counts once.
+    """Return the best answers of every question; a span in two windows counts once.
 
     Args:
         found: the windows' best spans.
@@ -50,11 +55,11 @@ def best_answers(found: Candidates, contexts: Contexts, columns: tf.Tensor, n_be
     scores = tf.pad(
         by_question(scores, spans[:, 0], 2 * IMPOSSIBLE), filler, constant_values=2 * IMPOSSIBLE
     )
-    best, place = tf.math.top_k(scores, n_best)
+    best, index = tf.math.top_k(scores, n_best)
     start, end = (
         tf.gather(
             tf.pad(by_question(tf.cast(spans[:, i], tf.int32), spans[:, 0], 0), filler),
-            place,
+            index,
             batch_dims=1,
         )
         for i in (1, 2)
@@ -67,31 +72,32 @@ def best_answers(found: Candidates, contexts: Contexts, columns: tf.Tensor, n_be
 def _spans(
     found: Candidates, contexts: Contexts, columns: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """(K, 3) int64 question, first character and the one after the last; (K,) their scores."""
+    """Return (K, 3) int64 question, first character and the one after the last; (K,) their
+    scores."""
     windows = contexts.windows
-    place = tf.where(found.score > IMPOSSIBLE / 2)  # (K, 2)
+    index = tf.where(found.score > IMPOSSIBLE / 2)  # (K, 2)
     row_starts = tf.gather(tf.cast(contexts.ids.row_starts(), tf.int64), windows.example)
     shift = row_starts + windows.begin - tf.cast(columns, tf.int64)  # (W,)
     first, last = (
-        tf.cast(tf.gather_nd(column, place), tf.int64) + tf.gather(shift, place[:, 0])
+        tf.cast(tf.gather_nd(column, index), tf.int64) + tf.gather(shift, index[:, 0])
         for column in (found.start, found.end)
     )
     start = tf.gather(contexts.starts.flat_values, first)
     end = tf.gather(contexts.ends.flat_values, last)
-    question = tf.gather(windows.example, place[:, 0])
+    question = tf.gather(windows.example, index[:, 0])
     characters = tf.cast(tf.stack([start, end], axis=1), tf.int64)
-    return tf.concat([question[:, None], characters], 1), tf.gather_nd(found.score, place)
+    return tf.concat([question[:, None], characters], 1), tf.gather_nd(found.score, index)
 
 
 def _distinct(spans: tf.Tensor, scores: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The spans without repeats, in order, each with its best score."""
+    """Return the spans without repeats, in order, each with its best score."""
     with tf.device("CPU"):  # GPUs compare single numbers only
         spans, number = tf.raw_ops.UniqueV2(x=spans, axis=[0])
     return spans, tf.math.unsorted_segment_max(scores, number, tf.shape(spans)[0])
 
 
-def ranked(found: Answers, null_threshold: float | None) -> Answers:
-    """The answers as they are given: "no answer", 0 to 0, among them if it is allowed.
+def insert_null_answers(found: Answers, null_threshold: float | None) -> Answers:
+    """Return the answers with "no answer", 0 to 0, among them if it is allowed.
 
     Args:
         found: of questions.
@@ -105,7 +111,7 @@ def ranked(found: Answers, null_threshold: float | None) -> Answers:
         >>> import tensorflow as tf
         >>> one = tf.constant([[1]])
         >>> found = Answers(one, one + 2, tf.constant([[5.0]]), tf.constant([5.0]), tf.zeros([1]))
-        >>> [ranked(found, t).end.numpy().tolist() for t in (None, 0.0, -9.0)]
+        >>> [insert_null_answers(found, t).end.numpy().tolist() for t in (None, 0.0, -9.0)]
         [[[3]], [[3, 0]], [[0, 3]]]
     """
     if null_threshold is None:
@@ -124,7 +130,26 @@ def ranked(found: Answers, null_threshold: float | None) -> Answers:
     return Answers(*(tf.gather(f, order, batch_dims=1) for f in fields), total, found.null)
 
 
-def shares(found: Answers) -> tf.Tensor:
-    """(N, n) float32: every answer's share among all that are allowed; 0 where there is none."""
+def answer_scores(found: Answers) -> tf.Tensor:
+    """Return (N, n) float32: every answer's share among all allowed ones; 0 if there is none."""
     share = tf.exp(found.score - found.total[:, None])
     return tf.where(found.score > IMPOSSIBLE / 2, share, 0.0)
+
+
+def answer_dicts(found: Answers, texts: list[str], count: int) -> list[list[dict]]:
+    """Return for every question its answers as `{"text", "start", "end", "score"}`.
+
+    Args:
+        found: N questions' answers.
+        texts: N contexts.
+        count: the most answers of a question.
+    """
+    fields = (found.start, found.end, answer_scores(found), found.score > IMPOSSIBLE / 2)
+    return [
+        [
+            {"text": text[start:end], "start": start, "end": end, "score": score}
+            for start, end, score, exists in zip(*row, strict=True)
+            if exists
+        ][:count]
+        for text, *row in zip(texts, *(f.numpy().tolist() for f in fields), strict=True)
+    ]

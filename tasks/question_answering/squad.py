@@ -1,4 +1,4 @@
-"""SQuAD: its files, and scores equal to those of its official scripts.
+"""SQuAD's files, and scores equal to those of its official scripts.
 
 Source: Rajpurkar et al. 2016, section 6.1 (v1.1); Rajpurkar, Jia and Liang 2018, section 5 (v2.0).
 """
@@ -18,7 +18,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def read_squad(path: str | os.PathLike) -> list[dict]:
-    """The questions of a SQuAD v1.1 or v2.0 JSON file.
+    """Read the questions of a SQuAD v1.1 or v2.0 JSON file.
 
     Args:
         path: of the file.
@@ -54,7 +54,8 @@ def read_squad(path: str | os.PathLike) -> list[dict]:
 
 
 def normalize_answer(text: str) -> str:
-    """Lower case, without ASCII punctuation, articles and superfluous white space.
+    """Return the text in lower case, without ASCII punctuation, articles and superfluous white
+    space.
 
     Example:
         >>> normalize_answer("The  U.S. Army!")
@@ -64,7 +65,7 @@ def normalize_answer(text: str) -> str:
 
 
 def exact_match(prediction: str, answer: str) -> float:
-    """1.0 if both texts are the same when normalized.
+    """Return 1.0 if both texts are the same when normalized.
 
     Example:
         >>> exact_match("the cat", "Cat.")
@@ -74,7 +75,7 @@ def exact_match(prediction: str, answer: str) -> float:
 
 
 def word_f1(prediction: str, answer: str, empty_matches: bool = True) -> float:
-    """F1 of the words that two texts share, normalized.
+    """Return the F1 of the words that two normalized texts share.
 
     Args:
         prediction: to be judged.
@@ -93,7 +94,7 @@ def word_f1(prediction: str, answer: str, empty_matches: bool = True) -> float:
 
 
 def squad_scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Exact match and F1 of SQuAD v1.1, in percent: of each question the best over its answers.
+    """Compute exact match and F1 of SQuAD v1.1 in percent, for the best answer of each question.
 
     Args:
         predictions: a text for every question.
@@ -118,7 +119,7 @@ def squad_v2_scores(
     null_scores: Sequence[float] | None = None,
     null_threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Exact match and F1 of SQuAD v2.0, in percent, where a question may have no answer.
+    """Compute exact match and F1 of SQuAD v2.0 in percent, where a question may have no answer.
 
     Args:
         predictions: a text for every question; "" says that there is no answer.
@@ -139,7 +140,7 @@ def squad_v2_scores(
     """
     _check_count(predictions, answers)
     answerable = [bool(texts) for texts in answers]
-    # Answers of which nothing is left do not count; where none counts, "" is right.
+    # Answers that are empty when normalized do not count; if none counts, "" is right.
     answers = [[t for t in texts if normalize_answer(t)] or [""] for texts in answers]
     raw = {
         "exact_match": _best(exact_match, predictions, answers),
@@ -173,7 +174,7 @@ def best_threshold(
     null_scores: Sequence[float],
     answerable: Sequence[bool],
 ) -> tuple[float, float]:
-    """The threshold on null scores with the best result.
+    """Return the threshold on null scores with the best result.
 
     Args:
         scores: of every prediction, 0 to 1.

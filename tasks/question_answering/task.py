@@ -1,4 +1,4 @@
-"""Questions to answers that stand in a text.
+"""Extractive question answering.
 
 Comment letters: B batch, L sequence, D hidden, W windows, N questions.
 """
@@ -19,19 +19,26 @@ from encoder_zoo.tasks.base.task import Task, TinyData
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.preprocessing.windows import take
+from encoder_zoo.tasks.question_answering import metrics as span_metrics
 from encoder_zoo.tasks.question_answering.answers import (
-    IMPOSSIBLE,
     NO_LABELS,
     Candidates,
     NullThreshold,
     answer_lists,
+    context_mask,
     find_spans,
     holds_answers,
     split_examples,
 )
-from encoder_zoo.tasks.question_answering.metrics import SpanExactMatch, SpanF1
 from encoder_zoo.tasks.question_answering.preprocessor import SpanQAPreprocessor
-from encoder_zoo.tasks.question_answering.ranking import Answers, best_answers, ranked, shares
+from encoder_zoo.tasks.question_answering.ranking import (
+    SAME_CHARACTERS,
+    Answers,
+    answer_dicts,
+    answer_scores,
+    best_answers,
+    insert_null_answers,
+)
 from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
 from encoder_zoo.tasks.training.inference import (
     example_outputs,
@@ -40,11 +47,6 @@ from encoder_zoo.tasks.training.inference import (
 )
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import is_dataset, size_or_default
-
-# The most spans of tokens that are one span of characters. A character is 4 tokens at most: bytes
-# (RoBERTa) or what it decomposes to (BERT). One of the first's begins the span, one of the last's
-# ends it.
-SAME_CHARACTERS = 4 * 4
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -56,11 +58,13 @@ class SpanQA(Task):
         preprocessor: a `SpanQAPreprocessor`, for raw text.
         dropout: before the output layer, in training, in families whose head has one there; None
             is the backbone's. BERT's and RoBERTa's have none.
+        null_threshold: default of `answer` and exports; `evaluate_answers` sets it, and it is saved
+            with the preset.
 
     `fit` and `evaluate` take as x `(questions, contexts)`, or examples as `read_squad` gives them,
     `[{"question", "context", "answers"}]`; or a `tf.data.Dataset` of either. They take as y for
-    every question `{"text", "answer_start"}` or a list of such, of which the first is learned; none
-    or an empty list where there is no answer. y is not given with examples. `validation_data` is
+    every question `{"text", "answer_start"}` or a list of such, whose first is learned; None
+    or an empty list if there is no answer. y is not given with examples. `validation_data` is
     `((questions, contexts), answers)`, examples, or a dataset. Errors name the example: "Example 3:
     the answer 'cat' does not stand at character 7 ..."
 
@@ -86,6 +90,7 @@ class SpanQA(Task):
     pipeline_tag = "question-answering"
     preprocessor_class = SpanQAPreprocessor
     text_method = "answer"
+    answer_settings = ("null_threshold",)
     output_activation = "softmax"
 
     @validate_arguments
@@ -94,9 +99,11 @@ class SpanQA(Task):
         backbone: Backbone,
         preprocessor: SpanQAPreprocessor | None = None,
         dropout: Rate | None = None,
+        null_threshold: NullThreshold | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
+        self.null_threshold = null_threshold
         self.dropout = head_dropout(self.head_record, backbone, dropout)
         self.head = make_head(
             self.head_record, backbone, 2, self.dropout, self.dtype_policy, of_tokens=True
@@ -121,12 +128,12 @@ class SpanQA(Task):
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         if y is None:
             raise ValueError(NO_LABELS)
-        weight = _for_start_and_end(sample_weight)
-        return super().compute_loss(x, y, _without_padding(x, y_pred), weight, training)
+        weight = span_metrics.weights_of_bounds(sample_weight)
+        return super().compute_loss(x, y, span_metrics.mask_padding(x, y_pred), weight, training)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        weight = _for_start_and_end(sample_weight)
-        return super().compute_metrics(x, y, _without_padding(x, y_pred), weight)
+        weight = span_metrics.weights_of_bounds(sample_weight)
+        return super().compute_metrics(x, y, span_metrics.mask_padding(x, y_pred), weight)
 
     def default_loss(self) -> keras.losses.Loss:
         # Over (B, 2): the mean of the two cross-entropies.
@@ -136,12 +143,11 @@ class SpanQA(Task):
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
     def metric_by_name(self, name: str):
-        metric = {"exact_match": SpanExactMatch, "f1": SpanF1}.get(name)
+        metric = {"exact_match": span_metrics.SpanExactMatch, "f1": span_metrics.SpanF1}.get(name)
         return metric() if metric else super().metric_by_name(name)
 
     def _adapt(self, x, y) -> None:
-        if self.preprocessor is not None:
-            self.preprocessor.null_threshold = None  # it was of other weights
+        self.null_threshold = None  # it was of other weights
 
     def _check_labels(self, x, y) -> None:
         if y is None and not (is_dataset(x) or holds_answers(x)):
@@ -188,7 +194,7 @@ class SpanQA(Task):
         null_threshold: NullThreshold | None = None,
         batch_size: PositiveInt | None = None,
     ) -> dict | list:
-        """The answers that the contexts give.
+        """Return the answers that the contexts give.
 
         Args:
             question: a question, or a list of them.
@@ -225,21 +231,13 @@ class SpanQA(Task):
             return []
         count = 1 if top_k is None else top_k
         found = self._search((questions, contexts), count, max_answer_length, batch_size)
-        found = ranked(found, self._threshold(null_threshold))
-        fields = (found.start, found.end, shares(found), found.score > IMPOSSIBLE / 2)
-        answers = [
-            [
-                {"text": text[start:end], "start": start, "end": end, "score": share}
-                for start, end, share, exists in zip(*row, strict=True)
-                if exists
-            ][:count]
-            for text, *row in zip(texts, *(f.numpy().tolist() for f in fields), strict=True)
-        ]
+        found = insert_null_answers(found, self._threshold(null_threshold))
+        answers = answer_dicts(found, texts, count)
         return [row[0] for row in answers] if top_k is None else answers
 
     def _threshold(self, given: float | None) -> float | None:
-        """The null threshold that counts: what is given, or what is kept; None always answers."""
-        threshold = self.preprocessor.null_threshold if given is None else given
+        """Return the given null threshold, or the stored one; None always answers."""
+        threshold = self.null_threshold if given is None else given
         return None if threshold == float("inf") else threshold
 
     @validate_arguments
@@ -251,7 +249,7 @@ class SpanQA(Task):
         null_threshold: NullThreshold | None = None,
         batch_size: PositiveInt | None = None,
     ) -> dict[str, float]:
-        """Exact match and F1 of the answers, as SQuAD's official scripts count them, in percent.
+        """Compute exact match and F1 of the answers in percent, as SQuAD's official scripts do.
 
         Args:
             x: as for `fit`, in memory.
@@ -282,17 +280,17 @@ class SpanQA(Task):
         differences = (found.null - found.score[:, 0]).numpy().tolist()
         if all(right) and null_threshold is None:
             return squad_scores(guesses, right)
-        kept = self.preprocessor.null_threshold
+        kept = self.null_threshold
         threshold = next((t for t in (null_threshold, kept) if t is not None), 0.0)
         scores = squad_v2_scores(guesses, right, differences, threshold)
         if null_threshold is None and kept is None:
             found = scores["best_f1_thresh"]
             holds = squad_v2_scores(guesses, right, differences, found)["f1"] == scores["best_f1"]
-            self.preprocessor.null_threshold = found if holds else min(differences) - 1.0
+            self.null_threshold = found if holds else min(differences) - 1.0
         return scores
 
     def _search(self, x, top_k: int, max_answer_length: int, batch_size: int | None) -> Answers:
-        """The best answers of every question."""
+        """Return the best answers of every question."""
         if self.preprocessor is None:
             self.preprocess(x)  # raises
         questions, texts, _ = split_examples(x, None)
@@ -303,7 +301,7 @@ class SpanQA(Task):
         wanted = top_k if top_k == 1 else top_k * SAME_CHARACTERS
         for numbers, logits in example_outputs(self, examples, batch_size):
             chosen = (tf.gather(values, numbers) for values in (columns, tokens))
-            is_context = self._is_context(*chosen, logits.shape[-1])
+            is_context = context_mask(*chosen, logits.shape[-1])
             parts.append(find_spans(tf.constant(logits), is_context, max_answer_length, wanted))
             order.extend(numbers)
         found = (tf.gather(tf.concat(f, 0), np.argsort(order)) for f in zip(*parts, strict=True))
@@ -313,7 +311,7 @@ class SpanQA(Task):
     def served(
         self, max_answer_length: PositiveInt = 30, null_threshold: NullThreshold | None = None
     ) -> dict[str, Callable]:
-        """`answer` of "question" and "context", for exports.
+        """Return `answer` of "question" and "context" for exports.
 
         Args:
             max_answer_length: as for `answer`.
@@ -328,46 +326,20 @@ class SpanQA(Task):
 
         def answer(question, context):
             context = as_valid_text(context)
-            contexts = self.preprocessor.contexts(question, context)
+            contexts = self.preprocessor.contexts(question, context, allow_empty=True)
             examples = self.preprocessor.examples(contexts)
             columns = self.preprocessor.context_column(examples)
             logits = token_outputs_in_graph(self, self._token_logits, examples)
             logits = tf.transpose(logits.to_tensor(), (0, 2, 1))
             tokens = take(contexts.has_characters, contexts.windows).to_tensor()
-            is_context = self._is_context(columns, tokens, tf.shape(logits)[2])
+            is_context = context_mask(columns, tokens, tf.shape(logits)[2])
             found = find_spans(logits, is_context, max_answer_length, 1)
-            found = ranked(best_answers(found, contexts, columns, 1), threshold)
+            found = insert_null_answers(best_answers(found, contexts, columns, 1), threshold)
             start, end = found.start[:, 0], found.end[:, 0]
             text = tf.strings.substr(context, start, end - start, unit="UTF8_CHAR")
-            return {"text": text, "start": start, "end": end, "score": shares(found)[:, 0]}
+            return {"text": text, "start": start, "end": end, "score": answer_scores(found)[:, 0]}
 
         return {"serving_default": answer}
 
     def _token_logits(self, inputs: dict) -> tf.Tensor:
         return tf.transpose(self(inputs, training=False), (0, 2, 1))  # (B, L, 2)
-
-    @staticmethod
-    def _is_context(column: tf.Tensor, tokens: tf.Tensor, total) -> tf.Tensor:
-        """(W, L) bool: the columns where an answer may begin and end.
-
-        Args:
-            column: (W,) int32, of the context's first token.
-            tokens: (W, P) bool, those of the context that have characters.
-            total: L.
-        """
-        place = tf.range(total) - column[:, None]
-        outside = tf.shape(tokens)[1]
-        place = tf.where(place < 0, outside, tf.minimum(place, outside))
-        return tf.gather(tf.pad(tokens, [[0, 0], [0, 1]]), place, batch_dims=1)
-
-
-def _for_start_and_end(sample_weight):
-    """Weights (B,) as (B, 1), for both columns of the labels (B, 2)."""
-    return None if sample_weight is None else ops.convert_to_tensor(sample_weight)[:, None]
-
-
-def _without_padding(inputs, logits):
-    """Padding is no answer: loss and metrics do not depend on how long the batch is."""
-    if not isinstance(inputs, dict) or "padding_mask" not in inputs:
-        return logits
-    return ops.where(ops.cast(inputs["padding_mask"], "bool")[:, None], logits, IMPOSSIBLE)

@@ -1,1 +1,1 @@
-"""A class, or several, or numbers for every text: task, preprocessor, labels."""
+"""Sequence classification and regression: task, preprocessor, labels."""

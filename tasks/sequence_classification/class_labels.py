@@ -1,15 +1,16 @@
-"""What callers give as labels of texts, checked; and the classes that it speaks of.
+"""Check the labels of texts, convert them to numbers and learn class names from them.
 
 Comment letters: B batch, C classes.
 """
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.base.class_names import numbers_are_names
-from encoder_zoo.tasks.preprocessing.checks import assert_right
+from encoder_zoo.tasks.base.class_names import label_indices, numbers_are_names
+from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import categories, plain, table_columns
 
 # How far the sum of a text's probabilities may be from 1.
@@ -17,7 +18,7 @@ ROUNDING = 1e-3
 
 
 def learn_classes(y, several: bool = False) -> list[str] | int:
-    """The classes that labels speak of.
+    """Return the classes that occur in labels.
 
     Args:
         y: one label for every text, as for `SequenceClassifier.fit`; or for every text a list of
@@ -54,7 +55,7 @@ def learn_classes(y, several: bool = False) -> list[str] | int:
     if y.dtype.kind in "OSUT":
         found = sorted(set(_names(y.tolist())))
     else:
-        numbers = np.unique(_whole_numbers(y)).tolist()
+        numbers = np.unique(_whole_numbers(tf.constant(y))).tolist()
         found = numbers if numbers != list(range(len(numbers))) else len(numbers)
         found = [str(number) for number in found] if isinstance(found, list) else found
     if found == 1 or (isinstance(found, list) and len(found) == 1):
@@ -79,6 +80,39 @@ def _learn_several(y) -> list[str] | int:
     return counts.pop()
 
 
+def labels_of_dataset(dataset: tf.data.Dataset, preprocessor) -> np.ndarray:
+    """Return the labels y of a dataset of texts.
+
+    Args:
+        dataset: of texts and labels, batched or not.
+        preprocessor: that batches it; None for batches of prepared inputs.
+
+    Raises:
+        ValueError: "The dataset is endless. Give the labels: labels=[...]."
+    """
+    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        raise ValueError("The dataset is endless. Give the labels: labels=[...].")
+    if preprocessor is not None:
+        dataset = preprocessor.batched(dataset, 1024)
+    parts = [keras.utils.unpack_x_y_sample_weight(element)[1].numpy() for element in dataset]
+    return np.concatenate(parts)
+
+
+def classes_among(labels: np.ndarray, several: bool) -> set[int]:
+    """Return the indices of the classes that occur in encoded labels.
+
+    Args:
+        labels: class numbers (B,), or rows (B, C).
+        several: whether a text may have any number of classes.
+
+    Example:
+        >>> classes_among(np.array([[1, 0, 1]]), several=True)
+        {0, 2}
+    """
+    numbers = labels.argmax(axis=1) if labels.ndim == 2 else labels
+    return set((labels.nonzero()[1] if several else numbers).tolist())
+
+
 def _names(values: list) -> list[str]:
     names = [value.decode() if isinstance(value, bytes) else value for value in values]
     for row, name in enumerate(names):
@@ -94,19 +128,20 @@ def _names(values: list) -> list[str]:
     return [str(name) for name in names]
 
 
-def _whole_numbers(y: np.ndarray) -> np.ndarray:
-    """Class numbers that were perhaps written as 0.0 and 1.0, or False and True."""
-    if y.dtype.kind == "f":
-        for row in np.flatnonzero(y != np.round(y))[:1]:
-            raise ValueError(
-                f"Row {row} has the label {y[row]}, which is no class. Numbers are learned with "
-                'problem_type="regression".'
-            )
-    return y.astype(int) if y.dtype.kind in "fb" else y
+def _whole_numbers(y: tf.Tensor) -> tf.Tensor:
+    """Return (B,) int64 class numbers, which may be given as 0.0 and 1.0, or False and True."""
+    numbers = tf.cast(y, tf.int64)
+    return check_each(
+        numbers,
+        tf.cast(numbers, y.dtype) == y,
+        " has the label ",
+        y,
+        ', which is no class. Numbers are learned with problem_type="regression".',
+    )
 
 
 def _array(y) -> np.ndarray:
-    """Labels as an array; of objects where their lists have different lengths."""
+    """Return labels as an array; of objects if their lists have different lengths."""
     try:
         return np.asarray(y)
     except ValueError:
@@ -116,12 +151,12 @@ def _array(y) -> np.ndarray:
 
 
 def _single_column(y):
-    """The column of a table that has no other."""
+    """Return the only column of a table, or the values as they are."""
     return next(iter(y.values())) if isinstance(y, dict) and len(y) == 1 else y
 
 
 def _matrix(y, labels: list[str] | None):
-    """A table's columns as rows of numbers, in the order of the labels that they are called by."""
+    """Return a table's columns as rows of numbers, in the order of the labels that name them."""
     if not isinstance(y, dict):
         return y
     names = {str(name): values for name, values in y.items()}
@@ -129,132 +164,108 @@ def _matrix(y, labels: list[str] | None):
     return np.stack([np.asarray(names[name]) for name in order], axis=1)
 
 
-def class_numbers(y, labels: list[str] | None, num_classes: int | None) -> np.ndarray:
-    """One class for each text: numbers (B,) int, or probabilities (B, C) float32.
+def class_numbers(y, labels: list[str] | None, num_classes: int | None) -> tf.Tensor:
+    """Return one class for each text, in memory or inside `tf.data`.
 
     Args:
         y: numbers or names; or rows (B, C) of 0 and a 1, or of probabilities.
-        labels: the classes' names, if there are.
+        labels: the classes' names, if there are any.
         num_classes: C, if it is known.
 
+    Returns:
+        Class numbers (B,) int32, or probabilities (B, C) float32.
+
     Raises:
-        ValueError: naming the first label that is unknown and the row it stands in.
+        ValueError: "Row 3 has the unknown label 'upp'. Expected one of ['down', 'up'].", "Row 3
+            has the label 2, but there are 2 classes: labels go from 0 to 1.", "Row 3 is [0.5,
+            0.6]. ..."; `tf.errors.InvalidArgumentError` inside `tf.data`.
 
     Example:
-        >>> class_numbers(["up", "down"], ["down", "up"], 2).tolist()
+        >>> class_numbers(["up", "down"], ["down", "up"], 2).numpy().tolist()
         [1, 0]
-        >>> class_numbers([[0, 1], [1, 0]], None, 2).tolist()
+        >>> class_numbers([[0, 1], [1, 0]], None, 2).numpy().tolist()
         [1, 0]
     """
-    y = _array(_matrix(_single_column(plain(y)), labels))
-    if y.ndim == 2 and y.dtype.kind in "fiub" and num_classes in (None, y.shape[1]):
+    if not tf.is_symbolic_tensor(y):
+        y = _array(_matrix(_single_column(plain(y)), labels))
+        y = y.tolist() if y.dtype.kind in "OSUT" else y
+        y = tf.convert_to_tensor(y) if not isinstance(y, list) and y.dtype.kind in "fiub" else y
+    if isinstance(y, list) or y.dtype == tf.string:
+        return _numbers_of_names(y, labels)
+    rank = y.shape.rank if tf.is_tensor(y) else -1
+    if rank == 2 and (None in (num_classes, y.shape[1]) or num_classes == y.shape[1]):
         return _probabilities(y)
-    if y.ndim == 1 and y.dtype.kind in "fb" and y.size:
-        y = _whole_numbers(y)
-    if y.dtype.kind in "iu" and y.ndim == 1 and numbers_are_names(labels):
-        y = y.astype(str)
-    if y.dtype.kind in "OSUT":
-        y = numbers_of_names(y.tolist(), labels)
-    if y.dtype.kind not in "iu" or y.ndim != 1:
+    if rank not in (None, 1):
         raise ValueError(
             "Expected one class number or name for each text"
             + (f", or rows of {num_classes} probabilities" if num_classes else "")
-            + f". Received: labels of type {y.dtype} and shape {y.shape}."
+            + f". Received: labels of type {y.dtype.name} and shape {tuple(y.shape)}."
         )
-    wrong = np.flatnonzero((y < 0) | (y >= (num_classes or np.inf)))
-    if wrong.size:
-        raise ValueError(
-            f"Row {wrong[0]} has the label {y[wrong[0]]}, but there are "
-            f"{num_classes} classes: labels go from 0 to {num_classes - 1}."
-        )
-    return y
-
-
-def _probabilities(y: np.ndarray) -> np.ndarray:
-    """Rows (B, C) that each add up to 1; where there is a 1 in each, its places (B,)."""
-    y = y.astype("float32")
-    right = (y >= 0).all(axis=1) & (abs(y.sum(axis=1) - 1) <= ROUNDING)
-    for row in np.flatnonzero(~right)[:1]:
-        raise ValueError(
-            f"Row {row} is {y[row].tolist()}. Expected a 1 among 0s, or probabilities of the "
-            f"{y.shape[1]} classes, which add up to 1."
-        )
-    return y.argmax(axis=1) if (y.max(axis=1) == 1).all() else y
-
-
-def numbers_of_names(names: list, labels: list[str] | None) -> np.ndarray:
-    """The places of names in the labels.
-
-    Raises:
-        ValueError: "Row 3 has the unknown label 'upp'. Expected one of ['down', 'up']."
-    """
-    if not labels:
-        raise ValueError(
-            f"Received the label {names[0]!r}, but the classifier has no names for its "
-            "classes. Build it with labels=[...]."
-        )
-    numbers = {label: i for i, label in enumerate(labels)}
-    names = [n.decode() if isinstance(n, bytes) else n for n in names]
+    y = _whole_numbers(y)
     if numbers_are_names(labels):
-        names = [n if isinstance(n, str) else str(n) for n in names]
-    for row, name in enumerate(names):
-        if not isinstance(name, str) or name not in numbers:
-            raise ValueError(f"Row {row} has the unknown label {name!r}. Expected one of {labels}.")
-    return np.array([numbers[name] for name in names], int)
+        return _numbers_of_names(tf.strings.as_string(y), labels)
+    expected = (
+        f", but there are {num_classes} classes: labels go from 0 to {(num_classes or 0) - 1}."
+    )
+    inside = (y >= 0) & (y < (num_classes or y.dtype.max))
+    return check_each(tf.cast(y, tf.int32), inside, " has the label ", y, expected)
 
 
-def class_numbers_in_graph(
-    y: tf.Tensor, labels: list[str] | None, num_classes: int | None
-) -> tf.Tensor:
-    """As `class_numbers`, inside `tf.data`."""
-    if y.dtype.is_floating and y.shape.rank == 2:
-        return _probabilities_in_graph(y, num_classes)
-    if y.shape.rank == 2 and num_classes and y.dtype != tf.string:
-        return tf.argmax(_probabilities_in_graph(y, num_classes), 1, tf.int32)
-    if y.dtype.is_floating or y.dtype.is_bool:
-        given, y = y, tf.cast(y, tf.int32)
-        whole = tf.cast(y, given.dtype) == given if given.dtype.is_floating else given == given
-        message = ("Row ", tf.range(tf.size(y)), " of the batch has the label ", given)
-        with tf.control_dependencies([assert_right(whole, *message, ", which is no class.")]):
-            y = tf.identity(y)
-    if y.dtype.is_integer and numbers_are_names(labels):
-        y = tf.strings.as_string(y)
-    if y.dtype == tf.string:
-        matches = tf.equal(y[:, None], tf.constant(labels or [""]))  # (B, C)
-        y = tf.where(tf.reduce_any(matches, axis=1), tf.argmax(matches, axis=1), -1)
-    y = tf.cast(y, tf.int32)
-    if num_classes is None:
-        return y
-    inside = tf.reduce_all((y >= 0) & (y < num_classes))
-    expected = f"{labels or list(range(num_classes))}"
-    with tf.control_dependencies([tf.debugging.Assert(inside, ["Labels outside", expected, y])]):
-        return tf.identity(y)
+def _numbers_of_names(names: tf.Tensor | list, labels: list[str] | None) -> tf.Tensor:
+    expected = f". Expected one of {labels}."
+    if not labels:
+        expected = ". The classifier has no names for its classes: build it with labels=[...]."
+    numbers = label_indices(names, labels)
+    return check_each(numbers, numbers >= 0, " has the unknown label ", names, expected)
 
 
-def _probabilities_in_graph(y: tf.Tensor, num_classes: int | None) -> tf.Tensor:
-    y = tf.ensure_shape(tf.cast(y, "float32"), (None, num_classes))
+def _probabilities(y: tf.Tensor) -> tf.Tensor:
+    """Return rows (B, C) that each add up to 1; if there is a 1 in each, its index (B,)."""
+    is_hot = not y.dtype.is_floating
+    y = tf.cast(y, tf.float32)
     right = tf.reduce_all(y >= 0, axis=1) & (abs(tf.reduce_sum(y, axis=1) - 1) <= ROUNDING)
-    row = tf.range(tf.shape(y)[0])
-    message = ("Row ", row, " of the batch is not of probabilities, which add up to 1.")
-    with tf.control_dependencies([assert_right(right, *message)]):
-        return tf.identity(y)
+    expected = ". Expected a 1 among 0s, or probabilities of the classes, which add up to 1."
+    y = check_each(y, right, " is ", y, expected)
+    if not tf.is_symbolic_tensor(y):
+        is_hot = bool(tf.reduce_all(tf.reduce_max(y, axis=1) == 1))
+    return tf.argmax(y, 1, tf.int32) if is_hot else y
 
 
-def several_classes(y, labels: list[str] | None, num_classes: int) -> np.ndarray:
-    """Any number of classes for each text: (B, C) float32, 0 or 1 or a probability between them.
+def multi_label_targets(y, labels: list[str] | None, num_classes: int) -> tf.Tensor:
+    """Return any number of classes for each text, in memory or inside `tf.data`.
 
     Args:
-        y: for every text a list of names, or rows of numbers, perhaps in a table.
-        labels: the classes' names, if there are.
+        y: rows of numbers; in memory also a table of them, or for every text a list of names.
+        labels: the classes' names, if there are any.
         num_classes: C.
 
+    Returns:
+        (B, C) float32, 0 or 1 or a probability between them.
+
     Raises:
-        ValueError: "Row 3 is 'up'. With several labels a text, expected a list for each ..."
+        ValueError: "Row 3 is 'up'. With several labels a text, expected a list for each ...", "Row
+            3 is [1, 2]. Expected 2 numbers, ..."; `tf.errors.InvalidArgumentError` inside
+            `tf.data`.
 
     Example:
-        >>> several_classes([["up"], []], ["down", "up"], 2).tolist()
+        >>> multi_label_targets([["up"], []], ["down", "up"], 2).numpy().tolist()
         [[0.0, 1.0], [0.0, 0.0]]
     """
+    given = y if tf.is_symbolic_tensor(y) else _lists(y, labels, num_classes)
+    if isinstance(given, list):
+        if any(isinstance(v, str) for row in given for v in row) or not any(map(len, given)):
+            return _multi_hot(given, labels, num_classes)
+        unknown = [np.nan] * num_classes  # for rows of another length
+        y = tf.constant([r if len(r) == num_classes else unknown for r in given], tf.float32)
+    y = tf.ensure_shape(tf.cast(y, tf.float32), (None, num_classes))
+    expected = (
+        f". Expected {num_classes} numbers, 0 or 1 for each class or a probability between them, "
+        "or a list of names."
+    )
+    return check_each(y, tf.reduce_all((y >= 0) & (y <= 1), axis=1), " is ", given, expected)
+
+
+def _lists(y, labels: list[str] | None, num_classes: int) -> list[list]:
     y = _matrix(plain(y), labels)
     y = np.asarray(y) if tf.is_tensor(y) else y
     for i, row in enumerate(y):
@@ -263,42 +274,38 @@ def several_classes(y, labels: list[str] | None, num_classes: int) -> np.ndarray
                 f"Row {i} is {row!r}. With several labels a text, expected a list for each: of "
                 f"names, or of {num_classes} numbers, 0 or 1 for each class."
             )
-    if any(isinstance(v, str) for row in y for v in row) or not any(len(row) for row in y):
-        hot = np.zeros((len(y), num_classes), "float32")
-        for row, names in enumerate(y):
-            hot[row, numbers_of_names(list(names), labels) if len(names) else []] = 1.0
-        return hot
-    for i, row in enumerate(y):
-        if len(row) != num_classes or not all(0 <= value <= 1 for value in row):
-            raise ValueError(
-                f"Row {i} is {list(row)!r}. Expected {num_classes} numbers, 0 or 1 for "
-                "each class or a probability between them, or a list of names."
-            )
-    return np.array(y, "float32")
+    return [list(row) for row in (y.tolist() if isinstance(y, np.ndarray) else y)]
 
 
-def several_classes_in_graph(y: tf.Tensor, num_classes: int) -> tf.Tensor:
-    """As `several_classes`, inside `tf.data`: rows of numbers."""
-    y = tf.ensure_shape(tf.cast(y, "float32"), (None, num_classes))
-    right = tf.reduce_all((y >= 0) & (y <= 1), axis=1)
-    row = tf.range(tf.shape(y)[0])
-    message = ("Row ", row, " of the batch has other numbers than 0 and 1 for its classes.")
-    with tf.control_dependencies([assert_right(right, *message)]):
-        return tf.identity(y)
+def _multi_hot(rows: list[list], labels: list[str] | None, num_classes: int) -> tf.Tensor:
+    index = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    names = [name for row in rows for name in row]
+    numbers = label_indices(names, labels)
+    right = (numbers >= 0) & (numbers < num_classes)
+    expected = f". Expected one of {labels}."
+    numbers = check_each(numbers, right, " has the unknown label ", names, expected, index=index)
+    hot = np.zeros((len(rows), num_classes), "float32")
+    hot[index, numbers] = 1.0
+    return tf.constant(hot)
 
 
-def targets(y, count: int) -> tf.Tensor:
-    """Numbers to predict, (B, count) float32, in memory or inside `tf.data`."""
-    in_graph = tf.is_symbolic_tensor(y)
-    y = y if in_graph else np.asarray(_matrix(_single_column(plain(y)), None))
-    numbers = y.dtype.is_floating or y.dtype.is_integer if in_graph else y.dtype.kind in "fiub"
+def regression_targets(y, count: int) -> tf.Tensor:
+    """Return the numbers to predict, (B, count) float32, in memory or inside `tf.data`.
+
+    Raises:
+        ValueError: "Expected 2 numbers for each text, ...", "Row 3 has the label nan. Expected a
+            number."; `tf.errors.InvalidArgumentError` inside `tf.data`.
+    """
+    if not tf.is_symbolic_tensor(y):
+        y = np.asarray(_matrix(_single_column(plain(y)), None))
+        y = tf.convert_to_tensor(y) if y.dtype.kind in "fiub" else y
     shapes = [(None, count), *([(None,)] if count == 1 else [])]
+    numbers = tf.is_tensor(y) and y.dtype not in (tf.string, tf.complex64, tf.complex128)
     if not numbers or not any(map(tf.TensorShape(y.shape).is_compatible_with, shapes)):
         raise ValueError(
             f"Expected {count} number{'s' * (count > 1)} for each text, in the shape (texts, "
             f"{count}). Received: labels of type {y.dtype} and shape {tuple(y.shape)}."
         )
-    if not in_graph:
-        for row in np.argwhere(~np.isfinite(y))[:1]:
-            raise ValueError(f"Row {row[0]} has the label {y[tuple(row)]}. Expected a number.")
-    return tf.reshape(tf.cast(y, "float32"), (-1, count))
+    y = tf.reshape(tf.cast(y, tf.float32), (-1, count))
+    right, given = tf.reduce_all(tf.math.is_finite(y), axis=1), y[:, 0] if count == 1 else y
+    return check_each(y, right, " has the label ", given, ". Expected a number.")

@@ -1,4 +1,4 @@
-"""Texts, or pairs of texts, to examples of ids with a label for each."""
+"""Preprocessing of texts, or pairs of texts, with a label for each."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.sequence_classification.class_labels import (
     class_numbers,
-    class_numbers_in_graph,
-    several_classes,
-    several_classes_in_graph,
-    targets,
+    multi_label_targets,
+    regression_targets,
 )
 
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
     """Texts or pairs of texts to `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, in RoBERTa's form
     `<s> a </s>` or `<s> a </s></s> b </s>`.
 
-    What is too long is truncated, of a pair the longer text first. See `Preprocessor` for the
+    Too long inputs are truncated, in a pair the longer text first. See `Preprocessor` for the
     arguments. Labels may be class numbers, rows of probabilities or, once a task with `labels` has
     the preprocessor, their names. Where one of the names is a whole number, such as "1", whole
     numbers are names too: of the classes "1" to "5" the label 1 is the first.
@@ -51,7 +49,8 @@ class SequenceClassifierPreprocessor(Preprocessor):
         self.labels = task.labels
 
     def encode_labels(self, y) -> tf.Tensor:
-        """Class numbers (B,), or probabilities (B, C); for several labels or regression (B, C).
+        """Return class numbers (B,), or probabilities (B, C); for several labels or regression (B,
+        C).
 
         Args:
             y: numbers or names, or rows of C numbers; for several labels a list of names for every
@@ -61,13 +60,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
             ValueError: naming the first label that is unknown and the row it stands in.
         """
         if self.problem_type == "regression":
-            return targets(y, self.num_classes)
-        in_graph = tf.is_symbolic_tensor(y)
+            return regression_targets(y, self.num_classes)
         if self.problem_type == "multi_label_classification":
-            if in_graph:
-                return several_classes_in_graph(y, self.num_classes)
-            return tf.constant(several_classes(y, self.labels, self.num_classes))
-        if in_graph:
-            return class_numbers_in_graph(y, self.labels, self.num_classes)
-        y = class_numbers(y, self.labels, self.num_classes)
-        return tf.constant(y, tf.float32 if y.dtype.kind == "f" else tf.int32)
+            return multi_label_targets(y, self.labels, self.num_classes)
+        return class_numbers(y, self.labels, self.num_classes)

@@ -1,4 +1,4 @@
-"""Sentences, or pairs of sentences, to classes or a number."""
+"""Classification of texts or pairs of texts, and regression."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, Probability, Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
-from encoder_zoo.tasks.base.class_names import label_names, sigmoid, softmax
+from encoder_zoo.tasks.base.class_names import labels_from_config, sigmoid, softmax
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
-from encoder_zoo.tasks.sequence_classification.class_labels import learn_classes
+from encoder_zoo.tasks.sequence_classification.class_labels import (
+    classes_among,
+    labels_of_dataset,
+    learn_classes,
+)
 from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
 from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.logit_metrics import ClassAccuracy, ClassCrossentropy
@@ -64,7 +68,7 @@ class SequenceClassifier(LabelledTask):
         ValueError: if `labels` and `num_classes` disagree.
 
     Source: Devlin et al. 2019, section 4.1; Liu et al. 2019's code for RoBERTa's head, which has
-    a tanh layer of its own in the pooler's place.
+    a tanh layer of its own instead of the pooler.
 
     Example:
         >>> import numpy as np
@@ -137,7 +141,7 @@ class SequenceClassifier(LabelledTask):
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
         stored = {}
         if cls._is_head_of(config) and cls._asks_for_classes_of(config, arguments):
-            usual = "regression" if len(label_names(config)) == 1 else PROBLEM_TYPES[0]
+            usual = "regression" if len(labels_from_config(config)) == 1 else PROBLEM_TYPES[0]
             stored["problem_type"] = config.get("problem_type") or usual
         return {**stored, **super().checkpoint_arguments(config, head, arguments)}
 
@@ -161,7 +165,7 @@ class SequenceClassifier(LabelledTask):
 
     def _labels_in(self, x, y) -> list[str] | int:
         if is_dataset(x):
-            y = self._labels_of_dataset(x)
+            y = labels_of_dataset(x, self.preprocessor)
         learned = learn_classes(y, self._takes_several())
         if is_prepared(x) and not isinstance(learned, int):
             raise ValueError(
@@ -169,14 +173,6 @@ class SequenceClassifier(LabelledTask):
                 "of which occurs; or pass labels=[...] or num_classes."
             )
         return learned
-
-    def _labels_of_dataset(self, dataset: tf.data.Dataset) -> np.ndarray:
-        if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
-            raise ValueError("The dataset is endless. Give the labels: labels=[...].")
-        if self.preprocessor is not None:
-            dataset = self.preprocessor.batched(dataset, 1024)
-        parts = [keras.utils.unpack_x_y_sample_weight(element)[1].numpy() for element in dataset]
-        return np.concatenate(parts)
 
     def _weigh_classes(self, data: TrainingData, class_weight: Mapping | str) -> TrainingData:
         if self.problem_type != "single_label_classification":
@@ -190,7 +186,8 @@ class SequenceClassifier(LabelledTask):
         if "labels" not in examples or self.problem_type == "regression":
             return
         seen, wanted = (
-            self._classes_among(part["labels"].numpy()) for part in (examples, held_out)
+            classes_among(part["labels"].numpy(), self._takes_several())
+            for part in (examples, held_out)
         )
         unseen = [repr(self.class_names[i]) for i in wanted - seen]
         if unseen:
@@ -203,14 +200,9 @@ class SequenceClassifier(LabelledTask):
                 ", ".join(sorted(unseen)),
             )
 
-    def _classes_among(self, labels: np.ndarray) -> set[int]:
-        """The classes that occur, by number."""
-        numbers = labels.argmax(axis=1) if labels.ndim == 2 else labels
-        return set((labels.nonzero()[1] if self._takes_several() else numbers).tolist())
-
     @validate_arguments
     def predict_proba(self, texts, batch_size: PositiveInt | None = None) -> np.ndarray:
-        """Texts to probabilities.
+        """Return the probabilities of the classes of each text.
 
         Args:
             texts: as for `predict`.
@@ -238,7 +230,7 @@ class SequenceClassifier(LabelledTask):
         top_k: PositiveInt | None = None,
         threshold: Probability | None = None,
     ) -> list | dict:
-        """Texts to labels and probabilities.
+        """Return the labels of each text with their probabilities.
 
         Args:
             texts: as for `predict`; or a single text, or a tuple of two for a single pair.
@@ -289,12 +281,12 @@ class SequenceClassifier(LabelledTask):
         return [row[0] for row in ranked]
 
     def _answer(self, scores: np.ndarray, number: int) -> dict:
-        """One class of a text, and its probability."""
+        """Return one class of a text and its probability."""
         return {"label": self.class_names[number], "score": scores[number].item()}
 
     @property
     def class_names(self) -> Sequence:
-        """The labels, or the classes' numbers where they have no names."""
+        """Return the labels, or the class numbers if they have no names."""
         return self.labels or range(self.num_classes)
 
     def _check_threshold(self, threshold: float | None, top_k: int | None) -> None:
@@ -312,7 +304,8 @@ class SequenceClassifier(LabelledTask):
         return self.problem_type == "multi_label_classification"
 
     def served(self) -> dict[str, Callable]:
-        """`classify` of all classes, for exports: of "text", and as "pairs" of "first", "second".
+        """Return `classify` of all classes for exports: of "text", and as "pairs" of "first",
+        "second".
 
         Returns:
             Functions whose results are "label" (N, C) strings, the best first, and "score" (N, C);
@@ -340,7 +333,7 @@ class SequenceClassifier(LabelledTask):
 
 
 def _is_single(texts) -> bool:
-    """Whether it is one text, or one pair of texts, and not a list of them."""
+    """Return whether this is one text, or one pair of texts, and not a list of them."""
     parts = texts if isinstance(texts, tuple) else (texts,)
     return len(parts) > 0 and all(isinstance(part, str | bytes) for part in parts)
 

@@ -1,1 +1,1 @@
-"""A label for every word: task, preprocessor, labels, decoding, metrics."""
+"""Token classification: task, preprocessor, labels, decoding, metrics."""

@@ -1,4 +1,4 @@
-"""Tags of words, and spans of characters, as labels of tokens.
+"""Convert tags of words, and spans of characters, to labels of tokens.
 
 Comment letters: N texts, P tokens of all texts, S spans of all texts, C tags, T types.
 """
@@ -18,17 +18,17 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     row_begins,
     word_begins,
 )
-from encoder_zoo.tasks.token_classification.tags import parse_tags, piece_tags
+from encoder_zoo.tasks.token_classification.tags import parse_tags, subword_tags, word_tags
 
 logger = logging.getLogger("encoder_zoo")
 
-ONLY, FIRST, MIDDLE, LAST = range(4)  # columns of `piece_tags`
+ONLY, FIRST, MIDDLE, LAST = range(4)  # columns of `subword_tags`
 
 
 def labels_of_words(
     tokens: TokenizedTexts, tags: tf.RaggedTensor, names: Sequence[str] | None, all_tokens: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Labels of tokens from tags of words.
+    """Return labels of tokens from tags of words.
 
     Args:
         tokens: of sentences in words.
@@ -40,15 +40,49 @@ def labels_of_words(
         Labels (P,) int32, and (P,) bool whether a token has one.
     """
     row = tokens.ids.value_rowids()
-    place = tf.gather(tags.row_starts(), row) + tf.cast(tokens.words.flat_values, tf.int64)
-    labels = tf.gather(tf.cast(tags.flat_values, tf.int32), place)
+    index = tf.gather(tags.row_starts(), row) + tf.cast(tokens.words.flat_values, tf.int64)
+    labels = tf.gather(tf.cast(tags.flat_values, tf.int32), index)
     begins = word_begins(tokens)
     if not all_tokens:
         return labels, begins
     if names is not None:
         ends = tf.concat([begins[1:], [True]], 0)[: tf.size(begins)]
-        labels = tf.gather_nd(piece_tags(names), tf.stack([labels, _place(begins, ends)], axis=1))
+        labels = tf.gather_nd(
+            subword_tags(names), tf.stack([labels, _span_position(begins, ends)], axis=1)
+        )
     return labels, tf.ones_like(begins)
+
+
+def tags_of_tokens(
+    tokens: TokenizedTexts,
+    best: np.ndarray,
+    word_counts: Sequence[int],
+    names: list[str],
+    by_all_tokens: bool,
+) -> list[list[str]]:
+    """Return the tags of words from those of their tokens.
+
+    Args:
+        tokens: P tokens of words.
+        best: (P,) int tags.
+        word_counts: words of every text.
+        names: the tags' names.
+        by_all_tokens: whether all tokens of a word were labelled, and not the first alone.
+
+    Returns:
+        For every text its tags; O of a word without a token.
+    """
+    outside = "O" if "O" in names else names[0]
+    tags = [[outside] * count for count in word_counts]
+    begins = word_begins(tokens).numpy()
+    found = best[begins]
+    if by_all_tokens:
+        # The first token of all begins a word, so the last one ends a word.
+        found = word_tags(names)[found, best[np.roll(begins, -1)]]
+    examples, numbers = tokens.words.value_rowids().numpy(), tokens.words.flat_values.numpy()
+    for row, word, tag in zip(examples[begins], numbers[begins], found, strict=True):
+        tags[row][word] = names[tag]
+    return tags
 
 
 def labels_of_spans(
@@ -57,14 +91,14 @@ def labels_of_spans(
     names: Sequence[str],
     all_tokens: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Labels of tokens from spans of characters.
+    """Return labels of tokens from spans of characters.
 
     A token is in a span if they share a character. What a span cuts off from a word counts as a
     word of its own. In memory a log line says of spans to which no token belongs.
 
     Args:
         tokens: of texts.
-        spans: {"start", "end", "label"}, ragged (N, None) int; labels are places in the sorted
+        spans: {"start", "end", "label"}, ragged (N, None) int; labels are indices into the sorted
             types of the tags. The spans of a text do not overlap.
         names: the C tags' names.
         all_tokens: label every token; else the first of each word.
@@ -90,7 +124,7 @@ def labels_of_spans(
         _report_lost(spans, order.numpy(), span.numpy())
 
     other = tf.concat([[True], span[1:] != span[:-1]], 0)[: tf.size(span)]
-    other |= row_begins(tokens.ids)  # where a span, or what is outside of spans, begins
+    other |= row_begins(tokens.ids)  # where a span, or text outside of spans, begins
     units = tf.ones_like(other) if all_tokens else other | word_begins(tokens)
     span_ends = tf.concat([other[1:], [True]], 0)[: tf.size(other)]
     # Of a unit only the first token is labelled, so the unit's last token tells where it ends.
@@ -98,11 +132,11 @@ def labels_of_spans(
     ends = tf.gather(tf.math.segment_max(tf.cast(span_ends, tf.int32), unit), unit) > 0
     table = tf.concat([_tags_of_types(names), [[_outside(names)] * 4]], 0)
     kind = tf.where(inside, tf.gather(kind, known), -1) % tf.shape(table)[0]
-    return tf.gather_nd(table, tf.stack([kind, _place(other, ends)], axis=1)), units
+    return tf.gather_nd(table, tf.stack([kind, _span_position(other, ends)], axis=1)), units
 
 
 def _report_lost(spans: dict[str, tf.RaggedTensor], order: np.ndarray, span: np.ndarray) -> None:
-    """Says how many spans are of white space, or inside a token that belongs to another span."""
+    """Log how many spans are white space, or inside a token that belongs to another span."""
     lost = order[np.setdiff1d(np.arange(len(order)), span)]
     if len(lost):
         columns = (
@@ -118,13 +152,13 @@ def _report_lost(spans: dict[str, tf.RaggedTensor], order: np.ndarray, span: np.
         )
 
 
-def _place(begins: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """ONLY, FIRST, MIDDLE or LAST."""
+def _span_position(begins: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
+    """Return ONLY, FIRST, MIDDLE or LAST for each word."""
     return tf.where(begins, tf.where(ends, ONLY, FIRST), tf.where(ends, LAST, MIDDLE))
 
 
 def _tags_of_types(names: Sequence[str]) -> np.ndarray:
-    """(T, 4) places in the tags: of a span of this type's only, first, middle and last word."""
+    """Return (T, 4) tag indices: of the only, first, middle and last word of each type's spans."""
     parsed = parse_tags(names)
     table = []
     for kind in parsed.type_names:
@@ -143,7 +177,7 @@ def _tags_of_types(names: Sequence[str]) -> np.ndarray:
 
 def _outside(names: Sequence[str]) -> int:
     if "O" not in names:
-        raise ValueError(f"Spans need a tag O for what is outside of them. Received: {names}.")
+        raise ValueError(f"Spans need a tag O for text outside of them. Received: {names}.")
     return names.index("O")
 
 
@@ -169,7 +203,7 @@ def symbol_table(tokenizer) -> np.ndarray:
 def words_split_at_symbols(
     tokens: TokenizedTexts, table: np.ndarray, inside: bool = True
 ) -> TokenizedTexts:
-    """The same tokens with words cut at symbols, so that of "London." the stop is a word.
+    """Return the same tokens with words cut at symbols, so that the stop of "London." is a word.
 
     Args:
         tokens: of texts.
@@ -190,10 +224,10 @@ def words_split_at_symbols(
 
 
 def _before(values: tf.Tensor) -> tf.Tensor:
-    """(P,) bool: whether it is so of the token before."""
+    """Return (P,) bool: the value of the token before each token."""
     return tf.concat([[False], values], 0)[: tf.size(values)]
 
 
 def _after(values: tf.Tensor) -> tf.Tensor:
-    """(P,) bool: whether it is so of the token behind."""
+    """Return (P,) bool: the value of the token after each token."""
     return tf.concat([values[1:], [False]], 0)[: tf.size(values)]

@@ -1,4 +1,4 @@
-"""Files of the CoNLL shared tasks: a word a line, with its tags behind it."""
+"""Reading of files of the CoNLL shared tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMMENT = re.compile(r"# ?[\w.]+ ?=")
 def read_conll(
     path: str | os.PathLike, column: int = -1, word_column: int = 0
 ) -> tuple[list[list[str]], list[list[str]]]:
-    """The sentences of a file with a word in each line, and blank lines between sentences.
+    """Read the sentences of a file with a word in each line and blank lines between sentences.
 
     Comments as "# text = ..." and CoNLL-2003's -DOCSTART- are left out.
 
@@ -42,7 +42,7 @@ def read_conll(
     """
     path, columns = pathlib.Path(path), (word_column, column)
     sentences: list[list[tuple[str, str]]] = [[]]
-    # Not `splitlines`, which also splits at what may stand in a word, such as U+0085.
+    # Not `splitlines`, which also splits at characters inside of words, such as U+0085.
     for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
         line = line.rstrip("\r")
         cells = line.split("\t") if "\t" in line else line.split()
@@ -57,14 +57,14 @@ def read_conll(
     return words, tags
 
 
-def _word_and_tag(place: str, cells: list[str], columns: tuple[int, int]) -> tuple[str, str]:
+def _word_and_tag(line: str, cells: list[str], columns: tuple[int, int]) -> tuple[str, str]:
     for column in columns:
         if not -len(cells) <= column < len(cells):
             raise ValueError(
-                f"{place}: there is no column {column} in {cells}. Expected a word and its tags, "
+                f"{line}: there is no column {column} in {cells}. Expected a word and its tags, "
                 "between tabs or spaces; column=... says which of them is the tag."
             )
     word, tag = (column % len(cells) for column in columns)
     if word == tag:
-        raise ValueError(f"{place}: {cells} has no tag beside the word.")
+        raise ValueError(f"{line}: {cells} has no tag beside the word.")
     return cells[word], cells[tag]

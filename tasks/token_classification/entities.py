@@ -1,4 +1,4 @@
-"""From the probabilities of tokens to entities.
+"""Decode entities from the probabilities of tokens.
 
 Comment letters: P tokens of all texts, U units (tokens or words), G entities, C tags.
 """
@@ -15,7 +15,7 @@ STRATEGIES = ("simple", "first", "average", "max", "none")
 
 
 def checked_strategy(strategy: str) -> str:
-    """The strategy.
+    """Return the strategy, or raise an error if it is unknown.
 
     Raises:
         ValueError: "Unknown strategy 'last'. Expected one of simple, first, average, max, none."
@@ -30,7 +30,7 @@ class Entities(NamedTuple):
 
     Attributes:
         row: int64, the text.
-        label: int32, a place in the tags' `type_names`; with the strategy "none" a tag.
+        label: int32, an index into the tags' `type_names`; with the strategy "none" a tag.
         start: int32, the first character.
         end: int32, the character after the last.
         score: float32.
@@ -46,7 +46,7 @@ class Entities(NamedTuple):
 def find_entities(
     probabilities: tf.Tensor, tokens: TokenizedTexts, tags: TagSet, strategy: str = "simple"
 ) -> Entities:
-    """The entities that the probabilities of tokens speak of; transformers' strategies.
+    """Decode entities from the probabilities of tokens, by the strategies of transformers.
 
     Args:
         probabilities: (P, C) float.
@@ -85,8 +85,25 @@ def find_entities(
     )
 
 
+def entity_lists(found: Entities, texts: tf.Tensor, names: list[str]) -> list[list[dict]]:
+    """Return for every text its entities as `{"label", "text", "start", "end", "score"}`.
+
+    Args:
+        found: entities.
+        texts: (N,) strings.
+        names: of the labels.
+    """
+    strings = [text.decode() for text in texts.numpy()]
+    entities = [[] for _ in strings]
+    for row, label, start, end, score in zip(*(f.numpy().tolist() for f in found), strict=True):
+        text = strings[row][start:end]
+        entity = {"label": names[label], "text": text, "start": start, "end": end}
+        entities[row].append(entity | {"score": score})
+    return entities
+
+
 def padded_entities(found: Entities, texts: tf.Tensor, names: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The entities of every text in a row of their own.
+    """Return the entities of every text in a row of their own.
 
     Args:
         found: in texts.
@@ -121,23 +138,23 @@ def padded_entities(found: Entities, texts: tf.Tensor, names: tf.Tensor) -> dict
 def _words(
     probabilities: tf.Tensor, tokens: TokenizedTexts, units: Entities, strategy: str
 ) -> tuple[Entities, tf.Tensor]:
-    """The words (U,) as units, and which of them is a text's first."""
+    """Return the words (U,) as units, and which of them is the first of a text."""
     begins = word_begins(tokens)
     word = tf.cumsum(tf.cast(begins, tf.int32)) - 1  # (P,)
-    places = tf.where(begins)[:, 0]  # (U,) first tokens
+    indices = tf.where(begins)[:, 0]  # (U,) first tokens
     if strategy == "average":
         probabilities = tf.math.segment_mean(probabilities, word)
     elif strategy == "first":
-        probabilities = tf.gather(probabilities, places)
+        probabilities = tf.gather(probabilities, indices)
     else:
         best = tf.gather(tf.math.segment_max(units.score, word), word)
         here = tf.range(tf.size(word))
         surest = tf.math.segment_min(tf.where(units.score == best, here, tf.size(word)), word)
         probabilities = tf.gather(probabilities, surest)
     words = Entities(
-        tf.gather(units.row, places),
+        tf.gather(units.row, indices),
         tf.argmax(probabilities, axis=1, output_type=tf.int32),
-        tf.gather(units.start, places),
+        tf.gather(units.start, indices),
         tf.math.segment_max(units.end, word),
         tf.reduce_max(probabilities, axis=1),
     )
@@ -145,5 +162,5 @@ def _words(
 
 
 def _shifted(values: tf.Tensor) -> tf.Tensor:
-    """What stands before each unit; anything before the first."""
+    """Return the value before each unit, and a default before the first."""
     return tf.concat([values[:1], values], 0)[: tf.size(values)]

@@ -25,7 +25,7 @@ AVERAGES = ("micro", "macro", "weighted")
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
-    """Share of the positions, weighted, whose class is right, whatever the rows' length.
+    """Computes the weighted share of positions with the right class, whatever the examples' length.
 
     Keras's own takes a mean over each row first, padding included, so that a position counts less
     in a longer batch.
@@ -48,9 +48,9 @@ class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class EntityF1(ConfigFromSignature, keras.metrics.Metric):
-    """Precision, recall and F1 of entities, as seqeval and the CoNLL script count them.
+    """Computes precision, recall and F1 of entities as seqeval and the CoNLL script count them.
 
-    Positions of weight 0, or with a negative tag, are not there at all: what stands before and
+    Positions of weight 0, or with a negative tag, are left out: the tokens before and
     after them are neighbours. So the metric takes piece labels as `TokenClassifier` makes them.
 
     Args:
@@ -87,7 +87,7 @@ class EntityF1(ConfigFromSignature, keras.metrics.Metric):
         self.average = average
         tags = parse_tags(self.labels)
         self.type_names = tags.type_names
-        # One more tag, outside of everything, for what is masked out.
+        # One more tag, outside of everything, for masked tokens.
         self._prefixes = np.append(tags.prefixes, OUTSIDE).astype("int32")
         self._types = np.append(tags.types, len(tags.type_names)).astype("int32")
         self.counts = self.add_variable(
@@ -123,7 +123,7 @@ class EntityF1(ConfigFromSignature, keras.metrics.Metric):
         )
 
     def _spans(self, tags, valid):
-        """(B, L) where spans begin, their types, and the positions where they have ended."""
+        """Return (B, L) where spans begin, their types, and the positions where they have ended."""
         tags = ops.where(valid, tags, len(self.labels))
         prefix, kind = ops.take(self._prefixes, tags), ops.take(self._types, tags)
         before = ops.pad(prefix[:, :-1], [[0, 0], [1, 0]], constant_values=OUTSIDE)
@@ -132,13 +132,13 @@ class EntityF1(ConfigFromSignature, keras.metrics.Metric):
 
         length = ops.shape(tags)[1]
         breaks = begins | (prefix == OUTSIDE)
-        places = ops.sort(ops.where(breaks, ops.arange(length), length), axis=1)  # of the breaks
-        places = ops.pad(places, [[0, 0], [0, 1]], constant_values=length)
+        positions = ops.sort(ops.where(breaks, ops.arange(length), length), axis=1)  # of the breaks
+        positions = ops.pad(positions, [[0, 0], [0, 1]], constant_values=length)
         number = ops.cumsum(ops.cast(breaks, "int32"), axis=1)  # of breaks up to here
-        return begins, kind, ops.take_along_axis(places, number, axis=1)  # the next break
+        return begins, kind, ops.take_along_axis(positions, number, axis=1)  # the next break
 
     def _count(self, found, kind, weight):
-        """(T,) the weight of the spans of each type."""
+        """Return (T,) the summed weight of the spans of each type."""
         one_hot = ops.one_hot(kind, len(self.type_names) + 1, dtype=self.dtype)[..., :-1]
         return ops.sum(one_hot * (ops.cast(found, self.dtype) * weight)[..., None], axis=(0, 1))
 
@@ -154,7 +154,7 @@ class EntityF1(ConfigFromSignature, keras.metrics.Metric):
         return {name: ops.sum(values * share) for name, values in scores.items()}
 
     def report(self) -> dict[str, dict[str, float]]:
-        """Scores of every type, and how many true entities it has.
+        """Return the scores of every type and its number of true entities.
 
         Returns:
             `{type: {"precision", "recall", "f1", "support"}}`.
@@ -175,7 +175,7 @@ def score_tags(
     average: str = "micro",
     tag_set: Sequence[str] | None = None,
 ) -> dict:
-    """Entity F1 of tags by name; sentences of any length.
+    """Return entity scores of tags by name, for sentences of any length.
 
     Args:
         true: the right tags of every sentence.
@@ -216,7 +216,7 @@ def score_tags(
 def score_entities(
     true: Sequence[set[tuple]], predicted: Sequence[set[tuple]], average: str = "micro"
 ) -> dict:
-    """Entity F1 of sets of entities.
+    """Return entity scores of sets of entities.
 
     Args:
         true: the right entities of every text, tuples whose first item is the type.
@@ -251,5 +251,5 @@ def _scores(correct, predicted, true) -> dict:
 
 
 def _ratio(part, whole):
-    """part / whole; 0 where there is nothing."""
+    """Return part / whole, or 0 if the whole is 0."""
     return ops.where(whole > 0, part / ops.maximum(whole, 1e-9), 0.0)

@@ -1,4 +1,4 @@
-"""Texts, or sentences in words, to examples of tokens with a label for each.
+"""Preprocessing of texts, or sentences in words, with a label for every token.
 
 Comment letters: B batch, L sequence, N texts, P tokens of all texts.
 """
@@ -42,8 +42,7 @@ from encoder_zoo.tasks.token_classification.alignment import (
     symbol_table,
     words_split_at_symbols,
 )
-from encoder_zoo.tasks.token_classification.entities import checked_strategy
-from encoder_zoo.tasks.token_classification.spans import spans_in_graph, warn_misaligned_spans
+from encoder_zoo.tasks.token_classification.spans import warn_misaligned_spans
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.token_classification.task import TokenClassifier
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
 class TokenClassifierPreprocessor(Preprocessor):
     """Texts, or sentences in words, to `[CLS] tokens [SEP]`, with a label for every token.
 
-    What is longer than the model takes becomes several examples that overlap, each token labelled
+    Longer texts than the model takes become several examples that overlap, each token labelled
     in one of them only. Labels are tags of words, by name or number, or spans of characters.
 
     Args:
@@ -65,9 +64,6 @@ class TokenClassifierPreprocessor(Preprocessor):
             of its own. True cuts at all of them, as spans are learned; "outer" not at one between
             letters, such as the hyphen of "Rhein-Main", as words are learned; False has the words
             of the vocabulary. `fit` sets it.
-        strategy: how `extract_entities` and exports make entities of tokens where they are not
-            told. None: `fit` sets it to what finds most of them, "first", or "average" where it
-            labels all tokens; before, it is "simple".
 
     Returns:
         When called with labels `(x, y, sample_weight)`: y (B, L) int tags, sample_weight (B, L) 1
@@ -96,13 +92,11 @@ class TokenClassifierPreprocessor(Preprocessor):
         doc_stride: NonNegativeInt | None = None,
         label_all_tokens: bool = False,
         split_symbols: bool | Literal["outer"] = False,
-        strategy: str | None = None,
     ):
         super().__init__(tokenizer, sequence_length)
         self.doc_stride = doc_stride
         self.label_all_tokens = label_all_tokens
         self.split_symbols = split_symbols
-        self.strategy = None if strategy is None else checked_strategy(strategy)
 
     def attach(self, task: TokenClassifier) -> None:
         super().attach(task)
@@ -115,7 +109,7 @@ class TokenClassifierPreprocessor(Preprocessor):
             )
 
     def tokens(self, x) -> TokenizedTexts:
-        """The tokens of texts, or of sentences in words."""
+        """Tokenize texts, or sentences in words."""
         x = plain(x)
         if is_words(x):
             return tokenize_words(self.tokenizer, as_word_tensor(x))
@@ -125,13 +119,13 @@ class TokenClassifierPreprocessor(Preprocessor):
         return words_split_at_symbols(tokens, self._symbols, inside=self.split_symbols != "outer")
 
     def windows(self, tokens: TokenizedTexts) -> Windows:
-        """The windows that the tokens are looked at through."""
+        """Return the windows that the tokens are divided into."""
         capacity = self.max_sequence_length - 2
         doc_stride = capacity // 4 if self.doc_stride is None else self.doc_stride
         return make_windows(tokens.ids.row_lengths(), capacity, doc_stride)
 
     def examples(self, tokens: TokenizedTexts, windows: Windows) -> dict:
-        """One row of token ids for every window."""
+        """Return one example of token ids for every window."""
         token_ids, first_length = pack(
             [take(tokens.ids, windows)],
             self.tokenizer.start_token_id,
@@ -166,11 +160,11 @@ class TokenClassifierPreprocessor(Preprocessor):
         return {**examples, "labels": _framed(labels), "label_weights": _framed(weights)}
 
     def encode_unlabelled(self, x, sample_weight=None) -> dict:
-        examples = self.encode(x, self._nothing_said_of(x), sample_weight)
+        examples = self.encode(x, self._empty_labels(x), sample_weight)
         del examples["labels"]  # which tokens have one is known without them
         return examples
 
-    def _nothing_said_of(self, x):
+    def _empty_labels(self, x):
         """Return labels for tagging that are right in form."""
         x = plain(x)
         in_graph = tf.is_symbolic_tensor(x.flat_values if isinstance(x, tf.RaggedTensor) else x)
@@ -188,23 +182,17 @@ class TokenClassifierPreprocessor(Preprocessor):
         return {"start": empty, "end": empty, "label": empty}
 
     def _align(self, x, tokens: TokenizedTexts, y) -> tuple[tf.Tensor, tf.Tensor]:
-        """Labels (P,), and whether a token has one."""
-        words = is_words(x)
-        if not tf.is_symbolic_tensor(tokens.texts):
-            labels = token_labels.check_labels(x, y, self.labels, self._most_classes)
-        elif isinstance(y, dict) == words:
+        """Return labels (P,) and whether each token has one."""
+        words, in_graph = is_words(x), tf.is_symbolic_tensor(tokens.texts)
+        if in_graph and isinstance(y, dict) == words:
             raise ValueError(
                 "Words need tags, and texts spans {start, end, label}. "
                 f"Received: {'words with spans' if words else 'texts with tags'}."
             )
-        elif words:
-            counts = as_word_tensor(x).row_lengths()
-            labels = token_labels.tags_in_graph(y, counts, self.labels, self._most_classes)
-        else:
-            labels = spans_in_graph(y, tokens.texts, self.labels)
+        labels = token_labels.check_labels(x, y, self.labels, self._most_classes)
         if words:
             return labels_of_words(tokens, labels, self.labels, self.label_all_tokens)
-        if not tf.is_symbolic_tensor(tokens.texts):
+        if not in_graph:
             texts = [text.decode() for text in as_column(x).numpy()]
             warn_misaligned_spans(token_labels.label_lists(y), texts)
         tokens = words_split_at_symbols(tokens, self._symbols)
@@ -238,7 +226,7 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     @validate_arguments
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
-        """Single examples in batches: a text is a scalar; words with tags are two vectors.
+        """Batch single examples: a text is a scalar; words with tags are two vectors.
 
         A vector without tags is a batch of texts, unless its kind is ragged.
         """
@@ -250,6 +238,6 @@ class TokenClassifierPreprocessor(Preprocessor):
 
 
 def _framed(values: tf.RaggedTensor) -> tf.RaggedTensor:
-    """0 before and after every row, at the start and end tokens."""
+    """Return every row with a 0 before and after it, at the start and end tokens."""
     zero = tf.zeros([values.nrows(), 1], values.dtype)
     return tf.concat([zero, values, zero], axis=1)

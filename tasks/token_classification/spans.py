@@ -1,18 +1,19 @@
-"""Spans of characters as labels of texts, checked.
+"""Check spans of characters as labels of texts and convert them to numbers.
 
 In memory an error names the example; in `tf.data` the example of the batch.
 """
 
 from __future__ import annotations
 
-import itertools
+import functools
 import logging
 from collections.abc import Sequence
 
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.preprocessing.checks import assert_right
+from encoder_zoo.tasks.base.class_names import label_indices
+from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.tokenized_texts import keys
 from encoder_zoo.tasks.token_classification.tags import parse_tags
 
@@ -21,47 +22,54 @@ logger = logging.getLogger("encoder_zoo")
 SPAN = ("start", "end", "label")
 
 
-def check_spans(y, texts: Sequence[str], labels: list[str] | None) -> dict[str, tf.RaggedTensor]:
-    """Spans of characters as numbers.
+def check_spans(y, texts: tf.Tensor, labels: list[str] | None) -> dict[str, tf.RaggedTensor]:
+    """Return spans of characters as numbers, in memory or inside `tf.data`.
 
     Args:
-        y: for every text a list of `{"start", "end", "label"}`.
-        texts: that they are of.
+        y: for every text a list of `{"start", "end", "label"}`; inside `tf.data` {"start", "end",
+            "label"}, ragged (N, None), or (N, S) with "" as padding of the labels.
+        texts: (N,) strings.
         labels: all tags.
 
     Returns:
         {"start", "end", "label"}, ragged (N, None) int32.
 
     Raises:
-        ValueError: "Example 3: the span {...} is outside of the text, which has 20 characters.",
-            "Example 3: the spans {...} and {...} overlap.", "Example 3: unknown label ..."
+        ValueError: "Example 3: the span from 7 to 40 is outside of the text, which has 20
+            characters, or empty. ...", "Example 3: the spans from 0 to 4 and from 0 to 9
+            overlap.", "Example 3: unknown label 'DOG'. ..."; `tf.errors.InvalidArgumentError`
+            inside `tf.data`.
     """
-    types = {name: i for i, name in enumerate(_types(labels))}
-    if len(y) != len(texts):
-        raise ValueError(f"Received {len(texts)} texts, but spans for {len(y)}.")
-    for i, (spans, text) in enumerate(zip(y, texts, strict=True)):
-        for span in spans:
-            _check_span(i, span, len(text), types)
-        ordered = sorted(spans, key=lambda span: span["start"])
-        for first, second in itertools.pairwise(ordered):
-            if second["start"] < first["end"]:
-                raise ValueError(f"Example {i}: the spans {first} and {second} overlap.")
-    counts = tf.constant([len(spans) for spans in y], tf.int64)
-    columns = {"start": int, "end": int, "label": types.__getitem__}
-    return {
-        name: tf.RaggedTensor.from_row_lengths(
-            tf.constant([read(span[name]) for spans in y for span in spans], tf.int32), counts
-        )
-        for name, read in columns.items()
-    }
+    types = _types(labels)
+    start, end, given = _ragged_spans(y) if isinstance(y, dict) else _columns(y, texts)
+    row, starts, ends = start.value_rowids(), start.flat_values, end.flat_values
+    kind = label_indices(given, types)
+    check = functools.partial(check_each, unit="Example")
+
+    length = tf.gather(tf.strings.length(texts, unit="UTF8_CHAR"), row)
+    right = (starts >= 0) & (starts < ends) & (ends <= length)
+    message = ": the span from ", starts, " to ", ends, " is outside of the text, which has "
+    expected = " characters, or empty. Expected 0 <= start < end <= length."
+    start, end = check((start, end), right, *message, length, expected, index=row)
+
+    right = (kind >= 0) & (kind < len(types))
+    expected = f". Expected one of {types}."
+    kind = check(kind, right, ": unknown label ", given, expected, index=row)
+
+    order = tf.argsort(keys(start))
+    starts, ends, sorted_row = (tf.gather(values, order) for values in (starts, ends, row))
+    right = (sorted_row[1:] != sorted_row[:-1]) | (starts[1:] >= ends[:-1])
+    message = ": the spans from ", starts[:-1], " to ", ends[:-1], " and from ", starts[1:], " to "
+    start = check(start, right, *message, ends[1:], " overlap.", index=sorted_row[1:])
+    return {"start": start, "end": end, "label": start.with_flat_values(kind)}
 
 
 def warn_misaligned_spans(y, texts: Sequence[str]) -> None:
-    """Says, in one log line, how many spans begin or end inside of a word, and shows the first.
+    """Log how many spans begin or end inside of a word, and show the first.
 
-    Most often they were counted otherwise, such as in bytes, or in another version of the text. Of
-    scripts that have no capitals nothing is said: many of them write no spaces between words, or
-    write particles and names in one.
+    Most often such offsets count bytes, or are of another version of the text. Scripts without
+    capitals are left out: many of them write no spaces between words, or write particles and names
+    in one.
 
     Args:
         y: checked spans of every text.
@@ -93,21 +101,34 @@ def warn_misaligned_spans(y, texts: Sequence[str]) -> None:
     )
 
 
-def _inside_word(text: str, place: int) -> bool:
-    """Whether two letters with capitals, or two digits, stand around a place."""
-    before, after = text[max(place - 1, 0) : place], text[place : place + 1]
+def _inside_word(text: str, offset: int) -> bool:
+    """Return whether an offset has letters with capitals, or digits, on both sides."""
+    before, after = text[max(offset - 1, 0) : offset], text[offset : offset + 1]
     both_letters = before.lower() != before.upper() and after.lower() != after.upper()
     return both_letters or (before.isdigit() and after.isdigit())
 
 
 def _types(labels: Sequence[str] | None) -> list[str]:
-    """The types of spans that the tags can mark."""
+    """Return the types of spans that the tags can mark."""
     if labels is None:
         raise ValueError("Spans need names of labels. Build the classifier with labels=[...].")
     return parse_tags(labels).type_names
 
 
-def _check_span(example: int, span: dict, length: int, types: dict) -> None:
+def _columns(y: Sequence[Sequence[dict]], texts: tf.Tensor) -> tuple:
+    """Return starts and ends, ragged (N, None) int32, and the list of all labels."""
+    if len(y) != len(texts):
+        raise ValueError(f"Received {len(texts)} texts, but spans for {len(y)}.")
+    for example, spans in enumerate(y):
+        for span in spans:
+            _check_type(example, span)
+    counts = tf.constant([len(spans) for spans in y], tf.int64)
+    start, end, label = ([span[name] for spans in y for span in spans] for name in SPAN)
+    bounds = (np.clip(values, -1, 2**31 - 1).astype("int32") for values in (start, end))
+    return *(tf.RaggedTensor.from_row_lengths(values, counts) for values in bounds), label
+
+
+def _check_type(example: int, span: object) -> None:
     if not isinstance(span, dict) or not set(SPAN) <= set(span):
         raise ValueError(
             f"Example {example}: {span!r} is no span. Expected a dict with start, end and label, "
@@ -117,78 +138,20 @@ def _check_span(example: int, span: dict, length: int, types: dict) -> None:
         raise ValueError(
             f"Example {example}: the span {span} does not start and end at whole numbers."
         )
-    if not 0 <= span["start"] < span["end"] <= length:
-        raise ValueError(
-            f"Example {example}: the span {span} is outside of the text, which has {length} "
-            "characters, or empty. Expected 0 <= start < end <= length."
-        )
-    if not isinstance(span["label"], str) or span["label"] not in types:
-        raise ValueError(
-            f"Example {example}: unknown label {span['label']!r}. Expected one of {list(types)}."
-        )
 
 
-def spans_in_graph(
-    y: dict, texts: tf.Tensor, labels: Sequence[str] | None
-) -> dict[str, tf.RaggedTensor]:
-    """Spans as numbers, inside `tf.data`.
-
-    Args:
-        y: {"start", "end", "label"}, ragged (N, None), or (N, S) with "" as padding of the labels;
-            labels are names or places in the types.
-        texts: (N,) strings.
-        labels: all tags.
-    """
-    spans, types = _ragged_spans(y), _types(labels)
-    given = spans["label"].flat_values
-    kind = numbers_of_names(given, types) if given.dtype == tf.string else given
-    example = ("Example ", spans["label"].value_rowids(), " of the batch: ")
-    expected = f". Expected one of {', '.join(types)}."
-    known = (kind >= 0) & (kind < len(types))
-    known = assert_right(known, *example, "unknown label ", given, expected)
-    with tf.control_dependencies([known, *_right_bounds(spans, texts)]):
-        return {**spans, "label": spans["label"].with_flat_values(tf.cast(kind, tf.int32))}
-
-
-def _right_bounds(spans: dict[str, tf.RaggedTensor], texts: tf.Tensor) -> list[tf.Operation]:
-    """That spans are inside of their texts and do not overlap."""
-    start, end = (tf.cast(spans[name].flat_values, tf.int32) for name in ("start", "end"))
-    row = spans["start"].value_rowids()
-    example = ("Example ", row, " of the batch: the span from ", start, " to ", end)
-    length = tf.gather(tf.strings.length(texts, unit="UTF8_CHAR"), row)
-    inside = (start >= 0) & (start < end) & (end <= length)
-    outside = (" is outside of the text, which has ", length, " characters, or empty.")
-
-    order = tf.argsort(keys(spans["start"]))
-    start, end, row = (tf.gather(values, order) for values in (start, end, row))
-    apart = (row[1:] != row[:-1]) | (start[1:] >= end[:-1])
-    first = ("Example ", row[1:], " of the batch: the spans from ", start[:-1], " to ", end[:-1])
-    second = (" and from ", start[1:], " to ", end[1:], " overlap.")
-    return [assert_right(inside, *example, *outside), assert_right(apart, *first, *second)]
-
-
-def _ragged_spans(y: dict) -> dict[str, tf.RaggedTensor]:
-    """Spans without the padding, as many starts as ends and labels."""
+def _ragged_spans(y: dict) -> tuple:
+    """Return starts and ends, ragged (N, None) int32, and all labels, without the padding."""
     label = y["label"]
     if not isinstance(label, tf.RaggedTensor):
         padding = "" if label.dtype == tf.string else None
         label = tf.RaggedTensor.from_tensor(label, padding=padding)
-    spans = {"label": label}
+    bounds = []
     for name in ("start", "end"):
         values = y[name]
         if not isinstance(values, tf.RaggedTensor):
             values = tf.RaggedTensor.from_tensor(values, lengths=label.row_lengths())
         same = values.row_lengths() == label.row_lengths()
-        row = tf.range(tf.size(same))
-        right = assert_right(same, "Example ", row, f" of the batch has not one {name} per label.")
-        with tf.control_dependencies([right]):
-            spans[name] = values.with_flat_values(tf.identity(values.flat_values))
-    return spans
-
-
-def numbers_of_names(names: tf.Tensor, known: Sequence[str]) -> tf.Tensor:
-    """Places of names (P,) in a list; -1 for unknown ones."""
-    matches = tf.equal(names[:, None], tf.constant(list(known) or [""], tf.string))
-    return tf.where(
-        tf.reduce_any(matches, axis=1), tf.argmax(matches, axis=1, output_type=tf.int32), -1
-    )
+        values = check_each(values, same, f" has not one {name} per label.", unit="Example")
+        bounds.append(tf.cast(values, tf.int32))
+    return *bounds, label.flat_values

@@ -1,4 +1,4 @@
-"""Tags of words, such as B-PER, and the spans that they mark.
+"""Parse tags of words, such as B-PER, and find the spans that they mark.
 
 Three schemes are read alike: IOB1 (B only between two spans of one type), IOB2, also called BIO
 (every span begins with B), and IOBES (a span's last word is E, a span of one word S). Tags without
@@ -24,7 +24,7 @@ class TagSet(NamedTuple):
 
     Attributes:
         prefixes: (C,) int; OUTSIDE, INSIDE, BEGIN, END or SINGLE.
-        types: (C,) int, places in `type_names`; `len(type_names)` for O.
+        types: (C,) int, indices in `type_names`; `len(type_names)` for O.
         type_names: the types, sorted.
     """
 
@@ -34,7 +34,7 @@ class TagSet(NamedTuple):
 
 
 def parse_tags(tags: Sequence[str]) -> TagSet:
-    """Prefix and type of every tag.
+    """Return the prefix and the type of every tag.
 
     B- and I- are prefixes; E- and S- are where the type has another prefix too, so that a plain
     type may be called "E-mail"; S- also where every tag looks prefixed.
@@ -68,7 +68,7 @@ def parse_tags(tags: Sequence[str]) -> TagSet:
 
 
 def begins_span(prefix, kind, previous_prefix, previous_kind):
-    """Whether a span begins at a word; it reaches to the next beginning or O.
+    """Return whether a span begins at a word; it reaches to the next beginning or O.
 
     The reading of the CoNLL script: whatever the scheme, and for ill-formed tags too. Works on
     NumPy arrays and on tensors of every backend.
@@ -91,7 +91,7 @@ def begins_span(prefix, kind, previous_prefix, previous_kind):
 def spans_of_tags(
     tags: Sequence[str], scheme: str | None = None, tag_set: Sequence[str] | None = None
 ) -> list[tuple[str, int, int]]:
-    """The spans that a sentence's tags mark.
+    """Return the spans that a sentence's tags mark.
 
     Args:
         tags: one for each word.
@@ -125,7 +125,7 @@ def spans_of_tags(
 def span_bounds(
     prefixes: np.ndarray, types: np.ndarray, scheme: str | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and ends of the spans of one sentence, from prefixes and types (L,)."""
+    """Return starts and ends of the spans of one sentence, from prefixes and types (L,)."""
     if scheme not in (None, *SCHEMES):
         raise ValueError(
             f"Unknown scheme {scheme!r}. Expected one of {', '.join(SCHEMES)} or None."
@@ -153,12 +153,12 @@ def span_bounds(
 
 
 def _shifted(values: np.ndarray, first: int) -> np.ndarray:
-    """What stands before each word (L,)."""
+    """Return the value before each word (L,)."""
     return np.concatenate([[first], values])[: len(values)]
 
 
 def all_tags(types: Iterable[str]) -> list[str]:
-    """The IOB2 tags for some types, O first.
+    """Return the IOB2 tags for some types, O first.
 
     Example:
         >>> all_tags(["PER", "LOC"])
@@ -167,23 +167,23 @@ def all_tags(types: Iterable[str]) -> list[str]:
     return ["O", *(f"{letter}-{kind}" for kind in sorted(set(types)) for letter in "BI")]
 
 
-def piece_tags(tags: Sequence[str]) -> np.ndarray:
-    """The tags of a word's or span's units where it has several.
+def subword_tags(tags: Sequence[str]) -> np.ndarray:
+    """Return the tags of the tokens of a word or span that has several.
 
     Args:
         tags: all tags there are, C of them.
 
     Returns:
-        (C, 4) int, places in `tags`: of a word with this tag the only, the first, a middle and the
+        (C, 4) int, indices in `tags`: of a word with this tag the only, the first, a middle and the
         last token's tag. B-PER goes on as I-PER and S-PER begins as B-PER, where the scheme has
         these tags.
 
     Example:
-        >>> piece_tags(["O", "B-PER", "I-PER"]).tolist()
+        >>> subword_tags(["O", "B-PER", "I-PER"]).tolist()
         [[0, 0, 0, 0], [1, 1, 2, 2], [2, 2, 2, 2]]
     """
     parsed = parse_tags(tags)
-    places = {
+    indices = {
         (prefix, kind): i
         for i, (prefix, kind) in enumerate(zip(parsed.prefixes, parsed.types, strict=True))
     }
@@ -196,7 +196,7 @@ def piece_tags(tags: Sequence[str]) -> np.ndarray:
     }
     return np.array(
         [
-            [i, *(places.get((p, kind), i) for p in patterns[prefix])]
+            [i, *(indices.get((p, kind), i) for p in patterns[prefix])]
             for i, (prefix, kind) in enumerate(zip(parsed.prefixes, parsed.types, strict=True))
         ],
         "int32",
@@ -204,13 +204,13 @@ def piece_tags(tags: Sequence[str]) -> np.ndarray:
 
 
 def word_tags(tags: Sequence[str]) -> np.ndarray:
-    """The tag of a word with several tokens, the other way round than `piece_tags`.
+    """Return the tag of a word with several tokens, the inverse of `subword_tags`.
 
     Args:
         tags: all tags there are, C of them.
 
     Returns:
-        (C, C) int, places in `tags`: of a word whose first token has one tag and whose last token
+        (C, C) int, indices in `tags`: of a word whose first token has one tag and whose last token
         another. Where no word is written so, the first token's.
 
     Example:
@@ -220,13 +220,13 @@ def word_tags(tags: Sequence[str]) -> np.ndarray:
         ('S-PER', 'B-PER', 'B-PER')
     """
     table = np.repeat(np.arange(len(tags))[:, None], len(tags), axis=1)
-    for tag, (_, first, _, last) in enumerate(piece_tags(tags)):
+    for tag, (_, first, _, last) in enumerate(subword_tags(tags)):
         table[first, last] = tag
     return table
 
 
 def sorted_tags(tags: Iterable[str]) -> list[str]:
-    """Tags in the order of a head's outputs: O first, then by type, B before I, E and S.
+    """Sort tags in the order of a head's outputs: O first, then by type, B before I, E and S.
 
     Example:
         >>> sorted_tags(["I-PER", "B-PER", "O", "B-LOC"])

@@ -1,4 +1,4 @@
-"""Words, or characters of texts, to tags: named entities, parts of speech.
+"""Token classification: named entities, parts of speech.
 
 Comment letters: B batch, L sequence, D hidden, C tags, P tokens of all texts.
 """
@@ -20,16 +20,13 @@ from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
-from encoder_zoo.tasks.preprocessing.tokenized_texts import (
-    TokenizedTexts,
-    as_word_tensor,
-    is_words,
-    word_begins,
-)
+from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts, as_word_tensor, is_words
 from encoder_zoo.tasks.preprocessing.windows import merge
 from encoder_zoo.tasks.token_classification import token_labels
+from encoder_zoo.tasks.token_classification.alignment import tags_of_tokens
 from encoder_zoo.tasks.token_classification.entities import (
     checked_strategy,
+    entity_lists,
     find_entities,
     padded_entities,
 )
@@ -40,12 +37,8 @@ from encoder_zoo.tasks.token_classification.metrics import (
     score_tags,
 )
 from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
-from encoder_zoo.tasks.token_classification.tags import parse_tags, word_tags
-from encoder_zoo.tasks.training.inference import (
-    read_batches,
-    token_outputs,
-    token_outputs_in_graph,
-)
+from encoder_zoo.tasks.token_classification.tags import parse_tags
+from encoder_zoo.tasks.training.inference import read_batches, token_outputs, token_outputs_in_graph
 from encoder_zoo.tasks.training.sources import size_or_default
 
 
@@ -61,6 +54,8 @@ class TokenClassifier(LabelledTask):
             first `fit` learns them from its data. Where one of the names is a whole number, whole
             numbers in `y` are names and not the tags' numbers.
         dropout: before the output layer, in training; None is the backbone's.
+        strategy: default of `extract_entities` and exports. None: "simple", until `fit` sets it to
+            "first", or "average" if all tokens are labelled. It is saved with the preset.
 
     `fit` and `evaluate` take as x texts, or lists of words; texts with their spans, as spaCy's
     `(text, {"entities"})` or Prodigy's `{"text", "spans"}`; or a `tf.data.Dataset`, see `Task.fit`,
@@ -99,6 +94,7 @@ class TokenClassifier(LabelledTask):
     text_method = "extract_entities"
     output_activation = "softmax"
     labels_tokens = True
+    answer_settings = ("strategy",)
     expected_labels = "for every text a list of spans, or for every list of words a list of tags"
 
     @validate_arguments
@@ -109,10 +105,12 @@ class TokenClassifier(LabelledTask):
         num_classes: PositiveInt | None = None,
         labels: Sequence[str] | None = None,
         dropout: Rate | None = None,
+        strategy: str | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.dropout = head_dropout(self.head_record, backbone, dropout)
+        self.strategy = None if strategy is None else checked_strategy(strategy)
         self.labels = self.num_classes = self.head = None
         self._set_classes(num_classes, labels)
         if preprocessor is not None:
@@ -158,15 +156,16 @@ class TokenClassifier(LabelledTask):
 
     def _answer_like(self, teacher: TokenClassifier) -> None:
         if None not in (self.preprocessor, teacher.preprocessor):
-            for name in ("label_all_tokens", "split_symbols", "strategy"):
+            self.strategy = teacher.strategy
+            for name in ("label_all_tokens", "split_symbols"):
                 setattr(self.preprocessor, name, getattr(teacher.preprocessor, name))
 
     def _set_word_splitting(self, x) -> None:
-        """Has answers be given as what `fit` learns: in words, of which some tokens count."""
+        """Set how answers split words to how the labels of `fit` do."""
         preprocessor = self.preprocessor
-        preprocessor.split_symbols = True if _has_spans(x) else "outer"
-        if preprocessor.strategy is None:
-            preprocessor.strategy = "average" if preprocessor.label_all_tokens else "first"
+        preprocessor.split_symbols = True if token_labels.has_spans(x) else "outer"
+        if self.strategy is None:
+            self.strategy = "average" if preprocessor.label_all_tokens else "first"
 
     def _labels_in(self, x, y) -> list[str] | int:
         if y is None:
@@ -202,12 +201,12 @@ class TokenClassifier(LabelledTask):
         if in_dataset:
             batches = read_batches(self.preprocessor.batched(x, size_or_default(batch_size)))
             return [row for batch in batches for row in self.predict(batch, batch_size)]
-        tokens, logits = self._piece_logits(x, batch_size)
+        tokens, logits = self._token_logits(x, batch_size)
         splits = tokens.ids.row_splits.numpy()
         return np.split(logits, splits[1:-1]) if len(splits) > 1 else []
 
-    def _piece_logits(self, x, batch_size: int | None) -> tuple[TokenizedTexts, np.ndarray]:
-        """The texts' tokens, and their logits (P, C)."""
+    def _token_logits(self, x, batch_size: int | None) -> tuple[TokenizedTexts, np.ndarray]:
+        """Return the tokens of texts and their logits (P, C)."""
         if self.preprocessor is None:
             self.preprocess(x)  # raises
         tokens = self.preprocessor.tokens(x)
@@ -217,7 +216,7 @@ class TokenClassifier(LabelledTask):
         return tokens, self._merged(tokens, outputs).numpy()
 
     def _merged(self, tokens: TokenizedTexts, outputs_of: Callable) -> tf.Tensor:
-        """The logits (P, C) of all tokens, from what the model says of the windows' examples."""
+        """Return the logits (P, C) of all tokens, merged from the windows' examples."""
         windows = self.preprocessor.windows(tokens)
         outputs = outputs_of(self.preprocessor.examples(tokens, windows))  # ragged (W, None, C)
         return merge(outputs[:, 1:-1], windows)
@@ -226,15 +225,15 @@ class TokenClassifier(LabelledTask):
     def extract_entities(
         self, texts, strategy: str | None = None, batch_size: PositiveInt | None = None
     ) -> list:
-        """The entities in texts.
+        """Return the entities in texts.
 
         Args:
             texts: a text or a list of texts; or lists of words.
             strategy: how tokens become entities. "simple": each token has its tag, and neighbours
                 of one entity are joined. "first", "average", "max": a word has the tag of its
                 first token, of its tokens' mean, or of its surest token. "none": every tagged
-                token by itself. None: as the preprocessor has it, which `fit` tells; "simple"
-                where it was not trained here. Words are those of the vocabulary, cut at symbols
+                token by itself. None: the task's, which `fit` sets; "simple" where it was
+                not trained here. Words are those of the vocabulary, cut at symbols
                 as they were learned: see `TokenClassifierPreprocessor`.
             batch_size: default 32.
 
@@ -251,35 +250,21 @@ class TokenClassifier(LabelledTask):
         strategy = self._strategy(strategy)
         if isinstance(texts, str):
             return self.extract_entities([texts], strategy, batch_size)[0]
-        tokens, logits = self._piece_logits(texts, batch_size)
-        return self._entities(tokens, logits, strategy)
+        tokens, logits = self._token_logits(texts, batch_size)
+        scores = tf.constant(softmax(logits))
+        found = find_entities(scores, tokens, parse_tags(self.tag_names), strategy)
+        return entity_lists(found, tokens.texts, self._entity_names(strategy))
 
     def _strategy(self, given: str | None) -> str:
-        """What is given, or what is kept of the training."""
-        kept = getattr(self.preprocessor, "strategy", None)
-        return checked_strategy(given or kept or "simple")
-
-    def _entities(
-        self, tokens: TokenizedTexts, logits: np.ndarray, strategy: str
-    ) -> list[list[dict]]:
-        """The entities of every text, from the logits (P, C) of all tokens."""
-        tags = parse_tags(self.tag_names)
-        names = self._entity_names(strategy)
-        found = find_entities(tf.constant(softmax(logits)), tokens, tags, strategy)
-        strings = [text.decode() for text in tokens.texts.numpy()]
-        entities = [[] for _ in strings]
-        for row, label, start, end, score in zip(*(f.numpy().tolist() for f in found), strict=True):
-            text = strings[row][start:end]
-            entity = {"label": names[label], "text": text, "start": start, "end": end}
-            entities[row].append(entity | {"score": score})
-        return entities
+        """Return the given strategy, or the one of the last training."""
+        return checked_strategy(given or self.strategy or "simple")
 
     def _entity_names(self, strategy: str) -> list[str]:
-        """What the labels of `find_entities` count."""
+        """Return the names that the labels of `find_entities` index."""
         return self.tag_names if strategy == "none" else parse_tags(self.tag_names).type_names
 
     def served(self, strategy: str | None = None) -> dict[str, Callable]:
-        """`extract_entities` of "text", for exports.
+        """Return `extract_entities` of "text" for exports.
 
         Args:
             strategy: as for `extract_entities`.
@@ -305,7 +290,8 @@ class TokenClassifier(LabelledTask):
 
     @validate_arguments
     def tag_words(self, words, batch_size: PositiveInt | None = None) -> list[list[str]]:
-        """The tag of every word: its first token's, or what all tokens were labelled for.
+        """Return the tag of every word: of its first token, or of all its tokens if these were
+        labelled.
 
         Args:
             words: lists of words.
@@ -320,31 +306,17 @@ class TokenClassifier(LabelledTask):
         words = plain(words)
         if not is_words(words) and len(words):
             raise ValueError(f"Expected lists of words. Received texts: {words[0]!r}, ...")
-        tokens, logits = self._piece_logits(words, batch_size)
-        names = self.tag_names
-        outside = "O" if "O" in names else names[0]
+        tokens, logits = self._token_logits(words, batch_size)
         counts = as_word_tensor(words).row_lengths().numpy() if is_words(words) else []
-        tags = [[outside] * count for count in counts]
-        begins = word_begins(tokens).numpy()
-        best = self._word_tags(logits.argmax(axis=-1), begins)
-        examples, numbers = tokens.words.value_rowids().numpy(), tokens.words.flat_values.numpy()
-        for row, word, tag in zip(examples[begins], numbers[begins], best, strict=True):
-            tags[row][word] = names[tag]
-        return tags
-
-    def _word_tags(self, best: np.ndarray, begins: np.ndarray) -> np.ndarray:
-        """The words' tags by number, from those of the tokens (P,)."""
-        first = best[begins]
-        if not self.preprocessor.label_all_tokens:
-            return first
-        last = best[np.roll(begins, -1)]  # the first token of all begins a word, so the last ends
-        return word_tags(self.tag_names)[first, last]
+        best, by_all = logits.argmax(axis=-1), self.preprocessor.label_all_tokens
+        return tags_of_tokens(tokens, best, counts, self.tag_names, by_all)
 
     @validate_arguments
     def evaluate_entities(
         self, x, y, scheme: str | None = None, batch_size: PositiveInt | None = None
     ):
-        """Entity precision, recall and F1 over whole texts, however long, and of every type.
+        """Compute entity precision, recall and F1 over whole texts, however long, and of every
+        type.
 
         The metric of `evaluate` sees one window at a time; this puts the windows together first,
         and judges what `tag_words` and `extract_entities` give.
@@ -374,12 +346,5 @@ class TokenClassifier(LabelledTask):
 
     @property
     def tag_names(self) -> list[str]:
-        """The labels; LABEL_0, LABEL_1 and so on where they have no names."""
+        """Return the labels; LABEL_0, LABEL_1 and so on if they have no names."""
         return self.labels or [f"LABEL_{i}" for i in range(self.num_classes)]
-
-
-def _has_spans(x) -> bool:
-    """Whether what `fit` is given are texts with spans, not words with tags."""
-    if hasattr(x, "element_spec"):
-        return isinstance(keras.utils.unpack_x_y_sample_weight(x.element_spec)[1], dict)
-    return not is_words(x)

@@ -1,27 +1,27 @@
-"""What callers give as labels of tokens, checked: tags of words, or spans of characters.
+"""Check the labels of tokens, tags of words or spans of characters, and convert them to numbers.
 
 In memory an error names the example; in `tf.data` the example of the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.wording import with_type
-from encoder_zoo.tasks.base.class_names import numbers_are_names
-from encoder_zoo.tasks.preprocessing.checks import assert_right
+from encoder_zoo.tasks.base.class_names import label_indices, numbers_are_names
+from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 from encoder_zoo.tasks.preprocessing.tokenized_texts import as_word_tensor, is_list, is_words
-from encoder_zoo.tasks.token_classification.spans import SPAN, check_spans, numbers_of_names
+from encoder_zoo.tasks.token_classification.spans import SPAN, check_spans
 from encoder_zoo.tasks.token_classification.tags import all_tags, sorted_tags
 
 
 def label_lists(y) -> list[list]:
-    """For every example its labels, as plain Python values; spans as `{"start", "end", "label"}`.
+    """Return the labels of every example as Python values; spans as `{"start", "end", "label"}`.
 
     Args:
         y: tags or spans in lists, arrays or tensors; or spans as `{"start", "end", "label"}`, each
@@ -54,20 +54,20 @@ def label_lists(y) -> list[list]:
 
 
 def _of_example(row):
-    """What spaCy and Prodigy put into a dict."""
+    """Return the labels that spaCy and Prodigy put into a dict."""
     if isinstance(row, dict) and not {"entities", "spans"}.isdisjoint(row):
         return row.get("entities", row.get("spans"))
     return row
 
 
 def _as_label(value):
-    """A tag as it is; a span as a dict."""
+    """Return a tag as it is, and a span as a dict."""
     is_tuple = isinstance(value, tuple | list) and len(value) == len(SPAN)
     return dict(zip(SPAN, map(_plain, value), strict=True)) if is_tuple else value
 
 
 def annotated(x, y) -> tuple:
-    """Texts and their spans, where `fit` is given both in one.
+    """Return texts and their spans if `fit` is given both in one.
 
     Args:
         x: spaCy's `[(text, {"entities": [(start, end, label), ...]}), ...]`, Prodigy's
@@ -105,7 +105,7 @@ def _lists_of_columns(y: dict) -> list[list[dict]]:
 
 
 def _plain(value):
-    """Tensors as lists, numbers or bytes; bytes as str."""
+    """Return tensors as lists, numbers or bytes, and bytes as str."""
     if isinstance(value, tf.RaggedTensor):
         return value.to_list()
     if tf.is_tensor(value):
@@ -116,8 +116,15 @@ def _plain(value):
     return value.decode() if isinstance(value, bytes) else value
 
 
+def has_spans(x) -> bool:
+    """Return whether the data for `fit` are texts with spans, not words with tags."""
+    if hasattr(x, "element_spec"):
+        return isinstance(keras.utils.unpack_x_y_sample_weight(x.element_spec)[1], dict)
+    return not is_words(x)
+
+
 def learn_labels(y: Iterable) -> list[str] | int:
-    """The tags that occur in labels; of numbers only how many classes there must be.
+    """Return the tags that occur in labels; of numbers only the number of classes.
 
     Args:
         y: for every example its words' tags (names or numbers), or its spans
@@ -156,7 +163,7 @@ def learn_labels(y: Iterable) -> list[str] | int:
 
 
 def _kind(value) -> str | None:
-    """Whether a label is the name of a tag, a number, or a span."""
+    """Return whether a label is the name of a tag, a number, or a span."""
     if isinstance(value, dict):
         return "span" if isinstance(value.get("label"), str) else None
     if isinstance(value, str):
@@ -165,76 +172,53 @@ def _kind(value) -> str | None:
 
 
 def check_labels(x, y, labels: list[str] | None, num_classes: int):
-    """Labels in memory as numbers: of words see `check_tags`, of texts `check_spans`."""
+    """Return labels as numbers: of words see `check_tags`, of texts `check_spans`."""
     if is_words(x):
-        counts = as_word_tensor(x).row_lengths().numpy().tolist()
-        return check_tags(y, counts, labels, num_classes)
-    return check_spans(label_lists(y), [text.decode() for text in as_column(x).numpy()], labels)
+        return check_tags(y, as_word_tensor(x).row_lengths(), labels, num_classes)
+    texts = as_column(x)
+    return check_spans(y if tf.is_symbolic_tensor(texts) else label_lists(y), texts, labels)
 
 
 def check_tags(
-    y, word_counts: Sequence[int], labels: list[str] | None, num_classes: int
+    y, word_counts: tf.Tensor, labels: list[str] | None, num_classes: int
 ) -> tf.RaggedTensor:
-    """Tags of words as numbers.
+    """Return tags of words as numbers, in memory or inside `tf.data`.
 
     Args:
-        y: for every example a list of tag names or numbers.
-        word_counts: words of every example.
-        labels: the tags' names, if there are.
+        y: for every example a list of tag names or numbers; inside `tf.data` ragged or padded.
+        word_counts: (N,) int64, words of every example.
+        labels: the tags' names, if there are any.
         num_classes: C.
 
     Returns:
         Ragged (N, None) int32.
 
     Raises:
-        ValueError: "Example 3 has 7 words but 6 tags.", "Example 3, word 2: unknown tag 'B-ORG'
-            ..."
+        ValueError: "Example 3 has 7 words but 6 tags.", "Example 3, word 2: unknown tag 'B-ORG'.
+            ..."; `tf.errors.InvalidArgumentError` inside `tf.data`.
     """
-    y = label_lists(y)
-    if len(y) != len(word_counts):
-        raise ValueError(f"Received {len(word_counts)} examples, but tags for {len(y)}.")
-    numbers = {name: i for i, name in enumerate(labels or [])}
-    expected = f"one of {labels}" if labels else f"a number from 0 to {num_classes - 1}"
-    rows = []
-    for i, (tags, words) in enumerate(zip(y, word_counts, strict=True)):
-        if len(tags) != words:
-            raise ValueError(f"Example {i} has {words} words but {len(tags)} tags.")
-        if numbers_are_names(labels):
-            tags = [tag if isinstance(tag, str) else str(tag) for tag in tags]
-        rows.append([numbers.get(tag) if isinstance(tag, str) else tag for tag in tags])
-        for j, number in enumerate(rows[-1]):
-            if not isinstance(number, int | np.integer) or not 0 <= number < num_classes:
-                raise ValueError(
-                    f"Example {i}, word {j}: unknown tag {tags[j]!r}. Expected {expected}."
-                )
-    flat = tf.constant([tag for row in rows for tag in row], tf.int32)
-    return tf.RaggedTensor.from_row_lengths(flat, [len(row) for row in rows])
-
-
-def tags_in_graph(
-    y, word_counts: tf.Tensor, names: Sequence[str] | None, num_classes: int
-) -> tf.RaggedTensor:
-    """Tags of words as numbers, inside `tf.data`: from names or numbers, ragged or padded."""
-    y = _ragged_tags(y, word_counts)
-    counts = y.row_lengths()
-    row = tf.range(tf.size(counts))
-    message = ("Example ", row, " of the batch has ", word_counts, " words but ", counts, " tags.")
-    with tf.control_dependencies([assert_right(counts == word_counts, *message)]):
-        given = tf.identity(y.flat_values)
-    if given.dtype.is_integer and numbers_are_names(names):
-        given = tf.strings.as_string(given)
-    numbers = numbers_of_names(given, names or []) if given.dtype == tf.string else given
-    numbers = tf.cast(numbers, tf.int32)
-    known = (numbers >= 0) & (numbers < num_classes)
-    expected = f"one of {', '.join(names)}" if names else f"a number from 0 to {num_classes - 1}"
-    row, word = y.value_rowids(), tf.ragged.range(counts).flat_values
-    message = ("Example ", row, " of the batch, word ", word, ": unknown tag ", given)
-    with tf.control_dependencies([assert_right(known, *message, f". Expected {expected}.")]):
-        return y.with_flat_values(tf.identity(numbers))
+    if tf.is_symbolic_tensor(word_counts):
+        y = _ragged_tags(y, word_counts)
+        counts, given = y.row_lengths(), y.flat_values
+    else:
+        y = label_lists(y)
+        if len(y) != len(word_counts):
+            raise ValueError(f"Received {len(word_counts)} examples, but tags for {len(y)}.")
+        counts, given = tf.constant([*map(len, y)], tf.int64), [tag for row in y for tag in row]
+        given = [*map(str, given)] if numbers_are_names(labels) else given
+    message = " has ", word_counts, " words but ", counts, " tags."
+    counts = check_each(counts, counts == word_counts, *message, unit="Example")
+    tags = tf.RaggedTensor.from_row_lengths(label_indices(given, labels), counts)
+    right = (tags.flat_values >= 0) & (tags.flat_values < num_classes)
+    expected = (
+        f". Expected {f'one of {labels}' if labels else f'a number from 0 to {num_classes - 1}'}."
+    )
+    message = ", word ", tf.ragged.range(counts).flat_values, ": unknown tag ", given, expected
+    return check_each(tags, right, *message, unit="Example", index=tags.value_rowids())
 
 
 def _ragged_tags(y: tf.Tensor, word_counts: tf.Tensor) -> tf.RaggedTensor:
-    """Tags without the padding: "" behind names, 0 or less behind numbers."""
+    """Return tags without the padding: "" after names, 0 or less after numbers."""
     if isinstance(y, tf.RaggedTensor):
         return y
     if y.dtype == tf.string:
@@ -245,7 +229,7 @@ def _ragged_tags(y: tf.Tensor, word_counts: tf.Tensor) -> tf.RaggedTensor:
 
 
 def labels_of_dataset(dataset: tf.data.Dataset) -> list:
-    """The labels y of a dataset, example by example; the padding "" is none.
+    """Return the labels y of a dataset, example by example, without the padding "".
 
     Raises:
         ValueError: "The dataset is endless. Give the labels: labels=[...]."

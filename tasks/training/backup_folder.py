@@ -18,7 +18,7 @@ from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.manifest import read_manifest, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
-from encoder_zoo.presets.preset_files import CONFIG, MANIFEST
+from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
 
 logger = logging.getLogger("encoder_zoo")
 

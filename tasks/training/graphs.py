@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.encoders import attention
+from encoder_zoo.encoders.kernels import long_attention
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher, bucket_length
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction, is_long, of_texts
 
@@ -168,7 +168,7 @@ class GraphCache:
 
     def _may_be_long(self, texts: tuple) -> bool | None:
         """Return False for texts that are certainly short for attention, else None."""
-        if self._task.preprocessor.max_sequence_length <= attention.SHORT:
+        if self._task.preprocessor.max_sequence_length <= long_attention.SHORT:
             return False
         most = sum(int(tf.reduce_max(tf.strings.length(part))) for part in texts)  # bytes
-        return False if most < attention.SHORT else None
+        return False if most < long_attention.SHORT else None

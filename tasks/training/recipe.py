@@ -111,8 +111,8 @@ class ScheduledAdamW(HookedAdamW):
 
     @learning_rate.setter
     def learning_rate(self, rate) -> None:
-        """What a callback of Keras's sets takes the place of the recipe's schedule; where it only
-        gives back what it has read, the schedule goes on."""
+        """Hold the schedule at a rate that a callback sets; a rate that it has read and gives back
+        lets the schedule go on."""
         if not isinstance(self.schedule, LinearWarmupDecay):
             keras.optimizers.Optimizer.learning_rate.fset(self, rate)
             return

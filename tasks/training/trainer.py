@@ -21,6 +21,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.encoders.inputs import check_inputs
+from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.compiling import RECIPE, Recipe, build_metrics
 from encoder_zoo.tasks.training.data import Plan, TrainingData
 from encoder_zoo.tasks.training.distribution import Distribution
@@ -29,15 +30,6 @@ from encoder_zoo.tasks.training.inference import predict_texts
 from encoder_zoo.tasks.training.logit_metrics import labels_for_loss
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.recipe import WARMUP
-from encoder_zoo.tasks.training.sources import (
-    check_preprocessor,
-    checked_prepared,
-    evaluation_data,
-    is_dataset,
-    size_or_default,
-    training_data,
-    validation_data_of,
-)
 
 
 class Trainer(HookedModel):
@@ -233,10 +225,10 @@ class Trainer(HookedModel):
         """
         x, y = self._begin_fit(x, y)
         epochs = range(initial_epoch, epochs)
-        plan = Plan(size_or_default(batch_size), epochs, shuffle, steps_per_epoch)
+        plan = Plan(sources.size_or_default(batch_size), epochs, shuffle, steps_per_epoch)
         held_out_size = validation_batch_size or plan.batch_size
-        held_out = validation_data_of(self, validation_data, held_out_size)
-        data = training_data(self, x, y, sample_weight, plan)
+        held_out = sources.validation_data_of(self, validation_data, held_out_size)
+        data = sources.training_data(self, x, y, sample_weight, plan)
         if validation_split:
             data, held_out = data.split(validation_split, held_out_size)
         data = data if class_weight is None else self._weigh_classes(data, class_weight)
@@ -271,9 +263,9 @@ class Trainer(HookedModel):
             return self._run(super().evaluate, x, y, batch_size, **weights, **kwargs)
         self._check_answers()
         self._make_ready()
-        size = size_or_default(batch_size)
-        data = evaluation_data(self, x, y, sample_weight, size)
-        if is_dataset(data):
+        size = sources.size_or_default(batch_size)
+        data = sources.evaluation_data(self, x, y, sample_weight, size)
+        if sources.is_dataset(data):
             build_metrics(self, data)
             return self._run(super().evaluate, data, **kwargs)
         x, y, sample_weight = data
@@ -299,23 +291,19 @@ class Trainer(HookedModel):
         """
         refuse_in_fork()
         self._check_answers(x)
-        size = size_or_default(batch_size)
+        size = sources.size_or_default(batch_size)
         if is_prepared(x):
-            return self._run(super().predict, checked_prepared(self, x), size, **kwargs)
-        if is_dataset(x):
-            data = training_data(self, x, plan=Plan(size)).in_order()
+            return self._run(super().predict, sources.checked_prepared(self, x), size, **kwargs)
+        if sources.is_dataset(x):
+            data = sources.training_data(self, x, plan=Plan(size)).in_order()
             return self._run(super().predict, data, **kwargs)
-        check_preprocessor(self, x)
+        sources.check_preprocessor(self, x)
         keras_predict = functools.partial(self._run, super().predict, **kwargs)
         return predict_texts(self, keras_predict, x, size, few=kwargs == {"verbose": 0})
 
     def preprocess(self, x, y=None, sample_weight=None) -> dict:
-        """Return raw inputs in memory as encoded examples; see `Preprocessor.encode`.
-
-        Raises:
-            ValueError: "... has no preprocessor ..."
-        """
-        check_preprocessor(self, x)
+        """Return raw inputs in memory as encoded examples; see `Preprocessor.encode`."""
+        sources.check_preprocessor(self, x)
         return self.preprocessor.encode(x, y, sample_weight)
 
     # -- called by Keras -----------------------------------------------------------------------
@@ -350,10 +338,10 @@ class Trainer(HookedModel):
 
     def predict_on_batch(self, x):
         predict = super().predict_on_batch
-        return self.distribution.predict_on_batch(predict, checked_prepared(self, x))
+        return self.distribution.predict_on_batch(predict, sources.checked_prepared(self, x))
 
     def train_on_batch(self, x, *args, **kwargs):
-        return super().train_on_batch(checked_prepared(self, x), *args, **kwargs)
+        return super().train_on_batch(sources.checked_prepared(self, x), *args, **kwargs)
 
     def test_on_batch(self, x, *args, **kwargs):
-        return super().test_on_batch(checked_prepared(self, x), *args, **kwargs)
+        return super().test_on_batch(sources.checked_prepared(self, x), *args, **kwargs)

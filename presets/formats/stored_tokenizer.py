@@ -11,7 +11,7 @@ from encoder_zoo.encoders.tokenizers import TokenizerClass
 from encoder_zoo.encoders.tokenizers.choice import choose_tokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.presets.files.folder_files import FolderFiles
-from encoder_zoo.presets.preset_files import TOKENIZER_JSON
+from encoder_zoo.presets.formats.preset_files import TOKENIZER_JSON
 
 _BINARY = (".model", ".spm")  # SentencePiece's
 

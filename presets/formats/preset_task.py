@@ -21,6 +21,7 @@ class PresetTask(Protocol):
         labels: names of the classes, of tasks that have some.
         num_classes: number of classes, likewise.
         peft_task_type: peft's name for the task; None: it cannot be saved as adapters.
+        answer_settings: constructor arguments that decide how it answers, saved with the preset.
         head: the layers behind the backbone; None: there are none, or not yet.
         backbone: the encoder.
         preprocessor: one of its class, or None.
@@ -36,6 +37,7 @@ class PresetTask(Protocol):
     labels: list[str] | None
     num_classes: int | None
     peft_task_type: ClassVar[str | None]
+    answer_settings: ClassVar[tuple[str, ...]]
     head: object | None
     head_record: Head
     backbone: Backbone

@@ -1,0 +1,128 @@
+"""The choice between the forms of attention: all pairs at once or in parts, a backend's kernel.
+
+Every form returns the numbers of `SelfAttention.attend`, the formula.
+
+Comment letters: B batch, L sequence, H heads, d numbers of a head, Q queries, K keys.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import keras
+from keras import ops
+
+from encoder_zoo.encoders.kernels import long_attention
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.attention import SelfAttention
+    from encoder_zoo.encoders.attention_masks import AttentionMask
+
+
+def attend_fast(
+    layer: SelfAttention,
+    query: keras.KerasTensor,
+    key: keras.KerasTensor,
+    value: keras.KerasTensor,
+    mask: AttentionMask | keras.KerasTensor | None,
+    training: bool | None = None,
+) -> keras.KerasTensor:
+    """Return softmax(QKᵀ/√d) V by the fastest form for the backend and the length of the texts.
+
+    Args:
+        layer: its `attend` is the formula, its `dropout_layer` drops the formula's probabilities.
+        query: (B, L, H, d).
+        key: as the query.
+        value: as the query.
+        mask: an `AttentionMask`, or a matrix broadcastable to (B, H, L, L), bool: then the text is
+            not divided into parts.
+        training: whether probabilities are dropped, and gradients are needed.
+
+    Returns:
+        (B, L, H, d).
+    """
+
+    def attend(*query_key_value, mask):
+        heads = (_transpose(t) for t in query_key_value)
+        return _transpose(_attend_heads(layer, *heads, mask, training))
+
+    if not hasattr(mask, "reach"):
+        return attend(query, key, value, mask=mask)
+    drawing = layer.dropout_layer.drawing_once(training)
+
+    def at_once():
+        with drawing():
+            return attend(query, key, value, mask=mask.matrix())
+
+    def in_blocks():
+        with drawing():
+            return long_attention.attend_in_blocks(attend, query, key, value, mask)
+
+    def in_chunks():
+        def attend_chunk(*query_key_value, mask, chunk):
+            with drawing(chunk):
+                return _attend_heads(layer, *query_key_value, mask, training)
+
+        return long_attention.attend_in_chunks(attend_chunk, query, key, value, mask, training)
+
+    length = ops.shape(query)[1]
+    if mask.reach is not None:
+        return _either(length > long_attention.SHORT, in_blocks, at_once)
+    drops = training and layer.dropout_layer.rate
+    if keras.config.backend() == "torch" and mask.texts is None and not drops:
+        return at_once()
+    return _either(length > long_attention.SHORT, in_chunks, at_once)
+
+
+def _attend_heads(layer, query, key, value, mask, training):
+    """Return (B, H, Q, d), of (B, H, Q or K, d), by the backend's kernel if it has one."""
+    if keras.config.backend() == "tensorflow" or (training and layer.dropout_layer.rate):
+        return layer.attend(query, key, value, mask, training)[0]
+    tokens = (_transpose(t) for t in (query, key, value))
+    return _transpose(fused_attention(*tokens, mask))
+
+
+def fused_attention(
+    query: keras.KerasTensor,
+    key: keras.KerasTensor,
+    value: keras.KerasTensor,
+    mask: keras.KerasTensor | None,
+) -> keras.KerasTensor:
+    """Return attention by the backend's kernel, which never writes the (B, H, Q, K) probabilities.
+
+    Args:
+        query: (B, Q, H, d).
+        key: (B, K, H, d).
+        value: as the key.
+        mask: broadcastable to (B, H, Q, K), bool.
+
+    Returns:
+        (B, Q, H, d).
+
+    Source: Dao et al. 2022, FlashAttention.
+    """
+    flash_attention = None  # where it can
+    if keras.config.backend() == "jax":
+        import jax
+
+        if jax.default_backend() == "tpu":
+            # Keras's kernel there applies the first example's mask to all (backend/jax/nn.py).
+            flash_attention = False
+    if mask is not None and keras.config.backend() == "jax":
+        # cuDNN does not broadcast it. (B, 1, Q, K)
+        mask = ops.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
+    return ops.dot_product_attention(query, key, value, mask=mask, flash_attention=flash_attention)
+
+
+def _transpose(x):
+    """(B, L, H, d) to (B, H, L, d), or back."""
+    return ops.transpose(x, (0, 2, 1, 3))
+
+
+def _either(is_long, by_parts, at_once):
+    """Return the result of one of two functions; a graph of unknown lengths holds both."""
+    if keras.config.backend() == "tensorflow" and not isinstance(is_long, bool):
+        is_long = long_attention.known_to_be_long(is_long)
+    if isinstance(is_long, bool):
+        return by_parts() if is_long else at_once()
+    return ops.cond(is_long, by_parts, at_once)

@@ -1,0 +1,134 @@
+"""Every fast form of attention computes what the core's formula does; the core is short."""
+
+import pathlib
+
+import numpy as np
+import pytest
+from keras import ops
+
+import encoder_zoo as ez
+from encoder_zoo.encoders.attention import SelfAttention
+from encoder_zoo.encoders.attention_masks import make_attention_mask
+from encoder_zoo.encoders.block import EncoderBlock
+from encoder_zoo.encoders.kernels import long_attention
+from encoder_zoo.encoders.kernels.attention import attend_fast, fused_attention
+from encoder_zoo.encoders.positions import rotation
+
+ROOT = pathlib.Path(__file__).parents[1]
+REAL = np.arange(21) < np.array([[21], [9]])
+STARTS = np.array([[0, 5, 6], [0, 3, 21]])
+
+
+@pytest.fixture
+def layer():
+    layer = SelfAttention(hidden_dim=8, num_heads=2)
+    layer.build()
+    return layer
+
+
+@pytest.fixture
+def tokens():
+    return np.random.default_rng(0).normal(size=(3, 2, 21, 2, 4)).astype("float32")
+
+
+def formula(tokens, mask):
+    """Vaswani et al. 2017, equation 1, in double precision."""
+    query, key, value = (np.swapaxes(t.astype(float), 1, 2) for t in tokens)
+    scores = query @ np.swapaxes(key, 2, 3) / 2
+    weights = np.where(mask, np.exp(scores), 0)
+    return np.swapaxes(weights / weights.sum(-1, keepdims=True) @ value, 1, 2)
+
+
+def test_the_core_is_the_formula(layer, tokens):
+    mask = ops.convert_to_numpy(make_attention_mask(REAL).matrix())
+    heads = (np.swapaxes(t, 1, 2) for t in tokens)
+    mixed, probabilities = layer.attend(*heads, mask)
+    np.testing.assert_allclose(np.swapaxes(mixed, 1, 2), formula(tokens, mask), atol=1e-5)
+    np.testing.assert_allclose(ops.sum(probabilities, axis=-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("reach", [None, 3])
+@pytest.mark.parametrize("starts", [None, STARTS], ids=["texts", "packed"])
+@pytest.mark.parametrize("short", [512, 1], ids=["at once", "in parts"])
+def test_every_form_is_the_formula(layer, tokens, monkeypatch, reach, starts, short):
+    monkeypatch.setattr(long_attention, "SHORT", short)
+    monkeypatch.setattr(long_attention, "SMALLEST_BLOCK", 1)
+    monkeypatch.setattr(long_attention, "SMALLEST_CHUNK", 4)
+    monkeypatch.setattr(long_attention, "CHUNK_NUMBERS", 0)
+    mask = make_attention_mask(REAL, starts, reach)
+    mixed = ops.convert_to_numpy(attend_fast(layer, *tokens, mask))
+    expected = formula(tokens, ops.convert_to_numpy(mask.matrix()))
+    np.testing.assert_allclose(mixed[REAL], expected[REAL], atol=1e-5)
+
+
+def test_the_fused_kernel_is_the_formula(tokens):
+    mask = ops.convert_to_numpy(make_attention_mask(REAL).matrix())
+    mixed = fused_attention(*tokens, mask)
+    np.testing.assert_allclose(mixed, formula(tokens, mask), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"use_bias": False}, {"rotary": True}, {"fused_qkv": True}, {"gated": True}],
+    ids=lambda options: next(iter(options)),
+)
+def test_options_of_a_block(options):
+
+    x = np.random.default_rng(0).normal(size=(1, 3, 8)).astype("float32")
+    turns = rotation(np.arange(3)[None], 10_000.0, 4)
+    plain, block = EncoderBlock(8, 2, 16), EncoderBlock(8, 2, 16, **options)
+    for each in (plain, block):
+        each.build()
+    shapes = [{v.path.split("/", 1)[1]: v.shape for v in each.weights} for each in (plain, block)]
+    match options:
+        case {"use_bias": False}:
+            expected = {n: s for n, s in shapes[0].items() if not n.endswith(("bias", "beta"))}
+        case {"gated": True}:
+            expected = {**shapes[0], "intermediate/kernel": (8, 32), "intermediate/bias": (32,)}
+        case {"fused_qkv": True}:
+            others = [n for n in shapes[0] if n.split("/")[1] in ("query", "key", "value")]
+            expected = {n: s for n, s in shapes[0].items() if n not in others}
+            expected["attention/query_key_value/kernel"] = (8, 24)
+            expected["attention/query_key_value/bias"] = (24,)
+        case _:
+            expected = shapes[0]
+    assert shapes[1] == expected
+    assert np.isfinite(ops.convert_to_numpy(block(x, rotation=turns))).all()
+
+
+def test_a_gated_net_multiplies_its_halves():
+
+    block = EncoderBlock(4, 2, 3, activation="relu", gated=True)
+    block.build()
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
+    kernel = ops.convert_to_numpy(block.intermediate_dense.kernel)
+    expected = np.maximum(x @ kernel[:, :3], 0) * (x @ kernel[:, 3:])
+    np.testing.assert_allclose(block.intermediate(x), expected, atol=1e-6)
+
+
+def test_fused_projections_are_queries_keys_and_values_side_by_side(layer):
+    fused = SelfAttention(hidden_dim=8, num_heads=2, fused_qkv=True)
+    fused.build()
+    kernels = [ops.convert_to_numpy(dense.kernel) for dense in layer.projection_layers]
+    fused.query_key_value_dense.kernel.assign(np.concatenate(kernels, axis=1))
+    fused.output_dense.kernel.assign(layer.output_dense.kernel)
+    x = np.random.default_rng(0).normal(size=(1, 3, 8)).astype("float32")
+    np.testing.assert_allclose(fused(x), layer(x), atol=1e-6)
+
+
+def test_rotary_heads_have_pairs():
+    with pytest.raises(ValueError, match="heads of an even width. Received: hidden_dim=6, num_hea"):
+        ez.ModernBertBackbone(30, 1, num_heads=2, hidden_dim=6, intermediate_dim=8)
+
+
+def test_the_core_can_be_read_at_one_sitting():
+    files = ("embeddings", "attention", "block", "backbone")
+    lines = sum(len((ROOT / f"encoders/{name}.py").read_text().splitlines()) for name in files)
+    assert lines <= 250
+
+
+def test_kernels_know_nothing_of_the_core():
+    for path in (ROOT / "encoders" / "kernels").glob("*.py"):
+        imports = [line for line in path.read_text().splitlines() if line.startswith("from enc")]
+        known = ("from encoder_zoo.common", "from encoder_zoo.encoders.kernels")
+        assert all(line.startswith(known) for line in imports), path

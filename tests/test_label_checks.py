@@ -1,0 +1,103 @@
+"""Labels are checked by the same rules, in the same words, in memory and inside of `tf.data`."""
+
+import re
+
+import pytest
+import tensorflow as tf
+
+from encoder_zoo.tasks.preprocessing.preprocessor import as_weights
+from encoder_zoo.tasks.question_answering.answers import check_answers
+from encoder_zoo.tasks.sequence_classification.class_labels import (
+    class_numbers,
+    multi_label_targets,
+    regression_targets,
+)
+from encoder_zoo.tasks.token_classification.spans import check_spans
+from encoder_zoo.tasks.token_classification.token_labels import check_tags
+
+TEXTS = tf.constant(["In Rome", "Anna, in Rome"])
+COUNTS = tf.constant([1, 2], tf.int64)
+NAMES, TAGS = ["down", "up"], ["O", "B-LOC", "I-LOC"]
+NAN = float("nan")
+
+
+def spans(*rows):
+    """In memory and as tensors."""
+    columns = {
+        name: tf.ragged.constant([[span[i] for span in row] for row in rows], dtype)
+        for i, (name, dtype) in enumerate(
+            [("start", tf.int32), ("end", tf.int32), ("label", tf.string)]
+        )
+    }
+    names = ("start", "end", "label")
+    return [[dict(zip(names, span, strict=True)) for span in row] for row in rows], columns
+
+
+def answers(text, start):
+    memory = [{"text": ["Rome"], "answer_start": [3]}, {"text": [text], "answer_start": [start]}]
+    return memory, {"text": ["Rome", text], "answer_start": [3, start]}
+
+
+CASES = {
+    "name": (
+        class_numbers,
+        (["up", "left"],) * 2,
+        (NAMES, 2),
+        "Row 1 has the unknown label",
+    ),
+    "number": (class_numbers, ([0, 2],) * 2, (None, 2), "Row 1 has the label 2, but there are 2"),
+    "number as name": (class_numbers, ([1, 0],) * 2, (["1", "2"], 2), "Row 1 has .* label '0'"),
+    "rows": (class_numbers, ([[1, 0], [1, 1]],) * 2, (None, 2), "Row 1 is .*Expected a 1 among"),
+    "several": (multi_label_targets, ([[1, 1], [0, 2]],) * 2, (None, 2), r"Row 1 is \[0, 2\]\."),
+    "targets": (regression_targets, ([1.0, NAN],) * 2, (1,), "Row 1 has the label nan. Expected"),
+    "weights": (as_weights, ([1.0, NAN],) * 2, (), "Row 1 has the weight nan. Expected a number"),
+    "tag": (
+        check_tags,
+        ([["O"], ["O", "B-DOG"]], tf.ragged.constant([["O"], ["O", "B-DOG"]])),
+        (COUNTS, TAGS, 3),
+        r"Example 1, word 1: unknown tag 'B-DOG'. Expected one of \['O', 'B-LOC', 'I-LOC'\].",
+    ),
+    "tags": (
+        check_tags,
+        ([["O"], ["O"]], tf.ragged.constant([["O"], ["O"]])),
+        (COUNTS, TAGS, 3),
+        "Example 1 has 2 words but 1 tags.",
+    ),
+    "outside": (
+        check_spans,
+        spans([], [(9, 14, "LOC")]),
+        (TEXTS, TAGS),
+        "Example 1: the span from 9 to 14 is outside of the text, which has 13 characters",
+    ),
+    "overlap": (
+        check_spans,
+        spans([], [(9, 13, "LOC"), (0, 10, "LOC")]),
+        (TEXTS, TAGS),
+        "Example 1: the spans from 0 to 10 and from 9 to 13 overlap.",
+    ),
+    "type": (
+        check_spans,
+        spans([(3, 7, "LOC")], [(0, 4, "PER")]),
+        (TEXTS, TAGS),
+        r"Example 1: unknown label 'PER'. Expected one of \['LOC'\].",
+    ),
+    "answer": (
+        check_answers,
+        answers("Rom", 2),
+        (TEXTS,),
+        "Example 1: the answer 'Rom' does not stand at character 2 of its context: there is 'na, ",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_errors_say_the_same_in_memory_and_in_a_dataset(case):
+    check, (in_memory, in_graph), arguments, message = CASES[case]
+    with pytest.raises(ValueError, match=f"^{message}"):
+        check(in_memory, *arguments)
+    tensors = [value for value in arguments if tf.is_tensor(value)]
+    others = [value for value in arguments if not tf.is_tensor(value)]
+    dataset = tf.data.Dataset.from_tensors((in_graph, *tensors))
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        list(dataset.map(lambda *values: check(*values, *others)))
+    assert re.search(message, str(error.value).replace("\\'", "'").replace(" of the batch", ""))

@@ -1,0 +1,105 @@
+"""The package's structure: which folders import which, and how long files are."""
+
+import ast
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+# Each imports only from those before it. "encoder_zoo" is the facade's own folder.
+FOLDERS = [
+    "common",
+    "encoders.tokenizers.text",
+    "encoders.tokenizers.segmentation",
+    "encoders.tokenizers.files",
+    "encoders.tokenizers",
+    "encoders.kernels",
+    "encoders",
+    "encoders.families",
+    "presets.files",
+    "presets.formats",
+    "presets",
+    "tasks",
+    "tasks.preprocessing",
+    "tasks.training",
+    "tasks.serving",
+    "tasks.base",
+    "tasks.corpora",
+    "tasks.sequence_classification",
+    "tasks.token_classification",
+    "tasks.question_answering",
+    "tasks.pretraining",
+    "tasks.distillation",
+    "tasks.display",
+    "encoder_zoo",
+    "testing",
+]
+CORE = ["embeddings.py", "attention.py", "block.py", "backbone.py"]
+
+
+def modules() -> dict[str, pathlib.Path]:
+    """Return {name without "encoder_zoo.": file} of all modules."""
+    found = {}
+    for top in ("common", "encoders", "presets", "tasks", "facade"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            parts = [*path.relative_to(ROOT).parts[:-1], path.stem]
+            if top == "facade":
+                parts = parts[1:] if len(parts) > 2 else ["encoder_zoo", *parts[1:]]
+            found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+MODULES = modules()
+
+
+def folder_of(module: str) -> str:
+    return module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+
+
+def imports_of(path: pathlib.Path) -> set[str]:
+    """Return the modules that a file imports when it runs, in functions too."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            node.body = []
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("encoder_zoo"):
+            home = node.module.removeprefix("encoder_zoo").removeprefix(".")
+            inner = {f"{home}.{alias.name}".removeprefix(".") for alias in node.names}
+            names |= {name if name in MODULES else home or "encoder_zoo" for name in inner}
+        elif isinstance(node, ast.Import):
+            ours = [alias.name for alias in node.names if alias.name.startswith("encoder_zoo")]
+            names |= {name.removeprefix("encoder_zoo.") for name in ours}
+    return names
+
+
+def test_every_folder_has_a_rank():
+    assert {folder_of(module) for module in MODULES} == set(FOLDERS)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_folder_imports_only_from_those_below(folder):
+    above = FOLDERS[FOLDERS.index(folder) + 1 :]
+    for module, path in MODULES.items():
+        if folder_of(module) == folder:
+            homes = {name: folder_of(name) for name in imports_of(path) if name in MODULES}
+            assert not {name for name, home in homes.items() if home in above}, module
+
+
+def test_no_module_imports_itself_through_others():
+    graph = {module: imports_of(path) & MODULES.keys() for module, path in MODULES.items()}
+    while leaves := {module for module, imported in graph.items() if not imported - {module}}:
+        graph = {m: imported - leaves for m, imported in graph.items() if m not in leaves}
+    assert not graph, "a circle is among these"
+
+
+def test_files_are_short():
+    lines = {name: path.read_text("utf-8").count("\n") for name, path in MODULES.items()}
+    most = {name: 450 if name.startswith("encoders.families.") else 350 for name in lines}
+    assert not {name: count for name, count in lines.items() if count > most[name]}
+
+
+def test_the_core_can_be_read_at_one_sitting():
+    texts = [(ROOT / "encoders" / name).read_text("utf-8") for name in CORE]
+    assert sum(text.count("\n") for text in texts) <= 250

@@ -1,0 +1,106 @@
+"""Lists, datasets, prepared inputs and other sources are one thing to `fit` and `evaluate`."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+
+import encoder_zoo as ez
+from encoder_zoo.tasks.training.data import Plan, TrainingData
+from encoder_zoo.tasks.training.sources import training_data
+
+TEXTS = ["the cat", "a dog ran", "it sat", "the mat", "a cat sat on it"]
+LABELS = [0, 1, 1, 0, 1]
+PLAN = Plan(batch_size=2, epochs=range(1, 3))
+
+
+@pytest.fixture(scope="module")
+def task():
+    model = ez.SequenceClassifier.from_preset("bert_nano_en_uncased", num_classes=2)
+    model.compile(run_eagerly=True)
+    return model
+
+
+def sources(task):
+    prepared = {name: values.numpy() for name, values in task.preprocessor(TEXTS).items()}
+    dataset = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS))
+    return {
+        "texts": (TEXTS, LABELS),
+        "dataset": (dataset,),
+        "batches": (dataset.batch(2),),
+        "prepared": (prepared, np.array(LABELS)),
+    }
+
+
+@pytest.mark.parametrize("name", ["texts", "dataset", "batches", "prepared"])
+def test_every_source_has_steps(task, name):
+    data = training_data(task, *sources(task)[name], plan=PLAN)
+    assert (data.steps, data.steps_per_epoch, data.total_steps) == (3, 3, 6)
+    fewer = Plan(2, range(3), steps_per_epoch=2)
+    assert training_data(task, *sources(task)[name], plan=fewer).total_steps == 6
+
+
+@pytest.mark.parametrize("name", ["texts", "dataset", "batches"])
+def test_batches_follow_from_the_seed_and_begin_anywhere(task, name):
+    data = training_data(task, *sources(task)[name], plan=PLAN)
+    whole, again, rest = (
+        [(x["token_ids"].numpy().tolist(), y.numpy().tolist()) for x, y in data.batches(*place)]
+        for place in ((7,), (7,), (7, 4))
+    )
+    assert len(whole) == 6 and whole == again and rest == whole[4:]
+    assert sum(y.count(1) for _, y in whole[:3]) == 3
+
+
+@pytest.mark.parametrize("name", ["texts", "dataset", "batches", "prepared"])
+def test_weights_are_those_of_a_function(task, name):
+    data = training_data(task, *sources(task)[name], plan=PLAN)
+    data = data.weighted(lambda x, y, w=None: (x, y, tf.cast(y, tf.float32) * 3))
+    if name == "prepared":
+        _, y, weights = data.in_order()
+        assert weights.tolist() == [3 * label for label in y]
+    for _, y, weights in [] if name == "prepared" else data.batches(0):
+        assert weights.numpy().tolist() == [3 * label for label in y.numpy()]
+
+
+def test_only_data_in_memory_are_split(task):
+    first, held_out = training_data(task, TEXTS, LABELS, plan=PLAN).split(0.4, 32)
+    assert first.steps == 2 and [len(y) for _, y in held_out] == [2]
+    with pytest.raises(ValueError, match="Received also: validation_split"):
+        training_data(task, *sources(task)["dataset"], plan=PLAN).split(0.4, 32)
+
+
+def test_a_source_brings_its_own_data(task):
+    class Source:
+        def training_data(self, task, plan):
+            return Batches(task, plan)
+
+    class Batches(TrainingData):
+        steps = 2
+
+        def _batches(self, seed, done):
+            dataset = tf.data.Dataset.from_tensor_slices((TEXTS[:2], LABELS[:2])).batch(1)
+            data = training_data(self.task, dataset, plan=self.plan)
+            return data.batches(seed, done)
+
+        def in_order(self):
+            return self._batches(0, 0)
+
+        def describe(self):
+            return {}
+
+    data = training_data(task, Source(), plan=PLAN)
+    assert isinstance(data, Batches) and data.total_steps == 4
+    with pytest.raises(ValueError, match="Received also: y"):
+        training_data(task, Source(), LABELS)
+    model = ez.SequenceClassifier.from_preset("bert_nano_en_uncased", num_classes=2)
+    model.compile(run_eagerly=True)
+    source = Source()
+    model._check_labels = lambda x, y: None
+    assert len(model.fit(source, epochs=2, verbose=0).history["loss"]) == 2
+    assert np.isfinite(model.evaluate(source, verbose=0)).all()
+
+
+def test_a_column_may_be_called_training_data(task):
+    table = pd.DataFrame({"training_data": TEXTS, "second": TEXTS[::-1]})
+    data = training_data(task, table, LABELS, plan=PLAN)
+    assert data.describe()["examples"] == len(TEXTS)
