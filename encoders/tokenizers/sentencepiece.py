@@ -297,7 +297,7 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         if self.normalize_nfc and [step.get("type") for step in steps] != ["Metaspace"]:
             raise ValueError(
                 f"{files.folder / 'tokenizer.json'}: pre_tokenizer is {describe_steps(steps)}. "
-                "Expected Metaspace alone beside a normalizer with NFC."
+                "Expected Metaspace alone beside a normalizer that applies NFC."
             )
 
     def _sentencepiece_model(self) -> SentencePieceModel | None:
