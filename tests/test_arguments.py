@@ -44,6 +44,8 @@ IN_GRAPHS = {
     "call", "build", "collate", "compute_loss", "compute_metrics", "compute_output_spec",
     "logits_of", "encoded", "input_ranges", "make_predict_function",
 }  # fmt: skip
+# Called by constructors, with arguments of theirs.
+IN_CONSTRUCTORS = {"make_dense", "make_norm", "make_table", "make_dropout", "make_layer"}
 ODD = [
     "", "no", "128", "maybe", 0, 1, -1, -5, 1.5, True, None, [8], {}, (1, 2), np.nan, np.inf,
     -np.inf, 2**80, 1e400, b"x", object(), np.zeros(3), np.float32(0.5), np.int64(-3),
@@ -64,7 +66,8 @@ def public_callables() -> dict[str, types.FunctionType]:
                     continue
                 for method, function in vars(base).items():
                     public = method == "__init__" or not method.startswith("_")
-                    if public and method not in IN_GRAPHS and inspect.isfunction(function):
+                    elsewhere = method in IN_GRAPHS | IN_CONSTRUCTORS
+                    if public and not elsewhere and inspect.isfunction(function):
                         found[f"{base.__name__}.{method}"] = function
     return found
 
@@ -79,7 +82,7 @@ CALLABLES = public_callables()
 
 
 def test_there_are_public_callables():
-    expected = {"Backbone.__init__", "SequenceClassifier.classify", "Trainer.fit"}
+    expected = {"BackboneBase.__init__", "SequenceClassifier.classify", "Trainer.fit"}
     assert expected <= set(CALLABLES)
 
 
