@@ -1,6 +1,6 @@
 """Private names of Keras that this package uses, each with the reason why.
 
-Nothing else in the package may name them. `tests/test_keras_private.py` fails where a release of
+Nothing else in the package may name them. `tests/common/test_keras_private.py` fails where a release of
 Keras renames one, or calls it in another way.
 """
 

@@ -2,15 +2,15 @@
 
 import argparse
 import importlib
-import pathlib
 import subprocess
 import sys
 
 import pytest
+from paths import ROOT
 
 pytestmark = pytest.mark.peers
 
-BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = ROOT / "benchmarks"
 
 
 def test_the_side_of_transformers_pays_for_no_import_of_ours():

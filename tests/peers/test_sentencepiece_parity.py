@@ -7,6 +7,7 @@ import importlib.util
 import json
 import pathlib
 
+import paths
 import pytest
 
 from encoder_zoo.encoders.tokenizers.sentencepiece import (
@@ -138,7 +139,7 @@ def test_ids_and_offsets(name, corpus, data, model, tmp_path):
     assert (wrong_ids, wrong_offsets) == ([], [])
 
 
-GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "sentencepiece"
+GOLDEN = paths.GOLDEN / "sentencepiece"
 
 
 @pytest.mark.parametrize(

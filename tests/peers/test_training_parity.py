@@ -2,18 +2,18 @@
 
 import argparse
 import importlib
-import pathlib
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from paths import ROOT
 
 import encoder_zoo as ez
 
 pytestmark = pytest.mark.peers
 
-BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = ROOT / "benchmarks"
 TEXTS = [
     "the cat sat on the mat",
     "a dog ran under it",

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import pathlib
 import socket
 import subprocess
 import sys
@@ -12,14 +11,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from paths import CHECKPOINTS
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.training.distribution import parts_of_batches
 from encoder_zoo.tasks.training.replicas import check_loss
 
-CHECKPOINT = (
-    pathlib.Path(__file__).parent / "golden" / "checkpoints" / "Roberta_ForSequenceClassification"
-)
+CHECKPOINT = CHECKPOINTS / "Roberta_ForSequenceClassification"
 PATIENCE = 1800  # seconds for a process, so that one that hangs ends even on a busy machine
 TASKS = ["sequence", "token", "masked", "span", "pairs"]
 

@@ -1,10 +1,9 @@
 """Every fast form of attention computes what the core's formula does; the core is short."""
 
-import pathlib
-
 import numpy as np
 import pytest
 from keras import ops
+from paths import ROOT
 
 import encoder_zoo as ez
 from encoder_zoo.encoders.attention import SelfAttention
@@ -14,7 +13,6 @@ from encoder_zoo.encoders.kernels import long_attention
 from encoder_zoo.encoders.kernels.attention import attend_fast, fused_attention
 from encoder_zoo.encoders.positions import rotation
 
-ROOT = pathlib.Path(__file__).parents[1]
 REAL = np.arange(21) < np.array([[21], [9]])
 STARTS = np.array([[0, 5, 6], [0, 3, 21]])
 

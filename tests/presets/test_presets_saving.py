@@ -13,6 +13,7 @@ import time
 import keras
 import numpy as np
 import pytest
+from paths import CHECKPOINTS
 from safetensors.numpy import load_file
 
 import encoder_zoo as ez
@@ -21,8 +22,7 @@ from encoder_zoo.presets.saving import save_task
 from encoder_zoo.tasks import all_tasks
 
 FAMILIES = ["Bert", "Roberta"]  # all of them: test_conformance.py
-STORED = pathlib.Path(__file__).parent / "golden" / "checkpoints"
-TASKS = [t for t in all_tasks() if (STORED / f"Bert_{t.checkpoint_class_suffix}").is_dir()]
+TASKS = [t for t in all_tasks() if (CHECKPOINTS / f"Bert_{t.checkpoint_class_suffix}").is_dir()]
 
 
 def outputs(model, inputs: dict) -> list[np.ndarray]:

@@ -3,13 +3,13 @@
 import base64
 import functools
 import json
-import pathlib
 import random
 import subprocess
 import sys
 import textwrap
 import unicodedata
 
+import paths
 import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
@@ -23,7 +23,7 @@ from encoder_zoo.encoders.tokenizers.sentencepiece import (
     XLMRobertaTokenizer,
 )
 
-FOLDER = pathlib.Path(__file__).parent / "golden" / "sentencepiece"
+FOLDER = paths.GOLDEN / "sentencepiece"
 GOLDEN = json.loads((FOLDER / "answers.json").read_text(encoding="utf-8"))
 TEXTS = GOLDEN["texts"]
 CASES = {

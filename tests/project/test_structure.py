@@ -4,8 +4,8 @@ import ast
 import pathlib
 
 import pytest
+from paths import ROOT
 
-ROOT = pathlib.Path(__file__).parents[1]
 # Each imports only from those before it. "encoder_zoo" is the facade's own folder.
 FOLDERS = [
     "common",

@@ -2,12 +2,12 @@
 
 import json
 import math
-import pathlib
 import random
 import struct
 
 import pytest
 import sentencepiece
+from paths import GOLDEN
 from tokenizers import Tokenizer
 
 from encoder_zoo.encoders.tokenizers import (
@@ -31,7 +31,7 @@ from encoder_zoo.encoders.tokenizers.text.charsmap import read_charsmap
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats.stored_tokenizer import read_tokenizer_files
 
-FOLDER = pathlib.Path(__file__).parent / "golden" / "sentencepiece"
+FOLDER = GOLDEN / "sentencepiece"
 CASES = {
     "xlm": (XLM_SENTENCEPIECE, "nmt_nfkc"),
     "camembert": (CAMEMBERT_SENTENCEPIECE, "nmt_nfkc"),

@@ -3,7 +3,7 @@
 A reader may take a file or refuse it with a `ValueError` of some lines; nothing else may come of
 it, soon and in little memory. A run of 100,000 files for each reader:
 
-    ENCODER_ZOO_FUZZ=100000 pytest tests/test_fuzzing.py
+    ENCODER_ZOO_FUZZ=100000 pytest tests/encoders/tokenizers/test_fuzzing.py
 """
 
 import io

@@ -1,9 +1,9 @@
 """RobertaTokenizer against the `tokenizers` library: stored answers, and any text."""
 
 import json
-import pathlib
 import random
 
+import paths
 import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
@@ -13,9 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer, byte_alphabet
 from encoder_zoo.encoders.tokenizers.segmentation.bpe import safe_in_parallel
 
-GOLDEN = json.loads(
-    (pathlib.Path(__file__).parent / "golden" / "tokens.json").read_text(encoding="utf-8")
-)
+GOLDEN = json.loads((paths.GOLDEN / "tokens.json").read_text(encoding="utf-8"))
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 LETTERS = "aab  '''stmdrevl1½²!. \t\n\r\x00\x85\xa0\u2028\u3000é中각😀x\u0301"
 TEXT = st.text(st.one_of(st.sampled_from(LETTERS), st.characters(exclude_categories=["Cs"])))

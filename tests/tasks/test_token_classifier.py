@@ -2,13 +2,13 @@
 
 import functools
 import logging
-import pathlib
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from keras import ops
+from paths import CHECKPOINTS
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.token_classification.entities import find_entities
@@ -68,7 +68,7 @@ def classifier(build):
 @pytest.fixture(scope="module")
 def roberta():
     """Of a vocabulary that is based on spaces; for tests that do not train."""
-    checkpoints = pathlib.Path(__file__).parent / "golden" / "checkpoints"
+    checkpoints = CHECKPOINTS
     return ez.TokenClassifier.from_preset(checkpoints / "Roberta_ForTokenClassification")
 
 

@@ -1,7 +1,6 @@
 """The listed presets, replayed: what the hub's pages show of them, with tiny weights."""
 
 import json
-import pathlib
 import resource
 import shutil
 
@@ -10,6 +9,7 @@ import pytest
 import replay
 import torch
 from fake_hub import Hub, environment
+from paths import RECORDED
 from replayed_hub import REPOSITORIES
 from safetensors.torch import load_file, save_file
 
@@ -17,7 +17,7 @@ import encoder_zoo as ez
 from encoder_zoo.presets import check_known
 from encoder_zoo.presets.loading import without_memory
 
-RECORD = pathlib.Path(__file__).parent / "recorded" / "known_presets.json"
+RECORD = RECORDED / "known_presets.json"
 LISTED = {row.source.removeprefix("hf://"): row for row in ez.list_presets()}
 # Why the others do not open.
 REASONS = {

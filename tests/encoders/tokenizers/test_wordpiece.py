@@ -2,7 +2,6 @@
 
 import functools
 import json
-import pathlib
 import re
 
 import numpy as np
@@ -10,13 +9,13 @@ import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from paths import ROOT
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer, byte_alphabet
 from encoder_zoo.encoders.tokenizers.text.characters import characters
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
-ROOT = pathlib.Path(__file__).parents[1]
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "tokens.json").read_text(encoding="utf-8"))
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SMALL = [*SPECIAL, *"abcdeé中가각αβςσi,'", "##a", "##b", "##ab", "##é", "##e", "abc", "##\u0301"]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import paths
 import pytest
 import tensorflow as tf
 
@@ -13,9 +14,8 @@ TEXTS = ["the cat sat", "a dog ran on the mat", "not very good !"]
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def classifier(request):
-    import pathlib
 
-    folder = pathlib.Path(__file__).parent / "golden" / "checkpoints"
+    folder = paths.CHECKPOINTS
     return ez.SequenceClassifier.from_preset(folder / f"{request.param}_ForSequenceClassification")
 
 
@@ -141,9 +141,8 @@ CHECKPOINTS = {
 
 @pytest.fixture(scope="module", params=["Bert", pytest.param("Roberta", marks=pytest.mark.slow)])
 def others(request):
-    import pathlib
 
-    folder = pathlib.Path(__file__).parent / "golden" / "checkpoints"
+    folder = paths.CHECKPOINTS
     return {
         name: getattr(ez, name).from_preset(folder / f"{request.param}_{suffix}")
         for name, suffix in CHECKPOINTS.items()

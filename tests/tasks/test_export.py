@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import random
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from paths import CHECKPOINTS
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
 import encoder_zoo as ez
@@ -26,7 +26,6 @@ from encoder_zoo.tasks.question_answering.ranking import (
 )
 from encoder_zoo.tasks.serving import export
 
-CHECKPOINTS = pathlib.Path(__file__).parent / "golden" / "checkpoints"
 FAMILIES = ("Bert", "Roberta")
 TASKS = [
     task.__name__

@@ -1,11 +1,11 @@
 """The tables of benchmarks say what was measured."""
 
 import importlib
-import pathlib
 
 import pytest
+from paths import ROOT
 
-BENCHMARKS = pathlib.Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = ROOT / "benchmarks"
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras import ops
+from paths import CHECKPOINTS
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import all_families
@@ -24,7 +25,6 @@ from encoder_zoo.testing.family_conformance import gradients
 
 TEXTS = ["a b ab", "", "c d e a b", "p"]
 SLOW = pytest.mark.slow
-CHECKPOINTS = pathlib.Path(__file__).parent / "golden" / "checkpoints"
 each_family = pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
 
 # In the default run each family with one task, and BERT with all; with the slow tests all with all.

@@ -1,14 +1,12 @@
 """Every family passes its checks, and the floors of the house know only those below."""
 
 import ast
-import pathlib
 
 import pytest
+from paths import ROOT
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES, all_families, family_module
-
-ROOT = pathlib.Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,16 @@
 """SpanQA: transformers' numbers, labels and windows by hand, the search, learning."""
 
-import pathlib
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from keras import ops
+from paths import CHECKPOINTS, ROOT
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.question_answering.answers import answer_lists, find_spans, split_examples
 
-CHECKPOINTS = pathlib.Path(__file__).parent / "golden" / "checkpoints"
-SQUAD = pathlib.Path(__file__).parents[1] / "guides" / "data" / "squad_excerpt.json"
+SQUAD = ROOT / "guides" / "data" / "squad_excerpt.json"
 NAMES = ["anna", "ben", "carl", "dora"]
 PLACES = ["rome", "paris", "oslo", "kyoto"]
 WORDS = [*NAMES, *PLACES, "jo", "##sé", "who", "where", "lives", "in", "is", "there", ".", "?"]

@@ -8,10 +8,10 @@ import shutil
 
 import numpy as np
 import pytest
+from paths import ROOT
 
 import encoder_zoo as ez
 
-ROOT = pathlib.Path(__file__).parents[1]
 GUIDES = ROOT / "guides"
 SCRIPTS = sorted(GUIDES.glob("*.py"))
 

@@ -9,8 +9,7 @@ import sys
 import textwrap
 
 import pytest
-
-ROOT = pathlib.Path(__file__).parents[1]
+from paths import ROOT
 
 
 def run(*command: object, cwd: pathlib.Path = ROOT, ok: bool = True, **environment: str) -> str:
