@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import types
@@ -13,6 +14,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 # Compiling takes longer than running what is compiled. Processes that tests start inherit it.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
+import hypothesis
 import numpy as np
 import pytest
 
@@ -32,6 +34,30 @@ def tiny():
         return tiny.task(family, getattr(ez, name), **arguments)
 
     return types.SimpleNamespace(**{**vars(tiny), "task": task, "rows": tiny.examples})
+
+
+def pytest_configure(config):
+    """Without the slow tests: fewer random examples, and no kernels compiled for each shape."""
+    quick = not runs_slow_tests(config)
+    hypothesis.settings.register_profile(
+        "encoder_zoo",
+        max_examples=20 if quick else 60,
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+    )
+    hypothesis.settings.load_profile("encoder_zoo")
+    if quick:
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Examples of docstrings that train or export are slow."""
+    for item in items:
+        if isinstance(item, pytest.DoctestItem):
+            code = "".join(example.source for example in item.dtest.examples)
+            if re.search(r"\.(fit|evaluate|export|distill)\(", code):
+                item.add_marker("slow")
 
 
 def pytest_collection_finish():
@@ -73,10 +99,14 @@ def data() -> pathlib.Path:
     return folder
 
 
+def runs_slow_tests(config) -> bool:
+    return "not slow" not in config.option.markexpr
+
+
 @pytest.fixture(scope="session")
 def slow_too(request) -> bool:
     """Whether the tests marked slow run as well."""
-    return "not slow" not in request.config.option.markexpr
+    return runs_slow_tests(request.config)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -18,7 +18,7 @@ from encoder_zoo.tasks.preprocessing.packing import join_texts
 TEXTS = ["a good film", "", "the cat sat on the mat and looked at the dog", "bad", "so long"] * 5
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(2, 40), min_size=1, max_size=60))
 def test_rows_hold_every_example_once_and_none_too_many_tokens(lengths):
     lengths = np.sort(lengths)[::-1]

@@ -39,9 +39,14 @@ USUAL = [
 ]
 
 
-def marked(family, task, *more, name: str):
-    slow = (family, task) not in USUAL or "export" in name  # see test_export.py
+def marked(family, task, *more, name: str, slow: bool = False):
+    slow = slow or (family, task) not in USUAL
     return pytest.param(family, task, *more, id=name, marks=SLOW if slow else [])
+
+
+def is_export(check: str) -> bool:
+    """Whether a check traces each graph anew, which takes seconds; see test_export.py too."""
+    return "export" in check
 
 
 each_pair = pytest.mark.parametrize(
@@ -62,9 +67,10 @@ each_stored_pair = pytest.mark.parametrize(
 @pytest.mark.parametrize(
     ("family", "task", "check"),
     [
-        marked(family, task, check, name=name)
+        marked(family, task, check, name=name, slow=is_export(name))
         for family, task in PAIRS
         for name, check in ez.testing.task_checks(task, [family])
+        if (family, task) in USUAL or not is_export(name)
     ],
 )
 def test_a_task(family, task, check):
@@ -161,6 +167,8 @@ KINDS = {
     "jax": WITHOUT_TENSORFLOW,
     "torch": WITHOUT_TENSORFLOW,
 }
+# JAX is in test_package.py.
+EACH_KIND = ["tensorflow", pytest.param("jax", marks=SLOW), "torch"]
 # Writes what each model answers, or why it does not, so that each is a test of its own.
 OPEN = """
 import pathlib, sys, traceback
@@ -182,7 +190,7 @@ for path in (folder / "{opened}").iterdir():
 """
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=EACH_KIND)
 def answers(request, saved):
     """The folder of what the models answered that one new process opened."""
     backend = request.param
@@ -214,11 +222,8 @@ def test_another_process_opens_it(tiny, saved, answers, family, task):
     assert_same(list(found.values()), expected, atol=atol)
 
 
-# One of each kind of tokenizer; the others when the slow tests run.
-EXPORTED = [
-    family if family.name in ("bert", "roberta", "deberta-v2") else pytest.param(family, marks=SLOW)
-    for family in all_families()
-]
+# One of each kind of tokenizer.
+EXPORTED = [f for f in all_families() if f.name in ("bert", "roberta", "deberta-v2")]
 
 
 @pytest.mark.parametrize("family", EXPORTED, ids=lambda family: family.name)

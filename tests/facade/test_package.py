@@ -88,6 +88,7 @@ TRAIN_ON_IDS = """
 """
 
 
+@pytest.mark.slow
 def test_prepared_ids_train_where_tensorflow_is_not_installed():
     """With torch; with JAX so do models from presets, below."""
     pytest.importorskip("torch")

@@ -131,7 +131,7 @@ def test_a_large_model_is_matched_without_memory_for_its_weights():
 
 
 _LAYOUTS = {r["layout"] for r in REPOSITORIES if r["repository"] not in REASONS}
-_QUICK = ("bert_scibert", "electra_discriminator", "deberta_v3", "bert_xlmr_tokenizer")
+_QUICK = ("bert_scibert", "electra_discriminator")
 
 
 @pytest.mark.parametrize(

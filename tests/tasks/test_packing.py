@@ -30,7 +30,6 @@ def longest_first(first, second, budget):
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(2, 50))
-@settings(deadline=None)
 def test_the_longer_text_is_trimmed_first(first, second, budget):
     kept = truncated_lengths(tf.constant([first]), tf.constant([second]), budget)
     a, b = (int(k[0]) for k in kept)
@@ -43,7 +42,6 @@ def test_the_longer_text_is_trimmed_first(first, second, budget):
 
 
 @given(lengths, st.integers(0, 9))
-@settings(deadline=None)
 def test_rows_keep_their_first_pieces(sizes, kept):
     rows = [list(range(10, 10 + size)) for size in sizes]
     ids, first = pack([tf.ragged.constant(rows, ragged_rank=1, dtype=tf.int32)], 2, 3, 1, kept + 2)
@@ -100,7 +98,7 @@ def numbers(dataset):
 
 
 @given(lengths, st.integers(1, 5), st.integers(0, 2**31 - 1))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_every_example_once_in_an_order(sizes, batch_size, seed):
     order = epoch_order(tf.constant(sizes), batch_size, tf.constant([seed, 0]))
     assert sorted(order.numpy().tolist()) == list(range(len(sizes)))

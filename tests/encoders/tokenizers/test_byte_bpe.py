@@ -6,7 +6,7 @@ import random
 import paths
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -17,9 +17,6 @@ GOLDEN = json.loads((paths.GOLDEN / "tokens.json").read_text(encoding="utf-8"))
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 LETTERS = "aab  '''stmdrevl1½²!. \t\n\r\x00\x85\xa0\u2028\u3000é中각😀x\u0301"
 TEXT = st.text(st.one_of(st.sampled_from(LETTERS), st.characters(exclude_categories=["Cs"])))
-QUICK = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 
 
 def reference(vocabulary, merges, add_prefix_space=False):
@@ -73,21 +70,18 @@ def test_stored_ids_and_offsets(stored):
         assert ours == (expected["ids"], [tuple(o) for o in expected["offsets"]]), ascii(text)
 
 
-@QUICK
 @given(st.lists(TEXT, min_size=1, max_size=4))
 def test_any_text_as_the_library(stored, texts):
     theirs = reference(GOLDEN["vocabulary"], GOLDEN["merges"])
     assert encoded(stored, texts) == as_expected(theirs.encode_batch(texts))
 
 
-@QUICK
 @given(st.lists(TEXT, min_size=1, max_size=4))
 def test_prefix_space_as_the_library(prefixed, texts):
     theirs = reference(GOLDEN["vocabulary"], GOLDEN["merges"], add_prefix_space=True)
     assert encoded(prefixed, texts) == as_expected(theirs.encode_batch(texts))
 
 
-@QUICK
 @given(st.lists(st.lists(TEXT, max_size=4), min_size=1, max_size=3))
 def test_words_as_the_library(stored, texts):
     theirs = reference(GOLDEN["vocabulary"], GOLDEN["merges"], add_prefix_space=True)
@@ -97,7 +91,6 @@ def test_words_as_the_library(stored, texts):
     assert word.to_list() == [e.word_ids[1:-1] for e in expected]
 
 
-@QUICK
 @given(st.lists(TEXT, min_size=1, max_size=4))
 def test_detokenizing_loses_nothing(stored, texts):
     decoded = stored.detokenize(stored.tokenize(texts)).numpy().tolist()

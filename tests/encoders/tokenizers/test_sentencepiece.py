@@ -12,7 +12,7 @@ import unicodedata
 import paths
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -40,9 +40,6 @@ LETTERS = "aAbeéÉ中豈가각βςΣİ,.'`\"()-▁½ﬁｶﾞ™ \t\n\r\x00\x01
 LETTERS += "\u0301\u0302\u0323\u0345\u0600\u0903\u200b\u200c\u200d\u2028\u3000\u3099\ufeff\ufffd"
 LETTERS += "©®⌚\U0001f3fd\U0001e003"
 TEXT = st.text(st.one_of(st.sampled_from(LETTERS), st.characters(exclude_categories=["Cs"])))
-QUICK = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 
 
 def made(name):
@@ -122,7 +119,6 @@ def test_ids_are_those_of_sentencepiece_too(made_once, name, model):
     assert compared > 15
 
 
-@QUICK
 @given(st.lists(TEXT, min_size=1, max_size=4))
 @pytest.mark.parametrize("name", CASES)
 def test_any_text_as_the_library(made_once, name, texts):
@@ -140,7 +136,6 @@ def composing():
     return tokenizer, library(tokenizer)
 
 
-@QUICK
 @given(st.lists(TEXT, min_size=1, max_size=4))
 def test_any_text_as_the_library_where_it_composes(texts):
     check_composed(texts)
@@ -170,7 +165,6 @@ def check_composed(texts):
             assert ours[1] == list(zip(starts, ends, strict=True)), ascii(text)
 
 
-@QUICK
 @given(st.lists(st.sampled_from([*LETTERS, " ", " ", "the", "un", "Chat", "``"]), max_size=15))
 @pytest.mark.parametrize("name", ["xlm_roberta", "albert", "bytes"])
 def test_words_between_spaces_as_the_library(made_once, name, parts):

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import ROOT
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
@@ -27,9 +27,6 @@ LETTERS += "\x85\xa0\xad\u200b\u2028\u3000\ufeff\ufffd"
 MARKS = "\u0301\u0307\u0323\u0345\u302e\u1baa\U00011127\U00011131\U0001e003\u0344\u1112"
 TEXT = st.text(
     st.one_of(st.sampled_from(LETTERS + MARKS), st.characters(exclude_categories=["Cs"]))
-)
-QUICK = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 OPTIONS = [
     {},
@@ -87,7 +84,6 @@ def test_stored_ids_and_offsets(minilm, uncased, lowercase):
 def test_any_text_as_the_library(options):
     ours, theirs = BertTokenizer(SMALL, **options), reference(SMALL, **options)
 
-    @QUICK
     @given(st.lists(TEXT, min_size=1, max_size=4))
     def check(texts):
         assert encoded(ours, texts) == as_expected(theirs.encode_batch(texts))
@@ -95,7 +91,6 @@ def test_any_text_as_the_library(options):
     check()
 
 
-@QUICK
 @given(st.lists(st.lists(TEXT, max_size=4), min_size=1, max_size=3))
 def test_words_as_the_library(small, texts):
     ids, word = small.tokenize_words(texts)
@@ -300,7 +295,6 @@ BYTES = st.lists(st.binary(max_size=6) | st.text(max_size=4).map(lambda t: t.enc
 
 
 @given(BYTES)
-@QUICK
 def test_any_bytes_are_decoded_as_tensorflow_does(texts):
     texts = tf.constant(texts, tf.string, shape=(len(texts),))
     found = characters_in_graph(texts)
@@ -313,7 +307,7 @@ PARTS = [" a", " b", "ab", " ", "  ", "'s", "\u0301", "é", "中", " x\u0301", "
 
 
 @given(st.lists(st.lists(st.sampled_from(PARTS), max_size=60).map("".join)), st.integers(1, 9))
-@settings(QUICK, max_examples=15)
+@settings(max_examples=15)
 def test_first_tokens_are_those_of_the_whole_text(small, texts, first):
     for tokenizer in (small, byte_tokenizer()):
         some, all_ = tokenizer.tokenize(texts, first).to_list(), tokenizer.tokenize(texts).to_list()
