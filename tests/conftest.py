@@ -51,6 +51,13 @@ def pytest_configure(config):
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(item.get_closest_marker("eager") is not None)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Examples of docstrings that train or export are slow."""
     for item in items:
@@ -110,10 +117,10 @@ def slow_too(request) -> bool:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def graphs(slow_too):
+def unoptimized_graphs(slow_too):
     """Graphs run as they were traced, unless the slow tests run too.
 
-    Rewriting them takes a fifth of the tests' time, as each of them runs once or twice.
+    Rewriting them takes longer than it saves, as each of them runs once or twice.
     """
     if not slow_too:
         import tensorflow as tf

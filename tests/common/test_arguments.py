@@ -192,7 +192,10 @@ def test_lines_may_end_as_on_windows(tmp_path):
     assert ez.BertTokenizer(tmp_path / "vocab.txt").get_vocabulary() == WORDS
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+@pytest.mark.parametrize(
+    "family",
+    ["bert", *(pytest.param(n, marks=pytest.mark.slow) for n in ("roberta", "xlm-roberta"))],
+)
 def test_tokenizers_and_tasks_can_be_pickled(tiny, family):
     from encoder_zoo.encoders import get_family
 

@@ -206,7 +206,7 @@ def memory(name):
 
 
 @pytest.mark.skipif(not os.access(LINUX, os.W_OK), reason="memory is counted on Linux")
-@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("training", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_long_texts_never_write_a_matrix_of_their_tokens(training):
     """Where one of (H, L, L) numbers takes 512 MiB, and one of (K, L) 128 MiB."""
     backbone = ez.ModernBertBackbone(30, **SIZES, attention_dropout=0.1)
@@ -257,6 +257,7 @@ def test_graphs_for_others_hold_attention_all_at_once(tiny, compute):
     assert not choices & {op.type for op in graph.get_operations()}
 
 
+@pytest.mark.slow
 def test_fit_and_predict_trace_the_way_that_their_texts_need(monkeypatch):
     """Beside all at once: the same losses; and no graph but `classify`'s of long ones chooses."""
     chosen = []

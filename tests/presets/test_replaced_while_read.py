@@ -37,7 +37,7 @@ for i, version in enumerate(itertools.cycle(versions)):
 @pytest.fixture
 def loads(slow_too):
     """The number of times each format is loaded."""
-    return 300 if slow_too else 10
+    return 100 if slow_too else 5
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_a_folder_is_opened_whole(tmp_path, replaced):
     assert seen <= {str(number) * 8 for number in range(VERSIONS)} and len(seen) > 1
 
 
-@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("verify", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_load_of_a_preset_is_of_one_version(tiny, tmp_path, replaced, loads, format, verify):
     folder = replaced(save_versions(tiny, tmp_path, format))

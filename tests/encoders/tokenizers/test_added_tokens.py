@@ -12,6 +12,8 @@ import tensorflow as tf
 import encoder_zoo as ez
 from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import leftmost_spans
 
+pytestmark = pytest.mark.eager
+
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##b", "中", "new"]
 MARKER = {"content": "<e>", "special": True}
 

@@ -11,6 +11,8 @@ import pytest
 import encoder_zoo as ez
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 
+pytestmark = pytest.mark.eager
+
 TOKENS = ["hello", "hel@@", "h@@", "e@@", "l@@", "lo", "o", "ab", "ab@@", "b", "é@@", "🙂", "b@@"]
 MERGES = ["l o</w>", "h e", "he l", "hel lo</w>", "a b", "a b</w>"]
 FILES = {

@@ -13,6 +13,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer, byte_alphabet
 from encoder_zoo.encoders.tokenizers.segmentation.bpe import safe_in_parallel
 
+pytestmark = pytest.mark.eager
+
 GOLDEN = json.loads((paths.GOLDEN / "tokens.json").read_text(encoding="utf-8"))
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 LETTERS = "aab  '''stmdrevl1½²!. \t\n\r\x00\x85\xa0\u2028\u3000é中각😀x\u0301"

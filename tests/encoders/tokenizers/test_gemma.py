@@ -10,6 +10,8 @@ from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece import BYTE_TOKENS
 from encoder_zoo.encoders.tokenizers.gemma import GemmaTokenizer
 
+pytestmark = pytest.mark.eager
+
 SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
 MERGES = ["▁ ▁", "▁▁ ▁▁", "▁ a", "▁ t", "h e", "▁t he", "a b", "ab ab", "b a", "e r", "é é"]
 MARKERS = ["\n", "\n\n", "\n\n\n", "\t", "<h1>", "</h1>"]

@@ -31,6 +31,8 @@ from encoder_zoo.encoders.tokenizers.text.charsmap import read_charsmap
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats.stored_tokenizer import read_tokenizer_files
 
+pytestmark = pytest.mark.eager
+
 FOLDER = GOLDEN / "sentencepiece"
 CASES = {
     "xlm": (XLM_SENTENCEPIECE, "nmt_nfkc"),

@@ -26,6 +26,8 @@ from encoder_zoo.encoders.tokenizers import (
 from encoder_zoo.encoders.tokenizers.choice import choose_tokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 
+pytestmark = pytest.mark.eager
+
 each_kind = pytest.mark.parametrize("kind", TOKENIZERS, ids=lambda kind: kind.name)
 each_with_json = pytest.mark.parametrize(
     "kind", [kind for kind in TOKENIZERS if kind is not BERTWEET], ids=lambda kind: kind.name

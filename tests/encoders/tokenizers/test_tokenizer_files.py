@@ -15,6 +15,8 @@ from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats.stored_tokenizer import read_tokenizer_files
 from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
 
+pytestmark = pytest.mark.eager
+
 BERT_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "Cat", "##s", "é", "中", ","]
 ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", *byte_alphabet(), "Ġc", "Ġca", "<mask>"]
 TEXTS = ["Cats, cat CAT é É 中中", "", "a  cat\n\ncats's", " cat"]

@@ -16,6 +16,8 @@ from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer, byte_alph
 from encoder_zoo.encoders.tokenizers.text.characters import characters
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
+pytestmark = pytest.mark.eager
+
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "tokens.json").read_text(encoding="utf-8"))
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SMALL = [*SPECIAL, *"abcdeé中가각αβςσi,'", "##a", "##b", "##ab", "##é", "##e", "abc", "##\u0301"]
