@@ -3,7 +3,6 @@
 Files come as plain data; nothing is opened here.
 """
 
-import inspect
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -131,8 +130,7 @@ class TokenizerFiles:
 
     def special_tokens_for(self, cls: type) -> dict[str, str]:
         """Return {argument: special token} from the files, or by default from a class."""
-        parameters = inspect.signature(cls).parameters
-        defaults = {name: parameters[name].default for name in SPECIAL_TOKENS}
+        defaults = {name: getattr(cls.defaults, name) for name in SPECIAL_TOKENS}
         tokens = defaults | self.special_tokens()
         # Byte-level BPE needs no unknown token, so that another one may serve as it.
         named = [token for name, token in tokens.items() if name != "unknown_token"]

@@ -1,6 +1,5 @@
 """Writes a tokenizer as the files that transformers reads."""
 
-import inspect
 import json
 from collections.abc import Mapping
 from typing import ClassVar
@@ -51,9 +50,8 @@ class WritesFiles:
 
     def _generic(self) -> dict:
         """Return the generic class if transformers' own class would join two texts differently."""
-        default = inspect.signature(type(self)).parameters
-        adds_segments = self.uses_segments and not default["uses_segments"].default
-        if self.pair_separators == default["pair_separators"].default and not adds_segments:
+        adds_segments = self.uses_segments and not self.defaults.uses_segments
+        if self.pair_separators == self.defaults.pair_separators and not adds_segments:
             return {}
         segments = ["token_type_ids"] if self.uses_segments else []
         inputs = ["input_ids", *segments, "attention_mask"]
