@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from encoder_zoo.common.configuration import (
     ConfigFromSignature,
@@ -24,58 +24,36 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Defaults(NamedTuple):
-    """Holds the defaults of a tokenizer class for the arguments of the same names."""
-
-    start_token: str = "<s>"
-    end_token: str = "</s>"
-    pad_token: str = "<pad>"
-    mask_token: str = "<mask>"
-    unknown_token: str = "<unk>"
-    uses_segments: bool = False
-    pair_separators: int = 2
-
-
-BERT_DEFAULTS = Defaults("[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]", pair_separators=1)
+BERT_DEFAULTS = {
+    "start_token": "[CLS]",
+    "end_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "mask_token": "[MASK]",
+    "unknown_token": "[UNK]",
+    "pair_separators": 1,
+}
 
 
 class TokenizerArguments(ConfigFromSignature):
     """Holds the vocabulary, special and added tokens; saves, copies and prints a tokenizer.
 
-    Args:
-        vocabulary: tokens in the order of their ids.
-        special_tokens_in_text: read a literal special token in a text, such as "[SEP]" or "</s>",
-            as that token. By default it is ordinary text, so that a text cannot forge structure.
-        start_token, end_token, pad_token, mask_token, unknown_token: tokens of the vocabulary.
-            None: those of the class, `defaults`; likewise below.
-        uses_segments: whether the second text of a pair has segment id 1.
-        pair_separators: number of end tokens between the two texts of a pair.
-        added_tokens: tokens to find in texts before the model splits them, see
-            `files.added_tokens.complete_added_tokens`.
-
-    Attributes:
-        start_token_id, end_token_id, pad_token_id, mask_token_id, unknown_token_id: int.
-        special_tokens: the start, end, padding, mask and unknown token.
-
-    Raises:
-        ValueError: "'[CLS]' is not among the 3 tokens ..."
-        TypeError: "BertTokenizer got an unknown argument 'lower_case'. Did you mean 'lowercase'?"
+    Arguments, attributes and errors are documented in `Tokenizer`.
     """
 
-    defaults: ClassVar[Defaults] = Defaults()
+    defaults: ClassVar[Mapping[str, object]] = {}  # of a subclass, instead of those of `__init__`
 
     @validate_arguments
     def __init__(
         self,
         vocabulary: Sequence[str],
         special_tokens_in_text: bool = False,
-        start_token: SpecialToken | None = None,
-        end_token: SpecialToken | None = None,
-        pad_token: SpecialToken | None = None,
-        mask_token: SpecialToken | None = None,
-        unknown_token: SpecialToken | None = None,
-        uses_segments: bool | None = None,
-        pair_separators: PositiveInt | None = None,
+        start_token: SpecialToken = "<s>",
+        end_token: SpecialToken = "</s>",
+        pad_token: SpecialToken = "<pad>",
+        mask_token: SpecialToken = "<mask>",
+        unknown_token: SpecialToken = "<unk>",
+        uses_segments: bool = False,
+        pair_separators: PositiveInt = 2,
         added_tokens: Sequence[str | Mapping] = (),
         **options: object,
     ):
@@ -90,21 +68,16 @@ class TokenizerArguments(ConfigFromSignature):
             Vocabulary(tokens_with_added(vocabulary, added)) if added else self._vocabulary
         )
         self.special_tokens_in_text = special_tokens_in_text
-        special_tokens = (start_token, end_token, pad_token, mask_token, unknown_token)
-        given = (*special_tokens, uses_segments, pair_separators)
-        *special_tokens, self.uses_segments, self.pair_separators = (
-            default if value is None else value
-            for value, default in zip(given, self.defaults, strict=True)
-        )
-        self.start_token, self.end_token, self.pad_token = special_tokens[:3]
-        self.mask_token, self.unknown_token = special_tokens[3:]
-        self.special_tokens = tuple(special_tokens)
-        ids = [self._vocabulary.id(token) for token in special_tokens]
+        self.uses_segments, self.pair_separators = uses_segments, pair_separators
+        self.start_token, self.end_token, self.pad_token = start_token, end_token, pad_token
+        self.mask_token, self.unknown_token = mask_token, unknown_token
+        self.special_tokens = (start_token, end_token, pad_token, mask_token, unknown_token)
+        ids = [self._vocabulary.id(token) for token in self.special_tokens]
         self.start_token_id, self.end_token_id, self.pad_token_id = ids[:3]
         self.mask_token_id, self.unknown_token_id = ids[3:]
 
     def __repr__(self) -> str:
-        defaults = argument_defaults(type(self)) | self.defaults._asdict()
+        defaults = argument_defaults(type(self))
         settings = [
             f"{name}={value!r}"
             for name, value in self.get_config().items()

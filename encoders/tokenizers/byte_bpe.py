@@ -114,10 +114,7 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
             for token, token_id in self._vocabulary.ids.items()
             if 0 < len(token) <= MAX_SYMBOLS and all(c in byte_of for c in token)
         }
-        words, ids = (
-            PackedWords.from_symbols(list(ids)),
-            np.array(list(ids.values()), np.int64),
-        )
+        words, ids = PackedWords.from_symbols(list(ids)), np.array(list(ids.values()), np.int64)
         is_made = are_single_tokens(self._model.encode, words, ids)
         special_ids = self.special_token_ids[:256]
         special = PackedWords.from_symbols([[256 + i] for i in range(len(special_ids))])

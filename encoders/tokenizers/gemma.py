@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import keras
 import tensorflow as tf
 
+from encoder_zoo.common.configuration import argument_defaults
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.encoders.tokenizers.arguments import Defaults
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
     describe_steps,
@@ -52,7 +53,7 @@ class GemmaTokenizer(SentencePieceTokenizer):
     """
 
     model_file = "tokenizer.json"
-    defaults = Defaults("<bos>", "<eos>", pair_separators=1)
+    defaults: ClassVar = {"start_token": "<bos>", "end_token": "<eos>", "pair_separators": 1}
     lstrip_mask = False
 
     @validate_arguments
@@ -63,10 +64,10 @@ class GemmaTokenizer(SentencePieceTokenizer):
         byte_fallback: bool = True,
         **options,
     ):
-        textless = [options.get(name) or getattr(self.defaults, name) for name in SPECIAL_TOKENS]
+        roles = {**argument_defaults(type(self)), **options}
         super().__init__(
             vocabulary,
-            merge_scores(vocabulary, merges, textless),
+            merge_scores(vocabulary, merges, [roles[name] for name in SPECIAL_TOKENS]),
             byte_fallback=byte_fallback,
             merges=merges,
             remove_extra_whitespaces=False,
@@ -124,7 +125,6 @@ class GemmaTokenizer(SentencePieceTokenizer):
         expected = {"normalizer": ([REPLACE],), "pre_tokenizer": ([], [SPLIT])}
         for part, allowed in expected.items():
             if (found := files.steps(part)) not in allowed:
-                raise ValueError(
-                    f"{files.folder / 'tokenizer.json'}: {part} is {describe_steps(found)}; this "
-                    f"kind of tokenizer has {describe_steps(allowed[-1])}, so the ids would differ"
+                raise files.mismatch(
+                    f"{part} is {describe_steps(found)}", describe_steps(allowed[-1])
                 )

@@ -39,7 +39,7 @@ class ModernBertTokenizer(RobertaTokenizer):
     """
 
     normalizer = "NFC"
-    defaults = BERT_DEFAULTS
+    defaults: ClassVar = BERT_DEFAULTS
     special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = WritesFiles.special_token_names
 
     def __init__(self, *args, **options):
@@ -49,10 +49,7 @@ class ModernBertTokenizer(RobertaTokenizer):
     @classmethod
     def from_files(cls, files: TokenizerFiles, **template) -> ModernBertTokenizer:
         if "tokenizer.json" in files and not files.part("normalizer"):
-            raise ValueError(
-                f"{files.folder / 'tokenizer.json'}: normalizer is null; this kind of tokenizer "
-                "has NFC, so the ids would differ"
-            )
+            raise files.mismatch("normalizer is null", "NFC")
         return super().from_files(files, **template)
 
     def _normalize(self, chars: Characters) -> Characters:

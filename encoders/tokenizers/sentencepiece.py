@@ -1,12 +1,13 @@
 """The SentencePiece tokenizers of XLM-RoBERTa, CamemBERT, ALBERT and DeBERTa."""
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import keras
 import tensorflow as tf
 
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS, Defaults
+from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import describe_steps
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import SentencePieceModel
@@ -102,7 +103,12 @@ class AlbertTokenizer(SentencePieceTokenizer):
     """
 
     model_file = "spiece.model"
-    defaults = Defaults("[CLS]", "[SEP]", "<pad>", "[MASK]", "<unk>", True, 1)
+    defaults: ClassVar = {
+        **BERT_DEFAULTS,
+        "pad_token": "<pad>",
+        "unknown_token": "<unk>",
+        "uses_segments": True,
+    }
 
     @validate_arguments
     def __init__(self, *args, lowercase: bool = True, keep_accents: bool = False, **options):
@@ -174,7 +180,7 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
     model_file = "spm.model"
     behind = (("[MASK]", None),)
     lstrip_mask = False
-    defaults = BERT_DEFAULTS
+    defaults: ClassVar = BERT_DEFAULTS
 
     @validate_arguments
     def __init__(
@@ -246,7 +252,7 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         steps = files.steps("pre_tokenizer")
         if self.normalize_nfc and [step.get("type") for step in steps] != ["Metaspace"]:
             raise ValueError(
-                f"{files.folder / 'tokenizer.json'}: pre_tokenizer is {describe_steps(steps)}. "
+                f"{files.json_path}: pre_tokenizer is {describe_steps(steps)}. "
                 "Expected Metaspace alone beside a normalizer that applies NFC."
             )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +16,6 @@ from encoder_zoo.common.lazy import loading
 from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.encoders.tokenizers.arguments import TokenizerArguments
-from encoder_zoo.encoders.tokenizers.own_graph import graph_of_method
 from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import make_finder, tokenize_around
 from encoder_zoo.encoders.tokenizers.segmentation.special_tokens import SpecialTokenFinder
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens
@@ -34,14 +36,31 @@ class Tokenizer(TokenizerArguments, tf.Module):
     stores each argument under its own name, sets `_spelling`, a string tensor (V,) with the text
     of each id, and calls `_index_added_tokens` at the end.
 
-    The arguments are those of `TokenizerArguments`.
+    Args:
+        vocabulary: tokens in the order of their ids.
+        special_tokens_in_text: read a literal special token in a text, such as "[SEP]" or "</s>",
+            as that token. By default it is ordinary text, so that a text cannot forge structure.
+        start_token, end_token, pad_token, mask_token, unknown_token: tokens of the vocabulary.
+        uses_segments: whether the second text of a pair has segment id 1.
+        pair_separators: number of end tokens between the two texts of a pair.
+        added_tokens: tokens to find in texts before the model splits them, see
+            `files.added_tokens.complete_added_tokens`.
+
+    Attributes:
+        defaults: {argument: default} of the class, where they differ.
+        start_token_id, end_token_id, pad_token_id, mask_token_id, unknown_token_id: int.
+        special_tokens: the start, end, padding, mask and unknown token.
+
+    Raises:
+        ValueError: "'[CLS]' is not among the 3 tokens ..."
+        TypeError: "BertTokenizer got an unknown argument 'lower_case'. Did you mean 'lowercase'?"
     """
 
     lstrip_mask: bool  # whether a mask in a text takes in the white space before it
 
     def __init__(self, *args, **options):
         refuse_in_fork()
-        super().__init__(*args, **options)
+        super().__init__(*args, **{**self.defaults, **options})
         self._special_finder = None
         if self.special_tokens_in_text:
             lstrip = self.mask_token if self.lstrip_mask else None
@@ -283,3 +302,20 @@ class Tokenizer(TokenizerArguments, tf.Module):
             '[CLS]'
         """
         return loading.load_tokenizer(cls, source, **options)
+
+
+def _call(method: weakref.WeakMethod, *args):
+    return method()(*args)
+
+
+def graph_of_method(method: Callable, signature: Sequence[tf.TypeSpec] | None = None) -> Callable:
+    """Compile a method to a `tf.function` of its own object.
+
+    A partial function avoids TensorFlow's warning of repeated tracing, which counts the methods of
+    all objects of a class as one function. The graph holds a weak reference to the object, so that
+    the object's tables are freed with it.
+    """
+    partial = functools.partial(_call, weakref.WeakMethod(method))
+    return tf.function(
+        partial, input_signature=signature, autograph=False, reduce_retracing=signature is None
+    )

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import keras
 import numpy as np
@@ -64,7 +65,7 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
     """
 
     lstrip_mask = False
-    defaults = BERT_DEFAULTS._replace(uses_segments=True)
+    defaults: ClassVar = {**BERT_DEFAULTS, "uses_segments": True}
 
     @validate_arguments
     def __init__(

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import ClassVar
 
+from encoder_zoo.common.configuration import argument_defaults
 from encoder_zoo.encoders.tokenizers.files.added_tokens import special_added_token
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS
 
@@ -50,8 +51,9 @@ class WritesFiles:
 
     def _generic(self) -> dict:
         """Return the generic class if transformers' own class would join two texts differently."""
-        adds_segments = self.uses_segments and not self.defaults.uses_segments
-        if self.pair_separators == self.defaults.pair_separators and not adds_segments:
+        defaults = argument_defaults(type(self))
+        adds_segments = self.uses_segments and not defaults["uses_segments"]
+        if self.pair_separators == defaults["pair_separators"] and not adds_segments:
             return {}
         segments = ["token_type_ids"] if self.uses_segments else []
         inputs = ["input_ids", *segments, "attention_mask"]
