@@ -89,6 +89,8 @@ def argument_names(cls: type) -> list[str]:
 def argument_defaults(cls: type) -> dict[str, object]:
     """Return {argument: default} of those that have one; a subclass's counts before its base's.
 
+    Those in the attribute `defaults` of a class, if there is one, come first.
+
     Example:
         >>> class Scale(ConfigFromSignature, keras.layers.Layer):
         ...     def __init__(self, units, factor=2.0, **kwargs):
@@ -96,8 +98,9 @@ def argument_defaults(cls: type) -> dict[str, object]:
         >>> argument_defaults(Scale)
         {'factor': 2.0}
     """
-    defaults = {name: parameter.default for name, parameter in _arguments(cls).items()}
-    return {n: default for n, default in defaults.items() if default is not inspect.Parameter.empty}
+    found = {name: parameter.default for name, parameter in _arguments(cls).items()}
+    found |= getattr(cls, "defaults", {})
+    return {n: default for n, default in found.items() if default is not inspect.Parameter.empty}
 
 
 def argument_rules(cls: type) -> dict[str, Rule]:

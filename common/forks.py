@@ -1,4 +1,4 @@
-"""An error in place of a hang if a forked process uses TensorFlow."""
+"""Raises an error instead of hanging if a forked process uses TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Modules that are imported when they are first used.
+"""Modules that are imported at first use.
 
-TensorFlow: models on prepared ids work without it. The presets: `from_preset` and `save_to_preset`
-of backbones and tokenizers call the floor above theirs, which nothing else there may know.
+TensorFlow, without which models work on prepared ids; and the presets, a layer above backbones and
+tokenizers, whose `from_preset` and `save_to_preset` call it.
 """
 
 import importlib
@@ -15,11 +15,11 @@ NO_TENSORFLOW = (
 
 
 class LazyModule(types.ModuleType):
-    """Stands for a module, and imports it when one of its attributes is asked for.
+    """Imports a module when one of its attributes is first used.
 
     Args:
         name: of the module.
-        missing: the error where it is not installed; None is Python's own.
+        missing: error message if it is not installed; None for Python's own.
 
     Example:
         >>> LazyModule("math").floor(2.5)

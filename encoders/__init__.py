@@ -28,7 +28,7 @@ _REGISTERED: dict[str, Family] = {}  # by `register_family`
 
 
 def family_module(name: str) -> str:
-    """The module that defines a family's backbone and its `FAMILY` record.
+    """Return the name of the module with a family's backbone and its `FAMILY` record.
 
     Example:
         >>> family_module("xlm-roberta")
@@ -38,7 +38,7 @@ def family_module(name: str) -> str:
 
 
 def get_family(name: str) -> Family:
-    """Return the `Family` record of a name in `FAMILIES`, imported when it is first asked for.
+    """Return the `Family` record of a name in `FAMILIES`, which is imported at first use.
 
     Example:
         >>> get_family("roberta").class_prefix
@@ -62,7 +62,7 @@ def register_family(like: Family | None = None, **fields: object) -> Callable[[B
     `encoder_zoo.testing.check_family` checks the record and the backbone.
 
     Args:
-        like: a record whose fields are taken where `fields` has none; None: all must be given.
+        like: a record with the defaults of `fields`; None if there are none.
         **fields: of the `Family`, without `backbone`.
 
     Raises:

@@ -1,9 +1,9 @@
-"""The constructor of backbones, and what is not the model: checks, shapes, sharing of tables."""
+"""The constructor of backbones, their checks and shapes, and sharing of embedding tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import keras
 from keras import ops
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class _BuiltAtOnce(type(keras.Model)):
-    """Metaclass that builds a model when the last `__init__` has returned, also a subclass's."""
+    """Metaclass that applies a class's `defaults`, and builds a model after the last `__init__`."""
 
     def __call__(cls, *args, **kwargs):
         with variables_named_alike():
-            model = super().__call__(*args, **kwargs)
+            model = super().__call__(*args, **{**cls.defaults, **kwargs})
             model.build((None, None))
         return model
 
@@ -90,6 +90,7 @@ class BackboneBase(
     """
 
     family: Family
+    defaults: ClassVar[Mapping[str, object]] = {}  # of a subclass, instead of those of `__init__`
     use_bias = True  # of the pooler
 
     @validate_arguments
@@ -129,11 +130,11 @@ class BackboneBase(
     def sharing_embeddings(cls, other: BackboneBase, **arguments) -> Self:
         """Return a backbone that shares the embedding tables of another.
 
-        They are one until either is saved.
+        Saving separates them.
 
         Args:
-            other: a backbone of embeddings as wide.
-            **arguments: of the new one.
+            other: a backbone with embeddings of the same width.
+            **arguments: of the new backbone.
 
         Example:
             >>> from encoder_zoo import ElectraBackbone
@@ -145,7 +146,7 @@ class BackboneBase(
             >>> small.embeddings.token_embedding is large.embeddings.token_embedding
             True
         """
-        backbone = type.__call__(cls, **arguments)  # not built yet
+        backbone = type.__call__(cls, **{**cls.defaults, **arguments})  # not built yet
         embeddings = backbone.make_embeddings()
         embeddings.share_tables(other.embeddings)
         backbone.make_embeddings = lambda: embeddings

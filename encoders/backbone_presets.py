@@ -26,15 +26,15 @@ class BackbonePresets:
             source: a name of `list_presets()`, a folder in the Hugging Face format, of KerasHub or
                 of Google's BERT code, `hf://organisation/name[@revision]`, or `kaggle://...`.
             **overrides: constructor arguments that leave the weights' shapes alone, such as
-                `dropout=0.0` or `dtype="mixed_bfloat16"`; and how much to check: `verify`,
+                `dropout=0.0` or `dtype="mixed_bfloat16"`; and options of the checks: `verify`,
                 `max_bytes`, `allow_nonfinite`, see `presets.opening.Safeguards`.
 
         Returns:
             A backbone of the checkpoint's family.
 
         Raises:
-            ValueError: if the checkpoint is of another family than the class it is asked of,
-                lacks a weight or holds one that nothing here takes.
+            ValueError: if the checkpoint is of another family than the class, or has missing or
+                unexpected weights.
         """
         return loading.load_backbone(cls, source, **overrides)
 
@@ -43,7 +43,7 @@ class BackbonePresets:
         """Return a backbone with the weights, settings and dtype policy of one of KerasHub.
 
         Args:
-            model: a backbone or a task of `keras_hub.models`, of a family that is here too.
+            model: a backbone or a task of `keras_hub.models`, of a family of this package.
             **overrides: as for `from_preset`.
 
         Returns:
@@ -84,7 +84,7 @@ class BackbonePresets:
                 format; larger ones are split.
 
         Raises:
-            ValueError: for quantized weights, which neither format holds; and for a model that
+            ValueError: for quantized weights, which neither format supports; and for models that
                 KerasHub's class computes differently: "KerasHub's BertBackbone has
                 activation='gelu_pytorch_tanh' built in ..."
             OSError: "The disk is full: ... was not saved."

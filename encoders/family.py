@@ -18,7 +18,7 @@ WEIGHT_DECAY = 0.01  # likewise
 
 
 def default_stddev(backbone: Backbone) -> float:
-    """Return BERT's, whatever the backbone's sizes."""
+    """Return BERT's standard deviation, independent of the backbone's sizes."""
     return INITIALIZER_RANGE
 
 
@@ -28,11 +28,11 @@ class Hidden:
 
     Attributes:
         dense: name of the layer in the checkpoint.
-        activation: see `layers.ACTIVATIONS`; None is the backbone's.
-        norm: name of the LayerNorm behind it, if there is one.
+        activation: see `layers.ACTIVATIONS`; None for the backbone's.
+        norm: name of the LayerNorm after it, if there is one.
         bias: whether the dense layer and the LayerNorm have a bias.
-        after_dropout: whether the head's dropout comes before this layer too.
-        stddev: of its new weights, see `layers.initializer`, from the backbone.
+        after_dropout: whether the head's dropout is applied before this layer, too.
+        stddev: returns that of its initial weights, see `layers.initializer`, for a backbone.
     """
 
     dense: str
@@ -45,12 +45,12 @@ class Hidden:
 
 @dataclasses.dataclass(frozen=True)
 class PairHead:
-    """The second head of pretraining, beside the one that fills in masks.
+    """The second head of pretraining, for pairs of segments, beside the masked-LM head.
 
     Attributes:
-        output: name of the output layer in the checkpoint; it reads `pooled_output`.
-        objective: its prediction for a pair of segments: "next_sentence", whether the second is
-            from another document, or "sentence_order", whether the two are swapped.
+        output: name of the output layer in the checkpoint; its input is `pooled_output`.
+        objective: "next_sentence" predicts whether the second segment is from another document,
+            "sentence_order" whether the two are swapped.
     """
 
     output: str
@@ -62,14 +62,14 @@ class Head:
     """The layers between a family's backbone and the logits of one task.
 
     Attributes:
-        output: name of the output layer in the checkpoint; None: there is no head.
+        output: name of the output layer in the checkpoint; None if there is no head.
         hidden: the layer before it, if there is one.
-        pooled: whether the head reads `pooled_output`, rather than `sequence_output`.
-        dropout: key in config.json of the dropout before the output layer; None: there is none.
-        default_dropout: the share where config.json names none; None is the backbone's.
-        tied_bias: name of the output layer's bias, where its kernel is the token embedding's.
-        first_norm: name of a LayerNorm before all else, of the sum of each token's vector and that
-            of its text's first one; of heads of tokens.
+        pooled: whether the input is `pooled_output` instead of `sequence_output`.
+        dropout: key in config.json of the dropout before the output layer; None for no dropout.
+        default_dropout: the rate if config.json has none; None for the backbone's.
+        tied_bias: name of the output layer's bias, if its kernel is tied to the token embedding.
+        first_norm: name of a LayerNorm before the other layers, of the sum of each token's vector
+            and that of its text's first token.
         stddev: of the output layer's new weights, as for `Hidden`.
         pair: the second head of pretraining, for pairs of segments.
 
@@ -105,16 +105,16 @@ class Head:
         return {**names, "head.output_dense": self.output}
 
 
-NO_HEAD = Head(None)  # of a task without weights of its own
+NO_HEAD = Head(None)  # of tasks without weights
 
 
 @dataclasses.dataclass(frozen=True)
 class Generator:
-    """The model that fills in masks where a family is pretrained on replaced tokens.
+    """The masked language model in pretraining on replaced tokens.
 
     Attributes:
-        width: of it, as a share of the backbone's.
-        depth: how many blocks it has, as a share of the backbone's.
+        width: as a share of the backbone's width.
+        depth: number of blocks, as a share of the backbone's.
     """
 
     width: float = 0.25  # Clark et al. 2020, section 3.2: a quarter to a half
@@ -123,7 +123,7 @@ class Generator:
 
 @dataclasses.dataclass(frozen=True)
 class HeadAlias:
-    """A head under other names that computes the same as one of the tasks.
+    """Another name of a task's head in checkpoints.
 
     Attributes:
         head: the task's, see `Family.heads`.
@@ -162,12 +162,11 @@ class KerasHubNames:
         heads: {head, see `Family.heads`: the task that has it}.
         tokenizer: name of the class.
         tokenizer_file_names: {file of a Hugging Face folder: the same file there}.
-        tokenizer_settings: {setting in tokenizer_config.json: (the same setting there, what it is
-            where the file does not say)}.
+        tokenizer_settings: {setting in tokenizer_config.json: (KerasHub's name, its default)}.
         tokenizer_arguments: {argument of KerasHub's tokenizer: attribute of ours}.
         tokenizer_built_in: {attribute of our tokenizer: its fixed value in KerasHub's}.
-        arguments: {backbone argument: KerasHub's word for it, where that is another}. Arguments
-            with the same word are the same there.
+        arguments: {backbone argument: KerasHub's name, if different}; arguments with one name are
+            one argument there.
         block: prefix of the groups of blocks.
     """
 
@@ -199,43 +198,40 @@ class Tf1Names:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """The differences between one family of encoders and another, as data.
-
-    Whatever else is written of a family is written once for all families.
+    """The differences between a family of encoders and others, as data.
 
     Attributes:
-        name: the family's name, also the `model_type` in a checkpoint's configuration.
+        name: of the family, as the `model_type` in config.json.
         backbone: the `Backbone` subclass.
         class_prefix: of the class names in a checkpoint's `architectures`.
         prefix: of the backbone's tensors in the checkpoint of a task.
-        tensors: {attribute path in the backbone, with {} for a block's number: name in the
+        tensors: {attribute path in the backbone, with {} for a block's index: name in the
             checkpoint}. A block that several layers share is counted once.
-        other_names: {how the names of some tensors may begin: how they begin here}, where there
-            are two generations of checkpoints; longer ones first.
-        pretraining_only: names of tensors among the encoder's that its pretraining needed, and that
-            transformers leaves unread too.
-        pooler: name of the pooler's dense layer, where checkpoints have one.
-        blocks: the backbone argument that counts the blocks with tensors of their own.
+        other_names: {prefix of tensor names in other checkpoints: prefix in `tensors`}; longer
+            prefixes first.
+        pretraining_only: names of the encoder's tensors that only its pretraining used;
+            transformers does not load them either.
+        pooler: name of the pooler's dense layer, if checkpoints have one.
+        blocks: the backbone argument with the number of blocks with tensors of their own.
         config_keys: {backbone argument: key in config.json}.
-        read_config: from a config.json, as any version of transformers writes it, to one in the
-            words of `config_keys`. It is called before `rules` are asked.
-        rules: {key in config.json: the rule for its value}, for keys of this family alone.
-        constants: {key in config.json: the value written, unless another is known}.
-        token_ids: {key in config.json: attribute of the tokenizer}, written there.
+        read_config: converts a config.json of any version of transformers to one with
+            `config_keys`, before `rules` are checked.
+        rules: {key in config.json: rule of its value}, for keys of this family only.
+        constants: {key in config.json: value written}, unless another field sets it.
+        token_ids: {key in config.json: attribute of the tokenizer} to write.
         positions_skip_padding: whether positions count from the number after the padding id, so
-            that config.json's number of positions is larger by as much.
-        tokenizer: the kind of tokenizer of its own checkpoints, where a checkpoint's files do not
-            say which they have.
-        uses_segments: whether the second text of a pair may be marked by segment id 1.
+            that config.json has as many positions more.
+        tokenizer: class of the tokenizer, if the files of a checkpoint do not tell.
+        uses_segments: whether the second text of a pair may have segment id 1.
         heads: {suffix of the class in transformers: the task's head}.
-        aliases: {end of a class name: the head that it is, under other names}.
-        generator: of its pretraining on replaced tokens.
-        learning_rate: peak in fine-tuning, as its paper recommends.
-        weight_decay: AdamW's in fine-tuning, likewise.
-        layer_decay: how much of the learning rate each layer has of the one's above it, likewise.
-        keras_hub: the names in KerasHub's files, where KerasHub has the family.
-        tf1: the names in TensorFlow 1's checkpoints, where there are such.
-        tiny: backbone arguments of a small model for tests, beside those that all families have.
+        aliases: {suffix of another class: its head}.
+        generator: of pretraining on replaced tokens.
+        learning_rate: recommended peak in fine-tuning, of the paper.
+        weight_decay: of AdamW in fine-tuning, likewise.
+        layer_decay: ratio of a layer's learning rate to that of the layer above, likewise.
+        keras_hub: names in KerasHub's files, if KerasHub has the family.
+        tf1: names in TensorFlow 1 checkpoints, if there are any.
+        tiny: backbone arguments of a small model for tests, beside those of all families.
     """
 
     name: str
@@ -268,7 +264,7 @@ class Family:
     tiny: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     def head(self, name: str) -> Head:
-        """Return one of `heads`; that of the bare "Model" is none.
+        """Return one of `heads`; `NO_HEAD` for "Model".
 
         Raises:
             ValueError: "The family 'bert' has no head ForPreTraining. Expected one of ..."
@@ -284,7 +280,7 @@ class Family:
 
     @property
     def tied(self) -> dict[str, str]:
-        """Return {tensor that only repeats another one: that other one}."""
+        """Return {tensor that is tied to another one: the other one}."""
         embedding = f"{self.tensors['embeddings.token_embedding']}.weight"
         tied = {}
         for head in self.heads.values():

@@ -12,7 +12,7 @@ import keras
 
 # Inputs that every backbone takes.
 INPUTS = ("token_ids", "padding_mask", "segment_ids", "text_starts")
-# Inputs that preprocessors of tasks make beside them, and that a backbone passes over.
+# Further inputs of tasks, which backbones ignore.
 TASK_INPUTS = (
     "mask_positions",
     "masked_token_ids",
@@ -20,7 +20,7 @@ TASK_INPUTS = (
     "soft_weights",
     *(f"teacher_{name}" for name in INPUTS),
 )
-# How transformers calls them.
+# {name in transformers: name here}
 OTHER_NAMES = {
     "input_ids": "token_ids",
     "attention_mask": "padding_mask",
@@ -31,7 +31,7 @@ OTHER_SHAPES = ("mask_positions", "text_starts", "soft_weights")
 
 
 def backbone_inputs(inputs: Mapping) -> dict:
-    """Return those of a task's inputs that its backbone reads."""
+    """Return the inputs of a task's backbone."""
     return {name: inputs[name] for name in INPUTS if name in inputs}
 
 

@@ -1,7 +1,6 @@
-"""Keras's own files open after `import encoder_zoo` alone, which imports no class of the package.
+"""Registers the public classes with Keras without importing them, so that `.keras` files open.
 
-Keras finds the classes that a file names among those that are registered, and a class registers
-itself when its module is imported. Until then a `StandIn` represents it.
+Classes register themselves when their modules are imported; before, a `StandIn` is registered.
 """
 
 import importlib
@@ -12,10 +11,10 @@ from collections.abc import Callable, Mapping
 
 
 def register_with_keras(homes: Mapping[str, str]) -> None:
-    """Make the public names known to Keras: at once, or when Keras is imported.
+    """Register the public names with Keras, now or when Keras is imported.
 
-    Classes that are not public register themselves with the public ones that use them. Only these
-    modules are ever imported: modules that a file names are not.
+    Other classes register themselves when a public class imports them. Modules that a file names
+    are never imported.
 
     Args:
         homes: {name: module that it is in}.
@@ -35,7 +34,7 @@ def register_with_keras(homes: Mapping[str, str]) -> None:
 
 
 class StandIn:
-    """Stands for a class in Keras's registry, and imports it when it is first used.
+    """Represents a class in Keras's registry, and imports it at first use.
 
     Raises:
         TypeError: "Could not locate class 'list_presets': Keras files do not hold it."

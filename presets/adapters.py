@@ -1,4 +1,4 @@
-"""Reading and writing of low-rank updates in peft's files: `adapter_config.json` and
+"""Reads and writes low-rank updates in the format of peft: `adapter_config.json` and
 `adapter_model.safetensors`."""
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from encoder_zoo.presets.formats.checkpoint import (
     float_values,
     layer_at,
     named_weights,
+    stored_array,
 )
 from encoder_zoo.presets.formats.preset_task import PresetTask
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
-# Options of peft, each with the value that leaves plain updates.
+# Options of peft with their values for plain LoRA.
 PLAIN = {
     "peft_type": "LORA",
     "bias": "none",
@@ -45,7 +46,7 @@ PLAIN = {
 
 
 def projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
-    """Return {name in the checkpoint: layer} of the layers that may have low-rank updates."""
+    """Return {name in the checkpoint: layer} of the dense layers of the blocks."""
     found = {name: layer_at(backbone, path) for path, name in backbone_layers(backbone).items()}
     return {
         name: layer
@@ -60,16 +61,15 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     layers = {n: layer for n, layer in projections(task.backbone).items() if layer.lora_enabled}
     if not layers:
         raise ValueError("There are no low-rank updates to save. Call enable_lora first.")
-    tensors = {f"{family.prefix}.{name}": pair for name, pair in _updates(layers).items()}
+    # As in torch, A is (rank, in) and B is (out, rank).
     arrays = {
-        f"{PREFIX}{name}.lora_{which}.weight": array
-        for name, pair in tensors.items()
-        for which, array in zip("AB", pair, strict=True)
+        f"{PREFIX}{family.prefix}.{name}.lora_{which}.weight": stored_array(kernel, transposed=True)
+        for name, layer in layers.items()
+        for which, kernel in (("A", layer.lora_kernel_a), ("B", layer.lora_kernel_b))
     }
     whole = _whole_tensors(task)
     for name, weight, transposed in whole:
-        value = keras.ops.convert_to_numpy(weight)
-        arrays[PREFIX + name] = np.ascontiguousarray(value.T if transposed else value)
+        arrays[PREFIX + name] = stored_array(weight, transposed)
     first = next(iter(layers.values()))
     config = {
         **PLAIN,
@@ -80,26 +80,17 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
         "lora_dropout": 0.0,
         "inference_mode": True,
         "target_modules": sorted({re.sub(r"^.*?\.\d+\.", "", name) for name in layers}),
-        "modules_to_save": sorted({_module(name, family.prefix) for name, *_ in whole}),
+        "modules_to_save": sorted(
+            {name.removeprefix(f"{family.prefix}.").split(".")[0] for name, *_ in whole}
+        ),
     }
     with replacing(folder, [CONFIG, WEIGHTS]) as new:
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         save_file(arrays, new / WEIGHTS, metadata={"format": "pt"})
 
 
-def _updates(layers: dict[str, keras.layers.Dense]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return {name: (A, B)} as torch keeps them, (rank, in) and (out, rank)."""
-    return {
-        name: tuple(
-            np.ascontiguousarray(keras.ops.convert_to_numpy(kernel).T)
-            for kernel in (layer.lora_kernel_a, layer.lora_kernel_b)
-        )
-        for name, layer in layers.items()
-    }
-
-
 def _whole_tensors(task: PresetTask) -> list[tuple]:
-    """(name, weight, whether it is transposed in the file): of the head, and of its pooler."""
+    """Return (name, weight, whether the file has its transpose) of the head and its pooler."""
     if task.peft_task_type is None:
         raise ValueError(
             "Adapters alone are saved of a SequenceClassifier or a TokenClassifier. Received: a "
@@ -111,11 +102,6 @@ def _whole_tensors(task: PresetTask) -> list[tuple]:
         layers = {"pooler_dense": f"{backbone.family.prefix}.{backbone.family.pooler}"}
         found += named_weights(backbone, layers)
     return found
-
-
-def _module(name: str, prefix: str) -> str:
-    """Return the module of transformers' model that holds a tensor."""
-    return name.removeprefix(f"{prefix}.").split(".")[0]
 
 
 def load_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
@@ -171,7 +157,7 @@ def _check_config(config: dict, folder: pathlib.Path) -> None:
 
 
 def _check_shapes(file: SafetensorsFile, expected: dict[str, tuple[int, ...]]) -> None:
-    """The file holds what is expected, in these shapes, and nothing else."""
+    """Raise an error if tensors are missing, unexpected, or of another shape."""
     misfits = [f"+ {shown(name)} (unexpected)" for name in sorted({*file.shapes} - {*expected})]
     for name, shape in expected.items():
         if name not in file.shapes:
@@ -188,5 +174,5 @@ def _check_shapes(file: SafetensorsFile, expected: dict[str, tuple[int, ...]]) -
 def _values(file: SafetensorsFile, name: str) -> np.ndarray:
     check_floats(file.dtype(name), file.path, name)
     value = float_values(file.read(name))
-    check_weights(value, f"{file.path}: {name}", "Get the file anew.")
+    check_weights(value, f"{file.path}: {name}", "Download the file again.")
     return value

@@ -1,4 +1,4 @@
-"""Downloads of large files into the hub's cache, which go on where they broke off."""
+"""Downloads large files to the hub's cache; interrupted downloads are resumed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class HubFile(NamedTuple):
 
     Attributes:
         size: in bytes.
-        checksum: that the cache keeps it under: a SHA-256 for large files, git's SHA-1 for the
-            others; None where the hub does not tell it.
+        checksum: its name in the cache: a SHA-256 for large files, git's SHA-1 for the others;
+            None if the hub does not tell.
     """
 
     size: int
@@ -24,7 +24,7 @@ class HubFile(NamedTuple):
 
     @property
     def is_large(self) -> bool:
-        """Tells whether the hub stores it apart from the repository, by its SHA-256."""
+        """Whether the hub stores it outside the git repository, by its SHA-256."""
         return self.checksum is not None and len(self.checksum) == 64
 
 
@@ -53,17 +53,17 @@ def missing_files(
 def download_large_files(
     repository: str, commit: str, files: Mapping[str, HubFile], endpoint: str | None
 ) -> None:
-    """Downloads the large ones among some files into the cache.
+    """Download the large files to the cache.
 
-    huggingface_hub begins such a file anew in every process. Here the part that came stays in the
-    cache, under the blob's name and `.part`, and the next process asks for the rest of it. What
-    came with another checksum is deleted, so that the client downloads it.
+    huggingface_hub restarts such a download in every process. Here a part stays in the cache, as
+    `BLOB.part`, and the next process requests the rest. A file with a wrong checksum is deleted,
+    so that the client downloads it.
 
     Args:
         repository: `organisation/name`.
-        commit: that the files are of.
-        files: by name.
-        endpoint: the hub's address; None is what huggingface_hub takes.
+        commit: of the files.
+        files: {name: file}.
+        endpoint: the hub's address; None for the default of huggingface_hub.
     """
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import WeakFileLock
@@ -81,7 +81,7 @@ def download_large_files(
 
 
 def lock_file(folder: pathlib.Path, name: str) -> pathlib.Path:
-    """Return the file that the client locks while it writes a blob."""
+    """Return the lock file of the client for a blob."""
     path = folder.parent / ".locks" / folder.name / f"{name}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     return path

@@ -2,10 +2,10 @@
 
     python -m encoder_zoo.presets.check_known [NAME ...] [--write FILE]
 
-needs a network. Of every listed Hugging Face repository it opens the configuration, the tokenizer's
-files and the headers of the weights, a few hundred kilobytes, in the way `from_preset` does, and
-prints which open, and why others do not. It exits with 1 if one does not. `--write` keeps what was
-found: `tests/recorded/known_presets.json` is the newest such file.
+It needs a network. As `from_preset` does, it opens the configuration, the tokenizer files and the
+headers of the weights of every listed Hugging Face repository, a few hundred kilobytes, and prints
+which open, and the errors of others. It exits with 1 if one does not open. `--write` writes the
+findings: `tests/recorded/known_presets.json` is the latest such file.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from encoder_zoo.presets.hub import open_remote
 from encoder_zoo.presets.loading import check_loads
 from encoder_zoo.presets.opening import Safeguards, open_files
-from encoder_zoo.presets.registry import PresetInfo, list_presets
+from encoder_zoo.presets.registry import PresetInfo, format_table, list_presets
 
 _HUB = "hf://"
+_WEIGHTS = (".safetensors", ".bin", ".h5")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Finding:
     """The findings about one preset.
 
     Attributes:
         source: address of its repository.
-        opens: whether `from_preset` would load it.
-        why_not: the error, where it would not.
-        commit: that was looked at.
+        opens: whether `from_preset` loads it.
+        why_not: the error, if it does not.
+        commit: the checked commit.
         weights: names of the files with the weights.
         family: of the model.
-        parameters: number of weights in encoder and pooler.
+        parameters: number of weights of encoder and pooler.
         fetched: bytes that were fetched.
     """
 
     source: str
-    opens: bool
+    opens: bool = False
     why_not: str | None = None
     commit: str | None = None
     weights: tuple[str, ...] = ()
@@ -58,53 +59,48 @@ def check_preset(preset: PresetInfo) -> Finding:
         preset: a row of `list_presets()` whose source is `hf://...`.
 
     Returns:
-        What was found. Any error is part of it.
+        The findings, with any error.
     """
     found = check_source(preset.source)
     for field in ("family", "parameters"):
         listed, seen = getattr(preset, field), getattr(found, field)
         if found.opens and seen != listed:
-            why_not = f"{field} is {seen} there, but {listed} in the list"
-            found = dataclasses.replace(found, opens=False, why_not=why_not)
+            found.opens = False
+            found.why_not = f"{field} is {seen} there, but {listed} in the list"
     return found
 
 
 def check_source(source: str) -> Finding:
-    """Checks one repository on the hub.
+    """Check one repository on the hub.
 
     Args:
         source: `hf://organisation/name[@revision]`.
 
     Returns:
-        What was found. Any error is part of it.
+        The findings, with any error.
     """
-    found = Finding(source, opens=False)
+    found = Finding(source)
     try:
         with open_remote(source) as files:
-            weights = tuple(name for name in files.listed if _holds_weights(name))
-            found = dataclasses.replace(found, commit=files.commit, weights=weights)
+            found.commit = files.commit
+            found.weights = tuple(n for n in files.listed if n.endswith(_WEIGHTS))
             try:
                 checkpoint = open_files(files, Safeguards(verify=False))
-                found = dataclasses.replace(found, family=checkpoint.family.name)
-                parameters = check_loads(checkpoint)
-                found = dataclasses.replace(found, opens=True, parameters=parameters)
+                found.family = checkpoint.family.name
+                found.parameters = check_loads(checkpoint)
+                found.opens = True
             finally:
-                found = dataclasses.replace(found, fetched=files.fetched)
+                found.fetched = files.fetched
     except Exception as error:  # of the hub, the connection or the files
-        reason = " ".join(str(error).split()) or type(error).__name__
-        found = dataclasses.replace(found, why_not=reason)
+        found.why_not = " ".join(str(error).split()) or type(error).__name__
     return found
 
 
-def _holds_weights(name: str) -> bool:
-    return name.endswith((".safetensors", ".bin", ".h5"))
-
-
 def print_table(findings: dict[str, Finding]) -> None:
-    """Prints a line for each preset.
+    """Print a row for each preset.
 
     Args:
-        findings: {name: what was found}.
+        findings: {name of the preset: finding}.
 
     Example:
         >>> print_table({"some": Finding("hf://a/b", False, "no model.safetensors ...")})
@@ -117,19 +113,16 @@ def print_table(findings: dict[str, Finding]) -> None:
         opens = "yes" if found.opens else f"no: {found.why_not}"
         fetched = f"{found.fetched / 1e3:.0f} kB"
         rows.append((name, found.source, (found.commit or "-")[:8], weights, fetched, opens))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [f"{cell:{'>' if i == 4 else '<'}{widths[i]}}" for i, cell in enumerate(row[:-1])]
-        print("  ".join([*cells, row[-1]]))
+    print(format_table(rows, right=4))
 
 
 def write_record(path: pathlib.Path, findings: Mapping[str, Finding], source: str) -> None:
-    """Writes what was found, and today's date, as JSON.
+    """Write findings and today's date as JSON.
 
     Args:
         path: of the file.
-        findings: {name: what was found}.
-        source: where it was found.
+        findings: {name of the preset: finding}.
+        source: of the findings, such as "the hub".
     """
     presets = {name: dataclasses.asdict(findings[name]) for name in sorted(findings)}
     record = {"date": datetime.date.today().isoformat(), "source": source, "presets": presets}
@@ -137,10 +130,10 @@ def write_record(path: pathlib.Path, findings: Mapping[str, Finding], source: st
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program.
+    """Run the program.
 
     Args:
-        arguments: of the command line, sys.argv's if None.
+        arguments: of the command line; None for those of `sys.argv`.
 
     Returns:
         1 if a preset does not open, else 0.
@@ -149,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("names", nargs="*", metavar="NAME", help="of presets; all if none is given")
     parser.add_argument(
-        "--write", type=pathlib.Path, metavar="FILE", help="to keep the findings in"
+        "--write", type=pathlib.Path, metavar="FILE", help="to write the findings to"
     )
     given = parser.parse_args(arguments)
     findings = {}
@@ -169,7 +162,7 @@ def _chosen(names: Iterable[str]) -> list[PresetInfo]:
     known = {row.name: row for row in list_presets() if row.source.startswith(_HUB)}
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise SystemExit(f"{', '.join(unknown)}: no preset on the Hugging Face hub is called so.")
+        raise SystemExit(f"{', '.join(unknown)}: no preset on the Hugging Face hub has this name.")
     return [known[name] for name in names] if names else list(known.values())
 
 

@@ -1,4 +1,4 @@
-"""`config.json`: read, checked and written in the words of its family."""
+"""Checks, reads and writes `config.json` by the record of its family."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ _LABELS = Rule(
     ),
     'an object such as {"0": "negative", "1": "positive"}, or null',
 )
-# Fields that mean the same in every family's config.json
+# Fields of the config.json of all families.
 COMMON = {
     "architectures": _NAMES,
     "id2label": _LABELS,
-    # A family's tokenizer has a padding token also where the configuration has null.
     "pad_token_id": rule_of(NonNegativeInt | None),
-    # These would change the numbers in ways that the backbones do not implement.
+    # These would change the outputs, and are not implemented.
     "is_decoder": ABSENT,
     "is_encoder_decoder": ABSENT,
     "add_cross_attention": ABSENT,
@@ -47,13 +46,13 @@ COMMON = {
 def check_config(
     config: Mapping, family: Family, path: pathlib.Path, names: Mapping[str, str] | None = None
 ) -> None:
-    """Checks every field of a configuration that is read here.
+    """Check the fields of a configuration that are used.
 
     Args:
         config: contents of config.json.
-        family: whose words it is in.
-        path: of the file, for errors.
-        names: what the file calls the fields, where that is something else.
+        family: whose `config_keys` it has.
+        path: of the file, for error messages.
+        names: {field: its name in the file, if different}.
 
     Raises:
         ValueError: "config.json: hidden_size is '768'. Expected a positive integer."
@@ -92,11 +91,11 @@ def check_config(
 
 
 def _check_labels(config: Mapping, expect: Callable[[bool, str, str], None]) -> None:
-    """Refuses classes whose numbers are others in `label2id` than in `id2label`."""
+    """Raise an error if `label2id` is not the inverse of `id2label`."""
     names, numbers = config.get("id2label"), config.get("label2id")
     if names is not None and numbers is not None:
         inverse = {label: int(i) for i, label in names.items()}
-        # Where a name stands for two classes, only one of them can be in `label2id`.
+        # If two classes have one name, `label2id` has only one of them.
         same = isinstance(numbers, Mapping) and (
             len(inverse) < len(names) or dict(numbers) == inverse
         )
@@ -112,14 +111,13 @@ def _rules(family: Family) -> dict[str, Rule]:
 
 
 def backbone_arguments(config: Mapping, family: Family) -> dict:
-    """Constructor arguments of a backbone from a checked configuration.
+    """Return the constructor arguments of a backbone from a checked configuration.
+
+    `pooler` is not among them: it depends on the weights.
 
     Args:
         config: contents of config.json.
-        family: the backbone's.
-
-    Returns:
-        {argument: value}, without `pooler`, which only the weights know.
+        family: of the backbone.
     """
     arguments = {
         ours: config[theirs]
@@ -133,18 +131,18 @@ def backbone_arguments(config: Mapping, family: Family) -> dict:
 
 
 def backbone_config(backbone: Backbone, tokenizer) -> dict:
-    """Return a backbone's configuration in the words of its family's config.json.
+    """Return the contents of a backbone's config.json.
 
     Args:
-        backbone: whose arguments to write.
-        tokenizer: that is saved along, or None.
+        backbone: the encoder.
+        tokenizer: saved with it, or None.
 
     Raises:
         ValueError: "config.json of distilbert has no layer_norm_epsilon, which is 1e-12 there.
             Received a backbone whose layer_norm_epsilon is 1e-05."
     """
     family = backbone.family
-    _refuse_unsaid(backbone)
+    _check_representable(backbone)
     keys = {ours: theirs for ours, theirs in family.config_keys.items() if hasattr(backbone, ours)}
     config = {
         "model_type": family.name,
@@ -158,20 +156,20 @@ def backbone_config(backbone: Backbone, tokenizer) -> dict:
     return config
 
 
-def _refuse_unsaid(backbone: Backbone) -> None:
-    """Refuses a backbone with a setting for which its family's config.json has no word."""
+def _check_representable(backbone: Backbone) -> None:
+    """Raise an error if config.json has no field for a setting of the backbone."""
     family = backbone.family
-    for name, usual in argument_defaults(type(backbone)).items():
+    for name, default in argument_defaults(type(backbone)).items():
         value = getattr(backbone, name)
         # The weights tell whether there is a pooler.
-        if name not in family.config_keys and name != "pooler" and value != usual:
+        if name not in family.config_keys and name != "pooler" and value != default:
             raise ValueError(
-                f"config.json of {family.name} has no {name}, which is {usual!r} there. Received "
+                f"config.json of {family.name} has no {name}, which is {default!r} there. Received "
                 f"a backbone whose {name} is {value!r}."
             )
 
 
-# Backbone argument: attribute path of the layer whose tensor must agree, and the tensor's axis.
+# {backbone argument: (attribute path of a layer, axis of its weight with that size)}
 _SIZES = {
     "vocabulary_size": ("embeddings.token_embedding", 0),
     "embedding_dim": ("embeddings.token_embedding", 1),
@@ -189,16 +187,16 @@ def check_sizes(
     path: pathlib.Path,
     max_bytes: int,
 ) -> None:
-    """Compares the configuration's sizes with the weights' and both with the budget.
+    """Check the sizes of a configuration against the weights, and both against a limit.
 
-    Nothing has been allocated by then: a configuration alone cannot ask for memory.
+    It runs before any memory is allocated for the model.
 
     Args:
         config: contents of config.json, checked.
-        family: whose words it is in.
+        family: whose `config_keys` it has.
         shapes: {tensor name: shape} of the weights.
-        path: of config.json, for errors.
-        max_bytes: the most that the weights may take in float32.
+        path: of config.json, for error messages.
+        max_bytes: limit of the weights' size in float32.
 
     Raises:
         ValueError: "...: vocab_size is 4000000000, but embeddings.word_embeddings.weight has
@@ -222,7 +220,7 @@ def check_sizes(
 
 
 def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathlib.Path) -> None:
-    """Refuses a configuration with more blocks than the weights hold."""
+    """Raise an error if the configuration has more blocks than the weights."""
     name = next(name for name in family.tensors.values() if "{}" in name)
     layers, wanted = 0, _own_blocks(config, family)
     while f"{name}.weight".format(layers) in shapes:
@@ -233,7 +231,7 @@ def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathli
 
 
 def _check_classes(config: Mapping, family: Family, shapes: Mapping, path: pathlib.Path) -> None:
-    """Refuses more or fewer names of classes than the head of a classifier has outputs."""
+    """Raise an error if a classifier's head has more or fewer outputs than labels."""
     names, architectures = config.get("id2label"), config.get("architectures") or []
     for suffix, head in family.heads.items():
         is_classifier = suffix.endswith("Classification")
@@ -248,12 +246,12 @@ def _check_classes(config: Mapping, family: Family, shapes: Mapping, path: pathl
 
 
 def _own_blocks(config: Mapping, family: Family) -> int:
-    """How many blocks have weights of their own."""
+    """Return the number of blocks with weights of their own."""
     return config.get(family.config_keys[family.blocks], 1)
 
 
 def _estimate(config: Mapping, family: Family) -> int:
-    """Number of weights in the large matrices."""
+    """Return the number of weights in the large matrices."""
     arguments = backbone_arguments(config, family)
     hidden, vocabulary = arguments["hidden_dim"], arguments["vocabulary_size"]
     rows = vocabulary + arguments.get("max_sequence_length", 512)

@@ -1,4 +1,4 @@
-"""Frees models that are no longer used, before the next one is loaded."""
+"""Frees unused models before the next one is loaded."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import weakref
 
 import keras
 
-# 128 MB in float32: reading them takes about as long as collecting garbage, so that loads of small
-# models are not slowed by it, and few are waiting to be freed at any time.
+# 128 MB in float32, which take about as long to read as collecting garbage.
 MOST_WEIGHTS = 2**25
 
 _loaded: weakref.WeakSet[keras.Model] = weakref.WeakSet()
 
 
 def collect_dropped_models() -> None:
-    """Collects garbage if the models loaded since the last time have more than `MOST_WEIGHTS`.
+    """Collect garbage if the models loaded since the last call have more than `MOST_WEIGHTS`.
 
-    A Keras layer and its own methods refer to each other, so that a model that is no longer used
-    stays in memory until Python looks for such cycles. When it does depends on the number of
-    objects, not on their size: a process that loads one model after the other held a dozen.
+    Keras layers are in reference cycles, so that an unused model stays in memory until Python
+    collects garbage. Python does so by the number of objects, not by their size: a process that
+    loads one model after the other would keep a dozen.
     """
     if sum(model.count_params() for model in list(_loaded)) > MOST_WEIGHTS:
         gc.collect()
@@ -27,5 +26,5 @@ def collect_dropped_models() -> None:
 
 
 def note_loaded(model: keras.Model) -> None:
-    """Counts a model, as long as it is in memory, for `collect_dropped_models`."""
+    """Register a loaded model for `collect_dropped_models`, by a weak reference."""
     _loaded.add(model)

@@ -1,4 +1,4 @@
-"""Presets from hubs: Hugging Face through huggingface_hub, Kaggle through kagglehub."""
+"""Downloads presets from the Hugging Face hub and from Kaggle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from encoder_zoo.presets.formats.preset_files import (
     tokenizer_file_names,
 )
 from encoder_zoo.presets.hub_cache import cached_folder, drop_wrong
-from encoder_zoo.presets.hub_requests import Unreachable, asked, endpoint, first_line
+from encoder_zoo.presets.hub_requests import Unreachable, endpoint, first_line, retried
 from encoder_zoo.presets.remote_folder import RemoteFolder
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 
 _ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
-# The hub's own program that converts weights, and what it calls its pull requests.
+# The hub's converter to safetensors, and the title of its pull requests.
 _CONVERTER, _CONVERSION = "SFconvertbot", "Adding `safetensors` variant of this model"
 _NO_LISTING = (TypeError, KeyError, AttributeError, ValueError)
 
@@ -37,22 +37,18 @@ _NO_LISTING = (TypeError, KeyError, AttributeError, ValueError)
 def from_hugging_face(
     address: str, verify: bool = True, max_bytes: int = 2**63, weights: bool = True
 ) -> pathlib.Path:
-    """Return a repository's folder in the hub's cache, downloaded if need be.
+    """Return a repository's folder in the hub's cache, after downloading missing files.
 
-    All files are of one commit. Without a connection the copy in the cache serves, if any. What
-    huggingface_hub's environment variables say holds: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`,
-    `HF_HUB_OFFLINE`, `HF_HUB_DISABLE_PROGRESS_BARS`. How much is to come is logged or, where
-    nothing logs it, printed beside the progress bars. A download that breaks off is tried again,
-    and large files go on where they broke off, also in another process.
+    All files are of one commit. Without a connection the cached copy is used. The environment
+    variables of huggingface_hub apply: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_OFFLINE`,
+    `HF_HUB_DISABLE_PROGRESS_BARS`. The size of the download is logged or, if logging is off,
+    printed. Downloads are retried, and large files resumed, also in another process.
 
     Args:
-        address: `hf://organisation/name`, with `@` and a branch, tag or commit where wanted.
-        verify: whether to compare every file with the checksum that the hub gave for it.
-        max_bytes: the most that the files may have together.
-        weights: whether the weights are needed, or only what a tokenizer reads.
-
-    Returns:
-        The folder.
+        address: `hf://organisation/name`, optionally with `@` and a branch, tag or commit.
+        verify: whether to verify the hub's checksum of every file.
+        max_bytes: limit of the total size of the files.
+        weights: whether to download the weights, or only the tokenizer's files.
 
     Raises:
         ValueError: "... is not an address such as hf://organisation/name", "... no such
@@ -79,13 +75,10 @@ def from_hugging_face(
 
 
 def open_remote(address: str) -> RemoteFolder:
-    """Opens those files of a repository that a preset needs where they are, on the hub.
+    """Open the files of a preset on the hub, without downloading them; all are of one commit.
 
     Args:
         address: as for `from_hugging_face`.
-
-    Returns:
-        The files, of one commit.
 
     Raises:
         ValueError: see `from_hugging_face`; and "...: the hub cannot be reached ..."
@@ -100,7 +93,7 @@ def open_remote(address: str) -> RemoteFolder:
 
 
 def _parse(address: str) -> tuple[str, str | None]:
-    """Return the repository and, where the address names one, the revision."""
+    """Return the repository and the revision, None if the address has none."""
     matched = _ADDRESS.fullmatch(address)
     if matched is None:
         raise ValueError(
@@ -114,11 +107,11 @@ def _parse(address: str) -> tuple[str, str | None]:
 def _wanted_files(
     address: str, repository: str, revision: str | None, max_bytes: int, weights: bool
 ) -> tuple[dict[str, HubFile], str | None]:
-    """Return the files to fetch, by name, and the commit that they are of.
+    """Return {name: file} to download, and their commit.
 
     Raises:
-        ValueError: see `asked`, "...: the listing from ... is none", "... have 9.1 GB ..."
-        Unreachable: where the hub cannot be asked.
+        ValueError: see `retried`, "...: the listing from ... is none", "... have 9.1 GB ..."
+        Unreachable: if the hub does not answer.
     """
     from huggingface_hub import HfApi
 
@@ -129,7 +122,7 @@ def _wanted_files(
         return {file.rfilename: _listed(file) for file in info.siblings}, info.sha
 
     try:
-        files, commit = asked(address, listing)
+        files, commit = retried(address, listing)
     except Unreachable as error:
         cause = error.__cause__
         if isinstance(cause, _NO_LISTING) and not hasattr(cause, "response"):
@@ -160,7 +153,7 @@ def _listed(file: RepoSibling) -> HubFile:
 
 
 def _converted(repository: str) -> str:
-    """Return a sentence about the hub's own conversion to safetensors, if it waits there."""
+    """Return a sentence about an open pull request of the hub's converter, "" if there is none."""
     from huggingface_hub import HfApi
 
     try:
@@ -173,7 +166,7 @@ def _converted(repository: str) -> str:
                     " The hub's converter offers model.safetensors in a pull request, which the "
                     f"publisher has not merged: hf://{repository}@refs/pr/{request.num}."
                 )
-    except Exception as error:  # of the client: what is missing is said all the same
+    except Exception as error:  # of the client; the caller's error is raised all the same
         logger.debug("%s: its pull requests cannot be listed: %s", repository, error)
     return ""
 
@@ -181,7 +174,7 @@ def _converted(repository: str) -> str:
 def _announce(
     address: str, repository: str, commit: str | None, files: Mapping[str, HubFile]
 ) -> None:
-    """Tells how much is to be downloaded, if anything: in the log or else beside the bars."""
+    """Log the size of the download or, if logging is off, print it beside the progress bars."""
     from huggingface_hub.utils import are_progress_bars_disabled
 
     missing = missing_files(repository, commit, files)
@@ -204,12 +197,12 @@ def _no_listing(address: str, why: str) -> str:
 
 
 def select_files(address: str, names: list[str], weights: bool = True) -> list[str]:
-    """Selects those of a repository's files that a preset needs, in one format.
+    """Return the names of the files of a preset in a repository, with weights in one format.
 
     Args:
-        address: of the repository, for the error.
+        address: of the repository, for the error message.
         names: of all its files.
-        weights: whether the weights are needed, or only what a tokenizer reads.
+        weights: whether to include the weights, or only the tokenizer's files.
 
     Raises:
         ValueError: see `no_weights`.
@@ -238,7 +231,7 @@ def _snapshot(
     files: Mapping[str, HubFile],
     commit: str | None,
 ) -> pathlib.Path:
-    """Downloads what is not in the cache yet.
+    """Download the files that are not in the cache.
 
     Raises:
         ValueError: "...: the download broke off ...", "... has changed since its files were listed
@@ -254,7 +247,7 @@ def _snapshot(
         )
 
     try:
-        folder = pathlib.Path(asked(address, download, whatever=True))
+        folder = pathlib.Path(retried(address, download, any_error=True))
     except Unreachable as error:
         raise ValueError(
             f"{address}: the download broke off: {error}. Try again: what came is kept."
@@ -268,17 +261,13 @@ def _snapshot(
 
 
 def from_kaggle(address: str) -> pathlib.Path:
-    """Return the folder of a Kaggle model in kagglehub's cache, brought there if need be.
+    """Return the folder of a KerasHub preset in kagglehub's cache, downloaded if missing.
 
     Args:
-        address: `kaggle://organisation/model/keras/variant`, with `/version` where wanted; what
-            KerasHub lists as its presets.
-
-    Returns:
-        The folder, one version of a KerasHub preset.
+        address: `kaggle://organisation/model/keras/variant[/version]`, as KerasHub lists them.
 
     Raises:
-        ValueError: "... is not an address such as kaggle://...", "... cannot be had: ..."
+        ValueError: "... is not an address such as kaggle://...", "... cannot be downloaded: ..."
     """
     import kagglehub  # comes with keras-nlp
 
@@ -290,5 +279,4 @@ def from_kaggle(address: str) -> pathlib.Path:
     try:
         return pathlib.Path(kagglehub.model_download(handle))
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{address} cannot be had: {reason}") from error
+        raise ValueError(f"{address} cannot be downloaded: {first_line(error)}") from error

@@ -1,4 +1,4 @@
-"""The hub's cache: repositories that are there already, and files that are damaged."""
+"""Finds repositories in the hub's cache, and deletes damaged files from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("encoder_zoo")
 def cached_folder(
     address: str, repository: str, revision: str | None, weights: bool, why: str
 ) -> pathlib.Path:
-    """Return the repository's folder in the cache, if all that is needed is there."""
+    """Return a repository's folder in the cache; raise an error if files are missing."""
     from huggingface_hub import try_to_load_from_cache
 
     cached = (
@@ -39,33 +39,33 @@ def cached_folder(
 
 
 def _has_weights(folder: pathlib.Path) -> bool:
-    """Return whether a cached folder has weights; it has none if only a tokenizer was fetched.
+    """Return whether a cached folder has weights; it has none if only a tokenizer was downloaded.
 
-    A folder with an index and some of the shards counts: the error names the shard that is missing.
+    An index without all its shards counts: a later error names the missing shard.
     """
     kinds = {kerashub.WEIGHTS, *(name for f in WEIGHT_FORMATS for name in (f.file, f.index))}
     return not kinds.isdisjoint(os.listdir(folder))
 
 
 def drop_wrong(folder: pathlib.Path, files: Iterable[str]) -> list[str]:
-    """Delete files in the cache that differ from the checksum that is their name.
+    """Delete files in the cache whose contents differ from their checksum.
 
-    The cache keeps the contents of a file under the hub's checksum of it: a SHA-256 for large
-    files, git's SHA-1 for the others.
+    The names of the blobs in the cache are the hub's checksums: a SHA-256 for large files, git's
+    SHA-1 for the others.
 
     Args:
         folder: of one commit.
-        files: that should be there, beside those that are.
+        files: expected files; others in the folder are checked, too.
 
     Returns:
-        Names of the files that are missing now, also where another process deleted them.
+        Names of the files that are now missing, also if another process deleted them.
     """
     from huggingface_hub.utils import WeakFileLock
 
     present = (p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_symlink())
     wrong = [name for name in sorted({*files, *present}) if not _is_right(folder / name)]
     if wrong:
-        # Another process may drop a file, too, and download it again meanwhile.
+        # Another process may have deleted and downloaded a file meanwhile.
         with WeakFileLock(lock_file(folder.parents[1], "wrong")):
             for name in wrong:
                 path = folder / name
@@ -76,7 +76,7 @@ def drop_wrong(folder: pathlib.Path, files: Iterable[str]) -> list[str]:
 
 
 def _is_right(path: pathlib.Path) -> bool:
-    """Return whether a cached file is there, with the contents that its blob's name tells."""
+    """Return whether a cached file exists, with the checksum in its blob's name."""
     try:
         if path.is_symlink():
             return _is_as_named(path.parent / os.readlink(path))
@@ -91,4 +91,4 @@ def _is_as_named(blob: pathlib.Path) -> bool:
     if re.fullmatch(r"[0-9a-f]{40}", blob.name):
         prefix = f"blob {blob.stat().st_size}\0".encode()
         return checksum_of(blob, "sha1", prefix) == blob.name
-    return True  # a server with names of its own
+    return True  # of a server with other names

@@ -1,4 +1,4 @@
-"""Requests to the Hugging Face hub: tried again while it is busy, errors that say what to do."""
+"""Requests to the Hugging Face hub, with retries and error messages that give advice."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ T = TypeVar("T")
 
 
 class Unreachable(Exception):
-    """The hub did not answer, or is busy: files in the cache may be used."""
+    """Raised if the hub does not answer or is busy, so that cached files may be used."""
 
 
-def asked(address: str, function: Callable[[], T], whatever: bool = False) -> T:
-    """Return the result of a request, repeated while the hub is busy, or on any error.
+def retried(address: str, function: Callable[[], T], any_error: bool = False) -> T:
+    """Return the result of a request, repeated if the hub is busy or, if `any_error`, on errors.
 
     Raises:
         ValueError: "...: the hub refuses access (403) ..."
-        Unreachable: with what was wrong the last time.
+        Unreachable: with the last error.
     """
     for pause in _PAUSES:
         try:
             return function()
-        except Exception as error:  # the client raises its own, the connection's and the system's
+        except Exception as error:  # of the client, the connection or the system
             status = getattr(getattr(error, "response", None), "status_code", None)
             if status in _REFUSALS:
                 raise ValueError(f"{address}: {_refusal(error, status)}.") from error
-            if pause is None or not (whatever or status in _BUSY):
+            if pause is None or not (any_error or status in _BUSY):
                 answer = f"it answered {status}: " if status else ""
                 raise Unreachable(answer + first_line(error)) from error
-            logger.debug("%s: %s; asked again in %s s", address, error, pause)
+            logger.debug("%s: %s; retry in %s s", address, error, pause)
             time.sleep(pause)
     raise AssertionError("the last pause is None")
 
 
 def _refusal(error: Exception, status: int) -> str:
-    """Return the advice for an answer that a repetition does not change."""
+    """Return the error message for a permanent error."""
     from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, RevisionNotFoundError
 
     if isinstance(error, GatedRepoError):
@@ -62,9 +62,10 @@ def _refusal(error: Exception, status: int) -> str:
 
 
 def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its type."""
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
 
 
 def endpoint() -> str | None:
-    """Return the hub's address where the user set one, also after the client was imported."""
+    """Return HF_ENDPOINT, also if it was set after the client was imported."""
     return os.environ.get("HF_ENDPOINT")

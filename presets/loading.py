@@ -1,4 +1,4 @@
-"""Loading: from a preset to a backbone, a tokenizer, a preprocessor or a task."""
+"""Loads backbones, tokenizers, preprocessors and tasks from presets."""
 
 from __future__ import annotations
 
@@ -20,17 +20,9 @@ from encoder_zoo.common.wording import shown, unknown_argument
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.stub import TokenizerStub
-from encoder_zoo.presets.formats.checkpoint import (
-    Checkpoint,
-    EnlargedCheckpoint,
-)
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, EnlargedCheckpoint
 from encoder_zoo.presets.formats.preset_task import PresetTask
-from encoder_zoo.presets.opening import (
-    Safeguards,
-    TokenizerPreset,
-    open_preset,
-    open_tokenizer,
-)
+from encoder_zoo.presets.opening import Safeguards, TokenizerPreset, open_preset, open_tokenizer
 from encoder_zoo.presets.restoring import (
     check_all_used,
     match_backbone,
@@ -59,7 +51,9 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
                 f"Backbone.from_preset. Received: {cls.__name__}.from_preset."
             )
         backbone, used, _ = restore_backbone(checkpoint, overrides, safeguards)
-        _remember_kind(backbone, checkpoint)
+        with contextlib.suppress(ValueError, FileNotFoundError):  # of a tokenizer not needed here
+            if stored := checkpoint.stored_tokenizer():
+                backbone.checkpoint_vocabulary = Vocabulary(stored.kind.name)
         report_unused(checkpoint, used, cls.__name__)
     return backbone
 
@@ -70,9 +64,7 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
     added_tokens = options.pop("added_tokens", ())
     if options:
         raise TypeError(f"{cls.__name__}.from_preset got unknown arguments: {sorted(options)}.")
-    tokenizer = _read_tokenizer(open_tokenizer(source, safeguards), added_tokens)
-    if tokenizer is None:
-        raise ValueError(f"{source} has no tokenizer, only a model.")
+    tokenizer = _require_tokenizer(open_tokenizer(source, safeguards), added_tokens)
     if not isinstance(tokenizer, cls):
         raise ValueError(
             f"{source} holds a {type(tokenizer).__name__}. Received: {cls.__name__}.from_preset."
@@ -84,9 +76,7 @@ def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
     """See `Preprocessor.from_preset`."""
     safeguards = Safeguards.taken_from(arguments)
     preset = open_tokenizer(source, safeguards)
-    tokenizer = _read_tokenizer(preset, arguments.pop("added_tokens", ()))
-    if tokenizer is None:
-        raise ValueError(f"{source} has no tokenizer, only a model.")
+    tokenizer = _require_tokenizer(preset, arguments.pop("added_tokens", ()))
     known = argument_names(cls)
     for name in arguments:
         if name not in known:
@@ -113,16 +103,13 @@ def _read_task(
 
     for_backbone.setdefault("pooler", head.pooled)
     tokenizer = _read_tokenizer(checkpoint, added_tokens)
-    preprocessor, answers = None, {}
+    preprocessor, for_inference = None, {}
     if tokenizer is None:
-        logger.warning(
-            "%s has no tokenizer: this %s takes prepared inputs only.",
-            checkpoint.folder.name,
-            cls.__name__,
-        )
+        message = "%s has no tokenizer: this %s takes prepared inputs only."
+        logger.warning(message, checkpoint.folder.name, cls.__name__)
     else:
         stored = _stored_settings(cls, settings)
-        answers = {n: stored.pop(n) for n in cls.answer_settings if n in stored}
+        for_inference = {n: stored.pop(n) for n in cls.answer_settings if n in stored}
         preprocessor = cls.preprocessor_class(tokenizer, **{**stored, **for_preprocessor})
         rows = checkpoint.config[family.config_keys["vocabulary_size"]]
         if tokenizer.vocabulary_size > rows:
@@ -132,7 +119,7 @@ def _read_task(
     )
     built_in = checkpoint.head_arguments.get(cls.checkpoint_class_suffix, {})
     arguments = cls.checkpoint_arguments(checkpoint.config, head, for_task)
-    task = cls(backbone, preprocessor, **{**built_in, **answers, **arguments})
+    task = cls(backbone, preprocessor, **{**built_in, **for_inference, **arguments})
     if tokenizer is not None and not isinstance(tokenizer, TokenizerStub):
         backbone.checkpoint_vocabulary = Vocabulary.of(tokenizer)
     task.learning_rate = settings.get("learning_rate", task.learning_rate)
@@ -142,23 +129,22 @@ def _read_task(
 
 
 def check_loads(checkpoint: Checkpoint) -> int:
-    """Checks that a checkpoint can be loaded, without reading its weights.
+    """Check that a checkpoint can be loaded, without reading its weights.
 
-    The tokenizer is made. The backbone is built without memory for its weights, and every one of
-    them is found in the checkpoint by its name and shape.
+    The tokenizer is built. The backbone is built without memory for its weights, which are matched
+    to the checkpoint's by name and shape.
 
     Args:
-        checkpoint: opened.
+        checkpoint: the opened checkpoint.
 
     Returns:
-        How many weights its encoder has, with the pooler where its family has one.
+        Number of weights of its encoder, with the pooler if its family has one.
 
     Raises:
         ValueError: "... has no tokenizer", "...: the weights do not fit config.json. ...", "...:
-            weights that the architecture in config.json has no place for: ..."
+            weights that are not in the architecture of config.json: ..."
     """
-    if _read_tokenizer(checkpoint, ()) is None:
-        raise ValueError(f"{checkpoint.folder} has no tokenizer, only a model.")
+    _require_tokenizer(checkpoint)
     pooler = {"pooler": checkpoint.family.pooler is not None}
 
     def build() -> tuple[int, set[str]]:
@@ -171,13 +157,9 @@ def check_loads(checkpoint: Checkpoint) -> int:
 
 
 def without_memory(build: Callable[[], T]) -> T:
-    """Calls a function in which the weights of new models take no memory.
+    """Call a function that builds models, whose weights get shapes but no values.
 
-    Args:
-        build: makes models, whose weights have shapes and no values. They are of no use later.
-
-    Returns:
-        The result of the function.
+    The models cannot be used later. Returns the result of the function.
 
     Example:
         >>> without_memory(lambda: keras.layers.Embedding(10**6, 10**4).build()) is None
@@ -188,7 +170,7 @@ def without_memory(build: Callable[[], T]) -> T:
         with keras.StatelessScope(initialize_variables=False):
             return build()
 
-    # Keras remembers such weights for the thread, to make them when another scope ends in it.
+    # Keras would initialize these weights when another scope ends in this thread.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         return thread.submit(call).result()
 
@@ -205,16 +187,26 @@ def load_from_keras_hub(
             f"Received: {described}."
         )
     arguments = {"dtype": model.dtype_policy, "max_bytes": sys.maxsize, **arguments}
-    with tempfile.TemporaryDirectory() as folder:  # written and read: the one way of reading
+    with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder) / model.name
         model.save_to_preset(str(folder))
         return load(cls, folder, **arguments)
 
 
+def _require_tokenizer(
+    preset: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping] = ()
+) -> Tokenizer | TokenizerStub:
+    """Return the tokenizer; raise an error if there is none."""
+    tokenizer = _read_tokenizer(preset, added_tokens)
+    if tokenizer is None:
+        raise ValueError(f"{preset.folder} has no tokenizer, only a model.")
+    return tokenizer
+
+
 def _read_tokenizer(
     checkpoint: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping]
 ) -> Tokenizer | TokenizerStub | None:
-    """Return the tokenizer, checked against the model it feeds; None if the checkpoint has none."""
+    """Return the tokenizer, checked against its model; None if the checkpoint has none."""
     family, stored = checkpoint.family, checkpoint.stored_tokenizer()
     if stored is None:
         return None
@@ -230,12 +222,9 @@ def _read_tokenizer(
         _check_vocabulary(checkpoint, stored.kind, tokenizer)
     tokens = tokenizer.get_vocabulary()
     if len(set(tokens)) < len(tokens):
-        twice = next(token for token, count in Counter(tokens).items() if count > 1)
-        logger.warning(
-            "%s: the vocabulary holds %r more than once; the last one counts.",
-            checkpoint.folder.name,
-            twice,
-        )
+        [(twice, _)] = Counter(tokens).most_common(1)
+        message = "%s: the vocabulary holds %r more than once; the last one counts."
+        logger.warning(message, checkpoint.folder.name, twice)
     if added_tokens:
         added = [*tokenizer.added_tokens, *added_tokens]
         tokenizer = cls(**{**tokenizer.get_config(), "added_tokens": added})
@@ -253,48 +242,35 @@ def _known_ids(checkpoint: Checkpoint | TokenizerPreset) -> dict[str, object]:
 def _check_vocabulary(
     checkpoint: Checkpoint | TokenizerPreset, kind: TokenizerClass, tokenizer: Tokenizer
 ) -> None:
-    """Refuses a vocabulary of another model, or cut short, or with another padding token.
+    """Raise an error for a vocabulary of another model, cut short, or with another padding token.
 
-    Embeddings may have rows that no token uses: some to make their number even, and 898 of 251,000
-    in mDeBERTa.
+    Embeddings may have unused rows: some to make their number even, 898 of 251,000 in mDeBERTa.
     """
-    where, key = checkpoint.config_file.name, checkpoint.family.config_keys["vocabulary_size"]
+    file, key = checkpoint.config_file.name, checkpoint.family.config_keys["vocabulary_size"]
     rows = checkpoint.config[key]
     if type(rows) is not int:
         raise ValueError(f"{checkpoint.config_file}: {key} is {shown(rows)}. Expected an integer.")
     missing = rows - tokenizer.vocabulary_size
-    if missing < 0:
+    if missing < 0 or missing > min(max(128, rows // 100), rows // 4):
+        cause = "they are not" if missing < 0 else "it was cut short, or they are not"
         raise ValueError(
             f"{checkpoint.folder}: the tokenizer's vocabulary has {tokenizer.vocabulary_size} "
-            f"tokens, but {key} in {where} is {rows}: they are not from the same model."
-        )
-    if missing > min(max(128, rows // 100), rows // 4):
-        raise ValueError(
-            f"{checkpoint.folder}: the tokenizer's vocabulary has {tokenizer.vocabulary_size} "
-            f"tokens, but {key} in {where} is {rows}: it was cut short, or they are not from the "
-            "same model."
+            f"tokens, but {key} in {file} is {rows}: {cause} from the same model."
         )
     padding = checkpoint.config.get("pad_token_id")
-    # Where positions do not depend on padding, the model reads no id of it: config.json may still
-    # have the id of its family's usual tokenizer.
+    # If positions do not depend on padding, the model does not use its id: config.json may have
+    # that of another tokenizer.
     counts = checkpoint.family.positions_skip_padding or kind == checkpoint.family.tokenizer
     if counts and padding is not None and padding != tokenizer.pad_token_id:
         raise ValueError(
-            f"{checkpoint.folder}: pad_token_id is {padding} in {where}, but "
+            f"{checkpoint.folder}: pad_token_id is {padding} in {file}, but "
             f"{tokenizer.pad_token!r} has the id {tokenizer.pad_token_id} in the tokenizer's "
             "files. Expected the same."
         )
 
 
-def _remember_kind(backbone: Backbone, checkpoint: Checkpoint) -> None:
-    """Notes the kind of the checkpoint's tokenizer, where it has one that is read here."""
-    with contextlib.suppress(ValueError, FileNotFoundError):
-        if stored := checkpoint.stored_tokenizer():
-            backbone.checkpoint_vocabulary = Vocabulary(stored.kind.name)
-
-
 def _stored_settings(cls: type[PresetTask], settings: dict) -> dict:
-    """Return the settings of preprocessor and answers that the same task was saved with."""
+    """Return the stored settings of preprocessor and inference, if the task is the same."""
     if settings.get("task") != cls.task_name:
         return {}
     known = {*argument_names(cls.preprocessor_class), *cls.answer_settings} - {"tokenizer"}
@@ -303,16 +279,16 @@ def _stored_settings(cls: type[PresetTask], settings: dict) -> dict:
 
 
 def _route(cls: type[PresetTask], family: Family, arguments: dict) -> tuple[dict, dict, dict]:
-    """Each argument of `from_preset` goes to the object whose constructor takes it."""
+    """Divide the arguments of `from_preset` between backbone, preprocessor and task."""
     takers = (family.backbone, cls.preprocessor_class, cls)
     routed: tuple[dict, dict, dict] = ({}, {}, {})
     for name, value in arguments.items():
-        homes = [i for i, taker in enumerate(takers) if name in argument_names(taker)]
+        indices = [i for i, taker in enumerate(takers) if name in argument_names(taker)]
         if name == "dtype":
-            homes = [0, 2]
-        if not homes:
+            indices = [0, 2]
+        if not indices:
             known = {n for taker in takers for n in argument_names(taker)}
             raise TypeError(unknown_argument(f"{cls.__name__}.from_preset", name, known))
-        for i in homes:
+        for i in indices:
             routed[i][name] = value
     return routed

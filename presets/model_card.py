@@ -1,4 +1,4 @@
-"""`README.md`, the model card of a preset."""
+"""Writes the model card of a preset, `README.md`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import pathlib
 from typing import NamedTuple
 
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.presets.files.manifest import CARD
 
-# Written cards bear this line; a card without it is a person's own and is kept.
+# A line of the cards written here; a card without it was written by a user and is kept.
 MARK = "<!-- Written by encoder_zoo. Delete this line to keep your own version of this file. -->"
 
 
 class Library(NamedTuple):
-    """Another library that opens a preset: its name, what it runs on, and the call."""
+    """Another library that opens a preset: its name, its platform, and the code."""
 
     name: str
     platform: str
@@ -39,10 +40,10 @@ class Readers(NamedTuple):
     """The libraries and classes that open a preset.
 
     Attributes:
-        pipeline: the hub's name for what it does.
-        our_class: its class here.
-        library: that opens it too.
-        their_class: its class there.
+        pipeline: the hub's name of its task.
+        our_class: its class in this package.
+        library: the other library.
+        their_class: its class in that library.
     """
 
     pipeline: str
@@ -51,41 +52,36 @@ class Readers(NamedTuple):
     their_class: str
 
 
-class CardFacts(NamedTuple):
-    """The facts in a card: the folder's name, the model, the type of its weights, labels."""
-
-    name: str
-    backbone: Backbone
-    dtype: str
-    labels: list[str]
-
-
 def write_card(
-    path: pathlib.Path, earlier: pathlib.Path, facts: CardFacts, readers: Readers
+    new: pathlib.Path,
+    folder: pathlib.Path,
+    backbone: Backbone,
+    dtype: str,
+    labels: list[str],
+    readers: Readers,
 ) -> None:
-    """Write a model card, or copy the earlier one if a person wrote it.
+    """Write a model card, or copy the previous one if a user wrote it.
 
     A symbolic link is replaced: its target may be a private file.
 
     Args:
-        path: file to write.
-        earlier: file that may be there already.
-        facts: of the preset.
+        new: folder to write to.
+        folder: that is replaced, with the previous card if there is one.
+        backbone: the model.
+        dtype: of its weights.
+        labels: of its classes.
         readers: of the preset.
     """
+    path, earlier = new / CARD, folder / CARD
     if earlier.is_file() and not earlier.is_symlink():
         content = earlier.read_bytes()
         if MARK.encode() not in content:
             path.write_bytes(content)
             return
-    path.write_text(_card(facts, readers), encoding="utf-8")
-
-
-def _card(facts: CardFacts, readers: Readers) -> str:
-    name, backbone, family = facts.name, facts.backbone, facts.backbone.family.name
+    name, family = folder.name, backbone.family.name
     pipeline, our_class, library, their_class = readers
-    about_labels = f"\nLabels: {', '.join(facts.labels)}.\n" if facts.labels else ""
-    return f"""---
+    about_labels = f"\nLabels: {', '.join(labels)}.\n" if labels else ""
+    card = f"""---
 library_name: keras
 pipeline_tag: {pipeline}
 tags:
@@ -100,7 +96,7 @@ tags:
 A {family} encoder for {pipeline.replace("-", " ")}:
 {backbone.num_layers} layers, {backbone.num_heads} heads,
 hidden size {backbone.hidden_dim}, vocabulary of {backbone.vocabulary_size},
-weights in {facts.dtype}.
+weights in {dtype}.
 {about_labels}
 With encoder_zoo, on Keras 3:
 
@@ -116,3 +112,4 @@ With {library.name}, on {library.platform}:
 {library.code.format(cls=their_class, name=name)}
 ```
 """
+    path.write_text(card, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""From a preset's name to a checkpoint that has been checked and can be loaded."""
+"""Opens presets by name, path or address, and checks them."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ from encoder_zoo.presets.formats.preset_files import (
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 from encoder_zoo.presets.registry import resolve
 
+_TOKENIZER_FILES = [CONFIG, MANIFEST, *tokenizer_file_names()]
+
 
 @dataclasses.dataclass(frozen=True)
 class Safeguards:
-    """Checks of a preset before it is loaded; arguments of every `from_preset`.
+    """Options of the checks of presets; arguments of every `from_preset`.
 
     Attributes:
-        verify: compare every file with its checksum, where the preset has one.
-        max_bytes: the most that the weights may take in float32.
-        allow_nonfinite: load weights that hold NaN or infinite values.
+        verify: whether to verify the checksums of files that have one.
+        max_bytes: limit of the weights' size in float32.
+        allow_nonfinite: whether to load NaN and infinite weights.
     """
 
     verify: bool = True
@@ -43,7 +45,7 @@ class Safeguards:
 
     @classmethod
     def taken_from(cls, arguments: dict) -> Safeguards:
-        """Takes the safeguards out of the arguments of a `from_preset`.
+        """Pop the safeguards from the arguments of a `from_preset`.
 
         Example:
             >>> arguments = {"verify": False, "dropout": 0.0}
@@ -55,15 +57,14 @@ class Safeguards:
 
 
 def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint:
-    """Finds a preset, in whichever format it is, and checks it.
+    """Open a preset of any format, and check it.
 
     Args:
         source: see `from_preset`.
-        safeguards: how much to check.
+        safeguards: options of the checks.
 
     Returns:
-        The checkpoint, none of whose weights has been read yet: a context, at whose end its files
-        are closed.
+        The checkpoint, a context manager that closes its files. No weights are read yet.
 
     Raises:
         ValueError: naming the file and the field that is wrong.
@@ -74,14 +75,11 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
 
 
 def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
-    """Opens the checkpoint that some files are, and checks it.
+    """Open the checkpoint in a folder, and check it; returns as `open_preset`.
 
     Args:
-        files: of a preset, in a folder or on a hub; closed if there is an error.
-        safeguards: how much to check.
-
-    Returns:
-        As `open_preset`.
+        files: of a local or remote folder; closed if there is an error.
+        safeguards: options of the checks.
 
     Raises:
         ValueError: naming the file and the field that is wrong.
@@ -99,13 +97,13 @@ def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerPreset:
-    """The tokenizer of a preset, which needs no weights.
+    """The tokenizer of a preset.
 
     Attributes:
         folder: of the preset.
-        config: contents of its configuration, {} where it has none.
-        config_file: the file that these are from.
-        family: of the model that the tokenizer feeds; None where the files do not say it.
+        config: contents of its configuration, {} if there is none.
+        config_file: path of the configuration.
+        family: of the model; None if the files do not tell.
         settings: contents of its `encoder_zoo.json`.
         stored: the tokenizer; None if there is none.
     """
@@ -118,28 +116,22 @@ class TokenizerPreset:
     stored: StoredTokenizer | None
 
     def stored_tokenizer(self) -> StoredTokenizer | None:
-        """As of a `Checkpoint`."""
+        """Return the tokenizer, as a `Checkpoint` does."""
         return self.stored
 
 
 def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> TokenizerPreset:
-    """Finds a preset, in whichever format it is, and reads the files of its tokenizer alone.
+    """Open a preset of any format, and read its tokenizer files only.
 
     Args:
-        source: see `from_preset`. The folder may hold a tokenizer and nothing else.
-        safeguards: how much to check.
+        source: see `from_preset`. The folder needs no other files.
+        safeguards: options of the checks.
 
     Raises:
         ValueError: naming the file and the field that is wrong.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes, weights=False)
-    names = [
-        CONFIG,
-        MANIFEST,
-        *tokenizer_file_names(),
-        *kerashub.tokenizer_file_names(),
-        *tf1.files(),
-    ]
+    names = [*_TOKENIZER_FILES, *kerashub.tokenizer_file_names(), *tf1.files()]
     with OpenFolder(folder, names) as files:
         preset = _read_tokenizer_preset(files, safeguards.verify)
         files.check_unchanged()
@@ -148,7 +140,7 @@ def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Tokeniz
 
 def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
     settings = read_manifest(files, verify, weights=False)
-    _check_files(files, [CONFIG, MANIFEST, *tokenizer_file_names()])
+    _check_files(files, _TOKENIZER_FILES)
     folder, path = files.path, files.path / CONFIG
     if CONFIG not in files and (family := tf1.family_in(files)):
         path = folder / family.tf1.config_file
@@ -166,7 +158,7 @@ def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
 
 
 def _open(files: FolderFiles, verify: bool) -> Checkpoint:
-    """Opens the checkpoint in a folder as what its format is."""
+    """Open the checkpoint in a folder by the reader of its format."""
     settings = read_manifest(files, verify)
     _check_files(files, preset_files())
     if CONFIG not in files and (family := tf1.family_in(files)):
@@ -177,7 +169,7 @@ def _open(files: FolderFiles, verify: bool) -> Checkpoint:
 
 
 def _check_files(files: FolderFiles, patterns: list[str]) -> None:
-    """Looks at every file of the preset before any of it is used.
+    """Check every file of a preset before any is used.
 
     Raises:
         ValueError: see `FolderFiles.file` and `parse_object`.

@@ -1,4 +1,4 @@
-"""The list of presets, and from a preset's name or address to a local folder."""
+"""The list of presets, and the local folder of a preset's name or address."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 
 
 class PresetInfo(NamedTuple):
-    """One line of `list_presets()`.
+    """One row of `list_presets()`.
 
     Attributes:
-        name: what `from_preset` takes.
+        name: for `from_preset`.
         family: "bert", "xlm-roberta" or another of `encoders.FAMILIES`.
-        parameters: number of weights in encoder and pooler.
-        languages: codes of ISO 639, or "multi" and how many.
+        parameters: number of weights of encoder and pooler.
+        languages: codes of ISO 639, or "multi" and their number.
         licence: of the weights, as their publisher states it.
-        source: "bundled", or the address of the repository they are in.
-        description: what they are.
+        source: "bundled", or the address of the repository.
+        description: of the model.
     """
 
     name: str
@@ -41,7 +41,7 @@ class PresetInfo(NamedTuple):
 
 
 class PresetTable(Sequence):
-    """Lines of `list_presets()`; prints as a table, in notebooks too."""
+    """Rows of `list_presets()`, shown as a table, also in notebooks."""
 
     def __init__(self, rows: list[PresetInfo]):
         self._rows = rows
@@ -53,20 +53,12 @@ class PresetTable(Sequence):
         return len(self._rows)
 
     def _cells(self) -> list[list[str]]:
-        return [[_shown(value) for value in row] for row in self._rows]
+        rows = [row._replace(parameters=f"{row.parameters / 1e6:.1f} M") for row in self._rows]
+        return [[str(value) for value in row] for row in rows]
 
     def __repr__(self) -> str:
-        lines = [list(PresetInfo._fields), *self._cells()]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        # Numbers stand right, words left.
-        align = [">" if field == "parameters" else "<" for field in PresetInfo._fields]
-        return "\n".join(
-            "  ".join(
-                f"{cell:{side}{width}}"
-                for cell, side, width in zip(line, align, widths, strict=True)
-            ).rstrip()
-            for line in lines
-        )
+        fields = PresetInfo._fields
+        return format_table([fields, *self._cells()], fields.index("parameters"))
 
     def _repr_html_(self) -> str:
         def row(cells: Sequence[str], tag: str) -> str:
@@ -77,13 +69,34 @@ class PresetTable(Sequence):
         return f"<table><thead>{row(PresetInfo._fields, 'th')}</thead><tbody>{body}</tbody></table>"
 
 
+def format_table(rows: Sequence[Sequence[str]], right: int) -> str:
+    """Return rows as lines of aligned columns.
+
+    Args:
+        rows: of cells.
+        right: index of the column that is aligned to the right.
+
+    Example:
+        >>> print(format_table([["name", "size"], ["bert", "9"]], right=1))
+        name  size
+        bert     9
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = [">" if i == right else "<" for i in range(len(widths))]
+    lines = [
+        [f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)]
+        for row in rows
+    ]
+    return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
 def list_presets() -> PresetTable:
     """Return the presets that have a name: those in the package, and well-known ones on the hub.
 
-    Any other checkpoint of these families loads by its folder or address all the same.
+    Any other checkpoint of these families loads by its folder or address.
 
     Returns:
-        A sequence of `PresetInfo`, the bundled ones first, that prints as a table.
+        A sequence of `PresetInfo`, the bundled ones first, shown as a table.
 
     Example:
         >>> [row.parameters for row in list_presets() if row.name == "bert_base_en_uncased"]
@@ -95,35 +108,22 @@ def list_presets() -> PresetTable:
         row = PresetInfo(path.stem, **entry)
         if row.source != "bundled" or (BUNDLED / row.name / "config.json").exists():
             rows.append(row)
-    return PresetTable(sorted(rows, key=_order))
-
-
-def _order(row: PresetInfo) -> tuple:
-    return (row.source != "bundled", row.family, row.parameters)
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, int):
-        return f"{value / 1e6:.1f} M"
-    return str(value)
+    rows.sort(key=lambda row: (row.source != "bundled", row.family, row.parameters))
+    return PresetTable(rows)
 
 
 def resolve(
     source: str | os.PathLike, verify: bool = True, max_bytes: int = 2**63, weights: bool = True
 ) -> pathlib.Path:
-    """Return the folder behind a preset's name or address.
+    """Return the local folder of a preset, downloaded if needed.
 
     Args:
         source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, also
-            without the `hf://` where there is no such folder, or
+            without `hf://` if there is no such folder, or
             `kaggle://organisation/model/keras/variant[/version]`.
-        verify: whether to compare what a hub sent with its checksums.
-        max_bytes: the most that a download may have.
-        weights: whether the weights are needed; without them, none are downloaded from the
-            Hugging Face hub.
-
-    Returns:
-        The folder.
+        verify: whether to verify the checksums of downloads.
+        max_bytes: limit of the size of a download.
+        weights: whether to download the weights from the Hugging Face hub.
 
     Raises:
         ValueError: "No preset 'bert_nano'. Did you mean 'bert_nano_en_uncased'? ..."
@@ -154,7 +154,7 @@ def resolve(
 
 
 def _hint(name: str, presets: Mapping[str, PresetInfo]) -> str:
-    """Return a preset of the same repository, or with a similar name."""
+    """Return a hint with presets of the same repository or with similar names."""
     same = [known for known, row in presets.items() if row.source.endswith(f"/{name}")]
     own = name.split("/")[-1].replace("-", "_")
     close = same or difflib.get_close_matches(own, presets, n=3, cutoff=0.5)

@@ -1,4 +1,4 @@
-"""The files of a repository on the Hugging Face hub, read there without downloading them."""
+"""Reads files on the Hugging Face hub without downloading them as a whole."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ class RemoteFolder(FolderFiles):
     """Opens files on the hub, and fetches only the blocks of 64 KB that are read.
 
     Args:
-        repository: `organisation/name`, on the hub.
-        commit: that the files are of.
+        repository: `organisation/name`.
+        commit: of the files.
         sizes: {file name: bytes} of the files to open.
-        endpoint: the hub's address; None is what huggingface_hub takes.
+        endpoint: the hub's address; None for the default of huggingface_hub.
 
     Attributes:
-        path: the repository, for errors.
+        path: the repository, for error messages.
         listed: names of the files.
-        commit: see above.
 
     Raises:
         FileNotFoundError: if the hub has no such repository or commit.
@@ -43,14 +42,14 @@ class RemoteFolder(FolderFiles):
 
     @property
     def fetched(self) -> int:
-        """Counts the bytes that were fetched, at most: the last block of a file may be shorter."""
+        """Upper bound of the fetched bytes: the last block of a file may be shorter."""
         return sum(
             min(cache.miss_count * _BLOCK, self._sizes[name])
             for name, cache in self._caches.items()
         )
 
     def check_unchanged(self) -> None:
-        """Does nothing: a commit does not change."""
+        """Do nothing: a commit does not change."""
 
     def _open(self, name: str) -> None:
         if name not in self._sizes:

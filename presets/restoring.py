@@ -1,4 +1,4 @@
-"""From an open checkpoint to the weights of a backbone and of a task's head."""
+"""Restores the weights of a backbone and of a task's head from an open checkpoint."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def restore_backbone(
     safeguards: Safeguards,
     new_pooler_allowed: bool = False,
 ) -> tuple[Backbone, set[str], bool]:
-    """The backbone, the names of the tensors that are in it, and whether its pooler is new."""
+    """Return the backbone, the names of its tensors, and whether its pooler is new."""
     collect_dropped_models()
     backbone, matched, new = match_backbone(checkpoint, overrides, new_pooler_allowed)
     copy(checkpoint, matched, safeguards.allow_nonfinite)
@@ -43,16 +43,13 @@ def restore_backbone(
 def match_backbone(
     checkpoint: Checkpoint, overrides: dict, new_pooler_allowed: bool
 ) -> tuple[Backbone, dict[str, tuple[keras.Variable, bool]], bool]:
-    """Builds the backbone and finds its tensors; returns whether its pooler is new, too."""
+    """Return the backbone, its matched tensors, and whether its pooler is new."""
     family = checkpoint.family
     arguments = backbone_arguments(checkpoint.config, family)
     has_pooler = f"{family.pooler}.weight" in checkpoint.shapes
     arguments = {**arguments, "pooler": has_pooler, **overrides}
-    with (
-        contextlib.nullcontext()
-        if arguments["pooler"] and not has_pooler
-        else skip_initialization()
-    ):
+    new_weights = arguments["pooler"] and not has_pooler
+    with contextlib.nullcontext() if new_weights else skip_initialization():
         backbone = family.backbone(**arguments)
     matched, misfits = match(checkpoint, backbone, backbone_layers(backbone))
     new = [name for name in misfits if new_pooler_allowed and name.startswith(f"{family.pooler}.")]
@@ -82,13 +79,11 @@ def restore_head(
         described = "; ".join(f"{name} ({what})" for name, what in misfits.items())
         reason = task.head_misfit(checkpoint.config, arguments) or described
     if not reason:
-        _refuse_untied(checkpoint, head)
+        _check_tied(checkpoint, head)
         copy(checkpoint, matched, safeguards.allow_nonfinite)
         if new_pooler:
-            logger.warning(
-                "%s has no pooler: it starts from random weights. Fine-tune before use.",
-                checkpoint.folder.name,
-            )
+            message = "%s has no pooler: it starts from random weights. Fine-tune before use."
+            logger.warning(message, checkpoint.folder.name)
         return set(matched)
     logger.warning(
         "%s: the head of %s starts from random weights: %s%s. Fine-tune before use.",
@@ -100,8 +95,8 @@ def restore_head(
     return set()
 
 
-def _refuse_untied(checkpoint: Checkpoint, head: Head) -> None:
-    """Refuses a head whose output projection is not the token embedding, as it is here."""
+def _check_tied(checkpoint: Checkpoint, head: Head) -> None:
+    """Raise an error if a tied output projection differs from the token embedding."""
     twins = checkpoint.family.tied if head.tied_bias else {}
     for name in unexpected(checkpoint, ()):
         if name in twins and name.startswith(f"{head.output}."):
@@ -112,21 +107,20 @@ def _refuse_untied(checkpoint: Checkpoint, head: Head) -> None:
 
 
 def report_unused(checkpoint: Checkpoint, used: set[str], reader: str) -> None:
+    """Log the unused tensors; raise an error if they are the encoder's."""
     check_all_used(checkpoint, used)
     if left := unexpected(checkpoint, used):
-        logger.info(
-            "%s: %s does not use %s.", checkpoint.folder.name, reader, ", ".join(sorted(left))
-        )
+        logger.info("%s: %s does not use %s.", checkpoint.folder.name, reader, ", ".join(left))
 
 
 def check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
-    """Refuses weights of the encoder itself that nothing took."""
+    """Raise an error for unused weights of the encoder."""
     stems = {f"{name.split('.')[0]}." for name in checkpoint.family.tensors.values()}
     others = {name for name in checkpoint.shapes if not name.startswith(tuple(stems))}
     others.update(checkpoint.family.pretraining_only)
     inside = [f"+ {name}" for name in unexpected(checkpoint, others.union(used))]
     if inside:
         raise ValueError(
-            f"{checkpoint.folder}: weights that the architecture in {checkpoint.config_file.name} "
-            "has no place for:\n" + "\n".join(inside)
+            f"{checkpoint.folder}: weights that are not in the architecture of "
+            f"{checkpoint.config_file.name}:\n" + "\n".join(inside)
         )

@@ -1,12 +1,14 @@
-"""From a model to a folder in the Hugging Face format, or in KerasHub's."""
+"""Saves models to folders in the Hugging Face format or KerasHub's."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
-from collections.abc import Mapping
-from typing import Annotated
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
 
 import keras
 import ml_dtypes
@@ -23,16 +25,18 @@ from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.formats import kerashub
 from encoder_zoo.presets.formats.checkpoint import (
     backbone_layers,
+    check_not_quantized,
     named_weights,
-    refuse_quantized,
+    stored_array,
 )
 from encoder_zoo.presets.formats.preset_files import CARD, CONFIG, SAFETENSORS, preset_files
 from encoder_zoo.presets.formats.preset_task import PresetTask
-from encoder_zoo.presets.model_card import KERAS_HUB, TRANSFORMERS, CardFacts, Readers, write_card
+from encoder_zoo.presets.model_card import KERAS_HUB, TRANSFORMERS, Readers, write_card
 
 SHARD_BYTES = 5_000_000_000
 ByteCount = Annotated[int, Rule(lambda v: type(v) is int and v >= 1, "a whole number of 1 or more")]
-FORMATS = ("huggingface", "keras_hub")
+Format = Literal["huggingface", "keras_hub"]
+DType = Literal["float32", "float16", "bfloat16"]
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
@@ -41,16 +45,16 @@ def save_backbone(
     backbone: Backbone,
     folder: str | os.PathLike,
     tokenizer=None,
-    dtype=None,
-    format="huggingface",
+    dtype: DType | None = None,
+    format: Format = "huggingface",
     shard_bytes: ByteCount = SHARD_BYTES,
 ) -> None:
     """See `Backbone.save_to_preset`."""
     settings = {"task": "backbone"}
-    if _is_keras_hub(format):
+    if format == "keras_hub":
         from encoder_zoo.presets.formats import kerashub_models
 
-        there = kerashub_models.keras_hub_backbone(backbone, _known(dtype))
+        there = kerashub_models.keras_hub_backbone(backbone, dtype)
         parts = [there]
         if tokenizer is not None:
             parts.append(kerashub_models.keras_hub_tokenizer(tokenizer, backbone))
@@ -67,8 +71,8 @@ def save_backbone(
 def save_task(
     task: PresetTask,
     folder: str | os.PathLike,
-    dtype=None,
-    format="huggingface",
+    dtype: DType | None = None,
+    format: Format = "huggingface",
     shard_bytes: ByteCount = SHARD_BYTES,
 ) -> None:
     """See `Task.save_to_preset`."""
@@ -80,13 +84,16 @@ def save_task(
     tokenizer = None
     if task.preprocessor is not None:
         tokenizer = task.preprocessor.tokenizer
-        answers = {name: getattr(task, name) for name in task.answer_settings}
-        settings["preprocessor"] = {**_preprocessor_settings(task.preprocessor), **answers}
+        names = [n for n in argument_names(type(task.preprocessor)) if n != "tokenizer"]
+        settings["preprocessor"] = {
+            **{name: getattr(task.preprocessor, name) for name in names},
+            **{name: getattr(task, name) for name in task.answer_settings},
+        }
     here = next(cls for cls in type(task).__mro__ if "task_name" in vars(cls)).__name__
-    if _is_keras_hub(format):
+    if format == "keras_hub":
         from encoder_zoo.presets.formats import kerashub_models
 
-        there = kerashub_models.keras_hub_task(task, _known(dtype))
+        there = kerashub_models.keras_hub_task(task, dtype)
         if task.problem_type:
             settings["head"] = {"labels": task.labels, "problem_type": task.problem_type}
         readers = Readers(task.pipeline_tag, here, KERAS_HUB, type(there).__name__)
@@ -105,52 +112,45 @@ def save_task(
     _save(folder, backbone, config, weights, settings, readers, tokenizer, dtype, shard_bytes)
 
 
-def _is_keras_hub(format: str) -> bool:
-    if format not in FORMATS:
-        raise ValueError(f"Unknown format {format!r}. Expected one of {', '.join(FORMATS)}.")
-    return format == "keras_hub"
-
-
 def _save(
     folder, backbone, config, weights, settings, readers, tokenizer, dtype, shard_bytes
 ) -> None:
-    dtypes = {name: _dtype(dtype, weight) for name, (weight, _) in weights.items()}
-    config = {**config, **backbone_config(backbone, tokenizer), "dtype": _main(dtypes)}
-    with replacing(folder, _replaced()) as new:
+    dtypes = {
+        name: dtype or keras.backend.standardize_dtype(weight.dtype)
+        for name, (weight, _) in weights.items()
+    }
+    [(main, _)] = Counter(dtypes.values()).most_common(1)
+    config = {**config, **backbone_config(backbone, tokenizer), "dtype": main}
+    labels = list(config.get("id2label", {}).values())
+    with _new_preset(folder, settings, readers, backbone, main, labels) as new:
         (new / CONFIG).write_text(_as_json(config), encoding="utf-8")
         _write_weights(new, weights, dtypes, shard_bytes)
         if tokenizer is not None:
             for name, content in tokenizer.to_files().items():
                 is_text = isinstance(content, str)
                 (new / name).write_bytes(content.encode("utf-8") if is_text else content)
-        labels = list(config.get("id2label", {}).values())
-        _write_card(new, folder, backbone, config["dtype"], labels, readers)
-        write_manifest(new, settings)
 
 
 def _save_keras_hub(folder, backbone, parts, settings, readers) -> None:
-    """Write KerasHub's files by its own methods, and this package's beside them."""
-    with replacing(folder, _replaced()) as new:
+    """Write KerasHub's files by its own methods, with manifest and model card."""
+    labels = settings.get("head", {}).get("labels") or []
+    dtype = parts[0].dtype_policy.variable_dtype
+    with _new_preset(folder, settings, readers, backbone, dtype, labels) as new:
         for part in parts:
             part.save_to_preset(str(new))
-        labels = settings.get("head", {}).get("labels") or []
-        _write_card(new, folder, backbone, parts[0].dtype_policy.variable_dtype, labels, readers)
+
+
+@contextlib.contextmanager
+def _new_preset(folder, settings, readers, backbone, dtype, labels) -> Iterator[pathlib.Path]:
+    """Replace the files of a preset in either format; write its model card and manifest."""
+    with replacing(folder, [*preset_files(), *kerashub.files(), CARD]) as new:
+        yield new
+        write_card(new, pathlib.Path(folder).resolve(), backbone, dtype, labels, readers)
         write_manifest(new, settings)
 
 
-def _replaced() -> list[str]:
-    """Return the names of the files of a preset in either format."""
-    return [*preset_files(), *kerashub.files(), CARD]
-
-
-def _write_card(new, folder, backbone, dtype, labels, readers) -> None:
-    name = pathlib.Path(folder).resolve().name
-    facts = CardFacts(name, backbone, dtype, labels)
-    write_card(new / CARD, pathlib.Path(folder) / CARD, facts, readers)
-
-
 def _head_config(task: PresetTask, head: Head) -> dict:
-    """Return the fields of config.json for a task's head and classes."""
+    """Return the fields of config.json for the head and the labels of a task."""
     config = {}
     if task.num_classes:
         labels = task.labels or [f"LABEL_{i}" for i in range(task.num_classes)]
@@ -163,11 +163,6 @@ def _head_config(task: PresetTask, head: Head) -> dict:
     return config
 
 
-def _preprocessor_settings(preprocessor) -> dict:
-    names = [name for name in argument_names(type(preprocessor)) if name != "tokenizer"]
-    return {name: getattr(preprocessor, name) for name in names}
-
-
 def _as_json(value: Mapping) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -178,32 +173,10 @@ Weights = dict[str, tuple[keras.Variable, bool]]
 
 
 def _weights(model: keras.Model, layers: Mapping[str, str], prefix: str = "") -> Weights:
-    """Return {name in the file: (weight, whether the file holds its transpose)}."""
+    """Return {name in the file: (weight, whether the file has its transpose)}."""
     for path in layers:
-        refuse_quantized(model, path)
+        check_not_quantized(model, path)
     return {prefix + name: rest for name, *rest in named_weights(model, layers)}
-
-
-def _known(wanted: str | None) -> str | None:
-    if wanted is not None and wanted not in DTYPES:
-        raise ValueError(f"Unknown dtype {wanted!r}. Expected one of {', '.join(DTYPES)} or None.")
-    return wanted
-
-
-def _dtype(wanted: str | None, weight) -> str:
-    """Return the name of the type to store a weight in."""
-    return _known(wanted) or keras.backend.standardize_dtype(weight.dtype)
-
-
-def _main(dtypes: Mapping[str, str]) -> str:
-    """Return the type that most tensors have."""
-    names = list(dtypes.values())
-    return max(set(names), key=names.count)
-
-
-def _array(weight, transposed: bool, dtype: str) -> np.ndarray:
-    value = keras.ops.convert_to_numpy(weight)
-    return np.ascontiguousarray(value.T if transposed else value, DTYPES[dtype])
 
 
 def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_bytes: int) -> None:
@@ -217,8 +190,8 @@ def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_b
     for i, shard in enumerate(shards, 1):
         file = f"model-{i:05}-of-{len(shards):05}.safetensors"
         file = SAFETENSORS.file if len(shards) == 1 else file
-        arrays = {name: _array(*weights[name], dtypes[name]) for name in shard}
-        # Readers for torch look for this word before they open a file.
+        arrays = {name: stored_array(*weights[name], DTYPES[dtypes[name]]) for name in shard}
+        # transformers opens only files with this metadata.
         save_file(arrays, folder / file, metadata={"format": "pt"})
         names |= dict.fromkeys(shard, file)
     if len(shards) > 1:

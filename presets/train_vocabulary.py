@@ -1,5 +1,6 @@
-"""Learns a vocabulary from text, with the trainers of `tokenizers` and `sentencepiece`."""
+"""Trains vocabularies with the libraries `tokenizers` and `sentencepiece`."""
 
+import importlib
 import io
 import json
 import re
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
 BERT_SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-BERT_WHITE_SPACE = re.compile("[ \t\n\r]+")  # more than this is cut by the trainer itself
-AT_ONCE = 1000  # of a word in one text, which the trainer copies several times over
+BERT_WHITE_SPACE = re.compile("[ \t\n\r]+")  # the trainer splits further
+AT_ONCE = 1000  # repetitions of a word in one text, of which the trainer makes several copies
 ROBERTA_SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # <mask> has the last id
 
 
@@ -27,26 +28,23 @@ ROBERTA_SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # <mask> h
 def train_vocabulary(
     texts: Iterable[str], vocabulary_size: Size, family: str = "bert", **options
 ) -> "Tokenizer":
-    """Learns a vocabulary of the kind that a family of encoders has.
+    """Train a vocabulary of the kind of a family.
 
     Args:
-        texts: strings; read once, so a generator over a file will do.
-        vocabulary_size: how many tokens to make at most, special ones included.
+        texts: strings; read once, so that it may be a generator.
+        vocabulary_size: largest number of tokens, special ones included.
         family: "bert", "electra" or "distilbert" (WordPiece), "roberta" (byte-level BPE),
             "xlm-roberta" or "albert" (SentencePiece's unigram model).
-        **options: `lowercase`, of WordPiece and ALBERT; `character_coverage`, of unigram models:
-            which part of the text has characters of its own in the vocabulary.
+        **options: `lowercase` of WordPiece and ALBERT; `character_coverage` of unigram models, the
+            share of the text whose characters are in the vocabulary.
 
     Returns:
         The family's tokenizer, such as a `BertTokenizer`.
 
     Raises:
-        ValueError: "No vocabulary is learned for 'gpt2'. Expected one of ...", "texts must be many
+        ValueError: "No vocabulary is trained for 'gpt2'. Expected one of ...", "texts must be many
             strings, not one ..."
-        ImportError: "training a vocabulary needs the package tokenizers ...", or sentencepiece.
-
-    Source: `train_wordpiece`, `train_byte_bpe`, `train_unigram` and `train_albert_unigram` in this
-        module name theirs.
+        ImportError: "training this vocabulary needs the package tokenizers ...", or sentencepiece.
 
     Example:
         >>> tokenizer = train_vocabulary(["low lower lowest"] * 9, 30)
@@ -55,7 +53,7 @@ def train_vocabulary(
     """
     if family not in TRAINERS:
         raise ValueError(
-            f"No vocabulary is learned for {family!r}. Expected one of {', '.join(TRAINERS)}."
+            f"No vocabulary is trained for {family!r}. Expected one of {', '.join(TRAINERS)}."
         )
     return TRAINERS[family](texts, vocabulary_size, **options)
 
@@ -63,20 +61,18 @@ def train_vocabulary(
 def train_wordpiece(
     texts: Iterable[str], vocabulary_size: int, lowercase: bool = True
 ) -> "BertTokenizer":
-    """Learns a WordPiece vocabulary.
+    """Train a WordPiece vocabulary; the same texts give the same vocabulary.
 
     Args:
-        texts: strings; read once, so a generator over a file will do. The same texts give the same
-            vocabulary.
-        vocabulary_size: how many tokens to make at most, special ones included.
-        lowercase: learn from lower-cased text without accents, and tokenize so.
+        texts, vocabulary_size: see `train_vocabulary`.
+        lowercase: whether to lower-case texts and remove accents, also in the tokenizer.
 
     Returns:
         A tokenizer whose vocabulary starts with [PAD] [UNK] [CLS] [SEP] [MASK].
 
     Raises:
         ValueError: "texts must be many strings, not one ..."
-        ImportError: "training a vocabulary needs the package tokenizers ..."
+        ImportError: "training this vocabulary needs the package tokenizers ..."
 
     Source: Schuster & Nakajima, "Japanese and Korean Voice Search" (2012), for the model; pieces
         are merged by frequency, as in byte pair encoding.
@@ -88,7 +84,7 @@ def train_wordpiece(
     """
     from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
-    library = _tokenizers_library()
+    library = _library("tokenizers")
     learner = library.Tokenizer(library.models.WordPiece(unk_token="[UNK]"))
     learner.normalizer = library.normalizers.BertNormalizer(lowercase=lowercase)
     learner.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
@@ -100,8 +96,8 @@ def train_wordpiece(
         learner.train_from_iterator(texts, trainer)
         return learner.get_vocab()
 
-    # The trainer numbers the letters within words in the order of a hash table, another one in
-    # each process, and the numbers decide between merges that are equally frequent.
+    # The trainer orders letters within words by a hash table that differs between processes, and
+    # the order decides between equally frequent merges.
     words = Counter(word for text in _many(texts) for word in BERT_WHITE_SPACE.split(text))
     letters = learn(words, 0, BERT_SPECIAL_TOKENS).keys() - set(BERT_SPECIAL_TOKENS)
     repeated = (
@@ -114,19 +110,19 @@ def train_wordpiece(
 
 
 def train_byte_bpe(texts: Iterable[str], vocabulary_size: int) -> "RobertaTokenizer":
-    """Learns a byte-level byte pair encoding.
+    """Train a byte-level byte pair encoding.
 
     Args:
-        texts: strings; read once, so a generator over a file will do.
-        vocabulary_size: how many tokens to make at most; at least 261: the 256 bytes and the
-            special tokens.
+        texts: see `train_vocabulary`.
+        vocabulary_size: largest number of tokens; at least 261: the 256 bytes and the special
+            tokens.
 
     Returns:
         A tokenizer whose vocabulary starts with <s> <pad> </s> <unk> and ends with <mask>.
 
     Raises:
         ValueError: "vocabulary_size is 100; the 256 bytes and 5 special tokens need at least 261"
-        ImportError: "training a vocabulary needs the package tokenizers ..."
+        ImportError: "training this vocabulary needs the package tokenizers ..."
 
     Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), 2.2.
 
@@ -142,7 +138,7 @@ def train_byte_bpe(texts: Iterable[str], vocabulary_size: int) -> "RobertaTokeni
             f"vocabulary_size is {vocabulary_size}; the 256 bytes and 5 special tokens need at "
             "least 261"
         )
-    library = _tokenizers_library()
+    library = _library("tokenizers")
     learner = library.Tokenizer(library.models.BPE())
     learner.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     *first, mask = ROBERTA_SPECIAL_TOKENS
@@ -161,20 +157,18 @@ def train_byte_bpe(texts: Iterable[str], vocabulary_size: int) -> "RobertaTokeni
 def train_unigram(
     texts: Iterable[str], vocabulary_size: int, character_coverage: float = 0.9995
 ) -> "XLMRobertaTokenizer":
-    """Learns SentencePiece's unigram model, in the order of XLM-RoBERTa's ids.
+    """Train SentencePiece's unigram model, in the order of XLM-RoBERTa's ids.
 
     Args:
-        texts: strings; read once, so a generator over a file will do.
-        vocabulary_size: how many tokens to make at most, special ones included.
-        character_coverage: which part of the text has characters of its own in the vocabulary; the
-            rarest others are unknown.
+        texts, vocabulary_size: see `train_vocabulary`.
+        character_coverage: share of the text whose characters are in the vocabulary.
 
     Returns:
         A tokenizer whose vocabulary starts with <s> <pad> </s> <unk> and ends with <mask>.
 
     Raises:
-        ValueError: "texts must be many strings, not one ...", "sentencepiece: ..." where it cannot
-            train, such as with more characters than tokens.
+        ValueError: "texts must be many strings, not one ...", "sentencepiece: ...", such as for
+            more characters than tokens.
         ImportError: "training this vocabulary needs the package sentencepiece ..."
 
     Source: Kudo, "Subword Regularization" (2018), section 3.2.
@@ -197,11 +191,11 @@ def train_albert_unigram(
     lowercase: bool = True,
     character_coverage: float = 0.9995,
 ) -> "AlbertTokenizer":
-    """Learns SentencePiece's unigram model as ALBERT has it.
+    """Train SentencePiece's unigram model for ALBERT.
 
     Args:
         texts, vocabulary_size, character_coverage: see `train_unigram`.
-        lowercase: learn from lower-cased text without accents, and tokenize so.
+        lowercase: whether to lower-case texts and remove accents, also in the tokenizer.
 
     Returns:
         A tokenizer whose vocabulary starts with <pad> <unk> [CLS] [SEP] [MASK].
@@ -237,13 +231,8 @@ def train_albert_unigram(
 def _sentencepiece_model(
     texts: Iterable[str], vocabulary_size: int, character_coverage: float, **options: object
 ) -> bytes:
-    """Return a model's file, of at most so many pieces."""
-    try:
-        import sentencepiece
-    except ImportError:
-        raise ImportError(
-            "training this vocabulary needs the package sentencepiece: pip install sentencepiece"
-        ) from None
+    """Return the model file of at most `vocabulary_size` pieces."""
+    sentencepiece = _library("sentencepiece")
     written = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -262,20 +251,19 @@ def _sentencepiece_model(
 
 
 def _many(texts: Iterable[str]) -> Iterable[str]:
-    """Return the texts, unless they are a single one, whose letters would be taken for texts."""
+    """Return the texts; raise an error for a single string."""
     if isinstance(texts, str | bytes):
         raise ValueError(f"texts must be many strings, not one: {texts[:40]!r}")
     return texts
 
 
-def _tokenizers_library() -> ModuleType:
+def _library(name: str) -> ModuleType:
     try:
-        import tokenizers
+        return importlib.import_module(name)
     except ImportError:
         raise ImportError(
-            "training a vocabulary needs the package tokenizers: pip install tokenizers"
+            f"training this vocabulary needs the package {name}: pip install {name}"
         ) from None
-    return tokenizers
 
 
 TRAINERS = {

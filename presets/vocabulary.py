@@ -1,7 +1,7 @@
-"""Checks that a tokenizer is that of the checkpoint whose weights a backbone holds.
+"""Checks that a tokenizer belongs to the checkpoint of a backbone's weights.
 
-A family does not say which: its checkpoints may have tokenizers of any kind. So a backbone
-remembers what was found beside its weights; one with new weights takes any tokenizer.
+The checkpoints of a family may have different tokenizers, so that a loaded backbone stores the
+vocabulary of its checkpoint; a backbone with new weights accepts any tokenizer.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """Kind and tokens of a tokenizer.
+    """Class and tokens of a tokenizer.
 
     Attributes:
-        kind: name of its class.
-        size: number of its tokens; None where they were not read.
-        sha256: of them all; likewise.
+        kind: name of the class.
+        size: number of tokens; None if they were not read.
+        sha256: of the tokens; likewise.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -42,12 +42,12 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Vocabulary:
-        """Return that of a tokenizer."""
+        """Return the vocabulary of a tokenizer."""
         tokens = tokenizer.get_vocabulary()
         return cls(type(tokenizer).__name__, len(tokens), _digest(tokens))
 
     def is_of(self, tokenizer: Tokenizer) -> bool:
-        """Return whether a tokenizer has this vocabulary, perhaps with tokens added behind it."""
+        """Return whether a tokenizer has this vocabulary, possibly followed by added tokens."""
         if self.kind not in {cls.__name__ for cls in type(tokenizer).__mro__}:
             return False
         first = tokenizer.get_vocabulary()[: self.size]
@@ -60,7 +60,7 @@ def _digest(tokens: list[str]) -> str:
 
 
 def check_tokenizer(backbone: Backbone, tokenizer: Tokenizer | TokenizerStub) -> None:
-    """Refuse a tokenizer that is not that of the backbone's checkpoint.
+    """Raise an error if a tokenizer is not that of the backbone's checkpoint.
 
     Raises:
         ValueError: "The tokenizer is a RobertaTokenizer of 50265 tokens, but the backbone's

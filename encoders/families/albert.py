@@ -1,19 +1,21 @@
 """ALBERT: one block for all layers, behind embeddings of another width."""
 
-from typing import Annotated
+import dataclasses
+from typing import Annotated, ClassVar
 
 import keras
 
-from encoder_zoo.common.validation import Rate, Rule, one_of, validate_arguments
+from encoder_zoo.common.validation import Rule, one_of, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.families.bert import (
-    CONFIG_KEYS,
     CONSTANTS,
     KERAS_HUB_BLOCKS,
     KERAS_HUB_EMBEDDINGS,
     KERAS_HUB_MASKED_LM,
+    KEYS_WITH_SEGMENTS,
     RULES,
+    TOKEN_IDS,
 )
 from encoder_zoo.encoders.family import (
     Family,
@@ -24,7 +26,7 @@ from encoder_zoo.encoders.family import (
     KerasHubNames,
     PairHead,
 )
-from encoder_zoo.encoders.rules import Activation, Size
+from encoder_zoo.encoders.rules import Size
 from encoder_zoo.encoders.tokenizers import ALBERT_SENTENCEPIECE
 
 # Blocks that share weights cost time, and no weights limit their number.
@@ -43,9 +45,6 @@ class AlbertBackbone(Backbone):
     Args:
         vocabulary_size: number of token ids.
         num_layers: number of layers.
-        dropout: 0 as in the second version of ALBERT; 0.1 in the first.
-        attention_dropout: likewise.
-        activation: "gelu_new" as in the second version; "gelu" in the first.
         embedding_dim: width of the embeddings, from which a dense layer makes `hidden_dim`.
         num_groups: number of blocks with weights of their own.
         **kwargs: the other arguments of `Backbone`.
@@ -67,28 +66,20 @@ class AlbertBackbone(Backbone):
         (4, 1)
     """
 
+    # Those of the second version; the first has 0.1 for both, and "gelu".
+    defaults: ClassVar = {"dropout": 0.0, "attention_dropout": 0.0, "activation": "gelu_new"}
+
     @validate_arguments
     def __init__(
         self,
         vocabulary_size: Size,
         num_layers: NumLayers,
         *args,
-        dropout: Rate = 0.0,
-        attention_dropout: Rate = 0.0,
-        activation: Activation = "gelu_new",
         embedding_dim: Size = 128,
         num_groups: Size = 1,
         **kwargs,
     ):
-        super().__init__(
-            vocabulary_size,
-            num_layers,
-            *args,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-            activation=activation,
-            **kwargs,
-        )
+        super().__init__(vocabulary_size, num_layers, *args, **kwargs)
         if not 1 <= num_groups <= num_layers:
             raise ValueError(
                 "num_groups must be from 1 to num_layers. "
@@ -140,6 +131,13 @@ _KERAS_HUB = KerasHubNames(
     tokenizer_arguments={"proto": "proto"},
     tokenizer_built_in={"lowercase": False, "keep_accents": True},
 )
+# Lan et al. 2020, table 14: 0.1 of the classifier's input is dropped, also without other dropout.
+_CLASSIFIER = Head("classifier", dropout="classifier_dropout_prob", default_dropout=0.1)
+_MASKED_LM = Head(
+    "predictions.decoder",
+    Hidden("predictions.dense", norm="predictions.LayerNorm"),
+    tied_bias="predictions.bias",
+)
 
 FAMILY = Family(
     name="albert",
@@ -164,45 +162,27 @@ FAMILY = Family(
     pooler="pooler",
     blocks="num_groups",
     config_keys={
-        **CONFIG_KEYS,
+        **KEYS_WITH_SEGMENTS,
         "embedding_dim": "embedding_size",
         "num_groups": "num_hidden_groups",
     },
-    rules={
-        **RULES,
-        "inner_group_num": one_of(None, 1),
-    },
+    rules={**RULES, "inner_group_num": one_of(None, 1)},
     constants={**CONSTANTS, "inner_group_num": 1},
-    token_ids={
-        "pad_token_id": "pad_token_id",
-        "bos_token_id": "start_token_id",
-        "eos_token_id": "end_token_id",
-    },
+    token_ids=TOKEN_IDS,
     tokenizer=ALBERT_SENTENCEPIECE,
     uses_segments=True,
-    # Lan et al. 2020, table 14: from 1e-5 to 5e-5, and 0.1 of the classifier's input dropped also
-    # where nothing else is.
+    # Lan et al. 2020, table 14: from 1e-5 to 5e-5.
     learning_rate=2e-5,
     heads={
-        "ForSequenceClassification": Head(
-            "classifier", pooled=True, dropout="classifier_dropout_prob", default_dropout=0.1
-        ),
-        "ForTokenClassification": Head(
-            "classifier", dropout="classifier_dropout_prob", default_dropout=0.1
-        ),
+        "ForSequenceClassification": dataclasses.replace(_CLASSIFIER, pooled=True),
+        "ForTokenClassification": _CLASSIFIER,
         "ForQuestionAnswering": Head("qa_outputs"),
-        "ForMaskedLM": Head(
-            "predictions.decoder",
-            Hidden("predictions.dense", norm="predictions.LayerNorm"),
-            tied_bias="predictions.bias",
-        ),
-        "ForPreTraining": Head(
-            "predictions.decoder",
-            Hidden("predictions.dense", norm="predictions.LayerNorm"),
+        "ForMaskedLM": _MASKED_LM,
+        "ForPreTraining": dataclasses.replace(
+            _MASKED_LM,
             pooled=True,
             dropout="classifier_dropout_prob",
             default_dropout=0.1,
-            tied_bias="predictions.bias",
             pair=PairHead("sop_classifier.classifier", "sentence_order"),
         ),
     },

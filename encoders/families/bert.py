@@ -1,5 +1,7 @@
 """BERT: the architecture, and the names in its checkpoints."""
 
+import dataclasses
+
 import keras
 
 from encoder_zoo.common.validation import one_of
@@ -63,21 +65,43 @@ CONFIG_KEYS = {
     "activation": "hidden_act",
     "layer_norm_epsilon": "layer_norm_eps",
     "max_sequence_length": "max_position_embeddings",
-    "num_segments": "type_vocab_size",
+}
+KEYS_WITH_SEGMENTS = {**CONFIG_KEYS, "num_segments": "type_vocab_size"}
+TOKEN_IDS = {  # of families whose config.json has those of the first and the last token, too
+    "pad_token_id": "pad_token_id",
+    "bos_token_id": "start_token_id",
+    "eos_token_id": "end_token_id",
 }
 RULES = {"position_embedding_type": one_of(None, "absolute")}
 CONSTANTS = {"position_embedding_type": "absolute", "initializer_range": 0.02}
 
-KERAS_HUB_BLOCKS = {
-    "blocks.{}.attention.query_dense": "transformer_encoder_{}/_self_attention_layer/query_dense",
-    "blocks.{}.attention.key_dense": "transformer_encoder_{}/_self_attention_layer/key_dense",
-    "blocks.{}.attention.value_dense": "transformer_encoder_{}/_self_attention_layer/value_dense",
-    "blocks.{}.attention.output_dense": "transformer_encoder_{}/_self_attention_layer/output_dense",
-    "blocks.{}.attention_norm": "transformer_encoder_{}/_self_attention_layer_norm",
-    "blocks.{}.intermediate_dense": "transformer_encoder_{}/_feedforward_intermediate_dense",
-    "blocks.{}.output_dense": "transformer_encoder_{}/_feedforward_output_dense",
-    "blocks.{}.output_norm": "transformer_encoder_{}/_feedforward_layer_norm",
+
+def keras_hub_blocks(block: str, projection: str) -> dict[str, str]:
+    """Return {attribute path in the backbone: group in KerasHub's h5 file} of the blocks.
+
+    Args:
+        block: group of a block, with {} for its number.
+        projection: that of the attention's dense layers, with {} for "query" and the like.
+    """
+    layers = ("query", "key", "value", "output")
+    paths = {f"attention.{name}_dense": projection.format(name) for name in layers}
+    return {
+        **{f"blocks.{{}}.{ours}": f"{block}/{theirs}" for ours, theirs in paths.items()},
+        "blocks.{}.attention_norm": f"{block}/_self_attention_layer_norm",
+        "blocks.{}.intermediate_dense": f"{block}/_feedforward_intermediate_dense",
+        "blocks.{}.output_dense": f"{block}/_feedforward_output_dense",
+        "blocks.{}.output_norm": f"{block}/_feedforward_layer_norm",
+    }
+
+
+KERAS_HUB_BLOCKS = keras_hub_blocks("transformer_encoder_{}", "_self_attention_layer/{}_dense")
+KERAS_HUB_TWO_TABLES = {  # without segments
+    "embeddings.token_embedding": "token_and_position_embedding/token_embedding",
+    "embeddings.position_embedding": "token_and_position_embedding/position_embedding",
+    "embeddings.norm": "layer_normalization",
 }
+# Of a classifier with a hidden layer.
+KERAS_HUB_HIDDEN = {"head.hidden.dense": "dense", "head.output_dense": "dense_1"}
 KERAS_HUB_EMBEDDINGS = {
     "embeddings.token_embedding": "reversible_embedding",
     "embeddings.position_embedding": "position_embedding",
@@ -136,6 +160,12 @@ _TF1 = Tf1Names(
     ),
 )
 
+MASKED_LM = Head(
+    "cls.predictions.decoder",
+    Hidden("cls.predictions.transform.dense", norm="cls.predictions.transform.LayerNorm"),
+    tied_bias="cls.predictions.bias",
+)
+
 FAMILY = Family(
     name="bert",
     backbone=BertBackbone,
@@ -143,7 +173,7 @@ FAMILY = Family(
     prefix="bert",
     tensors=TENSORS,
     pooler="pooler.dense",
-    config_keys=CONFIG_KEYS,
+    config_keys=KEYS_WITH_SEGMENTS,
     rules=RULES,
     constants=CONSTANTS,
     tokenizer=WORDPIECE,
@@ -152,17 +182,9 @@ FAMILY = Family(
         "ForSequenceClassification": Head("classifier", pooled=True, dropout="classifier_dropout"),
         "ForTokenClassification": Head("classifier", dropout="classifier_dropout"),
         "ForQuestionAnswering": Head("qa_outputs"),
-        "ForMaskedLM": Head(
-            "cls.predictions.decoder",
-            Hidden("cls.predictions.transform.dense", norm="cls.predictions.transform.LayerNorm"),
-            tied_bias="cls.predictions.bias",
-        ),
-        "ForPreTraining": Head(
-            "cls.predictions.decoder",
-            Hidden("cls.predictions.transform.dense", norm="cls.predictions.transform.LayerNorm"),
-            pooled=True,
-            tied_bias="cls.predictions.bias",
-            pair=PairHead("cls.seq_relationship", "next_sentence"),
+        "ForMaskedLM": MASKED_LM,
+        "ForPreTraining": dataclasses.replace(
+            MASKED_LM, pooled=True, pair=PairHead("cls.seq_relationship", "next_sentence")
         ),
     },
     # Next-sentence prediction is a classification of pairs.

@@ -6,18 +6,24 @@ Comment letters: B batch, L sequence, D hidden, H heads, S buckets on either sid
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import keras
 from keras import ops
 
-from encoder_zoo.common.validation import Fraction, NonNegativeInt, Rule, one_of, validate_arguments
+from encoder_zoo.common.validation import Rule, one_of, validate_arguments
 from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.block import EncoderBlock
 from encoder_zoo.encoders.convolution import ConvolutionWidth, TextConvolution
 from encoder_zoo.encoders.embeddings import Embeddings
-from encoder_zoo.encoders.families.bert import KERAS_HUB_MASKED_LM
+from encoder_zoo.encoders.families.bert import (
+    CONFIG_KEYS,
+    KERAS_HUB_HIDDEN,
+    KERAS_HUB_MASKED_LM,
+    MASKED_LM,
+    keras_hub_blocks,
+)
 from encoder_zoo.encoders.family import Family, Generator, Head, Hidden, KerasHubHead, KerasHubNames
 from encoder_zoo.encoders.kernels.relative_shift import by_distance
 from encoder_zoo.encoders.layers import activate
@@ -171,15 +177,10 @@ class DebertaV2Block(EncoderBlock):
 class DebertaV2Backbone(Backbone):
     """DeBERTa-v2's and v3's encoder; inputs and outputs as for `Backbone`, its own defaults.
 
-    Tokens have no positions; all blocks read one table of embeddings of distances. Texts may be
-    longer than any in pretraining.
+    Tokens have no positions; all blocks read one table of embeddings of distances, so that texts
+    may be longer than in pretraining. There are no segments and no pooler.
 
     Args:
-        vocabulary_size: number of token ids.
-        layer_norm_epsilon: added to the variance in every LayerNorm.
-        max_sequence_length: number of tokens that texts are truncated to.
-        num_segments: 0: version 2 and 3 have no segment embeddings.
-        pooler: False: the head of a classifier has a dense layer of its own.
         position_buckets: S, number of embeddings of distances in either direction.
         max_relative_positions: distances from about here on share one embedding.
         terms: of the scores, see `DisentangledAttention`.
@@ -205,15 +206,12 @@ class DebertaV2Backbone(Backbone):
         {'sequence_output': (1, 3, 8)}
     """
 
+    defaults: ClassVar = {"layer_norm_epsilon": 1e-7, "num_segments": 0, "pooler": False}
+
     @validate_arguments
     def __init__(
         self,
-        vocabulary_size: Size,
         *args,
-        layer_norm_epsilon: Fraction = 1e-7,
-        max_sequence_length: Size = 512,
-        num_segments: NonNegativeInt = 0,
-        pooler: bool = False,
         position_buckets: Size = 256,
         max_relative_positions: Size = 512,
         terms: Terms = TERMS,
@@ -221,15 +219,7 @@ class DebertaV2Backbone(Backbone):
         convolution_activation: Activation = "tanh",
         **kwargs,
     ):
-        super().__init__(
-            vocabulary_size,
-            *args,
-            layer_norm_epsilon=layer_norm_epsilon,
-            max_sequence_length=max_sequence_length,
-            num_segments=num_segments,
-            pooler=pooler,
-            **kwargs,
-        )
+        super().__init__(*args, **kwargs)
         self.position_buckets = position_buckets
         self.max_relative_positions = max_relative_positions
         self.terms = [term for term in TERMS if term in terms]
@@ -320,20 +310,10 @@ _KERAS_HUB = KerasHubNames(
         "embeddings.norm": "layer_normalization",
         "relative_embedding": "relative_embedding",
         "relative_norm": "relative_embedding/layer_norm",
-        "blocks.{}.attention.query_dense": f"{_BLOCK}/_self_attention_layer/_query_dense",
-        "blocks.{}.attention.key_dense": f"{_BLOCK}/_self_attention_layer/_key_dense",
-        "blocks.{}.attention.value_dense": f"{_BLOCK}/_self_attention_layer/_value_dense",
-        "blocks.{}.attention.output_dense": f"{_BLOCK}/_self_attention_layer/_output_dense",
-        "blocks.{}.attention_norm": f"{_BLOCK}/_self_attention_layer_norm",
-        "blocks.{}.intermediate_dense": f"{_BLOCK}/_feedforward_intermediate_dense",
-        "blocks.{}.output_dense": f"{_BLOCK}/_feedforward_output_dense",
-        "blocks.{}.output_norm": f"{_BLOCK}/_feedforward_layer_norm",
+        **keras_hub_blocks(_BLOCK, "_self_attention_layer/_{}_dense"),
     },
     heads={
-        "ForSequenceClassification": KerasHubHead(
-            "DebertaV3TextClassifier",
-            {"head.hidden.dense": "dense", "head.output_dense": "dense_1"},
-        ),
+        "ForSequenceClassification": KerasHubHead("DebertaV3TextClassifier", KERAS_HUB_HIDDEN),
         "ForMaskedLM": KerasHubHead("DebertaV3MaskedLM", **KERAS_HUB_MASKED_LM),
     },
     tokenizer="DebertaV3Tokenizer",
@@ -381,16 +361,7 @@ FAMILY = Family(
         "embeddings.position_embeddings.weight",
     ),
     config_keys={
-        "vocabulary_size": "vocab_size",
-        "num_layers": "num_hidden_layers",
-        "num_heads": "num_attention_heads",
-        "hidden_dim": "hidden_size",
-        "intermediate_dim": "intermediate_size",
-        "dropout": "hidden_dropout_prob",
-        "attention_dropout": "attention_probs_dropout_prob",
-        "activation": "hidden_act",
-        "layer_norm_epsilon": "layer_norm_eps",
-        "max_sequence_length": "max_position_embeddings",
+        **CONFIG_KEYS,
         "position_buckets": "position_buckets",
         "max_relative_positions": "max_relative_positions",
         "terms": "pos_att_type",
@@ -430,11 +401,7 @@ FAMILY = Family(
         ),
         "ForTokenClassification": Head("classifier", dropout="hidden_dropout_prob"),
         "ForQuestionAnswering": Head("qa_outputs"),
-        "ForMaskedLM": Head(
-            "cls.predictions.decoder",
-            Hidden("cls.predictions.transform.dense", norm="cls.predictions.transform.LayerNorm"),
-            tied_bias="cls.predictions.bias",
-        ),
+        "ForMaskedLM": MASKED_LM,
         # Version 3's discriminator, in Microsoft's own code; transformers has no class for it.
         "ForPreTraining": Head(
             "mask_predictions.classifier",

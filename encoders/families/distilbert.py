@@ -1,28 +1,28 @@
 """DistilBERT: BERT's blocks, half as many, without segments and without a pooler."""
 
+from typing import ClassVar
+
 import keras
 import numpy as np
 
-from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
+from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.bert import (
     KERAS_HUB_BLOCKS,
+    KERAS_HUB_HIDDEN,
     KERAS_HUB_MASKED_LM,
+    KERAS_HUB_TWO_TABLES,
     KERAS_HUB_WORDPIECE,
 )
 from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubHead, KerasHubNames
-from encoder_zoo.encoders.rules import Size
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class DistilBertBackbone(Backbone):
-    """DistilBERT's encoder; inputs and outputs as for `Backbone`, without segments.
+    """DistilBERT's encoder; inputs and outputs as for `Backbone`, without segments and pooler.
 
     Args:
-        vocabulary_size: number of token ids.
-        num_segments: 0: DistilBERT has no segment embeddings.
-        pooler: False: DistilBERT has none.
         sinusoidal_positions: whether the position embeddings are those of Vaswani et al. 2017,
             section 3.5, and stay as they are in training, rather than learned.
         **kwargs: the other arguments of `Backbone`.
@@ -40,17 +40,11 @@ class DistilBertBackbone(Backbone):
         {'sequence_output': (1, 3, 8)}
     """
 
+    defaults: ClassVar = {"num_segments": 0, "pooler": False}
+
     @validate_arguments
-    def __init__(
-        self,
-        vocabulary_size: Size,
-        *args,
-        num_segments: NonNegativeInt = 0,
-        pooler: bool = False,
-        sinusoidal_positions: bool = False,
-        **kwargs,
-    ):
-        super().__init__(vocabulary_size, *args, num_segments=num_segments, pooler=pooler, **kwargs)
+    def __init__(self, *args, sinusoidal_positions: bool = False, **kwargs):
+        super().__init__(*args, **kwargs)
         self.sinusoidal_positions = sinusoidal_positions
 
     def build(self, input_shape=None):
@@ -82,17 +76,9 @@ def sinusoids(rows: int, width: int) -> np.ndarray:
 _KERAS_HUB = KerasHubNames(
     backbone="DistilBertBackbone",
     built_in={"activation": "gelu", "layer_norm_epsilon": 1e-12},
-    groups={
-        "embeddings.token_embedding": "token_and_position_embedding/token_embedding",
-        "embeddings.position_embedding": "token_and_position_embedding/position_embedding",
-        "embeddings.norm": "layer_normalization",
-        **KERAS_HUB_BLOCKS,
-    },
+    groups={**KERAS_HUB_TWO_TABLES, **KERAS_HUB_BLOCKS},
     heads={
-        "ForSequenceClassification": KerasHubHead(
-            "DistilBertTextClassifier",
-            {"head.hidden.dense": "dense", "head.output_dense": "dense_1"},
-        ),
+        "ForSequenceClassification": KerasHubHead("DistilBertTextClassifier", KERAS_HUB_HIDDEN),
         "ForMaskedLM": KerasHubHead("DistilBertMaskedLM", **KERAS_HUB_MASKED_LM),
     },
     tokenizer="DistilBertTokenizer",

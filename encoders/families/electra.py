@@ -1,16 +1,18 @@
 """ELECTRA: BERT's blocks behind embeddings of another width, without a pooler."""
 
+from typing import ClassVar
+
 import keras
 
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.families.bert import (
-    CONFIG_KEYS,
     CONSTANTS,
     KERAS_HUB_BLOCKS,
     KERAS_HUB_EMBEDDINGS,
     KERAS_HUB_WORDPIECE,
+    KEYS_WITH_SEGMENTS,
     RULES,
     TENSORS,
 )
@@ -23,12 +25,12 @@ from encoder_zoo.encoders.tokenizers import WORDPIECE
 class ElectraBackbone(Backbone):
     """ELECTRA's encoder, discriminator or generator; inputs and outputs as for `Backbone`.
 
+    There is no pooler.
+
     The discriminator is fine-tuned; the generator fills in masks.
 
     Args:
-        vocabulary_size: number of token ids.
-        embedding_dim: width of the embeddings; None is `hidden_dim`.
-        pooler: False: ELECTRA has none.
+        embedding_dim: width of the embeddings; None for `hidden_dim`.
         **kwargs: the other arguments of `Backbone`.
 
     Source: Clark et al. 2020, ELECTRA: Pre-training Text Encoders as Discriminators Rather Than
@@ -45,16 +47,11 @@ class ElectraBackbone(Backbone):
         {'sequence_output': (1, 3, 8)}
     """
 
+    defaults: ClassVar = {"pooler": False}
+
     @validate_arguments
-    def __init__(
-        self,
-        vocabulary_size: Size,
-        *args,
-        embedding_dim: Size | None = None,
-        pooler: bool = False,
-        **kwargs,
-    ):
-        super().__init__(vocabulary_size, *args, pooler=pooler, **kwargs)
+    def __init__(self, *args, embedding_dim: Size | None = None, **kwargs):
+        super().__init__(*args, **kwargs)
         self.embedding_dim = embedding_dim or self.hidden_dim
 
     def make_embeddings(self) -> Embeddings:
@@ -79,7 +76,7 @@ FAMILY = Family(
     class_prefix="Electra",
     prefix="electra",
     tensors={**TENSORS, "embeddings.projection": "embeddings_project"},
-    config_keys={**CONFIG_KEYS, "embedding_dim": "embedding_size"},
+    config_keys={**KEYS_WITH_SEGMENTS, "embedding_dim": "embedding_size"},
     rules=RULES,
     constants=CONSTANTS,
     tokenizer=WORDPIECE,

@@ -6,14 +6,12 @@ Comment letters: B batch, L sequence, D hidden, H heads, F intermediate.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import keras
 from keras import ops
 
 from encoder_zoo.common.validation import (
-    Fraction,
-    NonNegativeInt,
     PositiveFloat,
     Rate,
     Rule,
@@ -23,6 +21,7 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.block import EncoderBlock
+from encoder_zoo.encoders.families.bert import CONFIG_KEYS, TOKEN_IDS
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.kernels.layers import LayerNorm
 from encoder_zoo.encoders.layers import INITIALIZER_RANGE
@@ -76,9 +75,8 @@ class ModernBertBlock(EncoderBlock):
             attended, probabilities = attended
         attended = ops.reshape(attended, rows)
         x = self.attention_dropout_layer(attended, training=training, residual=x)
-        inner = self.intermediate(
-            self.intermediate_norm(x, training=training), training
-        )  # (B L, F)
+        normed = self.intermediate_norm(x, training=training)
+        inner = self.intermediate(normed, training)  # (B L, F)
         x = x + self.output_dense(self.gated_dropout_layer(inner, training=training))
         x = ops.reshape(x, shape)
         return (x, probabilities) if return_probabilities else x
@@ -101,17 +99,12 @@ class ModernBertBackbone(Backbone):
     """ModernBERT's encoder; inputs and outputs as for `Backbone`, with its own defaults.
 
     Positions are rotary. Blocks attend locally, but for every few, which attend to all tokens.
-    Local attention costs O(L): see `long_attention`.
+    Local attention costs O(L): see `long_attention`. There are no segments and no pooler.
 
     Args:
-        vocabulary_size: number of token ids.
         dropout: share of the gated numbers inside the feed-forward nets dropped in training.
         attention_dropout: share of attention probabilities, and of the attention's output.
         embedding_dropout: share of the embeddings.
-        layer_norm_epsilon: added to the variance in every LayerNorm.
-        max_sequence_length: number of tokens that texts are truncated to.
-        num_segments: 0: ModernBERT has no segment embeddings.
-        pooler: False: ModernBERT has none.
         local_attention: number of tokens in a local block's window, half of them before a token
             and half behind.
         global_every: blocks whose index is a multiple of it attend to all tokens.
@@ -135,19 +128,20 @@ class ModernBertBackbone(Backbone):
     """
 
     use_bias = False
+    defaults: ClassVar = {
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "layer_norm_epsilon": 1e-5,
+        "max_sequence_length": 8192,
+        "num_segments": 0,
+        "pooler": False,
+    }
 
     @validate_arguments
     def __init__(
         self,
-        vocabulary_size: Size,
         *args,
-        dropout: Rate = 0.0,
-        attention_dropout: Rate = 0.0,
         embedding_dropout: Rate = 0.0,
-        layer_norm_epsilon: Fraction = 1e-5,
-        max_sequence_length: Size = 8192,
-        num_segments: NonNegativeInt = 0,
-        pooler: bool = False,
         local_attention: Size = 128,
         global_every: Size = 3,
         global_rope_theta: PositiveFloat = 160_000.0,
@@ -155,17 +149,7 @@ class ModernBertBackbone(Backbone):
         pooling: Literal["cls", "mean"] = "cls",
         **kwargs,
     ):
-        super().__init__(
-            vocabulary_size,
-            *args,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-            layer_norm_epsilon=layer_norm_epsilon,
-            max_sequence_length=max_sequence_length,
-            num_segments=num_segments,
-            pooler=pooler,
-            **kwargs,
-        )
+        super().__init__(*args, **kwargs)
         self.embedding_dropout = embedding_dropout
         self.local_attention = local_attention
         self.global_every = global_every
@@ -317,13 +301,7 @@ _BASES = Rule(
     lambda v: v is None or _are_bases(v),
     f"objects for {GLOBAL!r} and {LOCAL!r} of rope_theta and the rope_type 'default'",
 )
-_TOKEN_IDS = {
-    "pad_token_id": "pad_token_id",
-    "bos_token_id": "start_token_id",
-    "eos_token_id": "end_token_id",
-    "cls_token_id": "start_token_id",
-    "sep_token_id": "end_token_id",
-}
+_TOKEN_IDS = {**TOKEN_IDS, "cls_token_id": "start_token_id", "sep_token_id": "end_token_id"}
 _HIDDEN = Hidden("head.dense", "gelu", norm="head.norm", bias=False, stddev=deep_stddev)
 _CLASSIFIER = Head(
     "classifier",
@@ -350,17 +328,12 @@ FAMILY = Family(
         "final_layer": "final_norm",
     },
     config_keys={
-        "vocabulary_size": "vocab_size",
-        "num_layers": "num_hidden_layers",
-        "num_heads": "num_attention_heads",
-        "hidden_dim": "hidden_size",
-        "intermediate_dim": "intermediate_size",
+        **CONFIG_KEYS,
         "dropout": "mlp_dropout",
         "attention_dropout": "attention_dropout",
         "embedding_dropout": "embedding_dropout",
         "activation": "hidden_activation",
         "layer_norm_epsilon": "norm_eps",
-        "max_sequence_length": "max_position_embeddings",
         "local_attention": "local_attention",
         "global_every": "global_attn_every_n_layers",
         "global_rope_theta": "global_rope_theta",

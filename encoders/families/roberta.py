@@ -1,22 +1,26 @@
 """RoBERTa: BERT's blocks, with positions, a tokenizer and heads of its own."""
 
+from typing import ClassVar
+
 import keras
 from keras import ops
 
-from encoder_zoo.common.validation import Fraction, NonNegativeInt, validate_arguments
+from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.families.bert import (
-    CONFIG_KEYS,
     CONSTANTS,
     KERAS_HUB_BLOCKS,
+    KERAS_HUB_HIDDEN,
     KERAS_HUB_MASKED_LM,
+    KERAS_HUB_TWO_TABLES,
+    KEYS_WITH_SEGMENTS,
     RULES,
     TENSORS,
+    TOKEN_IDS,
 )
 from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubHead, KerasHubNames
 from encoder_zoo.encoders.positions import positions_in_texts
-from encoder_zoo.encoders.rules import Size
 from encoder_zoo.encoders.tokenizers import BYTE_BPE
 
 
@@ -60,11 +64,8 @@ class RobertaBackbone(Backbone):
     """RoBERTa's encoder; arguments, inputs and outputs as for `Backbone`, with its own defaults.
 
     Args:
-        vocabulary_size: number of token ids.
-        layer_norm_epsilon: added to the variance in every LayerNorm.
-        num_segments: number of segment ids; RoBERTa was trained with a single one.
         pad_token_id: id of the padding token; the positions count from the number after it.
-        **kwargs: the other arguments of `Backbone`.
+        **kwargs: the other arguments of `Backbone`. There is one segment by default.
 
     Source: Liu et al. 2019, RoBERTa: A Robustly Optimized BERT Pretraining Approach, section 4.
 
@@ -79,23 +80,11 @@ class RobertaBackbone(Backbone):
         (1, 4, 8)
     """
 
+    defaults: ClassVar = {"layer_norm_epsilon": 1e-5, "num_segments": 1}
+
     @validate_arguments
-    def __init__(
-        self,
-        vocabulary_size: Size,
-        *args,
-        layer_norm_epsilon: Fraction = 1e-5,
-        num_segments: NonNegativeInt = 1,
-        pad_token_id: NonNegativeInt = 1,
-        **kwargs,
-    ):
-        super().__init__(
-            vocabulary_size,
-            *args,
-            layer_norm_epsilon=layer_norm_epsilon,
-            num_segments=num_segments,
-            **kwargs,
-        )
+    def __init__(self, *args, pad_token_id: NonNegativeInt = 1, **kwargs):
+        super().__init__(*args, **kwargs)
         self.pad_token_id = pad_token_id
 
     def make_embeddings(self) -> RobertaEmbeddings:
@@ -114,17 +103,9 @@ _KERAS_HUB = KerasHubNames(
         "pad_token_id": 1,
         "num_segments": 1,
     },
-    groups={
-        "embeddings.token_embedding": "token_and_position_embedding/token_embedding",
-        "embeddings.position_embedding": "token_and_position_embedding/position_embedding",
-        "embeddings.norm": "layer_normalization",
-        **KERAS_HUB_BLOCKS,
-    },
+    groups={**KERAS_HUB_TWO_TABLES, **KERAS_HUB_BLOCKS},
     heads={
-        "ForSequenceClassification": KerasHubHead(
-            "RobertaTextClassifier",
-            {"head.hidden.dense": "dense", "head.output_dense": "dense_1"},
-        ),
+        "ForSequenceClassification": KerasHubHead("RobertaTextClassifier", KERAS_HUB_HIDDEN),
         "ForMaskedLM": KerasHubHead("RobertaMaskedLM", **KERAS_HUB_MASKED_LM),
     },
     tokenizer="RobertaTokenizer",
@@ -144,14 +125,10 @@ FAMILY = Family(
     prefix="roberta",
     tensors=TENSORS,
     pooler="pooler.dense",
-    config_keys={**CONFIG_KEYS, "pad_token_id": "pad_token_id"},
+    config_keys={**KEYS_WITH_SEGMENTS, "pad_token_id": "pad_token_id"},
     rules=RULES,
     constants=CONSTANTS,
-    token_ids={
-        "pad_token_id": "pad_token_id",
-        "bos_token_id": "start_token_id",
-        "eos_token_id": "end_token_id",
-    },
+    token_ids=TOKEN_IDS,
     positions_skip_padding=True,
     tokenizer=BYTE_BPE,
     heads={

@@ -25,7 +25,7 @@ def recomputed(
     Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, section 4.
     """
     # Keras's remat repeats a call as it is: a second draw of dropout would be another one. Here
-    # the call is a function of the weights and of where the random generators stand.
+    # the call is a function of the weights and of the state of the random generators.
     generators = [
         layer.seed_generator
         for layer in layers_in(block)

@@ -1,13 +1,12 @@
 """BERTweet's tokenizer: words between white space, split by fastBPE's merges of characters."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers.files.bertweet import BertweetFiles
 from encoder_zoo.encoders.tokenizers.segmentation.bpe import BPE
@@ -41,13 +40,7 @@ class BertweetTokenizer(BertweetFiles, Tokenizer):
             first. Tokens that do not end a word end with "@@".
         merges: pairs "a b" in the order in which they were learned. The last character of a word
             ends with "</w>".
-        special_tokens_in_text: read a literal "</s>" or "<mask>" in a text as that token. By
-            default it is ordinary text, so that a text cannot forge structure.
-        start_token, end_token, pad_token, mask_token, unknown_token: tokens of the vocabulary.
-        uses_segments: whether the second text of a pair has segment id 1.
-        pair_separators: number of end tokens between the two texts of a pair.
-        added_tokens: tokens to find in texts before the model splits them, see
-            `files.added_tokens.complete_added_tokens`.
+        **options: the other arguments of `Tokenizer`.
 
     Raises:
         ValueError: "vocabulary begins with ['a', ...]. Expected ['<s>', '<pad>', '</s>',
@@ -68,25 +61,10 @@ class BertweetTokenizer(BertweetFiles, Tokenizer):
 
     lstrip_mask = False
 
-    @validate_arguments
-    def __init__(
-        self,
-        vocabulary: Sequence[str],
-        merges: Sequence[str],
-        special_tokens_in_text: bool = False,
-        start_token: SpecialToken = "<s>",
-        end_token: SpecialToken = "</s>",
-        pad_token: SpecialToken = "<pad>",
-        mask_token: SpecialToken = "<mask>",
-        unknown_token: SpecialToken = "<unk>",
-        uses_segments: bool = False,
-        pair_separators: PositiveInt = 2,
-        added_tokens: Sequence[str | Mapping] = (),
-    ):
-        special_tokens = [start_token, end_token, pad_token, mask_token, unknown_token]
-        template = (uses_segments, pair_separators)
-        super().__init__(vocabulary, special_tokens, special_tokens_in_text, template, added_tokens)
-        _check_vocabulary(self.vocabulary, [start_token, pad_token, end_token, unknown_token])
+    def __init__(self, vocabulary: Sequence[str], merges: Sequence[str], **options):
+        super().__init__(vocabulary, **options)
+        first = [self.start_token, self.pad_token, self.end_token, self.unknown_token]
+        _check_vocabulary(self.vocabulary, first)
         _check_merges(merges)
         self._merge_lines = "\n".join(merges)
         spaces = np.zeros(SPECIALS.stop, np.int32)

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
+from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import decoded
 from encoder_zoo.encoders.tokenizers.files.byte_bpe import ByteBPEFiles, parse_merges
 from encoder_zoo.encoders.tokenizers.files.vocabularies import checked_vocabulary
@@ -37,14 +37,7 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
             unknown token.
         merges: "a b" pairs in the order in which they were learned, or the path of a merges.txt.
         add_prefix_space: tokenize the first word like one after a space.
-        special_tokens_in_text: read a literal "</s>" or "<mask>" in a text as that token, the
-            mask together with the white space before it. By default it is ordinary text, so that
-            a text cannot forge structure.
-        start_token, end_token, pad_token, mask_token, unknown_token: tokens of the vocabulary.
-        uses_segments: whether the second text of a pair has segment id 1.
-        pair_separators: number of end tokens between the two texts of a pair.
-        added_tokens: tokens to find in texts before the model splits them, see
-            `files.added_tokens.complete_added_tokens`.
+        **options: the other arguments of `Tokenizer`.
 
     Raises:
         ValueError: "'<s>' is not among the 3 tokens ...", "merges[0] is 'ab'; expected two ...",
@@ -70,15 +63,7 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
         vocabulary: Mapping[str, int] | str | Path,
         merges: Sequence[str] | str | Path,
         add_prefix_space: bool = False,
-        special_tokens_in_text: bool = False,
-        start_token: SpecialToken = "<s>",
-        end_token: SpecialToken = "</s>",
-        pad_token: SpecialToken = "<pad>",
-        mask_token: SpecialToken = "<mask>",
-        unknown_token: SpecialToken = "<unk>",
-        uses_segments: bool = False,
-        pair_separators: PositiveInt = 2,
-        added_tokens: Sequence[str | Mapping] = (),
+        **options,
     ):
         if isinstance(vocabulary, str | Path):
             vocabulary = json.loads(decoded(Path(vocabulary).read_bytes(), vocabulary))
@@ -88,9 +73,7 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
         tokens = [""] * (max(vocabulary.values()) + 1)  # "" for ids without a token
         for token, token_id in vocabulary.items():
             tokens[token_id] = token
-        special_tokens = [start_token, end_token, pad_token, mask_token, unknown_token]
-        template = (uses_segments, pair_separators)
-        super().__init__(tokens, special_tokens, special_tokens_in_text, template, added_tokens)
+        super().__init__(tokens, **options)
         self.add_prefix_space = add_prefix_space
         self._merge_lines = "\n".join(merges)
         self._kinds = CodePointTable(byte_level_character_kinds())
@@ -131,10 +114,7 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
             for token, token_id in self._vocabulary.ids.items()
             if 0 < len(token) <= MAX_SYMBOLS and all(c in byte_of for c in token)
         }
-        words, ids = (
-            PackedWords.from_symbols(list(ids)),
-            np.array(list(ids.values()), np.int64),
-        )
+        words, ids = PackedWords.from_symbols(list(ids)), np.array(list(ids.values()), np.int64)
         is_made = are_single_tokens(self._model.encode, words, ids)
         special_ids = self.special_token_ids[:256]
         special = PackedWords.from_symbols([[256 + i] for i in range(len(special_ids))])

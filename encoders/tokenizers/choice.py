@@ -134,8 +134,7 @@ def _described(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
             return (GEMMA_BPE,)
     elif kind != "Unigram":
         raise ValueError(
-            f"{files.folder / 'tokenizer.json'}: model.type is {shown(kind)}. Expected WordPiece, "
-            "BPE or Unigram."
+            f"{files.json_path}: model.type is {shown(kind)}. Expected WordPiece, BPE or Unigram."
         )
     if any(step.get("pattern") == {"String": "``"} for step in normalizers):
         return (ALBERT_SENTENCEPIECE,)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import ClassVar
 
 import keras
 import tensorflow as tf
 
-from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
-from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
+from encoder_zoo.common.configuration import argument_defaults
+from encoder_zoo.common.validation import validate_arguments
+from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
     describe_steps,
     merge_scores,
@@ -36,13 +38,7 @@ class GemmaTokenizer(SentencePieceTokenizer):
         vocabulary: tokens in the order of their ids, the spaces in them written as "▁".
         merges: "a b" pairs in the order in which they were learned.
         byte_fallback: encode characters without a token as bytes, "<0x00>" to "<0xFF>".
-        special_tokens_in_text: read a literal "<eos>" or "<mask>" in a text as that token. By
-            default it is ordinary text, so that a text cannot forge structure.
-        start_token, end_token, pad_token, mask_token, unknown_token: tokens of the vocabulary.
-        uses_segments: whether the second text of a pair has segment id 1.
-        pair_separators: number of end tokens between the two texts of a pair.
-        added_tokens: tokens to find in texts before the model splits them, see
-            `files.added_tokens.complete_added_tokens`.
+        **options: the other arguments of `Tokenizer`.
 
     Raises:
         ValueError: "merges[0] is 'ab'; expected two tokens ..."
@@ -57,6 +53,7 @@ class GemmaTokenizer(SentencePieceTokenizer):
     """
 
     model_file = "tokenizer.json"
+    defaults: ClassVar = {"start_token": "<bos>", "end_token": "<eos>", "pair_separators": 1}
     lstrip_mask = False
 
     @validate_arguments
@@ -65,30 +62,22 @@ class GemmaTokenizer(SentencePieceTokenizer):
         vocabulary: Sequence[str],
         merges: Sequence[str],
         byte_fallback: bool = True,
-        special_tokens_in_text: bool = False,
-        start_token: SpecialToken = "<bos>",
-        end_token: SpecialToken = "<eos>",
-        pad_token: SpecialToken = "<pad>",
-        mask_token: SpecialToken = "<mask>",
-        unknown_token: SpecialToken = "<unk>",
-        uses_segments: bool = False,
-        pair_separators: PositiveInt = 1,
-        added_tokens: Sequence[str | Mapping] = (),
+        **options,
     ):
-        roles = (start_token, end_token, pad_token, mask_token, unknown_token)
+        roles = {**argument_defaults(type(self)), **options}
         super().__init__(
             vocabulary,
-            merge_scores(vocabulary, merges, textless=roles),
-            None,
-            byte_fallback,
-            special_tokens_in_text,
-            *roles,
-            uses_segments,
-            pair_separators,
-            added_tokens,
-            merges,
+            merge_scores(vocabulary, merges, [roles[name] for name in SPECIAL_TOKENS]),
+            byte_fallback=byte_fallback,
+            merges=merges,
             remove_extra_whitespaces=False,
+            **options,
         )
+
+    def get_config(self) -> dict:
+        """Return the arguments of the constructor; the others of the base class are fixed."""
+        fixed = ("scores", "precompiled_charsmap", "remove_extra_whitespaces")
+        return {name: v for name, v in super().get_config().items() if name not in fixed}
 
     @classmethod
     def from_files(cls, files: TokenizerFiles, **template) -> GemmaTokenizer:
@@ -136,7 +125,6 @@ class GemmaTokenizer(SentencePieceTokenizer):
         expected = {"normalizer": ([REPLACE],), "pre_tokenizer": ([], [SPLIT])}
         for part, allowed in expected.items():
             if (found := files.steps(part)) not in allowed:
-                raise ValueError(
-                    f"{files.folder / 'tokenizer.json'}: {part} is {describe_steps(found)}; this "
-                    f"kind of tokenizer has {describe_steps(allowed[-1])}, so the ids would differ"
+                raise files.mismatch(
+                    f"{part} is {describe_steps(found)}", describe_steps(allowed[-1])
                 )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import ClassVar
 
 import keras
 
-from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
+from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
@@ -23,17 +22,8 @@ class ModernBertTokenizer(RobertaTokenizer):
 
     A composed character has the span of its first part. Spans keep the spaces of their tokens.
 
-    Args:
-        vocabulary: {token: id}, or the path of a vocab.json.
-        merges: "a b" pairs in the order in which they were learned, or the path of a merges.txt.
-        add_prefix_space: tokenize the first word like one after a space.
-        special_tokens_in_text: read a literal "[SEP]" or "[MASK]" in a text as that token, see
-            `RobertaTokenizer`.
-        start_token, end_token, pad_token, mask_token, unknown_token: tokens of the vocabulary.
-        uses_segments: whether the second text of a pair has segment id 1.
-        pair_separators: number of end tokens between the two texts of a pair.
-        added_tokens: tokens to find in texts before the model splits them, see
-            `files.added_tokens.complete_added_tokens`; ModernBERT's are runs of 2 to 24 spaces.
+    The arguments are those of `RobertaTokenizer`; ModernBERT's `added_tokens` are runs of 2 to 24
+    spaces.
 
     Source: Warner et al. 2024, ModernBERT, section 2.1.3; its words are those of
         `RobertaTokenizer`.
@@ -49,44 +39,17 @@ class ModernBertTokenizer(RobertaTokenizer):
     """
 
     normalizer = "NFC"
+    defaults: ClassVar = BERT_DEFAULTS
     special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = WritesFiles.special_token_names
 
-    @validate_arguments
-    def __init__(
-        self,
-        vocabulary: Mapping[str, int] | str | Path,
-        merges: Sequence[str] | str | Path,
-        add_prefix_space: bool = False,
-        special_tokens_in_text: bool = False,
-        start_token: SpecialToken = "[CLS]",
-        end_token: SpecialToken = "[SEP]",
-        pad_token: SpecialToken = "[PAD]",
-        mask_token: SpecialToken = "[MASK]",
-        unknown_token: SpecialToken = "[UNK]",
-        uses_segments: bool = False,
-        pair_separators: PositiveInt = 1,
-        added_tokens: Sequence[str | Mapping] = (),
-    ):
+    def __init__(self, *args, **options):
         self._normalizer = NFCNormalizer()  # which the base applies to added tokens
-        special_tokens = (start_token, end_token, pad_token, mask_token, unknown_token)
-        super().__init__(
-            vocabulary,
-            merges,
-            add_prefix_space,
-            special_tokens_in_text,
-            *special_tokens,
-            uses_segments,
-            pair_separators,
-            added_tokens,
-        )
+        super().__init__(*args, **options)
 
     @classmethod
     def from_files(cls, files: TokenizerFiles, **template) -> ModernBertTokenizer:
         if "tokenizer.json" in files and not files.part("normalizer"):
-            raise ValueError(
-                f"{files.folder / 'tokenizer.json'}: normalizer is null; this kind of tokenizer "
-                "has NFC, so the ids would differ"
-            )
+            raise files.mismatch("normalizer is null", "NFC")
         return super().from_files(files, **template)
 
     def _normalize(self, chars: Characters) -> Characters:

@@ -1,11 +1,13 @@
 """The SentencePiece tokenizers of XLM-RoBERTa, CamemBERT, ALBERT and DeBERTa."""
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import keras
 import tensorflow as tf
 
-from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
+from encoder_zoo.common.validation import validate_arguments
+from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import describe_steps
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import SentencePieceModel
@@ -101,45 +103,19 @@ class AlbertTokenizer(SentencePieceTokenizer):
     """
 
     model_file = "spiece.model"
+    defaults: ClassVar = {
+        **BERT_DEFAULTS,
+        "pad_token": "<pad>",
+        "unknown_token": "<unk>",
+        "uses_segments": True,
+    }
 
     @validate_arguments
-    def __init__(
-        self,
-        vocabulary: Sequence[str],
-        scores: Sequence[float | None],
-        precompiled_charsmap: str | None = None,
-        byte_fallback: bool = False,
-        lowercase: bool = True,
-        keep_accents: bool = False,
-        special_tokens_in_text: bool = False,
-        start_token: SpecialToken = "[CLS]",
-        end_token: SpecialToken = "[SEP]",
-        pad_token: SpecialToken = "<pad>",
-        mask_token: SpecialToken = "[MASK]",
-        unknown_token: SpecialToken = "<unk>",
-        uses_segments: bool = True,
-        pair_separators: PositiveInt = 1,
-        added_tokens: Sequence[str | Mapping] = (),
-        merges: Sequence[str] | None = None,
-        remove_extra_whitespaces: bool = True,
-    ):
+    def __init__(self, *args, lowercase: bool = True, keep_accents: bool = False, **options):
         self.lowercase = lowercase
         self.keep_accents = keep_accents
         self._map = CharacterMap(self._mapping())
-        special_tokens = (start_token, end_token, pad_token, mask_token, unknown_token)
-        super().__init__(
-            vocabulary,
-            scores,
-            precompiled_charsmap,
-            byte_fallback,
-            special_tokens_in_text,
-            *special_tokens,
-            uses_segments,
-            pair_separators,
-            added_tokens,
-            merges,
-            remove_extra_whitespaces,
-        )
+        super().__init__(*args, **options)
 
     @classmethod
     def _options(cls, files: TokenizerFiles) -> dict:
@@ -204,6 +180,7 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
     model_file = "spm.model"
     behind = (("[MASK]", None),)
     lstrip_mask = False
+    defaults: ClassVar = BERT_DEFAULTS
 
     @validate_arguments
     def __init__(
@@ -211,19 +188,10 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         vocabulary: Sequence[str],
         scores: Sequence[float | None],
         precompiled_charsmap: str | None = None,
-        byte_fallback: bool = False,
-        special_tokens_in_text: bool = False,
-        start_token: SpecialToken = "[CLS]",
-        end_token: SpecialToken = "[SEP]",
-        pad_token: SpecialToken = "[PAD]",
-        mask_token: SpecialToken = "[MASK]",
-        unknown_token: SpecialToken = "[UNK]",
-        uses_segments: bool = False,
-        pair_separators: PositiveInt = 1,
-        added_tokens: Sequence[str | Mapping] = (),
-        merges: Sequence[str] | None = None,
+        *,
         remove_extra_whitespaces: bool = True,
         normalize_nfc: bool = False,
+        **options,
     ):
         if normalize_nfc and (precompiled_charsmap or not remove_extra_whitespaces):
             raise ValueError(
@@ -232,20 +200,8 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
             )
         self.normalize_nfc = normalize_nfc
         self._nfc = NFCNormalizer() if normalize_nfc else None
-        special_tokens = (start_token, end_token, pad_token, mask_token, unknown_token)
-        super().__init__(
-            vocabulary,
-            scores,
-            precompiled_charsmap,
-            byte_fallback,
-            special_tokens_in_text,
-            *special_tokens,
-            uses_segments,
-            pair_separators,
-            added_tokens,
-            merges,
-            remove_extra_whitespaces,
-        )
+        options["remove_extra_whitespaces"] = remove_extra_whitespaces
+        super().__init__(vocabulary, scores, precompiled_charsmap, **options)
 
     @classmethod
     def _options(cls, files: TokenizerFiles) -> dict:
@@ -296,7 +252,7 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         steps = files.steps("pre_tokenizer")
         if self.normalize_nfc and [step.get("type") for step in steps] != ["Metaspace"]:
             raise ValueError(
-                f"{files.folder / 'tokenizer.json'}: pre_tokenizer is {describe_steps(steps)}. "
+                f"{files.json_path}: pre_tokenizer is {describe_steps(steps)}. "
                 "Expected Metaspace alone beside a normalizer that applies NFC."
             )
 

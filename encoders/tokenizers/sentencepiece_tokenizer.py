@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
+from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders.tokenizers.files.sentencepiece import BYTE_TOKENS, SentencePieceFiles
 from encoder_zoo.encoders.tokenizers.segmentation.bpe import BPE
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
@@ -51,18 +51,11 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
             tokens at the end have no score. With merges, the numbers are not used.
         precompiled_charsmap: the normalizer in base64, as in tokenizer.json; None for none.
         byte_fallback: encode characters without a piece as bytes, the tokens "<0x00>" to "<0xFF>".
-        special_tokens_in_text: read a literal "</s>" or "<mask>" in a text as that token, the
-            mask together with the white space before it. By default it is ordinary text, so that
-            a text cannot forge structure.
-        start_token, end_token, pad_token, mask_token, unknown_token: tokens of the vocabulary.
-        uses_segments: whether the second text of a pair has segment id 1.
-        pair_separators: number of end tokens between the two texts of a pair.
-        added_tokens: tokens to find in texts before the model splits them, see
-            `files.added_tokens.complete_added_tokens`.
         merges: "a b" pairs in the order in which they were learned, of a BPE model; None for a
             Unigram model.
         remove_extra_whitespaces: split texts at white space and remove it. If False, every space
             becomes "▁", as does one inserted before a text, and tokens may span words.
+        **options: the other arguments of `Tokenizer`.
 
     Raises:
         ValueError: "'<s>' is not among the 3 tokens ...", "scores has 5 values for 3 tokens",
@@ -82,21 +75,11 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         scores: Sequence[float | None],
         precompiled_charsmap: str | None = None,
         byte_fallback: bool = False,
-        special_tokens_in_text: bool = False,
-        start_token: SpecialToken = "<s>",
-        end_token: SpecialToken = "</s>",
-        pad_token: SpecialToken = "<pad>",
-        mask_token: SpecialToken = "<mask>",
-        unknown_token: SpecialToken = "<unk>",
-        uses_segments: bool = False,
-        pair_separators: PositiveInt = 2,
-        added_tokens: Sequence[str | Mapping] = (),
         merges: Sequence[str] | None = None,
         remove_extra_whitespaces: bool = True,
+        **options,
     ):
-        special_tokens = [start_token, end_token, pad_token, mask_token, unknown_token]
-        template = (uses_segments, pair_separators)
-        super().__init__(vocabulary, special_tokens, special_tokens_in_text, template, added_tokens)
+        super().__init__(vocabulary, **options)
         self._scores = checked_scores(scores, vocabulary)
         self.precompiled_charsmap = precompiled_charsmap
         self.byte_fallback = byte_fallback

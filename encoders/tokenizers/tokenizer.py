@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+import functools
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,7 @@ from encoder_zoo.common.forks import refuse_in_fork
 from encoder_zoo.common.lazy import loading
 from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
 from encoder_zoo.common.wording import with_type
-from encoder_zoo.encoders.tokenizers.files.added_tokens import (
-    complete_added_tokens,
-    tokens_with_added,
-)
-from encoder_zoo.encoders.tokenizers.own_graph import graph_of_method
-from encoder_zoo.encoders.tokenizers.saved_arguments import SavesArguments
+from encoder_zoo.encoders.tokenizers.arguments import TokenizerArguments
 from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import make_finder, tokenize_around
 from encoder_zoo.encoders.tokenizers.segmentation.special_tokens import SpecialTokenFinder
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens
@@ -27,13 +23,12 @@ from encoder_zoo.encoders.tokenizers.text.characters import Characters, characte
 from encoder_zoo.encoders.tokenizers.text.chunks import in_chunks
 from encoder_zoo.encoders.tokenizers.text.ragged import row_ids
 from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor, truncate_texts
-from encoder_zoo.encoders.tokenizers.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Tokenizer(SavesArguments, tf.Module):
+class Tokenizer(TokenizerArguments, tf.Module):
     """Converts texts to token ids with character offsets, and ids to texts.
 
     It works on eager strings, inside `tf.function` and `tf.data`, and in a SavedModel, with
@@ -41,42 +36,35 @@ class Tokenizer(SavesArguments, tf.Module):
     stores each argument under its own name, sets `_spelling`, a string tensor (V,) with the text
     of each id, and calls `_index_added_tokens` at the end.
 
-    Attributes:
-        start_token_id, end_token_id, pad_token_id, mask_token_id, unknown_token_id: int.
-        pair_separators: number of end tokens between the two texts of a pair.
+    Args:
+        vocabulary: tokens in the order of their ids.
+        special_tokens_in_text: read a literal special token in a text, such as "[SEP]" or "</s>",
+            as that token. By default it is ordinary text, so that a text cannot forge structure.
+        start_token, end_token, pad_token, mask_token, unknown_token: tokens of the vocabulary.
         uses_segments: whether the second text of a pair has segment id 1.
+        pair_separators: number of end tokens between the two texts of a pair.
+        added_tokens: tokens to find in texts before the model splits them, see
+            `files.added_tokens.complete_added_tokens`.
+
+    Attributes:
+        defaults: {argument: default} of the class, where they differ.
+        start_token_id, end_token_id, pad_token_id, mask_token_id, unknown_token_id: int.
+        special_tokens: the start, end, padding, mask and unknown token.
+
+    Raises:
+        ValueError: "'[CLS]' is not among the 3 tokens ..."
+        TypeError: "BertTokenizer got an unknown argument 'lower_case'. Did you mean 'lowercase'?"
     """
 
     lstrip_mask: bool  # whether a mask in a text takes in the white space before it
 
-    @validate_arguments
-    def __init__(
-        self,
-        tokens: Sequence[str],
-        special_tokens: Sequence[str],
-        special_tokens_in_text: bool,
-        template: tuple[bool, int],
-        added_tokens: Sequence[str | Mapping],
-    ):
+    def __init__(self, *args, **options):
         refuse_in_fork()
-        super().__init__()
-        self._vocabulary = Vocabulary(tokens)  # of the model, without added tokens
-        added = complete_added_tokens(added_tokens, self._vocabulary.ids)
-        self._added_json = json.dumps(added)  # tf.Module would wrap a list
-        self._all_tokens = (
-            Vocabulary(tokens_with_added(tokens, added)) if added else self._vocabulary
-        )
-        self.special_tokens_in_text = special_tokens_in_text
-        self.uses_segments, self.pair_separators = template
-        self.start_token, self.end_token, self.pad_token = special_tokens[:3]
-        self.mask_token, self.unknown_token = special_tokens[3:]
-        ids = [self._vocabulary.id(token) for token in special_tokens]
-        self.start_token_id, self.end_token_id, self.pad_token_id = ids[:3]
-        self.mask_token_id, self.unknown_token_id = ids[3:]
+        super().__init__(*args, **{**self.defaults, **options})
         self._special_finder = None
-        if special_tokens_in_text:
+        if self.special_tokens_in_text:
             lstrip = self.mask_token if self.lstrip_mask else None
-            self._special_finder = SpecialTokenFinder(special_tokens, lstrip)
+            self._special_finder = SpecialTokenFinder(self.special_tokens, lstrip)
         texts = tf.TensorSpec([None], tf.string)
         self._ragged_ids = graph_of_method(self._ids_of_texts, [texts])
         self._ragged = graph_of_method(self._tokens_of_texts, [texts])
@@ -101,40 +89,6 @@ class Tokenizer(SavesArguments, tf.Module):
     def _span_options(self) -> dict[str, bool]:
         """Return arguments of `AddedTokenFinder` for its spans."""
         return {}
-
-    @property
-    def vocabulary(self) -> list[str]:
-        """The tokens of the model, in the order of their ids."""
-        return list(self._vocabulary.tokens)
-
-    @property
-    def added_tokens(self) -> list[dict]:
-        """The added tokens as entries of tokenizer.json."""
-        return json.loads(self._added_json)
-
-    @property
-    def special_token_ids(self) -> tuple[int, ...]:
-        """Ids of the start, end, padding, mask and unknown token, and of special added tokens."""
-        ids = (self.start_token_id, self.end_token_id, self.pad_token_id)
-        added = (token["id"] for token in self.added_tokens if token["special"])
-        return (*ids, self.mask_token_id, self.unknown_token_id, *added)
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of token ids."""
-        return len(self._all_tokens.tokens)
-
-    def get_vocabulary(self) -> list[str]:
-        """Return all tokens in the order of their ids."""
-        return list(self._all_tokens.tokens)
-
-    def token_to_id(self, token: str) -> int:
-        """Return the id of a token."""
-        return self._all_tokens.id(token)
-
-    def id_to_token(self, token_id: int) -> str:
-        """Return the token of an id."""
-        return self._all_tokens.token(int(token_id))
 
     def __call__(self, texts: object) -> tf.RaggedTensor:
         """Call `tokenize`."""
@@ -348,3 +302,20 @@ class Tokenizer(SavesArguments, tf.Module):
             '[CLS]'
         """
         return loading.load_tokenizer(cls, source, **options)
+
+
+def _call(method: weakref.WeakMethod, *args):
+    return method()(*args)
+
+
+def graph_of_method(method: Callable, signature: Sequence[tf.TypeSpec] | None = None) -> Callable:
+    """Compile a method to a `tf.function` of its own object.
+
+    A partial function avoids TensorFlow's warning of repeated tracing, which counts the methods of
+    all objects of a class as one function. The graph holds a weak reference to the object, so that
+    the object's tables are freed with it.
+    """
+    partial = functools.partial(_call, weakref.WeakMethod(method))
+    return tf.function(
+        partial, input_signature=signature, autograph=False, reduce_retracing=signature is None
+    )

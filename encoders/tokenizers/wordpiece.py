@@ -1,15 +1,17 @@
 """BERT's tokenizer: normalization, a split at spaces and punctuation, then WordPiece."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
+from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import decoded, shown
+from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS
 from encoder_zoo.encoders.tokenizers.files.wordpiece import WordPieceFiles, parse_vocabulary
 from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import bert_word_bounds
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens
@@ -44,13 +46,7 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         lowercase: lower-case the text.
         strip_accents: decompose characters and remove nonspacing marks; None follows lowercase.
         split_chinese_characters: make every Chinese character a word.
-        special_tokens_in_text: read a literal "[SEP]" or "[MASK]" in a text as that token. By
-            default it is ordinary text, so that a text cannot forge structure.
-        start_token, end_token, pad_token, mask_token, unknown_token: tokens of the vocabulary.
-        uses_segments: whether the second text of a pair has segment id 1.
-        pair_separators: number of end tokens between the two texts of a pair.
-        added_tokens: tokens to find in texts before the model splits them, see
-            `files.added_tokens.complete_added_tokens`.
+        **options: the other arguments of `Tokenizer`.
 
     Raises:
         ValueError: "'[CLS]' is not among the 3 tokens ..."
@@ -69,6 +65,7 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
     """
 
     lstrip_mask = False
+    defaults: ClassVar = {**BERT_DEFAULTS, "uses_segments": True}
 
     @validate_arguments
     def __init__(
@@ -77,15 +74,7 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         lowercase: bool = True,
         strip_accents: bool | None = None,
         split_chinese_characters: bool = True,
-        special_tokens_in_text: bool = False,
-        start_token: SpecialToken = "[CLS]",
-        end_token: SpecialToken = "[SEP]",
-        pad_token: SpecialToken = "[PAD]",
-        mask_token: SpecialToken = "[MASK]",
-        unknown_token: SpecialToken = "[UNK]",
-        uses_segments: bool = True,
-        pair_separators: PositiveInt = 1,
-        added_tokens: Sequence[str | Mapping] = (),
+        **options,
     ):
         if isinstance(vocabulary, str | Path):
             vocabulary = parse_vocabulary(decoded(Path(vocabulary).read_bytes(), vocabulary))
@@ -95,9 +84,7 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
                     f"vocabulary[{i}] is {shown(token)}; expected no line break in a token, of "
                     "which vocab.txt has one in each line"
                 )
-        special_tokens = [start_token, end_token, pad_token, mask_token, unknown_token]
-        template = (uses_segments, pair_separators)
-        super().__init__(vocabulary, special_tokens, special_tokens_in_text, template, added_tokens)
+        super().__init__(vocabulary, **options)
         self.lowercase = lowercase
         self.strip_accents = strip_accents
         self.split_chinese_characters = split_chinese_characters

@@ -1,9 +1,8 @@
-"""Checks for families and tasks of your own, as scikit-learn's `check_estimator`.
+"""Checks registered families and tasks, as scikit-learn's `check_estimator` does estimators.
 
-A class that was registered by `encoder_zoo.register_family` or `encoder_zoo.register_task` passes
-these, and then does what the classes of this package do: it trains on raw text, is saved and
-loaded, and answers alike however its inputs are batched. A failure is an AssertionError that names
-the check.
+They check the classes that `encoder_zoo.register_family` and `encoder_zoo.register_task` register:
+training on raw text, saving and loading, and outputs that do not depend on the batching. A failure
+is an AssertionError that names the check.
 
 Example:
     >>> import encoder_zoo as ez
@@ -27,7 +26,7 @@ Checks = Iterator[tuple[str, Callable[[], None]]]
 
 
 def check_family(family: Family) -> None:
-    """Check a registered family: its record, and its backbone.
+    """Check a registered family: its record and its backbone.
 
     Args:
         family: the record, such as `MyBackbone.family`.
@@ -43,7 +42,7 @@ def check_task(task: type[Task], families: Iterable[Family] | None = None) -> No
 
     Args:
         task: the class.
-        families: of the backbones; None is the first registered family that the task supports.
+        families: of the backbones; None for the first registered family that the task supports.
 
     Raises:
         AssertionError: "MyTask of bert: test name: what differs".
@@ -52,13 +51,13 @@ def check_task(task: type[Task], families: Iterable[Family] | None = None) -> No
 
 
 def family_checks(family: Family) -> Checks:
-    """Yield (name, function) of every check of a family, to be run one by one."""
+    """Yield (name, function) of every check of a family."""
     for check in family_conformance.CHECKS:
         yield _named(f"{family.name}: {_words(check)}", check, family)
 
 
 def task_checks(task: type[Task], families: Iterable[Family] | None = None) -> Checks:
-    """Yield (name, function) of every check of a task, to be run one by one."""
+    """Yield (name, function) of every check of a task."""
     if families is None:
         families = [next(family for family in all_families() if task.supports(family))]
     for family in families:
@@ -71,7 +70,7 @@ def _words(check: Callable) -> str:
 
 
 def _named(name: str, check: Callable, *arguments: object) -> tuple[str, Callable[[], None]]:
-    """Return the check with its arguments; its errors become AssertionErrors with its name."""
+    """Return (name, check with its arguments), whose errors are AssertionErrors with the name."""
 
     def run() -> None:
         try:

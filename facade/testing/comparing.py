@@ -1,9 +1,11 @@
-"""Outputs as arrays, and how they are compared."""
+"""Assertions about the outputs of models, errors and logs."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import pathlib
+import tempfile
 from collections.abc import Iterator, Mapping
 
 import keras
@@ -11,12 +13,12 @@ import numpy as np
 
 
 def arrays(model: keras.Model, inputs: Mapping) -> list[np.ndarray]:
-    """Return the outputs of a model, whatever their structure."""
+    """Return the outputs of a model as a flat list."""
     return [keras.ops.convert_to_numpy(values) for values in keras.tree.flatten(model(inputs))]
 
 
 def assert_same(found: list[np.ndarray], expected: list[np.ndarray], atol: float = 0.0) -> None:
-    """Compare outputs; of longer ones only what the expected ones have too."""
+    """Assert that outputs are equal, cut to the shapes of the expected ones."""
     assert len(found) == len(expected) > 0, f"{len(found)} outputs, expected {len(expected)}"
     for a, b in zip(found, expected, strict=True):
         assert a.ndim == b.ndim, f"shape {a.shape}, expected {b.shape}"
@@ -26,10 +28,10 @@ def assert_same(found: list[np.ndarray], expected: list[np.ndarray], atol: float
 
 
 def assert_batching_changes_nothing(model: keras.Model, inputs: Mapping[str, np.ndarray]) -> None:
-    """Each example has the same outputs alone, without padding, and beside longer ones.
+    """Assert that each example has the same outputs alone, without padding, as in a batch.
 
     Args:
-        model: whose outputs have the batch as first axis, and are of as many tokens, if of tokens.
+        model: with outputs (B, ...) or (B, L, ...).
         inputs: prepared, with a padding_mask (B, L).
     """
     mask = np.asarray(inputs["padding_mask"]).astype(bool)
@@ -37,7 +39,7 @@ def assert_batching_changes_nothing(model: keras.Model, inputs: Mapping[str, np.
     for given in (inputs, {**inputs, "token_ids": other}):
         together = arrays(model, given)
         for i, length in enumerate(mask.sum(axis=1)):
-            if length == 1:  # Keras warns of a softmax over one
+            if length == 1:  # Keras warns of a softmax over one number
                 continue
             single = {name: values[i : i + 1, :length] for name, values in inputs.items()}
             alone = arrays(model, single)
@@ -47,20 +49,40 @@ def assert_batching_changes_nothing(model: keras.Model, inputs: Mapping[str, np.
 def assert_mixed_precision_is_close(
     exact: keras.Model, mixed: keras.Model, inputs: Mapping
 ) -> None:
-    """With the same float32 weights the outputs of mixed_bfloat16 differ a little."""
+    """Assert that the outputs of mixed_bfloat16 differ a little, with the same float32 weights."""
     mixed.set_weights(exact.get_weights())
     kinds = {weight.dtype for weight in mixed.trainable_weights}
     assert kinds <= {"float32"}, f"weights are {kinds}, expected float32"
     for a, b in zip(arrays(mixed, inputs), arrays(exact, inputs), strict=True):
         difference = np.abs(a.astype("float32") - b)
-        # With weights as large as these a tiny model magnifies roundings.
+        # The weights of a tiny model magnify rounding errors.
         assert 0 < difference.mean() < 0.25 * b.std(), f"mean difference {difference.mean():.2e}"
         assert np.quantile(difference, 0.98) < b.std(), f"differs by {difference.max():.2e}"
 
 
+def assert_keras_file_round_trip(model: keras.Model, inputs: Mapping) -> None:
+    """Assert that `save` and `keras.saving.load_model` give the same outputs."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "model.keras"
+        model.save(path)
+        again = keras.saving.load_model(path)
+    assert_same(arrays(again, inputs), arrays(model, inputs))
+
+
+@contextlib.contextmanager
+def assert_refused(words: str) -> Iterator[None]:
+    """Assert that the block raises a ValueError or TypeError with some words."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        assert words in str(error), f"expected {words!r} in the error: {error}"
+    else:
+        raise AssertionError(f"expected an error with {words!r}")
+
+
 @contextlib.contextmanager
 def no_warnings_logged() -> Iterator[None]:
-    """Raise an AssertionError if loading logs that something is new or left over."""
+    """Assert that loading logs no new or unused weights."""
     records = []
     handler = logging.Handler()
     handler.emit = records.append
@@ -74,7 +96,7 @@ def no_warnings_logged() -> Iterator[None]:
 
 
 def other_than(default: object) -> object:
-    """Return another value of an argument's kind, or the same where none is known."""
+    """Return another value of an argument's type, or the same value if none is known."""
     if isinstance(default, bool):
         return not default
     if isinstance(default, int):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import pathlib
 import tempfile
 
 import keras
@@ -18,7 +17,9 @@ from encoder_zoo.testing import tiny
 from encoder_zoo.testing.comparing import (
     arrays,
     assert_batching_changes_nothing,
+    assert_keras_file_round_trip,
     assert_mixed_precision_is_close,
+    assert_refused,
     assert_same,
     no_warnings_logged,
 )
@@ -26,7 +27,7 @@ from encoder_zoo.testing.family_conformance import assert_all_reached
 
 
 def the_task_is_registered(cls: type[Task], family: Family) -> None:
-    """Its name is found, its preprocessor is of this task, and it supports the family."""
+    """Check that the registry has the task, and its preprocessor and the family fit."""
     name = cls.task_name
     assert name in TASKS and get_task(name) is cls, f"TASKS has another {name!r}"
     theirs = cls.preprocessor_class.task_name
@@ -38,7 +39,7 @@ def the_task_is_registered(cls: type[Task], family: Family) -> None:
 
 
 def every_weight_of_the_head_has_one_name(cls: type[Task], family: Family) -> None:
-    """`Head.tensors` names every trained weight that is neither the backbone's nor a helper's."""
+    """Check that `Head.tensors` names every trained weight of the task's own layers."""
     task = tiny.task(family, cls)
     named = [weight for _, weight, _ in named_weights(task, task.head_record.tensors)]
     parts = [part for part in vars(task).values() if isinstance(part, keras.Model)]
@@ -46,11 +47,11 @@ def every_weight_of_the_head_has_one_name(cls: type[Task], family: Family) -> No
     own = [weight for weight in task.trainable_weights if id(weight) not in inside]
     absent = [w.path for w in own if id(w) not in {id(n) for n in named}]
     assert not absent, f"without a name in the checkpoint: {', '.join(absent)}"
-    assert len(named) == len(own), "a name stands for two weights, or for none of the task's"
+    assert len(named) == len(own), "two weights have one name, or a name has no weight"
 
 
 def get_config_round_trip(cls: type[Task], family: Family) -> None:
-    """A task is built again from its configuration, with the same outputs."""
+    """Check that `from_config` keeps arguments and outputs."""
     task, inputs = tiny.task(family, cls, dropout=0.35), tiny.examples(family)
     again = cls.from_config(task.get_config())
     for name in set(argument_names(cls)) - {"backbone", "preprocessor"}:
@@ -61,17 +62,12 @@ def get_config_round_trip(cls: type[Task], family: Family) -> None:
 
 
 def keras_file_round_trip(cls: type[Task], family: Family) -> None:
-    """`save` and `keras.saving.load_model` give the same outputs."""
-    task, inputs = tiny.task(family, cls), tiny.examples(family)
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "task.keras"
-        task.save(path)
-        again = keras.saving.load_model(path)
-    assert_same(arrays(again, inputs), arrays(task, inputs))
+    """Check `save` and `keras.saving.load_model`."""
+    assert_keras_file_round_trip(tiny.task(family, cls), tiny.examples(family))
 
 
 def preset_round_trip(cls: type[Task], family: Family) -> None:
-    """`save_to_preset` and `from_preset` give the same outputs, labels and tokenizer."""
+    """Check that `save_to_preset` and `from_preset` keep outputs, labels and tokenizer."""
     task, inputs = tiny.task(family, cls), tiny.examples(family)
     with tempfile.TemporaryDirectory() as folder, no_warnings_logged():
         task.save_to_preset(folder)
@@ -83,12 +79,12 @@ def preset_round_trip(cls: type[Task], family: Family) -> None:
 
 
 def padding_and_batching_change_nothing(cls: type[Task], family: Family) -> None:
-    """Neither the other examples of a batch nor the ids under the padding count."""
+    """Check that outputs do not depend on other examples of a batch or on padding ids."""
     assert_batching_changes_nothing(tiny.task(family, cls), tiny.examples(family))
 
 
 def mixed_precision_is_close(cls: type[Task], family: Family) -> None:
-    """mixed_bfloat16 runs, on float32 weights, to float32 outputs."""
+    """Check mixed_bfloat16, with float32 weights and outputs."""
     exact, mixed = tiny.task(family, cls), tiny.task(family, cls, dtype="mixed_bfloat16")
     inputs = tiny.examples(family)
     assert_mixed_precision_is_close(exact, mixed, inputs)
@@ -97,7 +93,7 @@ def mixed_precision_is_close(cls: type[Task], family: Family) -> None:
 
 
 def gradients_reach_every_weight(cls: type[Task], family: Family) -> None:
-    """The loss of raw inputs with labels has a gradient of each trainable weight."""
+    """Check that every trainable weight has a gradient of the loss of raw inputs."""
     import tensorflow as tf
 
     task, data = tiny.task(family, cls), cls.tiny_data()
@@ -112,7 +108,7 @@ def gradients_reach_every_weight(cls: type[Task], family: Family) -> None:
 
 
 def raw_inputs_are_trained_on(cls: type[Task], family: Family) -> None:
-    """`fit`, `evaluate` and `predict` take raw inputs, and the weights change."""
+    """Check that `fit`, `evaluate` and `predict` take raw inputs, and `fit` changes weights."""
     task, data = tiny.task(family, cls), cls.tiny_data()
     before = [keras.ops.convert_to_numpy(weight) for weight in task.trainable_weights]
     task.compile(run_eagerly=True)
@@ -128,44 +124,36 @@ def raw_inputs_are_trained_on(cls: type[Task], family: Family) -> None:
         found = len(task.predict(data.x, verbose=0))
         assert found == count, f"predict gives {found} outputs for {count} inputs"
     else:
-        _assert_refused(lambda: task.predict(data.x, verbose=0), "takes prepared inputs")
+        with assert_refused("takes prepared inputs"):
+            task.predict(data.x, verbose=0)
     if task.text_method:
         found = len(getattr(task, task.text_method)(*task.tiny_questions()))
         assert found == count, f"{task.text_method} gives {found} answers for {count} inputs"
 
 
 def prepared_inputs_are_checked(cls: type[Task], family: Family) -> None:
-    """`predict` takes prepared inputs, and refuses ids that the model does not have."""
+    """Check that `predict` takes prepared inputs, and refuses unknown ids and names."""
     task, inputs = tiny.task(family, cls), tiny.examples(family)
     task.compile(run_eagerly=True)
     outputs = keras.tree.flatten(task.predict(inputs, verbose=0))
     assert_same(outputs, arrays(task, inputs), atol=1e-5)
-    wrong = {**inputs, "token_ids": inputs["token_ids"] + 1000}
-    _assert_refused(lambda: task.predict(wrong, verbose=0), "token_ids")
-    _assert_refused(lambda: task.predict({**inputs, "ids": inputs["token_ids"]}, verbose=0), "ids")
+    ids = inputs["token_ids"]
+    for wrong, name in (({"token_ids": ids + 1000}, "token_ids"), ({"ids": ids}, "ids")):
+        with assert_refused(name):
+            task.predict({**inputs, **wrong}, verbose=0)
 
 
 def another_tasks_preprocessor_is_refused(cls: type[Task], family: Family) -> None:
-    """The error names the preprocessor that the task takes."""
+    """Check that the error names the preprocessor that the task takes."""
     preprocessor = cls.preprocessor_class(tiny.tokenizer(family))
     preprocessor.task_name = "another"
     backbone = tiny.backbone(family, pooler=cls.head_of(family).pooled)
-    expected = f"takes a {cls.preprocessor_class.__name__}"
-    _assert_refused(lambda: cls(backbone, preprocessor, **cls.tiny_data().arguments), expected)
-
-
-def _assert_refused(call, words: str) -> None:
-    """A call raises a ValueError or TypeError with some words."""
-    try:
-        call()
-    except (TypeError, ValueError) as error:
-        assert words in str(error), f"expected {words!r} in the error: {error}"
-    else:
-        raise AssertionError(f"expected an error with {words!r}")
+    with assert_refused(f"takes a {cls.preprocessor_class.__name__}"):
+        cls(backbone, preprocessor, **cls.tiny_data().arguments)
 
 
 def an_export_answers_alike(cls: type[Task], family: Family) -> None:
-    """The default signature of a SavedModel gives what `served` does."""
+    """Check that the default signature of a SavedModel gives the results of `served`."""
     import tensorflow as tf
 
     task = tiny.task(family, cls)

@@ -1,1 +1,1 @@
-"""Reading files as plain data, with limits; writing them atomically."""
+"""Reads and writes the files of presets: weights, JSON, text; none of them is trusted."""

@@ -1,4 +1,4 @@
-"""Checks of arrays in untrusted files before they are read, in any format."""
+"""Checks arrays in untrusted files of any format before they are read."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import numpy as np
 from encoder_zoo.common.wording import shown
 
 
-def check_held(path: str | pathlib.Path, promised: int, size: int) -> None:
-    """Refuses arrays that are larger than what holds them, before any memory is asked for.
+def check_stored(path: str | pathlib.Path, declared: int, size: int) -> None:
+    """Raise an error if arrays are larger than the file, before memory is allocated.
 
     Args:
-        path: of the file, for the error.
-        promised: bytes of the arrays, by what the file says of their shapes.
-        size: bytes that are there.
+        path: of the file, for the error message.
+        declared: bytes of the arrays, by their shapes.
+        size: bytes that are stored.
 
     Raises:
         ValueError: "...: its arrays have 3600000000 bytes, but only 37000 are there ..."
     """
-    if promised > size:
+    if declared > size:
         raise ValueError(
-            f"{path}: its arrays have {promised} bytes, but only {size} are there. The file is "
+            f"{path}: its arrays have {declared} bytes, but only {size} are there. The file is "
             "damaged, compressed or made up."
         )
 
 
 def check_floats(dtype: np.dtype, path: str | pathlib.Path, name: str) -> None:
-    """Refuses weights that are no floating-point numbers.
+    """Raise an error if weights are not floating-point numbers.
 
     Raises:
         ValueError: "...: 'classifier.weight' is of type int8. Expected float16, bfloat16, float32

@@ -1,4 +1,4 @@
-"""Folders and files replaced whole: after a kill or on a full disk the old one is still there."""
+"""Replaces folders and files atomically: if writing fails, the old ones are unchanged."""
 
 from __future__ import annotations
 
@@ -21,21 +21,20 @@ _LEFTOVER_SECONDS = 24 * 3600  # files of a killed process are deleted after a d
 
 @contextlib.contextmanager
 def replacing(folder: str | os.PathLike, replaced: Iterable[str] = ("*",)) -> Iterator:
-    """A new folder to fill, which takes the place of `folder` in one step when the block ends.
+    """Replace a folder atomically by the one that the block fills.
 
-    Everything is written beside the target, forced to the disk, and then exchanged with it.
-    When the block fails the target is left as it was.
+    The new folder is written beside the target, flushed to disk, and exchanged with it. If the
+    block fails, the target is unchanged.
 
     Args:
         folder: the target; it need not exist.
-        replaced: patterns of the names that the new content stands for. Whatever else the target
-            holds is kept.
+        replaced: patterns of the names of files to replace; other files in the target are kept.
 
     Yields:
         The path of the new folder.
 
     Raises:
-        ValueError: "... is a mount point: ..." where the target cannot be exchanged.
+        ValueError: "... is a mount point: ..." if the target cannot be exchanged.
         OSError: naming the target, such as for a full disk.
 
     Example:
@@ -49,7 +48,7 @@ def replacing(folder: str | os.PathLike, replaced: Iterable[str] = ("*",)) -> It
     _check_target(target)
     with _beside(target) as new:
         yield new
-        _open_to_others(new, target)
+        _reset_permissions(new, target)
         _keep_others(target, new, replaced)
         _force_to_disk(new)
         _exchange(new, target)
@@ -57,9 +56,9 @@ def replacing(folder: str | os.PathLike, replaced: Iterable[str] = ("*",)) -> It
 
 @contextlib.contextmanager
 def replacing_file(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """A new file to write, which takes the place of `path` in one step when the block ends.
+    """Replace a file atomically by the one that the block writes.
 
-    When the block fails the file is left as it was.
+    If the block fails, the file is unchanged.
 
     Raises:
         OSError: naming the file, such as for a full disk.
@@ -74,26 +73,26 @@ def replacing_file(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     target = pathlib.Path(path).resolve()
     with _beside(target) as folder:
         yield folder / target.name
-        _open_to_others(folder, folder)
+        _reset_permissions(folder, folder)
         _force_to_disk(folder)
         os.replace(folder / target.name, target)
 
 
 @contextlib.contextmanager
 def _beside(target: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A new folder beside the target, which is gone when the block ends."""
+    """Make a temporary folder beside the target."""
     _remove_leftovers(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         prefix = f".{target.name}.saving-{platform.node()}-{os.getpid()}-"
         new = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
     except OSError as error:
-        raise _named(error, target) from error
+        raise _with_target(error, target) from error
     try:
         yield new
     except Exception as error:
-        if of_the_system := _of_the_system(error):
-            raise _named(of_the_system, target) from error
+        if os_error := _as_os_error(error):
+            raise _with_target(os_error, target) from error
         raise
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -115,30 +114,30 @@ def _check_target(target: pathlib.Path) -> None:
 
 
 def _remove_leftovers(target: pathlib.Path) -> None:
-    """Removes what processes that were killed have begun here."""
+    """Remove the temporary folders of processes that were killed."""
     for path in target.parent.glob(f".{glob.escape(target.name)}.saving-*"):
         with contextlib.suppress(OSError):
             old = time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS
-            if old or _is_of_the_dead(path.name):
+            if old or _process_has_ended(path.name):
                 shutil.rmtree(path)
 
 
-def _is_of_the_dead(name: str) -> bool:
-    """Whether a folder's name, which ends in -HOST-PROCESS-RANDOM, is of a process that ended."""
+def _process_has_ended(name: str) -> bool:
+    """Return whether the process in a folder's name, ...-HOST-PROCESS-RANDOM, has ended."""
     mine = re.search(rf"\.saving-{re.escape(platform.node())}-(\d+)-\w+$", name)
-    if mine is None or os.name != "posix":  # elsewhere no process can be asked whether it lives
+    if mine is None or os.name != "posix":  # unknown: of another host, or on Windows
         return False
     try:
         os.kill(int(mine[1]), 0)
     except ProcessLookupError:
         return True
-    except OSError:  # it lives, and is somebody else's
+    except OSError:  # it runs, as another user
         return False
     return False
 
 
-def _open_to_others(new: pathlib.Path, target: pathlib.Path) -> None:
-    """Give a file the permissions of any new file; some writers allow only the owner."""
+def _reset_permissions(new: pathlib.Path, target: pathlib.Path) -> None:
+    """Give files the default permissions; some writers allow only the owner."""
     mask = os.umask(0)
     os.umask(mask)
     for path in new.rglob("*"):
@@ -147,7 +146,7 @@ def _open_to_others(new: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def _keep_others(target: pathlib.Path, new: pathlib.Path, replaced: Iterable[str]) -> None:
-    """Brings what is not replaced into the new folder, as links where the disk has them."""
+    """Link or copy the files that are not replaced into the new folder."""
     for path in target.iterdir() if target.is_dir() else ():
         if any(path.match(pattern) for pattern in replaced) or (new / path.name).exists():
             continue
@@ -176,11 +175,11 @@ def _force_to_disk(folder: pathlib.Path) -> None:
 
 
 def _exchange(new: pathlib.Path, target: pathlib.Path) -> None:
-    """Replace the target by the new folder; the old one gets the new one's name."""
+    """Replace the target by the new folder; the old one gets the new folder's name."""
     if not target.exists():
         os.replace(new, target)
     elif not _exchange_in_one_step(new, target):
-        # Where the system cannot exchange: for an instant the old one goes by another name.
+        # Not atomic: for an instant there is no folder of this name.
         aside = target.with_name(f".{target.name}.old")
         os.replace(target, aside)
         os.replace(new, target)
@@ -188,19 +187,19 @@ def _exchange(new: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def _exchange_in_one_step(new: pathlib.Path, target: pathlib.Path) -> bool:
-    """Swaps two names by the system call for it. False where there is none."""
+    """Exchange two paths by one system call; return False if there is none."""
     libc = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
     paths = os.fsencode(new), os.fsencode(target)
     if sys.platform == "darwin" and hasattr(libc, "renamex_np"):
         return libc.renamex_np(*paths, 2) == 0  # RENAME_SWAP
     if hasattr(libc, "renameat2"):
-        here = -100  # AT_FDCWD
-        return libc.renameat2(here, paths[0], here, paths[1], 2) == 0  # RENAME_EXCHANGE
+        cwd = -100  # AT_FDCWD
+        return libc.renameat2(cwd, paths[0], cwd, paths[1], 2) == 0  # RENAME_EXCHANGE
     return False
 
 
-def _of_the_system(error: Exception) -> OSError | None:
-    """Return the system's error code, which some libraries tell only in words."""
+def _as_os_error(error: Exception) -> OSError | None:
+    """Return an error as an OSError; some libraries mention its code only in their message."""
     if isinstance(error, OSError) and error.errno:
         return error
     number = re.search(r"\b(?:os error|errno =) (\d+)", str(error))  # safetensors, HDF5
@@ -212,8 +211,8 @@ def _of_the_system(error: Exception) -> OSError | None:
     return error if isinstance(error, OSError) else None
 
 
-def _named(error: OSError, target: pathlib.Path) -> OSError:
-    """Return the error with the target's name, and what became of it."""
+def _with_target(error: OSError, target: pathlib.Path) -> OSError:
+    """Return the error with the target's path, and whether it is unchanged."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     what = "The disk is full" if full else error.strerror or str(error)
     before = " What was there before is unchanged." if target.exists() else ""

@@ -1,4 +1,4 @@
-"""Reading parts of an open file that may end too early."""
+"""Reads ranges of an open file, which may be shorter than its contents say."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import BinaryIO
 
 import numpy as np
 
+TORCH_SAVE = "The file is damaged or not one that torch.save wrote"
+
 
 class FileBytes:
     """Reads ranges of an open file.
 
     Args:
-        file: seekable, opened for reading in binary. It is sought and read, and nothing else is
-            asked of it, so it need not lie on a disk.
+        file: seekable, opened for reading in binary; only `seek` and `readinto` are called.
+        advice: last sentence of errors, without its full stop.
 
     Attributes:
         name: path of the file, for errors.
@@ -29,13 +31,14 @@ class FileBytes:
         ValueError: letters.bin is cut off: it has 6 bytes, expected at least 7. Download it again.
     """
 
-    def __init__(self, file: BinaryIO):
+    def __init__(self, file: BinaryIO, advice: str = TORCH_SAVE):
         self._file = file
+        self._advice = advice
         self.name = file.name
         self.size = file.seek(0, 2)
 
     def read(self, start: int, count: int) -> bytes:
-        """Read `count` bytes from the byte `start` on.
+        """Read `count` bytes from offset `start`.
 
         Raises:
             ValueError: "... is cut off: it has 1000 bytes, expected at least 2000 ..."
@@ -43,7 +46,7 @@ class FileBytes:
         return self.read_array(start, count).tobytes()
 
     def read_array(self, start: int, count: int) -> np.ndarray:
-        """Read `count` bytes from the byte `start` on into a new array of them.
+        """Read `count` bytes from offset `start` into a new uint8 array.
 
         Raises:
             ValueError: "... is cut off: it has 1000 bytes, expected at least 2000 ..."
@@ -59,20 +62,18 @@ class FileBytes:
             waiting = waiting[taken:]
         return content
 
-    def check_size(self, expected: int) -> None:
-        """Raise unless the file has as many bytes as expected, or more.
+    def check_size(self, expected: int, exact: bool = False) -> None:
+        """Raise an error if the file has fewer bytes than expected, or, if `exact`, more.
 
         Raises:
             ValueError: "... is cut off: it has 1000 bytes, expected at least 2000 ..."
         """
+        sizes = f"it has {self.size} bytes, expected {'' if exact else 'at least '}{expected}"
         if self.size < expected:
-            raise ValueError(
-                f"{self.name} is cut off: it has {self.size} bytes, expected at least {expected}. "
-                "Download it again."
-            )
+            raise ValueError(f"{self.name} is cut off: {sizes}. Download it again.")
+        if exact and self.size > expected:
+            raise self.error(sizes)
 
-    def error(
-        self, what: str, advice: str = "The file is damaged or not one that torch.save wrote"
-    ) -> ValueError:
-        """Word an error about this file."""
-        return ValueError(f"{self.name}: {what}. {advice}.")
+    def error(self, what: str, advice: str | None = None) -> ValueError:
+        """Return an error about this file."""
+        return ValueError(f"{self.name}: {what}. {advice or self._advice}.")

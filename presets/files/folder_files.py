@@ -1,4 +1,4 @@
-"""Reading the files of one folder, wherever it is."""
+"""Reads the files of a folder, local or remote."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ T = TypeVar("T")
 
 
 class FolderFiles:
-    """Reads files that `_open`, of a class for one kind of folder, opens.
+    """Reads the files of a folder; subclasses open them by `_open`.
 
     Args:
-        path: of the folder, for errors.
+        path: of the folder, for error messages.
 
     Attributes:
-        path: see above.
-        listed: names of all that is in the folder.
+        listed: names of all files in the folder.
     """
 
     listed: list[str]
@@ -44,30 +43,26 @@ class FolderFiles:
         self.close()
 
     def close(self) -> None:
-        """Closes the handles, and what was passed to `keep`."""
+        """Close the files and the contexts passed to `keep`."""
         self._closing.close()
 
     def keep(self, resource: contextlib.AbstractContextManager[T]) -> T:
-        """Enters a context that is left when the folder is closed."""
+        """Enter a context that is exited when the folder is closed."""
         return self._closing.enter_context(resource)
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
     def file(self, name: str, named_in: object = None, inside: str = "") -> BinaryIO:
-        """Return an open file, at its beginning.
+        """Return an open binary file, at its beginning; it is closed with the folder.
 
         Args:
-            name: of the file, without any folder.
-            named_in: file and field that the name is from, for the error.
-            inside: path of a folder in this one that holds the file.
-
-        Returns:
-            A binary file, whose `name` is its path. It is closed with the folder.
+            name: of the file, without a folder.
+            named_in: file and field that contain the name, for error messages.
+            inside: path of the subfolder that holds the file.
 
         Raises:
-            ValueError: "...: '../x' is not a plain file name ...", "...: file not found", and see
-                above.
+            ValueError: "...: '../x' is not a plain file name ...", "...: file not found."
         """
         if not is_plain(name):
             raise ValueError(
@@ -91,7 +86,7 @@ class FolderFiles:
         return file
 
     def read_json(self, name: str, inside: str = "") -> dict:
-        """Reads a JSON object as plain data; parsed once, so not to be changed.
+        """Read a JSON object. It is cached, so do not change it.
 
         Raises:
             ValueError: "... has 300000000 bytes ...", and see `file` and `parse_object`.
@@ -104,7 +99,7 @@ class FolderFiles:
         return self._parsed[inner]
 
     def read_text(self, name: str, inside: str = "") -> str:
-        """Reads a text.
+        """Read a text file in UTF-8.
 
         Raises:
             ValueError: "... has 3000000000 bytes ...", "... is not text in UTF-8: ...", and see
@@ -113,7 +108,7 @@ class FolderFiles:
         return decoded(self._read(name, TEXT_BYTES, inside), self.path / inside / name)
 
     def read_bytes(self, name: str, inside: str = "") -> bytes:
-        """Reads a file's bytes.
+        """Read a file as bytes.
 
         Raises:
             ValueError: "... has 3000000000 bytes ...", and see `file`.
@@ -121,7 +116,7 @@ class FolderFiles:
         return self._read(name, TEXT_BYTES, inside)
 
     def check_unchanged(self) -> None:
-        """Refuses files that were written to since they were opened.
+        """Raise an error if a file was written to since it was opened.
 
         Raises:
             ValueError: "... was changed while it was read ..."
@@ -129,11 +124,7 @@ class FolderFiles:
         raise NotImplementedError
 
     def _open(self, name: str) -> None:
-        """Opens a file and adds it to `_files`.
-
-        Raises:
-            FileNotFoundError: if there is no such file.
-        """
+        """Open a file and add it to `_files`; raise a FileNotFoundError if it is missing."""
         raise NotImplementedError
 
     def _read(self, name: str, most: int, inside: str) -> bytes:
@@ -146,7 +137,7 @@ class FolderFiles:
 
 
 def is_plain(name: object) -> bool:
-    """Return whether a name stands for a file in the folder at hand and nowhere else.
+    """Return whether a name is that of a file directly in a folder.
 
     Example:
         >>> [is_plain(name) for name in ("vocab.txt", "../vocab.txt", "a/b", "C:x", "a\\0")]
@@ -160,5 +151,5 @@ def is_plain(name: object) -> bool:
 
 
 def size_of(file: BinaryIO) -> int:
-    """Return the size of an open file in bytes; its position becomes its end."""
+    """Return the size of an open file in bytes; seeks to its end."""
     return file.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""Reading arrays from an h5 file that Keras wrote, and from nowhere else."""
+"""Reads arrays from `.weights.h5` files of Keras."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import ml_dtypes
 import numpy as np
 
 from encoder_zoo.common.wording import shown
-from encoder_zoo.presets.files.arrays import check_floats, check_held
+from encoder_zoo.presets.files.arrays import check_floats, check_stored
 from encoder_zoo.presets.files.folder_files import size_of
 
-# Where Keras keeps a model's layers; the second is what early versions of Keras 3 wrote.
+# Groups of a model's layers; the second one is that of early versions of Keras 3.
 _ROOTS = ("layers", "_layer_checkpoint_dependencies")
 
 
 class Hdf5File:
-    """The arrays of one `.weights.h5` file.
+    """Reads the arrays of one `.weights.h5` file.
 
-    HDF5 can point to other files, in links and in arrays that are stored elsewhere, and can name
-    arrays of any size of which it holds nothing; such a file is refused.
+    HDF5 files may link to other files, store arrays in them, and declare arrays of any size
+    without storing them. All of these are refused.
 
     Args:
-        file: open for reading, whose `name` is its path; it must stay open while arrays are read.
+        file: opened for reading; it must stay open while arrays are read. Errors name its `name`.
 
     Raises:
         ValueError: "...: not readable ...", "...: 'layers/dense' is a link ...", "... is stored in
-            another file.", and see `check_held`, `check_floats`.
+            another file.", and see `check_stored`, `check_floats`.
 
     Example:
         >>> import tempfile
@@ -43,22 +43,22 @@ class Hdf5File:
 
     def __init__(self, file: BinaryIO):
         self.file, self.path = file, file.name
-        self._promised: dict[str, int] = {}  # bytes of the arrays that were looked at
+        self._declared: dict[str, int] = {}  # bytes of the arrays found so far
         with self._open() as file:
             self._root = next((root for root in _ROOTS if file.get(root, getlink=True)), _ROOTS[0])
             self._names = list(self._find(file, self._root))
 
     def count(self, layer: str) -> int:
-        """How many layers are called `layer`, `layer_1`, ..."""
+        """Return the number of layers called `layer`, `layer_1`, ..."""
         names = {layer, *(f"{layer}_{i}" for i in range(1, len(self._names) + 1))}
         return len(names.intersection(self._names))
 
     def shapes(self, group: str) -> list[tuple[int, ...]]:
-        """Shapes of a layer's arrays, in order."""
+        """Return the shapes of a layer's arrays, in order."""
         with self._open() as file:
-            place = f"{self._root}/{group}/vars"
-            count = len(self._find(file, place))
-            return [self._find_array(file, f"{place}/{i}").shape for i in range(count)]
+            path = f"{self._root}/{group}/vars"
+            count = len(self._find(file, path))
+            return [self._find_array(file, f"{path}/{i}").shape for i in range(count)]
 
     def read(self, name: str) -> np.ndarray:
         """Return one array."""
@@ -71,7 +71,7 @@ class Hdf5File:
         try:
             with h5py.File(self.file, "r") as file:
                 yield file
-        except Exception as error:  # h5py makes many of Python's errors of the library's
+        except Exception as error:  # h5py raises many types of errors
             if self.path in str(error) and isinstance(error, ValueError):  # our own
                 raise
             size = size_of(self.file)
@@ -79,7 +79,7 @@ class Hdf5File:
             raise ValueError(f"{self.path}: not readable, it has {size} bytes. {reason}.") from None
 
     def _find(self, file: h5py.File, name: str) -> h5py.Group | h5py.Dataset:
-        """Return the object behind a path, every step of which lies in this file."""
+        """Return the object at a path, without following links."""
         node = file
         for part in name.split("/"):
             link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
@@ -100,12 +100,12 @@ class Hdf5File:
             check_floats(node.dtype, self.path, name)
         if node.external or node.is_virtual:
             raise ValueError(f"{self.path}: {shown(name)} is stored in another file.")
-        check_held(self.path, node.nbytes, node.id.get_storage_size())
-        self._promised[name] = node.nbytes
-        check_held(self.path, sum(self._promised.values()), size_of(self.file))
+        check_stored(self.path, node.nbytes, node.id.get_storage_size())
+        self._declared[name] = node.nbytes
+        check_stored(self.path, sum(self._declared.values()), size_of(self.file))
         return node
 
 
 def _is_bfloat16(array: h5py.Dataset) -> bool:
-    """Whether these are what Keras writes of bfloat16, which h5 does not know: two bytes each."""
+    """Return whether an array is bfloat16, which Keras writes as two opaque bytes each."""
     return array.dtype == np.dtype("V2") and array.attrs.get("dtype") == "bfloat16"

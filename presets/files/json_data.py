@@ -1,8 +1,9 @@
-"""JSON from untrusted files: checked before it is parsed."""
+"""Parses JSON of untrusted files within limits of memory and depth."""
 
 from __future__ import annotations
 
 import collections
+import functools
 import json
 import re
 from typing import NamedTuple
@@ -11,11 +12,11 @@ from encoder_zoo.common.wording import decoded, shown
 
 
 class Limit(NamedTuple):
-    """How much JSON is read.
+    """Limits of the size of JSON.
 
     Attributes:
         content: bytes of the text.
-        memory: bytes of the data made of it, about.
+        memory: approximate bytes of the parsed data.
     """
 
     content: int
@@ -29,20 +30,20 @@ VOCABULARY = Limit(128 * 2**20, 600 * 10**6)
 DEPTH = 100
 # Bytes that the parser needs for a character: a list with an entry, a dictionary, an entry.
 _COSTS = {b"[": 96, b"{": 232, b":": 180, b",": 80}
-# Layers of Keras that run whatever code or program a file holds.
+# Layers of Keras that run code stored in the file.
 _CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
 
 
 def parse_object(
     content: bytes, name: object, limit: Limit = SETTINGS, unique_names: bool = False
 ) -> dict:
-    """Return the JSON object in some bytes.
+    """Parse a JSON object.
 
     Args:
-        content: UTF-8; not more than `limit.content`, which the reader of the file sees to.
-        name: of the file, for errors.
-        limit: how much memory it may take.
-        unique_names: refuse a name that is there twice even if it has the same value twice.
+        content: the text in UTF-8; callers check that it is not longer than `limit.content`.
+        name: of the file, for error messages.
+        limit: of its memory.
+        unique_names: whether to refuse a repeated name also if its values are equal.
 
     Raises:
         ValueError: "...: not readable as JSON: ...", "...: expected a JSON object ...", "...: it
@@ -61,8 +62,8 @@ def parse_object(
         )
     text = decoded(content, name)
     try:
-        pairs_hook = _with_unique_names if unique_names else _without_repeats
-        value = json.loads(text, object_pairs_hook=pairs_hook, parse_constant=_refuse)
+        make = functools.partial(_object, unique_names=unique_names)
+        value = json.loads(text, object_pairs_hook=make, parse_constant=_refuse)
     except RecursionError:
         raise ValueError(f"{name}: not readable as JSON: nested too deeply.") from None
     except ValueError as error:
@@ -76,7 +77,7 @@ def parse_object(
 
 
 def memory_of(content: bytes) -> int:
-    """About how many bytes the data takes that JSON stands for, its text among it.
+    """Return the approximate memory in bytes of parsed JSON, including its text.
 
     Example:
         >>> memory_of(b'{"a": [1, 2]}')
@@ -89,25 +90,20 @@ def memory_of(content: bytes) -> int:
     return width * len(content) + sum(content.count(sign) * cost for sign, cost in _COSTS.items())
 
 
-def _without_repeats(pairs: list[tuple[str, object]]) -> dict:
-    """Return an object; a repeated name must have the same value."""
+def _object(pairs: list[tuple[str, object]], unique_names: bool) -> dict:
+    """Return an object; a repeated name must have equal values, or is refused."""
     found = dict(pairs)
-    if len(found) < len(pairs):
-        for name, value in pairs:
-            if value != found[name]:
-                raise ValueError(
-                    f"{shown(name)} is there twice, as {shown(value)} and as {shown(found[name])}"
-                )
-    return found
-
-
-def _with_unique_names(pairs: list[tuple[str, object]]) -> dict:
-    """Make an object, in which no name may stand twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    if len(found) == len(pairs):
+        return found
+    if unique_names:
         counts = collections.Counter(name for name, _ in pairs)
-        twice = next(name for name, count in counts.items() if count > 1)
-        raise ValueError(f"{shown(twice)} is there twice. Expected every name once")
+        [(name, _)] = counts.most_common(1)
+        raise ValueError(f"{shown(name)} is there twice. Expected every name once")
+    for name, value in pairs:
+        if value != found[name]:
+            raise ValueError(
+                f"{shown(name)} is there twice, as {shown(value)} and as {shown(found[name])}"
+            )
     return found
 
 
@@ -116,7 +112,7 @@ def _refuse(name: str) -> None:
 
 
 def _find_code(value: object, depth: int) -> tuple[str, str] | None:
-    """The field, and what is wrong with it, of a class that runs code or of data too deep."""
+    """Return (field, error) of a class that runs code, or of too deep nesting; None if neither."""
     if depth > DEPTH:
         return "", f": nested too deeply, more than {DEPTH} levels."
     name = value.get("class_name") if isinstance(value, dict) else None

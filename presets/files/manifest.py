@@ -1,4 +1,4 @@
-"""`encoder_zoo.json`: what a preset's other files do not say, and the checksums of them all."""
+"""Reads and writes `encoder_zoo.json`: settings without a field elsewhere, and checksums."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from encoder_zoo.presets.files.folder_files import FolderFiles, size_of
 
 NAME = "encoder_zoo.json"
 FORMAT = 1
-# Kept in the list, but free to be edited: it is for people, and nothing here reads it.
-CARD = "README.md"
-_UNCHECKED = (CARD,)
+CARD = "README.md"  # listed, but not verified: users may edit it
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".h5")
-_FOLDER = "assets/tokenizer"  # the only one in a preset, of KerasHub's format
+_FOLDER = "assets/tokenizer"  # the only subfolder, in KerasHub's format
 
 
 def write_manifest(folder: pathlib.Path, settings: Mapping) -> None:
-    """Writes the manifest of a folder; call it when the folder's other files are written.
+    """Write the manifest of a folder, after its other files.
 
     Args:
-        folder: holds the files to list.
-        settings: what else to write, plain data.
+        folder: with the files to list.
+        settings: further fields, plain data.
     """
     files = {
         path.relative_to(folder).as_posix(): {
@@ -43,12 +41,12 @@ def write_manifest(folder: pathlib.Path, settings: Mapping) -> None:
 
 
 def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dict:
-    """Reads the manifest of a folder, {} where there is none.
+    """Read the manifest of a folder; return {} if it has none.
 
     Args:
         files: of the preset.
-        verify: whether to compare every file that it lists with its checksum.
-        weights: whether the files with the weights are needed, and so compared too.
+        verify: whether to verify the checksums of the listed files.
+        weights: whether to verify also the files with weights.
 
     Raises:
         ValueError: "... is damaged or changed: ...", "... is cut off: it has 10 bytes, ..."
@@ -63,7 +61,7 @@ def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dic
     if manifest.get("sha256") != digest(manifest):
         raise ValueError(_changed(path, "its own checksum does not fit"))
     for name, entry in manifest["files"].items():
-        if name not in _UNCHECKED and (weights or not name.endswith(_WEIGHTS)):
+        if name != CARD and (weights or not name.endswith(_WEIGHTS)):
             plain = name.removeprefix(f"{_FOLDER}/")
             inside = _FOLDER if plain != name else ""
             _check(files.file(plain, f"{path}: files", inside), entry)
@@ -71,11 +69,11 @@ def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dic
 
 
 def _check_schema(manifest: Mapping, path: pathlib.Path) -> None:
-    """Refuses what a manifest of this format cannot say."""
+    """Raise an error if a field has a wrong type or value."""
     files = manifest.get("files")
     kinds = {"bytes": int, "sha256": str}
     rate = manifest.get("learning_rate", 1e-5)
-    for field, holds, words in (
+    for field, is_valid, words in (
         ("format", manifest.get("format") == FORMAT, f"{FORMAT}, which this version reads"),
         ("task", isinstance(manifest.get("task"), str), "a task's name"),
         ("learning_rate", type(rate) is float and 0 < rate < 1, "a number between 0 and 1"),
@@ -83,7 +81,7 @@ def _check_schema(manifest: Mapping, path: pathlib.Path) -> None:
         ("head", _is_plain(manifest.get("head", {})), "plain settings"),
         ("files", isinstance(files, dict), "an object"),
     ):
-        if not holds:
+        if not is_valid:
             raise ValueError(f"{path}: {field} is {shown(manifest.get(field))}. Expected {words}.")
     for name, entry in files.items():
         good = isinstance(entry, dict) and all(type(entry.get(k)) is t for k, t in kinds.items())
@@ -94,7 +92,7 @@ def _check_schema(manifest: Mapping, path: pathlib.Path) -> None:
 
 
 def _is_plain(settings: object) -> bool:
-    """Return whether these are names with numbers, words, truth values, or lists of such."""
+    """Return whether all values are numbers, strings, booleans, None, or lists of these."""
     plain = (bool, int, float, str, type(None))
     return isinstance(settings, dict) and all(
         isinstance(value, plain)
@@ -125,7 +123,7 @@ def _changed(path: str | pathlib.Path, how: str) -> str:
 
 
 def checksum(file: BinaryIO, algorithm: str = "sha256", prefix: bytes = b"") -> str:
-    """Computes the checksum of a prefix and an open file's contents, as hexadecimal digits.
+    """Return the hexadecimal checksum of a prefix and the contents of an open file.
 
     Example:
         >>> import io
@@ -140,7 +138,7 @@ def checksum(file: BinaryIO, algorithm: str = "sha256", prefix: bytes = b"") -> 
 
 
 def checksum_of(path: pathlib.Path, algorithm: str = "sha256", prefix: bytes = b"") -> str:
-    """Computes the checksum of the file at a path, see `checksum`."""
+    """Return the checksum of the file at a path, see `checksum`."""
     with open(path, "rb") as file:
         return checksum(file, algorithm, prefix)
 

@@ -1,4 +1,4 @@
-"""The files of one folder, opened together, so that all are of one version."""
+"""Opens the files of a folder together, so that all are of the same version."""
 
 from __future__ import annotations
 
@@ -15,27 +15,25 @@ _ATTEMPTS = 100  # opening takes a millisecond: no writer replaces a folder that
 _HAS_HANDLES = os.open in os.supports_dir_fd and os.listdir in os.supports_fd  # not on Windows
 
 
-class Replaced(FileNotFoundError):
-    """The folder was replaced while its files were being opened."""
+class FolderReplaced(FileNotFoundError):
+    """Raised if the folder was replaced while its files were being opened."""
 
 
 class OpenFolder(FolderFiles):
-    """Opens the files of a folder, all of the same version.
+    """Opens the files of a local folder, all of the same version.
 
-    A writer that replaces a folder in one step (`replacing`) may do so between two files that a
-    reader opens by path: the reader would mix two versions. Here a handle of the folder is opened
-    first and every file relative to it, so that all of them are of the folder that was there
-    then. Contents stay readable after the folder was replaced and deleted.
+    A reader that opens files by path mixes two versions if a writer replaces the folder (see
+    `replacing`) in between. Here the folder is opened first and every file relative to its handle.
+    The files can be read even after the folder was replaced and deleted.
 
     Args:
         path: of the folder.
-        patterns: of the names of the files to open at once. Other files can still be opened with
-            `file`, as long as the folder has not been deleted. A pattern with a slash is the path
-            of one file.
+        patterns: of the names of the files to open at once. `file` opens others, unless the folder
+            was deleted. A pattern with a slash is the path of one file.
 
     Attributes:
-        path: of the folder, for errors.
-        listed: names of all that was in the folder when it was opened.
+        path: of the folder, for error messages.
+        listed: names of all files that were in the folder when it was opened.
 
     Raises:
         FileNotFoundError: if there is no such folder.
@@ -60,9 +58,9 @@ class OpenFolder(FolderFiles):
             try:
                 self._open_handle()
                 self._open_all(patterns)
-                self._check_in_place()  # one that is being deleted lists what is left of it
+                self._check_not_replaced()  # a folder that is being deleted lists fewer files
                 return
-            except Replaced:
+            except FolderReplaced:
                 self.close()
             except BaseException:
                 self.close()
@@ -73,7 +71,7 @@ class OpenFolder(FolderFiles):
         )
 
     def check_unchanged(self) -> None:
-        """Refuses files that another process has written to since they were opened.
+        """Raise an error if another process has written to a file since it was opened.
 
         Raises:
             ValueError: "... was changed while it was read ..."
@@ -93,9 +91,9 @@ class OpenFolder(FolderFiles):
         self._folder = os.stat(self.path if self._handle is None else self._handle)
         self.listed = sorted(os.listdir(self.path if self._handle is None else self._handle))
 
-    def _check_in_place(self) -> None:
+    def _check_not_replaced(self) -> None:
         if not (self.path.exists() and os.path.samestat(self.path.stat(), self._folder)):
-            raise Replaced
+            raise FolderReplaced
 
     def _open_all(self, patterns: list[str]) -> None:
         inner = [pattern for pattern in patterns if "/" in pattern and self._stat(pattern)]
@@ -103,12 +101,12 @@ class OpenFolder(FolderFiles):
         for name in [*top, *inner]:
             try:
                 self._open(name)
-            except Replaced:
+            except FolderReplaced:
                 raise
-            except FileNotFoundError:  # it was listed: the folder is being deleted
+            except FileNotFoundError:  # listed but missing: the folder is being deleted
                 if self._is_link(name):
                     raise ValueError(f"{self.path / name}: file not found.") from None
-                raise Replaced from None
+                raise FolderReplaced from None
 
     def _open(self, name: str) -> None:
         path = self.path / name
@@ -117,7 +115,7 @@ class OpenFolder(FolderFiles):
         real = self._real(path) if self._has_links(name) else None
 
         def opener(_: str, flags: int) -> int:
-            # A link may lead to a pipe, which would wait for a writer.
+            # Opening a pipe would wait for a writer.
             flags |= getattr(os, "O_NONBLOCK", 0)
             return os.open(path if self._handle is None else name, flags, dir_fd=self._handle)
 
@@ -125,17 +123,17 @@ class OpenFolder(FolderFiles):
         self._files[name], self._states[name] = file, _state(file)
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError(f"{path} is not a regular file.")
-        # What a link leads to by its path may be of another version than what was opened.
+        # A link may point to another version than the file that was opened.
         if real and not (real.exists() and os.path.samestat(real.stat(), os.fstat(file.fileno()))):
-            raise Replaced
+            raise FolderReplaced
         if self._handle is None:
-            self._check_in_place()
+            self._check_not_replaced()
 
     def _stat(self, name: str, missing: bool = False) -> os.stat_result | None:
-        """Return the state of a name, not of what a link points to; None if it is missing."""
-        where = self.path / name if self._handle is None else name
+        """Return the state of a path, without following a link; None if it is missing."""
+        path = self.path / name if self._handle is None else name
         try:
-            return os.stat(where, dir_fd=self._handle, follow_symlinks=False)
+            return os.stat(path, dir_fd=self._handle, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             if missing:
                 raise FileNotFoundError(self.path / name) from None
@@ -146,22 +144,20 @@ class OpenFolder(FolderFiles):
         return found is not None and stat.S_ISLNK(found.st_mode)
 
     def _has_links(self, name: str) -> bool:
-        """Return whether the name, or a folder on the way to it, is a link."""
+        """Return whether a path, or a folder on the way to it, is a link."""
         parts = name.split("/")
         return any(self._is_link("/".join(parts[: i + 1])) for i in range(len(parts)))
 
     def _real(self, path: pathlib.Path) -> pathlib.Path:
-        """Return where a link leads to; refuses one that leads out of the folder.
+        """Return the target of a link; raise an error if it is outside the folder.
 
-        Links of the hub's cache lead to its blobs.
+        Links in the hub's cache point to its blobs, beside the snapshots or the repositories.
         """
         real, home = path.resolve(), self.path.resolve()
         allowed = [home]
-        # The hub's cache keeps the contents beside the snapshots, or beside the repositories, and
-        # links to them.
         if home.parent.name == "snapshots" and home.parents[1].name.startswith("models--"):
             allowed += [home.parents[1] / "blobs", home.parents[2] / "blobs"]
-        if not any(place in real.parents for place in allowed):
+        if not any(folder in real.parents for folder in allowed):
             raise ValueError(
                 f"{path} is a link out of the preset, to {real}. Put the file itself into the "
                 "folder."
@@ -170,6 +166,6 @@ class OpenFolder(FolderFiles):
 
 
 def _state(file: BinaryIO) -> tuple[int, int]:
-    """Return (size, time of the last change) of an open file."""
+    """Return (size, time of last modification) of an open file."""
     found = os.fstat(file.fileno())
     return found.st_size, found.st_mtime_ns

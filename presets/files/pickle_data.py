@@ -1,11 +1,10 @@
-"""Interpreting a pickle as plain data: nothing is imported, and nothing of the file is called.
+"""Interprets pickles as plain data: imports nothing and calls nothing that a file names.
 
-A pickle is a program for a machine with a stack. Python's own `pickle` runs it, whatever it asks
-for. The interpreter here knows the instructions that dictionaries of tensors are made of, and
-those globals alone that its caller names. A global is a mark with a name; what is done where the
-pickle calls one is a function of ours.
+A pickle is a program for a stack machine, and Python's `pickle` runs any. The interpreter here
+implements the instructions for dictionaries of tensors, and allows only the globals that its caller
+names. Where a pickle calls a global, a function of this package is called instead.
 
-The instructions are described in `pickletools`, in Python's standard library.
+Source: `pickletools` of Python's standard library describes the instructions.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from collections.abc import Callable, Mapping
 from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.file_bytes import FileBytes
 
-# Of 10,000 tensors: 1.5 MB in 450,000 instructions, nested 3 deep.
+# Limits. The pickle of 10,000 tensors has 1.5 MB in 450,000 instructions, nested 3 deep.
 _BYTES = 8 * 2**20
 _INSTRUCTIONS = 1_000_000
 _MARKS = 100
@@ -29,7 +28,7 @@ NOTHING_RUNS = "Only tensors are read, and nothing of the file is executed"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Global:
-    """A class or function that a pickle names, which stays a name.
+    """The name of a class or function in a pickle.
 
     Attributes:
         name: with its module.
@@ -45,13 +44,12 @@ class OrderedMapping(dict):
 
 
 class PickleStream:
-    """Takes bytes from a part of a file, one after the other.
+    """Reads the bytes of a part of a file in order.
 
     Args:
         source: the file.
-        start: first byte of the part.
-        end: the byte after its last.
-        name: of the part, for errors.
+        start, end: offsets of the part.
+        name: of the part, for error messages.
     """
 
     def __init__(self, source: FileBytes, start: int, end: int, name: str):
@@ -65,11 +63,11 @@ class PickleStream:
 
     @property
     def position(self) -> int:
-        """The byte of the file that is taken next."""
+        """Offset of the next byte in the file."""
         return self._block_start + self._used
 
     def take(self, count: int) -> bytes:
-        """Take the next `count` bytes.
+        """Read the next `count` bytes.
 
         Raises:
             ValueError: "... is cut off ...", "...: data.pkl ends too early ...", "...: data.pkl
@@ -92,7 +90,7 @@ class PickleStream:
         self._block_start, self._used = start, 0
 
     def take_line(self) -> str:
-        """Take a line of ASCII, without its end."""
+        """Read a line of ASCII, without its line break."""
         line = b""
         while (sign := self.take(1)) != b"\n":
             line += sign
@@ -101,7 +99,7 @@ class PickleStream:
         return line.decode("ascii", "backslashreplace")
 
     def error(self, what: str, *advice: str) -> ValueError:
-        """Word an error about this part of the file."""
+        """Return an error about this part of the file."""
         return self.source.error(f"{self.name} {what}", *advice)
 
 
@@ -109,10 +107,10 @@ class PickleInterpreter:
     """Interprets pickles.
 
     Args:
-        stream: of the pickles, one after the other.
-        globals: those that a pickle may name, with the function that gets the arguments where the
-            pickle calls it, or None for those that are only named.
-        persistent: makes a value of a persistent id.
+        stream: of one or several pickles.
+        globals: {name that a pickle may use: function to call in its place, or None if it must not
+            be called}.
+        persistent: returns the value of a persistent id.
 
     Example:
         >>> import io, pickle
@@ -142,15 +140,15 @@ class PickleInterpreter:
         """Interpret the next pickle.
 
         Returns:
-            Of None, bool, int, float, str, tuple, list, dict, `OrderedMapping`, `Global` and what
-            the functions in `globals` and `persistent` made.
+            None, bool, int, float, str, tuple, list, dict, `OrderedMapping`, `Global`, or a result
+            of the functions in `globals` and `persistent`.
 
         Raises:
             ValueError: "...: data.pkl asks for 'os.system' ...", "...: data.pkl has the
                 instruction INST ...", "... is cut off ..."
         """
         self._stack: list = []
-        self._below: list[list] = []  # what lies under each mark
+        self._below: list[list] = []  # the stacks under each mark
         self._memo: list = []
         for _ in range(_INSTRUCTIONS):
             code = self._stream.take(1)
@@ -168,7 +166,7 @@ class PickleInterpreter:
         return struct.unpack(layout, self._stream.take(struct.calcsize(layout)))[0]
 
     def _pop(self, count: int) -> list:
-        """Take the topmost values, of those since the last mark."""
+        """Pop the topmost values, all above the last mark."""
         if len(self._stack) < count:
             raise self._stream.error("takes from its stack what is not there")
         values = self._stack[len(self._stack) - count :]
@@ -267,7 +265,7 @@ class PickleInterpreter:
         self._top(OrderedMapping, "an OrderedDict")
         if type(state) is not dict:
             raise self._refused("gives an OrderedDict a state that is not a dictionary")
-        # The versions of the layers, which no one asks for.
+        # The state has the versions of the layers, which are not needed.
 
 
 def _name_of(code: bytes) -> str:

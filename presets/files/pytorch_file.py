@@ -1,4 +1,4 @@
-"""Reading a `pytorch_model.bin`: tensors that torch.save wrote, without executing any of it."""
+"""Reads the tensors of a `pytorch_model.bin` of torch.save, without executing its pickle."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ _STATE_DICT = "Expected what torch.save(model.state_dict(), path) writes"
 
 
 class PyTorchFile:
-    """Tensors of one file that torch.save wrote.
+    """Reads the tensors of one file that torch.save wrote.
 
-    Only the pickles are read until a tensor is asked for. They are interpreted as plain data: the
-    tensors' shapes and offsets. A file that asks for anything else is refused.
+    At first only the pickles are read. They are interpreted as plain data: the shapes and offsets
+    of tensors. A file with anything else is refused.
 
     Args:
-        file: seekable, opened for reading in binary; its `name` is the path, for errors.
+        file: seekable, opened for reading in binary. Errors name its `name`.
 
     Attributes:
-        shapes: {tensor name: shape}. Text, numbers and plain containers beside the tensors are
-            left out.
+        shapes: {tensor name: shape}. Strings, numbers and plain containers are left out.
 
     Raises:
         ValueError: "... is cut off: it has 1000 bytes, expected at least 2000 ...", "...: data.pkl
@@ -53,11 +52,11 @@ class PyTorchFile:
         self.shapes = {name: view.shape for name, view in self._views.items()}
 
     def dtype(self, name: str) -> np.dtype:
-        """Return the type of a tensor's numbers."""
+        """Return the dtype of a tensor."""
         return self._views[name].storage.dtype
 
     def read(self, name: str) -> np.ndarray:
-        """Read one tensor from the file.
+        """Return one tensor.
 
         Raises:
             ValueError: "...: storage '7' ..."
@@ -72,7 +71,7 @@ class PyTorchFile:
         return np.lib.stride_tricks.as_strided(numbers, view.shape, strides).copy()
 
     def _named_tensors(self, value: object) -> dict[str, TensorView]:
-        """Return the tensors of a state dict by their names."""
+        """Return {name: tensor} of a state dict."""
         if not isinstance(value, dict):
             raise self._source.error("it holds no dictionary of tensors", _STATE_DICT)
         if not all(type(name) is str for name in value):
@@ -93,7 +92,7 @@ class PyTorchFile:
         return views
 
     def _check_sizes(self, views: Iterable[TensorView]) -> None:
-        """Check that reading all tensors, tied ones once, takes about what the file has."""
+        """Check that all tensors, tied ones once, take about as many bytes as the file."""
         total = sum(
             max(view.span, math.prod(view.shape)) * view.storage.dtype.itemsize
             for view in set(views)
@@ -105,14 +104,14 @@ class PyTorchFile:
 
 
 def _is_plain_data(value: object, seen: set[int]) -> bool:
-    """Tell whether a value holds text, numbers and containers only; `seen` are known to."""
-    waiting = [value]
-    while waiting:
-        value = waiting.pop()
+    """Return whether a value holds strings, numbers and containers only; `seen` ones do."""
+    stack = [value]
+    while stack:
+        value = stack.pop()
         if isinstance(value, tuple | list | dict):
-            if id(value) not in seen:  # one container can be in many, and in itself
+            if id(value) not in seen:  # a container can be in several ones, and in itself
                 seen.add(id(value))
-                waiting += value.values() if isinstance(value, dict) else value
+                stack += value.values() if isinstance(value, dict) else value
         elif not isinstance(value, str | int | float | None):
             return False
     return True

@@ -1,4 +1,4 @@
-"""Interpreting a pickle of torch.save: what storages and tensors there are, none of them read."""
+"""Interprets a pickle of torch.save as descriptions of storages and tensors."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _DTYPES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Storage:
-    """Numbers in a row in the file, or a part of them.
+    """A contiguous range of numbers in the file.
 
     Attributes:
         key: its name in the file.
         dtype: of the numbers.
-        size: how many they are.
-        start: the first of them.
+        size: count of the numbers.
+        start: index of the first one in the stored range, for a part of it.
     """
 
     key: str
@@ -52,13 +52,13 @@ class Storage:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorView:
-    """A tensor: some numbers of a storage.
+    """A tensor in a storage.
 
     Attributes:
-        storage: that of its numbers.
-        start: its first number, in the file's storage.
+        storage: holds its numbers.
+        start: index of its first number in the storage.
         shape: of the tensor.
-        strides: from a number to its neighbour in each dimension; 0 where there is no neighbour.
+        strides: in numbers; 0 for dimensions of size 1 or less.
     """
 
     storage: Storage
@@ -68,14 +68,14 @@ class TensorView:
 
     @property
     def span(self) -> int:
-        """Count the numbers from its first to its last."""
+        """Count of the storage's numbers from its first to its last one."""
         if 0 in self.shape:
             return 0
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
 
     @property
     def is_contiguous(self) -> bool:
-        """Tell whether its numbers lie in the file as they lie in an array."""
+        """Whether its numbers are in the order of a C-contiguous array, without gaps."""
         expected = 1
         for n, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if n > 1 and stride != expected:
@@ -85,13 +85,13 @@ class TensorView:
 
 
 class TensorPickle:
-    """Makes the storages and tensors that a pickle describes.
+    """Interprets a pickle to storages and tensors.
 
     Args:
-        source: the file, for errors.
+        source: the file, for error messages.
 
     Attributes:
-        storages: {key: storage}, of all that the pickle named.
+        storages: {key: storage} of the storages in the pickle.
     """
 
     def __init__(self, source: FileBytes):
@@ -99,7 +99,7 @@ class TensorPickle:
         self.storages: dict[str, Storage] = {}
 
     def load(self, stream: PickleStream) -> object:
-        """Interpret a pickle with tensors."""
+        """Return the value of a pickle with tensors."""
         globals = {
             **dict.fromkeys(_DTYPES),
             "collections.OrderedDict": self._ordered,
@@ -109,7 +109,7 @@ class TensorPickle:
         return PickleInterpreter(stream, globals, self._storage).load()
 
     def _storage(self, key: object) -> Storage:
-        """Make a storage of ('storage', class, key, device, size), and of a part in old files."""
+        """Return the storage of ('storage', class, key, device, size[, part in old files])."""
         match key:
             case ("storage", Global(kind), str(name), str(), size, *part):
                 pass
@@ -133,7 +133,7 @@ class TensorPickle:
         return OrderedMapping()
 
     def _tensor(self, arguments: tuple) -> TensorView:
-        """Make a tensor of (storage, offset, shape, strides, requires_grad, hooks)."""
+        """Return the tensor of (storage, offset, shape, strides, requires_grad, hooks)."""
         match arguments:
             case (Storage() as storage, offset, tuple(shape), tuple(strides), bool(), hooks, *more):
                 pass
@@ -160,7 +160,7 @@ class TensorPickle:
         return view
 
     def _parameter(self, arguments: tuple) -> TensorView:
-        """Make a tensor of a parameter: (tensor, requires_grad, hooks)."""
+        """Return the tensor of a parameter, (tensor, requires_grad, hooks)."""
         match arguments:
             case (TensorView() as view, bool(), OrderedMapping() as hooks) if not hooks:
                 return view

@@ -1,9 +1,9 @@
-"""Finding the storages in the two formats of torch.save.
+"""Finds the storages in the two formats of torch.save.
 
 Since version 1.6 of PyTorch a file is a zip archive with the pickle `<root>/data.pkl` and one entry
 `<root>/data/<key>` for each storage. Before, it is a stream of five pickles (a magic number, the
-protocol's version, sizes of the system, the object, the storages' keys), then for each key the
-number of its elements in 8 bytes, and the elements.
+version of the protocol, sizes of the system's integers, the object, the keys of the storages),
+followed by the number of elements in 8 bytes and the elements of each storage.
 
 Source: `torch/serialization.py` of PyTorch.
 """
@@ -23,7 +23,7 @@ _COUNT_BYTES = 8
 
 
 def open_storages(source: FileBytes) -> ZipStorages | StreamedStorages:
-    """Find the storages of a file, in the format that its first bytes tell.
+    """Find the storages of a file, whose format is told by its first bytes.
 
     Raises:
         ValueError: "... is cut off ...", "...: it is a tar archive ...", "...: it begins with ..."
@@ -56,7 +56,7 @@ class ZipStorages:
         self._source = source
         self._directory = ZipDirectory(source)
         self._root = self._find_root(self._directory.entries)
-        start, size = self._place("data.pkl")
+        start, size = self._find("data.pkl")
         pickle = TensorPickle(source)
         stream = PickleStream(source, start, start + size, "data.pkl")
         self.value = pickle.load(stream)
@@ -67,7 +67,7 @@ class ZipStorages:
             self._check_size(storage)
 
     def content_start(self, key: str) -> int:
-        """Return where the numbers of a storage begin.
+        """Return the offset of the numbers of a storage.
 
         Raises:
             ValueError: "...: the header of the zip entry 'archive/data/0' is not the directory's"
@@ -89,14 +89,14 @@ class ZipStorages:
             raise self._source.error("its zip archive has no data.pkl")
         return root
 
-    def _place(self, name: str) -> tuple[int, int]:
+    def _find(self, name: str) -> tuple[int, int]:
         name = f"{self._root}/{name}"
         return self._directory.content_start(name), self._directory.entries[name].size
 
     def _check_byte_order(self) -> None:
-        """Check the byte order, which files before PyTorch 2.1 do not tell: little-endian."""
+        """Raise an error for big-endian files; those before PyTorch 2.1 do not tell."""
         if f"{self._root}/byteorder" in self._directory.entries:
-            start, size = self._place("byteorder")
+            start, size = self._find("byteorder")
             if (order := self._source.read(start, min(size, 8))) != b"little":
                 raise self._source.error(
                     f"its byte order is {shown(order)}. Expected b'little'", "Save it again there"
@@ -138,7 +138,7 @@ class StreamedStorages:
         self._starts = self._find_starts(plain.load(), stream.position)
 
     def content_start(self, key: str) -> int:
-        """Read the count before a storage to check it, and return where its numbers begin.
+        """Check the count before a storage, and return the offset of its numbers.
 
         Raises:
             ValueError: "...: storage '94253004652592' has 7 numbers, expected 6 ..."
@@ -152,7 +152,7 @@ class StreamedStorages:
         return start
 
     def _find_starts(self, keys: object, start: int) -> dict[str, int]:
-        """Return {key: where its numbers begin}, of storages that follow each other to the end."""
+        """Return {key: offset of its numbers} of storages that fill the rest of the file."""
         if type(keys) is not list or not all(type(key) is str for key in keys):
             raise self._source.error("its list of storages is malformed")
         if len(keys) != len(self._storages) or set(keys) != set(self._storages):
@@ -162,7 +162,5 @@ class StreamedStorages:
             starts[key] = start + _COUNT_BYTES
             storage = self._storages[key]
             start = starts[key] + storage.size * storage.dtype.itemsize
-        self._source.check_size(start)
-        if self._source.size > start:
-            raise self._source.error(f"it has {self._source.size} bytes, expected {start}")
+        self._source.check_size(start, exact=True)
         return starts

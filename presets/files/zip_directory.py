@@ -1,10 +1,10 @@
-"""Reading the directory of a zip file whose entries are stored as they are.
+"""Reads the directory of a zip file of uncompressed entries.
 
-Such a file can be written so that two programs find different things in it. What has more than
-one reading is refused: the entries have different names, lie one after the other from the first
-byte on, do not overlap, and the directory follows them and ends with the file.
+Programs may read different entries from a malformed zip file, so that ambiguous files are refused:
+names must be unique, the entries must follow each other from the first byte without overlaps, and
+the directory must follow them and end with the file.
 
-The format: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT
+Source: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class ZipEntry(NamedTuple):
     """An entry of the directory.
 
     Attributes:
-        name: with its folders.
-        flags: bits of how it is stored.
-        header: byte at which its own header begins.
+        name: path in the archive.
+        flags: of its storage.
+        header: offset of its header.
         size: bytes of its content.
     """
 
@@ -85,7 +85,7 @@ class ZipDirectory:
         self._check_layout()
 
     def content_start(self, name: str) -> int:
-        """Read the header of an entry to find where its content begins.
+        """Return the offset of an entry's content, after a check of its header.
 
         Raises:
             ValueError: "...: the header of the zip entry 'a/data/0' is not the directory's"
@@ -107,7 +107,7 @@ class ZipDirectory:
         return self._source.error(what, _ADVICE)
 
     def _read_end(self) -> tuple[int, int, int]:
-        """Return (entries, bytes, first byte) of the directory, from the end of the file."""
+        """Return (number of entries, size in bytes, offset) of the directory."""
         source = self._source
         end = source.size - _END.size
         tail = source.read(end, _END.size) if end >= 0 else bytes(_END.size)
@@ -130,7 +130,7 @@ class ZipDirectory:
         return entries, size, start
 
     def _read_end64(self, tail: bytes, end64: int) -> tuple[int, ...]:
-        """Return the fields of the end for 64 bits that those of the other end repeat."""
+        """Return the 64-bit fields that correspond to those of the 32-bit end record."""
         signature, size, _, _, *fields = _END64.unpack_from(tail)
         located = _LOCATOR.unpack_from(tail, _END64.size)
         expected = b"PK\6\6", _END64.size - 12, b"PK\6\7", 0, end64, 1
@@ -161,7 +161,7 @@ class ZipDirectory:
         if flags & _ENCRYPTED:
             raise self._error(f"the zip entry {shown(text)} is encrypted")
         if method != 0 or flags & ~(_SIZES_FOLLOW | _UTF8):
-            raise self._error(f"the zip entry {shown(text)} is compressed, expected it as it is")
+            raise self._error(f"the zip entry {shown(text)} is compressed, expected it stored")
         if not all(map(is_plain, text.split("/"))):
             raise self._error(f"the zip entry {shown(text)} is not a plain name in a folder")
         size, packed, header = self._large(text, extra, size, packed, header)
@@ -170,7 +170,7 @@ class ZipDirectory:
         return ZipEntry(text, flags, header, size)
 
     def _large(self, name: str, extra: bytes, *numbers: int) -> list[int]:
-        """Return those of the numbers that need it, taken from the extra field for 64 bits."""
+        """Return the numbers, those that need 64 bits from the extra field."""
         field = b""
         while len(extra) >= 4:
             kind, size = struct.unpack_from("<2H", extra)
@@ -184,7 +184,7 @@ class ZipDirectory:
         return [next(large) if number == _IN_EXTRA else number for number in numbers]
 
     def _check_layout(self) -> None:
-        """Check that the entries follow each other, and note before what each has to end."""
+        """Check that the entries follow each other, and set the offset after each one."""
         ordered = sorted(self.entries.values(), key=lambda entry: entry.header)
         starts = [entry.header for entry in ordered] + [self._start]
         if starts[0] != 0:

@@ -1,1 +1,1 @@
-"""The formats of checkpoints, each told in the Hugging Face format's words."""
+"""Reads checkpoint formats, each as a `Checkpoint` with the names of the Hugging Face format."""

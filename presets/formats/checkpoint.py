@@ -1,4 +1,4 @@
-"""Checkpoints in the Hugging Face words: one table of names, for reading and for writing."""
+"""Checkpoints with the names of the Hugging Face format, for reading and for writing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.files.folder_files import FolderFiles
-from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer
+from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 
-# Weight of a layer: its name in the checkpoint
+# {weight of a layer: its name in the checkpoint}
 _WEIGHTS = {
     "kernel": "weight",
     "embeddings": "weight",
@@ -24,28 +24,28 @@ _WEIGHTS = {
     "bias": "bias",
 }
 MAX_CLASSES = 2**20
-# No trained weight is near this; numbers beyond it make products that overflow.
+# Trained weights are far below this; products of larger numbers overflow.
 _LARGEST = 1e4
 # Buffers without information.
 _REDUNDANT = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
 
 
 class Checkpoint:
-    """A checkpoint of any origin, told in the Hugging Face format's words.
+    """A checkpoint of any format, with the names of the Hugging Face format.
 
-    It is a context: its files are closed in the end, and an error says if one of them was changed
-    while it was read.
+    A context manager: it closes the files, and raises an error if one was changed while it was
+    read.
 
     Attributes:
         files: of its folder.
         family: of its model.
-        config_file: which of its files `config` is from.
+        config_file: the file that `config` is read from.
         config: contents of `config.json`, or their translation.
-        config_names: what the file calls the fields of `config`, where that is something else.
+        config_names: {field of `config`: its name in the file, if different}.
         shapes: {tensor name, without the family's prefix: shape}; dense kernels are (out, in).
-        settings: contents of `encoder_zoo.json`, {} where there is none.
-        head_arguments: {head, see `Family.heads`: arguments of its task for which config.json has
-            no words}.
+        settings: contents of `encoder_zoo.json`, {} if there is none.
+        head_arguments: {head, see `Family.heads`: arguments of its task without a field in
+            config.json}.
     """
 
     files: FolderFiles
@@ -69,24 +69,24 @@ class Checkpoint:
 
     @property
     def folder(self) -> pathlib.Path:
-        """The path of the folder, for errors."""
+        """Path of the folder, for error messages."""
         return self.files.path
 
     def tensor(self, name: str) -> np.ndarray:
-        """Return one tensor, read when asked for."""
+        """Read one tensor."""
         raise NotImplementedError
 
     def stored_tokenizer(self) -> StoredTokenizer | None:
-        """Return the tokenizer in the folder; None where the format knows models without."""
-        raise NotImplementedError
+        """Return the tokenizer in the folder; None if the format allows models without one."""
+        return read_stored_tokenizer(self.files, self.config, self.family.tokenizer)
 
     def set_head(self, name: str, labels: Sequence[str] | None, classes: int = 0) -> None:
-        """Notes in `config` which head the checkpoint has, and what its outputs are called.
+        """Set the fields of `config` for the head of the checkpoint and its labels.
 
         Args:
             name: see `Family.heads`.
-            labels: of the outputs; None where the checkpoint does not tell them.
-            classes: how many outputs there are then.
+            labels: of the outputs; None if the checkpoint has none.
+            classes: number of outputs, if there are no labels.
 
         Raises:
             ValueError: "...: the head has 60000000 classes. Expected at most 1048576."
@@ -99,18 +99,18 @@ class Checkpoint:
         labels = labels or [f"LABEL_{i}" for i in range(classes)]
         if labels:
             self.config["id2label"] = {str(i): label for i, label in enumerate(labels)}
-            self.config.pop("label2id", None)  # of the names that were there before
+            self.config.pop("label2id", None)  # of the previous labels
 
 
 class EnlargedCheckpoint(Checkpoint):
-    """A checkpoint with embeddings of more tokens, each the mean of the others.
+    """A checkpoint whose embeddings have rows for new tokens, each the mean of the others.
 
     Args:
-        checkpoint: with fewer.
-        vocabulary_size: how many there are to be.
+        checkpoint: with fewer tokens.
+        vocabulary_size: the new number of tokens.
 
-    Source: Hewitt 2021, Initializing New Word Embeddings for Pretrained Language Models: so the
-    new tokens change the outputs for other tokens least.
+    Source: Hewitt 2021, Initializing New Word Embeddings for Pretrained Language Models: the mean
+    changes the outputs for other tokens least.
     """
 
     def __init__(self, checkpoint: Checkpoint, vocabulary_size: int):
@@ -141,21 +141,21 @@ class EnlargedCheckpoint(Checkpoint):
 def backbone_layers(backbone: Backbone) -> dict[str, str]:
     """Return {attribute path of a layer in the backbone: its name in the checkpoint}."""
     family = backbone.family
-    layers = numbered(family.tensors, first_places(backbone))
+    layers = numbered(family.tensors, block_indices(backbone))
     return {**layers, **({"pooler_dense": family.pooler} if backbone.pooler else {})}
 
 
-def first_places(backbone: Backbone) -> list[int]:
-    """Return the index of each block, the first one if a block is repeated."""
+def block_indices(backbone: Backbone) -> list[int]:
+    """Return the index of each block; the first one if a block is repeated."""
     return [backbone.blocks.index(block) for block in dict.fromkeys(backbone.blocks)]
 
 
 def numbered(names: Mapping[str, str], indices: Sequence[int]) -> dict[str, str]:
-    """Return names with {} replaced by the numbers of blocks.
+    """Return names with {} replaced by the indices of blocks.
 
     Args:
         names: {attribute path in the backbone: name in the checkpoint}.
-        indices: for each of the checkpoint's blocks, its first index in the backbone.
+        indices: first index in the backbone of each of the checkpoint's blocks.
 
     Example:
         >>> numbered({"norm": "LayerNorm", "blocks.{}.dense": "layer.{}.fc"}, [0, 3])
@@ -174,18 +174,18 @@ def numbered(names: Mapping[str, str], indices: Sequence[int]) -> dict[str, str]
 def named_weights(
     model: keras.Model, layers: Mapping[str, str]
 ) -> Iterator[tuple[str, keras.Variable, bool]]:
-    """The weights of the listed layers, with their names in the checkpoint.
+    """Yield the weights of layers with their names in the checkpoint.
 
     Args:
-        model: the layers' owner.
+        model: with the layers.
         layers: {attribute path: name in the checkpoint}.
 
     Yields:
-        (name in the checkpoint, weight, whether the checkpoint holds its transpose).
+        (name in the checkpoint, weight, whether the checkpoint has its transpose).
     """
     for path, name in layers.items():
         target = layer_at(model, path)
-        if target is None:  # a layer that not every configuration has
+        if target is None:  # an optional layer
             continue
         if not isinstance(target, keras.layers.Layer):
             yield name, target, False
@@ -193,7 +193,7 @@ def named_weights(
         for attribute, suffix in _WEIGHTS.items():
             weight = getattr(target, attribute, None)
             if weight is not None:
-                # Keras keeps a dense kernel as (in, out), torch as (out, in).
+                # Dense kernels are (in, out) in Keras, (out, in) in torch.
                 yield f"{name}.{suffix}", weight, attribute == "kernel"
 
 
@@ -205,8 +205,8 @@ def layer_at(model: keras.Model, path: str) -> object:
     return target
 
 
-def refuse_quantized(model: keras.Model, path: str) -> None:
-    """Refuses to write a layer whose weights are quantized.
+def check_not_quantized(model: keras.Model, path: str) -> None:
+    """Raise an error if the weights of a layer are quantized.
 
     Raises:
         ValueError: "blocks.0... is quantized (int8) ..."
@@ -214,7 +214,7 @@ def refuse_quantized(model: keras.Model, path: str) -> None:
     mode = getattr(layer_at(model, path), "quantization_mode", None)
     if mode is not None:
         raise ValueError(
-            f"{path} is quantized ({mode}), which presets do not hold. Save the preset before "
+            f"{path} is quantized ({mode}), which presets do not support. Save the preset before "
             "quantizing, or save the model with .save('...keras')."
         )
 
@@ -222,16 +222,16 @@ def refuse_quantized(model: keras.Model, path: str) -> None:
 def match(
     checkpoint: Checkpoint, model: keras.Model, layers: Mapping[str, str]
 ) -> tuple[dict[str, tuple[keras.Variable, bool]], dict[str, str]]:
-    """Finds the checkpoint's tensors for the listed layers, by name and shape.
+    """Match the weights of layers to the checkpoint's tensors, by name and shape.
 
     Args:
-        checkpoint: to look in.
-        model: the layers' owner.
+        checkpoint: with the tensors.
+        model: with the layers.
         layers: {attribute path: name in the checkpoint}.
 
     Returns:
-        {tensor name: (weight, whether it is the transpose)} for what fits, and {tensor name:
-        what is wrong} for what does not: "missing" or "is (2, 8), expected (3, 8)".
+        matched: {tensor name: (weight, whether the tensor is its transpose)}.
+        misfits: {tensor name: "missing" or "is (2, 8), expected (3, 8)"}.
     """
     fitting, misfits = {}, {}
     for name, weight, transposed in named_weights(model, layers):
@@ -250,7 +250,7 @@ def copy(
     matched: Mapping[str, tuple[keras.Variable, bool]],
     allow_nonfinite: bool = False,
 ) -> None:
-    """Copies the tensors that `match` found into the weights.
+    """Assign the matched tensors to the weights.
 
     Raises:
         ValueError: "... has 3 values that are NaN or infinite, or beyond 10000 ..."
@@ -263,19 +263,25 @@ def copy(
         weight.assign(value.T if transposed else value)
 
 
+def stored_array(weight: keras.Variable, transposed: bool, dtype: object = None) -> np.ndarray:
+    """Return a weight, or its transpose, as an array to be written to a file."""
+    value = keras.ops.convert_to_numpy(weight)
+    return np.ascontiguousarray(value.T if transposed else value, dtype)
+
+
 def float_values(tensor: np.ndarray) -> np.ndarray:
-    """In float32; a float64 that is too large for it becomes infinite."""
+    """Return a tensor in float32; values that are too large become infinite."""
     with np.errstate(over="ignore"):
         return tensor.astype("float32")
 
 
 def check_weights(value: np.ndarray, name: str, advice: str) -> None:
-    """Refuses what no training ends with.
+    """Raise an error for NaN, infinite or very large weights.
 
     Args:
-        value: the numbers of one tensor.
+        value: a tensor.
         name: of the tensor, with its file.
-        advice: what to do, in a sentence.
+        advice: last sentence of the error message.
 
     Raises:
         ValueError: "... has 3 values that are NaN or infinite, or beyond 10000 ..."
@@ -285,7 +291,8 @@ def check_weights(value: np.ndarray, name: str, advice: str) -> None:
         Traceback (most recent call last):
         ValueError: bias has 1 values that are NaN or infinite, or beyond 10000, as no trained ...
     """
-    if not _are_weights(value):
+    smallest, largest = value.min(initial=0.0), value.max(initial=0.0)
+    if not (smallest >= -_LARGEST and largest <= _LARGEST):  # also if one is NaN
         broken = value.size - np.count_nonzero(np.abs(value) <= _LARGEST)
         raise ValueError(
             f"{name} has {broken} values that are NaN or infinite, or beyond {_LARGEST:.0f}, as no "
@@ -293,14 +300,8 @@ def check_weights(value: np.ndarray, name: str, advice: str) -> None:
         )
 
 
-def _are_weights(value: np.ndarray) -> bool:
-    """Return whether all are numbers that a model can compute with; False for NaN."""
-    smallest, largest = value.min(initial=0.0), value.max(initial=0.0)
-    return bool(smallest >= -_LARGEST and largest <= _LARGEST)
-
-
 def unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
-    """Return the names of tensors with information that was not used."""
+    """Return the names of unused tensors, without redundant ones."""
     return [
         name
         for name in sorted(set(checkpoint.shapes) - set(used))

@@ -1,4 +1,4 @@
-"""Reading a folder in the Hugging Face format: weights in one file or in shards."""
+"""Reads folders in the Hugging Face format: weights in one file or in shards."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from encoder_zoo.presets.files.pytorch_file import PyTorchFile
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.preset_files import CONFIG, PYTORCH, SAFETENSORS, WEIGHT_FORMATS
-from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 
 _READERS = {SAFETENSORS: SafetensorsFile, PYTORCH: PyTorchFile}
-# Older names of LayerNorm's weights
+# {older name of LayerNorm's weights: current name}
 _OLD_NAMES = {"gamma": "weight", "beta": "bias"}
 
 
@@ -51,9 +50,9 @@ class HuggingFaceCheckpoint(Checkpoint):
         self._tensors: dict[str, tuple[SafetensorsFile | PyTorchFile, str]] = {}
         for file in weights:
             for raw_name in file.shapes:
-                name = _normalise(raw_name, self.family)
+                name = _normalize(raw_name, self.family)
                 if name in self._tensors:
-                    raise ValueError(f"{self.folder}: {name} stands in the weights twice.")
+                    raise ValueError(f"{self.folder}: {name} is in the weights twice.")
                 self._tensors[name] = (file, raw_name)
         self._read_alias()
         self.shapes = {name: file.shapes[raw] for name, (file, raw) in self._tensors.items()}
@@ -63,11 +62,8 @@ class HuggingFaceCheckpoint(Checkpoint):
         check_floats(file.dtype(raw_name), file.path, raw_name)
         return file.read(raw_name)
 
-    def stored_tokenizer(self) -> StoredTokenizer:
-        return read_stored_tokenizer(self.files, self.config, self.family.tokenizer)
-
     def _read_alias(self) -> None:
-        """Gives a head that has another name here the one it has elsewhere."""
+        """Rename a head that is an alias of another one, see `Family.aliases`."""
         for name, alias in self.family.aliases.items():
             if self.config.get("architectures") == [self.family.class_prefix + name]:
                 self.set_head(alias.head, alias.labels)
@@ -75,12 +71,12 @@ class HuggingFaceCheckpoint(Checkpoint):
                 for part in ("weight", "bias"):
                     if (old := f"{alias.output}.{part}") in self._tensors:
                         self._tensors[f"{output}.{part}"] = self._tensors[old]
-                        if name not in self.family.heads:  # not used under its own name
+                        if name not in self.family.heads:  # else it keeps its own name, too
                             del self._tensors[old]
 
 
 def open_weights(files: FolderFiles) -> list[SafetensorsFile | PyTorchFile]:
-    """Opens the files with the weights: safetensors, or else what torch.save wrote.
+    """Open the files with the weights: safetensors, or else those of torch.save.
 
     Raises:
         ValueError: "... no model.safetensors ...", and see the readers.
@@ -104,19 +100,19 @@ def _shards(files: FolderFiles, index: str) -> list[BinaryIO]:
     return [files.file(shards[name], field) for name in sorted(shards)]
 
 
-def no_weights(where: object, names: Iterable[str]) -> str:
-    """Words the error for weights in no format that is read here."""
+def no_weights(source: object, names: Iterable[str]) -> str:
+    """Return the error message for weights in an unknown format."""
     others = sorted(n for n in names if n.endswith((".bin", ".pt", ".pth", ".h5", ".msgpack")))
     found = f", only {', '.join(others)}" if others else ""
     return (
-        f"{where}: no {SAFETENSORS.file} and no {PYTORCH.file}{found}. The weights must be in one "
+        f"{source}: no {SAFETENSORS.file} and no {PYTORCH.file}{found}. The weights must be in one "
         "of these files, or in shards of one that its index lists. To convert others, open them "
         "with the library that wrote them and save them from transformers: save_pretrained(folder)."
     )
 
 
 def _family_of(config: dict, path: pathlib.Path) -> Family:
-    """Return the family that a configuration names."""
+    """Return the family of a configuration's `model_type`."""
     name = config["model_type"]
     if not isinstance(name, str) or name not in FAMILIES:
         raise ValueError(
@@ -126,11 +122,11 @@ def _family_of(config: dict, path: pathlib.Path) -> Family:
 
 
 def _guess_family(raw_names: list[str], files: FolderFiles) -> str | None:
-    """Return the family of a checkpoint whose configuration does not say: one of the oldest.
+    """Infer the family of a checkpoint without `model_type`, as the oldest ones are.
 
     Raises:
         ValueError: "FILE: no model_type, and weights and tokenizer may be those of xlm-roberta or
-            camembert. Write ..." These differ in their ids, not in their weights.
+            camembert. Write ..." These differ only in their ids.
     """
     named = [
         family
@@ -152,11 +148,11 @@ def _guess_family(raw_names: list[str], files: FolderFiles) -> str | None:
     return next(iter(found.values()), None)
 
 
-def _normalise(name: str, family: Family) -> str:
-    """Without prefixes, with the family's names and the newer ones of LayerNorm's weights.
+def _normalize(name: str, family: Family) -> str:
+    """Return a tensor's name without prefixes, with current names of LayerNorm's weights.
 
     Example:
-        >>> _normalise("module.bert.embeddings.LayerNorm.gamma", get_family("bert"))
+        >>> _normalize("module.bert.embeddings.LayerNorm.gamma", get_family("bert"))
         'embeddings.LayerNorm.weight'
     """
     name = name.removeprefix("module.").removeprefix(f"{family.prefix}.")

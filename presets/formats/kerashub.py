@@ -1,7 +1,7 @@
-"""Reading a KerasHub preset: its JSON as plain data, its weights as arrays.
+"""Reads KerasHub presets: JSON as plain data, weights as arrays.
 
-A preset's files name Python modules and classes. Here a class name is looked up in the records
-of the families and a module is never imported.
+The files name Python modules and classes. Modules are never imported, and class names are looked up
+in the records of the families.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from encoder_zoo.presets.formats.checkpoint import Checkpoint, numbered
 from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_content
 
-_OTHERS = ("metadata.json", "preprocessor.json")  # written, not read here
+_OTHERS = ("metadata.json", "preprocessor.json")  # not read here
 WEIGHTS, TASK_WEIGHTS, TASK = "model.weights.h5", "task.weights.h5", "task.json"
 _TOKENIZER, _ASSETS = "tokenizer.json", "assets/tokenizer"
 # Settings of KerasHub's tokenizers that this package does not implement.
@@ -35,7 +35,7 @@ _TOKENIZER_BUILT_IN = {
     "add_bos": False,
     "add_eos": False,
 }
-# Activation of a classifier's outputs there, where this package has logits: what it says of them.
+# {activation of a classifier's outputs: problem_type}
 _PROBLEMS = {"linear": None, "softmax": None, "sigmoid": "multi_label_classification"}
 _POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_embedding"
 
@@ -53,15 +53,15 @@ def tokenizer_file_names() -> set[str]:
 
 
 class KerasHubCheckpoint(Checkpoint):
-    """A folder that KerasHub's `save_to_preset` wrote, or that its Kaggle presets are.
+    """Reads a folder of KerasHub's `save_to_preset` or of its Kaggle presets.
 
-    What KerasHub's classes have built in, such as the tanh GELU of BERT's blocks and the exact one
-    of its masked-LM head, is kept, so that the numbers are KerasHub's. A text's ids may differ
-    where KerasHub case-folds it: "ß" is "ss" there, which the vocabularies were not made with.
+    Outputs are those of KerasHub: fixed settings of its classes are applied, such as the tanh GELU
+    of BERT's blocks and the exact one of its masked-LM head. Ids may differ where KerasHub
+    case-folds: it makes "ss" of "ß", unlike the vocabularies' own training.
 
     Args:
         files: of the folder: `config.json` with a `class_name`, and `model.weights.h5`.
-        settings: contents of its `encoder_zoo.json`, if it was written here.
+        settings: contents of its `encoder_zoo.json`, {} if there is none.
 
     Raises:
         ValueError: naming the file and what is wrong with it.
@@ -72,8 +72,7 @@ class KerasHubCheckpoint(Checkpoint):
         self.settings = settings
         self.config_file = files.path / CONFIG
         description = files.read_json(CONFIG)
-        families = {f.keras_hub.backbone: f for f in all_families() if f.keras_hub}
-        self.family = _look_up(families, description.get("class_name"), self.config_file)
+        self.family = _family_of(files, description.get("class_name"))
         self._names = self.family.keras_hub
         keys = self.family.config_keys
         self.config_names = {
@@ -137,11 +136,11 @@ class KerasHubCheckpoint(Checkpoint):
             self.config["problem_type"] = stored.get("problem_type", problem)
 
     def _add(self, file: Hdf5File, groups: Mapping[str, str], names: Mapping[str, str]) -> None:
-        """Notes where the arrays of some layers lie, and their shapes in the other format."""
+        """Add the arrays of layers, with their shapes in the Hugging Face format."""
         for path, group in groups.items():
             parts = [""] if path == "head.bias" else [".weight", ".bias"]
             block = self._names.block
-            group = group.replace(f"{block}_0/", f"{block}/")  # the first has no number
+            group = group.replace(f"{block}_0/", f"{block}/")  # without a number
             for i, (part, stored) in enumerate(zip(parts, file.shapes(group), strict=False)):
                 name = f"{names[path]}{part}"
                 self._tensors[name] = (file, f"{group}/vars/{i}")
@@ -153,7 +152,7 @@ class KerasHubCheckpoint(Checkpoint):
                     self.shapes[name] = (math.prod(stored),)
 
     def _skip_padding(self, positions: str) -> None:
-        """KerasHub counts the positions of such families from 0."""
+        """Add the positions of padding, which KerasHub does not have."""
         skipped = self.config["pad_token_id"] + 1
         rows, hidden = self.shapes[f"{positions}.weight"]
         self.shapes[f"{positions}.weight"] = (rows + skipped, hidden)
@@ -163,25 +162,30 @@ class KerasHubCheckpoint(Checkpoint):
 
 
 def tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
-    """Return the family of a preset's tokenizer, None if the preset is none of KerasHub.
+    """Return the family of a preset's tokenizer; None if it is not a preset of KerasHub.
 
     Args:
-        files: of the preset, which may hold a tokenizer alone.
-        config: contents of its config.json, {} where there is none.
+        files: of the preset, perhaps only of a tokenizer.
+        config: contents of its config.json, {} if there is none.
     """
-    families = [f for f in all_families() if f.keras_hub]
     if "class_name" in config:
-        named = {f.keras_hub.backbone: f for f in families}
-        return _look_up(named, config["class_name"], files.path / CONFIG)
-    name = None
-    if _TOKENIZER in files and not config:
-        name = files.read_json(_TOKENIZER).get("class_name")
-    named = {f.keras_hub.tokenizer: f for f in families}
-    return None if name is None else _look_up(named, name, files.path / _TOKENIZER)
+        return _family_of(files, config["class_name"])
+    if config or _TOKENIZER not in files:
+        return None
+    if (name := files.read_json(_TOKENIZER).get("class_name")) is None:
+        return None
+    named = {f.keras_hub.tokenizer: f for f in all_families() if f.keras_hub}
+    return _look_up(named, name, files.path / _TOKENIZER)
+
+
+def _family_of(files: FolderFiles, name: object) -> Family:
+    """Return the family of a backbone's class in config.json."""
+    families = {f.keras_hub.backbone: f for f in all_families() if f.keras_hub}
+    return _look_up(families, name, files.path / CONFIG)
 
 
 def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer | None:
-    """Reads the tokenizer in a preset of KerasHub, None if there is none.
+    """Read the tokenizer of a preset of KerasHub; return None if there is none.
 
     Raises:
         ValueError: "FILE: class_name is 'RobertaTokenizer'. Expected BertTokenizer ..."
@@ -199,8 +203,8 @@ def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer
     _check_tokenizer(settings, names.tokenizer_settings, path)
     contents = {
         "tokenizer_config.json": {
-            name: settings.get(theirs, usual)
-            for name, (theirs, usual) in names.tokenizer_settings.items()
+            name: settings.get(theirs, default)
+            for name, (theirs, default) in names.tokenizer_settings.items()
         }
     }
     for theirs, ours in names.tokenizer_file_names.items():
@@ -236,7 +240,7 @@ def _settings(description: Mapping, path: pathlib.Path) -> dict:
 
 
 def _config(description: Mapping, family: Family, path: pathlib.Path) -> dict:
-    """KerasHub's configuration in config.json's words."""
+    """Return KerasHub's configuration with the keys of config.json."""
     config = _settings(description, path)
     dtype = config.get("dtype")
     if isinstance(dtype, dict) and dtype.get("class_name", "DTypePolicy") != "DTypePolicy":
@@ -244,25 +248,25 @@ def _config(description: Mapping, family: Family, path: pathlib.Path) -> dict:
             f"{path}: dtype is a {dtype['class_name']}. Expected a DTypePolicy: quantized weights "
             "are not read. Save the preset before quantizing."
         )
-    words, keys = family.keras_hub.arguments, family.config_keys
-    known = {theirs: words.get(ours, ours) for ours, theirs in keys.items()}
-    known = {theirs: config[word] for theirs, word in known.items() if word in config}
+    names, keys = family.keras_hub.arguments, family.config_keys
+    known = {theirs: names.get(ours, ours) for ours, theirs in keys.items()}
+    known = {theirs: config[name] for theirs, name in known.items() if name in config}
     if "dropout" in config:  # one for both
         known[keys["attention_dropout"]] = config["dropout"]
     return known
 
 
 def _check_tokenizer(settings: Mapping, known: Mapping, path: pathlib.Path) -> None:
-    """Refuses what would give other ids and is not implemented here.
+    """Raise an error for settings that are not implemented and would change ids.
 
     Raises:
         ValueError: "...: suffix_indicator is '@@'. Expected '##'."
     """
-    for name, usual in known.values():
-        value = settings.get(name, usual)
-        if type(value) is not type(usual):
-            words = type(usual).__name__
-            raise ValueError(f"{path}: config.{name} is {shown(value)}. Expected {words}.")
+    for name, default in known.values():
+        value = settings.get(name, default)
+        if type(value) is not type(default):
+            kind = type(default).__name__
+            raise ValueError(f"{path}: config.{name} is {shown(value)}. Expected {kind}.")
     for name, only in _TOKENIZER_BUILT_IN.items():
         value = settings.get(name)
         if value is not None and (type(value) is not type(only) or value != only):
@@ -288,7 +292,5 @@ def _kernel_shape(stored: tuple[int, ...], group: str) -> tuple[int, int]:
     """
     if len(stored) not in (2, 3):
         raise ValueError(f"{group}/vars/0 has the shape {stored}. Expected two or three sizes.")
-    merged = (math.prod(stored[:-1]), stored[-1])
-    if len(stored) == 3 and not group.endswith("output_dense"):
-        merged = (stored[0], math.prod(stored[1:]))
-    return merged[::-1]
+    inputs = len(stored) - 1 if group.endswith("output_dense") else 1
+    return (math.prod(stored[inputs:]), math.prod(stored[:inputs]))

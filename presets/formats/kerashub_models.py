@@ -1,4 +1,4 @@
-"""A model of this package as KerasHub's model in memory, with the same numbers or not at all."""
+"""Converts models to KerasHub's models with the same outputs; raises an error if impossible."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import KerasHubNames
 from encoder_zoo.encoders.layers import ACTIVATIONS
 from encoder_zoo.presets.formats.checkpoint import (
-    first_places,
+    block_indices,
+    check_not_quantized,
     layer_at,
     numbered,
-    refuse_quantized,
 )
 from encoder_zoo.presets.formats.preset_task import PresetTask
 
@@ -30,18 +30,18 @@ _SPECIAL_IDS = ("start_token_id", "end_token_id", "pad_token_id", "mask_token_id
 
 
 def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Model:
-    """KerasHub's backbone with the same weights.
+    """Return KerasHub's backbone with the same weights.
 
     Args:
         backbone: of a family that KerasHub has.
-        dtype: of the new model; None is the backbone's policy.
+        dtype: of the new model; None for the backbone's policy.
 
     Raises:
         ValueError: "KerasHub has no ModernBertBackbone ...", "KerasHub's BertBackbone has
             activation='gelu_pytorch_tanh' built in ..."
     """
     names = _names(backbone)
-    _refuse_others(names.backbone, names.built_in, backbone)
+    _check_built_in(names.backbone, names.built_in, backbone)
     if backbone.attention_dropout != backbone.dropout:
         logger.warning(
             "KerasHub's %s has one dropout for all: %s. attention_dropout=%s is not written.",
@@ -50,17 +50,15 @@ def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Mo
             backbone.attention_dropout,
         )
     cls = _class(names.backbone)
-    words = {ours: names.arguments.get(ours, ours) for ours in backbone.family.config_keys}
-    taken = inspect.signature(cls).parameters
+    parameters = inspect.signature(cls).parameters
     arguments: dict[str, object] = {}
-    for ours, word in words.items():
-        if word in taken:
-            _refuse_others(
-                names.backbone, {ours: arguments.get(word, getattr(backbone, ours))}, backbone
-            )
-            arguments[word] = getattr(backbone, ours)
+    for ours in backbone.family.config_keys:
+        theirs, value = names.arguments.get(ours, ours), getattr(backbone, ours)
+        if theirs in parameters:
+            _check_built_in(names.backbone, {ours: arguments.get(theirs, value)}, backbone)
+            arguments[theirs] = value
     there = cls(**arguments, dtype=dtype or backbone.dtype_policy)
-    groups = numbered(names.groups, first_places(backbone))
+    groups = numbered(names.groups, block_indices(backbone))
     if not backbone.pooler and hasattr(there, "pooled_dense"):
         groups.pop("pooler_dense", None)
         logger.warning("KerasHub's %s has a pooler: it is written untrained.", names.backbone)
@@ -73,13 +71,13 @@ def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Mo
 
 
 def keras_hub_tokenizer(tokenizer, backbone: Backbone) -> keras.layers.Layer:
-    """KerasHub's tokenizer with the same vocabulary and settings.
+    """Return KerasHub's tokenizer with the same vocabulary and settings.
 
-    Its ids differ where KerasHub case-folds a text: "ß" becomes "ss" there.
+    Its ids differ where KerasHub case-folds a text: it makes "ss" of "ß".
 
     Args:
         tokenizer: of this package.
-        backbone: whose family says which tokenizer KerasHub has for it.
+        backbone: of the family for whose KerasHub class the tokenizer is.
 
     Raises:
         ValueError: "KerasHub's BertBackbone has a BertTokenizer, which is ...", "KerasHub's
@@ -91,21 +89,21 @@ def keras_hub_tokenizer(tokenizer, backbone: Backbone) -> keras.layers.Layer:
             f"KerasHub's {names.backbone} has a {names.tokenizer}, which is a {kind.name}. "
             f'Received a {type(tokenizer).__name__}: save with format="huggingface".'
         )
-    _refuse_others(names.tokenizer, {"added_tokens": [], **names.tokenizer_built_in}, tokenizer)
+    _check_built_in(names.tokenizer, {"added_tokens": [], **names.tokenizer_built_in}, tokenizer)
     arguments = {word: getattr(tokenizer, ours) for word, ours in names.tokenizer_arguments.items()}
     there = _class(names.tokenizer)(**arguments)
-    _refuse_others(
+    _check_built_in(
         names.tokenizer, {name: getattr(there, name) for name in _SPECIAL_IDS}, tokenizer
     )
     return there
 
 
 def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
-    """KerasHub's task with the same weights, and a preprocessor where the task has one.
+    """Return KerasHub's task with the same weights and preprocessor.
 
     Args:
         task: a sequence classifier or a masked language model.
-        dtype: of the new model; None is the backbone's policy.
+        dtype: of the new model; None for the backbone's policy.
 
     Raises:
         ValueError: "KerasHub has no token classifier ...", and as for `keras_hub_backbone`.
@@ -118,7 +116,7 @@ def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
             "task.backbone.save_to_preset(folder, tokenizer=task.preprocessor.tokenizer, "
             'format="keras_hub").'
         )
-    _refuse_others(record.task, record.built_in, task)
+    _check_built_in(record.task, record.built_in, task)
     arguments = {}
     if task.num_classes:
         arguments = {"num_classes": task.num_classes, "dropout": task.dropout}
@@ -143,49 +141,49 @@ def _class(name: str) -> type:
     return getattr(importlib.import_module("keras_hub").models, name)
 
 
-def _refuse_others(theirs: str, built_in: Mapping[str, object], model: object) -> None:
-    """Refuses a model that has something else where KerasHub leaves no choice."""
+def _check_built_in(theirs: str, built_in: Mapping[str, object], model: object) -> None:
+    """Raise an error if a setting differs from the fixed value in KerasHub's class."""
     for name, value in built_in.items():
         found = getattr(model, name)
         same_function = name.endswith("activation") and ACTIVATIONS[found] is ACTIVATIONS[value]
         if found != value and not same_function:
-            changed = f"from_preset(..., {name}={value!r})"
             advice = (
-                f" If that is wanted, load it with {changed}, and save that after a look at it."
+                f" If that is intended, load it with from_preset(..., {name}={value!r}), check its "
+                "outputs, and save it."
             )
             raise ValueError(
                 f"KerasHub's {theirs} has {name}={value!r} built in. Received a "
-                f"{type(model).__name__} with {name}={found!r}: its outputs would be others there."
+                f"{type(model).__name__} with {name}={found!r}: its outputs would differ there."
                 + (advice if isinstance(model, keras.Model) else "")
             )
 
 
 def _copy(model: keras.Model, there: keras.Model, groups: Mapping[str, str]) -> None:
-    """Copies the weights of the listed layers."""
+    """Copy the weights of layers."""
     for path, group in groups.items():
         ours = layer_at(model, path)
-        if ours is None:  # a layer that not every configuration has
+        if ours is None:  # an optional layer
             continue
-        refuse_quantized(model, path)
+        check_not_quantized(model, path)
         values = [ours] if path == "head.bias" else _weights(ours)
         targets = own_trainable_variables(_layer(there, group))
         for target, value in zip(targets, values, strict=True):
-            # KerasHub keeps the heads of its kernels apart.
+            # KerasHub's kernels have an axis for the heads.
             target.assign(np.reshape(keras.ops.convert_to_numpy(value), target.shape))
 
 
 def _weights(layer: keras.layers.Layer) -> list:
-    """Return a layer's weights in Keras's order, with LoRA's updates in them."""
+    """Return a layer's weights in Keras's order, with LoRA's updates merged."""
     if isinstance(layer, keras.layers.Dense):
         return [layer.kernel, layer.bias]
     return layer.weights
 
 
 def _positions(backbone: Backbone, with_segment: bool) -> np.ndarray:
-    """Return the table of positions, (max_sequence_length, D).
+    """Return the position table, (max_sequence_length, D).
 
-    KerasHub counts them from 0 also where padding has positions of its own, and has no segments
-    in families of one segment: that one's embedding is added here.
+    KerasHub has no positions of padding, and no segments in families of one segment, whose
+    embedding is added here.
     """
     layer = backbone.embeddings
     table = keras.ops.convert_to_numpy(layer.position_embedding.embeddings)
@@ -196,7 +194,7 @@ def _positions(backbone: Backbone, with_segment: bool) -> np.ndarray:
 
 
 def _layer(model: keras.Model, group: str) -> keras.layers.Layer:
-    """The layer whose weights Keras writes to a group, such as 'dense_1' for the second `Dense`."""
+    """Return the layer of a group in the h5 file, such as the second `Dense` for 'dense_1'."""
     first, *inner = group.split("/")
     kind, number = re.fullmatch(r"(\w+?)(?:_(\d+))?", first).groups()
     alike = [layer for layer in model.layers if _snake_case(type(layer).__name__) == kind]
@@ -207,7 +205,7 @@ def _layer(model: keras.Model, group: str) -> keras.layers.Layer:
 
 
 def _snake_case(name: str) -> str:
-    """Return a class's name as Keras makes names of layers of it.
+    """Return the name of layers that Keras derives from a class's name.
 
     Example:
         >>> _snake_case("MaskedLMHead")

@@ -1,4 +1,4 @@
-"""The names of the files of a preset."""
+"""Names of the files of a preset."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ CONFIG = "config.json"
 
 
 class WeightFormat(NamedTuple):
-    """The names of files with weights: one file, or shards and their index.
+    """Names of files with weights: one file, or shards and their index.
 
     Attributes:
         file: with all weights.
         index: of the shards.
         shards: regular expression of their names.
-        patterns: of the names of all of them, as written by other programs too.
+        patterns: of the names of all these files, also as other programs write them.
     """
 
     file: str
@@ -49,8 +49,8 @@ PYTORCH = WeightFormat(
     r"pytorch_model-\d+-of-\d+\.bin",
     ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"),
 )
-WEIGHT_FORMATS = (SAFETENSORS, PYTORCH)  # the better one first
-# Files of any tokenizer, beside those of its class.
+WEIGHT_FORMATS = (SAFETENSORS, PYTORCH)  # in order of preference
+# Files of tokenizers of all classes.
 TOKENIZER_JSON = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -60,7 +60,7 @@ TOKENIZER_JSON = (
 
 
 def preset_files() -> list[str]:
-    """Return patterns of the names of a preset's files, without its card.
+    """Return patterns of the names of a preset's files, without its model card.
 
     Example:
         >>> {"config.json", "*.safetensors", "vocab.txt", "merges.txt"} <= set(preset_files())
@@ -71,6 +71,6 @@ def preset_files() -> list[str]:
 
 
 def tokenizer_file_names() -> list[str]:
-    """Return the names of the files of tokenizers of any kind."""
+    """Return the names of the files of all tokenizer classes."""
     vocabularies = [file for kind in TOKENIZERS for file in kind.files]
     return list(dict.fromkeys([*TOKENIZER_JSON, *vocabularies]))

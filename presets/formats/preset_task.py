@@ -1,4 +1,4 @@
-"""The protocol of a task, as far as loading and saving presets need it."""
+"""The protocol of tasks that presets are loaded to and saved from."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from encoder_zoo.encoders.family import Family, Head
 
 
 class PresetTask(Protocol):
-    """A task, as far as it is loaded from presets and saved to them.
+    """The attributes of tasks that loading and saving read.
 
     Attributes:
         task_name: in `encoder_zoo.json`.
-        checkpoint_class_suffix: end of the name of transformers' class; "Model" without a head.
-        head_record: the record of its head in the backbone's family.
-        pipeline_tag: the hub's name for what it does.
+        checkpoint_class_suffix: suffix of the class name in transformers; "Model" without a head.
+        head_record: of its head in the backbone's family.
+        pipeline_tag: of the hub.
         preprocessor_class: of its raw inputs.
-        problem_type: as in config.json, of tasks that have several.
-        labels: names of the classes, of tasks that have some.
+        problem_type: as in config.json; None for tasks with one.
+        labels: names of the classes, if the task has classes.
         num_classes: number of classes, likewise.
-        peft_task_type: peft's name for the task; None: it cannot be saved as adapters.
-        answer_settings: constructor arguments that decide how it answers, saved with the preset.
-        head: the layers behind the backbone; None: there are none, or not yet.
+        peft_task_type: name of the task in peft; None if it cannot be saved as adapters.
+        answer_settings: constructor arguments of inference, saved with the preset.
+        head: the layers after the backbone, or None.
         backbone: the encoder.
-        preprocessor: one of its class, or None.
-        learning_rate: peak, recommended for further training.
-        default_learning_rate: the default.
+        preprocessor: of `preprocessor_class`, or None.
+        learning_rate: recommended peak for further training.
+        default_learning_rate: of the family.
     """
 
     task_name: ClassVar[str]
@@ -48,21 +48,16 @@ class PresetTask(Protocol):
     @classmethod
     def head_of(cls, family: Family) -> Head:
         """Return the record of the family's head for this task."""
-        ...
 
     @classmethod
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
-        """Constructor arguments from config.json, under those that the caller gave."""
-        ...
+        """Return constructor arguments from config.json, overridden by those of the caller."""
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """Why the head of a checkpoint must not be taken over, or None if it may."""
-        ...
+        """Return why the head of a checkpoint cannot be loaded; None if it can."""
 
     def check_representable(self) -> None:
-        """Raises a ValueError where config.json has no word for a setting of the head."""
-        ...
+        """Raise a ValueError if config.json has no field for a setting of the head."""
 
     def train_pooler(self) -> None:
         """Unfreeze the pooler if the head reads its output."""
-        ...

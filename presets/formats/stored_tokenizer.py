@@ -1,4 +1,4 @@
-"""The tokenizer's files of a preset, as plain data for the tokenizer to read."""
+"""Reads the tokenizer files of a preset as plain data."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ _BINARY = (".model", ".spm")  # SentencePiece's
 
 
 class StoredTokenizer(NamedTuple):
-    """A tokenizer that has not been made yet.
+    """The class and the files of a tokenizer that is not built yet.
 
     Attributes:
-        kind: which it is.
-        files: that describe it.
+        kind: its class.
+        files: their contents.
     """
 
     kind: TokenizerClass
     files: TokenizerFiles
 
     def template(self, family: Family | None) -> dict[str, object]:
-        """Return how it joins two texts, as arguments of its constructor.
+        """Return the constructor arguments for pairs of texts.
 
-        tokenizer.json counts, then what is usual for this kind. A family without segments has none
-        with any tokenizer.
+        They are those of tokenizer.json, or else the defaults of the class; a family without
+        segments has none with any tokenizer.
 
         Args:
-            family: of the model that it feeds; None where that is not known.
+            family: of the model; None if unknown.
         """
-        said = self.files.template() or self.kind
-        segments = said.uses_segments and (family is None or family.uses_segments)
-        return {"uses_segments": segments, "pair_separators": said.pair_separators}
+        template = self.files.template() or self.kind
+        segments = template.uses_segments and (family is None or family.uses_segments)
+        return {"uses_segments": segments, "pair_separators": template.pair_separators}
 
 
 def read_stored_tokenizer(
     files: FolderFiles, config: Mapping, default: TokenizerClass | None
 ) -> StoredTokenizer:
-    """Chooses the tokenizer that the files of a folder describe, and reads them.
+    """Read the tokenizer files of a folder, and choose the class that they describe.
 
     Args:
         files: of a preset.
-        config: contents of its config.json, {} where there is none.
-        default: the kind that its family's checkpoints have, where the files do not say it.
+        config: contents of its config.json, {} if there is none.
+        default: class of the family's own checkpoints, if the files do not tell.
 
     Raises:
         ValueError: naming the file and what is wrong with it, see `choose_tokenizer`.
@@ -59,14 +59,14 @@ def read_stored_tokenizer(
 
 
 def read_tokenizer_files(files: FolderFiles, kind: TokenizerClass) -> TokenizerFiles:
-    """Reads the files of a folder that a tokenizer of a known kind may have.
+    """Read the tokenizer files of a folder for a known class.
 
     Args:
         files: of a preset.
-        kind: of the tokenizer.
+        kind: the class.
 
     Returns:
-        Their contents: `kind.load().from_files(...)` makes the tokenizer of them.
+        Their contents, for `kind.load().from_files(...)`.
 
     Raises:
         ValueError: naming the file and what is wrong with it.
@@ -80,7 +80,7 @@ def _contents(files: FolderFiles, names: Iterable[str]) -> TokenizerFiles:
 
 
 def read_content(files: FolderFiles, name: str, inside: str = "") -> dict | str | bytes:
-    """Reads a tokenizer's file as what it is: JSON, a SentencePiece model, or text."""
+    """Read a tokenizer file by its suffix: JSON, a SentencePiece model, or text."""
     suffix = pathlib.PurePath(name).suffix
     if suffix == ".json":
         return files.read_json(name, inside)

@@ -1,4 +1,4 @@
-"""Reading checkpoints of TensorFlow 1: a configuration, the vocabulary and `*.ckpt.*`, such as
+"""Reads TensorFlow 1 checkpoints: a configuration, a vocabulary and `*.ckpt.*`, such as
 `bert_config.json`, `vocab.txt` and `bert_model.ckpt.*` of https://github.com/google-research/bert.
 """
 
@@ -16,12 +16,11 @@ import numpy as np
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders import all_families
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.presets.files.arrays import check_floats, check_held
+from encoder_zoo.presets.files.arrays import check_floats, check_stored
 from encoder_zoo.presets.files.folder_files import FolderFiles, size_of
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
-from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 
-# Parts of names there and here, in every family; the rest of a name is the same but for "/".
+# (regular expression, replacement) in the names of all families.
 _PARTS = (
     (r"encoder/layer_(\d+)/", r"encoder/layer/\1/"),
     (r"LayerNorm/gamma$", "LayerNorm/weight"),
@@ -29,29 +28,26 @@ _PARTS = (
     (r"/kernel$", "/weight"),
     (r"(embeddings/\w+_embeddings)$", r"\1/weight"),
 )
-# The optimizer's own: not part of the model.
+# Variables of the optimizer.
 _TRAINING = re.compile(r"adam_[mv]$|^global_step$|LAMB|/Adam")
 
 
 def files() -> list[str]:
-    """Return patterns of the names of a checkpoint's files, beside the tokenizer's."""
+    """Return patterns of the names of a checkpoint's files, without the tokenizer's."""
     configs = [family.tf1.config_file for family in all_families() if family.tf1]
     return [*configs, "*.index", "*.data-*"]
 
 
 def family_in(files: FolderFiles) -> Family | None:
-    """Return the family of the TensorFlow 1 checkpoint in a folder, None if there is no such."""
-    for family in all_families():
-        if family.tf1 and family.tf1.config_file in files:
-            return family
-    return None
+    """Return the family of the TensorFlow 1 checkpoint in a folder; None if there is none."""
+    known = (family for family in all_families() if family.tf1)
+    return next((family for family in known if family.tf1.config_file in files), None)
 
 
 class Tf1Checkpoint(Checkpoint):
-    """A folder with a TensorFlow 1 checkpoint.
+    """Reads a folder with a TensorFlow 1 checkpoint, which contains no code.
 
-    TensorFlow's own reader of tensors opens it; a checkpoint holds no code. As that reader opens
-    files by their paths, it is given copies of what was opened here.
+    TensorFlow's reader opens files by path, so that it gets copies of the opened files.
 
     Args:
         files: of the folder.
@@ -75,7 +71,7 @@ class Tf1Checkpoint(Checkpoint):
                 shutil.copyfileobj(files.file(name), copy)
         try:
             self._reader = tf.train.load_checkpoint(str(pathlib.Path(copies) / stem))
-        except Exception as error:  # TensorFlow turns its errors into many of Python's
+        except Exception as error:  # TensorFlow raises many types of errors
             index = files.path / f"{stem}.index"
             raise ValueError(f"{index}: TensorFlow cannot open it: {error}") from None
         shapes = self._variables(sum(size_of(files.file(name)) for name in parts))
@@ -86,21 +82,21 @@ class Tf1Checkpoint(Checkpoint):
             ours: tuple(shapes[theirs][:: -1 if theirs.endswith("/kernel") else 1])
             for ours, theirs in self._names.items()
         }
-        # Such checkpoints do not hold the names of a fine-tuned head's classes.
+        # The checkpoint has no labels of a fine-tuned head.
         head = "ForSequenceClassification"
         output = f"{family.heads[head].output}.weight"
         if output in self.shapes:
             self.set_head(head, None, self.shapes[output][0])
 
     def _variables(self, size: int) -> dict[str, tuple[int, ...]]:
-        """Return {variable: shape}, none of which promises more than `size` bytes."""
+        """Return {variable: shape}, after a check that all take at most `size` bytes."""
         shapes = self._reader.get_variable_to_shape_map()
         self._dtypes = self._reader.get_variable_to_dtype_map()
-        promised = sum(
+        declared = sum(
             math.prod(shape) * max(self._dtypes[name].size or 1, 1)
             for name, shape in shapes.items()
         )
-        check_held(self.folder, promised, size)
+        check_stored(self.folder, declared, size)
         return shapes
 
     def tensor(self, name: str) -> np.ndarray:
@@ -108,12 +104,9 @@ class Tf1Checkpoint(Checkpoint):
         check_floats(np.dtype(self._dtypes[theirs].as_numpy_dtype), self.folder, theirs)
         try:
             value = self._reader.get_tensor(theirs)
-        except Exception as error:  # TensorFlow turns its errors into many of Python's
+        except Exception as error:  # TensorFlow raises many types of errors
             raise ValueError(f"{self.folder}: {theirs} is not readable: {error}") from None
         return value.T if theirs.endswith("/kernel") else value
-
-    def stored_tokenizer(self) -> StoredTokenizer:
-        return read_stored_tokenizer(self.files, self.config, self.family.tokenizer)
 
 
 def _stem(files: FolderFiles) -> str:

@@ -151,7 +151,7 @@ def test_lora_is_written_merged(tmp_path):
 
 
 def test_formats_are_named(tmp_path):
-    with pytest.raises(ValueError, match=r"Unknown format 'kerashub'\. Expected one of huggingf"):
+    with pytest.raises(ValueError, match=r"format is .kerashub.\. Expected .huggingface. or"):
         make_classifier().save_to_preset(tmp_path, format="kerashub")
 
 

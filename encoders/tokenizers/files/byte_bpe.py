@@ -42,9 +42,10 @@ class ByteBPEFiles(WritesFiles):
         files.expect("model", "ignore_merges", False)
         if "vocab.json" in files and "merges.txt" in files:
             vocabulary = checked_vocabulary(files.contents["vocab.json"], "vocab.json")
-            files.compare_vocabulary("vocab.json", vocabulary)
             merges = parse_merges(files.contents["merges.txt"])
-            _compare_merges(files, merges)
+            if "tokenizer.json" in files:
+                files.compare_ids("vocab.json", vocabulary, files.vocabulary("vocab.json"))
+                _compare_merges(files, merges)
         else:
             vocabulary = files.vocabulary("vocab.json and merges.txt")
             merges = read_merges(files)
@@ -157,7 +158,7 @@ def read_merges(files: TokenizerFiles) -> list[str]:
         >>> read_merges(TokenizerFiles("preset", {"tokenizer.json": {"model": model}}))
         ['a b', 'ab c']
     """
-    name = f"{files.folder / 'tokenizer.json'}: model.merges"
+    name = f"{files.json_path}: model.merges"
     merges = files.part("model").get("merges")
     if not isinstance(merges, list):
         raise ValueError(f"{name} is not a list of pairs of tokens")
@@ -172,8 +173,7 @@ def read_merges(files: TokenizerFiles) -> list[str]:
 
 def _compare_merges(files: TokenizerFiles, merges: list[str]) -> None:
     """Raise an error if tokenizer.json has other merges than merges.txt."""
-    fast = read_merges(files) if "tokenizer.json" in files else merges
-    for i, (one, other) in enumerate(itertools.zip_longest(merges, fast)):
+    for i, (one, other) in enumerate(itertools.zip_longest(merges, read_merges(files))):
         if one != other:
             said = {"merges.txt": one, "tokenizer.json": other}
             raise ValueError(f"{files.folder}: merge {i} is {differing(said)}")

@@ -1,14 +1,11 @@
-"""Reads settings, special tokens and vocabularies from the parsed files of a tokenizer.
+"""Reads settings, special tokens and vocabularies from the parsed files of a tokenizer."""
 
-Files come as plain data; nothing is opened here.
-"""
-
-import inspect
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from encoder_zoo.common.configuration import argument_defaults
 from encoder_zoo.common.wording import differing, shown
 from encoder_zoo.encoders.tokenizers.files.added_tokens import FIELDS
 from encoder_zoo.encoders.tokenizers.files.templates import Template, read_template
@@ -48,11 +45,23 @@ class TokenizerFiles:
     def __contains__(self, name: str) -> bool:
         return name in self.contents
 
+    @property
+    def json_path(self) -> Path:
+        """Path of tokenizer.json, for error messages."""
+        return self.folder / "tokenizer.json"
+
+    def mismatch(self, found: str, expected: object) -> ValueError:
+        """Return the error for a part of tokenizer.json that this kind of tokenizer lacks."""
+        return ValueError(
+            f"{self.json_path}: {found}; this kind of tokenizer has {expected}, so the ids would "
+            "differ"
+        )
+
     def part(self, name: str) -> dict:
         """Return a part of tokenizer.json, such as "model"; {} if it is missing or null."""
         part = self._object("tokenizer.json").get(name) or {}
         if not isinstance(part, dict):
-            raise ValueError(f"{self.folder / 'tokenizer.json'}: {name} is not an object")
+            raise ValueError(f"{self.json_path}: {name} is not an object")
         return part
 
     def steps(self, part: str) -> list[dict]:
@@ -69,10 +78,7 @@ class TokenizerFiles:
         """Raise a ValueError if a field of tokenizer.json is there with another value."""
         found = self.part(part).get(field, value)
         if found != value:
-            raise ValueError(
-                f"{self.folder / 'tokenizer.json'}: {part}.{field} is {shown(found)}; this "
-                f"kind of tokenizer has {value!r}, so the ids would differ"
-            )
+            raise self.mismatch(f"{part}.{field} is {shown(found)}", repr(value))
 
     @property
     def tokenizer_class(self) -> object:
@@ -131,9 +137,8 @@ class TokenizerFiles:
 
     def special_tokens_for(self, cls: type) -> dict[str, str]:
         """Return {argument: special token} from the files, or by default from a class."""
-        parameters = inspect.signature(cls).parameters
-        defaults = {name: parameters[name].default for name in SPECIAL_TOKENS}
-        tokens = defaults | self.special_tokens()
+        defaults = argument_defaults(cls)
+        tokens = {name: defaults[name] for name in SPECIAL_TOKENS} | self.special_tokens()
         # Byte-level BPE needs no unknown token, so that another one may serve as it.
         named = [token for name, token in tokens.items() if name != "unknown_token"]
         if len(set(named)) < len(named):
@@ -159,7 +164,7 @@ class TokenizerFiles:
 
     def template(self) -> Template | None:
         """Return the template of the post-processor; None if tokenizer.json has none."""
-        name = f"{self.folder / 'tokenizer.json'}: post_processor"
+        name = f"{self.json_path}: post_processor"
         return read_template(self.part("post_processor"), name)
 
     def _special_token(self, file: str, name: str) -> str | None:
@@ -180,7 +185,7 @@ class TokenizerFiles:
             {id: token in tokenizer.json}, if the token in the file is not in tokenizer.json.
 
         Raises:
-            ValueError: as `compare_vocabulary`, if tokens are missing or have other ids.
+            ValueError: as `compare_ids`, if tokens are missing or have other ids.
         """
         if "tokenizer.json" not in self:
             return {}
@@ -209,21 +214,17 @@ class TokenizerFiles:
             )
         return renamed
 
-    def compare_vocabulary(self, name: str, ids: Mapping[str, int]) -> None:
+    def compare_ids(self, name: str, ids: Mapping[str, int], fast: Mapping[str, int]) -> None:
         """Raise an error if tokenizer.json has another vocabulary than a file.
 
         Args:
             name: of the file.
             ids: {token: id} in the file.
+            fast: {token: id} in tokenizer.json.
 
         Raises:
             ValueError: "FOLDER: the id of 'cat' is 5 in vocab.txt, but 7 in tokenizer.json ..."
         """
-        if "tokenizer.json" in self:
-            self.compare_ids(name, ids, self.vocabulary(name))
-
-    def compare_ids(self, name: str, ids: Mapping[str, int], fast: Mapping[str, int]) -> None:
-        """Compare ids as `compare_vocabulary` does; `fast` holds those of tokenizer.json."""
         # Added tokens may be in either of them.
         added = {"", *self.added_tokens()}
         for token in (*ids, *fast):
@@ -261,7 +262,7 @@ class TokenizerFiles:
 
     def vocabulary(self, alternative: str) -> dict[str, int]:
         """Return {token: id} of the model in tokenizer.json; see `model`."""
-        name = f"{self.folder / 'tokenizer.json'}: model.vocab"
+        name = f"{self.json_path}: model.vocab"
         return checked_vocabulary(self.model(alternative).get("vocab"), name)
 
     def all_added_tokens(self) -> list[dict]:

@@ -301,7 +301,6 @@ class SentencePieceFiles(WritesFiles):
 
         Steps that merge spaces or strip texts are ignored: words stay the same.
         """
-        path = files.folder / "tokenizer.json"
         found = [
             step
             for step in files.steps("normalizer")
@@ -309,22 +308,18 @@ class SentencePieceFiles(WritesFiles):
         ]
         expected = self._normalizers()
         if found != expected:
-            raise ValueError(
-                f"{path}: normalizer is {describe_steps(found)}; this kind of tokenizer has "
-                f"{describe_steps(expected)}, so the ids would differ"
-            )
+            raise files.mismatch(f"normalizer is {describe_steps(found)}", describe_steps(expected))
         if not self.remove_extra_whitespaces:
             files.expect("pre_tokenizer", "type", None)
         for step in files.steps("pre_tokenizer"):
-            scheme = step.get("prepend_scheme", "always")
             as_ours = (
                 step.get("replacement", "▁") == "▁"
-                and scheme == "always"
+                and step.get("prepend_scheme", "always") == "always"
                 and step.get("add_prefix_space", True)
                 and step.get("split", True)
             )
             if step.get("type") not in ("WhitespaceSplit", "Metaspace") or not as_ours:
-                raise ValueError(
-                    f"{path}: pre_tokenizer has {describe_steps([step])}; this kind of tokenizer "
-                    "has WhitespaceSplit, and Metaspace with ▁ always before a word"
+                raise files.mismatch(
+                    f"pre_tokenizer has {describe_steps([step])}",
+                    "WhitespaceSplit, and Metaspace with ▁ always before a word",
                 )

@@ -29,7 +29,7 @@ def find_charsmap(files: TokenizerFiles) -> str | None:
             charsmap = step["precompiled_charsmap"]
             if not isinstance(charsmap, str):
                 raise ValueError(
-                    f"{files.folder / 'tokenizer.json'}: precompiled_charsmap is "
+                    f"{files.json_path}: precompiled_charsmap is "
                     f"{shown(charsmap)}; expected a string"
                 )
             return charsmap
@@ -46,7 +46,7 @@ def read_unigram_model(
     Raises:
         ValueError: "FILE: model.vocab[3] is ['a', nan]; expected a token and its score"
     """
-    path = files.folder / "tokenizer.json"
+    path = files.json_path
     vocabulary = files.model(alternative).get("vocab")
     if not isinstance(vocabulary, list) or not vocabulary:
         raise ValueError(f"{path}: model.vocab is not a list of tokens with their scores")
@@ -97,7 +97,7 @@ def read_bpe_model(
         ValueError: "FILE: model.unk_token is '[UNK]'; expected '<unk>', this tokenizer's", "FILE:
             model.merges[3] is ['a']; expected two tokens"
     """
-    path = files.folder / "tokenizer.json"
+    path = files.json_path
     model = files.part("model")
     for field, expected in MODEL_SETTINGS.items():
         if bool(model.get(field)) != expected:

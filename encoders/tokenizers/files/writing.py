@@ -1,10 +1,10 @@
 """Writes a tokenizer as the files that transformers reads."""
 
-import inspect
 import json
 from collections.abc import Mapping
 from typing import ClassVar
 
+from encoder_zoo.common.configuration import argument_defaults
 from encoder_zoo.encoders.tokenizers.files.added_tokens import special_added_token
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS
 
@@ -51,9 +51,9 @@ class WritesFiles:
 
     def _generic(self) -> dict:
         """Return the generic class if transformers' own class would join two texts differently."""
-        default = inspect.signature(type(self)).parameters
-        adds_segments = self.uses_segments and not default["uses_segments"].default
-        if self.pair_separators == default["pair_separators"].default and not adds_segments:
+        defaults = argument_defaults(type(self))
+        adds_segments = self.uses_segments and not defaults["uses_segments"]
+        if self.pair_separators == defaults["pair_separators"] and not adds_segments:
             return {}
         segments = ["token_type_ids"] if self.uses_segments else []
         inputs = ["input_ids", *segments, "attention_mask"]

@@ -170,10 +170,8 @@ class AddedTokenFinder(tf.Module):
             )
             inner = tf.where(is_first & (inner - starts == 1), starts, inner)
             outer = tf.maximum(outer, inner)
-        none = (
-            tf.size(chars.codes) - 1
-        )  # the span of a token of white space alone is empty, at its end
-        begin = tf.gather(chars.starts, tf.minimum(inner, none))
+        # A token of white space alone has an empty span, at its end.
+        begin = tf.gather(chars.starts, tf.minimum(inner, tf.size(chars.codes) - 1))
         begin = tf.where(inner < ends, begin, last)
         return begin, tf.where(outer > inner, tf.gather(chars.ends, outer - 1), begin)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.text.characters import Characters
-from encoder_zoo.encoders.tokenizers.text.ragged import shift_left
+from encoder_zoo.encoders.tokenizers.text.ragged import in_any_span, shift_left
 from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable, members
 
 
@@ -30,9 +30,8 @@ class SpecialTokenFinder(tf.Module):
                         f"the special tokens {a!r} and {b!r} overlap, so that finding them in text "
                         "would be ambiguous; use special_tokens_in_text=False"
                     )
-        by_length = sorted(
-            enumerate(tokens), key=lambda item: len(item[1])
-        )  # longer ones overwrite shorter ones
+        # Longer tokens overwrite shorter ones.
+        by_length = sorted(enumerate(tokens), key=lambda item: len(item[1]))
         self._lines = "\n".join(f"{i} {token}" for i, token in by_length)
         self._lstrip = lstrip
         self._spaces = CodePointTable(members("bpe_space").astype("int32"))
@@ -65,12 +64,3 @@ class SpecialTokenFinder(tf.Module):
         before_mask = tf.gather(tf.concat([chars.codes, [-1]], 0), following) == mask
         before_mask &= tf.gather(text, following) == text[:-1]
         return chars.where(~(is_space & before_mask))
-
-
-def in_any_span(starts: tf.Tensor, ends: tf.Tensor, which: tf.Tensor) -> tf.Tensor:
-    """Return a mask (N,) of the indices in those half-open spans (N,) where `which` is true."""
-    change = tf.where(which, 1, 0)
-    num = tf.size(starts)
-    delta = tf.scatter_nd(starts[:, None], change, [num + 1])
-    delta -= tf.scatter_nd(ends[:, None], change, [num + 1])
-    return tf.cumsum(delta)[:num] > 0

@@ -8,7 +8,12 @@ import tensorflow as tf
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import WordTokens
 from encoder_zoo.encoders.tokenizers.segmentation.trie import NOWHERE, Trie
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
-from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, row_ids, span_indices
+from encoder_zoo.encoders.tokenizers.text.ragged import (
+    in_any_span,
+    index_mask,
+    row_ids,
+    span_indices,
+)
 
 SCALAR, VECTOR, ANY = tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape(None)
 UNKNOWN_PENALTY = 10.0  # of unknown characters, below the lowest score
@@ -188,15 +193,12 @@ def split_long_words(
     def divided() -> tuple[tf.Tensor, tf.Tensor]:
         num = tf.size(reach)
         position = tf.range(num)
-        crossing = reach > 1
-        change = tf.where(crossing, 1, 0)
-        delta = tf.scatter_nd(position[:, None] + 1, change, [num + 1])
-        delta -= tf.scatter_nd((position + tf.maximum(reach, 1))[:, None], change, [num + 1])
+        crossed = in_any_span(position + 1, position + tf.maximum(reach, 1), reach > 1)
         within, _, _ = span_indices(
             tf.boolean_mask(begins, ends - begins > LONG),
             tf.boolean_mask(ends, ends - begins > LONG),
         )
-        cut = tf.boolean_mask(within, tf.gather(tf.cumsum(delta), within) == 0)
+        cut = tf.boolean_mask(within, ~tf.gather(crossed, within))
         start = index_mask(cut, num) | index_mask(begins, num)
         starts = tf.cast(tf.where(start)[:, 0], tf.int32)
         word_ends = tf.cast(tf.where(index_mask(ends, num) | start)[:, 0], tf.int32)

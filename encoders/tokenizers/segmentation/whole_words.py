@@ -5,12 +5,11 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.text.hash_table import HashTable
-from encoder_zoo.encoders.tokenizers.text.ragged import span_indices
+from encoder_zoo.encoders.tokenizers.text.ragged import replace_by_spans
 
 ALONE_IN_ASCII = r"([!-/:-@\[-`{-~])"  # each is a word of its own
-DROPPED_IN_ASCII = (
-    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # removed, since TensorFlow splits at two of them
-)
+# Removed before the split, since TensorFlow splits at two of them.
+DROPPED_IN_ASCII = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
 
 
 class WholeWordLookup(tf.Module):
@@ -73,13 +72,6 @@ def replace_missing(
     missed = tf.cast(tf.where(ids < 0)[:, 0], tf.int32)
     chosen, alike = tf.unique(tf.gather(parts, missed))
     others = slow(chosen)
-    # The tokens of a part: its own id, or a span of the other tokens, appended to all ids.
-    num = tf.size(ids)
-    other_splits = tf.cast(others.row_splits, tf.int32) + num
-    first = tf.gather(other_splits, alike)
-    last = tf.gather(other_splits, alike + 1)
-    first = tf.tensor_scatter_nd_update(tf.range(num), missed[:, None], first)
-    last = tf.tensor_scatter_nd_update(tf.range(1, num + 1), missed[:, None], last)
-    positions, _, part_splits = span_indices(first, last)
+    positions, _, part_splits = replace_by_spans(tf.size(ids), missed, alike, others.row_splits)
     ids = tf.gather(tf.concat([ids, others.values], 0), positions)
     return ids, tf.cast(tf.gather(part_splits, splits), tf.int64)

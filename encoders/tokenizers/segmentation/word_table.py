@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.text.hash_table import HashTable
 from encoder_zoo.encoders.tokenizers.text.packed_words import MAX_SYMBOL, PackedWords
-from encoder_zoo.encoders.tokenizers.text.ragged import span_indices
+from encoder_zoo.encoders.tokenizers.text.ragged import replace_by_spans
 
 SYMBOLS_PER_KEY = 4  # 16 bits each
 KEYS = 3
@@ -72,14 +72,7 @@ class WordTable(tf.Module):
         chosen, alike = distinct([tf.gather(key, missed) for key in keys])
         chosen = tf.gather(missed, chosen)
         others = slow(tf.gather(starts, chosen), tf.gather(ends, chosen))
-
-        # The tokens of a word: its own id, or a span of the other tokens, appended to all ids.
-        num = tf.size(starts)
-        first = tf.gather(others.splits, alike) + num
-        last = tf.gather(others.splits, alike + 1) + num
-        first = tf.tensor_scatter_nd_update(tf.range(num), missed[:, None], first)
-        last = tf.tensor_scatter_nd_update(tf.range(1, num + 1), missed[:, None], last)
-        positions, word, splits = span_indices(first, last)  # (T,), (T,), (W + 1,)
+        positions, word, splits = replace_by_spans(tf.size(ids), missed, alike, others.splits)
         ids = tf.gather(tf.concat([ids, others.ids], 0), positions)
         within = tf.gather(tf.concat([tf.zeros_like(starts), others.starts], 0), positions)
         begins = tf.gather(starts, word) + within

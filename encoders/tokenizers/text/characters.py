@@ -59,9 +59,7 @@ def characters(texts: tf.Tensor) -> Characters:
 
 def insert_spaces(chars: Characters, wanted: tf.Tensor) -> Characters:
     """Insert a space, with the same span, before the characters where `wanted` (N,) is true."""
-    added = tf.concat(
-        [[0], tf.cumsum(tf.cast(wanted, tf.int32))], 0
-    )  # (N + 1,), spaces before each
+    added = tf.concat([[0], tf.cumsum(tf.cast(wanted, tf.int32))], 0)  # (N + 1,), before each
     size = tf.size(chars.codes) + added[-1]
     positions = (tf.range(tf.size(chars.codes)) + added[1:])[:, None]
     spaces = tf.boolean_mask(positions, wanted) - 1

@@ -22,6 +22,7 @@ from encoder_zoo.encoders.tokenizers.text.normalization import (
 )
 from encoder_zoo.encoders.tokenizers.text.ragged import shift_right
 from encoder_zoo.encoders.tokenizers.text.unicode_tables import (
+    HANGUL_SYLLABLES,
     SPECIALS,
     CodePointTable,
     decompositions,
@@ -30,7 +31,6 @@ from encoder_zoo.encoders.tokenizers.text.unicode_tables import (
 
 FIRST_TOUCHED = 0x300  # lower code points never change in NFC
 LEADS, VOWELS, TAILS = range(0x1100, 0x1113), range(0x1161, 0x1176), range(0x11A8, 0x11C3)
-SYLLABLES = range(0xAC00, 0xD7A4)  # of Hangul
 
 
 class NFCNormalizer(tf.Module):
@@ -135,8 +135,8 @@ class NFCNormalizer(tf.Module):
         made = tf.gather(self._composites, entry)
         made = tf.where(tf.gather(self._pairs, entry) == key, made, -1)
         lead, vowel, tail = first - LEADS.start, second - VOWELS.start, second - TAILS.start + 1
-        syllable = SYLLABLES.start + 28 * (len(VOWELS) * lead + vowel)
-        is_open = _among(first, SYLLABLES) & ((first - SYLLABLES.start) % 28 == 0)
+        syllable = HANGUL_SYLLABLES.start + 28 * (len(VOWELS) * lead + vowel)
+        is_open = _among(first, HANGUL_SYLLABLES) & ((first - HANGUL_SYLLABLES.start) % 28 == 0)
         made = tf.where(_among(first, LEADS) & _among(second, VOWELS), syllable, made)
         return tf.where(is_open & _among(second, TAILS), first + tail, made)
 
@@ -207,7 +207,7 @@ def _composites(never: np.ndarray) -> dict[tuple[int, int], int]:
     whole = {
         tuple(parts): code
         for code, parts in decompositions().items()
-        if not never[code] and code not in SYLLABLES
+        if not never[code] and code not in HANGUL_SYLLABLES
     }
     found = {}
     for parts, code in whole.items():

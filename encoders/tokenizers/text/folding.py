@@ -60,9 +60,7 @@ def normalize_white_space(chars: Characters) -> Characters:
     """
     spaces = tf.constant(np.flatnonzero(members("white_space")), tf.int32)
     white = tf.reduce_any(chars.codes[:, None] == spaces, axis=1)
-    starts = chars.row_starts() | is_special_token(
-        chars.codes
-    )  # of texts, and after special tokens
+    starts = chars.row_starts() | is_special_token(chars.codes)
     last = shift_left(starts, 1, True)
     beside = (shift_right(white, 1, False) & ~starts) | (shift_left(white, 1, False) & ~last) | last
     breaks = tf.reduce_any(chars.codes[:, None] == [ord(c) for c in "\n\r\t"], axis=1)

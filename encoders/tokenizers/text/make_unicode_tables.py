@@ -11,10 +11,9 @@ import json
 import struct
 import unicodedata
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
-DATA_FILE = Path(__file__).parent / "data" / "unicode.json"
-HANGUL_SYLLABLES = range(0xAC00, 0xD7A4)
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import DATA_FILE, HANGUL_SYLLABLES
+
 CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
 

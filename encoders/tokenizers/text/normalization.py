@@ -174,9 +174,7 @@ class NormalizationTables:
         """Return the packed result of a character; add its expansion if there is one."""
         parts = [p for part in self.parts.get(code, [code]) for p in self._lowered(code, part)]
         kept = [p for p in parts if p >> KIND_SHIFT != MARK]
-        if all(
-            combining_order(p) for p in parts if p not in kept
-        ):  # otherwise a mark takes part in a run
+        if all(combining_order(p) for p in parts if p not in kept):  # else one is in a run of marks
             if not kept:
                 return parts[0]
             if len(kept) == 1 and not combining_order(kept[0]):

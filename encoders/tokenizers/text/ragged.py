@@ -38,6 +38,41 @@ def span_indices(starts: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
     return tf.range(splits[-1]) + tf.gather(starts - splits[:-1], span), span, splits
 
 
+def in_any_span(starts: tf.Tensor, ends: tf.Tensor, which: tf.Tensor) -> tf.Tensor:
+    """Return a mask (N,) of the indices in those half-open spans (N,) where `which` is true."""
+    change = tf.where(which, 1, 0)
+    num = tf.size(starts)
+    delta = tf.scatter_nd(starts[:, None], change, [num + 1])
+    delta -= tf.scatter_nd(ends[:, None], change, [num + 1])
+    return tf.cumsum(delta)[:num] > 0
+
+
+def replace_by_spans(
+    num: tf.Tensor, replaced: tf.Tensor, spans: tf.Tensor, splits: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return the indices of values (N,), some replaced by spans of others that follow them.
+
+    Args:
+        num: N.
+        replaced: int32 (M,), indices of the replaced values.
+        spans: int32 (M,), index of the span for each of them.
+        splits: int32 (S + 1,), where the spans start among the other values.
+
+    Returns:
+        As `span_indices`: indices (P,) among all values, value replaced (P,), splits (N + 1,).
+
+    Example:
+        >>> arguments = map(tf.constant, ([1], [0], [0, 2]))
+        >>> replace_by_spans(tf.constant(3), *arguments)[0].numpy().tolist()
+        [0, 3, 4, 2]
+    """
+    splits = tf.cast(splits, tf.int32) + num
+    starts, ends = tf.gather(splits, spans), tf.gather(splits, spans + 1)
+    starts = tf.tensor_scatter_nd_update(tf.range(num), replaced[:, None], starts)
+    ends = tf.tensor_scatter_nd_update(tf.range(1, num + 1), replaced[:, None], ends)
+    return span_indices(starts, ends)
+
+
 def shift_right(values: tf.Tensor, steps: int, fill: object) -> tf.Tensor:
     """Shift values (N,) to higher indices, filling the start."""
     filling = tf.fill([steps], tf.cast(fill, values.dtype))

@@ -1,5 +1,7 @@
 """Converts texts of many types to checked string tensors."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 

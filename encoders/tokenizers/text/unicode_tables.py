@@ -2,6 +2,7 @@
 
 import functools
 import json
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ DATA_FILE = Path(__file__).parent / "data" / "unicode.json"
 NUM_CODE_POINTS = 0x110000
 # Special tokens found in texts are represented by code points beyond Unicode.
 SPECIALS = range(NUM_CODE_POINTS, NUM_CODE_POINTS + 128)
+HANGUL_SYLLABLES = range(0xAC00, 0xD7A4)
 PAGE_BITS = 7
 NUM_LOW = 0x3000  # code points before the East Asian ones
 
@@ -70,19 +72,18 @@ def members(name: str) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def decompositions() -> dict[int, list[int]]:
-    """Return canonical decompositions (NFD), those of Hangul computed as in Unicode 3.12.
+    """Return canonical decompositions (NFD), those of Hangul by Python's own tables.
 
     Example:
         >>> [chr(c) for c in decompositions()[ord("각")]]
         ['ᄀ', 'ᅡ', 'ᆨ']
     """
     stored = unicode_data()["decomposition"]
-    found = {int(code_point): parts for code_point, parts in stored.items()}
-    for index in range(19 * 21 * 28):
-        lead, vowel, tail = index // 588, index % 588 // 28, index % 28
-        parts = [0x1100 + lead, 0x1161 + vowel] + ([0x11A7 + tail] if tail else [])
-        found[0xAC00 + index] = parts
-    return found
+    hangul = {c: unicodedata.normalize("NFD", chr(c)) for c in HANGUL_SYLLABLES}
+    return {
+        **{int(code_point): parts for code_point, parts in stored.items()},
+        **{code_point: list(map(ord, parts)) for code_point, parts in hangul.items()},
+    }
 
 
 @functools.lru_cache(maxsize=1)

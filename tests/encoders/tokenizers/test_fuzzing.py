@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from encoder_zoo.encoders import FAMILIES, get_family
+from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS
 from encoder_zoo.encoders.tokenizers.files.byte_bpe import ByteBPEFiles
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece import SentencePieceFiles
@@ -317,33 +318,18 @@ ADDED = [
 class WordPieceReader(WordPieceFiles):
     """Reads the files, and makes nothing of them."""
 
-    def __init__(
-        self,
-        vocabulary,
-        start_token="[CLS]",
-        end_token="[SEP]",
-        pad_token="[PAD]",
-        mask_token="[MASK]",
-        unknown_token="[UNK]",
-        **options,
-    ):
+    defaults = BERT_DEFAULTS
+
+    def __init__(self, vocabulary, **options):
         assert all(isinstance(token, str) for token in vocabulary)
 
 
 class ByteBPEReader(ByteBPEFiles):
     """Likewise."""
 
-    def __init__(
-        self,
-        vocabulary,
-        merges,
-        start_token="[CLS]",
-        end_token="[SEP]",
-        pad_token="[PAD]",
-        mask_token="[MASK]",
-        unknown_token="[UNK]",
-        **options,
-    ):
+    defaults = BERT_DEFAULTS
+
+    def __init__(self, vocabulary, merges, **options):
         assert all(type(i) is int for i in vocabulary.values())
         assert all(len(merge.split(" ")) == 2 for merge in merges)
 
@@ -351,17 +337,13 @@ class ByteBPEReader(ByteBPEFiles):
 class SentencePieceReader(SentencePieceFiles):
     """Likewise."""
 
+    defaults = BERT_DEFAULTS
     model_file = "spiece.model"
 
     def __init__(
         self,
         vocabulary,
         scores,
-        start_token="[CLS]",
-        end_token="[SEP]",
-        pad_token="[PAD]",
-        mask_token="[MASK]",
-        unknown_token="[UNK]",
         precompiled_charsmap=None,
         merges=None,
         remove_extra_whitespaces=True,
