@@ -1,12 +1,12 @@
-"""BERT, RoBERTa, ModernBERT and DeBERTa beside each other: equal parameters, data and steps.
+"""Compares BERT, RoBERTa, ModernBERT and DeBERTa: equal parameters, data and steps.
 
     python benchmarks/architectures.py --families bert roberta modernbert deberta-v2 --seeds 0 1 2
 
 Every architecture is pretrained on masked tokens and then fine-tuned, by this package alone. All
 have four layers of width 128 and one WordPiece vocabulary of 4,096 tokens, so that their losses can
-be compared; ModernBERT's gated layers are narrower, so that it has as many weights. What is left to
-differ is what the papers changed: places (a table of them, rotations, or distances), the order of
-norms, gates, and attention that is local in two layers of three.
+be compared; ModernBERT's gated layers are narrower, so that it has as many weights. They differ in
+the papers' changes only: positions (a table of them, rotations, or distances), the order of norms,
+gates, and attention that is local in two layers of three.
 
 It prints the loss and the accuracy on masked tokens of held-out text, the accuracy on SST-2's dev
 set, and entity F1 on CoNLL-2003's testa: the mean over the seeds, and the lowest and the highest.
@@ -71,8 +71,8 @@ def build(family: str, tokenizer: ez.BertTokenizer) -> ez.MaskedLM:
         if weight.path.endswith("kernel"):
             weight.assign(weight * (weight.shape[0] ** -0.5 / 0.02))
         if "position_embedding" in weight.path:
-            places, width = weight.shape
-            angles = np.arange(places)[:, None] * 1000.0 ** -np.linspace(0, 1, width // 2)
+            count, width = weight.shape
+            angles = np.arange(count)[:, None] * 1000.0 ** -np.linspace(0, 1, width // 2)
             weight.assign(0.02 * np.concatenate([np.sin(angles), np.cos(angles)], 1))
     return model
 

@@ -142,14 +142,14 @@ def prepared_rows(corpus: ez.PretrainingCorpus, tokenizer, options) -> list[dict
     for slot in Reader(corpus, preprocessor.corpus_examples, seed=0).ordered():
         row = read_examples([slot], tokenizer, corpus.vocabulary_size)
         ids, count = row["token_ids"], len(row["token_ids"])
-        places = np.arange(options.length)
+        positions = np.arange(options.length)
         padded = np.full(options.length, tokenizer.pad_token_id)
         padded[:count] = ids
         prepared.append(
             {
                 "input_ids": padded.tolist(),
-                "attention_mask": (places < count).astype(int).tolist(),
-                "token_type_ids": ((places >= row["first_length"]) & (places < count))
+                "attention_mask": (positions < count).astype(int).tolist(),
+                "token_type_ids": ((positions >= row["first_length"]) & (positions < count))
                 .astype(int)
                 .tolist(),
                 "next_sentence_label": int(row["labels"][0]),

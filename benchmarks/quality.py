@@ -1,4 +1,4 @@
-"""What a fine-tuned MiniLM has learned, ours and transformers', with one recipe: a table.
+"""Scores of a fine-tuned MiniLM, ours and transformers', with one recipe: a table.
 
     python benchmarks/quality.py                                  # everything, three seeds: hours
     python benchmarks/quality.py --works mrpc rte --seeds 0 1 2
@@ -203,7 +203,7 @@ WORKS = {
 
 
 def train(work: str, side: str, seed: int, limit: int | None) -> dict[str, float]:
-    """What one training reached."""
+    """Return the scores of one training."""
     record = WORKS[work]
     recipe = {"epochs": record.epochs, "batch_size": record.batch_size}
     options = argparse.Namespace(preset=MINILM, **recipe)

@@ -1,4 +1,4 @@
-"""What the sides of `speed.py` have in common. No framework is imported here: `answer` measures
+"""Functions that the sides of `speed.py` share. No framework is imported here: `answer` measures
 a process from its start.
 """
 

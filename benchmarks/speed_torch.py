@@ -66,7 +66,7 @@ class Transformers:
         )
 
     def lengths(self, texts: list[str]) -> list[int]:
-        """What a batch is put together by."""
+        """Return the lengths by which texts are grouped into batches."""
         if not self.group:
             return [0] * len(texts)
         return [len(ids) for ids in self.tokenizer(texts)["input_ids"]]

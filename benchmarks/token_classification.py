@@ -91,7 +91,7 @@ def labelled(tokenizer, names: list[str], words: list, tags: list) -> tuple:
 
 
 def their_tags(model, tokenizer, names: list[str], words: list, tags: list) -> list[list[str]]:
-    """What a model of transformers says of every word."""
+    """Return the tag of every word by a model of transformers."""
     import torch
 
     rows = []

@@ -82,7 +82,7 @@ def keras_hub_tokenizer(family: str, files: tuple) -> object:
 def tokenizing(
     ours: Tokenizer, theirs: object, hub: object, texts: list[str], batch: int
 ) -> dict[str, Callable[[], None]]:
-    """What is measured, by name; each call tokenizes all texts."""
+    """Return the functions to measure, by name; each call tokenizes all texts."""
     backend = theirs.backend_tokenizer
     return {
         "encode_batch_fast": lambda: backend.encode_batch_fast(texts, add_special_tokens=False),

@@ -1,4 +1,4 @@
-"""Builds the site: the guides as notebooks and pages, and the reference of the public names.
+"""Build the site: the guides as notebooks and pages, and the reference of the public names.
 
     pip install -e ".[docs]"
     python docs/build.py                     # all guides are run, which takes a quarter of an hour
@@ -30,11 +30,10 @@ SITE = ROOT / "docs" / "site"
 FIELDS = ("Title", "Author", "Date created", "Last modified", "Description", "Accelerator")
 # Programs with arguments, or of several processes: shown, not run.
 PROGRAMS = ("distributed_training", "many_languages", "pretraining", "small_encoders")
-# What the reference has beside the public names: `display`, and the classes with `from_preset`,
-# `save_to_preset`, `export`, `fit`, `compile` of every task.
+# The reference also has `display`, and the classes with `from_preset`, `save_to_preset`, `export`,
+# `fit`, `compile` of every task.
 PARTS = (
     "encoder_zoo.tasks.display",
-    "encoder_zoo.testing",
     "encoder_zoo.tasks.preprocessing.preprocessor",
     "encoder_zoo.tasks.base.task",
     "encoder_zoo.tasks.training.trainer",
@@ -61,7 +60,7 @@ dd { margin: 0; } :root { color-scheme: light dark; }
 
 
 def header(text: str) -> dict[str, str]:
-    """The fields of a guide's first cell; those after it stay.
+    """Return the fields of a guide's first cell.
 
     Raises:
         ValueError: "The first cell has no line 'Accelerator: ...'."
@@ -74,7 +73,7 @@ def header(text: str) -> dict[str, str]:
 
 
 def notebook(path: pathlib.Path) -> nbformat.NotebookNode:
-    """A guide as a notebook that lies beside it, not run."""
+    """Return a guide as a notebook for its folder, not run."""
     book = jupytext.read(path, fmt="py:percent")
     first = book.cells[0]
     fields = header(first.source)
@@ -90,7 +89,7 @@ def notebook(path: pathlib.Path) -> nbformat.NotebookNode:
 
 
 def tidy_logs(book: nbformat.NotebookNode) -> None:
-    """Log lines above what was printed, without TensorFlow's about the machine that it ran on."""
+    """Move log lines above the printed output, without TensorFlow's about the machine."""
     for cell in book.cells:
         for output in cell.get("outputs", []):
             if output.get("name") == "stderr":
@@ -101,12 +100,12 @@ def tidy_logs(book: nbformat.NotebookNode) -> None:
 
 
 def build_guide(path: pathlib.Path, execute: bool) -> None:
-    """Writes the notebook and the page of a guide."""
+    """Write the notebook and the page of a guide."""
     book = notebook(path)
     if execute and path.stem not in PROGRAMS:
         print(f"running {path.name} ...", flush=True)
-        place = {"metadata": {"path": path.parent}}
-        NotebookClient(book, timeout=1800, resources=place, coalesce_streams=True).execute()
+        resources = {"metadata": {"path": path.parent}}
+        NotebookClient(book, timeout=1800, resources=resources, coalesce_streams=True).execute()
         tidy_logs(book)
     nbformat.write(book, path.with_suffix(".ipynb"))
     page, _ = HTMLExporter(config=Config({"HTMLExporter": PAGES})).from_notebook_node(book)
@@ -115,15 +114,15 @@ def build_guide(path: pathlib.Path, execute: bool) -> None:
 
 
 def build_reference() -> None:
-    """A page of all public names, and of what they inherit from."""
+    """Write pages of all public names and of their base classes."""
     for name in ez.__all__:
-        getattr(ez, name)  # names are imported when first used, and pdoc reads what is there
+        getattr(ez, name)  # names are imported when first used, and pdoc reads the imported ones
     pdoc.render.configure(docformat="google", show_source=False, search=True)
     pdoc.pdoc("encoder_zoo", *PARTS, output_directory=SITE / "reference")
 
 
 def build_index(paths: list[pathlib.Path]) -> None:
-    """The first page: the guides in the README's order, and the reference."""
+    """Write the first page: the guides in the README's order, and the reference."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     paths = sorted(paths, key=lambda path: readme.index(f"[`guides/{path.name}`]"))
     headers = {path.stem: header(jupytext.read(path).cells[0].source) for path in paths}

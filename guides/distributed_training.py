@@ -77,7 +77,7 @@ def read_sentences() -> tuple[list[str], list[str]]:
 
 
 def train(role: str, options: argparse.Namespace) -> None:
-    """What every process does: `role` is "alone", or the number of a worker."""
+    """Train in one process; `role` is "alone", or the number of a worker."""
     import keras
     import tensorflow as tf
 
@@ -137,7 +137,7 @@ def start(role: str, arguments: list[str], **environment: str) -> subprocess.Pop
 
 
 def free_addresses(count: int) -> list[str]:
-    """Ports of this machine that nobody uses."""
+    """Return free ports of this machine."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for s in sockets:
@@ -172,7 +172,7 @@ def draw(alone: list[float], together: list[float], path: pathlib.Path) -> None:
 
 
 def reckon() -> None:
-    """What each accelerator sends in every step, on paper."""
+    """Print the data that each accelerator sends in every step, as computed on paper."""
     print("\nOn paper: megabytes that each of n accelerators sends in a step, float32 gradients,")
     print("ring all-reduce: 2 (n - 1) / n times 4 bytes for each weight")
     counts = (2, 8, 64, 256)

@@ -4,11 +4,11 @@ Title: Moving from KerasHub
 Author: the authors of encoder_zoo
 Date created: 2026/11/22
 Last modified: 2026/11/22
-Description: What is called what, and models from there and back.
+Description: The names in both packages, and models from there and back.
 Accelerator: None
 
-What is called what, how to bring a model over in memory or from a preset, and how to take it back.
-Both packages stand side by side in one program: there is no need to move all at once.
+The names in both packages, how to convert a model in memory or from a preset, and how to convert it
+back. Both packages work side by side in one program: there is no need to move all at once.
 
 | KerasHub | encoder_zoo |
 |---|---|
@@ -106,8 +106,8 @@ print(f"largest difference: {np.abs(opened.predict(TEXTS, verbose=0) - their_log
 """
 ## Train, and go back
 
-`fit` needs no `compile`. What it learned goes back where KerasHub's classes compute the same: its
-BERT has the tanh GELU built in, and so has this model, which came from there.
+`fit` needs no `compile`. The model can be converted back where KerasHub's classes compute the same:
+its BERT has the tanh GELU built in, and so has this model, which came from there.
 """
 
 # %%

@@ -4,7 +4,7 @@ Title: Moving from transformers
 Author: the authors of encoder_zoo
 Date created: 2026/11/22
 Last modified: 2026/11/22
-Description: What is called what, and checkpoints in both directions.
+Description: The names in both packages, and checkpoints in both directions.
 Accelerator: None
 
 A preset here is a checkpoint folder of `transformers`: `config.json`, `model.safetensors`,
@@ -54,7 +54,7 @@ keras.utils.set_random_seed(0)
 """
 ## A training loop
 
-What takes a tokenizer, `map`, a collator, `TrainingArguments` and a `Trainer` there:
+The equivalent of a tokenizer, `map`, a collator, `TrainingArguments` and a `Trainer` there:
 """
 
 # %%
@@ -66,7 +66,7 @@ print(classifier.classify(TEXTS[:2]))
 
 # %% [markdown]
 """
-## What is saved
+## The saved files
 
 The names in `config.json` are those of `transformers`, the labels among them.
 """

@@ -4,14 +4,14 @@ Title: Long texts
 Author: the authors of encoder_zoo
 Date created: 2026/11/22
 Last modified: 2026/11/22
-Description: What a text of 8,192 tokens costs, in time and memory, and what to do about it.
+Description: The cost of a text of 8,192 tokens in time and memory, and how to reduce it.
 Accelerator: None
 
 BERT reads 512 tokens. ModernBERT reads 8,192: a report, a contract, a chapter. In most of its
 blocks a token attends to its 128 neighbours only, in every third to the whole text. This guide
-measures what a text costs by its length, beside `transformers` where that is installed
-(`pip install transformers torch`). What the weights are makes no difference to that, so that they
-are random, and of a small model: the guide is done within a minute on two CPU cores.
+measures time and memory by the length of the text, next to `transformers` where that is installed
+(`pip install transformers torch`). Both are independent of the weights, which are random and of a
+small model: the guide is done within a minute on two CPU cores.
 """
 
 # %%

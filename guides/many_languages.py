@@ -20,13 +20,13 @@ in three languages, and an English excerpt of SQuAD (both CC BY-SA 4.0). In the 
 3. Both are fine-tuned on English alone, to tell what a question asks for, and to answer questions
    from a text; and are then asked in all three languages, about articles not seen before.
 
-Afterwards `guides/output/many_languages.png` shows how far that carries.
+Afterwards `guides/output/many_languages.png` shows the scores in each language.
 
-Expect little, and see how little. All that the languages share for a model that knows no
-translations are names, digits and some pieces of words; none of them tells a "who" from a "when". A
+Expect little. All that the languages share for a model that knows no
+translations are names, digits and some subwords; none of them tells a "who" from a "when". A
 bag of words finds 94 % of the kinds of question in English, and 17 and 20 % in German and Spanish,
 where chance is 20 %. Such a model, after ten passes over translated questions, finds 95 % in
-English, 20 % in German and 21 % in Spanish: chance. What XLM-RoBERTa can do across languages comes
+English, 20 % in German and 21 % in Spanish: chance. XLM-RoBERTa's transfer across languages comes
 from 270 million parameters and two terabytes of text (Conneau et al. 2020);
 `from_preset("xlm_roberta_base_multi")` loads it.
 """
@@ -94,7 +94,7 @@ def questions(paragraphs: list[dict], language: str) -> list[str]:
 
 
 def kinds(paragraphs: list[dict]) -> list[str]:
-    """What each question asks for, by the words of the English one."""
+    """Return the kind of answer to each question, by the words of the English one."""
     return [
         next(kind for kind, words in KINDS.items() if re.search(rf"\b({words})\b", text.lower()))
         for text in questions(paragraphs, "en")
@@ -159,7 +159,7 @@ def pretrain(tokenizer, pairs: list[tuple[str, str]], epochs: int, folder: pathl
 
 
 def bag_of_words(train: list[dict], test: list[dict]) -> dict[str, float]:
-    """What English words, names and digits alone tell in each language: the baseline."""
+    """Return the scores of English words, names and digits alone in each language: the baseline."""
     model = make_pipeline(
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
         LogisticRegression(C=10, max_iter=1000, class_weight="balanced"),
@@ -198,13 +198,13 @@ def answer(folder: pathlib.Path, train: list[dict], test: list[dict], epochs: in
 
 
 def draw(panels: dict[str, dict[str, dict[str, float]]], path: pathlib.Path) -> None:
-    """For each task the scores in each language, beside the baselines."""
+    """Plot for each task the scores in each language and the baselines."""
     figure, axes = plt.subplots(1, len(panels), figsize=(11, 4.2), layout="constrained")
     for axis, (title, scores) in zip(axes, panels.items(), strict=True):
         width = 0.8 / len(scores)
         for i, (name, values) in enumerate(scores.items()):
-            places = [j + i * width for j in range(len(LANGUAGES))]
-            bars = axis.bar(places, values.values(), width, label=name, color=COLORS[name])
+            positions = [j + i * width for j in range(len(LANGUAGES))]
+            bars = axis.bar(positions, values.values(), width, label=name, color=COLORS[name])
             axis.bar_label(bars, fmt="%.0f", fontsize=8)
         middle = (len(scores) - 1) * width / 2
         axis.set(title=title, ylim=(0, None))
@@ -254,7 +254,7 @@ def main() -> None:
         answer_scores[name] = scores["trained"]
 
     panels = {
-        f"What {len(kinds(test))} questions ask for (balanced accuracy)": kind_scores,
+        f"Kinds of {len(kinds(test))} questions (balanced accuracy)": kind_scores,
         f"Answers to {len(examples(test, 'en'))} questions (F1)": answer_scores,
     }
     for title, scores in panels.items():

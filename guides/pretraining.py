@@ -12,16 +12,15 @@ memory:
 
     python guides/pretraining.py --family bert --output my_bert text1.txt text2.txt.gz
 
-What it does, in the order of the code below: trains a vocabulary, writes the text as a corpus of
-token ids to the disk, trains on that as the papers did, and saves a preset that every task can
-start from:
+In the order of the code below, it trains a vocabulary, writes the text as a corpus of token ids to
+the disk, trains on that as the papers did, and saves a preset that every task can start from:
 
     classifier = ez.SequenceClassifier.from_preset("my_bert", labels=["bad", "good"])
 
 BERT learns masked tokens and whether one segment follows another (Devlin et al. 2019); RoBERTa
-learns masked tokens alone, in rows filled up with sentences (Liu et al. 2019). Killed and started
-again with the same command, it goes on where it was: with the next file of the corpus, or with the
-next batch behind the last backup.
+learns masked tokens alone, in examples filled up with sentences (Liu et al. 2019). Killed and
+started again with the same command, it resumes: with the next file of the corpus, or with the next
+batch after the last backup.
 
 Little text teaches little. The bundled presets learned beside that from a larger model, in
 guides/small_encoders.py.
@@ -51,7 +50,7 @@ SIZE = {
 # More than BERT's 0.15: a small model learns more from a step with more to predict.
 MASK_RATE = 0.3
 BACKBONES = {"bert": ez.BertBackbone, "roberta": ez.RobertaBackbone}
-VOCABULARY_SENTENCES = 1_000_000  # of which the vocabulary is learnt
+VOCABULARY_SENTENCES = 1_000_000  # that the vocabulary is trained on
 SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+")
 
 
@@ -80,11 +79,11 @@ def build(family: str, tokenizer, dropout: float, length: int | None = None):
 
 
 def initialize(model) -> None:
-    """Wider kernels, and positions as waves, so that the attention begins to learn early.
+    """Initialize wider kernels, and positions as waves, so that attention begins to learn early.
 
     BERT's stddev of 0.02 is meant for a width of 768. In a narrow model it lets so little of the
     context through that thousands of steps go by before more is learned than how frequent words
-    are. Waves make places that are near each other alike from the start.
+    are. Waves make neighbouring positions alike from the start.
 
     Source: Vaswani et al., "Attention Is All You Need" (2017), section 3.5, for the waves.
     """
@@ -92,9 +91,9 @@ def initialize(model) -> None:
         if weight.path.endswith("kernel"):
             weight.assign(weight * (weight.shape[0] ** -0.5 / 0.02))
         if "position_embedding" in weight.path:
-            places, width = weight.shape
+            count, width = weight.shape
             rates = 1000.0 ** -np.linspace(0, 1, width // 2)
-            angles = np.arange(places)[:, None] * rates
+            angles = np.arange(count)[:, None] * rates
             weight.assign(0.02 * np.concatenate([np.sin(angles), np.cos(angles)], 1))
 
 

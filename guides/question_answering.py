@@ -98,11 +98,11 @@ picture.save(OUTPUT / "question_answering.html", title="Held-out questions")
 
 # %% [markdown]
 """
-## What attends to what
+## Attention
 
-On the left the tokens that look, on the right those that are looked at: the darker a line, the more
-of its attention a token spends there. Blue lines go from one text to the other. This head looks at
-the token before, as some head does in nearly every BERT (Clark et al., "What Does BERT Look At?",
+On the left the tokens that attend, on the right those that they attend to: the darker a line, the
+larger the probability. Blue lines go from one text to the other. This head attends to the token
+before, as some head does in nearly every BERT (Clark et al., "What Does BERT Look At?",
 2019, section 3.1).
 """
 

@@ -61,7 +61,7 @@ print(f"exported in {time.perf_counter() - start:.1f} s, {size / 1e6:.1f} MB")
 """
 ## Ask, as another machine would
 
-What the other machine needs: TensorFlow, and these lines.
+The other machine needs TensorFlow, and these lines.
 """
 
 # %%

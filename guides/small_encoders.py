@@ -8,9 +8,9 @@ Description: General distillation on your own text, for students of any vocabula
 Accelerator: None
 
 A small encoder that is pretrained on little text knows little. It learns much faster from a large
-one: for every word of the text it is shown what the large one makes of that word there, at several
-layers (Jiao et al. 2020), while it guesses masked words as BERT does. What comes out is a preset
-like any other, of whatever family, size and vocabulary, from which every task can start:
+one: for every word of the text it learns the vectors of the large one, at several layers (Jiao et
+al. 2020), while it predicts masked words as BERT does. The result is a preset like any other, of
+any family, size and vocabulary, from which every task can start:
 
     classifier = ez.SequenceClassifier.from_preset("my_small_bert", labels=["bad", "good"])
 
@@ -74,8 +74,8 @@ they are those of another small encoder, whose blocks are taken too: so a vocabu
 
 # %%
 def word_vectors(tokenizer, source: ez.MaskedLM | ez.SequenceClassifier, width: int) -> tuple:
-    """(V, D) of a vocabulary, and (P, D) of the places in a row, out of another model's."""
-    theirs, places = source.backbone.embeddings.get_weights()[:2]
+    """Return vectors (V, D) of a vocabulary and (P, D) of positions, from another model's."""
+    theirs, positions = source.backbone.embeddings.get_weights()[:2]
     known = source.preprocessor.tokenizer
     ids = {token: [known.token_to_id(token)] for token in known.get_vocabulary()}
     for role in ("pad", "start", "end", "mask"):
@@ -85,17 +85,17 @@ def word_vectors(tokenizer, source: ez.MaskedLM | ez.SequenceClassifier, width: 
     for number, token in enumerate(tokenizer.get_vocabulary()):
         spelled = tokenizer.detokenize([number], skip_special_tokens=False).numpy()
         text = spelled.decode("utf-8", "replace")  # a token of bytes may be a part of a letter
-        pieces = ids.get(token) or known.tokenize(text).numpy()
-        vectors.append(theirs[pieces].mean(0) if len(pieces) else theirs.mean(0))
+        subwords = ids.get(token) or known.tokenize(text).numpy()
+        vectors.append(theirs[subwords].mean(0) if len(subwords) else theirs.mean(0))
     vectors = np.array(vectors)
     if width == vectors.shape[1]:
-        return vectors, places
+        return vectors, positions
     directions = np.linalg.svd(vectors, full_matrices=False)[2][:width].T
-    return vectors @ directions, places @ directions
+    return vectors @ directions, positions @ directions
 
 
 def build(family: str, tokenizer, width: int, dropout: float = 0.0) -> ez.MaskedLM:
-    """A masked language model with random weights."""
+    """Return a masked language model with random weights."""
     backbone = BACKBONES[family](
         tokenizer.vocabulary_size,
         NUM_LAYERS,
@@ -112,7 +112,7 @@ def build(family: str, tokenizer, width: int, dropout: float = 0.0) -> ez.Masked
 
 
 def begin(student: ez.MaskedLM, source: ez.MaskedLM | ez.SequenceClassifier) -> None:
-    """Gives the student the words and places of a teacher, or all of another small encoder."""
+    """Initialize a student with the embeddings of a teacher, or with another small encoder."""
     initialize(student)  # kernels that let the context through
     if isinstance(source, ez.MaskedLM):
         known = {inner_path(weight): weight for weight in source.weights}
@@ -120,11 +120,11 @@ def begin(student: ez.MaskedLM, source: ez.MaskedLM | ez.SequenceClassifier) -> 
             if re.search("block|norm|hidden|segment", weight.path):
                 weight.assign(known[inner_path(weight)][: weight.shape[0]])  # RoBERTa: 1 segment
     width = student.backbone.hidden_dim
-    vectors, places = word_vectors(student.preprocessor.tokenizer, source, width)
+    vectors, positions = word_vectors(student.preprocessor.tokenizer, source, width)
     token_table, position_table = student.backbone.embeddings.weights[:2]
     token_table.assign(vectors)
-    before = position_table.shape[0] - len(places)  # RoBERTa's table begins with two of no use
-    position_table.assign(np.concatenate([np.zeros((before, width)), places]))
+    before = position_table.shape[0] - len(positions)  # RoBERTa's table begins with two unused ones
+    position_table.assign(np.concatenate([np.zeros((before, width)), positions]))
 
 
 def inner_path(weight: keras.Variable) -> str:

@@ -52,10 +52,10 @@ history = classifier.fit(texts[600:], labels[600:], validation_data=held_out, ep
 
 # %% [markdown]
 """
-## What it learned
+## The training
 
 The loss and the accuracy, epoch by epoch. Where the blue curve leaves the grey one, the model
-begins to learn the training sentences by heart. Below, which label was taken for which.
+begins to overfit. Below, the confusion matrix of the labels.
 """
 
 # %%

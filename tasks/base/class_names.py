@@ -118,6 +118,11 @@ def resolve_num_classes(num_classes: int | None, labels: list[str] | None) -> in
     return len(labels) if labels is not None else num_classes
 
 
+def count_and_names(classes: Sequence[str] | int) -> tuple[int, Sequence[str] | None]:
+    """Return the number of classes and, if they are given by name, their names."""
+    return (classes, None) if isinstance(classes, int) else (len(classes), classes)
+
+
 def softmax(logits: np.ndarray) -> np.ndarray:
     """Return probabilities over the last axis.
 

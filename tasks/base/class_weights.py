@@ -20,11 +20,11 @@ def class_weights(
     """Return the weight of every class, (C,) float32.
 
     Args:
-        given: {name or number of a class: weight}, where those that are not named have 1; or
-            "balanced", the inverse of how often a class occurs, with a mean of 1 over the examples.
+        given: {name or number of a class: weight}, where all others have 1; or "balanced", the
+            inverse frequency of a class, with a mean of 1 over the examples.
         labels: the classes' names, if there are.
         num_classes: C.
-        data: one pass over what is trained on, batches `(x, y)` or `(x, y, sample_weight)`, to
+        data: one pass over the training data, batches `(x, y)` or `(x, y, sample_weight)`, to
             count the classes in; weights of 0 do not count.
 
     Raises:
@@ -75,7 +75,7 @@ def _number(key, labels: list[str] | None, num_classes: int) -> int:
 
 
 def _counts(batch: tuple, num_classes: int) -> np.ndarray:
-    """How often each class occurs in a batch, (C,)."""
+    """Return the number of examples of each class in a batch, (C,)."""
     _, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
     y = y.numpy()
     y = np.eye(num_classes)[y] if y.dtype.kind in "iu" else y  # (..., C)
@@ -84,12 +84,12 @@ def _counts(batch: tuple, num_classes: int) -> np.ndarray:
 
 
 def weighted(x, y, sample_weight=None, *, weights: np.ndarray):
-    """An example, or a batch, that counts as much as its class.
+    """Return an example, or a batch, with the sample weight multiplied by that of its class.
 
     Args:
         x: inputs.
         y: class numbers, or probabilities (..., C).
-        sample_weight: None, or what it counts without.
+        sample_weight: None, or its weight before.
         weights: (C,), see `class_weights`.
 
     Example:

@@ -82,9 +82,9 @@ class TaskHead(ConfigFromSignature, keras.layers.Layer):
 
     Args:
         units: C.
-        dropout: share of what the output layer reads dropped in training.
+        dropout: share of the output layer's inputs dropped in training.
         hidden: the layer before the output layer, if there is one.
-        hidden_after_dropout: whether the dropout stands before the hidden layer too.
+        hidden_after_dropout: whether dropout is applied before the hidden layer too.
         stddev: of the output layer's new weights, see `layers.initializer`.
         first_norm_epsilon: of a LayerNorm before all else, over the sum of x and `first`; None:
             there is none.
@@ -196,7 +196,7 @@ def make_hidden(
     activation: str | None = None,
     layer_norm_epsilon: float | None = None,
 ) -> HiddenLayer:
-    """Return the hidden layer of a family's head, with what it shares with the backbone.
+    """Return the hidden layer of a family's head, with the settings that it shares with a backbone.
 
     Args:
         hidden: the family's record of it.
@@ -222,7 +222,7 @@ def head_dropout(head: Head, backbone: Backbone, dropout: float | None) -> float
     Args:
         head: the family's record of it.
         backbone: whose share is the default of most families.
-        dropout: the share asked for, or None.
+        dropout: the given share, or None.
 
     Example:
         >>> from encoder_zoo import BertBackbone

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import keras
 
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.tasks.base.class_names import (
     are_default_labels,
+    count_and_names,
     labels_from_config,
     resolve_num_classes,
     validated_labels,
@@ -30,7 +32,7 @@ class LabelledTask(Task):
     Attributes:
         labels: names of the classes, or None.
         num_classes: C; None before they are known.
-        expected_labels: what `fit` expects as y, in words.
+        expected_labels: description of the y of `fit`, for errors.
     """
 
     has_classes = True
@@ -40,18 +42,17 @@ class LabelledTask(Task):
         """Set the classes, and build the head if their number is known."""
         self.labels = validated_labels(labels)
         self.num_classes = resolve_num_classes(num_classes, self.labels)
-        if self.num_classes is None:
-            return
-        with self.distribution.scope():
-            self.head = make_head(
-                self.head_record,
-                self.backbone,
-                self.num_classes,
-                self.dropout,
-                self.dtype_policy,
-                of_tokens=self.labels_tokens,
-            )
-        self.built = True
+        if self.num_classes is not None:
+            with self.distribution.scope():
+                self.head = make_head(
+                    self.head_record,
+                    self.backbone,
+                    self.num_classes,
+                    self.dropout,
+                    self.dtype_policy,
+                    of_tokens=self.labels_tokens,
+                )
+        self._finish_building()
 
     def _check_labels_known(self) -> None:
         if self.head is None:
@@ -59,6 +60,10 @@ class LabelledTask(Task):
                 f"This {type(self).__name__} does not know its labels yet. Pass labels=[...] or "
                 "num_classes, or call fit, which learns them from its data."
             )
+
+    def call(self, inputs, training=None):
+        self._check_labels_known()
+        return super().call(inputs, training)
 
     # -- training ------------------------------------------------------------------------------
 
@@ -77,19 +82,15 @@ class LabelledTask(Task):
         if not is_dataset(x):
             check_not_empty(x)
             check_no_iterator(y, "y")
+        elif int(x.cardinality()) == tf.data.INFINITE_CARDINALITY:
+            raise ValueError("The dataset is endless. Give the labels: labels=[...].")
         self._learn_labels(x, y)
 
     def _learn_labels(self, x, y) -> None:
         """Build the head for the labels that occur."""
-        learned = self._labels_in(x, y)
-        if isinstance(learned, int):
-            self._set_classes(learned, None)
-        else:
-            self._set_classes(None, learned)
-        if self.preprocessor is not None:
-            self.preprocessor.attach(self)
-        if self.compiled:
-            self.recipe.repeat()  # the metrics know the labels now
+        self._set_classes(*count_and_names(self._labels_in(x, y)))
+        if self.compiled:  # the metrics know the labels now
+            self.compile(**self.recipe.arguments, **self.recipe.options)
 
     def _labels_in(self, x, y) -> list[str] | int:
         """Return the classes that occur in the data of `fit` by name, or their number."""

@@ -24,15 +24,14 @@ from encoder_zoo.tasks.training.trainer import Trainer
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
-# Labels that a `repr` names.
-MOST_SHOWN = 10
+MOST_SHOWN = 10  # labels in a `repr`
 
 
 class TinyData(NamedTuple):
     """Arguments and data of a small task, for the checks of `encoder_zoo.testing`.
 
     Attributes:
-        arguments: of the task's constructor, beside backbone and preprocessor.
+        arguments: of the task's constructor, in addition to backbone and preprocessor.
         x: raw inputs, of the letters a to p.
         y: labels, or None.
     """
@@ -99,7 +98,7 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
 
     @classmethod
     def _check_parts(cls, backbone: object, preprocessor: object) -> None:
-        """Refuse what is no backbone, and the preprocessor of another task."""
+        """Raise a TypeError without a backbone, or for the preprocessor of another task."""
         if not isinstance(backbone, Backbone):
             raise TypeError(
                 f"{cls.__name__} takes a Backbone. Received: a {type(backbone).__name__}."
@@ -112,7 +111,13 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
             f"{type(preprocessor).__name__}. Make one with the same tokenizer."
         )
 
-    # -- the task's own facts ------------------------------------------------------------------
+    def _finish_building(self) -> None:
+        """Mark the task as built, if it has its head, and attach its preprocessor."""
+        self.built = self.head is not None
+        if self.preprocessor is not None:
+            self.preprocessor.attach(self)
+
+    # -- description ---------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         backbone, labels = self.backbone, self.labels
@@ -127,6 +132,9 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
     def encoded(self, inputs: dict, training: bool | None = None) -> dict:
         """Return the backbone's outputs for those inputs that it reads."""
         return self.backbone(backbone_inputs(inputs), training=training)
+
+    def call(self, inputs, training=None):
+        return self.logits_of(self.encoded(inputs, training), inputs, training)
 
     def logits_of(self, encoded: dict, inputs: dict, training: bool | None = None):
         """Return the task's outputs, from those of its backbone."""
@@ -152,7 +160,7 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
 
     @property
     def head_record(self) -> Head:
-        """The record of the head that the backbone's family has for this task."""
+        """Return the record of the head that the backbone's family has for this task."""
         return self.head_of(self.backbone.family)
 
     @classmethod
@@ -185,7 +193,7 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
         """Raise a ValueError if config.json has no field for a setting of the head."""
 
     def metric_by_name(self, name: str):
-        """Return the metric of a name; a name that only Keras knows as it is."""
+        """Return the metric of a name; a name of Keras is returned unchanged."""
         return metric_by_name(name, self.output_activation, getattr(self, "num_classes", None))
 
     def default_loss(self) -> keras.losses.Loss:
@@ -259,5 +267,5 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
 
     @property
     def served_tokenizer(self) -> Tokenizer:
-        """The tokenizer that `served` uses."""
+        """Return the tokenizer that `served` uses."""
         return self.preprocessor.tokenizer

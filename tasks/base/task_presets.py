@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import keras
 
+from encoder_zoo.common.lazy import loading, saving
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 
 if TYPE_CHECKING:
@@ -36,9 +37,7 @@ class TaskPresets:
             ValueError: if the preset does not exist or its files do not fit together.
             TypeError: if an argument is unknown.
         """
-        from encoder_zoo.presets.loading import load_task
-
-        return load_task(cls, source, **arguments)
+        return loading.load_task(cls, source, **arguments)
 
     @classmethod
     def from_keras_hub(cls, model: keras.Model, **arguments) -> Self:
@@ -47,8 +46,8 @@ class TaskPresets:
         The head is taken over where it is one for this task; otherwise it is new, so that a
         classifier of KerasHub becomes a token classifier here, which KerasHub does not have.
 
-        KerasHub's tokenizers case-fold what they should lower-case, so that a few texts, such as
-        those with "ß", have other ids there.
+        KerasHub's tokenizers case-fold instead of lower-casing, so that a few texts, such as those
+        with "ß", have other ids there.
 
         Args:
             model: a task of `keras_hub.models`, or a backbone, of a family that is here too. Of
@@ -74,9 +73,7 @@ class TaskPresets:
             >>> SequenceClassifier.from_keras_hub(theirs, labels=["ham", "spam"]).num_classes
             2
         """
-        from encoder_zoo.presets.loading import load_from_keras_hub
-
-        return load_from_keras_hub(cls, model, **arguments)
+        return loading.load_from_keras_hub(cls, model, **arguments)
 
     def save_to_preset(
         self,
@@ -93,11 +90,11 @@ class TaskPresets:
 
         Args:
             directory: folder to write or to replace; files of other kinds in it are kept.
-            dtype: "float32", "float16" or "bfloat16"; None stores every weight as it is.
+            dtype: "float32", "float16" or "bfloat16"; None stores every weight in its own.
             format: "huggingface", or "keras_hub" for a folder that the task's class in
                 `keras_hub.models` opens. KerasHub pads every batch to `sequence_length`, and has
                 other ids for texts that it case-folds, such as "ß" to "ss". It keeps no labels:
-                this package reads them back from `encoder_zoo.json` beside the files.
+                this package reads them back from `encoder_zoo.json` in the folder.
             **options: `shard_bytes`, the largest weights file in the Hugging Face format; what is
                 more is split.
 
@@ -107,9 +104,7 @@ class TaskPresets:
                 ...", "KerasHub's BertBackbone has activation='gelu_pytorch_tanh' built in ..."
             OSError: "The disk is full: ... was not saved."
         """
-        from encoder_zoo.presets.saving import save_task
-
-        save_task(self, directory, dtype, format, **options)
+        saving.save_task(self, directory, dtype, format, **options)
 
     @validate_arguments
     def enable_lora(

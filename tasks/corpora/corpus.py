@@ -27,7 +27,7 @@ from encoder_zoo.tasks.corpora.writing import write
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
-    from encoder_zoo.tasks.training.data import Plan
+    from encoder_zoo.tasks.preprocessing.batching import Plan
 
 SHARD_TOKENS = 2**23
 
@@ -35,9 +35,9 @@ SHARD_TOKENS = 2**23
 class PretrainingCorpus:
     """Documents, tokenized once into files, for the `fit` of a task that pretrains.
 
-    The files hold numbers only, with checksums. Training reads from disk what a batch needs, so
-    that a corpus may be larger than memory. `MaskedLM`, `ReplacedTokenDetection` and `Pretraining`
-    take it in place of texts, and make their own examples of it: see their preprocessors.
+    The files hold numbers only, with checksums. Training reads the tokens of each batch from disk,
+    so that a corpus may be larger than memory. `MaskedLM`, `ReplacedTokenDetection` and
+    `Pretraining` take it instead of texts, and make their own examples: see their preprocessors.
 
     Args:
         folder: written by `from_files` or `from_documents`.
@@ -46,7 +46,7 @@ class PretrainingCorpus:
         num_tokens, num_sentences, num_documents: number of each.
         num_shards: number of files.
         vocabulary_size: of its tokenizer.
-        sha256: checksum of all that it holds.
+        sha256: checksum of its contents.
 
     Raises:
         ValueError: "... is not complete: it has 3 files so far. ...", "... is damaged or changed"
@@ -70,7 +70,7 @@ class PretrainingCorpus:
         if not self._manifest["complete"]:
             raise ValueError(
                 f"{self.folder} is not complete: it has {len(shards)} files so far. Call "
-                "PretrainingCorpus.from_files or from_documents again as before: it goes on."
+                "PretrainingCorpus.from_files or from_documents again as before to continue."
             )
         self.num_tokens, self.num_sentences, self.num_documents = (
             sum(shard[name] for shard in shards) for name in COUNTS
@@ -99,8 +99,8 @@ class PretrainingCorpus:
             paths: of the text files, in UTF-8, packed by gzip or not. A document of more than
                 16 million characters is cut.
             tokenizer: of the model that is to be pretrained.
-            shard_tokens: about how many tokens one file holds. Examples are shuffled over several
-                files, of which only positions are in memory.
+            shard_tokens: approximate number of tokens in a file. Examples are shuffled over several
+                files; only their positions are in memory.
             verbose: 0 is silent; otherwise progress and speed are printed.
 
         Raises:
@@ -142,7 +142,7 @@ class PretrainingCorpus:
         )
 
     def verify(self) -> None:
-        """Compare every file with its checksum, which reads them all.
+        """Read every file and compare it with its checksum.
 
         Raises:
             ValueError: "... is damaged or changed: ..."

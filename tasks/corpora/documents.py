@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple
 
 from encoder_zoo.common.wording import shown
 
-# A document with more characters is cut, so that no file without blank lines has to be held whole.
+# A document with more characters is cut, to limit memory for files without blank lines.
 MOST_CHARACTERS = 2**24
 
 
@@ -21,7 +21,7 @@ class Document(NamedTuple):
 
     Attributes:
         sentences: none of them empty, at least one.
-        position: plain numbers, from which `documents` goes on.
+        position: plain numbers, from which `documents` continues.
         share: how much of the text has been read, from 0 to 1; None if unknown.
     """
 
@@ -70,9 +70,10 @@ class TextFiles:
         """
         first, offset = position
         for number in range(first, len(self.paths)):
-            with _opened(self.paths[number]) as (raw, text):
+            path = self.paths[number]
+            with open(path, "rb") as raw, _unpacked(path, raw) as text:
                 text.seek(offset)
-                for sentences, end in _in_lines(self.paths[number], text, offset):
+                for sentences, end in _in_lines(path, text, offset):
                     read = sum(self.sizes[:number]) + raw.tell()
                     yield Document(sentences, [number, end], read / sum(self.sizes))
             offset = 0
@@ -97,7 +98,7 @@ class Documents:
         self._documents = documents
 
     def describe(self) -> dict:
-        """Return {}: nothing is known of them."""
+        """Return {}: they cannot be described without reading them."""
         return {}
 
     def documents(self, position: Sequence[int]) -> Iterator[Document]:
@@ -151,15 +152,9 @@ def _no_document(found: object, number: int) -> ValueError:
     )
 
 
-@contextlib.contextmanager
-def _opened(path: pathlib.Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """Open a file, packed by gzip or not; return it as it is on disk, and its text."""
-    with open(path, "rb") as raw:
-        if path.suffix != ".gz":
-            yield raw, raw
-            return
-        with gzip.GzipFile(fileobj=raw) as text:
-            yield raw, text
+def _unpacked(path: pathlib.Path, file: BinaryIO) -> contextlib.AbstractContextManager:
+    """Return the text of an open file that is packed by gzip, or not."""
+    return gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else contextlib.nullcontext(file)
 
 
 def _in_lines(path: pathlib.Path, text: BinaryIO, offset: int) -> Iterator[tuple[list[str], int]]:

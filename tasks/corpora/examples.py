@@ -1,7 +1,7 @@
 """Examples of a shard's documents: pairs of segments, or full sentences.
 
-A row is some spans of tokens with an end token behind each, after a start token. Planning a row
-does not read its tokens.
+An example is a start token and some spans of tokens, each followed by an end token. Planning an
+example does not read its tokens.
 
 Comment letters: R examples, P spans, U units, K slots.
 """
@@ -18,8 +18,7 @@ import numpy as np
 
 from encoder_zoo.tasks.corpora.shards import Shard, splits
 
-# Of the pairs' second segments, how many are not the first one's own.
-OTHER = 0.5
+OTHER = 0.5  # share of the pairs whose second segment does not follow the first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,11 +26,12 @@ class ShardExamples:
     """Examples of one shard, before their tokens are read.
 
     Attributes:
-        spans: (P, 2) int64, first token and the one behind the last.
-        example_splits: (R + 1,) which spans make a row.
+        spans: (P, 2) int64, first token and the one after the last.
+        example_splits: (R + 1,) offsets in `spans` of each example.
         labels: (R,) int32 for pairs: 1 where the second segment does not follow the first; None
             where examples have no label.
-        slot_splits: (K + 1,) which examples count as one in a batch: short ones share a slot.
+        slot_splits: (K + 1,) offsets of the examples that count as one in a batch: short examples
+            share a slot.
     """
 
     spans: np.ndarray
@@ -46,12 +46,12 @@ class ShardExamples:
 
     @property
     def slots(self) -> int:
-        """The number of slots, K."""
+        """Return the number of slots, K."""
         return len(self.slot_splits) - 1
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
-        """(R,) tokens of every row, with the start token and the end tokens."""
+        """Return (R,) the number of tokens of every example, special tokens included."""
         tokens = splits(self.spans[:, 1] - self.spans[:, 0] + 1)
         return np.diff(tokens[self.example_splits]) + 1
 
@@ -59,11 +59,11 @@ class ShardExamples:
 def full_sentences(shard: Shard, length: int) -> ShardExamples:
     """Return examples of as many sentences as fit, also of several documents.
 
-    An end token stands between two documents. A sentence that is longer than a row is cut.
+    An end token separates two documents. A sentence that is longer than an example is cut.
 
     Args:
         shard: to take them from.
-        length: of a row, with its start token and end tokens.
+        length: of an example, with its start token and end tokens.
 
     Source: Liu et al. 2019, section 4.2, FULL-SENTENCES.
 
@@ -83,7 +83,7 @@ def document_sentences(shard: Shard, length: int, rng: random.Random) -> ShardEx
 
     Args:
         shard, length: as for `full_sentences`.
-        rng: of which short examples are put together.
+        rng: chooses which short examples are packed together.
 
     Source: Liu et al. 2019, section 4.2, DOC-SENTENCES; put together as `pack_examples` does.
 
@@ -104,7 +104,7 @@ def document_sentences(shard: Shard, length: int, rng: random.Random) -> ShardEx
 
 
 def _sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
-    """Yield examples of so many tokens at most, without the start token and the last end token."""
+    """Return examples of at most `room` tokens, without the start token and the last end token."""
     starts, ends, documents = _units(shard, room)
     # Tokens up to a unit's end, where an end token between documents counts as one.
     reached = (ends + documents).tolist()
@@ -123,8 +123,8 @@ def _sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
 
 
 def _units(shard: Shard, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """First token, the one behind the last, and document of each sentence (U,); those with more
-    than so many tokens are cut."""
+    """Return first token, the one after the last, and document of each sentence (U,); sentences
+    of more than `most` tokens are cut."""
     lengths = np.diff(shard.sentences)
     pieces = -(-lengths // most)
     sentence = np.repeat(np.arange(len(lengths)), pieces)
@@ -140,17 +140,17 @@ def segment_pairs(
 ) -> ShardExamples:
     """Return pairs of segments, each of one or more sentences; half do not follow each other.
 
-    Sentences that follow each other fill a row, and are parted into two segments. In half of the
-    examples the second one is not what follows: it is from another document, and what would have
-    followed comes in the next row; or, of ALBERT, the two are swapped. Of what is too long for a
-    row, tokens are taken from the longer segment, at its front or its end by chance.
+    Consecutive sentences fill an example, and are split into two segments. In half of the examples
+    the second one does not follow: for BERT it is from another document, and the sentences that
+    would have followed are used for the next example; for ALBERT the two are swapped. If both are
+    too long, tokens of the longer segment are removed, at its front or its end at random.
 
     Args:
         shard: to take them from.
-        length: of a row, with its three special tokens.
+        length: of an example, with its three special tokens.
         swapped: whether the other half is swapped, rather than from another document.
         short_share: of the examples that are made for a smaller length, of two tokens and more.
-        rng: of all that is left to chance.
+        rng: makes all random choices.
 
     Source: Devlin et al. 2019, appendix A.2, and `create_pretraining_data.py`, released with it,
     where a whole document has one length; Lan et al. 2020, section 3.1.
@@ -188,7 +188,7 @@ def segment_pairs(
 
 
 def _next_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
-    """Return the next sentence, both segments as spans, and whether the second is another's."""
+    """Return the next sentence, both segments as spans, and 1 if the second is from elsewhere."""
     start, behind = chunk
     middle = _middle(chunk, rng)
     first = offsets[start], offsets[middle]
@@ -206,7 +206,7 @@ def _next_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
 
 
 def _swapped_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
-    """As `_next_pair`, with the two swapped in half of the cases; a single sentence is split."""
+    """Return as `_next_pair`, with half of the pairs swapped; a single sentence is split."""
     start, behind = chunk
     if behind - start > 1:
         middle = offsets[_middle(chunk, rng)]
@@ -221,7 +221,7 @@ def _swapped_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
 
 
 def _middle(chunk: tuple[int, int], rng: random.Random) -> int:
-    """Return after which sentence the first segment ends: at least one, not the last of several."""
+    """Return the sentence at which the second segment begins, at random."""
     start, behind = chunk
     return start + 1 + int(rng.random() * max(1, behind - start - 1))
 
@@ -236,6 +236,6 @@ def _truncated(first: tuple, second: tuple, room: int, rng: random.Random) -> li
     spans = []
     for (start, _), length, left in zip((first, second), lengths, kept, strict=True):
         cut = length - left
-        start += rng.getrandbits(cut).bit_count() if cut else 0  # at the front, by as many coins
+        start += rng.getrandbits(cut).bit_count() if cut else 0  # front or end for each token
         spans.append((start, start + left))
     return spans

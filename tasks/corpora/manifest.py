@@ -56,8 +56,9 @@ def manifest_in(files: OpenFolder) -> dict:
 
 
 def _is_sound(manifest: dict) -> bool:
-    """Return whether every field that is read is there, and of its type."""
-    kinds = {"file": str, "bytes": int, "sha256": str, "place": list, **dict.fromkeys(COUNTS, int)}
+    """Return whether all required fields exist and have their types."""
+    numbers = dict.fromkeys(("bytes", *COUNTS), int)
+    kinds = {"file": str, "sha256": str, "position": list, **numbers}
     try:
         size = manifest["tokenizer"]["vocabulary_size"]
         whole = isinstance(manifest["complete"], bool) and type(size) is int and size > 0

@@ -19,7 +19,8 @@ import numpy as np
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.corpora.examples import ShardExamples
 from encoder_zoo.tasks.corpora.shards import Shard
-from encoder_zoo.tasks.training.data import Plan, TrainingData
+from encoder_zoo.tasks.preprocessing.batching import Plan
+from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.distribution import worker_of
 
 if TYPE_CHECKING:
@@ -28,18 +29,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-# So many files are shuffled together.
-WINDOW = 8
+WINDOW = 8  # files that are shuffled together
 AHEAD = 4  # batches that are padded ahead
 
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """The slots of a corpus, in any order.
+    """Reads the slots of a corpus, in any order.
 
     Args:
         corpus: to read.
-        plan: makes examples of a shard, by chance.
+        plan: makes examples of a shard, with a random generator.
         seed: of the examples and of their order.
         windows: number of slots of each window from the first on, as far as known. It grows with
             reading, and makes a late slot quick to find.
@@ -58,9 +58,9 @@ class Reader:
                 yield shard, examples, slot
 
     def shuffled(self, done: int = 0) -> Iterator[tuple[Shard, ShardExamples, int]]:
-        """Yield slots without an end, in shuffled passes, from the slot after `done` ones on.
+        """Yield slots of endless shuffled passes, without the first `done`.
 
-        The files come in another order in every pass, and `WINDOW` of them are shuffled together.
+        The files have another order in every pass, and `WINDOW` of them are shuffled together.
         """
         number = 0  # of the window
         while number < len(self.windows) and done >= self.windows[number]:
@@ -73,7 +73,7 @@ class Reader:
                 if number == len(self.windows):
                     self.windows.append(len(positions))
                 if not any(self.windows) and len(self.windows) * WINDOW >= self.corpus.num_shards:
-                    raise ValueError(f"No row can be made of {self.corpus}.")
+                    raise ValueError(f"No example can be made of {self.corpus}.")
                 number += 1
                 following = thread.submit(self._window, number)
                 for shard, slot in positions[done:]:
@@ -116,9 +116,8 @@ class CorpusBatches(TrainingData):
         check_corpus(corpus, task.preprocessor)
         self._corpus = corpus
 
-    def _reader(self, seed: int, windows: list | None = None) -> Reader:
-        plan = self.task.preprocessor.corpus_examples
-        return Reader(self._corpus, plan, seed, [] if windows is None else windows)
+    def _reader(self, seed: int, *windows: list) -> Reader:
+        return Reader(self._corpus, self.task.preprocessor.corpus_examples, seed, *windows)
 
     @functools.cached_property
     def steps(self) -> int:
@@ -148,10 +147,50 @@ class CorpusBatches(TrainingData):
         batches = self._collated(reader.ordered)
         return batches.apply(tf.data.experimental.assert_cardinality(steps))
 
-    def _collated(self, slots: Callable, *position) -> tf.data.Dataset:
-        task, size = self.task, self.plan.batch_size
-        collate = task.graphs.collate()
-        return _batches(slots, self._corpus, task.preprocessor, collate, size, *position)
+    def _collated(
+        self, slots: Callable, seed: int = 0, done: int = 0, worker: tuple[int, int] = (0, 1)
+    ) -> tf.data.Dataset:
+        """Return prepared batches of slots.
+
+        Args:
+            slots: returns an iterator of them.
+            seed: of masking.
+            done: how many batches come before.
+            worker: number of this worker, and how many there are.
+        """
+        preprocessor, (number, count) = self.task.preprocessor, worker
+        part = slice(*(self.plan.batch_size * n // count for n in (number, number + 1)))
+        labels = ("labels",) if preprocessor.labels_pairs else ()
+        signature = {
+            **dict.fromkeys(
+                ("token_ids", "first_length", *labels), tf.TensorSpec([None], tf.int32)
+            ),
+            **dict.fromkeys(("sizes", "slot_sizes"), tf.TensorSpec([None], tf.int64)),
+            **dict.fromkeys(("seed", "span"), tf.TensorSpec([2], tf.int64)),
+        }
+        generate = functools.partial(self._read, slots, part, seed, done)
+        dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        if count > 1:  # each worker's dataset has its own examples
+            policy = tf.data.experimental.AutoShardPolicy.OFF
+            options.experimental_distribute.auto_shard_policy = policy
+        collate, packed = self.task.graphs.collate(), preprocessor.packed_length is not None
+        make = functools.partial(_collate_slots, collate=collate, packed=packed)
+        dataset = dataset.map(make, num_parallel_calls=AHEAD, deterministic=True).prefetch(AHEAD)
+        return dataset.with_options(options)
+
+    def _read(self, slots: Callable, part: slice, seed: int, done: int) -> Iterator[dict]:
+        """Yield this worker's part of each batch, and the span of its tokens in the batch."""
+        following, tokenizer = slots(), self.task.preprocessor.tokenizer
+        for step in itertools.count(done):
+            batch = list(itertools.islice(following, self.plan.batch_size))
+            if not batch:
+                return
+            examples = read_examples(batch[part], tokenizer, self._corpus.vocabulary_size)
+            lengths = [made.slot_length(slot) for _, made, slot in batch]
+            span = [sum(lengths[: part.start]), sum(lengths)]
+            yield {**examples, "seed": np.array([seed, step]), "span": np.array(span)}
 
     def describe(self) -> dict:
         return {"corpus": self._corpus.sha256, "batch_size": self.plan.batch_size}
@@ -169,61 +208,18 @@ def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -
             f"This task's preprocessor is {preprocessor!r:.60}. A PretrainingCorpus is for "
             "MaskedLM, ReplacedTokenDetection and Pretraining, with their preprocessors."
         )
+    if not preprocessor.dynamic:
+        raise ValueError("dynamic=False needs texts in memory. Received: a corpus.")
     corpus.check_tokenizer(preprocessor.tokenizer)
 
 
-def _batches(
-    slots, corpus, preprocessor, collate, batch_size, seed=0, done=0, worker=(0, 1)
-) -> tf.data.Dataset:
-    """Return prepared batches of slots.
-
-    Args:
-        slots: returns an iterator of them.
-        corpus: of the slots.
-        preprocessor: of the task.
-        collate: makes a batch of examples, called with `(examples, seed)`.
-        batch_size: B, of all workers together.
-        seed: of masking.
-        done: how many batches come before.
-        worker: number of this worker, and how many there are.
-    """
-    tokenizer, packed = preprocessor.tokenizer, preprocessor.packed_length is not None
-    number, count = worker
-    begin, end = (batch_size * n // count for n in (number, number + 1))
-
-    def generate():
-        following = slots()
-        for step in itertools.count(done):
-            batch = list(itertools.islice(following, batch_size))
-            if not batch:
-                return
-            examples = read_examples(batch[begin:end], tokenizer, corpus.vocabulary_size)
-            lengths = [made.slot_length(slot) for _, made, slot in batch]
-            span = [sum(lengths[:begin]), sum(lengths)]
-            yield {**examples, "seed": np.array([seed, step]), "span": np.array(span)}
-
-    types = {"token_ids": tf.int32, "sizes": tf.int64, "first_length": tf.int32}
-    types |= {"slot_sizes": tf.int64, **({"labels": tf.int32} if preprocessor.labels_pairs else {})}
-    signature = {name: tf.TensorSpec([None], dtype) for name, dtype in types.items()}
-    signature |= dict.fromkeys(("seed", "span"), tf.TensorSpec([2], tf.int64))
-    dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    if count > 1:  # each worker's dataset has its own examples
-        policy = tf.data.experimental.AutoShardPolicy.OFF
-        options.experimental_distribute.auto_shard_policy = policy
-    make = functools.partial(_collated, collate=collate, packed=packed)
-    dataset = dataset.map(make, num_parallel_calls=AHEAD, deterministic=True).prefetch(AHEAD)
-    return dataset.with_options(options)
-
-
-def _collated(examples: dict, collate: Callable, packed: bool):
+def _collate_slots(examples: dict, collate: Callable, packed: bool):
     """Return a prepared batch of the examples that `read_examples` returns."""
     examples = dict(examples)
     slot_sizes, sizes, flat = (examples.pop(name) for name in ("slot_sizes", "sizes", "token_ids"))
     seed, span = examples.pop("seed"), examples.pop("span")
     examples["token_ids"] = ids = tf.RaggedTensor.from_row_lengths(flat, sizes, validate=False)
-    # Drawn for the whole batch, so that it is masked alike however many workers there are.
+    # Drawn for the whole batch, so that masks do not depend on the number of workers.
     draws = tf.random.stateless_uniform([span[1], 3], seed)
     examples["draws"] = ids.with_values(draws[span[0] : span[0] + tf.size(flat, tf.int64)])
     if packed:
@@ -251,19 +247,16 @@ def read_examples(
     for shard, examples, slot in slots:
         first, behind = examples.slot_splits[slot : slot + 2].tolist()
         slot_sizes.append(behind - first)
+        sizes += examples.lengths[first:behind].tolist()
         for row in range(first, behind):
             begin, limit = examples.example_splits[row : row + 2]
             spans = examples.spans[begin:limit].tolist()
             parts.append(start)
             for a, b in spans:
                 parts += [shard.tokens[a:b], end]
-            size = 1 + sum(b - a + 1 for a, b in spans)
-            sizes.append(size)
-            if examples.labels is None:
-                first_lengths.append(size)
-            else:
-                first_lengths.append(spans[0][1] - spans[0][0] + 2)
-                labels.append(examples.labels[row])
+            first_lengths.append(spans[0][1] - spans[0][0] + 2)
+        if examples.labels is not None:
+            labels += examples.labels[first:behind].tolist()
     ids = np.concatenate(parts, dtype="int64") if parts else np.zeros(0, "int64")
     if len(ids) and ids.max() >= vocabulary_size:
         raise ValueError(
@@ -273,7 +266,7 @@ def read_examples(
     found = {
         "token_ids": ids.astype("int32"),
         "sizes": np.array(sizes, "int64"),
-        "first_length": np.array(first_lengths, "int32"),
+        "first_length": np.array(first_lengths if labels else sizes, "int32"),
         "slot_sizes": np.array(slot_sizes, "int64"),
     }
     return {**found, **({"labels": np.array(labels, "int32")} if labels else {})}

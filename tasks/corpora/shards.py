@@ -1,8 +1,8 @@
 """One file of a corpus: token ids, and where sentences and documents begin.
 
 It is a `.safetensors` file of three arrays: "tokens" (T,), of uint16 or, for more than 65,536
-different tokens, uint32; "sentences" (S + 1,) uint32, where in the tokens each sentence begins, and
-the last one ends; "documents" (D + 1,) uint32, the same of documents, in sentences.
+different tokens, uint32; "sentences" (S + 1,) uint32, the offsets of sentences in the tokens;
+"documents" (D + 1,) uint32, the offsets of documents in the sentences.
 
 Comment letters: T tokens, S sentences, D documents.
 """
@@ -24,7 +24,7 @@ class Shard:
     """Some documents of a corpus.
 
     Attributes:
-        tokens: (T,) unsigned ids; of a file they are read when they are looked at.
+        tokens: (T,) unsigned ids; those of a file are read when they are used.
         sentences: (S + 1,) int64, offsets in `tokens`.
         documents: (D + 1,) int64, offsets in `sentences`.
 
@@ -56,8 +56,8 @@ class Shard:
             ValueError: "... is no shard of a corpus: ...", and see `SafetensorsFile`.
         """
         path, file = file.name, SafetensorsFile(file)
-        expected = {"tokens": id_type(vocabulary_size), "sentences": "uint32"}
-        expected |= {"documents": "uint32"}
+        offsets = dict.fromkeys(("sentences", "documents"), "uint32")
+        expected = {"tokens": id_type(vocabulary_size), **offsets}
         found = {n: file.dtype(n).name for n, shape in file.shapes.items() if len(shape) == 1}
         if found != expected:
             raise ValueError(f"{path} is no shard of a corpus: it holds {found}, not {expected}.")
@@ -92,7 +92,7 @@ def id_type(vocabulary_size: int) -> str:
 
 
 def splits(lengths: list[int] | np.ndarray) -> np.ndarray:
-    """Return where consecutive parts of some lengths begin, and where the last ends.
+    """Return the offsets of consecutive parts of some lengths, and the end of the last.
 
     Example:
         >>> splits([2, 1]).tolist()
@@ -102,7 +102,7 @@ def splits(lengths: list[int] | np.ndarray) -> np.ndarray:
 
 
 def _are_splits(offsets: np.ndarray, size: int) -> bool:
-    """Return whether these are the borders of parts that are not empty."""
+    """Return whether these are the offsets of parts that are not empty."""
     return bool(
         len(offsets) > 1
         and offsets[0] == 0

@@ -26,9 +26,8 @@ from encoder_zoo.tasks.corpora.shards import Shard, splits
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
-# Most characters that are tokenized at a time.
-BLOCK = 2**22
-SECONDS = 10  # between two lines on the progress
+BLOCK = 2**22  # characters that are tokenized at a time, at most
+SECONDS = 10  # between two lines of progress
 
 
 def write(
@@ -47,7 +46,7 @@ def write(
     if manifest["complete"]:
         return
     shards = manifest["shards"]
-    position = shards[-1]["place"] if shards else source.start
+    position = shards[-1]["position"] if shards else source.start
     progress = Progress(shards) if verbose else None
     for shard, end in _shards(source.documents(position), tokenizer, shard_tokens, progress):
         path = folder / f"shard-{len(shards):05d}.safetensors"
@@ -60,7 +59,7 @@ def write(
                 "bytes": path.stat().st_size,
                 "sha256": checksum_of(path),
                 **dict(zip(COUNTS, counts, strict=True)),
-                "place": end,
+                "position": end,
             }
         )
         _write_manifest(folder, manifest)
@@ -68,7 +67,7 @@ def write(
         raise ValueError("There is no text in the documents. Expected sentences.")
     _write_manifest(folder, {**manifest, "complete": True})
     if progress:
-        progress.end()
+        progress.show(", complete")
 
 
 def _begun(folder, source, tokenizer: Tokenizer, shard_tokens: int) -> dict:
@@ -81,8 +80,7 @@ def _begun(folder, source, tokenizer: Tokenizer, shard_tokens: int) -> dict:
     }
     found = read_manifest(folder)
     if not found:
-        version = {"encoder_zoo": __version__}
-        return {**settings, **version, "complete": False, "shards": []}
+        return {**settings, "encoder_zoo": __version__, "complete": False, "shards": []}
     for name, value in settings.items():
         if found.get(name) != value:
             raise ValueError(
@@ -154,32 +152,27 @@ def _joined(parts: list[Shard]) -> Shard:
 
 
 class Progress:
-    """Printed lines of progress and speed.
+    """Prints progress and speed.
 
     Args:
-        shards: entries of those that are there already.
+        shards: entries of those that are written already.
     """
 
     def __init__(self, shards: list[dict]):
-        self._counts = {name: sum(shard[name] for shard in shards) for name in COUNTS}
-        self._before = self._counts["tokens"]
-        self._begun = self._said = time.monotonic()
+        self._before = sum(shard["tokens"] for shard in shards)
+        self._tokens, self._documents = self._before, sum(shard["documents"] for shard in shards)
+        self._begun = self._printed = time.monotonic()
 
     def add(self, part: Shard, share: float | None) -> None:
         """Count tokenized documents, and print progress now and then."""
-        self._counts["tokens"] += len(part.tokens)
-        self._counts["sentences"] += len(part.sentences) - 1
-        self._counts["documents"] += len(part.documents) - 1
-        if time.monotonic() - self._said >= SECONDS:
-            self._said = time.monotonic()
-            self._say("" if share is None else f", {share:.0%} of the text")
+        self._tokens += len(part.tokens)
+        self._documents += len(part.documents) - 1
+        if time.monotonic() - self._printed >= SECONDS:
+            self._printed = time.monotonic()
+            self.show("" if share is None else f", {share:.0%} of the text")
 
-    def end(self) -> None:
-        """Print the totals."""
-        self._say(", complete")
-
-    def _say(self, how_far: str) -> None:
-        new = self._counts["tokens"] - self._before
-        rate = new / max(time.monotonic() - self._begun, 1e-3)
-        counts = " of ".join(f"{self._counts[name]:,} {name}" for name in ("tokens", "documents"))
-        print(f"Corpus: {counts}, {rate:,.0f} tokens/s{how_far}", flush=True)
+    def show(self, state: str) -> None:
+        """Print totals, speed and how far the writing is."""
+        rate = (self._tokens - self._before) / max(time.monotonic() - self._begun, 1e-3)
+        counts = f"{self._tokens:,} tokens of {self._documents:,} documents"
+        print(f"Corpus: {counts}, {rate:,.0f} tokens/s{state}", flush=True)

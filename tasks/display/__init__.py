@@ -1,4 +1,4 @@
-"""Answers and trainings to look at: HTML in a notebook, plain text in a terminal.
+"""Pictures of answers and of training: HTML in a notebook, plain text in a terminal.
 
 `entities`, `answer`, `fill_mask` and `attention` return a `Picture`: a notebook draws it, `print`
 writes it as text, and its `save` makes a page. `learning_curves` and `confusion_matrix` draw with

@@ -17,7 +17,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
 
-# In pixels of a drawing that is 420 wide: where the lines begin and end, the height of a row.
+# Pixels of a drawing that is 420 wide: begin and end of the lines, height of a row.
 LEFT, RIGHT, WIDTH, ROW_HEIGHT = 150, 270, 420, 22
 FAINTEST = 0.02  # probabilities below it are not drawn
 GREY, BLUE = "#868e96", "#1c7ed6"
@@ -31,15 +31,15 @@ def attention(
     Args:
         model: a task with a preprocessor, fine-tuned or not.
         first: the text.
-        second: of a pair the other one; both are one row for the model.
+        second: the other one of a pair; both are one example for the model.
         layer: counted from 0; -1 is the last.
         head: counted from 0.
 
     Returns:
-        A picture of all tokens twice, with lines from those that look, on the left, to those that
-        are looked at: the darker, the larger the probability, and blue where a line goes from one
-        text of a pair to the other. In a terminal a line for each token, with what it looks at
-        most.
+        A picture of all tokens twice, with lines from each token, on the left, to those that it
+        attends to: the darker, the larger the probability, and blue where a line goes from one
+        text of a pair to the other. In a terminal a line for each token, with the one that it
+        attends to most.
 
     Raises:
         ValueError: "layer=7; expected -2 to 1.", "head=2; expected 0 to 1.",
@@ -87,7 +87,7 @@ def _drawing(title: str, tokens: list[str], weights: np.ndarray, middle: int) ->
     """Return SVG: the tokens in two columns, and lines between them.
 
     Args:
-        title: stands above.
+        title: printed above.
         tokens: L of them.
         weights: (L, L), each row of sum 1.
         middle: where the second text begins.

@@ -28,7 +28,7 @@ def fill_mask(candidates: Sequence) -> Picture:
             several masks each has its own table.
 
     Raises:
-        ValueError: "Expected what fill_mask returns ..."
+        ValueError: "Expected the result of fill_mask ..."
 
     Example:
         >>> fill_mask([{"token": "good", "text": "A good film.", "score": 0.5},
@@ -39,7 +39,7 @@ def fill_mask(candidates: Sequence) -> Picture:
     """
     if isinstance(candidates, Mapping | str) or not candidates:
         raise ValueError(
-            f"Expected what fill_mask returns, lists of candidates. Received: {candidates!r}"
+            f"Expected the result of fill_mask, lists of candidates. Received: {candidates!r}"
         )
     if isinstance(candidates[0], Mapping):
         return _table(candidates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -102,14 +103,11 @@ def _counts(true: list, predicted: list, labels: Sequence | None) -> tuple[np.nd
     if len(true) != len(predicted):
         raise ValueError(f"{len(true)} true labels, but {len(predicted)} predicted.")
     labels = sorted({*true, *predicted}) if labels is None else list(labels)
-    number = {label: i for i, label in enumerate(labels)}
     for label in (*true, *predicted):
-        if label not in number:
+        if label not in labels:
             raise ValueError(f"Label {label!r} is not among labels {labels}.")
-    counts = np.zeros((len(labels), len(labels)), int)
-    for a, b in zip(true, predicted, strict=True):
-        counts[number[a], number[b]] += 1
-    return counts, labels
+    pairs = collections.Counter(zip(true, predicted, strict=True))
+    return np.array([[pairs[a, b] for b in labels] for a in labels]), labels
 
 
 def _pyplot(name: str):

@@ -11,7 +11,7 @@ from encoder_zoo.tasks.display.picture import Picture
 from encoder_zoo.tasks.token_classification.tags import spans_of_tags
 
 COLORS = ["#ffd8a8", "#a5d8ff", "#b2f2bb", "#eebefa", "#ffc9c9", "#ffec99", "#99e9f2", "#d0bfff"]
-# Dark letters on light colours, whatever the theme.
+# Dark letters on light colours, in every theme.
 MARK = "color:#1a1a1a;padding:.1em .3em;border-radius:.3em;"
 MISSED = "color:inherit;background:none;border-bottom:2px dashed #e03131;"
 WRONG = "outline:2px solid #e03131;"
@@ -34,13 +34,12 @@ def entities(texts: str | Sequence, found: Sequence, true: Sequence | None = Non
 
     Args:
         texts: a text, or a list of them, as given to `TokenClassifier.extract_entities`; sentences
-            in words stand with one space between the words.
-        found: results of `extract_entities` for them, or other rows with "label", "start" and
+            in words are joined by single spaces.
+        found: results of `extract_entities` for them, or other dicts with "label", "start" and
             "end".
-        true: the right entities, in the same form, to compare with: what was found but is not
-            among them gets a red frame, what was not found a dashed red line; in a terminal "!"
-            and "?" stand before the type. Of sentences in words tags will do, one for each word,
-            in either.
+        true: the right entities, in the same form, to compare with: wrong ones get a red frame,
+            missed ones a dashed red line; in a terminal "!" and "?" precede the type. For
+            sentences in words, either may be tags, one for each word.
 
     Raises:
         ValueError: "2 texts, but entities of 1.", "2 words, but 3 tags.",
@@ -82,8 +81,8 @@ def answer(
         context: as given to `SpanQA.answer`.
         answers: results of `SpanQA.answer` for it. Of several (`top_k`) the first one has a
             blue line above, and the more of their scores a word has, the deeper is its shade.
-        question: stands above.
-        true: the right answers, as SQuAD has them: rows of "text" and "answer_start". The first
+        question: printed above.
+        true: the right answers in SQuAD's form, dicts of "text" and "answer_start". The first
             has a green line below; in a terminal it is a line of its own.
 
     Raises:

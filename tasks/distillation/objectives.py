@@ -25,8 +25,8 @@ def soft_labels(student, teacher, temperature: float, activation: str):
         teacher: (..., C) logits.
         temperature: T, by which both are divided. The divergence is multiplied by T squared, so
             that its gradient is as large at any temperature.
-        activation: "softmax" of classes that exclude each other; "sigmoid" of others, of which the
-            mean is taken; "linear" of numbers, whose squared difference is taken as it is.
+        activation: "softmax" for classes that exclude each other; "sigmoid" for others, with the
+            mean over them; "linear" for numbers, whose squared difference is the result.
 
     Returns:
         (...) float32.
@@ -165,14 +165,14 @@ def as_labels(logits, activation: str):
     return logits if activation == "linear" else ops.cast(logits > 0, "float32")
 
 
-class MeanLoss(keras.losses.Loss):
+class _MeanLoss(keras.losses.Loss):
     """Computes the mean of predictions, scaled in a replica as Keras scales all losses."""
 
     def call(self, y_true, y_pred):
         return y_pred
 
 
-MEAN = MeanLoss(reduction="mean_with_sample_weight", name="mean")
+MEAN = _MeanLoss(reduction="mean_with_sample_weight", name="mean")
 
 
 def known_tokens(inputs: dict, positions=None):

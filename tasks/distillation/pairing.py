@@ -62,7 +62,7 @@ def _check_same_answers(teacher, student) -> None:
         if wanted != found and None not in (wanted, found):
             raise ValueError(
                 f"{name} of the teacher is {wanted!r}, of the student {found!r}: its answers mean "
-                "something else. Make the student with the teacher's, or leave them out."
+                "something else. Build the student with the teacher's, or leave them out."
             )
 
 
@@ -71,8 +71,6 @@ def _take_over_classes(teacher: Task, student: Task) -> None:
     teacher._check_labels_known()
     if student.num_classes is None:
         student._set_classes(teacher.num_classes, teacher.labels)
-        if student.preprocessor is not None:
-            student.preprocessor.attach(student)
     student._answer_like(teacher)
 
 
@@ -137,12 +135,9 @@ def paired_preprocessor(
             "of any teacher with a preprocessor are learned soft_labels of a SequenceClassifier, "
             "and hidden_states and relations of one text or pair in a row."
         )
-    lacks_segments = (
-        teachers is not None
-        and teachers.tokenizer.uses_segments
-        and not own.tokenizer.uses_segments
-    )
-    return DistillationPreprocessor(own, None, teachers if lacks_segments else None)
+    needed = teachers is not None and teachers.tokenizer.uses_segments
+    segments = teachers if needed and not own.tokenizer.uses_segments else None
+    return DistillationPreprocessor(own, None, segments)
 
 
 def _identity(preprocessor: Preprocessor) -> dict:
@@ -153,8 +148,8 @@ def _identity(preprocessor: Preprocessor) -> dict:
 
 
 def _can_be_aligned(own: Preprocessor, teachers: Preprocessor, by_token: list[str]) -> bool:
-    """Whether the tokens of both can be told to be of the same characters: in examples of one text
-    or pair, and for objectives that are not of single tokens' answers."""
+    """Return whether the tokens of both can be aligned by characters: in examples of one text or
+    pair, and for other objectives than the answers of single tokens."""
     return (
         own.one_example_per_text
         and teachers.one_example_per_text
@@ -173,13 +168,13 @@ def learned_by_token(objectives: list[str], student: Task | Backbone) -> list[st
 
 
 def untrained_weights(student: Task | Backbone, objectives: list[str], answers: bool) -> list:
-    """The student's weights that nothing is learned by, such as a head where only hidden states
-    are: their gradients are none.
+    """Return the student's weights without gradients, such as those of a head if only hidden
+    states are learned.
 
     Args:
         student: a task or a backbone.
         objectives: to be learned from the teacher.
-        answers: whether anything is learned by the student's answers.
+        answers: whether an objective trains the student's answers.
     """
     if answers:
         return []

@@ -13,19 +13,20 @@ from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_texts
 
 # Prefix of the names of inputs that only the teacher reads.
 TEACHER = "teacher_"
-# Where in the teacher's row each of the student's tokens stands.
+# Positions of the student's tokens in the teacher's example.
 TEACHER_POSITIONS = "positions_in_teacher"
 
 
 class DistillationPreprocessor(Preprocessor):
-    """Makes a student's examples and, if the teacher reads other inputs, also these.
+    """Makes a student's examples and, if the teacher reads other inputs, also those.
 
     Args:
         student: the student's preprocessor.
         teacher: the teacher's; None where it reads the student's examples.
         segments: makes the "segment_ids" of the student's examples for the teacher, where that has
             them and the student has not; or None.
-        aligned: whether to say which of the teacher's tokens each of the student's corresponds to.
+        aligned: whether to add the position of the teacher's token that each of the student's
+            corresponds to.
 
     Returns:
         When called `x`, `(x, y)` or `(x, y, sample_weight)` as the student's preprocessor. x also

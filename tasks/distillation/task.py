@@ -22,16 +22,9 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.distillation import objectives as learned
+from encoder_zoo.tasks.distillation import pairing
 from encoder_zoo.tasks.distillation.alignment import NOWHERE
-from encoder_zoo.tasks.distillation.pairing import (
-    backbone_of,
-    check_same_strategy,
-    checked_heads,
-    checked_objectives,
-    learned_by_token,
-    paired_preprocessor,
-    untrained_weights,
-)
+from encoder_zoo.tasks.distillation.pairing import backbone_of
 from encoder_zoo.tasks.distillation.preprocessor import (
     TEACHER,
     TEACHER_POSITIONS,
@@ -47,7 +40,7 @@ from encoder_zoo.tasks.training.trainer import Trainer
 class Distillation(ConfigFromSignature, Trainer):
     """Trains a small student to reproduce a large teacher.
 
-    `fit` takes what the student's takes, and texts without labels as well, which the teacher
+    `fit` takes the student's inputs, and texts without labels as well, which the teacher
     labels. It trains the student; the teacher only answers, without dropout, and is neither changed
     nor saved. Keras's history has the mean of each objective under its name. `student.evaluate`
     tells how good the student alone is. Afterwards the student is a task like any other:
@@ -68,9 +61,9 @@ class Distillation(ConfigFromSignature, Trainer):
     `compile` and its recipe are those of the tasks, for the student's family; its loss and metrics
     are of the labels. Where there are none, the metrics take the teacher's answers for true.
 
-    A masked language model learns its masked tokens at the same time, of a teacher that need not be
-    one; where that cuts texts into other tokens, it sees what is masked, and a token of the student
-    learns of that which holds its last character:
+    A masked language model learns its masked tokens at the same time, and its teacher need not be
+    one. If the teacher has another tokenizer, it gets the text without masks, and a token of the
+    student learns from the teacher's token with the same last character:
 
         general = ez.Distillation(teacher, ez.MaskedLM(...), objectives=["hidden_states"])
 
@@ -85,9 +78,9 @@ class Distillation(ConfigFromSignature, Trainer):
             last block, for students of any width and depth. None is the answers of two tasks, else
             the relations.
         temperature: both answers are softened by it.
-        label_weight: of the loss of true labels, beside what is learned of the teacher: of those
-            given beside soft labels, and of masked tokens.
-        relation_heads: into how many parts queries, keys and values are cut for their relations;
+        label_weight: of the loss of true labels: of those given in addition to soft labels, and
+            of masked tokens.
+        relation_heads: number of parts of queries, keys and values for their relations;
             None is the number of attention heads, if it is the same in both.
 
     Call arguments:
@@ -137,20 +130,20 @@ class Distillation(ConfigFromSignature, Trainer):
         # Past Keras's tracking: the teacher's weights are not this model's.
         object.__setattr__(self, "teacher", teacher)
         self.student = student
-        self.objectives = checked_objectives(objectives, teacher, student)
+        self.objectives = pairing.checked_objectives(objectives, teacher, student)
         self.temperature = temperature
         self.label_weight = label_weight
         self.relation_heads = relation_heads
-        check_same_strategy(self, student)
+        pairing.check_same_strategy(self, student)
         self.maps = []
         if "hidden_states" in self.objectives:
             widths = (backbone.hidden_dim for backbone in reversed(backbones))
             self.maps = learned.make_maps(*widths, self.dtype_policy)
         if "relations" in self.objectives:
-            self._heads = checked_heads(relation_heads, *backbones)
+            self._heads = pairing.checked_heads(relation_heads, *backbones)
         self.preprocessor = self._paired(preprocessor)
         self.means = [keras.metrics.Mean(name=name) for name in self.objectives]
-        idle = untrained_weights(student, self.objectives, self._learns_answers)
+        idle = pairing.untrained_weights(student, self.objectives, self._learns_answers)
         self._unreached = {id(weight) for weight in idle}
         self._reset_training_state()
         self.learning_rate = getattr(student, "learning_rate", self.learning_rate)
@@ -162,8 +155,8 @@ class Distillation(ConfigFromSignature, Trainer):
             own = copy.copy(given or getattr(self.teacher, "preprocessor", None))
             if own is not None:
                 Preprocessor.attach(own, self)
-        by_token = learned_by_token(self.objectives, self.student)
-        return paired_preprocessor(self.teacher, self.student, own, by_token)
+        by_token = pairing.learned_by_token(self.objectives, self.student)
+        return pairing.paired_preprocessor(self.teacher, self.student, own, by_token)
 
     @property
     def backbone(self) -> Backbone:
@@ -203,8 +196,8 @@ class Distillation(ConfigFromSignature, Trainer):
     @property
     def non_trainable_variables(self) -> list:
         """Return also the teacher's, which a step compiled by JAX reads and must not contain."""
-        untrained_weights = [v for v in super().trainable_variables if id(v) in self._unreached]
-        return [*super().non_trainable_variables, *untrained_weights, *self.teacher.variables]
+        unreached = [v for v in super().trainable_variables if id(v) in self._unreached]
+        return [*super().non_trainable_variables, *unreached, *self.teacher.variables]
 
     def call(self, inputs, training=None):
         soft = "soft_labels" in self.objectives
@@ -260,7 +253,7 @@ class Distillation(ConfigFromSignature, Trainer):
         """Return the least and the largest number that each prepared input may hold.
 
         Args:
-            length: L, of the rows.
+            length: L, of the examples.
         """
         theirs = backbone_of(self.teacher)
         longest = theirs.max_sequence_length
@@ -272,7 +265,7 @@ class Distillation(ConfigFromSignature, Trainer):
         }
 
     def default_loss(self) -> keras.losses.Loss:
-        """Return the student's loss of true labels; for a backbone a stand-in."""
+        """Return the student's loss of true labels; for a backbone an unused one."""
         return (
             self.student.default_loss() if self._learns_answers else keras.losses.MeanSquaredError()
         )
@@ -291,7 +284,7 @@ class Distillation(ConfigFromSignature, Trainer):
         if y is not None and "soft_labels" not in self.objectives:
             raise ValueError(
                 f"Nothing is learned of labels with objectives={self.objectives}. Leave out y, or "
-                "let soft_labels be among them."
+                "add soft_labels to them."
             )
         if isinstance(self.student, Task) and labels is not None and not is_prepared(x):
             self.student._set_word_splitting(x)

@@ -1,4 +1,4 @@
-"""Batches of examples of like length, padded to what the batch needs.
+"""Batches of examples of similar length, padded to the longest of the batch.
 
 Comment letters: N examples, B batch.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 import collections
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import keras
@@ -23,8 +24,26 @@ BUCKETS = (16, 32, 64, 128, 256, 512)
 WINDOW = 50
 # Batches that are padded ahead of the one that the model works on.
 AHEAD = 4
-# Rows of a batch inside an exported graph.
+# Examples of a batch inside an exported graph.
 GRAPH_BATCH = 32
+BATCH_SIZE = 32  # by default
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How data are read.
+
+    Attributes:
+        batch_size: B.
+        epochs: numbers of the epochs of a `fit`.
+        shuffle: whether examples are shuffled.
+        steps_per_epoch: batches of an epoch, of as many passes as that needs; None is one pass.
+    """
+
+    batch_size: int = BATCH_SIZE
+    epochs: range = range(1)
+    shuffle: bool = True
+    steps_per_epoch: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +51,7 @@ class Batches:
     """One pass over prepared batches.
 
     Attributes:
-        dataset: of what the preprocessor's `collate` returns.
+        dataset: of results of the preprocessor's `collate`.
         order: (N,) index of the example at each position.
     """
 
@@ -81,17 +100,17 @@ def epoch_order(lengths: tf.Tensor, batch_size: int, seed: tf.Tensor) -> tf.Tens
 
 
 def pack_examples(lengths: np.ndarray, capacity: int) -> tf.RaggedTensor:
-    """Return which examples to put into one row, so that little of it stays empty.
+    """Return the examples to pack into each sequence, so that little of it is padding.
 
     Every example goes, in turn, where it leaves the least room. With the longest first this is
     the best-fit heuristic for bin packing.
 
     Args:
         lengths: (N,) int, tokens of every example, the longest first, none above the capacity.
-        capacity: tokens of a row.
+        capacity: tokens of a sequence.
 
     Returns:
-        Ragged (R, None) int64: the examples in each row, every one exactly once.
+        Ragged (R, None) int64: the examples in each sequence, every one exactly once.
 
     Source: Krell et al. 2021, Efficient Sequence Packing without Cross-contamination, section 3.
 
@@ -122,7 +141,7 @@ def pack_examples(lengths: np.ndarray, capacity: int) -> tf.RaggedTensor:
 def packed_epoch_order(
     lengths: tf.Tensor, plan: tf.RaggedTensor, seed: tf.Tensor
 ) -> tf.RaggedTensor:
-    """Return a random order of rows of several examples, and a random choice of who shares a row.
+    """Return a random order of packed sequences, with a random choice of the examples in each.
 
     Args:
         lengths: (N,) int, tokens of every example.
@@ -148,14 +167,10 @@ class LengthGroupedBatcher:
     def __init__(self, collate: Callable):
         self._collate = collate
         self._ordered = ShapePolymorphicFunction(self._in_order)
-        self._shuffled = ShapePolymorphicFunction(
-            lambda *arguments: self._epochs(*arguments, shuffle=True)
-        )
-        self._unshuffled = ShapePolymorphicFunction(
-            lambda *arguments: self._epochs(*arguments, shuffle=False)
-        )
+        self._shuffled = ShapePolymorphicFunction(functools.partial(self._epochs, True))
+        self._unshuffled = ShapePolymorphicFunction(functools.partial(self._epochs, False))
 
-    def ordered(self, examples: dict, batch_size: int, seed: int = 0) -> Batches:
+    def ordered(self, examples: dict, batch_size: int) -> Batches:
         """Return one pass over the examples, the longest first.
 
         A batch that does not fit into memory then fails at once.
@@ -163,37 +178,26 @@ class LengthGroupedBatcher:
         Args:
             examples: encoded examples, tensors with N examples; "token_ids" is ragged.
             batch_size: B.
-            seed: of masking.
 
         Returns:
             The batches, with the index of the example at each position.
         """
         order = np.argsort(-examples["token_ids"].row_lengths().numpy(), kind="stable")
-        return Batches(self._ordered(examples, order, np.int64(batch_size), np.int64(seed)), order)
+        return Batches(self._ordered(examples, order, np.int64(batch_size)), order)
 
     def training(
-        self,
-        examples: dict,
-        batch_size: int,
-        epochs: range,
-        shuffle: bool = True,
-        capacity: int | None = None,
-        steps_per_epoch: int | None = None,
+        self, examples: dict, plan: Plan, capacity: int | None = None
     ) -> tuple[int, Callable[[int, int], tf.data.Dataset]]:
         """Return batches of several epochs in one dataset, each epoch in an order of its own.
 
         The order depends on seed and epoch alone, so training that continues at a later
-        epoch sees what it would have seen.
+        epoch gets the same batches.
 
         Args:
             examples: encoded examples, tensors with N examples; "token_ids" is ragged.
-            batch_size: B.
-            epochs: numbers of the epochs.
-            shuffle: whether to reorder at all.
+            plan: how they are read.
             capacity: pack examples into sequences of so many tokens; `batch_size` counts these
                 sequences, and the collated "token_ids" are ragged (B, None, None).
-            steps_per_epoch: batches of an epoch, taken from as many passes as that needs; None is
-                one pass.
 
         Returns:
             The number of batches in one pass, and `batches(seed, done)`: those of all epochs but
@@ -201,24 +205,24 @@ class LengthGroupedBatcher:
         """
         lengths = examples["token_ids"].row_lengths().numpy()
         shared = () if capacity is None else (pack_examples(np.sort(lengths)[::-1], capacity),)
-        steps = -(-(int(shared[0].nrows()) if shared else len(lengths)) // batch_size)
-        total = (steps_per_epoch or steps) * len(epochs)
-        graph = self._shuffled if shuffle else self._unshuffled
+        steps = -(-(int(shared[0].nrows()) if shared else len(lengths)) // plan.batch_size)
+        total = (plan.steps_per_epoch or steps) * len(plan.epochs)
+        graph = self._shuffled if plan.shuffle else self._unshuffled
 
         def batches(seed, done=0):
-            numbers = (seed, epochs.start, steps, batch_size, total, done)
+            numbers = (seed, plan.epochs.start, steps, plan.batch_size, total, done)
             return graph(examples, shared, tuple(map(np.int64, numbers)))
 
         return steps, batches
 
-    def _in_order(self, examples, order, batch_size, seed) -> tf.data.Dataset:
+    def _in_order(self, examples, order, batch_size) -> tf.data.Dataset:
         def plan(step):
-            return order[step * batch_size : (step + 1) * batch_size], tf.stack([seed, step])
+            return order[step * batch_size : (step + 1) * batch_size], tf.stack([0, step])
 
         steps = -(-tf.size(order, tf.int64) // batch_size)
         return self._collated(tf.data.Dataset.range(steps).map(plan), examples)
 
-    def _epochs(self, examples, shared, numbers, shuffle: bool) -> tf.data.Dataset:
+    def _epochs(self, shuffle: bool, examples, shared, numbers) -> tf.data.Dataset:
         seed, first_epoch, steps, batch_size, total, done = numbers
         lengths = tf.cast(examples["token_ids"].row_lengths(), tf.int32)
 
@@ -261,8 +265,8 @@ def grouped_batches(
     """Return batches of raw inputs of like length, from a dataset of windows of them.
 
     Args:
-        windows: of `window_size(batch_size)` raw examples each, the last of a pass perhaps fewer:
-            `x`, `(x, y)` or `(x, y, sample_weight)`, tensors or ragged tensors.
+        windows: `x`, `(x, y)` or `(x, y, sample_weight)`, tensors or ragged tensors, of
+            `window_size(batch_size)` raw examples each, the last of a pass perhaps of fewer.
         batch_size: B.
         seed: of the order inside the windows.
 
@@ -323,9 +327,9 @@ def in_graph_batches(
     memory is that of one batch, however many examples there are.
 
     Args:
-        function: of some examples, to float32 (T, width), the values of row after row.
+        function: of some examples, to float32 (T, width), the values of one after the other.
         examples: encoded, tensors with N examples; "token_ids" is ragged.
-        lengths: (N,) int64, how many values the function has for every row.
+        lengths: (N,) int64, the number of values for every example.
         width: of a value.
 
     Returns:

@@ -19,11 +19,11 @@ def check_each(
     """Return the values, or raise an error that describes the first one that is not right.
 
     Args:
-        values: tensor, ragged tensor or structure of them, returned as it is.
+        values: tensor, ragged tensor or structure of them, returned unchanged.
         right: (N,) bool.
         *message: text, and what of the first wrong value belongs in it: tensors or lists (N,); or
             a function of its index, whose text is left out in graphs.
-        unit: what `right` has one value for.
+        unit: name of the items, each with one value in `right`.
         index: (N,) int, of the unit; None for 0 to N - 1.
 
     Raises:

@@ -1,6 +1,6 @@
 """Columns and tables of other libraries, as plain lists: pandas, polars, Arrow, datasets.
 
-None of these is imported: a value says by what it can do what it is.
+None of these is imported: the kind of a value is found by its attributes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from encoder_zoo.common.lazy import tf
 
 
 def plain(values):
-    """Return a column as a list, a table as {name: list}; lists, arrays and tensors as they are.
+    """Return a column as a list, a table as {name: list}; lists, arrays and tensors unchanged.
 
     Args:
         values: anything; of a tuple, such as the two columns of a pair, every item.

@@ -55,14 +55,14 @@ def kept_lengths(segments: list[tf.RaggedTensor], separators: int, max_length: i
 def pack(
     segments: list[tf.RaggedTensor], start_id: int, end_id: int, separators: int, max_length: int
 ) -> tuple[tf.RaggedTensor, tf.Tensor]:
-    """Return one row per example: start, first text, end, and for pairs separators, second, end.
+    """Return an example per text or pair: start, first, end, and for pairs separators, second, end.
 
     Args:
         segments: one or two ragged (B, None) int32.
         start_id: of the token before everything ([CLS], <s>).
         end_id: of the token after each text ([SEP], </s>).
-        separators: how many end tokens stand between the texts of a pair (BERT 1, RoBERTa 2).
-        max_length: the most tokens of a row; what is longer is truncated, the longer text first.
+        separators: number of end tokens between the texts of a pair (BERT 1, RoBERTa 2).
+        max_length: the most tokens of an example; the longer text is truncated first.
 
     Returns:
         Ragged (B, None) int32 token ids, and (B,) the number of tokens up to and with the first
@@ -91,24 +91,24 @@ def pack(
 
 
 def written(
-    ids: tf.Tensor, pieces: tf.RaggedTensor, begins: tf.Tensor, kept: tf.Tensor
+    ids: tf.Tensor, tokens: tf.RaggedTensor, begins: tf.Tensor, kept: tf.Tensor
 ) -> tf.Tensor:
-    """Write the first `kept[i]` tokens of row i from `begins[i]` on, the others to the last index.
+    """Write the first `kept[i]` tokens of text i from `begins[i]` on, the others to the last index.
 
     Example:
         >>> import tensorflow as tf
-        >>> pieces = tf.ragged.constant([[1, 2, 3], [4]])
-        >>> ids = written(tf.zeros([6], tf.int32), pieces, tf.constant([0, 3]), tf.constant([2, 1]))
+        >>> tokens = tf.ragged.constant([[1, 2, 3], [4]])
+        >>> ids = written(tf.zeros([6], tf.int32), tokens, tf.constant([0, 3]), tf.constant([2, 1]))
         >>> ids[:-1].numpy().tolist()
         [1, 2, 0, 4, 0]
     """
     from encoder_zoo.encoders.tokenizers.text.ragged import row_ids
 
-    row = row_ids(pieces.row_splits, tf.size(pieces.values))  # (T,)
-    moved = begins - tf.cast(pieces.row_splits[:-1], tf.int32)
+    row = row_ids(tokens.row_splits, tf.size(tokens.values))  # (T,)
+    moved = begins - tf.cast(tokens.row_splits[:-1], tf.int32)
     indices = tf.range(tf.size(row)) + tf.gather(moved, row)
     indices = tf.where(indices < tf.gather(begins + kept, row), indices, tf.size(ids) - 1)
-    return tf.tensor_scatter_nd_update(ids, indices[:, None], pieces.values)
+    return tf.tensor_scatter_nd_update(ids, indices[:, None], tokens.values)
 
 
 def pad(
@@ -119,7 +119,7 @@ def pad(
     Args:
         token_ids: ragged (B, None) int32.
         pad_id: fills the examples.
-        length: L; None for the longest row's.
+        length: L; None for the longest example's.
 
     Returns:
         `{"token_ids": (B, L) int32, "padding_mask": (B, L) bool}`.
@@ -140,14 +140,14 @@ def pad(
 
 
 def join_texts(examples: dict) -> dict:
-    """Return rows that hold several texts each, from texts that are grouped by row.
+    """Return packed sequences of several texts each, from texts that are grouped by sequence.
 
     Args:
         examples: encoded texts; "token_ids" is ragged (B, None, None), others ragged (B, None).
 
     Returns:
-        Of each row "token_ids", "segment_ids" and other values by token, ragged (B, None), and
-        "text_starts", ragged (B, None) int32, where its texts begin.
+        "token_ids", "segment_ids" and other values by token, ragged (B, None), and "text_starts",
+        ragged (B, None) int32, the first position of each text.
 
     Example:
         >>> import tensorflow as tf

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.configuration import ConfigFromSignature, repr_from_signature
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import loading, tf
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.presets.vocabulary import check_tokenizer
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.tasks.base.task import Task
 
-# What a pair in a list of pairs may be.
+# Types of a pair in a list of pairs.
 PAIRS = (list, tuple, np.ndarray)
 
 
@@ -42,14 +42,18 @@ class Preprocessor(ConfigFromSignature):
 
     Args:
         tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
-        sequence_length: pad every batch to so many tokens and truncate what is longer; None
-            pads to the longest row of the batch and truncates to what the model takes.
+        sequence_length: pad every batch to so many tokens and truncate longer texts; None pads to
+            the longest example of the batch and truncates to the model's longest.
     """
 
-    # The task that it is for; a task takes no preprocessor of another.
+    # Of the task that takes it; other tasks refuse it.
     task_name: str | None = None
     # Whether the tokens of each text or pair are one example, in their order.
     one_example_per_text = False
+    # Of the task, see `attach`.
+    labels: list[str] | None = None
+    num_classes: int | None = None
+    problem_type: str | None = None
 
     @validate_arguments
     def __init__(self, tokenizer: Tokenizer, sequence_length: SequenceLength | None = None):
@@ -78,9 +82,7 @@ class Preprocessor(ConfigFromSignature):
             >>> preprocessor(["Good!"])["token_ids"].shape
             TensorShape([1, 4])
         """
-        from encoder_zoo.presets.loading import load_preprocessor
-
-        return load_preprocessor(cls, source, **arguments)
+        return loading.load_preprocessor(cls, source, **arguments)
 
     def attach(self, task: Task) -> None:
         """Take labels and lengths from the task; a task calls this when it is built.
@@ -102,10 +104,12 @@ class Preprocessor(ConfigFromSignature):
                 f"Expected at most {backbone.max_sequence_length}."
             )
         self.max_sequence_length = self.sequence_length or backbone.max_sequence_length
+        for name in ("labels", "num_classes", "problem_type"):
+            setattr(self, name, getattr(task, name, None))
 
     @property
     def packed_length(self) -> int | None:
-        """Tokens of the rows that several texts share in `fit`; None if each has its own."""
+        """Return the length of sequences that `fit` packs texts into; None without packing."""
         return None
 
     def __call__(self, x, y=None, sample_weight=None):
@@ -114,7 +118,7 @@ class Preprocessor(ConfigFromSignature):
 
     @validate_arguments
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
-        """Return a dataset of single raw inputs in batches; one that has batches as it is."""
+        """Return a dataset of single raw inputs in batches; one of batches unchanged."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         single = keras.tree.flatten(x)[0].shape.rank == 0
         return dataset.batch(batch_size) if single else dataset
@@ -133,17 +137,9 @@ class Preprocessor(ConfigFromSignature):
             segment 0) and, where given, "labels" and "sample_weight".
         """
         texts = as_texts(x)
-        # which tokens of a pair are kept depends on the whole lengths of both
+        # The truncation of a pair depends on the full lengths of both.
         wanted = self.max_sequence_length - 2 if len(texts) == 1 else None
-        segments = [self.tokenizer.tokenize(text, wanted) for text in texts]
-        token_ids, first_length = pack(
-            segments,
-            self.tokenizer.start_token_id,
-            self.tokenizer.end_token_id,
-            self.tokenizer.pair_separators,
-            self.max_sequence_length,
-        )
-        examples = {"token_ids": token_ids, "first_length": first_length}
+        examples = self.pack([self.tokenizer.tokenize(text, wanted) for text in texts])
         if y is not None:
             check_no_iterator(y, "y")
             examples["labels"] = self.encode_labels(y)
@@ -152,8 +148,19 @@ class Preprocessor(ConfigFromSignature):
         check_same_count(examples)
         return examples
 
+    def pack(self, segments: list[tf.RaggedTensor]) -> dict[str, tf.Tensor | tf.RaggedTensor]:
+        """Return examples of the tokens of one or two texts, with special tokens around them.
+
+        Args:
+            segments: one or two ragged (B, None) int32.
+        """
+        tokenizer = self.tokenizer
+        special = tokenizer.start_token_id, tokenizer.end_token_id, tokenizer.pair_separators
+        token_ids, first_length = pack(segments, *special, self.max_sequence_length)
+        return {"token_ids": token_ids, "first_length": first_length}
+
     def encode_unlabelled(self, x, sample_weight=None) -> dict:
-        """As `encode` with labels, but without them: marks the tokens that would have one."""
+        """Return examples as `encode` with labels, but only marks the tokens that have one."""
         return self.encode(x, sample_weight=sample_weight)
 
     def encode_labels(self, y) -> tf.Tensor:
@@ -185,14 +192,12 @@ class Preprocessor(ConfigFromSignature):
             longest = tf.cast(tf.reduce_max(examples["token_ids"].row_lengths()), "int32")
             length = tf.minimum(bucket_length(longest), self.max_sequence_length)
         inputs = pad(examples["token_ids"], self.tokenizer.pad_token_id, length)
-        length = tf.shape(inputs["token_ids"])[1]
+        shape = tf.shape(inputs["token_ids"], tf.int64)
         if self.tokenizer.uses_segments and "segment_ids" in examples:
-            shape = tf.shape(inputs["token_ids"], tf.int64)
             inputs["segment_ids"] = examples["segment_ids"].to_tensor(shape=shape)
         elif self.tokenizer.uses_segments:
-            second = (tf.range(length) >= examples["first_length"][:, None]) & inputs[
-                "padding_mask"
-            ]
+            columns = tf.range(tf.cast(shape[1], tf.int32))
+            second = inputs["padding_mask"] & (columns >= examples["first_length"][:, None])
             inputs["segment_ids"] = tf.cast(second, "int32")
         return inputs
 
@@ -202,7 +207,7 @@ def as_texts(x, names: tuple[str, str] = ("first", "second")) -> list[tf.Tensor]
 
     Args:
         x: texts, a tuple of two such, a list of pairs, or a table of one or two columns.
-        names: what errors call the texts of a pair.
+        names: of the texts of a pair, for errors.
 
     Raises:
         ValueError: "The texts of a pair must be equally many. Received: 3 first, 2 second."
@@ -288,7 +293,7 @@ def check_no_iterator(values, name: str) -> None:
 
 
 def as_valid_text(texts: tf.Tensor) -> tf.Tensor:
-    """Return strings (N,) with U+FFFD for what is not UTF-8, inside a graph.
+    """Return strings (N,) with U+FFFD for invalid UTF-8, inside a graph.
 
     Example:
         >>> import tensorflow as tf
@@ -302,12 +307,8 @@ def check_same_count(examples: dict) -> None:
     """Raise a ValueError if labels or weights are not as many as the texts."""
     count = examples["token_ids"].shape[0]
     for name in ("labels", "sample_weight"):
-        if (
-            name in examples
-            and None not in (count, examples[name].shape[0])
-            and examples[name].shape[0] != count
-        ):
+        given = examples[name].shape[0] if name in examples else count
+        if given != count and None not in (count, given):
             raise ValueError(
-                f"Expected one of `{name}` for each text. "
-                f"Received: {count} texts, {examples[name].shape[0]} {name}."
+                f"Expected one of `{name}` for each text. Received: {count} texts, {given} {name}."
             )

@@ -12,7 +12,7 @@ import numpy as np
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.wording import with_type
 
-ROW = 2**32  # more than the characters of any text: keys `row * ROW + position` sort by row
+ROW = 2**32  # more than the characters of any text: keys `row * ROW + offset` sort by row
 
 
 class TokenizedTexts(NamedTuple):
@@ -87,8 +87,8 @@ def word_marks(tokenizer) -> np.ndarray:
 def tokenize_texts(tokenizer, texts: tf.Tensor, marks: np.ndarray) -> TokenizedTexts:
     """Return the tokens of texts; the vocabulary marks the words.
 
-    That is, a token continues a word where BERT writes "##", and where RoBERTa has no space
-    before: there a word is what stands between spaces.
+    A token continues a word where BERT writes "##", and where RoBERTa has no space before it: there
+    words are separated by spaces.
 
     Args:
         tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
@@ -97,15 +97,14 @@ def tokenize_texts(tokenizer, texts: tf.Tensor, marks: np.ndarray) -> TokenizedT
     """
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
     begins, ends_word = tf.unstack(tf.gather(marks, ids.flat_values), axis=1)
-    begins |= tf.concat([[False], ends_word], 0)[: tf.size(begins)]
+    begins |= previous(ends_word, False)
     return TokenizedTexts(texts, ids, starts, ends, numbered(ids, begins))
 
 
 def tokenize_words(tokenizer, words: tf.RaggedTensor) -> TokenizedTexts:
     """Return the tokens of sentences in words.
 
-    They are tokenized as running text, with a space before every word but the first, so that a
-    model meets them as it does in texts.
+    They are tokenized as running text, with a space before every word but the first.
 
     Args:
         tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
@@ -114,23 +113,21 @@ def tokenize_words(tokenizer, words: tf.RaggedTensor) -> TokenizedTexts:
     texts = tf.strings.reduce_join(words, axis=1, separator=" ")
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
     lengths = tf.strings.length(words.flat_values, unit="UTF8_CHAR") + 1
-    positions = tf.cumsum(lengths, exclusive=True)  # (W,)
-    positions -= tf.gather(
-        tf.concat([positions, [0]], 0), tf.gather(words.row_starts(), words.value_rowids())
-    )
-    number = tf.searchsorted(keys(words, positions), keys(starts), side="right") - 1
+    offsets = tf.cumsum(lengths, exclusive=True)  # (W,)
+    offsets -= tf.gather(offsets, tf.gather(words.row_starts(), words.value_rowids()))
+    number = tf.searchsorted(keys(words, offsets), keys(starts), side="right") - 1
     number -= tf.cast(tf.gather(words.row_starts(), ids.value_rowids()), tf.int32)
     return TokenizedTexts(texts, ids, starts, ends, ids.with_flat_values(number))
 
 
-def keys(rows: tf.RaggedTensor, positions: tf.Tensor | None = None) -> tf.Tensor:
-    """Return int64 numbers that sort positions row by row; None takes the ragged values."""
-    positions = rows.flat_values if positions is None else positions
-    return tf.cast(rows.value_rowids(), tf.int64) * ROW + tf.cast(positions, tf.int64)
+def keys(rows: tf.RaggedTensor, offsets: tf.Tensor | None = None) -> tf.Tensor:
+    """Return int64 numbers that sort offsets row by row; None takes the ragged values."""
+    offsets = rows.flat_values if offsets is None else offsets
+    return tf.cast(rows.value_rowids(), tf.int64) * ROW + tf.cast(offsets, tf.int64)
 
 
 def numbered(rows: tf.RaggedTensor, begins: tf.Tensor) -> tf.RaggedTensor:
-    """Return ragged numbers of the groups in every row; a row's first token always begins one.
+    """Return ragged numbers of the groups in every text; its first token always begins one.
 
     Args:
         rows: ragged (N, None), for its shape.
@@ -144,18 +141,33 @@ def numbered(rows: tf.RaggedTensor, begins: tf.Tensor) -> tf.RaggedTensor:
     """
     begins = tf.cast(begins | row_begins(rows), tf.int32)
     total = tf.cumsum(begins)
-    first = tf.gather(tf.concat([total, [0]], 0), tf.gather(rows.row_starts(), rows.value_rowids()))
+    first = tf.gather(total, tf.gather(rows.row_starts(), rows.value_rowids()))
     return rows.with_flat_values(total - first)
 
 
+def previous(values: tf.Tensor, first) -> tf.Tensor:
+    """Return the value before each token (P,), with another before the first.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> previous(tf.constant([5, 6]), -1).numpy().tolist()
+        [-1, 5]
+    """
+    return tf.concat([tf.constant([first], values.dtype), values], 0)[: tf.size(values)]
+
+
+def following(values: tf.Tensor, last) -> tf.Tensor:
+    """Return the value after each token (P,), with another after the last."""
+    return tf.concat([values[1:], tf.constant([last], values.dtype)], 0)[: tf.size(values)]
+
+
 def row_begins(rows: tf.RaggedTensor) -> tf.Tensor:
-    """Return (P,) bool: the first token of each row."""
+    """Return (P,) bool: the first token of each text."""
     row = rows.value_rowids()
-    return tf.concat([tf.fill([1], True), row[1:] != row[:-1]], 0)[: tf.size(row)]
+    return row != previous(row, -1)
 
 
 def word_begins(tokens: TokenizedTexts) -> tf.Tensor:
     """Return (P,) bool: the first token of each word."""
     words = tokens.words.flat_values
-    other = tf.concat([tf.fill([1], True), words[1:] != words[:-1]], 0)[: tf.size(words)]
-    return other | row_begins(tokens.words)
+    return (words != previous(words, -1)) | row_begins(tokens.words)

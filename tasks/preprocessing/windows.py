@@ -1,4 +1,4 @@
-"""Overlapping windows onto long texts, one of which counts for each token.
+"""Overlapping windows of long texts; for each token one of them counts.
 
 Comment letters: N texts, W windows, P tokens of all texts.
 """
@@ -11,13 +11,13 @@ from encoder_zoo.common.lazy import tf
 
 
 class Windows(NamedTuple):
-    """Stretches of texts that fit the model.
+    """Parts of texts that fit the model.
 
     Attributes:
         example: (W,) int64, the text of every window.
         begin: (W,) int64, its first token, counted in the text.
         length: (W,) int64, its number of tokens.
-        owned_from: (W,) int64, the first of its tokens that no other window cares for.
+        owned_from: (W,) int64, the first of its tokens that are counted in this window.
         owned_to: (W,) int64, the one after the last of them.
     """
 
@@ -33,8 +33,8 @@ def make_windows(
 ) -> Windows:
     """Return as few windows as cover every text, the last one perhaps shorter.
 
-    A token that two windows hold belongs to the one where it stands further from the edge, so that
-    it is learned, counted and answered once, and with context on both sides.
+    A token in two windows belongs to the one where it is further from the edge, so that it is
+    learned, counted and answered once, and with context on both sides.
 
     Args:
         lengths: (N,) int64, tokens of each text.

@@ -18,9 +18,9 @@ from encoder_zoo.common.validation import Fraction, PositiveInt, validate_argume
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.rules import Activation
 from encoder_zoo.tasks.base.head import make_hidden
+from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
-from encoder_zoo.tasks.preprocessing.packing import pack
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column, as_valid_text
 from encoder_zoo.tasks.pretraining.masked_lm_head import (
     make_masked_lm_head,
@@ -33,13 +33,13 @@ from encoder_zoo.tasks.training.logit_metrics import by_token
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
-# What Python's `str.rstrip` takes away.
+# The characters that Python's `str.rstrip` removes.
 SPACE_AT_END = r"[\t-\r\x{1c}-\x{1f}\x{85}\pZ]+$"
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MaskedLM(Task):
-    """Predicts masked tokens: what BERT and RoBERTa are pretrained on.
+    """Predicts masked tokens, the pretraining of BERT and RoBERTa.
 
     Args:
         backbone: any `Backbone`.
@@ -49,7 +49,7 @@ class MaskedLM(Task):
         head_layer_norm_epsilon: likewise; None is the backbone's.
 
     Call arguments:
-        inputs: what the preprocessor makes; without "mask_positions" there are logits for every
+        inputs: the preprocessor's outputs; without "mask_positions" there are logits for every
             position.
 
     Returns:
@@ -93,31 +93,26 @@ class MaskedLM(Task):
         )
         self.head_activation = self.head.hidden.activation
         self.head_layer_norm_epsilon = self.head.hidden.layer_norm_epsilon
-        self.built = True
-        if preprocessor is not None:
-            self.preprocessor.attach(self)
+        self._finish_building()
 
     def tiny_questions(self) -> tuple:
         return ([f"{text} {self.served_tokenizer.mask_token}" for text in self.tiny_data().x],)
-
-    def call(self, inputs, training=None):
-        return self.logits_of(self.encoded(inputs, training), inputs, training)
 
     def logits_of(self, encoded, inputs, training=None):
         positions = inputs.get("mask_positions")
         return token_logits(self.backbone, self.head, encoded["sequence_output"], positions)
 
     def compute_output_spec(self, inputs, training=None):
-        places = inputs.get("mask_positions", inputs["token_ids"])
-        return keras.KerasTensor((*places.shape, self.backbone.vocabulary_size), "float32")
+        positions = inputs.get("mask_positions", inputs["token_ids"])
+        return keras.KerasTensor((*positions.shape, self.backbone.vocabulary_size), "float32")
 
     def check_representable(self) -> None:
-        usual = make_hidden(self.head_record.hidden, self.backbone, 1, self.dtype_policy)
+        default = make_hidden(self.head_record.hidden, self.backbone, 1, self.dtype_policy)
         for name in ("activation", "layer_norm_epsilon"):
-            found, expected = getattr(self, f"head_{name}"), getattr(usual, name)
+            found, expected = getattr(self, f"head_{name}"), getattr(default, name)
             if found != expected:
                 raise ValueError(
-                    f"head_{name} is {found!r}, for which the Hugging Face format has no word: "
+                    f"head_{name} is {found!r}, for which the Hugging Face format has no field: "
                     f"there it is {expected!r}. If these other numbers are wanted, load the task "
                     f"with from_preset(..., head_{name}={expected!r}) and save that; or save with "
                     'format="keras_hub".'
@@ -136,7 +131,7 @@ class MaskedLM(Task):
     def fill_mask(
         self, texts, top_k: PositiveInt = 5, batch_size: PositiveInt | None = None
     ) -> list:
-        """The most probable tokens at the mask tokens of each text.
+        """Return the most probable tokens at the mask tokens of each text.
 
         Args:
             texts: a text or a list of texts; each holds the family's mask token (`[MASK]`,
@@ -163,29 +158,21 @@ class MaskedLM(Task):
         inputs, real = self._mask_inputs(examples)
         inputs = {name: values.numpy() for name, values in inputs.items()}
         logits = self.predict(inputs, batch_size, verbose=0)  # (B, M, V)
-        filled = self._filled(tensor, starts, ends, logits[real.numpy()], top_k)
-        words, new_texts, scores = (values.numpy().tolist() for values in filled)
-        fills = [
-            [
-                {"token": word.decode(), "text": text.decode(), "score": score}
-                for word, text, score in zip(*fills, strict=True)
-            ]
-            for fills in zip(words, new_texts, scores, strict=True)
-        ]
+        fills = records(self._filled(tensor, starts, ends, logits[real.numpy()], top_k))
         by_text = [fills[i:j] for i, j in itertools.pairwise(starts.row_splits.numpy())]
         return [masks[0] if len(masks) == 1 else masks for masks in by_text]
 
     @validate_arguments
     def served(self, top_k: PositiveInt = 5) -> dict[str, Callable]:
-        """`fill_mask` of "text", for exports.
+        """Return `fill_mask` of "text" for exports.
 
         Args:
             top_k: as for `fill_mask`.
 
         Returns:
             A function whose results are "count" (N,), the number of masks of every text, and
-            "token", "text" and "score", (N, M, top_k) with M the most masks of a text. A mask
-            behind what the model takes is not counted.
+            "token", "text" and "score", (N, M, top_k) with M the most masks of a text. Masks after
+            the model's longest are not counted.
         """
 
         def fill(text):
@@ -196,9 +183,7 @@ class MaskedLM(Task):
                 self._mask_logits, examples, starts.row_lengths(), self.backbone.vocabulary_size
             )
             filled = self._filled(text, starts, ends, logits.flat_values, top_k)
-            filled = dict(zip(("token", "text", "score"), filled, strict=True))
-            padded = {n: starts.with_values(values).to_tensor() for n, values in filled.items()}
-            return {"count": tf.cast(starts.row_lengths(), tf.int32), **padded}
+            return padded_columns({n: starts.with_values(v) for n, v in filled.items()})
 
         return {"serving_default": fill}
 
@@ -209,10 +194,9 @@ class MaskedLM(Task):
         return [*super().prepared_inputs(), "mask_positions"]
 
     def _check_masks(self, ids: tf.RaggedTensor) -> None:
-        tokenizer, limit = self.preprocessor.tokenizer, self._most_pieces
-        for row, found in enumerate(
-            np.flatnonzero(r == tokenizer.mask_token_id) for r in ids.numpy()
-        ):
+        tokenizer, limit = self.preprocessor.tokenizer, self._most_tokens
+        for row, tokens in enumerate(ids.numpy()):
+            found = np.flatnonzero(tokens == tokenizer.mask_token_id)
             if not found.size or found[-1] >= limit:
                 where = "holds no" if not found.size else f"has after its first {limit} tokens a"
                 raise ValueError(
@@ -221,45 +205,35 @@ class MaskedLM(Task):
                 )
 
     @property
-    def _most_pieces(self) -> int:
+    def _most_tokens(self) -> int:
         return self.preprocessor.max_sequence_length - 2
 
     def _examples_with_masks(
         self, ids, starts, ends
     ) -> tuple[dict, tf.RaggedTensor, tf.RaggedTensor]:
-        """Encoded examples with their masks' columns, and the masks' characters, all ragged."""
-        tokenizer, limit = self.preprocessor.tokenizer, self._most_pieces
-        token_ids, first_length = pack(
-            [ids], tokenizer.start_token_id, tokenizer.end_token_id, 1, limit + 2
-        )
+        """Return encoded examples with their masks' columns, and the masks' characters, ragged."""
         columns = ids.with_values(tf.ragged.range(ids.row_lengths()).values)
-        is_mask = (ids.values == tokenizer.mask_token_id) & (columns.values < limit)
-        masks = (
-            tf.ragged.boolean_mask(values, ids.with_values(is_mask))
-            for values in (columns, starts, ends)
+        is_mask = ids.values == self.preprocessor.tokenizer.mask_token_id
+        is_mask = ids.with_values(is_mask & (columns.values < self._most_tokens))
+        columns, starts, ends = (
+            tf.ragged.boolean_mask(values, is_mask) for values in (columns, starts, ends)
         )
-        columns, starts, ends = masks
         positions = tf.cast(columns + 1, tf.int32)  # after the start token
-        examples = {
-            "token_ids": token_ids,
-            "first_length": first_length,
-            "mask_positions": positions,
-        }
-        return examples, starts, ends
+        return {**self.preprocessor.pack([ids]), "mask_positions": positions}, starts, ends
 
     def _mask_inputs(self, examples: dict) -> tuple[dict, tf.Tensor]:
-        """The model's inputs, and which of their mask positions (B, M) are real."""
+        """Return the model's inputs, and which of their mask positions (B, M) are real."""
         positions = examples["mask_positions"]
         inputs = {**self.preprocessor.pad(examples), "mask_positions": positions.to_tensor()}
         return inputs, tf.sequence_mask(positions.row_lengths())
 
     def _mask_logits(self, examples: dict) -> tf.Tensor:
-        """(masks, V) in all examples."""
+        """Return the logits (masks, V) in all examples."""
         inputs, real = self._mask_inputs(examples)
         return tf.boolean_mask(self(inputs, training=False), real)
 
-    def _filled(self, texts, starts, ends, logits, top_k: int) -> tuple:
-        """Tokens, texts and probabilities (masks, top_k), the best first.
+    def _filled(self, texts, starts, ends, logits, top_k: int) -> dict[str, tf.Tensor]:
+        """Return "token", "text" and "score" (masks, top_k), the best first.
 
         Args:
             texts: (N,) strings.
@@ -277,25 +251,23 @@ class MaskedLM(Task):
         after = tf.strings.substr(texts, end, length - end, unit="UTF8_CHAR")
         joined = tf.strings.regex_replace(before, SPACE_AT_END, "")  # to the word before
         before = tf.where(tf.gather(begins, best), before[:, None], joined[:, None])
-        return tf.gather(tokens, best), before + tf.gather(words, best) + after[:, None], scores
+        texts = before + tf.gather(words, best) + after[:, None]
+        return {"token": tf.gather(tokens, best), "text": texts, "score": scores}
 
     @functools.cached_property
     def _spellings(self) -> tuple[list[str], list[str], list[bool]]:
-        """Of every token: its name, what it writes, and whether it begins a word."""
+        """Return the name of every token, its text, and whether it begins a word."""
         tokenizer = self.preprocessor.tokenizer
         tokens = tokenizer.get_vocabulary()
         with tf.init_scope():
             words = tokenizer.detokenize(tf.range(len(tokens))[:, None]).numpy()
         words = [word.decode(errors="replace").removeprefix("##") for word in words]
-        return (
-            tokens,
-            words,
-            [tokenizer.starts_word(token) or tokenizer.ends_word(token) for token in tokens],
-        )
+        begins = [tokenizer.starts_word(token) or tokenizer.ends_word(token) for token in tokens]
+        return tokens, words, begins
 
     @functools.cached_property
     def served_tokenizer(self) -> Tokenizer:
-        """The tokenizer, but with mask tokens in texts read as such."""
+        """Return the tokenizer, but with mask tokens in texts read as such."""
         tokenizer = self.preprocessor.tokenizer
         with tf.init_scope():
             return type(tokenizer)(**{**tokenizer.get_config(), "special_tokens_in_text": True})

@@ -27,7 +27,7 @@ class MaskedLMHead(ConfigFromSignature, keras.layers.Layer):
         x: (B, M, D).
 
     Returns:
-        (B, M, E), to be multiplied by the token embedding's transpose; `bias` (V,) comes on top.
+        (B, M, E), to be multiplied by the token embedding's transpose; `bias` (V,) is then added.
 
     Source: Devlin et al. 2019, released code, `get_masked_lm_output`.
 
@@ -59,7 +59,7 @@ def make_masked_lm_head(
     activation: str | None = None,
     layer_norm_epsilon: float | None = None,
 ) -> MaskedLMHead:
-    """A family's head, built.
+    """Return a family's head, built.
 
     Args:
         record: the family's of it.
@@ -75,7 +75,7 @@ def make_masked_lm_head(
 
 
 def token_logits(backbone: Backbone, head: MaskedLMHead, x, positions=None):
-    """Logits of all tokens, float32 (B, L, V), or at some positions (B, M, V).
+    """Return logits of all tokens, float32 (B, L, V), or at some positions (B, M, V).
 
     Args:
         backbone: with the token embedding.
@@ -91,7 +91,13 @@ def token_logits(backbone: Backbone, head: MaskedLMHead, x, positions=None):
 
 
 def masked_lm_loss() -> keras.losses.Loss:
-    """Cross-entropy over real predictions: rows have different numbers of them."""
+    """Return the cross-entropy over real predictions: examples have different numbers of them."""
     return keras.losses.SparseCategoricalCrossentropy(
         from_logits=True, reduction="mean_with_sample_weight"
     )
+
+
+def token_metrics() -> list[keras.metrics.Metric]:
+    """Return loss and accuracy of one of several outputs."""
+    loss = keras.metrics.SparseCategoricalCrossentropy("loss", from_logits=True)
+    return [loss, keras.metrics.SparseCategoricalAccuracy("accuracy")]

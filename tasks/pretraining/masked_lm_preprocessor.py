@@ -35,7 +35,7 @@ MASKED, RANDOM = 0.8, 0.9
 class MaskedLMPreprocessor(Preprocessor):
     """Texts to examples in which some tokens are masked, with those tokens as labels.
 
-    Of every row's ordinary tokens a share is selected (at least one): 80 % of them become the
+    A share of the ordinary tokens of every row is selected (at least one): 80 % of them become the
     mask token, 10 % a random token, 10 % stay. Special tokens are never selected.
 
     Args:
@@ -43,25 +43,24 @@ class MaskedLMPreprocessor(Preprocessor):
         sequence_length: see `Preprocessor`.
         mask_rate: share of the tokens to select.
         whole_words: select whole words instead of single tokens. A word that would exceed the
-            share is passed over.
+            share is skipped.
         dynamic: draw a fresh pattern whenever a batch is made, so in every epoch; else one
             pattern for each example.
-        pack_texts: in `fit` on texts in memory, put several texts into one row of
-            `sequence_length` (default: what the model takes). Attention and positions stay within
-            each text, so that outputs are as in examples of their own, but hardly any padding is
-            left; a batch of as many examples holds more texts. For accelerators: on a CPU, batches
-            of texts of like length are as good.
-        across_documents: of a `PretrainingCorpus`: whether a row goes on with the next document,
-            behind an end token, where one ends (FULL-SENTENCES of RoBERTa). Otherwise each row is
-            of one document (DOC-SENTENCES), and short examples count together as one of the batch;
-            `pack_texts=True` then puts these into one row.
+        pack_texts: in `fit` on texts in memory, pack several texts into one sequence of
+            `sequence_length` (default: the model's longest). Attention and positions stay within
+            each text, so that outputs are as in examples of their own, but with hardly any
+            padding. For accelerators: on a CPU, batches of texts of similar length are as fast.
+        across_documents: of a `PretrainingCorpus`: whether an example continues with the next
+            document, after an end token (FULL-SENTENCES of RoBERTa). Otherwise each is of one
+            document (DOC-SENTENCES), and short ones count together as one of the batch;
+            `pack_texts=True` then packs these into one sequence.
         seed: of the pattern when the preprocessor is called by itself, and with
             `dynamic=False`. `fit` takes its own from `keras.utils.set_random_seed`.
 
     Returns:
         When called `(x, y, sample_weight)`: x is `{"token_ids", "padding_mask",
-        "mask_positions"}` and, for families with segments, "segment_ids"; y (B, M) int the ids
-        that stood there; sample_weight (B, M), 0 where a row has fewer than M selected tokens.
+        "mask_positions"}` and, for families with segments, "segment_ids"; y (B, M) int the original
+        ids; sample_weight (B, M), 0 where an example has fewer than M selected tokens.
 
     Source: Devlin et al. 2019, section 3.1 and appendix A.1; dynamic masking: Liu et al. 2019,
     section 4.1, examples of a corpus: section 4.2; whole words: the BERT repository's README of
@@ -108,23 +107,17 @@ class MaskedLMPreprocessor(Preprocessor):
     labels_pairs = False
 
     def corpus_examples(self, shard: Shard, rng: random.Random) -> ShardExamples:
-        """The examples that are made of a shard of a corpus.
+        """Return examples of a shard of a corpus.
 
         Args:
             shard: to take them from.
-            rng: of all that is left to chance.
+            rng: makes all random choices.
         """
         from encoder_zoo.tasks.corpora.examples import document_sentences, full_sentences
 
-        self.check_dynamic()
         if self.across_documents:
             return full_sentences(shard, self.max_sequence_length)
         return document_sentences(shard, self.max_sequence_length, rng)
-
-    def check_dynamic(self) -> None:
-        """Refuses a corpus where each example is to have one pattern of masks."""
-        if not self.dynamic:
-            raise ValueError("dynamic=False needs texts in memory. Received: a corpus.")
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         if y is not None:
@@ -144,14 +137,15 @@ class MaskedLMPreprocessor(Preprocessor):
         token_ids = inputs["token_ids"]  # (B, L)
         length = tf.shape(token_ids)[1]
         if "text_starts" in examples:
-            inputs["text_starts"] = self._padded_starts(examples["text_starts"], length)
+            # Every text has at least its two special tokens, so K = L / 2 suffices: (B, K).
+            starts = examples["text_starts"]
+            starts_shape = tf.stack([starts.nrows(), tf.cast(length // 2, tf.int64)])
+            inputs["text_starts"] = starts.to_tensor(length, shape=starts_shape)
+        shape = tf.concat([tf.shape(token_ids, tf.int64), [3]], 0)
         if "draws" in examples:
-            draws = examples["draws"].to_tensor(shape=(None, token_ids.shape[1], 3))
-            draws = tf.pad(draws, [[0, 0], [0, length - tf.shape(draws)[1]], [0, 0]])
+            draws = examples["draws"].to_tensor(shape=shape)
         else:
-            draws = tf.random.stateless_uniform(
-                tf.concat([tf.shape(token_ids), [3]], 0), self._next_seed(seed)
-            )  # (B, L, 3)
+            draws = tf.random.stateless_uniform(shape, self._next_seed(seed))
 
         order, selected = self._select(token_ids, inputs["padding_mask"], draws[..., 0])
         count = tf.maximum(
@@ -169,16 +163,12 @@ class MaskedLMPreprocessor(Preprocessor):
         return inputs, labels, weights
 
     def _weights_at(self, positions, weights, length):
-        """(B, M) from one weight for each example (B,), or packed, for each token (B, None)."""
+        """Return (B, M) weights, from one for each example (B,), or packed, for each token
+        (B, None)."""
         if not isinstance(weights, tf.RaggedTensor):
             return weights[:, None]
         shape = tf.stack([weights.nrows(), tf.cast(length, tf.int64)])
         return tf.gather(weights.to_tensor(shape=shape), positions, batch_dims=1)
-
-    def _padded_starts(self, starts: tf.RaggedTensor, length: tf.Tensor) -> tf.Tensor:
-        """(B, K) int32: every text has at least its two special tokens, so K = L / 2 suffices."""
-        shape = tf.stack([starts.nrows(), tf.cast(length // 2, tf.int64)])
-        return starts.to_tensor(length, shape=shape)
 
     def _next_seed(self, seed):
         if seed is not None:
@@ -187,7 +177,7 @@ class MaskedLMPreprocessor(Preprocessor):
         return [self.seed, self._calls]
 
     def _select(self, token_ids, padding_mask, draws):
-        """(B, L) positions, the selected ones first, and whether each of them is selected."""
+        """Return (B, L) positions, the selected ones first, and whether each is selected."""
         special = tf.reduce_any(token_ids[..., None] == tf.constant(self._special_ids), axis=-1)
         ordinary = padding_mask & ~special
         budget = tf.reduce_sum(tf.cast(ordinary, "float32"), axis=1) * self.mask_rate
@@ -201,14 +191,13 @@ class MaskedLMPreprocessor(Preprocessor):
         return order, tf.gather(chosen, order, batch_dims=1)
 
     def _choose_words(self, token_ids, ordinary, draws, budget):
-        """(B, L) tokens of randomly chosen words, no more than the budget in a row."""
-        starts = tf.gather(tf.constant(self._word_starts), token_ids)
-        ends = tf.gather(tf.constant(self._word_ends), token_ids)
+        """Return (B, L) bool: tokens of randomly chosen words, at most the budget in a row."""
+        starts, ends = tf.unstack(tf.gather(tf.constant(self._word_bounds), token_ids), axis=-1)
         starts |= tf.pad(ends[:, :-1], [[0, 0], [1, 0]])
         previous = tf.pad(ordinary[:, :-1], [[0, 0], [1, 0]])
         starts = ordinary & (starts | ~previous)
         word = tf.cumsum(tf.cast(starts, "int32"), axis=1)  # (B, L), 0 before the first word
-        # Counted with a bin for what is no word: (B, W), of which there are at most L.
+        # Counted with a bin for tokens outside of words: (B, W), W at most L.
         bins = tf.shape(token_ids)[1] + 1
         sizes = tf.math.bincount(
             tf.where(ordinary, word, 0), minlength=bins, maxlength=bins, axis=-1
@@ -233,7 +222,7 @@ class MaskedLMPreprocessor(Preprocessor):
         return put_at(token_ids, positions, new)
 
     def replacements(self, kept: tf.Tensor, kind: tf.Tensor, which: tf.Tensor) -> tf.Tensor:
-        """What the selected tokens become, (B, M).
+        """Return the tokens (B, M) that the selected ones become.
 
         Args:
             kept: (B, M) int32, the tokens.
@@ -256,16 +245,15 @@ class MaskedLMPreprocessor(Preprocessor):
         )
 
     @functools.cached_property
-    def _word_starts(self) -> np.ndarray:
-        return np.array([self.tokenizer.starts_word(t) for t in self.tokenizer.get_vocabulary()])
-
-    @functools.cached_property
-    def _word_ends(self) -> np.ndarray:
-        return np.array([self.tokenizer.ends_word(t) for t in self.tokenizer.get_vocabulary()])
+    def _word_bounds(self) -> np.ndarray:
+        """Return (vocabulary, 2) bool: whether a token starts a word, and ends one."""
+        tokenizer = self.tokenizer
+        tokens = tokenizer.get_vocabulary()
+        return np.array([[tokenizer.starts_word(t), tokenizer.ends_word(t)] for t in tokens])
 
 
 def put_at(token_ids: tf.Tensor, positions: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Tokens (B, L) with other values (B, M) at some positions (B, M).
+    """Return tokens (B, L) with other values (B, M) at some positions (B, M).
 
     Example:
         >>> import tensorflow as tf

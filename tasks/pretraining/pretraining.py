@@ -16,6 +16,7 @@ from encoder_zoo.tasks.pretraining.masked_lm_head import (
     make_masked_lm_head,
     masked_lm_loss,
     token_logits,
+    token_metrics,
 )
 from encoder_zoo.tasks.pretraining.pretraining_preprocessor import PretrainingPreprocessor
 from encoder_zoo.tasks.training.logit_metrics import by_token
@@ -27,10 +28,10 @@ WARMUP = 0.01
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Pretraining(Task):
-    """Fills in masked tokens and judges pairs: what BERT and ALBERT are pretrained on.
+    """Predicts masked tokens and classifies pairs, the pretraining of BERT and ALBERT.
 
-    Both are learned at once, from a `PretrainingCorpus`. What comes of it is saved as transformers'
-    `BertForPreTraining` or `AlbertForPreTraining`, and is what every other task starts from:
+    Both are learned at once, from a `PretrainingCorpus`. The result is saved as transformers'
+    `BertForPreTraining` or `AlbertForPreTraining`, and every other task starts from it:
 
         corpus = PretrainingCorpus.from_files("corpus", paths, tokenizer)
         pretraining = Pretraining(backbone, PretrainingPreprocessor(tokenizer, 128))
@@ -49,8 +50,9 @@ class Pretraining(Task):
 
     Returns:
         `{"masked_lm": (B, M, V), OBJECTIVE: (B, 2)}` float32 logits, of all tokens (B, L, V)
-        without "mask_positions"; OBJECTIVE is "next_sentence" of BERT, where 1 says that the second
-        segment is another's, and "sentence_order" of ALBERT, where 1 says that they are swapped.
+        without "mask_positions"; OBJECTIVE is "next_sentence" for BERT, where 1 means that the
+        second segment is from elsewhere, and "sentence_order" for ALBERT, where 1 means that the
+        segments are swapped.
 
     Raises:
         ValueError: "... has no second head ...", "Pretraining reads the pooler's output. ..."
@@ -109,9 +111,7 @@ class Pretraining(Task):
         self.head = make_masked_lm_head(record, backbone, self.dtype_policy)
         self.pair_head = TaskHead(2, self.dropout, name="pair_head", dtype=self.dtype_policy)
         self.pair_head.build((None, backbone.hidden_dim))
-        self.built = True
-        if preprocessor is not None:
-            self.preprocessor.attach(self)
+        self._finish_building()
 
     def call(self, inputs, training=None):
         outputs = self.encoded(inputs, training)
@@ -122,8 +122,8 @@ class Pretraining(Task):
         }
 
     def compute_output_spec(self, inputs, training=None):
-        places = inputs.get("mask_positions", inputs["token_ids"])
-        tokens = (*places.shape, self.backbone.vocabulary_size)
+        positions = inputs.get("mask_positions", inputs["token_ids"])
+        tokens = (*positions.shape, self.backbone.vocabulary_size)
         return {
             "masked_lm": keras.KerasTensor(tokens, "float32"),
             self.objective: keras.KerasTensor((inputs["token_ids"].shape[0], 2), "float32"),
@@ -135,20 +135,14 @@ class Pretraining(Task):
     # -- training ------------------------------------------------------------------------------
 
     def default_loss(self) -> keras.losses.Loss:
-        """That of the masked tokens; that of the pairs comes on top of it."""
+        """Return the loss of the masked tokens; `compute_loss` adds that of the pairs."""
         return masked_lm_loss()
 
     def default_metrics(self) -> dict:
-        return {
-            name: [
-                keras.metrics.SparseCategoricalCrossentropy("loss", from_logits=True),
-                keras.metrics.SparseCategoricalAccuracy("accuracy"),
-            ]
-            for name in ("masked_lm", self.objective)
-        }
+        return {name: token_metrics() for name in ("masked_lm", self.objective)}
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """The sum of both losses, the mean over masked tokens and the mean over pairs."""
+        """Return the sum of both losses, the mean over masked tokens and the mean over pairs."""
         weights = sample_weight or dict.fromkeys(y)
         tokens = (y["masked_lm"], y_pred["masked_lm"], weights["masked_lm"])
         loss = super().compute_loss(x, *tokens, training)

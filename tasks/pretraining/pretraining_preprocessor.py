@@ -33,8 +33,8 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
     Args:
         tokenizer: a `BertTokenizer` or `AlbertTokenizer`.
         sequence_length: see `Preprocessor`; pairs of a corpus fill it.
-        short_share: of the pairs of a corpus, those made for a smaller length, so that what is
-            pretrained has seen short texts too.
+        short_share: of the pairs of a corpus, those made for a smaller length, so that the model
+            is trained on short texts too.
         **kwargs: `mask_rate`, `whole_words`, `dynamic` and `seed` of `MaskedLMPreprocessor`.
 
     Returns:
@@ -82,7 +82,6 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
         self.objective = task.head_record.pair.objective
 
     def corpus_examples(self, shard: Shard, rng: random.Random) -> ShardExamples:
-        self.check_dynamic()
         swapped = self.objective == "sentence_order"
         return segment_pairs(shard, self.max_sequence_length, swapped, self.short_share, rng)
 

@@ -16,11 +16,12 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.positions import first_of_texts
 from encoder_zoo.tasks.base.head import make_head
+from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
-from encoder_zoo.tasks.preprocessing.packing import pack
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column, as_valid_text
 from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM
+from encoder_zoo.tasks.pretraining.masked_lm_head import token_metrics
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.pretraining.replaced_tokens_preprocessor import (
     ReplacedTokenDetectionPreprocessor,
@@ -30,12 +31,12 @@ from encoder_zoo.tasks.training.logit_metrics import by_token
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ReplacedTokenDetection(Task):
-    """Tells, for every token, whether it stood there: ELECTRA's and DeBERTa-v3's pretraining.
+    """Detects replaced tokens: ELECTRA's and DeBERTa-v3's pretraining.
 
     A generator, a small masked language model on the same embeddings, fills in the masks with
     tokens drawn from its probabilities; the backbone, the discriminator, learns which tokens are
     not the text's own, and the generator learns to fill in masks. After pretraining, the
-    discriminator is what is fine-tuned:
+    discriminator is fine-tuned:
 
         pretraining.fit(texts, epochs=10)
         pretraining.save_to_preset("my_electra")
@@ -48,24 +49,23 @@ class ReplacedTokenDetection(Task):
         generator_size: width of the generator as a share of the backbone's: of its hidden layers,
             its attention heads and its feed-forward nets. None is the family's: 1/4 for ELECTRA
             (whose paper takes 1/3 for base models), 1 for DeBERTa-v3.
-        detection_weight: of the discriminator's loss, beside the generator's.
+        detection_weight: of the discriminator's loss; the generator's has 1.
         generator_depth: share of the backbone's blocks that the generator has. None is the
             family's: 1 for ELECTRA, 1/2 for DeBERTa-v3.
 
     Call arguments:
-        inputs: what the preprocessor makes; without "mask_positions" the tokens are taken as they
-            stand.
+        inputs: the preprocessor's outputs; without "mask_positions" no token is replaced.
 
     Returns:
         Without "mask_positions" (B, L) float32, the logit of each token's having been replaced.
         With them `{"generator": (B, M, V) float32 logits, "detection": (B, L) float32 logits,
-        "token_ids": (B, L) int32}`, the last of which are what the generator made of the text.
+        "token_ids": (B, L) int32}`, where the last are the tokens after the generator.
 
     Source: Clark et al. 2020, ELECTRA: Pre-training Text Encoders as Discriminators Rather Than
     Generators, sections 2 and 3.2, appendix A. DeBERTa-v3's head and generator are those of He et
     al. 2023, DeBERTaV3, section 3.1, and its released code; but both share their embeddings as
-    ELECTRA's do, and not as in section 3.3, where what the discriminator learns leaves the
-    generator's alone.
+    ELECTRA's do, and not as in section 3.3, where the discriminator's gradients do not change the
+    generator's.
 
     Example:
         >>> import numpy as np
@@ -107,17 +107,16 @@ class ReplacedTokenDetection(Task):
                 f"The family {backbone.family.name!r} has no head that tells replaced tokens. "
                 "Pretrain it with Pretraining or MaskedLM."
             )
-        usual = backbone.family.generator
-        self.generator_size = usual.width if generator_size is None else generator_size
-        self.generator_depth = usual.depth if generator_depth is None else generator_depth
+        default = backbone.family.generator
+        self.generator_size = default.width if generator_size is None else generator_size
+        self.generator_depth = default.depth if generator_depth is None else generator_depth
         self.detection_weight = detection_weight
         self.head = make_head(self.head_record, backbone, 1, 0.0, self.dtype_policy, of_tokens=True)
         smaller = generator_backbone(backbone, self.generator_size, self.generator_depth)
-        self.generator = MaskedLM(smaller, generator_preprocessor(preprocessor))
+        settings = preprocessor and MaskedLMPreprocessor(**preprocessor.get_config())
+        self.generator = MaskedLM(smaller, settings)
         self.draws = keras.random.SeedGenerator(name="draws")
-        self.built = True
-        if preprocessor is not None:
-            self.preprocessor.attach(self)
+        self._finish_building()
 
     def call(self, inputs, training=None):
         if "mask_positions" not in inputs:
@@ -130,7 +129,7 @@ class ReplacedTokenDetection(Task):
         return {"generator": logits, "detection": detection, "token_ids": token_ids}
 
     def _detected(self, inputs, training):
-        """(B, L) logits."""
+        """Return logits (B, L)."""
         x = self.encoded(inputs, training)["sequence_output"]  # (B, L, D)
         first = None
         if self.head.first_norm is not None:
@@ -138,31 +137,31 @@ class ReplacedTokenDetection(Task):
         return ops.squeeze(self.head(x, training=training, first=first), -1)
 
     def _drawn(self, logits):
-        """(B, M) tokens, drawn with the generator's probabilities; nothing is learnt of it."""
+        """Return tokens (B, M) drawn with the generator's probabilities, without a gradient."""
         batch, count, size = ops.shape(logits)
         flat = ops.reshape(ops.stop_gradient(logits), (-1, size))
         drawn = keras.random.categorical(flat, 1, dtype="int32", seed=self.draws)
         return ops.reshape(drawn, (batch, count))
 
     def _filled_in(self, inputs, drawn):
-        """(B, L) tokens of the text, with those that were drawn where the masks are."""
+        """Return the tokens (B, L) of the text, with those that were drawn at the masks."""
         positions = ops.cast(inputs["mask_positions"], "int32")  # (B, M)
         own = ops.cast(inputs["token_ids"], "int32")
         masked = ops.cast(inputs["masked_token_ids"], "int32")
         own_there, masked_there = (ops.take_along_axis(x, positions, 1) for x in (own, masked))
-        # Rows of fewer masks than M are filled up with positions that are not masked.
+        # Examples with fewer masks than M are filled up with positions that are not masked.
         new = ops.where(own_there != masked_there, drawn, own_there)
         examples = ops.arange(ops.shape(own)[0], dtype="int32")[:, None]
-        places = ops.stack([ops.broadcast_to(examples, ops.shape(positions)), positions], -1)
-        return ops.scatter_update(own, ops.reshape(places, (-1, 2)), ops.reshape(new, (-1,)))
+        indices = ops.stack([ops.broadcast_to(examples, ops.shape(positions)), positions], -1)
+        return ops.scatter_update(own, ops.reshape(indices, (-1, 2)), ops.reshape(new, (-1,)))
 
     def compute_output_spec(self, inputs, training=None):
         detection = keras.KerasTensor(inputs["token_ids"].shape, "float32")
         if "mask_positions" not in inputs:
             return detection
-        places = (*inputs["mask_positions"].shape, self.backbone.vocabulary_size)
+        logits = (*inputs["mask_positions"].shape, self.backbone.vocabulary_size)
         return {
-            "generator": keras.KerasTensor(places, "float32"),
+            "generator": keras.KerasTensor(logits, "float32"),
             "detection": detection,
             "token_ids": keras.KerasTensor(inputs["token_ids"].shape, "int32"),
         }
@@ -175,15 +174,12 @@ class ReplacedTokenDetection(Task):
     # -- training ------------------------------------------------------------------------------
 
     def default_loss(self) -> keras.losses.Loss:
-        """The generator's; the discriminator's comes on top of it."""
+        """Return the generator's loss; `compute_loss` adds the discriminator's."""
         return self.generator.default_loss()
 
     def default_metrics(self) -> dict:
         return {
-            "generator": [
-                keras.metrics.SparseCategoricalCrossentropy("loss", from_logits=True),
-                keras.metrics.SparseCategoricalAccuracy("accuracy"),
-            ],
+            "generator": token_metrics(),
             "detection": [
                 keras.metrics.BinaryCrossentropy("loss"),
                 keras.metrics.BinaryAccuracy("accuracy"),
@@ -193,7 +189,7 @@ class ReplacedTokenDetection(Task):
         }
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """The sum of both losses, each over its own tokens of the whole batch."""
+        """Return the sum of both losses, each over its own tokens of the whole batch."""
         loss = super().compute_loss(x, y, y_pred["generator"], sample_weight, training)
         replaced, real = replaced_tokens(x, y_pred)
         logits = y_pred["detection"]
@@ -221,7 +217,7 @@ class ReplacedTokenDetection(Task):
 
     @validate_arguments
     def detect(self, texts, batch_size: PositiveInt | None = None) -> list:
-        """How probable it is, for each token of each text, that it has been replaced.
+        """Return the probability of each token of each text that it has been replaced.
 
         Args:
             texts: a text or a list of texts. Of those longer than the model takes, the tokens
@@ -237,55 +233,42 @@ class ReplacedTokenDetection(Task):
         tensor = as_column(texts)
         if not tensor.shape[0]:
             return []
-        examples, *tokens = self._examples(tensor)
+        examples, tokens = self._examples(tensor)
         inputs = {name: values.numpy() for name, values in self.preprocessor.pad(examples).items()}
         logits = tf.constant(self.predict(inputs, batch_size, verbose=0))
-        scores = tf.sigmoid(self._inner(logits, examples))
-        columns = [column.to_list() for column in (*tokens, tokens[0].with_values(scores))]
-        id_to_token = self.preprocessor.tokenizer.id_to_token
-        return [
-            [
-                {"token": id_to_token(i), "start": start, "end": end, "score": score}
-                for i, start, end, score in zip(*text, strict=True)
-            ]
-            for text in zip(*columns, strict=True)
-        ]
+        return records(self._with_scores(tokens, self._inner(logits, examples)))
 
     def served(self) -> dict[str, Callable]:
-        """`detect` of "text", for exports.
+        """Return `detect` of "text" for exports.
 
         Returns:
             A function whose results are "count" (N,), the number of tokens of every text, and
             "token", "start", "end" and "score", (N, T) with T the most tokens of a text.
         """
-        names = tf.constant(self.preprocessor.tokenizer.get_vocabulary())
 
         def detect(text):
-            examples, ids, starts, ends = self._examples(as_valid_text(text))
-            logits = in_graph_batches(self._inner_logits, examples, ids.row_lengths(), 1)
-            columns = {
-                "token": tf.gather(names, ids.values),
-                "start": starts.values,
-                "end": ends.values,
-                "score": tf.sigmoid(logits.flat_values[:, 0]),
-            }
-            padded = {name: ids.with_values(v).to_tensor() for name, v in columns.items()}
-            return {"count": tf.cast(ids.row_lengths(), tf.int32), **padded}
+            examples, tokens = self._examples(as_valid_text(text))
+            lengths = tokens["start"].row_lengths()
+            logits = in_graph_batches(self._inner_logits, examples, lengths, 1)
+            return padded_columns(self._with_scores(tokens, logits.flat_values[:, 0]))
 
         return {"serving_default": detect}
 
-    def _examples(self, texts: tf.Tensor) -> tuple:
-        """Encoded examples, and their texts' ids, starts and ends, all ragged (N, None)."""
-        tokenizer, limit = self.preprocessor.tokenizer, self.preprocessor.max_sequence_length
-        tokens = tokenizer.tokenize_with_offsets(texts)
-        token_ids, first_length = pack(
-            [tokens[0]], tokenizer.start_token_id, tokenizer.end_token_id, 1, limit
-        )
-        examples = {"token_ids": token_ids, "first_length": first_length}
-        return examples, *(values[:, : limit - 2] for values in tokens)
+    def _examples(self, texts: tf.Tensor) -> tuple[dict, dict]:
+        """Return encoded examples, and "token", "start" and "end" of their texts' tokens, all
+        ragged (N, None)."""
+        limit = self.preprocessor.max_sequence_length - 2
+        tokens = self.preprocessor.tokenizer.tokenize_with_offsets(texts)
+        ids, start, end = (values[:, :limit] for values in tokens)
+        names = tf.constant(self.preprocessor.tokenizer.get_vocabulary())
+        columns = {"token": ids.with_values(tf.gather(names, ids.values)), "start": start}
+        return self.preprocessor.pack([tokens[0]]), {**columns, "end": end}
+
+    def _with_scores(self, tokens: dict, logits: tf.Tensor) -> dict[str, tf.RaggedTensor]:
+        return {**tokens, "score": tokens["start"].with_values(tf.sigmoid(logits))}
 
     def _inner(self, logits: tf.Tensor, examples: dict) -> tf.Tensor:
-        """(T,) logits of the tokens between the special ones, of logits (N, L)."""
+        """Return the logits (T,) of the tokens between the special ones, from logits (N, L)."""
         lengths = examples["token_ids"].row_lengths() - 2
         return tf.RaggedTensor.from_tensor(logits[:, 1:], lengths).values
 
@@ -295,22 +278,15 @@ class ReplacedTokenDetection(Task):
 
 
 def replaced_tokens(x: dict, y_pred: dict) -> tuple:
-    """(B, L) float32: 1 where a token is not the text's own, and 1 where there is one at all."""
+    """Return two (B, L) float32: 1 where a token was replaced, and 1 where there is a token."""
     token_ids = ops.cast(x["token_ids"], "int32")
     replaced = ops.cast(y_pred["token_ids"] != token_ids, "float32")
     real = x.get("padding_mask")
     return replaced, ops.ones_like(replaced) if real is None else ops.cast(real, "float32")
 
 
-def generator_preprocessor(
-    preprocessor: ReplacedTokenDetectionPreprocessor | None,
-) -> MaskedLMPreprocessor | None:
-    """Return a masked language model's preprocessor with the settings of another one."""
-    return preprocessor and MaskedLMPreprocessor(**preprocessor.get_config())
-
-
 def generator_backbone(backbone: Backbone, size: float, depth: float) -> Backbone:
-    """A generator for a discriminator: narrower, or of fewer blocks, on the same embeddings.
+    """Return a generator for a discriminator: smaller, on the same embeddings.
 
     Args:
         backbone: the discriminator.

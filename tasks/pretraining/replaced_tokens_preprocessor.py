@@ -1,4 +1,4 @@
-"""Texts to examples, once as they are and once with masks.
+"""Texts to examples with and without masks.
 
 Comment letters: B batch, L sequence, M masked positions.
 """
@@ -13,10 +13,10 @@ from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreproc
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ReplacedTokenDetectionPreprocessor(MaskedLMPreprocessor):
-    """Texts to examples, once as they are and once with masks, for `ReplacedTokenDetection`.
+    """Texts to examples with and without masks, for `ReplacedTokenDetection`.
 
-    Of every row's ordinary tokens a share is selected, and all of these become the mask token: the
-    discriminator never sees one, so that none has to be left for it as a random or its own token.
+    A share of the ordinary tokens of every text is selected, and all of them become the mask token:
+    the discriminator never sees it, so that no random or original token has to replace it.
 
     Args:
         tokenizer: a `BertTokenizer`, or another.

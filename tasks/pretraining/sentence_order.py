@@ -15,16 +15,16 @@ LABELS = ("in_order", "swapped")  # in the order of transformers' `sentence_orde
 def sentence_order_pairs(
     documents: Sequence[Sequence[str]], seed: NonNegativeInt = 0
 ) -> tuple[tuple[list[str], list[str]], list[str]]:
-    """Pairs of neighbouring texts, half of them swapped, and which they are.
+    """Return pairs of neighbouring texts, half of them swapped, and their labels.
 
-    A `SequenceClassifier` learns them: what tells the two apart is how texts hang together, where
-    the pairs of BERT's next-sentence prediction differ in their topics already.
+    A `SequenceClassifier` learns them by the coherence of the texts; the pairs of BERT's
+    next-sentence prediction differ in their topics already.
 
     Args:
         documents: each a list of its sentences or paragraphs, in their order. The first and the
             second make a pair, the third and the fourth, and so on; of an odd number the last one
             is left out.
-        seed: of which are swapped: each with probability 1/2.
+        seed: of the choice which are swapped, each with probability 1/2.
 
     Returns:
         `(first, second), labels`, as `fit` takes them; the labels are "in_order" and "swapped".

@@ -204,8 +204,9 @@ def check_answers(y, contexts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the bounds of the first answer to every question, in memory or inside `tf.data`.
 
     Args:
-        y: see `answer_lists`; or in tensors, as inside `tf.data`, {"text", "answer_start"}: (N,), one answer for each
-            question, "" if there is none, or several, ragged or padded (N, None).
+        y: see `answer_lists`; or in tensors, as inside `tf.data`, {"text", "answer_start"}: (N,),
+            one answer for each question, "" if there is none, or several, ragged or padded
+            (N, None).
         contexts: (N,) strings.
 
     Returns:

@@ -17,7 +17,6 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.packing import pack
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weights, check_same_count
 from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW, keys
 from encoder_zoo.tasks.preprocessing.windows import Windows, make_windows, take
@@ -38,7 +37,7 @@ class Contexts(NamedTuple):
         texts: (N,) strings, the contexts.
         questions: ragged (N, None) int32 token ids.
         ids, starts, ends: ragged (N, None) int32, the contexts' token ids and character spans.
-        windows: onto the contexts.
+        windows: of the contexts.
     """
 
     texts: tf.Tensor
@@ -53,11 +52,6 @@ class Contexts(NamedTuple):
         """Return ragged (N, None) bool: false for a space that is a token of its own in RoBERTa."""
         return self.ids.with_flat_values(self.starts.flat_values < self.ends.flat_values)
 
-    @property
-    def is_empty(self) -> tf.Tensor:
-        """Return (N,) bool: whether no answer can stand in the context."""
-        return ~tf.reduce_any(self.has_characters, axis=1)
-
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanQAPreprocessor(Preprocessor):
@@ -71,7 +65,7 @@ class SpanQAPreprocessor(Preprocessor):
     Args:
         tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
         sequence_length: see `Preprocessor`.
-        window_length: the most tokens of a row, question and special tokens included.
+        window_length: the most tokens of an example, question and special tokens included.
         doc_stride: tokens that neighbouring windows share, as transformers counts it; at most
             half of the room that the question leaves in a window.
 
@@ -79,7 +73,7 @@ class SpanQAPreprocessor(Preprocessor):
         When called with answers `(x, y)`: y (B, 2) int.
 
     Raises:
-        ValueError: "doc_stride is -1. Expected ...", "Rows of 8 tokens have no room ..."
+        ValueError: "doc_stride is -1. Expected ...", "Examples of 8 tokens have no room ..."
 
     Source: Devlin et al. 2019, sections 4.2 and 4.3, and the code released with it.
 
@@ -117,8 +111,8 @@ class SpanQAPreprocessor(Preprocessor):
         self.max_sequence_length = min(self.max_sequence_length, self.window_length)
         if self._longest_question < 1:
             raise ValueError(
-                f"Rows of {self.max_sequence_length} tokens have no room for a question and its "
-                f"context. Expected at least {self._specials + 1 + LEAST_CONTEXT} as "
+                f"Examples of {self.max_sequence_length} tokens have no room for a question and "
+                f"its context. Expected at least {self._specials + 1 + LEAST_CONTEXT} as "
                 "sequence_length and window_length."
             )
 
@@ -126,7 +120,7 @@ class SpanQAPreprocessor(Preprocessor):
     def contexts(
         self, questions: tf.Tensor, contexts: tf.Tensor, allow_empty: bool = False
     ) -> Contexts:
-        """Tokenize questions (N,) and contexts (N,), and lay windows over the contexts.
+        """Tokenize questions (N,) and contexts (N,), and divide the contexts into windows.
 
         Raises:
             ValueError: "Example 3: the context is empty.", "Example 3: the question has 38 tokens,
@@ -142,7 +136,7 @@ class SpanQAPreprocessor(Preprocessor):
         doc_stride = tf.minimum(tf.cast(self.doc_stride, tf.int64), capacity // 2)
         windows = make_windows(ids.row_lengths(), capacity, doc_stride)
         found = Contexts(contexts, question_ids, ids, starts, ends, windows)
-        right = ~found.is_empty | allow_empty
+        right = tf.reduce_any(found.has_characters, axis=1) | allow_empty
         return check_each(found, right, ": the context is empty.", unit="Example")
 
     @property
@@ -156,18 +150,9 @@ class SpanQAPreprocessor(Preprocessor):
     def examples(self, contexts: Contexts) -> dict:
         """Return one example for every window: question and a part of the context."""
         windows = contexts.windows
-        token_ids, first_length = pack(
-            [tf.gather(contexts.questions, windows.example), take(contexts.ids, windows)],
-            self.tokenizer.start_token_id,
-            self.tokenizer.end_token_id,
-            self.tokenizer.pair_separators,
-            self.max_sequence_length,
-        )
-        return {
-            "token_ids": token_ids,
-            "first_length": first_length,
-            "text_index": windows.example,
-        }
+        questions = tf.gather(contexts.questions, windows.example)
+        examples = self.pack([questions, take(contexts.ids, windows)])
+        return {**examples, "text_index": windows.example}
 
     def context_column(self, examples: dict) -> tf.Tensor:
         """Return (W,) int32, the position of the context's first token."""
@@ -215,7 +200,7 @@ def _answer_tokens(contexts: Contexts, start, end) -> tuple[tf.Tensor, tf.Tensor
     row = tf.range(tf.size(start), dtype=tf.int64) * ROW
     begins = tf.cast(contexts.ids.row_starts(), tf.int32)
     start_keys, end_keys = row + tf.cast(first_character, tf.int64), row + tf.cast(stop, tf.int64)
-    # The first token that ends behind the answer's start, the last that starts before its end.
+    # The first token that ends after the answer's start, the last that starts before its end.
     first = tf.searchsorted(keys(contexts.ends), start_keys, side="right") - begins
     last = tf.searchsorted(keys(contexts.starts), end_keys, side="left") - 1 - begins
     empty = (start >= 0) & ((first_character == stop) | (first > last))

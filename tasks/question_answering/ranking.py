@@ -11,9 +11,9 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, Candidates
 from encoder_zoo.tasks.question_answering.preprocessor import Contexts
 
-# The most spans of tokens that are one span of characters. A character is 4 tokens at most: bytes
-# (RoBERTa) or what it decomposes to (BERT). One of the first's begins the span, one of the last's
-# ends it.
+# The most spans of tokens that are one span of characters. A character has 4 tokens at most: its
+# bytes (RoBERTa) or its decomposition (BERT). Any token of the first may begin the span, any of the
+# last may end it.
 SAME_CHARACTERS = 4 * 4
 
 
@@ -40,30 +40,22 @@ def best_answers(found: Candidates, contexts: Contexts, columns: tf.Tensor, n_be
 
     Args:
         found: the windows' best spans.
-        contexts: that the windows look at.
-        columns: (W,) int32, where the context begins in a window's row.
+        contexts: of the windows.
+        columns: (W,) int32, the position in a window's example at which the context begins.
         n_best: n.
     """
     example, count = contexts.windows.example, contexts.ids.nrows()
     spans, scores = _distinct(*_spans(found, contexts, columns))
 
     def by_question(values, examples, filler):
-        examples = tf.RaggedTensor.from_value_rowids(values, examples, count)
-        return examples.to_tensor(tf.cast(filler, values.dtype))
+        filler = tf.cast(filler, values.dtype)
+        rows = tf.RaggedTensor.from_value_rowids(values, examples, count).to_tensor(filler)
+        return tf.pad(rows, [[0, 0], [0, n_best]], constant_values=filler)  # there may be fewer
 
-    filler = [[0, 0], [0, n_best]]  # there may be fewer
-    scores = tf.pad(
-        by_question(scores, spans[:, 0], 2 * IMPOSSIBLE), filler, constant_values=2 * IMPOSSIBLE
-    )
-    best, index = tf.math.top_k(scores, n_best)
-    start, end = (
-        tf.gather(
-            tf.pad(by_question(tf.cast(spans[:, i], tf.int32), spans[:, 0], 0), filler),
-            index,
-            batch_dims=1,
-        )
-        for i in (1, 2)
-    )
+    question, *characters = tf.unstack(spans, 3, axis=1)
+    best, index = tf.math.top_k(by_question(scores, question, 2 * IMPOSSIBLE), n_best)
+    bounds = (by_question(tf.cast(offset, tf.int32), question, 0) for offset in characters)
+    start, end = (tf.gather(values, index, batch_dims=1) for values in bounds)
     total = tf.reduce_logsumexp(by_question(found.total, example, 2 * IMPOSSIBLE), axis=1)
     null = tf.reduce_min(by_question(found.null, example, float("inf")), axis=1)
     return Answers(start, end, best, total, null)

@@ -146,16 +146,16 @@ def squad_v2_scores(
         "exact_match": _best(exact_match, predictions, answers),
         "f1": _best(word_f1, predictions, answers),
     }
-    scores = raw
+    silent = [False] * len(answers)
     if null_scores is not None:
         silent = [score > null_threshold for score in null_scores]
-        scores = {
-            name: [
-                float(not has) if quiet else value
-                for value, quiet, has in zip(values, silent, answerable, strict=True)
-            ]
-            for name, values in raw.items()
-        }
+    scores = {
+        name: [
+            float(not has) if quiet else value
+            for value, quiet, has in zip(values, silent, answerable, strict=True)
+        ]
+        for name, values in raw.items()
+    }
     result = _summary(scores, range(len(answerable)))
     for prefix, wanted in (("HasAns_", True), ("NoAns_", False)):
         rows = [i for i, has in enumerate(answerable) if has == wanted]

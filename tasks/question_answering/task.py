@@ -5,6 +5,7 @@ Comment letters: B batch, L sequence, D hidden, W windows, N questions.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import keras
@@ -20,6 +21,7 @@ from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.preprocessing.windows import take
 from encoder_zoo.tasks.question_answering import metrics as span_metrics
+from encoder_zoo.tasks.question_answering import ranking
 from encoder_zoo.tasks.question_answering.answers import (
     NO_LABELS,
     Candidates,
@@ -31,22 +33,13 @@ from encoder_zoo.tasks.question_answering.answers import (
     split_examples,
 )
 from encoder_zoo.tasks.question_answering.preprocessor import SpanQAPreprocessor
-from encoder_zoo.tasks.question_answering.ranking import (
-    SAME_CHARACTERS,
-    Answers,
-    answer_dicts,
-    answer_scores,
-    best_answers,
-    insert_null_answers,
-)
 from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
 from encoder_zoo.tasks.training.inference import (
     example_outputs,
-    read_batches,
     token_outputs_in_graph,
+    unpadded_outputs,
 )
-from encoder_zoo.tasks.training.prepared import is_prepared
-from encoder_zoo.tasks.training.sources import is_dataset, size_or_default
+from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -90,6 +83,7 @@ class SpanQA(Task):
     pipeline_tag = "question-answering"
     preprocessor_class = SpanQAPreprocessor
     text_method = "answer"
+    predicts_lists = True
     answer_settings = ("null_threshold",)
     output_activation = "softmax"
 
@@ -108,18 +102,16 @@ class SpanQA(Task):
         self.head = make_head(
             self.head_record, backbone, 2, self.dropout, self.dtype_policy, of_tokens=True
         )
-        self.built = True
-        if preprocessor is not None:
-            self.preprocessor.attach(self)
+        self._finish_building()
 
     @classmethod
     def tiny_data(cls) -> TinyData:
         answers = [{"text": "ab", "answer_start": 4}, {"text": "c d", "answer_start": 0}]
         return TinyData({}, (["a b", "p"], ["a b ab", "c d e a b"]), answers)
 
-    def call(self, inputs, training=None):
-        x = self.backbone(inputs, training=training)["sequence_output"]  # (B, L, D)
-        return ops.transpose(self.head(x, training=training), (0, 2, 1))  # (B, 2, L)
+    def logits_of(self, encoded, inputs, training=None):
+        logits = self.head(encoded["sequence_output"], training=training)  # (B, L, 2)
+        return ops.transpose(logits, (0, 2, 1))  # (B, 2, L)
 
     def compute_output_spec(self, inputs, training=None):
         batch, length = inputs["token_ids"].shape
@@ -147,42 +139,21 @@ class SpanQA(Task):
         return metric() if metric else super().metric_by_name(name)
 
     def _adapt(self, x, y) -> None:
-        self.null_threshold = None  # it was of other weights
+        self.null_threshold = None  # it belongs to the weights before training
 
     def _check_labels(self, x, y) -> None:
         if y is None and not (is_dataset(x) or holds_answers(x)):
             raise ValueError(NO_LABELS)
 
-    @validate_arguments
-    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
-        """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
-
-        Args:
-            x: as for `fit`, or prepared inputs or a dataset of them.
-            batch_size: default 32.
-            **kwargs: for prepared inputs those of `keras.Model.predict`.
-
-        Returns:
-            For each question a list with one array (2, tokens) of logits for every window onto
-            its context. For prepared inputs an array (B, 2, L).
-        """
-        is_dataset = hasattr(x, "element_spec")
-        given = keras.utils.unpack_x_y_sample_weight(x.element_spec)[0] if is_dataset else x
-        if is_prepared(given):
-            return super().predict(x, batch_size, **kwargs)
-        if is_dataset:
-            batches = read_batches(self.preprocessor.batched(x, size_or_default(batch_size)))
-            return [row for batch in batches for row in self.predict(batch, batch_size)]
+    def _predict_texts(self, x, batch_size, predict) -> list[list[np.ndarray]]:
         examples = self.preprocess(x)
-        outputs = [[] for _ in range(int(tf.size(split_examples(x, None)[0])))]
-        results = [None] * len(examples["text_index"])
-        lengths = examples["token_ids"].row_lengths().numpy()
-        for numbers, values in example_outputs(self, examples, batch_size):
-            for number, row in zip(numbers, values, strict=True):
-                results[number] = row[:, : lengths[number]]
-        for example, result in zip(examples["text_index"].numpy(), results, strict=True):
-            outputs[example].append(result)
-        return outputs
+        outputs = zip(
+            examples["text_index"].numpy(),
+            unpadded_outputs(self, examples, batch_size, axis=1),
+            strict=True,
+        )
+        by_question = itertools.groupby(outputs, key=lambda output: output[0])
+        return [[values for _, values in windows] for _, windows in by_question]
 
     @validate_arguments
     def answer(
@@ -201,10 +172,10 @@ class SpanQA(Task):
             context: as many contexts, or one that all the questions are about.
             top_k: how many answers for each question.
             max_answer_length: in tokens.
-            null_threshold: "" (no answer) is given where the score of no answer exceeds the best
-                span's by more than this; 0 is a good start, `float("inf")` always answers. None
-                is what `evaluate_answers` found best on questions with and without an answer, and
-                before that always answers.
+            null_threshold: "" (no answer) is returned where the score of no answer exceeds the
+                best span's by more than this; 0 is a good start, `float("inf")` always answers.
+                None is the best one that `evaluate_answers` found on questions with and without an
+                answer, and before that always answers.
             batch_size: default 32.
 
         Returns:
@@ -231,8 +202,8 @@ class SpanQA(Task):
             return []
         count = 1 if top_k is None else top_k
         found = self._search((questions, contexts), count, max_answer_length, batch_size)
-        found = insert_null_answers(found, self._threshold(null_threshold))
-        answers = answer_dicts(found, texts, count)
+        found = ranking.insert_null_answers(found, self._threshold(null_threshold))
+        answers = ranking.answer_dicts(found, texts, count)
         return [row[0] for row in answers] if top_k is None else answers
 
     def _threshold(self, given: float | None) -> float | None:
@@ -255,8 +226,8 @@ class SpanQA(Task):
             x: as for `fit`, in memory.
             y: as for `fit`; all answers of a question count, the best of them.
             max_answer_length: in tokens.
-            null_threshold: as for `answer`. None is, where there are questions without an answer,
-                what is kept; if nothing is, it is 0, and the threshold with the best F1 is kept
+            null_threshold: as for `answer`. With questions without an answer, None is the stored
+                threshold; if there is none, it is 0, and the threshold with the best F1 is stored
                 for `answer`, exports and the preset, until the next `fit`.
             batch_size: default 32.
 
@@ -289,23 +260,22 @@ class SpanQA(Task):
             self.null_threshold = found if holds else min(differences) - 1.0
         return scores
 
-    def _search(self, x, top_k: int, max_answer_length: int, batch_size: int | None) -> Answers:
-        """Return the best answers of every question."""
-        if self.preprocessor is None:
-            self.preprocess(x)  # raises
+    def _search(self, x, top_k: int, max_answer_length: int, batch_size: int | None):
+        """Return the best `Answers` of every question."""
+        check_preprocessor(self, x)
         questions, texts, _ = split_examples(x, None)
         contexts = self.preprocessor.contexts(questions, texts)
         examples = self.preprocessor.examples(contexts)
         columns, order, parts = self.preprocessor.context_column(examples), [], []
         tokens = take(contexts.has_characters, contexts.windows).to_tensor()
-        wanted = top_k if top_k == 1 else top_k * SAME_CHARACTERS
+        wanted = top_k if top_k == 1 else top_k * ranking.SAME_CHARACTERS
         for numbers, logits in example_outputs(self, examples, batch_size):
             chosen = (tf.gather(values, numbers) for values in (columns, tokens))
             is_context = context_mask(*chosen, logits.shape[-1])
             parts.append(find_spans(tf.constant(logits), is_context, max_answer_length, wanted))
             order.extend(numbers)
         found = (tf.gather(tf.concat(f, 0), np.argsort(order)) for f in zip(*parts, strict=True))
-        return best_answers(Candidates(*found), contexts, columns, top_k)
+        return ranking.best_answers(Candidates(*found), contexts, columns, top_k)
 
     @validate_arguments
     def served(
@@ -334,10 +304,11 @@ class SpanQA(Task):
             tokens = take(contexts.has_characters, contexts.windows).to_tensor()
             is_context = context_mask(columns, tokens, tf.shape(logits)[2])
             found = find_spans(logits, is_context, max_answer_length, 1)
-            found = insert_null_answers(best_answers(found, contexts, columns, 1), threshold)
-            start, end = found.start[:, 0], found.end[:, 0]
+            found = ranking.best_answers(found, contexts, columns, 1)
+            found = ranking.insert_null_answers(found, threshold)
+            start, end, score = found.start[:, 0], found.end[:, 0], ranking.answer_scores(found)
             text = tf.strings.substr(context, start, end - start, unit="UTF8_CHAR")
-            return {"text": text, "start": start, "end": end, "score": answer_scores(found)[:, 0]}
+            return {"text": text, "start": start, "end": end, "score": score[:, 0]}
 
         return {"serving_default": answer}
 

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.base.class_names import label_indices, numbers_are_names
+from encoder_zoo.tasks.base.class_names import count_and_names, label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import categories, plain, table_columns
 
@@ -27,7 +27,7 @@ def learn_classes(y, several: bool = False) -> list[str] | int:
 
     Returns:
         Their names: in the order of a categorical column or of a table's columns, else sorted. Of
-        whole numbers from 0 on, and of rows, only how many.
+        whole numbers from 0 on, and of rows, only the number of classes.
 
     Raises:
         ValueError: "Row 3 has no label: it is None. ...", "y holds 2.5, which is no class. ...",
@@ -56,9 +56,9 @@ def learn_classes(y, several: bool = False) -> list[str] | int:
         found = sorted(set(_names(y.tolist())))
     else:
         numbers = np.unique(_whole_numbers(tf.constant(y))).tolist()
-        found = numbers if numbers != list(range(len(numbers))) else len(numbers)
-        found = [str(number) for number in found] if isinstance(found, list) else found
-    if found == 1 or (isinstance(found, list) and len(found) == 1):
+        counted = numbers == list(range(len(numbers)))
+        found = len(numbers) if counted else [str(number) for number in numbers]
+    if count_and_names(found)[0] == 1:
         raise ValueError(
             f"Every label is {y.tolist()[0]!r}. Expected two classes or more, or labels=[...] that "
             "names the others."
@@ -86,12 +86,7 @@ def labels_of_dataset(dataset: tf.data.Dataset, preprocessor) -> np.ndarray:
     Args:
         dataset: of texts and labels, batched or not.
         preprocessor: that batches it; None for batches of prepared inputs.
-
-    Raises:
-        ValueError: "The dataset is endless. Give the labels: labels=[...]."
     """
-    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
-        raise ValueError("The dataset is endless. Give the labels: labels=[...].")
     if preprocessor is not None:
         dataset = preprocessor.batched(dataset, 1024)
     parts = [keras.utils.unpack_x_y_sample_weight(element)[1].numpy() for element in dataset]
@@ -151,7 +146,7 @@ def _array(y) -> np.ndarray:
 
 
 def _single_column(y):
-    """Return the only column of a table, or the values as they are."""
+    """Return the only column of a table; other values unchanged."""
     return next(iter(y.values())) if isinstance(y, dict) and len(y) == 1 else y
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import keras
 
 from encoder_zoo.common.lazy import tf
@@ -13,9 +11,6 @@ from encoder_zoo.tasks.sequence_classification.class_labels import (
     multi_label_targets,
     regression_targets,
 )
-
-if TYPE_CHECKING:
-    from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -38,15 +33,6 @@ class SequenceClassifierPreprocessor(Preprocessor):
 
     task_name = "sequence_classifier"
     one_example_per_text = True
-    problem_type: str | None = None
-    num_classes: int | None = None
-    labels: list[str] | None = None
-
-    def attach(self, task: SequenceClassifier) -> None:
-        super().attach(task)
-        self.problem_type = task.problem_type
-        self.num_classes = task.num_classes
-        self.labels = task.labels
 
     def encode_labels(self, y) -> tf.Tensor:
         """Return class numbers (B,), or probabilities (B, C); for several labels or regression (B,
@@ -57,7 +43,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
                 text, or rows of 0 and 1.
 
         Raises:
-            ValueError: naming the first label that is unknown and the row it stands in.
+            ValueError: with the first label that is unknown and its row.
         """
         if self.problem_type == "regression":
             return regression_targets(y, self.num_classes)

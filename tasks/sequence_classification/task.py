@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
 
 import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.common.validation import PositiveInt, Probability, Rate, validate_arguments
+from encoder_zoo.common.validation import (
+    PositiveInt,
+    Probability,
+    Rate,
+    one_of,
+    validate_arguments,
+)
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.tasks.base.class_names import labels_from_config, sigmoid, softmax
@@ -35,7 +42,7 @@ OUTPUT_ACTIVATIONS = {
     "multi_label_classification": "sigmoid",
     "regression": "linear",
 }
-PROBLEM_TYPES = tuple(OUTPUT_ACTIVATIONS)
+ProblemType = Annotated[str, one_of(*OUTPUT_ACTIVATIONS)]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -96,12 +103,12 @@ class SequenceClassifier(LabelledTask):
         preprocessor: SequenceClassifierPreprocessor | None = None,
         num_classes: PositiveInt | None = None,
         labels: Sequence[str] | None = None,
-        problem_type: str = "single_label_classification",
+        problem_type: ProblemType = "single_label_classification",
         dropout: Rate | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
-        self.problem_type = _check_problem_type(problem_type)
+        self.problem_type = problem_type
         record = self.head_record
         if record.pooled and not backbone.pooler:
             raise ValueError(
@@ -110,21 +117,14 @@ class SequenceClassifier(LabelledTask):
                 "adds a pooler."
             )
         self.dropout = head_dropout(record, backbone, dropout)
-        self.labels = self.num_classes = self.head = None
         if labels is None and num_classes is None and problem_type == "regression":
             num_classes = 1
         self._set_classes(num_classes, labels)
-        if preprocessor is not None:
-            self.preprocessor.attach(self)
 
     @classmethod
     def tiny_data(cls) -> TinyData:
         labels = ["O", "B-X", "I-X"]
         return TinyData({"labels": labels}, super().tiny_data().x, [*labels, "O"])
-
-    def call(self, inputs, training=None):
-        self._check_labels_known()
-        return self.logits_of(self.backbone(inputs, training=training), inputs, training)
 
     def logits_of(self, encoded, inputs, training=None):
         if self.head_record.pooled:
@@ -141,8 +141,9 @@ class SequenceClassifier(LabelledTask):
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
         stored = {}
         if cls._is_head_of(config) and cls._asks_for_classes_of(config, arguments):
-            usual = "regression" if len(labels_from_config(config)) == 1 else PROBLEM_TYPES[0]
-            stored["problem_type"] = config.get("problem_type") or usual
+            default = "single_label_classification"
+            default = "regression" if len(labels_from_config(config)) == 1 else default
+            stored["problem_type"] = config.get("problem_type") or default
         return {**stored, **super().checkpoint_arguments(config, head, arguments)}
 
     @property
@@ -169,8 +170,8 @@ class SequenceClassifier(LabelledTask):
         learned = learn_classes(y, self._takes_several())
         if is_prepared(x) and not isinstance(learned, int):
             raise ValueError(
-                f"y holds {learned}. With prepared inputs expected class numbers from 0 on, each "
-                "of which occurs; or pass labels=[...] or num_classes."
+                f"y holds {learned}. With prepared inputs expected class numbers from 0 on, all "
+                "of them present; or pass labels=[...] or num_classes."
             )
         return learned
 
@@ -265,10 +266,9 @@ class SequenceClassifier(LabelledTask):
             values = self.predict(texts, batch_size, verbose=0)
             return [{"score": v[0].item() if len(v) == 1 else v.tolist()} for v in values]
         scores = self.predict_proba(texts, batch_size)
-        if threshold is not None and not self._takes_several():
-            chosen = (scores[:, 1] >= threshold).astype(int)
-            return [self._answer(row, number) for row, number in zip(scores, chosen, strict=True)]
         order = np.argsort(-scores, axis=-1, kind="stable")
+        if threshold is not None and not self._takes_several():
+            order = (scores[:, 1:] >= threshold).astype(int)
         ranked = [
             [self._answer(row, i) for i in numbers]
             for row, numbers in zip(scores, order, strict=True)
@@ -290,10 +290,9 @@ class SequenceClassifier(LabelledTask):
         return self.labels or range(self.num_classes)
 
     def _check_threshold(self, threshold: float | None, top_k: int | None) -> None:
-        fits = self._takes_several() or (
-            self.problem_type != "regression" and self.num_classes == 2
-        )
-        if threshold is not None and (not fits or top_k is not None):
+        of_two = self.num_classes == 2 and self.problem_type != "regression"
+        fits = (self._takes_several() or of_two) and top_k is None
+        if threshold is not None and not fits:
             raise ValueError(
                 "threshold is of two classes, or of several labels a text, and not of the top_k. "
                 f"Received: problem_type={self.problem_type!r}, {self.num_classes} classes, "
@@ -336,11 +335,3 @@ def _is_single(texts) -> bool:
     """Return whether this is one text, or one pair of texts, and not a list of them."""
     parts = texts if isinstance(texts, tuple) else (texts,)
     return len(parts) > 0 and all(isinstance(part, str | bytes) for part in parts)
-
-
-def _check_problem_type(problem_type: str) -> str:
-    if problem_type not in PROBLEM_TYPES:
-        raise ValueError(
-            f"Unknown problem_type {problem_type!r}. Expected one of {', '.join(PROBLEM_TYPES)}."
-        )
-    return problem_type

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
 
 SUFFIXES = {"tf_saved_model": "", "onnx": ".onnx", "litert": ".tflite"}
-# What a SavedModel is made of; an export replaces this and leaves alone what else is there.
+# Files of a SavedModel; an export replaces these and keeps all others.
 SAVED_MODEL_FILES = (
     "saved_model.pb",
     "fingerprint.pb",
@@ -74,8 +74,8 @@ def export_saved_model(task: Task, path: str | os.PathLike, **options) -> None:
     Args:
         task: with a preprocessor.
         path: the version folder. An older SavedModel in it is replaced in one step, once the new
-            one is whole; other files stay. A program that loads it meanwhile may read files of
-            both: its first request ends in an error that says so.
+            one is complete; other files stay. A program that loads it meanwhile may read files of
+            both: its first request then raises an error.
         **options: of the task's `served`.
 
     Raises:
@@ -87,7 +87,7 @@ def export_saved_model(task: Task, path: str | os.PathLike, **options) -> None:
             "preprocessor=..., load it with from_preset, or export it as 'onnx' or 'litert'."
         )
     tokenizer = task.served_tokenizer
-    module = tf.Module()  # what its functions refer to must be its own to be saved
+    module = tf.Module()  # the resources of its functions must be its own to be saved
     module.weights = [variable.value for variable in task.variables]
     module.tables = [
         value
@@ -117,7 +117,7 @@ def _warnings_only() -> Iterator[None]:
 
 
 class _Version(tf.Module):
-    """A number that an export's graphs and its variables share, as they are in different files.
+    """A number that an export's graphs and its variables share, which are in different files.
 
     TensorFlow reads these by their paths, one after the other: where the folder is replaced in
     between, the graphs of one version would answer with the weights of another.
@@ -203,21 +203,14 @@ def _of_ids(
     """Return the graph from prepared inputs (B, L), both unknown, to logits."""
 
     def logits(**inputs):
-        checks = [check(), *_same_shapes(_alike(inputs)), *_right_numbers(inputs, task)]
+        names = ("token_ids", "padding_mask", "segment_ids")  # (B, L)
+        by_token = {name: inputs[name] for name in names if name in inputs}
+        checks = [check(), *_same_shapes(by_token), *_right_numbers(inputs, task)]
         with tf.control_dependencies(checks):
             inputs = {name: tf.identity(value) for name, value in inputs.items()}
         return {"logits": task(inputs, training=False)}
 
     return tf.function(logits, autograph=False).get_concrete_function(**_prepared(task))
-
-
-def _alike(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Return the inputs (B, L), with one number for every token."""
-    return {
-        name: inputs[name]
-        for name in ("token_ids", "padding_mask", "segment_ids")
-        if name in inputs
-    }
 
 
 def _prepared(task: Task) -> dict[str, tf.TensorSpec]:

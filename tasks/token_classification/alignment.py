@@ -13,8 +13,10 @@ import numpy as np
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
+    following,
     keys,
     numbered,
+    previous,
     row_begins,
     word_begins,
 )
@@ -46,10 +48,8 @@ def labels_of_words(
     if not all_tokens:
         return labels, begins
     if names is not None:
-        ends = tf.concat([begins[1:], [True]], 0)[: tf.size(begins)]
-        labels = tf.gather_nd(
-            subword_tags(names), tf.stack([labels, _span_position(begins, ends)], axis=1)
-        )
+        index = tf.stack([labels, _span_position(begins, following(begins, True))], axis=1)
+        labels = tf.gather_nd(subword_tags(names), index)
     return labels, tf.ones_like(begins)
 
 
@@ -93,8 +93,8 @@ def labels_of_spans(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return labels of tokens from spans of characters.
 
-    A token is in a span if they share a character. What a span cuts off from a word counts as a
-    word of its own. In memory a log line says of spans to which no token belongs.
+    A token is in a span if they share a character. The rest of a word that a span cuts counts as a
+    word of its own. In memory, spans that no token belongs to are logged.
 
     Args:
         tokens: of texts.
@@ -123,13 +123,13 @@ def labels_of_spans(
     if not tf.is_symbolic_tensor(span):
         _report_lost(spans, order.numpy(), span.numpy())
 
-    other = tf.concat([[True], span[1:] != span[:-1]], 0)[: tf.size(span)]
-    other |= row_begins(tokens.ids)  # where a span, or text outside of spans, begins
+    # Where a span, or text outside of spans, begins.
+    other = (span != previous(span, -2)) | row_begins(tokens.ids)
     units = tf.ones_like(other) if all_tokens else other | word_begins(tokens)
-    span_ends = tf.concat([other[1:], [True]], 0)[: tf.size(other)]
     # Of a unit only the first token is labelled, so the unit's last token tells where it ends.
     unit = tf.cumsum(tf.cast(units, tf.int32)) - 1
-    ends = tf.gather(tf.math.segment_max(tf.cast(span_ends, tf.int32), unit), unit) > 0
+    span_ends = tf.cast(following(other, True), tf.int32)
+    ends = tf.gather(tf.math.segment_max(span_ends, unit), unit) > 0
     table = tf.concat([_tags_of_types(names), [[_outside(names)] * 4]], 0)
     kind = tf.where(inside, tf.gather(kind, known), -1) % tf.shape(table)[0]
     return tf.gather_nd(table, tf.stack([kind, _span_position(other, ends)], axis=1)), units
@@ -139,11 +139,8 @@ def _report_lost(spans: dict[str, tf.RaggedTensor], order: np.ndarray, span: np.
     """Log how many spans are white space, or inside a token that belongs to another span."""
     lost = order[np.setdiff1d(np.arange(len(order)), span)]
     if len(lost):
-        columns = (
-            spans["start"].value_rowids(),
-            spans["start"].flat_values,
-            spans["end"].flat_values,
-        )
+        start, end = spans["start"], spans["end"]
+        columns = start.value_rowids(), start.flat_values, end.flat_values
         logger.warning(
             "%d of the spans have no token of their own, so they are left out. The first: "
             "example %d, from %d to %d.",
@@ -159,19 +156,14 @@ def _span_position(begins: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
 
 def _tags_of_types(names: Sequence[str]) -> np.ndarray:
     """Return (T, 4) tag indices: of the only, first, middle and last word of each type's spans."""
-    parsed = parse_tags(names)
-    table = []
-    for kind in parsed.type_names:
-        only, first, inside, last = (
-            next(names.index(tag) for tag in choice if tag in names)
-            for choice in (
-                (f"S-{kind}", f"B-{kind}", f"I-{kind}", kind),
-                (f"B-{kind}", f"I-{kind}", f"S-{kind}", kind),
-                (f"I-{kind}", f"B-{kind}", f"S-{kind}", kind),
-                (f"E-{kind}", f"I-{kind}", f"B-{kind}", f"S-{kind}", kind),
-            )
-        )
-        table.append([only, first, inside, last])
+
+    def best(prefixes: str, kind: str) -> int:
+        tags = (*(f"{prefix}-{kind}" for prefix in prefixes), kind)
+        return next(names.index(tag) for tag in tags if tag in names)
+
+    choices = ("SBI", "BIS", "IBS", "EIBS")  # of the only, first, middle and last word
+    kinds = parse_tags(names).type_names
+    table = [[best(prefixes, kind) for prefixes in choices] for kind in kinds]
     return np.array(table, "int32").reshape(-1, 4)
 
 
@@ -182,9 +174,10 @@ def _outside(names: Sequence[str]) -> int:
 
 
 def symbol_table(tokenizer) -> np.ndarray:
-    """(vocabulary, 3) bool: whether a token begins, and ends, with neither letter nor digit, and
-    whether it is such a symbol alone, which may stand inside of a word: an apostrophe may not, as
-    what is behind it is a word of its own in most corpora, such as "'s".
+    """Return (vocabulary, 3) bool: whether a token begins with a symbol, neither letter nor digit,
+    whether it ends with one, and whether it is only a symbol that may be inside of a word.
+
+    An apostrophe may not: the text after it is a word of its own in most corpora, such as "'s".
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -212,22 +205,10 @@ def words_split_at_symbols(
             one word, also where the vocabulary has three.
     """
     begins_so, ends_so, joins = tf.unstack(tf.gather(table, tokens.ids.flat_values), axis=1)
-    begins = word_begins(tokens) | begins_so | _before(ends_so)
+    begins = word_begins(tokens) | begins_so | previous(ends_so, False)
     if not inside:
-        starts, ends = tokens.starts.flat_values, tokens.ends.flat_values
-        touches = (starts <= tf.concat([[-1], ends[:-1]], 0)[: tf.size(starts)]) & ~row_begins(
-            tokens.ids
-        )
-        joins &= touches & _before(~ends_so) & _after(touches & ~begins_so)
-        begins &= ~(joins | _before(joins))
+        touches = tokens.starts.flat_values <= previous(tokens.ends.flat_values, -1)
+        touches &= ~row_begins(tokens.ids)
+        joins &= touches & previous(~ends_so, False) & following(touches & ~begins_so, False)
+        begins &= ~(joins | previous(joins, False))
     return tokens._replace(words=numbered(tokens.ids, begins))
-
-
-def _before(values: tf.Tensor) -> tf.Tensor:
-    """Return (P,) bool: the value of the token before each token."""
-    return tf.concat([[False], values], 0)[: tf.size(values)]
-
-
-def _after(values: tf.Tensor) -> tf.Tensor:
-    """Return (P,) bool: the value of the token after each token."""
-    return tf.concat([values[1:], [False]], 0)[: tf.size(values)]

@@ -7,7 +7,7 @@ import pathlib
 import re
 
 DOCUMENT = "-DOCSTART-"
-# CoNLL-U's, such as "# text = Rome shines"; the word "#" has tags behind it, and no "=".
+# CoNLL-U's, such as "# text = Rome shines"; the word "#" is followed by tags, not by "=".
 COMMENT = re.compile(r"# ?[\w.]+ ?=")
 
 
@@ -19,7 +19,7 @@ def read_conll(
     Comments as "# text = ..." and CoNLL-2003's -DOCSTART- are left out.
 
     Args:
-        path: of the file, UTF-8; its columns stand between tabs, or else between spaces.
+        path: of the file, UTF-8; its columns are separated by tabs, or else by spaces.
         column: of the tags, counted from 0, or from the end: -1 is the last.
         word_column: of the words; 1 in CoNLL-U.
 
@@ -27,7 +27,7 @@ def read_conll(
         Words and tags, which `TokenClassifier.fit` takes.
 
     Raises:
-        ValueError: "train.conll, line 7: ['Rome'] has no tag beside the word.",
+        ValueError: "train.conll, line 7: ['Rome'] has no tag in addition to the word.",
             "train.conll holds no words."
 
     Source: Tjong Kim Sang and De Meulder 2003, section 2.1.
@@ -66,5 +66,5 @@ def _word_and_tag(line: str, cells: list[str], columns: tuple[int, int]) -> tupl
             )
     word, tag = (column % len(cells) for column in columns)
     if word == tag:
-        raise ValueError(f"{line}: {cells} has no tag beside the word.")
+        raise ValueError(f"{line}: {cells} has no tag in addition to the word.")
     return cells[word], cells[tag]

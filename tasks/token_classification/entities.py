@@ -5,24 +5,19 @@ Comment letters: P tokens of all texts, U units (tokens or words), G entities, C
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts, row_begins, word_begins
+from encoder_zoo.common.validation import one_of
+from encoder_zoo.tasks.preprocessing.tokenized_texts import (
+    TokenizedTexts,
+    previous,
+    row_begins,
+    word_begins,
+)
 from encoder_zoo.tasks.token_classification.tags import OUTSIDE, TagSet, begins_span
 
-STRATEGIES = ("simple", "first", "average", "max", "none")
-
-
-def checked_strategy(strategy: str) -> str:
-    """Return the strategy, or raise an error if it is unknown.
-
-    Raises:
-        ValueError: "Unknown strategy 'last'. Expected one of simple, first, average, max, none."
-    """
-    if strategy not in STRATEGIES:
-        raise ValueError(f"Unknown strategy {strategy!r}. Expected one of {', '.join(STRATEGIES)}.")
-    return strategy
+Strategy = Annotated[str, one_of("simple", "first", "average", "max", "none")]
 
 
 class Entities(NamedTuple):
@@ -54,7 +49,7 @@ def find_entities(
         tags: the C tags, taken apart.
         strategy: "simple" tags every token and joins neighbours of one entity; "first", "average"
             and "max" tag whole words, by their first token, by the mean over their tokens and by
-            the token that is surest; "none" gives back every tagged token.
+            the most probable token; "none" returns every tagged token.
 
     Returns:
         The entities; the score is the mean of their tokens', or words', probabilities.
@@ -73,8 +68,8 @@ def find_entities(
     inside = prefix != OUTSIDE
     if strategy == "none":
         return Entities(*(tf.boolean_mask(field, inside) for field in units))
-    before = tf.where(first, OUTSIDE, _shifted(prefix))
-    begins = begins_span(prefix, kind, before, _shifted(kind))
+    before = tf.where(first, OUTSIDE, previous(prefix, OUTSIDE))
+    begins = begins_span(prefix, kind, before, previous(kind, -1))
     group = tf.boolean_mask(tf.cumsum(tf.cast(begins, tf.int32)) - 1, inside)
     return Entities(
         tf.boolean_mask(units.row, begins),
@@ -85,41 +80,22 @@ def find_entities(
     )
 
 
-def entity_lists(found: Entities, texts: tf.Tensor, names: list[str]) -> list[list[dict]]:
-    """Return for every text its entities as `{"label", "text", "start", "end", "score"}`.
-
-    Args:
-        found: entities.
-        texts: (N,) strings.
-        names: of the labels.
-    """
-    strings = [text.decode() for text in texts.numpy()]
-    entities = [[] for _ in strings]
-    for row, label, start, end, score in zip(*(f.numpy().tolist() for f in found), strict=True):
-        text = strings[row][start:end]
-        entity = {"label": names[label], "text": text, "start": start, "end": end}
-        entities[row].append(entity | {"score": score})
-    return entities
-
-
-def padded_entities(found: Entities, texts: tf.Tensor, names: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Return the entities of every text in a row of their own.
+def entity_columns(
+    found: Entities, texts: tf.Tensor, names: tf.Tensor
+) -> dict[str, tf.RaggedTensor]:
+    """Return "label", "text", "start", "end" and "score" of the entities, each ragged (N, None).
 
     Args:
         found: in texts.
         texts: (N,) strings.
         names: of the labels.
 
-    Returns:
-        "count" (N,) int32; "label", "text", "start", "end" and "score", each (N, most entities),
-        with "" and 0 behind the last.
-
     Example:
         >>> import tensorflow as tf
         >>> found = Entities(*map(tf.constant, ([1], [0], [4], [7], [0.5])))
-        >>> rows = padded_entities(found, tf.constant(["", "Hi, Zoé!"]), tf.constant(["PER"]))
-        >>> rows["count"].numpy().tolist(), rows["text"].numpy()[1, 0].decode()
-        ([0, 1], 'Zoé')
+        >>> columns = entity_columns(found, tf.constant(["", "Hi, Zoé!"]), tf.constant(["PER"]))
+        >>> columns["text"][1, 0].numpy().decode(), columns["label"].to_list()
+        ('Zoé', [[], [b'PER']])
     """
     row = tf.cast(found.row, tf.int64)
     text = tf.strings.substr(
@@ -127,12 +103,10 @@ def padded_entities(found: Entities, texts: tf.Tensor, names: tf.Tensor) -> dict
     )
     fields = {"label": tf.gather(names, found.label), "text": text}
     fields |= {"start": found.start, "end": found.end, "score": found.score}
-    rows = {
+    return {
         name: tf.RaggedTensor.from_value_rowids(values, row, tf.size(texts, tf.int64))
         for name, values in fields.items()
     }
-    count = tf.cast(rows["label"].row_lengths(), tf.int32)
-    return {"count": count, **{name: values.to_tensor() for name, values in rows.items()}}
 
 
 def _words(
@@ -159,8 +133,3 @@ def _words(
         tf.reduce_max(probabilities, axis=1),
     )
     return words, tf.boolean_mask(row_begins(tokens.ids), begins)
-
-
-def _shifted(values: tf.Tensor) -> tf.Tensor:
-    """Return the value before each unit, and a default before the first."""
-    return tf.concat([values[:1], values], 0)[: tf.size(values)]

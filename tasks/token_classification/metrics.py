@@ -25,10 +25,10 @@ AVERAGES = ("micro", "macro", "weighted")
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
-    """Computes the weighted share of positions with the right class, whatever the examples' length.
+    """Computes the weighted share of positions with the right class.
 
-    Keras's own takes a mean over each row first, padding included, so that a position counts less
-    in a longer batch.
+    Keras's own takes a mean over each example first, padding included, so that a position counts
+    less in a longer batch.
 
     Call arguments:
         y_true: (B, L) int classes.
@@ -51,7 +51,7 @@ class EntityF1(ConfigFromSignature, keras.metrics.Metric):
     """Computes precision, recall and F1 of entities as seqeval and the CoNLL script count them.
 
     Positions of weight 0, or with a negative tag, are left out: the tokens before and
-    after them are neighbours. So the metric takes piece labels as `TokenClassifier` makes them.
+    after them are neighbours. So the metric takes token labels as `TokenClassifier` makes them.
 
     Args:
         labels: all tags, in the order of the model's outputs.
@@ -87,7 +87,7 @@ class EntityF1(ConfigFromSignature, keras.metrics.Metric):
         self.average = average
         tags = parse_tags(self.labels)
         self.type_names = tags.type_names
-        # One more tag, outside of everything, for masked tokens.
+        # One more tag, outside of all spans, for masked tokens.
         self._prefixes = np.append(tags.prefixes, OUTSIDE).astype("int32")
         self._types = np.append(tags.types, len(tags.type_names)).astype("int32")
         self.counts = self.add_variable(
@@ -116,11 +116,8 @@ class EntityF1(ConfigFromSignature, keras.metrics.Metric):
         same = (true[1] == predicted[1]) & (true[2] == predicted[2])
         found = [true[0] & predicted[0] & same, predicted[0], true[0]]
         kinds = [true[1], predicted[1], true[1]]
-        self.counts.assign_add(
-            ops.stack(
-                [self._count(f, k, weight) for f, k in zip(found, kinds, strict=True)], axis=0
-            )
-        )
+        counts = [self._count(f, k, weight) for f, k in zip(found, kinds, strict=True)]
+        self.counts.assign_add(ops.stack(counts, axis=0))
 
     def _spans(self, tags, valid):
         """Return (B, L) where spans begin, their types, and the positions where they have ended."""
@@ -161,9 +158,9 @@ class EntityF1(ConfigFromSignature, keras.metrics.Metric):
         """
         counts = ops.convert_to_numpy(self.counts)
         scores = _scores(*map(ops.convert_to_tensor, counts))
+        scores["support"] = counts[2]
         return {
-            kind: {name: float(v[i]) for name, v in scores.items()}
-            | {"support": float(counts[2, i])}
+            kind: {name: float(values[i]) for name, values in scores.items()}
             for i, kind in enumerate(self.type_names)
         }
 
@@ -179,7 +176,7 @@ def score_tags(
 
     Args:
         true: the right tags of every sentence.
-        predicted: the tags to be judged, as many.
+        predicted: the predicted tags, as many.
         scheme: None reads ill-formed tags as the CoNLL script does; "IOB1", "IOB2" or "IOBES"
             counts only well-formed entities, seqeval's strict mode.
         average: see `EntityF1`.
@@ -220,7 +217,7 @@ def score_entities(
 
     Args:
         true: the right entities of every text, tuples whose first item is the type.
-        predicted: the entities to be judged, as many sets.
+        predicted: the predicted entities, as many sets.
         average: see `EntityF1`.
 
     Returns:

@@ -19,7 +19,6 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.tasks.preprocessing.columns import plain
-from encoder_zoo.tasks.preprocessing.packing import pack
 from encoder_zoo.tasks.preprocessing.preprocessor import (
     Preprocessor,
     as_column,
@@ -32,6 +31,7 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     is_words,
     tokenize_texts,
     tokenize_words,
+    word_begins,
     word_marks,
 )
 from encoder_zoo.tasks.preprocessing.windows import Windows, make_windows, owned, take
@@ -60,9 +60,9 @@ class TokenClassifierPreprocessor(Preprocessor):
         sequence_length: see `Preprocessor`; the length of a window.
         doc_stride: tokens that neighbouring windows share; None for a quarter of a window.
         label_all_tokens: label every token of a word, instead of the first alone.
-        split_symbols: cut the words of texts at symbols, so that of "London." the stop is a word
+        split_symbols: cut the words of texts at symbols, so that the stop of "London." is a word
             of its own. True cuts at all of them, as spans are learned; "outer" not at one between
-            letters, such as the hyphen of "Rhein-Main", as words are learned; False has the words
+            letters, such as the hyphen of "Rhein-Main", as words are learned; False keeps the words
             of the vocabulary. `fit` sets it.
 
     Returns:
@@ -81,9 +81,6 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     task_name = "token_classifier"
 
-    labels: list[str] | None = None
-    num_classes: int | None = None
-
     @validate_arguments
     def __init__(
         self,
@@ -100,8 +97,6 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     def attach(self, task: TokenClassifier) -> None:
         super().attach(task)
-        self.labels = task.labels
-        self.num_classes = task.num_classes
         if self.doc_stride is not None and not 0 <= self.doc_stride < self.max_sequence_length - 2:
             raise ValueError(
                 f"doc_stride={self.doc_stride} leaves nothing of a window with "
@@ -126,18 +121,7 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     def examples(self, tokens: TokenizedTexts, windows: Windows) -> dict:
         """Return one example of token ids for every window."""
-        token_ids, first_length = pack(
-            [take(tokens.ids, windows)],
-            self.tokenizer.start_token_id,
-            self.tokenizer.end_token_id,
-            self.tokenizer.pair_separators,
-            self.max_sequence_length,
-        )
-        return {
-            "token_ids": token_ids,
-            "first_length": first_length,
-            "text_index": windows.example,
-        }
+        return {**self.pack([take(tokens.ids, windows)]), "text_index": windows.example}
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         x, y = token_labels.annotated(plain(x), plain(y))
@@ -147,39 +131,31 @@ class TokenClassifierPreprocessor(Preprocessor):
         if y is None:
             return examples
         labels, labelled = self._align(x, tokens, y)
+        labels = _framed(take(tokens.ids.with_flat_values(labels), windows))
+        weights = self._label_weights(tokens, windows, labelled, sample_weight)
+        return {**examples, "labels": labels, "label_weights": weights}
+
+    def encode_unlabelled(self, x, sample_weight=None) -> dict:
+        x = plain(x)
+        tokens = self.tokens(x)
+        windows = self.windows(tokens)
+        units = tokens if is_words(x) else words_split_at_symbols(tokens, self._symbols)
+        labelled = word_begins(units) | self.label_all_tokens
+        weights = self._label_weights(tokens, windows, labelled, sample_weight)
+        return {**self.examples(tokens, windows), "label_weights": weights}
+
+    def _label_weights(
+        self, tokens: TokenizedTexts, windows: Windows, labelled: tf.Tensor, sample_weight
+    ) -> tf.RaggedTensor:
+        """Return the weight of each token in the windows: 0 without a label, or in two windows."""
         weights = tf.cast(labelled, "float32")
         if sample_weight is not None:
             sample_weight = as_weights(sample_weight)
             check_same_count({"token_ids": tokens.ids, "sample_weight": sample_weight})
             weights *= tf.gather(sample_weight, tokens.ids.value_rowids())
-        labels = take(tokens.ids.with_flat_values(labels), windows)
         weights = take(tokens.ids.with_flat_values(weights), windows)
-        weights = weights.with_flat_values(
-            weights.flat_values * tf.cast(owned(windows).flat_values, "float32")
-        )
-        return {**examples, "labels": _framed(labels), "label_weights": _framed(weights)}
-
-    def encode_unlabelled(self, x, sample_weight=None) -> dict:
-        examples = self.encode(x, self._empty_labels(x), sample_weight)
-        del examples["labels"]  # which tokens have one is known without them
-        return examples
-
-    def _empty_labels(self, x):
-        """Return labels for tagging that are right in form."""
-        x = plain(x)
-        in_graph = tf.is_symbolic_tensor(x.flat_values if isinstance(x, tf.RaggedTensor) else x)
-        label = self.labels[0] if self.labels else 0
-        if is_words(x):
-            words = as_word_tensor(x)
-            if in_graph:
-                return words.with_flat_values(tf.fill(tf.shape(words.flat_values), label))
-            return [[label] * count for count in words.row_lengths().numpy().tolist()]
-        texts = as_column(x)
-        if not in_graph:
-            return [[]] * int(texts.shape[0])
-        none = tf.zeros_like(tf.strings.length(texts), tf.int64)
-        empty = tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int32), none)
-        return {"start": empty, "end": empty, "label": empty}
+        counted = tf.cast(owned(windows).flat_values, "float32")
+        return _framed(weights.with_flat_values(weights.flat_values * counted))
 
     def _align(self, x, tokens: TokenizedTexts, y) -> tuple[tf.Tensor, tf.Tensor]:
         """Return labels (P,) and whether each token has one."""

@@ -91,7 +91,7 @@ def warn_misaligned_spans(y, texts: Sequence[str]) -> None:
     )
     logger.warning(
         "%d of the spans begin or end inside of a word. The first: example %d, %r of %r, from %d "
-        "to %d. Spans count characters, from 0, and end behind the last.",
+        "to %d. Spans count characters, from 0, and end after the last.",
         len(cut),
         example,
         text[start:end],

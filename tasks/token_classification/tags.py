@@ -70,8 +70,8 @@ def parse_tags(tags: Sequence[str]) -> TagSet:
 def begins_span(prefix, kind, previous_prefix, previous_kind):
     """Return whether a span begins at a word; it reaches to the next beginning or O.
 
-    The reading of the CoNLL script: whatever the scheme, and for ill-formed tags too. Works on
-    NumPy arrays and on tensors of every backend.
+    As the CoNLL script: in every scheme, and for ill-formed tags too. Works on NumPy arrays and on
+    tensors of every backend.
 
     Args:
         prefix: of the word, see `TagSet`.
@@ -132,7 +132,7 @@ def span_bounds(
         )
     kind_before = _shifted(types, -1)
     stray = np.zeros(len(prefixes), bool)
-    if scheme == "IOB1":  # a B that separates nothing is no tag of this scheme
+    if scheme == "IOB1":  # a B that separates no spans is not a tag of this scheme
         before = _shifted(prefixes, OUTSIDE)
         separates = ((before == INSIDE) | (before == BEGIN)) & (types == kind_before)
         stray = (prefixes == BEGIN) & ~separates
@@ -175,7 +175,7 @@ def subword_tags(tags: Sequence[str]) -> np.ndarray:
 
     Returns:
         (C, 4) int, indices in `tags`: of a word with this tag the only, the first, a middle and the
-        last token's tag. B-PER goes on as I-PER and S-PER begins as B-PER, where the scheme has
+        last token's tag. B-PER continues as I-PER and S-PER begins as B-PER, where the scheme has
         these tags.
 
     Example:
@@ -183,10 +183,8 @@ def subword_tags(tags: Sequence[str]) -> np.ndarray:
         [[0, 0, 0, 0], [1, 1, 2, 2], [2, 2, 2, 2]]
     """
     parsed = parse_tags(tags)
-    indices = {
-        (prefix, kind): i
-        for i, (prefix, kind) in enumerate(zip(parsed.prefixes, parsed.types, strict=True))
-    }
+    keys = list(zip(parsed.prefixes.tolist(), parsed.types.tolist(), strict=True))
+    indices = {key: i for i, key in enumerate(keys)}
     patterns = {
         OUTSIDE: (OUTSIDE,) * 3,
         INSIDE: (INSIDE, INSIDE, INSIDE),
@@ -194,13 +192,11 @@ def subword_tags(tags: Sequence[str]) -> np.ndarray:
         END: (INSIDE, INSIDE, END),
         SINGLE: (BEGIN, INSIDE, END),
     }
-    return np.array(
-        [
-            [i, *(indices.get((p, kind), i) for p in patterns[prefix])]
-            for i, (prefix, kind) in enumerate(zip(parsed.prefixes, parsed.types, strict=True))
-        ],
-        "int32",
-    ).reshape(-1, 4)
+    table = [
+        [i, *(indices.get((p, kind), i) for p in patterns[prefix])]
+        for i, (prefix, kind) in enumerate(keys)
+    ]
+    return np.array(table, "int32").reshape(-1, 4)
 
 
 def word_tags(tags: Sequence[str]) -> np.ndarray:
@@ -234,7 +230,6 @@ def sorted_tags(tags: Iterable[str]) -> list[str]:
     """
     names = sorted(set(tags) | {"O"})
     parsed = parse_tags(names)
-    order = {OUTSIDE: 0, BEGIN: 1, INSIDE: 2, END: 3, SINGLE: 4}
-    kinds = [(int(t), order[int(p)]) for p, t in zip(parsed.prefixes, parsed.types, strict=True)]
-    keys = {n: (n != "O", *key) for n, key in zip(names, kinds, strict=True)}
-    return sorted(names, key=keys.__getitem__)
+    order = [OUTSIDE, BEGIN, INSIDE, END, SINGLE]
+    kinds = zip(names, parsed.types, map(order.index, parsed.prefixes), strict=True)
+    return [name for name, _, _ in sorted(kinds, key=lambda k: (k[0] != "O", k[1], k[2]))]

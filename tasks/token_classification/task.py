@@ -14,32 +14,26 @@ import numpy as np
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.tasks.base.class_names import softmax
+from encoder_zoo.tasks.base.class_names import count_and_names, softmax
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
+from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts, as_word_tensor, is_words
 from encoder_zoo.tasks.preprocessing.windows import merge
-from encoder_zoo.tasks.token_classification import token_labels
+from encoder_zoo.tasks.token_classification import metrics, token_labels
 from encoder_zoo.tasks.token_classification.alignment import tags_of_tokens
 from encoder_zoo.tasks.token_classification.entities import (
-    checked_strategy,
-    entity_lists,
+    Strategy,
+    entity_columns,
     find_entities,
-    padded_entities,
-)
-from encoder_zoo.tasks.token_classification.metrics import (
-    EntityF1,
-    TokenAccuracy,
-    score_entities,
-    score_tags,
 )
 from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.token_classification.tags import parse_tags
-from encoder_zoo.tasks.training.inference import read_batches, token_outputs, token_outputs_in_graph
-from encoder_zoo.tasks.training.sources import size_or_default
+from encoder_zoo.tasks.training.inference import token_outputs_in_graph, unpadded_outputs
+from encoder_zoo.tasks.training.sources import check_preprocessor
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -94,6 +88,7 @@ class TokenClassifier(LabelledTask):
     text_method = "extract_entities"
     output_activation = "softmax"
     labels_tokens = True
+    predicts_lists = True
     answer_settings = ("strategy",)
     expected_labels = "for every text a list of spans, or for every list of words a list of tags"
 
@@ -105,25 +100,18 @@ class TokenClassifier(LabelledTask):
         num_classes: PositiveInt | None = None,
         labels: Sequence[str] | None = None,
         dropout: Rate | None = None,
-        strategy: str | None = None,
+        strategy: Strategy | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.dropout = head_dropout(self.head_record, backbone, dropout)
-        self.strategy = None if strategy is None else checked_strategy(strategy)
-        self.labels = self.num_classes = self.head = None
+        self.strategy = strategy
         self._set_classes(num_classes, labels)
-        if preprocessor is not None:
-            self.preprocessor.attach(self)
 
     @classmethod
     def tiny_data(cls) -> TinyData:
         spans = [[(0, 1, "X"), (4, 6, "X")], [], [(2, 5, "X")], []]
         return TinyData({"labels": ["O", "B-X", "I-X"]}, super().tiny_data().x, spans)
-
-    def call(self, inputs, training=None):
-        self._check_labels_known()
-        return self.logits_of(self.backbone(inputs, training=training), inputs, training)
 
     def logits_of(self, encoded, inputs, training=None):
         return self.head(encoded["sequence_output"], training=training)  # (B, L, C)
@@ -139,14 +127,14 @@ class TokenClassifier(LabelledTask):
         )
 
     def default_metrics(self) -> list:
-        accuracy = TokenAccuracy(name="accuracy")
-        return [accuracy, *([EntityF1(self.labels)] if "O" in (self.labels or []) else [])]
+        names = ("accuracy", "f1") if "O" in (self.labels or []) else ("accuracy",)
+        return [self.metric_by_name(name) for name in names]
 
     def metric_by_name(self, name: str):
         if name == "accuracy":
-            return TokenAccuracy(name=name)
+            return metrics.TokenAccuracy(name=name)
         if name == "f1" and "O" in (self.labels or []):
-            return EntityF1(self.labels)
+            return metrics.EntityF1(self.labels)
         return super().metric_by_name(name)
 
     def _adapt(self, x, y) -> None:
@@ -161,7 +149,7 @@ class TokenClassifier(LabelledTask):
                 setattr(self.preprocessor, name, getattr(teacher.preprocessor, name))
 
     def _set_word_splitting(self, x) -> None:
-        """Set how answers split words to how the labels of `fit` do."""
+        """Set the splitting of words in answers to that of the labels of `fit`."""
         preprocessor = self.preprocessor
         preprocessor.split_symbols = True if token_labels.has_spans(x) else "outer"
         if self.strategy is None:
@@ -172,48 +160,32 @@ class TokenClassifier(LabelledTask):
             return token_labels.learn_labels(token_labels.labels_of_dataset(x))
         learned = token_labels.learn_labels(y)
         if not isinstance(x, dict):
-            # Whatever is wrong with them must be said before the head is built for them.
-            num_classes, labels = (learned, None) if isinstance(learned, int) else (None, learned)
-            token_labels.check_labels(x, y, labels, num_classes or len(labels))
+            # Errors in them must be raised before the head is built for them.
+            count, names = count_and_names(learned)
+            token_labels.check_labels(x, y, names, count)
         return learned
 
     def _separate(self, x, y) -> tuple:
         return token_labels.annotated(plain(x), plain(y))
 
-    @validate_arguments
-    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
-        """As `keras.Model.predict`, on raw inputs, in the order of the inputs.
-
-        Args:
-            x: as for `fit`, or prepared inputs. In a dataset without tags a vector of strings is a
-                batch of texts; the words of one sentence are ragged, or a batch (1, words).
-            batch_size: default 32.
-            **kwargs: for prepared inputs those of `keras.Model.predict`.
-
-        Returns:
-            For each text an array (tokens, C) of logits, without special tokens; long texts are
-            put together from their windows. For prepared inputs an array (B, L, C).
-        """
-        in_dataset = hasattr(x, "element_spec")
-        inputs = keras.utils.unpack_x_y_sample_weight(x.element_spec)[0] if in_dataset else x
-        if isinstance(inputs, dict):
-            return super().predict(x, batch_size, **kwargs)
-        if in_dataset:
-            batches = read_batches(self.preprocessor.batched(x, size_or_default(batch_size)))
-            return [row for batch in batches for row in self.predict(batch, batch_size)]
+    def _predict_texts(self, x, batch_size, predict) -> list[np.ndarray]:
         tokens, logits = self._token_logits(x, batch_size)
         splits = tokens.ids.row_splits.numpy()
         return np.split(logits, splits[1:-1]) if len(splits) > 1 else []
 
     def _token_logits(self, x, batch_size: int | None) -> tuple[TokenizedTexts, np.ndarray]:
         """Return the tokens of texts and their logits (P, C)."""
-        if self.preprocessor is None:
-            self.preprocess(x)  # raises
+        check_preprocessor(self, x)
         tokens = self.preprocessor.tokens(x)
         if not int(tokens.ids.nrows()):
             return tokens, np.zeros((0, self.num_classes), "float32")
-        outputs = functools.partial(token_outputs, self, batch_size=batch_size)
-        return tokens, self._merged(tokens, outputs).numpy()
+
+        def outputs_of(examples):
+            outputs = unpadded_outputs(self, examples, batch_size)
+            lengths = examples["token_ids"].row_lengths()
+            return tf.RaggedTensor.from_row_lengths(np.concatenate(outputs), lengths)
+
+        return tokens, self._merged(tokens, outputs_of).numpy()
 
     def _merged(self, tokens: TokenizedTexts, outputs_of: Callable) -> tf.Tensor:
         """Return the logits (P, C) of all tokens, merged from the windows' examples."""
@@ -223,7 +195,7 @@ class TokenClassifier(LabelledTask):
 
     @validate_arguments
     def extract_entities(
-        self, texts, strategy: str | None = None, batch_size: PositiveInt | None = None
+        self, texts, strategy: Strategy | None = None, batch_size: PositiveInt | None = None
     ) -> list:
         """Return the entities in texts.
 
@@ -231,10 +203,10 @@ class TokenClassifier(LabelledTask):
             texts: a text or a list of texts; or lists of words.
             strategy: how tokens become entities. "simple": each token has its tag, and neighbours
                 of one entity are joined. "first", "average", "max": a word has the tag of its
-                first token, of its tokens' mean, or of its surest token. "none": every tagged
-                token by itself. None: the task's, which `fit` sets; "simple" where it was
-                not trained here. Words are those of the vocabulary, cut at symbols
-                as they were learned: see `TokenClassifierPreprocessor`.
+                first token, of its tokens' mean, or of its most probable token. "none": every
+                tagged token by itself. None: the task's, which `fit` sets; "simple" before the
+                first `fit`. Words are those of the vocabulary, cut at symbols as they were learned:
+                see `TokenClassifierPreprocessor`.
             batch_size: default 32.
 
         Returns:
@@ -243,7 +215,7 @@ class TokenClassifier(LabelledTask):
             them. For a single text its list alone.
 
         Raises:
-            ValueError: "Unknown strategy 'last'. Expected one of simple, first, ..."
+            ValueError: "strategy is 'last'. Expected 'simple' or 'first' or ..."
 
         Source: the strategies are those of transformers' `TokenClassificationPipeline`.
         """
@@ -253,17 +225,19 @@ class TokenClassifier(LabelledTask):
         tokens, logits = self._token_logits(texts, batch_size)
         scores = tf.constant(softmax(logits))
         found = find_entities(scores, tokens, parse_tags(self.tag_names), strategy)
-        return entity_lists(found, tokens.texts, self._entity_names(strategy))
+        return records(entity_columns(found, tokens.texts, self._entity_names(strategy)))
 
     def _strategy(self, given: str | None) -> str:
         """Return the given strategy, or the one of the last training."""
-        return checked_strategy(given or self.strategy or "simple")
+        return given or self.strategy or "simple"
 
-    def _entity_names(self, strategy: str) -> list[str]:
-        """Return the names that the labels of `find_entities` index."""
-        return self.tag_names if strategy == "none" else parse_tags(self.tag_names).type_names
+    def _entity_names(self, strategy: str) -> tf.Tensor:
+        """Return the names that the labels of `find_entities` index, (T,) strings."""
+        names = self.tag_names if strategy == "none" else parse_tags(self.tag_names).type_names
+        return tf.constant(names, tf.string)
 
-    def served(self, strategy: str | None = None) -> dict[str, Callable]:
+    @validate_arguments
+    def served(self, strategy: Strategy | None = None) -> dict[str, Callable]:
         """Return `extract_entities` of "text" for exports.
 
         Args:
@@ -272,11 +246,10 @@ class TokenClassifier(LabelledTask):
         Returns:
             A function whose results are "count" (N,), the number of entities of every text, and
             "label", "text", "start", "end" and "score", (N, G) with G the most entities of a
-            text; behind a text's last entity stand "" and 0.
+            text; after a text's last entity they are "" and 0.
         """
         strategy = self._strategy(strategy)
-        tags, names = parse_tags(self.tag_names), tf.constant(self._entity_names(strategy))
-
+        tags, names = parse_tags(self.tag_names), self._entity_names(strategy)
         token_logits = functools.partial(self, training=False)
         outputs_of = functools.partial(token_outputs_in_graph, self, token_logits)
 
@@ -284,7 +257,7 @@ class TokenClassifier(LabelledTask):
             tokens = self.preprocessor.tokens(as_valid_text(text))
             logits = self._merged(tokens, outputs_of)
             found = find_entities(tf.nn.softmax(logits), tokens, tags, strategy)
-            return padded_entities(found, tokens.texts, names)
+            return padded_columns(entity_columns(found, tokens.texts, names))
 
         return {"serving_default": entities}
 
@@ -318,8 +291,8 @@ class TokenClassifier(LabelledTask):
         """Compute entity precision, recall and F1 over whole texts, however long, and of every
         type.
 
-        The metric of `evaluate` sees one window at a time; this puts the windows together first,
-        and judges what `tag_words` and `extract_entities` give.
+        The metric of `evaluate` sees one window at a time; this merges the windows first, and
+        scores the results of `tag_words` and `extract_entities`.
 
         Args:
             x: lists of words, or texts.
@@ -337,12 +310,12 @@ class TokenClassifier(LabelledTask):
         if is_words(x):
             names = self.tag_names
             true = [[t if isinstance(t, str) else names[t] for t in tags] for tags in y]
-            return score_tags(true, self.tag_words(x, batch_size), scheme, tag_set=names)
+            return metrics.score_tags(true, self.tag_words(x, batch_size), scheme, tag_set=names)
         spans = [
             [{(e["label"], e["start"], e["end"]) for e in row} for row in examples]
             for examples in (y, self.extract_entities(x, batch_size=batch_size))
         ]
-        return score_entities(*spans)
+        return metrics.score_entities(*spans)
 
     @property
     def tag_names(self) -> list[str]:

@@ -26,7 +26,7 @@ def label_lists(y) -> list[list]:
     Args:
         y: tags or spans in lists, arrays or tensors; or spans as `{"start", "end", "label"}`, each
             ragged. A span is such a dict, or a tuple (start, end, label); those of an example may
-            stand under "entities" or "spans", as spaCy and Prodigy have them.
+            be the value of "entities" or "spans", as in spaCy and Prodigy.
 
     Raises:
         ValueError: "Example 3: its labels are None (NoneType). Expected a list ..."
@@ -61,7 +61,7 @@ def _of_example(row):
 
 
 def _as_label(value):
-    """Return a tag as it is, and a span as a dict."""
+    """Return a tag unchanged, and a span as a dict."""
     is_tuple = isinstance(value, tuple | list) and len(value) == len(SPAN)
     return dict(zip(SPAN, map(_plain, value), strict=True)) if is_tuple else value
 
@@ -71,8 +71,8 @@ def annotated(x, y) -> tuple:
 
     Args:
         x: spaCy's `[(text, {"entities": [(start, end, label), ...]}), ...]`, Prodigy's
-            `[{"text", "spans"}, ...]`, of which those whose "answer" is not "accept" are left
-            out; or anything else, which stays as it is.
+            `[{"text", "spans"}, ...]`, without those whose "answer" is not "accept"; or anything
+            else, which is returned unchanged.
         y: None, or the labels.
 
     Example:
@@ -94,14 +94,12 @@ def annotated(x, y) -> tuple:
 def _lists_of_columns(y: dict) -> list[list[dict]]:
     if not set(SPAN) <= set(y):
         raise ValueError(f"Expected spans as {{start, end, label}}. Received: {sorted(y)}.")
-    columns = [label_lists(y[name]) for name in SPAN]
-    counts = [[len(row) for row in rows] for rows in columns]
-    if counts[0] != counts[1] or counts[0] != counts[2]:
-        raise ValueError("Expected as many starts as ends and labels for every text.")
-    return [
-        [dict(zip(SPAN, span, strict=True)) for span in zip(*rows, strict=True)]
-        for rows in zip(*columns, strict=True)
-    ]
+    texts = zip(*(label_lists(y[name]) for name in SPAN), strict=True)
+    try:
+        return [[dict(zip(SPAN, s, strict=True)) for s in zip(*t, strict=True)] for t in texts]
+    except ValueError:
+        words = "Expected as many starts as ends and labels for every text."
+        raise ValueError(words) from None
 
 
 def _plain(value):
@@ -229,13 +227,7 @@ def _ragged_tags(y: tf.Tensor, word_counts: tf.Tensor) -> tf.RaggedTensor:
 
 
 def labels_of_dataset(dataset: tf.data.Dataset) -> list:
-    """Return the labels y of a dataset, example by example, without the padding "".
-
-    Raises:
-        ValueError: "The dataset is endless. Give the labels: labels=[...]."
-    """
-    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
-        raise ValueError("The dataset is endless. Give the labels: labels=[...].")
+    """Return the labels y of a dataset, example by example, without the padding ""."""
     labels = []
     for element in dataset:
         y = keras.utils.unpack_x_y_sample_weight(element)[1]

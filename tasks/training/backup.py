@@ -76,7 +76,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
         Args:
             task: to be trained.
-            run: what makes this run the one that was backed up, plain data.
+            run: settings that identify this run, plain data.
             start: the position of a run without a backup.
             window_sizes: of the data, see `TrainingData`; those of a backup are put into it.
         """

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 from safetensors.numpy import save_file
 
+from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.manifest import read_manifest, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
@@ -54,8 +55,8 @@ class Backup:
         self._manifest = manifest
         training = manifest["training"]
         self.run: dict = training["run"]
-        self.position = Position(**training["place"])
-        self.window_sizes: list = training.get("memory", [])
+        self.position = Position(**training["position"])
+        self.window_sizes: list = training.get("window_sizes", [])
 
     @contextlib.contextmanager
     def arrays(self) -> Iterator[SafetensorsFile]:
@@ -101,7 +102,7 @@ class Backup:
     def check_same_run(self, run: dict) -> None:
         """Raise a ValueError that names what differs if the backup is of another run."""
         differing = [
-            f"{name} is {_short(self.run.get(name))} there, {_short(run.get(name))} now"
+            f"{name} is {shown(self.run.get(name))} there, {shown(run.get(name))} now"
             for name in dict.fromkeys([*self.run, *run])
             if self.run.get(name) != run.get(name)
         ]
@@ -140,18 +141,18 @@ class BackupFolder:
         """Return the newest complete backup, or None if there is no backup.
 
         Raises:
-            ValueError: "None of the 2 backups in ... is whole; ..."
+            ValueError: "None of the 2 backups in ... is complete; ..."
         """
         folders = self._folders()
         for folder in reversed(folders):
             try:
                 return Backup(folder, _checked_manifest(folder))
             except (OSError, ValueError) as error:
-                logger.warning("A backup is passed over: %s.", str(error).partition(". ")[0])
+                logger.warning("A backup is skipped: %s.", str(error).partition(". ")[0])
         if folders:
             raise ValueError(
-                f"None of the {len(folders)} backups in {self.path} is whole; the log says what "
-                "is wrong with each. Delete the folder to train from the beginning."
+                f"None of the {len(folders)} backups in {self.path} is complete; the log says "
+                "what is wrong with each. Delete the folder to train from the beginning."
             )
         return None
 
@@ -168,15 +169,14 @@ class BackupFolder:
             sizes: the `window_sizes` of the data.
         """
         target = self.path / f"epoch-{position.epoch:06d}-step-{position.step:09d}"
-        place = dataclasses.asdict(position)
-        training = {"place": place, "run": run, "memory": list(sizes)}
+        training = {"position": dataclasses.asdict(position), "run": run, "window_sizes": sizes}
         with replacing(target) as new:
             save_file(arrays, new / STATE)
             write_manifest(new, {"task": task, "training": training})
         return target
 
     def remove_all_but(self, *kept: pathlib.Path | None) -> None:
-        """Remove backups, and what an interrupted write has left."""
+        """Remove backups, and the files of an interrupted write."""
         for path in [*self._folders(), *self.path.glob(f".{BACKUPS}.saving-*")]:
             if path not in kept:
                 shutil.rmtree(path)
@@ -196,21 +196,21 @@ def _checked_manifest(folder: pathlib.Path) -> dict:
     with OpenFolder(folder, [MANIFEST, STATE]) as files:
         manifest = read_manifest(files, verify=True)
     if STATE not in manifest.get("files", ()):
-        raise ValueError(f"{folder} is not whole")
+        raise ValueError(f"{folder} is not complete")
     if not _is_of_training(manifest.get("training")):
         raise ValueError(f"{folder} holds no backup of a training")
     return manifest
 
 
 def _is_of_training(training: object) -> bool:
-    """Return whether a manifest says where a training stands, and of which run."""
+    """Return whether a manifest holds the position of a training, and its run."""
     if not isinstance(training, dict) or not isinstance(training.get("run"), dict):
         return False
-    place, sizes = training.get("place"), training.get("memory", [])
+    position, sizes = training.get("position"), training.get("window_sizes", [])
     names = {field.name for field in dataclasses.fields(Position)}
-    if not isinstance(place, dict) or place.keys() != names or not isinstance(sizes, list):
+    if not isinstance(position, dict) or position.keys() != names or not isinstance(sizes, list):
         return False
-    return all(type(number) is int and number >= 0 for number in place.values())
+    return all(type(number) is int and number >= 0 for number in position.values())
 
 
 def flat_settings(settings: dict, prefix: str = "") -> dict:
@@ -227,8 +227,3 @@ def flat_settings(settings: dict, prefix: str = "") -> dict:
         elif name != "name":
             flat[prefix + name] = json.loads(json.dumps(value, default=lambda v: type(v).__name__))
     return flat
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."

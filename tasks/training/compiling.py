@@ -17,12 +17,12 @@ from encoder_zoo.tasks.training.recipe import fine_tuning_optimizer, restart_opt
 if TYPE_CHECKING:
     from encoder_zoo.tasks.training.trainer import Trainer
 
-# Arguments of `compile` for the "auto" optimizer, beside the learning rate.
+# Arguments of `compile` for the "auto" optimizer, in addition to the learning rate.
 RECIPE = ("gradient_accumulation_steps", "weight_decay", "warmup", "layer_decay")
 
 
 class Recipe:
-    """The arguments of `compile`, and the optimizer of the field's recipe if they ask for it.
+    """Holds the arguments of `compile`, and makes the optimizer of the default recipe.
 
     Args:
         task: to be trained.
@@ -39,7 +39,7 @@ class Recipe:
 
     @property
     def makes_optimizer(self) -> bool:
-        """Whether the optimizer is that of the recipe."""
+        """Return whether the optimizer is that of the recipe."""
         return is_auto(self.arguments.get("optimizer"))
 
     def compile(self, keras_compile: Callable, arguments: dict, options: dict) -> None:
@@ -64,10 +64,6 @@ class Recipe:
         else:
             self._compile(arguments["optimizer"])
 
-    def repeat(self) -> None:
-        """Compile once more, for a task whose classes are known now."""
-        self._task.compile(**self.arguments, **self.options)
-
     def _check(self, arguments: dict) -> None:
         """Raise a ValueError if a setting of the recipe is given beside another optimizer."""
         for name in ("learning_rate", *RECIPE):
@@ -80,13 +76,10 @@ class Recipe:
         if is_auto(jit_compile) and keras.config.backend() == "tensorflow":
             one_length = not task.graphs.lengths_vary()
             jit_compile = has_accelerator() and one_length and not task.distribution.strategy
-        if is_auto(loss):
-            loss = task.default_loss()
-        else:
-            loss = fitted_loss(loss, task.default_loss(), task.output_activation)
+        default = task.default_loss()
         self._keras_compile(
             optimizer=optimizer,
-            loss=loss,
+            loss=default if is_auto(loss) else fitted_loss(loss, default, task.output_activation),
             **self._metrics(given["metrics"], given["weighted_metrics"]),
             jit_compile=jit_compile,
             **self.options,
@@ -129,7 +122,7 @@ class Recipe:
         self._traced_with = self._traced_state()
 
     def _traced_state(self) -> tuple:
-        """Return what graphs of training depend on beside the arguments of `compile`."""
+        """Return the state that training graphs depend on, except the arguments of `compile`."""
         trained = tuple(id(variable) for variable in self._task.trainable_variables)
         return trained, self._task.backbone._checkpoints_gradients
 
@@ -159,7 +152,7 @@ class Recipe:
                 task.optimizer.build(task.trainable_variables)
 
     def get_config(self, config: dict | None) -> dict | None:
-        """Return Keras's compile config with the recipe by name, without its used-up schedule."""
+        """Return Keras's compile config with the recipe by name, without its schedule's state."""
         if config:
             config["frozen_layers"] = self.arguments["frozen_layers"]
         if config and self.makes_optimizer:

@@ -1,34 +1,17 @@
 """The data of `fit` and `evaluate`: one interface to texts in memory, datasets, corpora and arrays.
 
-`sources.training_data` makes it from whatever a task takes.
+`sources.training_data` makes it from any input that a task accepts.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.training.divergence import stopping_at_divergence
 from encoder_zoo.tasks.training.resuming import resumed
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """How data are read.
-
-    Attributes:
-        batch_size: B.
-        epochs: numbers of the epochs of a `fit`.
-        shuffle: whether examples are shuffled.
-        steps_per_epoch: batches of an epoch; None is one pass.
-    """
-
-    batch_size: int = 32
-    epochs: range = range(1)
-    shuffle: bool = True
-    steps_per_epoch: int | None = None
 
 
 class TrainingData:
@@ -54,19 +37,19 @@ class TrainingData:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches of an epoch."""
+        """Return the number of batches of an epoch."""
         return self.plan.steps_per_epoch or self.steps
 
     @property
     def total_steps(self) -> int:
-        """Batches of all epochs."""
+        """Return the number of batches of all epochs."""
         return len(self.plan.epochs) * self.steps_per_epoch
 
     def check(self) -> None:
-        """Raise if `fit` cannot take these data, and log what to expect of them."""
+        """Raise an error if `fit` cannot take these data, and log their costs."""
 
     def batches(self, seed: int, done: int = 0) -> tf.data.Dataset:
-        """Return the batches of all epochs but the first that are done, which are never made.
+        """Return the batches of all epochs without the first `done`, which are never made.
 
         Args:
             seed: of order and masking.
@@ -85,11 +68,11 @@ class TrainingData:
         return self.batches(0).take(self.steps)
 
     def in_order(self):
-        """Return what Keras evaluates on: batches of one pass, or a tuple of arrays."""
+        """Return the data for Keras's `evaluate`: batches of one pass, or a tuple of arrays."""
         raise NotImplementedError
 
     def describe(self) -> dict:
-        """Return plain data that tells these data from others."""
+        """Return plain data that identifies these data."""
         raise NotImplementedError
 
     def split(self, share: float, batch_size: int) -> tuple:
@@ -118,19 +101,17 @@ class TrainingData:
             callbacks: of the user.
             verbose: as in Keras.
         """
-        options = {"epochs": self.plan.epochs.stop, "verbose": verbose, "shuffle": False}
-        arguments = resumed(self, stopping_at_divergence(callbacks), verbose)
-        return {**options, "steps_per_epoch": self.steps_per_epoch, **arguments}
+        return resumed(self, stopping_at_divergence(callbacks), verbose)
 
 
 def check_dataset_alone(y=None, sample_weight=None, validation_split: float = 0.0) -> None:
-    """Raise a ValueError if something that belongs into a dataset is passed beside one.
+    """Raise a ValueError if something that belongs into a dataset is passed with one.
 
     Raises:
         ValueError: "Labels and weights belong into the dataset, ... Received also: y."
     """
-    beside = {"y": y, "sample_weight": sample_weight, "validation_split": validation_split or None}
-    names = [name for name, value in beside.items() if value is not None]
+    given = {"y": y, "sample_weight": sample_weight, "validation_split": validation_split or None}
+    names = [name for name, value in given.items() if value is not None]
     if names:
         raise ValueError(
             "Labels and weights belong into the dataset, as elements (x, y) or (x, y, "

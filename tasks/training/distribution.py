@@ -1,8 +1,8 @@
 """Training on several devices or machines through `tf.distribute`.
 
 A model that is built in a strategy's scope learns from a batch what one device would learn: every
-replica gets its part of the batch, loss and gradients are those of the whole. Keras 3.15 falls
-short of that in seven places, each named where it is mended; what it mends itself can go.
+replica gets its part of the batch, loss and gradients are those of the whole batch. Keras 3.15 does
+not do so in seven cases, each named where it is corrected.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Distribution:
 
     @contextlib.contextmanager
     def explained_errors(self):
-        """Raise an error that says what to do where TensorFlow reports an aborted operation."""
+        """Raise an error with advice where TensorFlow reports an aborted operation."""
         try:
             yield
         except Exception as error:

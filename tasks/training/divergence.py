@@ -72,24 +72,24 @@ class StopAtDivergence(keras.callbacks.Callback):
 
 
 def stopping_at_divergence(callbacks: list | None) -> list:
-    """Return the callbacks behind a `StopAtDivergence`, unless one is a `TerminateOnNaN`."""
+    """Return the callbacks after a `StopAtDivergence`, unless one is a `TerminateOnNaN`."""
     callbacks = keras.tree.flatten(callbacks or [])
     if any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks):
         return callbacks
     return [StopAtDivergence(), *callbacks]
 
 
-def divergence(epoch: int, step: int, params: dict, what: str) -> FloatingPointError:
-    """Return the error that names the step, and what to do.
+def divergence(epoch: int, step: int, params: dict, event: str) -> FloatingPointError:
+    """Return the error that names the step, and gives advice.
 
     Args:
         epoch: counted from 0.
         step: counted from 1.
         params: of the callback, with "epochs" and "steps".
-        what: happened there.
+        event: the problem at that step.
     """
     return FloatingPointError(
-        f"Epoch {epoch + 1}/{params['epochs']}, step {step}/{params['steps'] or '?'}: {what}. "
+        f"Epoch {epoch + 1}/{params['epochs']}, step {step}/{params['steps'] or '?'}: {event}. "
         "The learning rate may be too high: lower it, or give its schedule a longer warmup. "
         "An optimizer of your own can clip gradients (`global_clipnorm=1.0`). Under "
         '"mixed_float16" numbers beyond 65504 overflow: Keras scales the loss only where '

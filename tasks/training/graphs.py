@@ -96,8 +96,8 @@ class GraphCache:
     def step_function(self, step: Callable) -> Callable | None:
         """Return the function of an iterator that runs a step of `fit` or `evaluate`, or None.
 
-        Keras's own, for which None stands, is a graph that takes the batch from the iterator and
-        calls another graph, both of which TensorFlow traces and optimizes.
+        None means Keras's own: a graph that takes the batch from the iterator and calls another
+        graph. TensorFlow traces and optimizes both.
 
         Args:
             step: `train_step` or `test_step`.

@@ -5,29 +5,53 @@ Comment letters: B batch, L sequence.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, in_graph_batches
 from encoder_zoo.tasks.preprocessing.preprocessor import as_texts
 from encoder_zoo.tasks.training.distribution import data_parallel_devices, pad_indices
-from encoder_zoo.tasks.training.sources import size_or_default
+from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of, is_prepared
+from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset, training_data
 
 
-def predict_texts(task, predict: Callable, x, batch_size: int, few: bool):
+def predict_inputs(task, x, batch_size: int, predict: functools.partial):
+    """Return the outputs for raw or prepared inputs, in their order.
+
+    Args:
+        task: a `Trainer`.
+        x: see `Trainer.predict`.
+        batch_size: B.
+        predict: Keras's `predict`, called with a dataset, or with arrays and the batch size.
+    """
+    in_dataset = is_dataset(x)
+    prepared = is_prepared(inputs_of(x.element_spec) if in_dataset else x)
+    if in_dataset and (prepared or not task.predicts_lists):
+        return predict(training_data(task, x, plan=Plan(batch_size)).in_order())
+    if prepared:
+        return predict(checked_arrays(task, x), batch_size)
+    check_preprocessor(task, x)
+    if in_dataset:
+        batches = map(inputs_of, task.preprocessor.batched(x, batch_size))
+        return [row for b in batches for row in task._predict_texts(b, batch_size, predict)]
+    return task._predict_texts(x, batch_size, predict)
+
+
+def predict_texts(task, x, batch_size: int, predict: functools.partial):
     """Return the outputs for texts in memory, in their order.
 
     Args:
         task: a `Trainer` with a preprocessor.
-        predict: Keras's `predict`, called with a dataset.
         x: texts or pairs of texts.
         batch_size: B.
-        few: whether texts of a single batch may do without Keras's loop.
+        predict: Keras's `predict`, called with a dataset. Without other options than `verbose=0`,
+            texts of a single batch do without Keras's loop.
     """
-    texts = tuple(as_texts(x))
+    texts, few = tuple(as_texts(x)), predict.keywords == {"verbose": 0}
     if few and 0 < texts[0].shape[0] <= batch_size:
         return task.graphs.predict_few(texts)
     examples = task.preprocess(texts)
@@ -56,7 +80,7 @@ def example_outputs(
     """
     if not int(examples["token_ids"].nrows()):
         return
-    size = size_or_default(batch_size)
+    size = batch_size or BATCH_SIZE
     batches = task.graphs.batcher().ordered(examples, size)
     for i, batch in enumerate(batches.dataset):
         inputs = keras.utils.unpack_x_y_sample_weight(batch)[0]
@@ -64,22 +88,25 @@ def example_outputs(
         yield batches.order[i * size : (i + 1) * size], task.predict_on_batch(inputs)
 
 
-def token_outputs(task, examples: dict, batch_size: int | None = None) -> tf.RaggedTensor:
-    """Return the outputs (B, L, ...) for every example without padding, ragged (N, None, ...).
+def unpadded_outputs(
+    task, examples: dict, batch_size: int | None = None, axis: int = 0
+) -> list[np.ndarray]:
+    """Return the outputs for every example without padding.
 
     Args:
         task, examples, batch_size: as for `example_outputs`.
+        axis: the axis of tokens in the output for an example.
     """
     lengths = examples["token_ids"].row_lengths().numpy()
-    outputs = [None] * len(lengths)
+    outputs = {}
     for indices, values in example_outputs(task, examples, batch_size):
-        for index, row in zip(indices, values, strict=True):
-            outputs[index] = row[: lengths[index]]
-    return tf.RaggedTensor.from_row_lengths(np.concatenate(outputs), lengths)
+        for i, output in zip(indices.tolist(), values, strict=True):
+            outputs[i] = np.split(output, lengths[i : i + 1], axis)[0]
+    return [outputs[i] for i in range(len(lengths))]
 
 
 def token_outputs_in_graph(task, token_logits: Callable, examples: dict) -> tf.RaggedTensor:
-    """As `token_outputs`, inside `tf.function`.
+    """Return the outputs for every example, ragged (N, None, C), inside `tf.function`.
 
     Args:
         task: with a head for every token.
@@ -93,9 +120,3 @@ def token_outputs_in_graph(task, token_logits: Callable, examples: dict) -> tf.R
 
     lengths = examples["token_ids"].row_lengths()
     return in_graph_batches(outputs, examples, lengths, task.head.units)
-
-
-def read_batches(dataset: tf.data.Dataset) -> Iterator:
-    """Yield the inputs x of a dataset's batches, without labels and weights."""
-    for element in dataset:
-        yield keras.utils.unpack_x_y_sample_weight(element)[0]

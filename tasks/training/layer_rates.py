@@ -11,12 +11,12 @@ def layerwise(backbone: Backbone, decay: float) -> Callable[[keras.Variable], fl
     """Return the layer-wise learning-rate decay multiplier of each weight.
 
     Args:
-        backbone: whose last block has one step less than what stands on it, and so on down to the
-            embeddings.
+        backbone: whose last block has one step less than the layers above it, and so on down to
+            the embeddings.
         decay: of the learning rate, from each layer to the one below.
 
     Returns:
-        For `fine_tuning_optimizer`; None where all weights have the whole learning rate.
+        For `fine_tuning_optimizer`; None where all weights have the same learning rate.
 
     Source: Howard and Ruder 2018, Universal Language Model Fine-tuning, section 3.2; Clark et al.
     2020, ELECTRA, appendix B.
@@ -49,7 +49,7 @@ def freeze_lower(backbone: Backbone, count: int) -> None:
 
     Raises:
         ValueError: "frozen_layers=13. Expected a whole number from 0 to 12 ...", "One block of this
-            AlbertBackbone stands at several places, ..."
+            AlbertBackbone is used at several depths, ..."
 
     Source: Lee, Tang and Lin 2019, What Would Elsa Do? Freezing Layers During Transformer
     Fine-Tuning.
@@ -63,14 +63,14 @@ def freeze_lower(backbone: Backbone, count: int) -> None:
         [False, False, False, True]
     """
     blocks = backbone.blocks
-    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= len(blocks):
+    if count > len(blocks):
         raise ValueError(
             f"frozen_layers={count!r}. Expected a whole number from 0 to {len(blocks)}, the "
             "number of blocks."
         )
     if not {id(block) for block in blocks[:count]}.isdisjoint(map(id, blocks[count:])):
         raise ValueError(
-            f"One block of this {type(backbone).__name__} stands at several places, also above "
+            f"One block of this {type(backbone).__name__} is used at several depths, also above "
             f"the first {count}, so it cannot be frozen below them alone."
         )
     backbone.embeddings.trainable = not count

@@ -1,8 +1,8 @@
 """Losses and metrics of Keras, by name or object, for models that return logits.
 
-Those of Keras expect probabilities unless they are told otherwise, and many of its metrics expect
-rows of 0 and 1 for labels that are numbers here; given logits, they give wrong numbers without an
-error. Functions and metrics that are not Keras's get what the model puts out.
+Those of Keras expect probabilities by default, and many of its metrics expect rows of 0 and 1 for
+labels that are numbers here; given logits, they return wrong numbers without an error. Functions
+and metrics that are not Keras's get the model's outputs.
 
 Comment letters: B batch, C classes.
 """
@@ -45,10 +45,10 @@ def fitted_loss(loss, default: losses.Loss, activation: str | None):
     """Return a loss that takes logits, if the given one is a cross-entropy of Keras's.
 
     Args:
-        loss: what `compile` was given.
+        loss: given to `compile`.
         default: the task's own, which names such as "crossentropy" mean.
-        activation: what makes probabilities of the outputs: "softmax" or "sigmoid"; "linear" where
-            they are numbers themselves, None where nothing is known of them.
+        activation: makes probabilities of the outputs: "softmax" or "sigmoid"; "linear" for
+            numbers, None for outputs of an unknown kind.
 
     Raises:
         ValueError: "sparse_categorical_crossentropy is a loss of one class for each text ..."
@@ -119,7 +119,7 @@ def fitted_metrics(given, activation: str | None):
     """Return metrics that take logits, if the given ones are Keras's; see `OfLogits`.
 
     Args:
-        given: a list of metrics and their names; None and what is no list stay as they are.
+        given: a list of metrics and their names; None and anything but a list is returned as is.
         activation: as for `fitted_loss`.
 
     Raises:
@@ -158,17 +158,16 @@ def _is_of_keras(thing) -> bool:
 
 
 def _check_metric(metric: metrics.Metric, activation: str) -> None:
+    name = type(metric).__name__
     correlations = (metrics.PearsonCorrelation, metrics.ConcordanceCorrelation)
     if isinstance(metric, correlations) and metric.axis != 0:
-        name = type(metric).__name__
         raise ValueError(
             f"{name}(axis={metric.axis}) correlates the outputs for one text with each other, not "
-            f"those for different texts. Expected {name}(axis=0), of which `fit` and `evaluate` "
-            "report the mean over the batches."
+            f"those for different texts. Expected {name}(axis=0); `fit` and `evaluate` report its "
+            "mean over the batches."
         )
     is_best_of_all = isinstance(metric, metrics.FBetaScore) and metric.threshold is None
     if is_best_of_all and activation == "sigmoid":
-        name = type(metric).__name__
         raise ValueError(
             f"{name} without a threshold counts the best label of a text alone, and here a text "
             f"has any number of them. Expected {name}(threshold=0.5)."
@@ -177,7 +176,7 @@ def _check_metric(metric: metrics.Metric, activation: str) -> None:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
-    """Cross-entropy of one class for each example, which is given by its number, or in part.
+    """Computes the cross-entropy of one class for each example, or of class probabilities.
 
     Call arguments:
         y_true: (B,) class numbers, or (B, C) the probability of each class.
@@ -201,7 +200,7 @@ class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ClassAccuracy(metrics.SparseCategoricalAccuracy):
-    """Share of the examples whose class is right; of labels in part, the most probable one counts.
+    """Computes the share of the examples with the right class; of probabilities the largest counts.
 
     Call arguments:
         y_true: (B,) class numbers, or (B, C) the probability of each class.
@@ -221,11 +220,11 @@ class ClassAccuracy(metrics.SparseCategoricalAccuracy):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class OfLogits(ConfigFromSignature, keras.metrics.Metric):
-    """A metric of Keras's, given the probabilities that logits stand for, and labels to match.
+    """Wraps a metric of Keras's: it gets the probabilities of logits, and labels to match.
 
-    Labels that are class numbers become what the metric takes: class numbers for the sparse ones,
-    rows of 0 and 1 for the others. Of two classes the second is what metrics such as Precision,
-    Recall, AUC or F1Score with a threshold look for. Metrics with `from_logits=True`, and
+    Labels that are class numbers are converted: for sparse metrics they are class numbers, for
+    others rows of 0 and 1. Of two classes the second is the positive one for metrics such as
+    Precision, Recall, AUC or F1Score with a threshold. Metrics with `from_logits=True`, and
     BinaryAccuracy with the threshold 0, get the logits.
 
     Args:
@@ -254,9 +253,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
         if self.activation == "softmax" and len(y_pred.shape) > 2:  # tokens are examples
             if sample_weight is not None:
                 sample_weight = ops.broadcast_to(sample_weight, ops.shape(y_true))
-                sample_weight = ops.reshape(sample_weight, (-1,))
-            y_true = ops.reshape(y_true, (-1,))
-            y_pred = ops.reshape(y_pred, (-1, ops.shape(y_pred)[-1]))
+            y_true, y_pred, sample_weight = by_token(y_true, y_pred, sample_weight)
         scores = y_pred if self._takes_logits() else ACTIVATIONS[self.activation](y_pred)
         y_true, scores = self._matched(y_true, scores)
         self.metric.update_state(y_true, scores, sample_weight)

@@ -1,4 +1,4 @@
-"""Metrics that `compile` knows by name beside Keras's: F1, Matthews, Pearson, Spearman, perplexity.
+"""Metrics that `compile` knows by name: F1, AUC, Matthews, Pearson, Spearman, perplexity.
 
 Comment letters: B batch, C classes or columns.
 """
@@ -14,12 +14,11 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.tasks.training.logit_metrics import class_numbers_of
 
 AVERAGES = {"f1": "macro", "f1_macro": "macro", "f1_micro": "micro", "f1_weighted": "weighted"}
-# Examples that a rank correlation is taken over.
-MOST_RANKED = 2**14
+MOST_RANKED = 2**14  # examples that a rank correlation is taken over
 
 
 def metric_by_name(name: str, activation: str | None, num_classes: int | None):
-    """Return the metric of a name; a name that only Keras knows as it is.
+    """Return the metric of a name; a name of Keras is returned unchanged.
 
     Args:
         name: "f1" (of two classes that of the second, else the mean over the classes), "f1_macro",
@@ -75,7 +74,7 @@ def _check_known(name: str) -> None:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Matthews(ConfigFromSignature, metrics.Metric):
-    """Matthews's correlation coefficient, of two classes or more; what CoLA is measured by.
+    """Computes Matthews's correlation coefficient of two classes or more, the metric of CoLA.
 
     Call arguments:
         y_true: (B,) class numbers, or (B, C).
@@ -123,9 +122,9 @@ class Matthews(ConfigFromSignature, metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Pearson(ConfigFromSignature, metrics.Metric):
-    """Pearson's correlation over all examples; of several numbers a text the mean of theirs.
+    """Computes Pearson's correlation over all examples; of several numbers a text the mean.
 
-    Keras's own correlates what one batch holds, and reports the mean over the batches.
+    Keras's own correlates each batch, and reports the mean over the batches.
 
     Call arguments:
         y_true: (B, C) numbers.
@@ -152,7 +151,7 @@ class Pearson(ConfigFromSignature, metrics.Metric):
         y_pred = ops.cast(ops.convert_to_tensor(y_pred), self.dtype)
         y_true = ops.reshape(ops.cast(y_true, self.dtype), ops.shape(y_pred))
         if self.moments is None:
-            # means of both, sums of squares of both and of products of what differs from them
+            # means of both; sums of squares of both and of products, as deviations from the means
             self.moments = self.add_variable((5, y_pred.shape[-1]), "zeros", name="moments")
         weight = ops.ones_like(y_pred[:, :1])
         if sample_weight is not None:
@@ -166,11 +165,8 @@ class Pearson(ConfigFromSignature, metrics.Metric):
         shift = ops.stack(means) - self.moments[:2]
         share = self.total * count / ops.maximum(total, 1e-9)
         products = ops.stack([shift[0] ** 2, shift[1] ** 2, shift[0] * shift[1]]) * share
-        self.moments.assign_add(
-            ops.concatenate(
-                [shift * count / ops.maximum(total, 1e-9), ops.stack(sums) + products], 0
-            )
-        )
+        shift = shift * count / ops.maximum(total, 1e-9)
+        self.moments.assign_add(ops.concatenate([shift, ops.stack(sums) + products], 0))
         self.total.assign(total)
 
     def result(self):
@@ -182,7 +178,7 @@ class Pearson(ConfigFromSignature, metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Spearman(ConfigFromSignature, metrics.Metric):
-    """Spearman's rank correlation, over the last 16,384 examples; equal numbers share their ranks.
+    """Computes Spearman's rank correlation of the last 16,384 examples; ties get their mean rank.
 
     Call arguments:
         y_true: (B, 1) numbers.
@@ -232,7 +228,7 @@ class Spearman(ConfigFromSignature, metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Perplexity(metrics.SparseCategoricalCrossentropy):
-    """The exponentiated cross-entropy of tokens, over all that count.
+    """Computes the exponentiated cross-entropy of all tokens that count.
 
     Call arguments:
         y_true: (B, ...) int.

@@ -5,7 +5,8 @@ Comment letters: N rows, L sequence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -14,8 +15,13 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.inputs import OTHER_NAMES, check_inputs
 from encoder_zoo.tasks.preprocessing.checks import assert_right
 
-# Of rows of so many tokens {input: (least, most)}, the whole numbers that it may hold.
-Ranges = Callable[[int], dict[str, tuple[int, int]]]
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.training.trainer import Trainer
+
+
+def inputs_of(element):
+    """Return the inputs of a dataset's element, or of its `element_spec`."""
+    return keras.utils.unpack_x_y_sample_weight(element)[0]
 
 
 def is_prepared(x: object) -> bool:
@@ -31,14 +37,12 @@ def is_prepared(x: object) -> bool:
     return isinstance(x, Mapping) and any(name in names for name in x)
 
 
-def checked_arrays(x: Mapping, ranges: Ranges, longest: int, taker: str) -> dict:
+def checked_arrays(task: Trainer, x: Mapping) -> dict:
     """Check prepared inputs in memory.
 
     Args:
+        task: that takes them.
         x: arrays, tensors, or lists of rows of one length.
-        ranges: `input_ranges` of the task.
-        longest: the most tokens of a row.
-        taker: name of the task's class, for errors.
 
     Returns:
         The inputs, lists as arrays.
@@ -48,9 +52,8 @@ def checked_arrays(x: Mapping, ranges: Ranges, longest: int, taker: str) -> dict
             has no token in row 3. ...", and as of `check_inputs`.
     """
     given = {name: _not_a_list(name, values) for name, values in dict(x).items()}
-    check_inputs(given, tuple(ranges(0)), taker)
-    _check_length(given, longest)
-    ranges = ranges(given["token_ids"].shape[1])
+    _check_structure(task, given)
+    ranges = task.input_ranges(given["token_ids"].shape[1])
     for name, values in given.items():
         if values is not None and name != "soft_weights":
             _check_array(name, _as_array(values), *ranges[name])
@@ -73,9 +76,11 @@ def _as_array(values: object) -> np.ndarray:
     return keras.ops.convert_to_numpy(values) if hasattr(values, "cpu") else np.asarray(values)
 
 
-def _check_length(inputs: Mapping, longest: int) -> None:
-    """Raise a ValueError for rows that are too long; rows of several texts may have any length."""
-    length = inputs["token_ids"].shape[1]
+def _check_structure(task: Trainer, inputs: Mapping) -> None:
+    """Raise an error for other inputs than the task's, and a ValueError for rows that are too long;
+    rows of several texts may have any length."""
+    check_inputs(inputs, tuple(task.input_ranges(0)), type(task).__name__)
+    length, longest = inputs["token_ids"].shape[1], task.backbone.max_sequence_length
     if type(length) is int and length > longest and "text_starts" not in inputs:
         raise ValueError(
             f"token_ids has {length} positions. Expected at most {longest}. Truncate the texts, "
@@ -98,23 +103,17 @@ def _check_array(name: str, values: np.ndarray, least: int, most: int) -> None:
             )
 
 
-def checked_dataset(
-    dataset: tf.data.Dataset, ranges: Ranges, longest: int, taker: str
-) -> tf.data.Dataset:
+def checked_dataset(task: Trainer, dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Check a dataset of prepared batches: its structure now, the numbers as it is read.
 
     Args:
+        task: that takes them.
         dataset: elements `x`, `(x, y)` or `(x, y, sample_weight)`.
-        ranges: `input_ranges` of the task.
-        longest: the most tokens of a row.
-        taker: name of the task's class, for errors.
 
     Raises:
         ValueError: as of `checked_arrays`.
     """
-    x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
-    check_inputs(x, tuple(ranges(0)), taker)
-    _check_length(x, longest)
+    _check_structure(task, inputs_of(dataset.element_spec))
 
     @tf.autograph.experimental.do_not_convert
     def check(x, *labels):
@@ -123,7 +122,7 @@ def checked_dataset(
             assertion
             for name, values in x.items()
             if name != "soft_weights"
-            for assertion in _assertions(name, values, *ranges(length)[name])
+            for assertion in _assertions(name, values, *task.input_ranges(length)[name])
         ]
         with tf.control_dependencies(checks):
             x = {name: tf.identity(values) for name, values in x.items()}

@@ -16,13 +16,12 @@ WARMUP = 0.1
 # Keras does not correct epsilon for the first steps as the paper has it: with 1e-6 a short training
 # learns a little less.
 EPSILON = 1e-8
-# In place of a rate that a schedule is held at.
-FREE = -1.0
+FREE = -1.0  # instead of a rate that a schedule is held at
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """From 0 up to the peak, then down to 0, both in a straight line.
+    """Increases the learning rate linearly to the peak, then decreases it linearly to 0.
 
     Args:
         peak: the highest learning rate.
@@ -54,14 +53,14 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.restart(peak, total_steps)
 
     def restart(self, peak: float, total_steps: int) -> None:
-        """Become the schedule of another run."""
+        """Set the schedule of another run."""
         self.peak = peak
         self.total_steps = total_steps
         up = max(1, int(total_steps * self.warmup)) if self.warmup else 0
         self.numbers.assign([peak, up, max(1, total_steps - up), FREE])
 
     def hold(self, rate: float) -> None:
-        """Stay at a rate, until `restart`."""
+        """Hold the learning rate, until `restart`."""
         self.numbers.assign([*ops.convert_to_numpy(self.numbers)[:3], rate])
 
     def __call__(self, step):
@@ -82,7 +81,7 @@ class ScheduledAdamW(HookedAdamW):
 
     Args:
         learning_rate: as for `keras.optimizers.AdamW`.
-        rate_share: how much of the learning rate a weight has; None: all have all of it.
+        rate_share: layer-wise learning-rate decay multiplier of a weight; None is 1 for all.
         **kwargs: the other arguments of `keras.optimizers.AdamW`.
 
     Example:
@@ -148,7 +147,7 @@ class ScheduledAdamW(HookedAdamW):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class FusedAdamW(ScheduledAdamW):
-    """AdamW on TensorFlow's own kernel: one pass over the memory of each weight, not a dozen.
+    """AdamW on TensorFlow's own kernel, which reads and writes each weight once.
 
     For the TensorFlow backend only; elsewhere the compiler does the same. Arguments as for
     `ScheduledAdamW`, with `weight_decay` and `global_clipnorm`, without `amsgrad` and `use_ema`.
@@ -239,15 +238,15 @@ def fine_tuning_optimizer(
     rate_share: Callable[[keras.Variable], float] | None = None,
     warmup: float = WARMUP,
 ) -> keras.optimizers.Optimizer:
-    """AdamW with linear warmup and decay, gradients clipped at norm 1, no decay on biases and
-    LayerNorm.
+    """Return AdamW with linear warmup and decay, gradients clipped at norm 1, and no weight decay
+    on biases and LayerNorm.
 
     Args:
         total_batches: number of batches until the learning rate is 0.
         learning_rate: at the peak.
         weight_decay: AdamW's.
         gradient_accumulation_steps: so many batches make one step; None is one.
-        rate_share: how much of the learning rate a weight has, see `layerwise`.
+        rate_share: layer-wise learning-rate decay multiplier of a weight, see `layerwise`.
         warmup: share of the steps until the peak.
 
     Source: Devlin et al. 2019, appendix A.2 and A.3.

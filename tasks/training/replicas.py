@@ -1,6 +1,6 @@
 """Computations over all replicas: the loss of the whole batch, and overflows.
 
-Keras 3.15 falls short of that in places that are named where they are mended.
+The docstrings name the shortcomings of Keras 3.15 that each of them corrects.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ def check_loss(loss) -> None:
     """
     known = isinstance(loss, str) or callable(loss)
     if isinstance(loss, keras.losses.Loss):
-        known = type(loss).__call__ is keras.losses.Loss.__call__ and loss.reduction not in (
-            None,
-            "none",
-        )
+        own_call = type(loss).__call__ is not keras.losses.Loss.__call__
+        known = not own_call and loss.reduction not in (None, "none")
     if not known:
         raise ValueError(
             "Under tf.distribute the loss must be one loss of Keras's, a name or a function, with "
@@ -35,11 +33,11 @@ def global_loss(loss_function, loss, added: list, y_pred, sample_weight):
     """Return the loss of the whole batch, from the loss of one replica's part of it.
 
     Keras takes the mean of the replicas' means (losses/loss.py), in which the examples, or labelled
-    tokens, of a smaller part weigh more. What it wants in their place: the loss divided by the
-    number of replicas, and gradients whose sum over the replicas is right.
+    tokens, of a smaller part weigh more. It expects the loss divided by the number of replicas, and
+    gradients that are summed over the replicas.
 
     Args:
-        loss_function: what `compile` was given.
+        loss_function: given to `compile`.
         loss: Keras's, of this replica.
         added: further losses of the model, such as penalties on weights.
         y_pred: (B, ...) outputs.

@@ -22,7 +22,7 @@ class RestOfEpoch(keras.callbacks.CallbackList):
     """The callbacks of a `fit` whose first epoch begins in its middle.
 
     Keras numbers that epoch's steps from 0 and runs a whole epoch of them. Here the callbacks get
-    the steps' own numbers, and the epoch ends where it ends.
+    the steps' own numbers, and the epoch ends at its last step.
 
     Args:
         callbacks: of the user.
@@ -68,15 +68,13 @@ class RestOfEpoch(keras.callbacks.CallbackList):
 
 
 def resumed(data: TrainingData, callbacks: list, verbose: int | str) -> dict:
-    """Return the arguments of Keras's `fit` that depend on where a backup left the training.
+    """Return the arguments of Keras's `fit`, from where a backup left the training.
 
     Args:
         data: to train on.
         callbacks: perhaps with a `BackupAndRestore`.
         verbose: as in Keras.
 
-    Returns:
-        `{"x": batches, "callbacks": ..., "initial_epoch": ...}`.
     """
     task, epochs, steps = data.task, data.plan.epochs, data.steps_per_epoch
     backup = _backup_among(callbacks)
@@ -86,14 +84,15 @@ def resumed(data: TrainingData, callbacks: list, verbose: int | str) -> dict:
         run = {"initial_epoch": epochs.start, "epochs": epochs.stop, "steps_per_epoch": steps}
         run = {**_describe_task(task), **data.describe(), **run}
         position = backup.begin(task, run, position, data.window_sizes)
-    # Where everything is trained, Keras still looks at a batch.
+    # After the last epoch Keras still reads a batch.
     done = (position.epoch - epochs.start) * steps + position.step
     batches = data.batches(position.seed, done if position.epoch < epochs.stop else 0)
+    options = {"epochs": epochs.stop, "verbose": verbose}
     if position.step:
-        params = {"epochs": epochs.stop, "steps": steps, "verbose": verbose, "model": task}
-        params["add_progbar"] = verbose != 0
+        params = {**options, "steps": steps, "model": task, "add_progbar": verbose != 0}
         callbacks = RestOfEpoch(callbacks, backup, batches, position.step, **params)
-    return {"x": batches, "callbacks": callbacks, "initial_epoch": position.epoch}
+    options |= {"initial_epoch": position.epoch, "steps_per_epoch": steps, "shuffle": False}
+    return {"x": batches, "callbacks": callbacks, **options}
 
 
 def _common_seed(task: Task, steps: int, has_backup: bool) -> int:
@@ -105,7 +104,7 @@ def _common_seed(task: Task, steps: int, has_backup: bool) -> int:
     if len(found) > 1:
         raise ValueError(
             "All workers must call `fit` alike, with as many steps in an epoch, and all or none of "
-            f"them with BackupAndRestore, of which the first one writes. Found {' / '.join(found)}."
+            f"them with BackupAndRestore; the first one writes. Found {' / '.join(found)}."
         )
     return workers[0][0]
 
@@ -114,7 +113,7 @@ def check_no_backup(callbacks: list) -> None:
     """Raise a ValueError if arrays of prepared inputs are to be backed up."""
     if _backup_among(callbacks):
         raise ValueError(
-            "BackupAndRestore takes training up on texts or on a dataset. Arrays of prepared "
+            "BackupAndRestore continues training on texts or on a dataset. Arrays of prepared "
             "inputs are shuffled by Keras, in an order that nothing can repeat. Pass "
             "tf.data.Dataset.from_tensor_slices((x, y)).shuffle(...).batch(32), shuffled with "
             "a seed and `reshuffle_each_iteration=False`."
@@ -126,7 +125,7 @@ def _backup_among(callbacks: list) -> BackupAndRestore | None:
 
 
 def _describe_task(task: Task) -> dict:
-    """Return, as plain data, what must be the same for a training to be continued."""
+    """Return the settings that must be the same for a training to continue, as plain data."""
     preprocessor = task.preprocessor.get_config() if task.preprocessor else {}
     return {
         "task": type(task).__name__,

@@ -14,11 +14,16 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.preprocessing.batching import grouped_batches, window_size
-from encoder_zoo.tasks.training.data import Plan, TrainingData, check_dataset_alone
+from encoder_zoo.tasks.preprocessing.batching import Plan, grouped_batches, window_size
+from encoder_zoo.tasks.training.data import TrainingData, check_dataset_alone
 from encoder_zoo.tasks.training.distribution import check_divisible, count_batches
 from encoder_zoo.tasks.training.divergence import stopping_at_divergence
-from encoder_zoo.tasks.training.prepared import checked_arrays, checked_dataset, is_prepared
+from encoder_zoo.tasks.training.prepared import (
+    checked_arrays,
+    checked_dataset,
+    inputs_of,
+    is_prepared,
+)
 from encoder_zoo.tasks.training.resuming import check_no_backup, checksum_of_examples
 
 
@@ -89,16 +94,9 @@ class EncodedTexts(TrainingData):
 
     @functools.cached_property
     def _training(self) -> tuple[int, Callable]:
-        plan, capacity = self.plan, self.task.preprocessor.packed_length
-        check_divisible(self._examples, plan.batch_size)
-        return self.task.graphs.batcher().training(
-            self._examples,
-            plan.batch_size,
-            plan.epochs,
-            plan.shuffle,
-            capacity,
-            plan.steps_per_epoch,
-        )
+        check_divisible(self._examples, self.plan.batch_size)
+        capacity = self.task.preprocessor.packed_length
+        return self.task.graphs.batcher().training(self._examples, self.plan, capacity)
 
     @property
     def steps(self) -> int:
@@ -134,9 +132,10 @@ class DatasetBatches(TrainingData):
 
     def __init__(self, task, plan: Plan, dataset: tf.data.Dataset):
         super().__init__(task, plan)
-        self._dataset = dataset
-        x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
-        self._is_prepared = is_prepared(x)
+        check_preprocessor(task, dataset)
+        self._is_prepared = is_prepared(inputs_of(dataset.element_spec))
+        checked = self._is_prepared and isinstance(dataset, tf.data.Dataset)
+        self._dataset = checked_dataset(task, dataset) if checked else dataset
         self._batched = self._in_batches(plan.batch_size)
 
     def _in_batches(self, batch_size: int) -> tf.data.Dataset:
@@ -188,7 +187,7 @@ class DatasetBatches(TrainingData):
 
 
 def training_data(task, x, y=None, sample_weight=None, plan: Plan | None = None) -> TrainingData:
-    """Return the data of a `fit` or `evaluate`, checked, from whatever they take.
+    """Return the data of a `fit` or `evaluate`, checked, from any input that these accept.
 
     Args:
         task: a `Trainer`.
@@ -199,52 +198,37 @@ def training_data(task, x, y=None, sample_weight=None, plan: Plan | None = None)
     """
     plan = plan or Plan()
     if is_prepared(x):
-        return PreparedArrays(task, plan, checked_prepared(task, x), y, sample_weight)
+        return PreparedArrays(task, plan, checked_arrays(task, x), y, sample_weight)
     own = getattr(x, "training_data", None)
     own = own if callable(own) else None  # a table may have a column of that name
     if own is None and not is_dataset(x):
         check_not_empty(x)
         return EncodedTexts(task, plan, task.preprocess(x, y, sample_weight))
     check_dataset_alone(y, sample_weight)
-    return own(task, plan) if own else DatasetBatches(task, plan, checked_dataset_of(task, x))
+    return own(task, plan) if own else DatasetBatches(task, plan, x)
 
 
 def evaluation_data(task, x, y, sample_weight, batch_size: int):
-    """Return what Keras evaluates on: a dataset, or prepared arrays `(x, y, sample_weight)`."""
+    """Return the data for Keras's `evaluate`: a dataset, or arrays `(x, y, sample_weight)`."""
     x, y = task._separate(x, y)
     task._check_labels(x, y)
     return training_data(task, x, y, sample_weight, Plan(batch_size)).in_order()
 
 
 def validation_data_of(task, data, batch_size: int):
-    """Return what Keras evaluates on, from `(x, y)`, `(x, y, sample_weight)`, a dataset or None."""
+    """Return the data for Keras's `evaluate`, from `(x, y)`, `(x, y, sample_weight)`, a dataset or
+    None."""
     if data is None:
         return None
     data = data if isinstance(data, tuple) else (data,)
     return evaluation_data(task, *keras.utils.unpack_x_y_sample_weight(data), batch_size)
 
 
-def checked_prepared(task, x) -> dict:
-    """Return prepared inputs in memory, checked; lists become arrays."""
-    longest = task.backbone.max_sequence_length
-    return checked_arrays(x, task.input_ranges, longest, type(task).__name__)
-
-
-def checked_dataset_of(task, dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Return a dataset of raw inputs as it is, one of prepared inputs with checks."""
-    check_preprocessor(task, dataset)
-    x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
-    if not is_prepared(x) or not isinstance(dataset, tf.data.Dataset):
-        return dataset
-    longest = task.backbone.max_sequence_length
-    return checked_dataset(dataset, task.input_ranges, longest, type(task).__name__)
-
-
 def check_preprocessor(task, x) -> None:
     """Raise a ValueError for raw inputs of a task without a preprocessor."""
     if task.preprocessor is not None or is_prepared(x):
         return
-    if is_dataset(x) and is_prepared(keras.utils.unpack_x_y_sample_weight(x.element_spec)[0]):
+    if is_dataset(x) and is_prepared(inputs_of(x.element_spec)):
         return
     received = f"a dataset of {x.element_spec}" if is_dataset(x) else type(x).__name__
     raise ValueError(
@@ -256,11 +240,6 @@ def check_preprocessor(task, x) -> None:
 def is_dataset(x) -> bool:
     """Return whether an input is a `tf.data.Dataset`."""
     return hasattr(x, "element_spec")
-
-
-def size_or_default(batch_size: int | None, default: int = 32) -> int:
-    """Return the examples of a batch."""
-    return default if batch_size is None else int(batch_size)
 
 
 def check_not_empty(x) -> None:

@@ -21,22 +21,23 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.encoders.inputs import check_inputs
+from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
 from encoder_zoo.tasks.training import sources
-from encoder_zoo.tasks.training.compiling import RECIPE, Recipe, build_metrics
-from encoder_zoo.tasks.training.data import Plan, TrainingData
+from encoder_zoo.tasks.training.compiling import Recipe, build_metrics
+from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.distribution import Distribution
 from encoder_zoo.tasks.training.graphs import GraphCache
-from encoder_zoo.tasks.training.inference import predict_texts
+from encoder_zoo.tasks.training.inference import predict_inputs, predict_texts
 from encoder_zoo.tasks.training.logit_metrics import labels_for_loss
-from encoder_zoo.tasks.training.prepared import is_prepared
+from encoder_zoo.tasks.training.prepared import checked_arrays
 from encoder_zoo.tasks.training.recipe import WARMUP
 
 
 class Trainer(HookedModel):
-    """A `keras.Model` that trains and predicts on what a preprocessor takes.
+    """A `keras.Model` that trains and predicts on a preprocessor's raw inputs.
 
-    Graphs are kept as long as they are valid: `fit`, `evaluate` and `predict` may follow each other
-    on other data, for other epochs and learning rates, without a new trace.
+    Graphs are kept as long as they are valid: `fit`, `evaluate` and `predict` trace nothing again
+    for other data, epochs and learning rates.
 
     Attributes:
         distribution: the strategy of `tf.distribute` that the model was built under, or none.
@@ -44,16 +45,18 @@ class Trainer(HookedModel):
         recipe: the settings of `compile`.
         output_activation: the function that makes probabilities of the outputs, "softmax" or
             "sigmoid"; "linear" for numbers; None to take losses and metrics as they are.
+        predicts_lists: whether `predict` returns a list of the outputs for each text.
     """
 
     pretrains = False
     default_warmup = WARMUP
     output_activation: str | None = None
     labels_tokens = False
+    predicts_lists = False
 
     @property
     def default_learning_rate(self) -> float:
-        """The peak, if neither `compile` nor a preset gives another."""
+        """Return the peak, if neither `compile` nor a preset gives another."""
         return self.backbone.family.learning_rate
 
     def _reset_training_state(self) -> None:
@@ -75,7 +78,7 @@ class Trainer(HookedModel):
         """Raise a ValueError if a task that needs labels is given none."""
 
     def _adapt(self, x, y) -> None:
-        """Learn from the data of `fit` what the task must know before it is compiled."""
+        """Set the properties of the task that it learns from the data of `fit`, such as labels."""
 
     def _check_answers(self, x=None) -> None:
         """Raise a ValueError if the task cannot evaluate, or predict these inputs, yet."""
@@ -104,13 +107,13 @@ class Trainer(HookedModel):
         frozen_layers: NonNegativeInt | None = None,
         **kwargs,
     ) -> None:
-        """Compile as `keras.Model.compile`, with the field's recipe by default.
+        """Compile as `keras.Model.compile`, with the usual fine-tuning recipe by default.
 
         Args:
             optimizer: "auto" is AdamW (no weight decay on biases and LayerNorm) with gradients
                 clipped at norm 1 and a learning rate that rises linearly for a tenth of the steps
                 and falls linearly to 0; every `fit` starts it anew, for the number of steps it
-                will run. Any Keras optimizer takes its place.
+                will run. Any Keras optimizer can replace it.
             loss: "auto" is the task's loss. Keras's cross-entropies are taken of logits, which are
                 the outputs of the tasks, also without `from_logits`.
             metrics: in place of the task's. By name also "f1", "f1_macro", "f1_micro",
@@ -126,26 +129,18 @@ class Trainer(HookedModel):
             learning_rate: peak of the "auto" optimizer; None is the preset's, else the family's.
             gradient_accumulation_steps: of the "auto" optimizer: the mean gradient of so many
                 batches makes a step. Batches left over at the end of `fit` make none.
-            weight_decay: AdamW's, of the "auto" optimizer; None is the family's, usually 0.01.
+            weight_decay: AdamW's, of the "auto" optimizer; None is the family's, in general 0.01.
             warmup: share of the steps in which the learning rate rises; None is 0.1, of
                 `Pretraining` 0.01.
             layer_decay: factor of the learning rate from each layer to the one below, as in ULMFiT
                 and ELECTRA; None is the family's, usually 1.
-            frozen_layers: number of the lowest blocks that do not learn, nor the embeddings below
-                them; 0 has all learn, None leaves them as they are.
+            frozen_layers: number of the lowest blocks that are frozen, with the embeddings below
+                them; 0 trains all, None changes nothing.
             **kwargs: the other arguments of `keras.Model.compile`.
         """
-        recipe = (gradient_accumulation_steps, weight_decay, warmup, layer_decay)
-        arguments = {
-            "optimizer": optimizer,
-            "loss": loss,
-            "metrics": metrics,
-            "weighted_metrics": weighted_metrics,
-            "jit_compile": jit_compile,
-            "learning_rate": learning_rate,
-            "frozen_layers": frozen_layers,
-            **dict(zip(RECIPE, recipe, strict=True)),
-        }
+        arguments = dict(locals())
+        for name in ("self", "kwargs", "__class__"):
+            del arguments[name]
         with self.distribution.scope():
             self.recipe.compile(super().compile, arguments, kwargs)
 
@@ -188,9 +183,9 @@ class Trainer(HookedModel):
         """Train as `keras.Model.fit`, on raw inputs.
 
         Texts in memory are tokenized once; batches are drawn from examples of like length, in an
-        order that `keras.utils.set_random_seed` fixes, and padded to what they need. From a dataset
+        order that `keras.utils.set_random_seed` fixes, and padded to their longest. From a dataset
         of single examples, the batches are drawn from windows of 50 of them; a dataset of batches
-        stays as it is.
+        is read unchanged.
 
         Args:
             x: raw inputs (list, array, tensor, column of pandas, polars, Arrow or datasets; for
@@ -224,7 +219,8 @@ class Trainer(HookedModel):
                 `keras.callbacks.TerminateOnNaN` is among the callbacks.
         """
         x, y = self._begin_fit(x, y)
-        plan = Plan(int(batch_size or 32), range(initial_epoch, epochs), shuffle, steps_per_epoch)
+        epoch_numbers = range(initial_epoch, epochs)
+        plan = Plan(batch_size or BATCH_SIZE, epoch_numbers, shuffle, steps_per_epoch)
         held_out_size = validation_batch_size or plan.batch_size
         held_out = sources.validation_data_of(self, validation_data, held_out_size)
         data = sources.training_data(self, x, y, sample_weight, plan)
@@ -256,13 +252,13 @@ class Trainer(HookedModel):
     def evaluate(
         self, x=None, y=None, batch_size: PositiveInt | None = None, *, sample_weight=None, **kwargs
     ):
-        """Evaluate as `keras.Model.evaluate`, on raw inputs; see `fit` for what `x` may be."""
+        """Evaluate as `keras.Model.evaluate`, on raw inputs; see `fit` for `x`."""
         if kwargs.get(VALIDATION_OF_FIT):  # checked and preprocessed by `fit`
             weights = {"sample_weight": sample_weight}
             return self._run(super().evaluate, x, y, batch_size, **weights, **kwargs)
         self._check_answers()
         self._make_ready()
-        size = sources.size_or_default(batch_size)
+        size = batch_size or BATCH_SIZE
         data = sources.evaluation_data(self, x, y, sample_weight, size)
         if sources.is_dataset(data):
             build_metrics(self, data)
@@ -281,24 +277,23 @@ class Trainer(HookedModel):
         """Predict as `keras.Model.predict`, on raw inputs, in the order of the inputs.
 
         Args:
-            x: see `fit`.
+            x: see `fit`. In a dataset for `TokenClassifier` without tags a vector of strings is a
+                batch of texts; the words of one sentence are ragged, or a batch (1, words).
             batch_size: default 32.
             **kwargs: the other arguments of `keras.Model.predict`.
 
         Returns:
-            The model's outputs, NumPy arrays with one row per input.
+            The model's outputs, NumPy arrays with one row per input. For texts `TokenClassifier`
+            returns a list with an array (tokens, C) for each, without special tokens, put together
+            from the windows of a long text; `SpanQA` a list for each question, with an array
+            (2, tokens) for every window onto its context.
         """
         refuse_in_fork()
         self._check_answers(x)
-        size = sources.size_or_default(batch_size)
-        if is_prepared(x):
-            return self._run(super().predict, sources.checked_prepared(self, x), size, **kwargs)
-        if sources.is_dataset(x):
-            data = sources.training_data(self, x, plan=Plan(size)).in_order()
-            return self._run(super().predict, data, **kwargs)
-        sources.check_preprocessor(self, x)
-        keras_predict = functools.partial(self._run, super().predict, **kwargs)
-        return predict_texts(self, keras_predict, x, size, few=kwargs == {"verbose": 0})
+        predict = functools.partial(self._run, super().predict, **kwargs)
+        return predict_inputs(self, x, batch_size or BATCH_SIZE, predict)
+
+    _predict_texts = predict_texts
 
     def preprocess(self, x, y=None, sample_weight=None) -> dict:
         """Return raw inputs in memory as encoded examples; see `Preprocessor.encode`."""
@@ -312,14 +307,14 @@ class Trainer(HookedModel):
         return super().__call__(inputs, *args, **kwargs)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """As in Keras, but the loss of the whole batch; see `labels_for_loss` for the labels."""
+        """Compute the loss as in Keras, but of the whole batch, with `labels_for_loss`."""
         y = labels_for_loss(self.loss, y, y_pred, self.output_activation)
         loss = super().compute_loss(x, y, y_pred, sample_weight, training)
         added = self.losses if self.distribution.in_replica() else []
         return self.distribution.loss_of_batch(self.loss, loss, y_pred, sample_weight, added)
 
     def get_metrics_result(self) -> dict:
-        """As in Keras, but in a replica the results for the whole batch."""
+        """Return results as in Keras, but in a replica those for the whole batch."""
         result = super().get_metrics_result
         return self.distribution.metrics_of_batch(self.metrics_variables, result)
 
@@ -328,7 +323,7 @@ class Trainer(HookedModel):
         return self.graphs.step_function(step)
 
     def make_predict_function(self, force: bool = False) -> None:
-        """As in Keras; but on TensorFlow a graph for all sizes of batches, made once."""
+        """Make the function as in Keras, but on TensorFlow one graph for all sizes of batches."""
         if not self.graphs.has_one_graph():
             super().make_predict_function(force)
         elif force or self.predict_function is None:
@@ -337,10 +332,10 @@ class Trainer(HookedModel):
 
     def predict_on_batch(self, x):
         predict = super().predict_on_batch
-        return self.distribution.predict_on_batch(predict, sources.checked_prepared(self, x))
+        return self.distribution.predict_on_batch(predict, checked_arrays(self, x))
 
     def train_on_batch(self, x, *args, **kwargs):
-        return super().train_on_batch(sources.checked_prepared(self, x), *args, **kwargs)
+        return super().train_on_batch(checked_arrays(self, x), *args, **kwargs)
 
     def test_on_batch(self, x, *args, **kwargs):
-        return super().test_on_batch(sources.checked_prepared(self, x), *args, **kwargs)
+        return super().test_on_batch(checked_arrays(self, x), *args, **kwargs)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import encoder_zoo as ez
 from encoder_zoo.tasks.preprocessing.batching import (
     LengthGroupedBatcher,
+    Plan,
     pack_examples,
     packed_epoch_order,
 )
@@ -60,7 +61,7 @@ def test_pairs_keep_their_segments(task):
 def test_an_epoch_of_fit_has_every_text_once(task):
     rows = task.preprocess(TEXTS)
     steps, batches = LengthGroupedBatcher(task.preprocessor.collate).training(
-        rows, 4, range(1), capacity=32
+        rows, Plan(4), capacity=32
     )
     seen = []
     for x, y, weight in batches(seed=3):
@@ -78,7 +79,7 @@ def test_an_epoch_of_fit_has_every_text_once(task):
 def test_fit_learns_from_shared_rows_with_weights(task):
     rows = task.preprocess(TEXTS, sample_weight=np.arange(len(TEXTS)) % 2)
     _, batches = LengthGroupedBatcher(task.preprocessor.collate).training(
-        rows, 2, range(1), capacity=32
+        rows, Plan(2), capacity=32
     )
     weights = np.concatenate([w.numpy().ravel() for _, _, w in batches(seed=0)])
     assert set(weights) == {0.0, 1.0}

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.training.data import Plan
+from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.training.sources import EncodedTexts
 
 WORDS = "good fine nice bad poor awful the a film was it very anna lives in rome who where".split()

@@ -103,3 +103,12 @@ def test_files_are_short():
 def test_the_core_can_be_read_at_one_sitting():
     texts = [(ROOT / "encoders" / name).read_text("utf-8") for name in CORE]
     assert sum(text.count("\n") for text in texts) <= 250
+
+
+def test_docstrings_say_what_the_code_does():
+    """So that each begins with a verb or with the thing itself."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    trees = [ast.parse(path.read_text("utf-8")) for path in MODULES.values()]
+    nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, kinds)]
+    texts = [ast.get_docstring(node) or "" for node in nodes]
+    assert not [text for text in texts if text.startswith("What ")]

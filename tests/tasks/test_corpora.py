@@ -15,7 +15,7 @@ from encoder_zoo.presets.files.manifest import checksum_of, digest
 from encoder_zoo.tasks.corpora import examples, reading
 from encoder_zoo.tasks.corpora.reading import Reader, read_examples
 from encoder_zoo.tasks.corpora.shards import Shard
-from encoder_zoo.tasks.training.data import Plan
+from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.training.distribution import Distribution
 
 WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()

@@ -116,7 +116,7 @@ def test_candidates_of_several_masks():
     assert picture.text == "a <b>\n<b>  0.500  ██████████\n\na <b>\n<b>  0.500  ██████████"
     parsed = Parsed(picture.html)
     assert parsed.tags.count("table") == 2 and "b" not in parsed.tags
-    with pytest.raises(ValueError, match="Expected what fill_mask returns"):
+    with pytest.raises(ValueError, match="Expected the result of fill_mask"):
         ez.display.fill_mask({"token": "a", "text": "a", "score": 1.0})
 
 

@@ -375,7 +375,7 @@ class TestErrors:
         [
             ({"path": "m", "format": "h5"}, "Unknown format 'h5'. Expected one of tf_saved_model"),
             ({"path": "m.pb", "format": "onnx"}, "must end in .onnx. Received: m.pb"),
-            ({"path": "m", "strategy": "last"}, "Unknown strategy 'last'"),
+            ({"path": "m", "strategy": "last"}, "strategy is 'last'. Expected 'simple' or"),
         ],
     )
     def test_arguments(self, tasks, arguments, message):

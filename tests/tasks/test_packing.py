@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from encoder_zoo.tasks.preprocessing.batching import (
     LengthGroupedBatcher,
+    Plan,
     bucket_length,
     epoch_order,
     grouped_batches,
@@ -108,7 +109,7 @@ def test_epochs_differ_are_complete_and_repeatable():
     sizes = np.random.default_rng(0).integers(1, 30, 103)
 
     def make(epochs):
-        _, batches = LengthGroupedBatcher(row_numbers).training(rows_of(sizes), 8, epochs)
+        _, batches = LengthGroupedBatcher(row_numbers).training(rows_of(sizes), Plan(8, epochs))
         return numbers(batches(seed=5))
 
     both = make(range(0, 2))
@@ -121,21 +122,21 @@ def test_epochs_differ_are_complete_and_repeatable():
 
 def test_neighbours_have_like_lengths():
     sizes = np.random.default_rng(0).integers(1, 100, 800)
-    _, batches = LengthGroupedBatcher(row_numbers).training(rows_of(sizes), 16, range(1))
+    _, batches = LengthGroupedBatcher(row_numbers).training(rows_of(sizes), Plan(16))
     spread = [np.ptp(sizes[batch]) for batch in numbers(batches(seed=0))]
     assert np.mean(spread) < 4  # 99 where batches are drawn at random
 
 
 def test_without_shuffling_the_order_is_kept():
     _, batches = LengthGroupedBatcher(row_numbers).training(
-        rows_of([3, 1, 2]), 2, range(1), shuffle=False
+        rows_of([3, 1, 2]), Plan(2, shuffle=False)
     )
     assert numbers(batches(seed=0)) == [[0, 1], [2]]
 
 
 def test_seeds_differ_in_every_batch_of_every_epoch():
     _, batches = LengthGroupedBatcher(lambda rows, seed: seed).training(
-        rows_of([1] * 10), 4, range(2)
+        rows_of([1] * 10), Plan(4, range(2))
     )
     seeds = [tuple(s.numpy().tolist()) for s in batches(seed=9)]
     assert len(set(seeds)) == 6
@@ -155,7 +156,7 @@ def test_the_last_smaller_batch_has_any_lengths():
 
 def test_an_epoch_may_be_longer_than_a_pass():
     _, batches = LengthGroupedBatcher(row_numbers).training(
-        rows_of([1] * 10), 4, range(2), steps_per_epoch=4
+        rows_of([1] * 10), Plan(4, range(2), steps_per_epoch=4)
     )
     found = numbers(batches(seed=0))
     assert len(found) == 8

@@ -257,7 +257,7 @@ class TestRefusals:
         [
             ({"labels": ["a", "b"], "num_classes": 3}, "num_classes=3, 2 labels"),
             ({"labels": ["a", "a"]}, "must differ"),
-            ({"num_classes": 2, "problem_type": "ranking"}, "'ranking'. Expected one of single"),
+            ({"num_classes": 2, "problem_type": "ranking"}, "'ranking'. Expected 'single"),
         ],
     )
     def test_constructor(self, build, arguments, message):

@@ -413,7 +413,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match="doc_stride is -1. Expected a whole"):
             build(doc_stride=-1)
         for name in ("sequence_length", "window_length"):
-            with pytest.raises(ValueError, match="Rows of 8 tokens have no room.* at least 12"):
+            with pytest.raises(ValueError, match="Examples of 8 tokens have no room.* at least 12"):
                 build(**{name: 8})
         model = build(window_length=13)
         for name in ("top_k", "max_answer_length"):

@@ -578,7 +578,7 @@ class TestRefusals:
             build(sequence_length=2)
 
     def test_an_unknown_strategy(self, classifier):
-        with pytest.raises(ValueError, match="'last'. Expected one of simple, first"):
+        with pytest.raises(ValueError, match="'last'. Expected 'simple' or 'first'"):
             classifier.extract_entities("Anna", strategy="last")
 
     def test_labels_not_known_yet(self, build):

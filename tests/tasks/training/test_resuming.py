@@ -18,10 +18,9 @@ from safetensors.numpy import save_file
 
 import encoder_zoo as ez
 from encoder_zoo.presets.files.manifest import write_manifest
-from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher
+from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher, Plan
 from encoder_zoo.tasks.training import backup, backup_folder, resuming
 from encoder_zoo.tasks.training.backup_folder import STATE
-from encoder_zoo.tasks.training.data import Plan
 from encoder_zoo.tasks.training.sources import training_data
 
 WORDS = "the cat sat on a mat dog ran film was good bad it is not".split()
@@ -237,7 +236,7 @@ def test_no_batch_that_is_done_is_made_again():
         tf.py_function(lambda s: made.append(int(s[1])), [seed], [])
         return rows["labels"]
 
-    _, batches = LengthGroupedBatcher(collate).training(rows, 4, range(2))
+    _, batches = LengthGroupedBatcher(collate).training(rows, Plan(4, range(2)))
     rest = batches(seed=1, done=7)
     assert int(rest.cardinality()) == len(list(rest)) == 3
     assert sorted(made) == [7, 8, 9]
@@ -286,13 +285,13 @@ def test_a_damaged_backup_is_passed_over_for_the_one_before(damage, interrupted,
     with caplog.at_level(logging.WARNING, "encoder_zoo"):
         after, _ = train(classifier(), tmp_path / "b", fails_at=(1, 2))
     assert min(after) == (1, 2)
-    assert "A backup is passed over" in caplog.text and newer.name in caplog.text
+    assert "A backup is skipped" in caplog.text and newer.name in caplog.text
     if damage is damage_tear:  # and it does not count as one of the two that are kept
         train(classifier(), tmp_path / "b", fails_at=(1, 4))
         assert [path.name[-1] for path in sorted((tmp_path / "b").iterdir())] == ["2", "4"]
         damage(older)
         damage(newer)
-        with pytest.raises(ValueError, match="None of the 2 backups .* is whole"):
+        with pytest.raises(ValueError, match="None of the 2 backups .* is complete"):
             train(classifier(), tmp_path / "b")
 
 
@@ -408,12 +407,12 @@ def test_a_preset_in_the_place_of_a_backup_is_passed_over(tmp_path, caplog):
     [
         5,
         {},
-        {"place": {"epoch": 0, "step": 0, "seed": 1}},
-        {"place": {"epoch": 0, "step": -1, "seed": 1}, "run": {}},
-        {"place": {"epoch": 0, "step": 0}, "run": {}},
-        {"place": {"epoch": 0, "step": "2", "seed": 1}, "run": {}},
-        {"place": {"epoch": 0, "step": 0, "seed": 1}, "run": []},
-        {"place": {"epoch": 0, "step": 0, "seed": 1}, "run": {}, "memory": 5},
+        {"position": {"epoch": 0, "step": 0, "seed": 1}},
+        {"position": {"epoch": 0, "step": -1, "seed": 1}, "run": {}},
+        {"position": {"epoch": 0, "step": 0}, "run": {}},
+        {"position": {"epoch": 0, "step": "2", "seed": 1}, "run": {}},
+        {"position": {"epoch": 0, "step": 0, "seed": 1}, "run": []},
+        {"position": {"epoch": 0, "step": 0, "seed": 1}, "run": {}, "window_sizes": 5},
     ],
 )
 def test_manifests_of_no_backup(tmp_path, training):
@@ -421,7 +420,7 @@ def test_manifests_of_no_backup(tmp_path, training):
     only.mkdir(parents=True)
     save_file({"model.0": np.zeros(1)}, only / STATE)
     write_manifest(only, {"task": "sequence_classifier", "training": training})
-    with pytest.raises(ValueError, match="None of the 1 backups in .* is whole; the log says"):
+    with pytest.raises(ValueError, match="None of the 1 backups in .* is complete; the log says"):
         train(classifier(), tmp_path / "b")
 
 

@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.training.data import Plan, TrainingData
+from encoder_zoo.tasks.preprocessing.batching import Plan
+from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.sources import training_data
 
 TEXTS = ["the cat", "a dog ran", "it sat", "the mat", "a cat sat on it"]

@@ -1,0 +1,43 @@
+"""Answers of texts as columns of tensors: padded for exports, or as lists of dicts."""
+
+from __future__ import annotations
+
+from encoder_zoo.common.lazy import tf
+
+
+def padded_columns(columns: dict[str, tf.RaggedTensor]) -> dict[str, tf.Tensor]:
+    """Return columns of answers, padded, and the number of answers of each text.
+
+    Args:
+        columns: name and values, each ragged (N, None, ...).
+
+    Returns:
+        "count" (N,) int32, and the columns as (N, most answers, ...), with "" and 0 as padding.
+    """
+    count = next(iter(columns.values())).row_lengths()
+    padded = {name: values.to_tensor() for name, values in columns.items()}
+    return {"count": tf.cast(count, tf.int32), **padded}
+
+
+def records(columns: dict[str, tf.Tensor | tf.RaggedTensor]) -> list[list[dict]]:
+    """Return for each text a list of dicts, one for each answer.
+
+    Args:
+        columns: name and values, each (N, n) or ragged (N, None).
+
+    Example:
+        >>> import tensorflow as tf
+        >>> tokens = tf.ragged.constant([["a", "b"], []])
+        >>> records({"token": tokens, "end": tf.ragged.constant([[1, 2], []], tf.int32)})
+        [[{'token': 'a', 'end': 1}, {'token': 'b', 'end': 2}], []]
+    """
+    lists = [
+        values.to_list() if isinstance(values, tf.RaggedTensor) else values.numpy().tolist()
+        for values in columns.values()
+    ]
+
+    def record(answer) -> dict:
+        values = (v.decode() if isinstance(v, bytes) else v for v in answer)
+        return dict(zip(columns, values, strict=True))
+
+    return [[record(a) for a in zip(*row, strict=True)] for row in zip(*lists, strict=True)]
