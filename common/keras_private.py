@@ -1,7 +1,7 @@
 """Private names of Keras that this package uses, each with the reason why.
 
-Nothing else in the package may name them. `tests/common/test_keras_private.py` fails where a release
-of Keras renames one, or calls it in another way.
+Nothing else in the package may name them. `tests/common/test_keras_private.py` fails where a
+release of Keras renames one, or calls it in another way.
 """
 
 from __future__ import annotations
