@@ -1,6 +1,7 @@
 """What the tests share: TensorFlow kept quiet, stored checkpoints, tiny models of every family."""
 
 import gc
+import json
 import logging
 import os
 import pathlib
@@ -126,6 +127,27 @@ def unoptimized_graphs(slow_too):
         import tensorflow as tf
 
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+@pytest.fixture(autouse=True, scope="session")
+def shared_tokenizers():
+    """Presets with equal tokenizers share one object, whose graphs are traced once."""
+    from encoder_zoo.presets import loading
+
+    read, made = loading._read_tokenizer, {}
+
+    def read_once(*arguments):
+        tokenizer = read(*arguments)
+        if tokenizer is None:
+            return None
+        config = json.dumps(tokenizer.get_config(), sort_keys=True)
+        if len(made) > 20:
+            made.clear()
+        return made.setdefault((type(tokenizer), config), tokenizer)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loading, "_read_tokenizer", read_once)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -130,6 +130,7 @@ def test_gradient_checkpointing_of_long_texts_changes_nothing(tiny, compute):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_gradient_checkpointing_of_long_texts_drops_the_same(tiny, compute):
     found = []
     for checkpointing in (False, True):

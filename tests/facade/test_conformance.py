@@ -28,6 +28,7 @@ SLOW = pytest.mark.slow
 each_family = pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
 
 # In the default run each family with one task, and BERT with all; with the slow tests all with all.
+# Of the checks of tasks, the default run has those with BERT: test_families.py checks backbones.
 PAIRS = [
     (family, task) for family in all_families() for task in all_tasks() if task.supports(family)
 ]
@@ -67,7 +68,7 @@ each_stored_pair = pytest.mark.parametrize(
 @pytest.mark.parametrize(
     ("family", "task", "check"),
     [
-        marked(family, task, check, name=name, slow=is_export(name))
+        marked(family, task, check, name=name, slow=family.name != "bert" or is_export(name))
         for family, task in PAIRS
         for name, check in ez.testing.task_checks(task, [family])
         if (family, task) in USUAL or not is_export(name)
@@ -168,7 +169,7 @@ KINDS = {
     "torch": WITHOUT_TENSORFLOW,
 }
 # JAX is in test_package.py.
-EACH_KIND = ["tensorflow", pytest.param("jax", marks=SLOW), "torch"]
+EACH_KIND = ["tensorflow", *(pytest.param(kind, marks=SLOW) for kind in ("jax", "torch"))]
 # Writes what each model answers, or why it does not, so that each is a test of its own.
 OPEN = """
 import pathlib, sys, traceback

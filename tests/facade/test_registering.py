@@ -144,10 +144,8 @@ def test_the_task_with_a_head(check):
     check()
 
 
-@pytest.mark.parametrize(
-    "check",
-    of((name, check) for name, check in ez.testing.task_checks(ez.SequenceClassifier, [TOY])),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("check", of(ez.testing.task_checks(ez.SequenceClassifier, [TOY])))
 def test_a_task_of_ours_with_the_family(check):
     check()
 

@@ -97,11 +97,8 @@ OPEN = """
 """
 
 
-# The other order too, of tasks, in test_conformance.py.
-OTHER_ORDER = pytest.param("import encoder_zoo, keras", marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("imports", ["import keras, encoder_zoo", OTHER_ORDER])
+@pytest.mark.slow  # test_conformance.py opens those of tasks
+@pytest.mark.parametrize("imports", ["import keras, encoder_zoo", "import encoder_zoo, keras"])
 def test_a_new_process_opens_tasks_checkpoints_and_models_of_users(files, imports):
     code = textwrap.dedent(OPEN.format(imports=imports))
     command = [sys.executable, "-c", code, files]

@@ -25,7 +25,7 @@ each_tokenizer = pytest.mark.parametrize(
         pytest.param(
             family,
             id=family.name,
-            marks=[] if family.name in ("bert", "roberta", "xlm-roberta") else pytest.mark.slow,
+            marks=[] if family.name in ("bert", "roberta") else pytest.mark.slow,
         )
         for family in all_families()
     ],
@@ -71,6 +71,7 @@ def growth(source: object, count: int, warm_up: int, answers: bool) -> tuple[flo
 
 
 @needs_proc
+@pytest.mark.slow
 def test_loading_again_and_again_takes_no_more_memory():
     megabytes, files, threads = growth(NANO, count=10, warm_up=3, answers=False)
     assert megabytes < 7  # 16 if each load keeps its tables and what was compiled for it

@@ -20,6 +20,7 @@ import encoder_zoo as ez
 from encoder_zoo.presets.files.open_folder import OpenFolder
 
 VERSIONS = 8
+SLOW = pytest.mark.slow
 # Replaces a folder by its versions in turn, until it is killed; says when it has begun.
 WRITER = """
 import itertools, pathlib, shutil, sys
@@ -160,8 +161,16 @@ def test_a_folder_is_opened_whole(tmp_path, replaced):
     assert seen <= {str(number) * 8 for number in range(VERSIONS)} and len(seen) > 1
 
 
-@pytest.mark.parametrize("verify", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("verify", [False, pytest.param(True, marks=SLOW)])
+@pytest.mark.parametrize(
+    "format",
+    [
+        name
+        if name in ("safetensors", "PyTorch", "TensorFlow 1")
+        else pytest.param(name, marks=SLOW)
+        for name in FORMATS
+    ],
+)
 def test_every_load_of_a_preset_is_of_one_version(tiny, tmp_path, replaced, loads, format, verify):
     folder = replaced(save_versions(tiny, tmp_path, format))
     loads = loads // 5 if verify else loads

@@ -84,6 +84,7 @@ def script(tmp_path) -> pathlib.Path:
     return tmp_path / "user.py"
 
 
+@pytest.mark.slow
 def test_mypy_knows_the_types_and_finds_a_typo(installed, script):
     command = [sys.executable, "-m", "mypy", "--cache-dir", script.parent / "cache", script]
     out = run(*command, cwd=script.parent, ok=False, PYTHONPATH=os.fspath(installed))

@@ -11,6 +11,8 @@ from encoder_zoo.tasks.token_classification.tags import (
     word_tags,
 )
 
+pytestmark = pytest.mark.eager
+
 
 @pytest.mark.parametrize(
     "tags, spans",

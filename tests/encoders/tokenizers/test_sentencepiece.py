@@ -78,6 +78,7 @@ def encoded(tokenizer, texts):
     return list(zip(ids, spans, strict=True))
 
 
+@pytest.mark.eager
 @pytest.mark.parametrize(
     "name",
     [
@@ -105,6 +106,7 @@ def is_plain(text):
     return not repeats and not categories & {"Cc", "Cf", "Lm", "Mc", "Me", "Mn", "Zl", "Zp", "Zs"}
 
 
+@pytest.mark.eager
 @pytest.mark.parametrize(
     ("name", "model"),
     [("xlm_roberta", "nmt_nfkc"), *((name, name) for name in ("bytes", "bpe", "bpe_spaces"))],
@@ -184,6 +186,7 @@ def small(pieces, **options):
     return XLMRobertaTokenizer([*front, *pieces, *behind], scores, **options)
 
 
+@pytest.mark.eager
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_pieces_as_the_library(seed):
     """Also where ways are equally good, as all of these scores are halves."""
@@ -196,6 +199,7 @@ def test_any_pieces_as_the_library(seed):
     assert encoded(tokenizer, texts) == expected
 
 
+@pytest.mark.eager
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_merges_as_the_library(seed, keeps):
@@ -220,6 +224,7 @@ def test_any_merges_as_the_library(seed, keeps):
     assert encoded(tokenizer, texts) == expected
 
 
+@pytest.mark.eager
 def test_the_best_score_is_merged_first_and_then_the_leftmost():
     merges = ["b c", "a b", "ab c"]
     tokens = ["<s>", "<pad>", "</s>", "<unk>", "▁", *"abc", "bc", "ab", "abc", "<mask>"]
@@ -243,6 +248,7 @@ def test_symbols_of_ones_own_are_found_first(made_once):
     ]
 
 
+@pytest.mark.eager
 def test_a_merge_makes_no_special_token():
     tokens = ["<s>", "<pad>", "</s>", "<unk>", "▁", "<", "s>", "s", ">", "<mask>"]
     merges = ["s >", "< s>"]
@@ -263,6 +269,7 @@ def test_all_white_space_is_kept_where_the_model_keeps_it(made_once):
     )
 
 
+@pytest.mark.eager
 def test_neighbouring_unknown_characters_are_one_token():
     ids, starts, ends = small({"▁": -1.0, "a": -2.0}).tokenize_with_offsets("xyaz zz")
     assert ids.numpy().tolist() == [4, 3, 5, 3, 4, 3]
@@ -270,6 +277,7 @@ def test_neighbouring_unknown_characters_are_one_token():
     assert ends.numpy().tolist() == [1, 2, 3, 4, 6, 7]
 
 
+@pytest.mark.eager
 def test_the_rarest_piece_decides_what_an_unknown_character_costs():
     """An unknown c at -20 - 10 is worth it after -5; at -100 - 10 it is not."""
     pieces = {"▁": -1.0, "a": -20.0, "bc": -20.0, "▁ab": -5.0}
@@ -277,6 +285,7 @@ def test_the_rarest_piece_decides_what_an_unknown_character_costs():
     assert small({**pieces, "rare": -100.0}).tokenize("abc").numpy().tolist() == [4, 5, 6]
 
 
+@pytest.mark.eager
 def test_a_text_cannot_forge_structure(made_once):
     for name in CASES:
         tokenizer = made_once(name)
@@ -284,6 +293,7 @@ def test_a_text_cannot_forge_structure(made_once):
         assert not set(ids.tolist()) & (set(tokenizer.special_token_ids) - {3, 1})
 
 
+@pytest.mark.eager
 def test_special_tokens_found_in_text():
     cls, model, _ = CASES["xlm_roberta"]
     content = (FOLDER / f"{model}.model").read_bytes()
@@ -295,6 +305,7 @@ def test_special_tokens_found_in_text():
     assert encoded(tokenizer, [texts[1]])[0][1] == [(0, 1), (4, 10), (10, 11)]
 
 
+@pytest.mark.eager
 def test_bytes_of_unknown_characters(made_once):
     tokenizer = made_once("bytes")
     tokens = [tokenizer.id_to_token(i) for i in tokenizer.tokenize("\U0001f9ff").numpy()]
@@ -306,6 +317,7 @@ def test_bytes_of_unknown_characters(made_once):
         small({"a": -1.0}, byte_fallback=True)
 
 
+@pytest.mark.eager
 def test_detokenizing_gives_the_normalised_text(made_once):
     tokenizer = made_once("xlm_roberta")
     texts = ["Two  words, ½", ""]
