@@ -12,8 +12,6 @@ from encoder_zoo.presets.train_vocabulary import (
     train_wordpiece,
 )
 
-pytestmark = pytest.mark.eager
-
 TEXTS = ["The lowest of the low, lower than Élan."] * 20 + ["new newer newest"] * 10
 
 
