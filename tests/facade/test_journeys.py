@@ -165,6 +165,7 @@ class TestSoftLabels:
         right = probabilities.argmax(axis=1) == soft.argmax(axis=1)
         assert found["accuracy"] == pytest.approx(right.mean())
 
+    @pytest.mark.slow
     def test_in_a_dataset_and_in_training(self):
         soft = np.float32([[0.2, 0.8], [0.5, 0.5], [0.9, 0.1]] * 2)
         dataset = tf.data.Dataset.from_tensor_slices((TEXTS, soft))
@@ -285,6 +286,7 @@ class TestClassWeight:
             [(_, _, weights)] = stream._weigh_classes(data, given).batches(0)
             np.testing.assert_allclose(weights.numpy(), [expected])
 
+    @pytest.mark.slow
     def test_in_a_dataset_and_with_prepared_inputs(self):
         losses, x = [], shared().preprocessor(TEXTS)
         inputs = {name: values.numpy() for name, values in x.items()}
@@ -318,7 +320,7 @@ class TestSpans:
         [
             ([TEXT], [[(0, 4, "PER")]]),
             pytest.param([TEXT], [{"entities": [(0, 4, "PER")]}], marks=pytest.mark.slow),
-            ([(TEXT, {"entities": [(0, 4, "PER")]})], None),
+            pytest.param([(TEXT, {"entities": [(0, 4, "PER")]})], None, marks=pytest.mark.slow),
             pytest.param(
                 [{"text": TEXT, "spans": [{**SPAN, "token_start": 0, "token_end": 0}]}],
                 None,

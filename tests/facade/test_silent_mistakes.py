@@ -215,6 +215,7 @@ class TestLossesAndMetricsOfKeras:
         )
         assert found["f1_score"] == pytest.approx(expected)
 
+    @pytest.mark.slow
     def test_they_are_in_a_saved_model(self, tmp_path):
         model = classifier(num_classes=2)
         model.compile(loss="sparse_categorical_crossentropy", metrics=["acc", "AUC"])

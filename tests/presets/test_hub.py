@@ -316,6 +316,7 @@ def test_a_kaggle_preset_in_the_cache_is_found_and_a_bad_address_refused(
         ez.Backbone.from_preset("kaggle://keras/bert")
 
 
+@pytest.mark.slow
 def test_a_download_that_was_killed_goes_on_in_another_process(hub, repository):
     """The client writes 10 MB at a time; here 64 KB."""
     os.remove(repository / "pytorch_model.bin")

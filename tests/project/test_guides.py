@@ -58,6 +58,7 @@ def small_encoders(monkeypatch):
     return importlib.import_module("small_encoders")
 
 
+@pytest.mark.slow
 def test_a_small_encoder_goes_on_from_another(small_encoders):
     texts = ["The lowest of the low, lower than Élan."] * 20
     words = ez.train_vocabulary(texts, 60)

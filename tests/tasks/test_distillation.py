@@ -271,7 +271,7 @@ TEXTS = ["Naïve, unbelievable—he sang!", "", "a b", "The cats sat on mats " *
 PAIRS = (TEXTS, [*TEXTS[1:], "Yes, unthinkably so."])
 
 
-@pytest.mark.parametrize("names", [BUNDLED, BUNDLED[::-1]])
+@pytest.mark.parametrize("names", [BUNDLED, pytest.param(BUNDLED[::-1], marks=pytest.mark.slow)])
 @pytest.mark.parametrize("texts", [(TEXTS,), PAIRS], ids=["texts", "pairs"])
 def test_tokens_of_other_tokenizers_correspond_by_their_characters(names, texts):
     student, teacher = (
@@ -321,6 +321,7 @@ def holds(other, span):
     return other and other[0] == span[0] and other[1] <= span[2] - 1 < other[2]
 
 
+@pytest.mark.slow
 def test_a_student_with_other_tokens_learns_of_those_that_hold_its_own():
     letters = [*"abcdefghijklmnopqrstuvwxyz"]
     spelled = ez.BertTokenizer([*TOKENS[:5], *letters, *(f"##{letter}" for letter in letters)])
@@ -419,6 +420,7 @@ def test_masked_language_models_teach_what_stands_behind_a_mask():
     np.testing.assert_allclose(outputs["teacher"], model.teacher(inputs), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_backbones_learn_from_texts_in_half_precision():
     teacher, small = backbone(3, 16, 2), backbone(dtype="mixed_bfloat16")
     preprocessor = ez.SequenceClassifierPreprocessor(tokenizer())

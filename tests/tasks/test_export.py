@@ -416,7 +416,10 @@ def ids_of(task, batch: int, length: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.filterwarnings("ignore")  # of the converters
 class TestIdsModels:
-    @pytest.mark.parametrize("name", ["Bert SequenceClassifier", "Roberta MaskedLM"])
+    @pytest.mark.parametrize(
+        "name",
+        ["Bert SequenceClassifier", pytest.param("Roberta MaskedLM", marks=pytest.mark.slow)],
+    )
     def test_onnx(self, tasks, name, tmp_path, monkeypatch):
         runtime = pytest.importorskip("onnxruntime")
         pytest.importorskip("tf2onnx")

@@ -122,6 +122,7 @@ def test_generator_and_discriminator_share_their_embeddings():
     assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.slow
 def test_both_learn_on_raw_texts():
     texts = [" ".join([word] * (5 + i % 4)) for i, word in enumerate(WORDS)] * 8
     keras.utils.set_random_seed(0)
@@ -215,6 +216,7 @@ def test_it_comes_back_from_files(tmp_path):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 def test_a_savedmodel_says_what_detect_says(tmp_path):
     model = task()
     texts = [TEXTS[0], "", "cat unknown"]

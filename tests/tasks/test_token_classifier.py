@@ -258,6 +258,7 @@ def learned_logits(classifier, x, y):
     return classifier.preprocessor.tokens(x), np.eye(classifier.num_classes)[labels]
 
 
+@pytest.mark.slow
 def test_what_is_learned_from_spans_is_what_is_found(golden, tmp_path, monkeypatch):
     # RoBERTa's words are what stands between spaces: "cat." and "dog,", unless cut.
     folder = golden("Roberta_ForTokenClassification").folder
@@ -612,6 +613,7 @@ def test_a_checkpoint_without_labels_learns_them(golden, caplog):
     assert classifier.labels == ["O", "B-PET"]
 
 
+@pytest.mark.slow
 def test_learned_labels_are_saved_with_the_preset(build, tmp_path):
     classifier = build(labels=None)
     classifier.fit(SENTENCES, TAGS, verbose=0)

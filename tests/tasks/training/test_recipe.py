@@ -50,7 +50,8 @@ def fitted(folder, accumulated):
     return classifier.predict(texts[:4], verbose=0)
 
 
-@pytest.mark.parametrize("batches", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("batches", [2, 4])
 def test_accumulated_gradients_take_the_steps_of_whole_batches(batches, golden):
     folder = golden("Bert_ForSequenceClassification").folder
     np.testing.assert_allclose(fitted(folder, batches), fitted(folder, None), atol=1e-5)

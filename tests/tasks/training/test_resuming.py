@@ -343,6 +343,7 @@ def test_a_backup_of_another_run_is_refused(interrupted, tmp_path):
     assert min(after) == (1, 4)
 
 
+@pytest.mark.slow
 def test_finished_training_removes_its_backups_only(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     train(classifier(), tmp_path, save_freq="epoch")
@@ -390,6 +391,7 @@ def test_a_folder_of_something_else_is_no_place_for_backups(tmp_path):
         train(classifier(), preset / "vocab.txt")
 
 
+@pytest.mark.slow
 def test_a_preset_in_the_place_of_a_backup_is_passed_over(tmp_path, caplog):
     folder = tmp_path / "b"
     before, _ = train(classifier(), folder, fails_at=(1, 2))
