@@ -11,8 +11,6 @@ import tensorflow as tf
 import encoder_zoo as ez
 from encoder_zoo.tasks import all_tasks
 
-pytestmark = pytest.mark.eager
-
 WORDS = "good fine nice bad poor awful the a film was it very".split()
 TEXTS = ["good film", "the film was bad", "very nice", "awful", "it was fine", "poor film"]
 HALF = [1, 0, 1, 1, 0, 1]

@@ -9,7 +9,7 @@ import pytest
 import encoder_zoo as ez
 from encoder_zoo.presets import saving
 
-pytestmark = [pytest.mark.eager, pytest.mark.filterwarnings("ignore")]  # KerasHub's own
+pytestmark = pytest.mark.filterwarnings("ignore")  # KerasHub's own
 
 SIZES = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat"]

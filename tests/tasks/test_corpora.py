@@ -18,8 +18,6 @@ from encoder_zoo.tasks.corpora.shards import Shard
 from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.training.distribution import Distribution
 
-pytestmark = pytest.mark.eager
-
 WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 MASK = TOKENS.index("[MASK]")

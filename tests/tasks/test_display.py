@@ -8,8 +8,6 @@ import pytest
 
 import encoder_zoo as ez
 
-pytestmark = pytest.mark.eager
-
 NASTY = "<script>alert('x')</script> & Rome \"e\u0301\" \U0001f600 \u05d0"
 
 

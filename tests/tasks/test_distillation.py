@@ -16,8 +16,6 @@ from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.tasks.distillation import objectives as learned
 from encoder_zoo.tasks.distillation.alignment import positions_in_examples
 
-pytestmark = pytest.mark.eager
-
 WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 INPUTS = {

@@ -15,8 +15,6 @@ from encoder_zoo.tasks.sequence_classification.class_labels import (
 from encoder_zoo.tasks.token_classification.spans import check_spans
 from encoder_zoo.tasks.token_classification.token_labels import check_tags
 
-pytestmark = pytest.mark.eager
-
 TEXTS = tf.constant(["In Rome", "Anna, in Rome"])
 COUNTS = tf.constant([1, 2], tf.int64)
 NAMES, TAGS = ["down", "up"], ["O", "B-LOC", "I-LOC"]

@@ -9,8 +9,6 @@ from keras import ops
 
 import encoder_zoo as ez
 
-pytestmark = pytest.mark.eager
-
 WORDS = "the cat sat on mat dog ran under ##s ##ing big small red old".split()
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 MASK = SPECIAL.index("[MASK]")

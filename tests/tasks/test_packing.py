@@ -16,8 +16,6 @@ from encoder_zoo.tasks.preprocessing.batching import (
 )
 from encoder_zoo.tasks.preprocessing.packing import pack, pad, truncated_lengths
 
-pytestmark = pytest.mark.eager
-
 lengths = st.lists(st.integers(0, 40), min_size=1, max_size=8)
 
 

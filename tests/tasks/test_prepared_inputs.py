@@ -8,8 +8,6 @@ import tensorflow as tf
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
 
-pytestmark = pytest.mark.eager
-
 IDS = np.array([[2, 5, 6, 3], [2, 7, 3, 0], [2, 8, 9, 3]])
 GOOD = {
     "token_ids": IDS,

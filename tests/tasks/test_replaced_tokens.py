@@ -11,8 +11,6 @@ from safetensors.numpy import load_file
 
 import encoder_zoo as ez
 
-pytestmark = pytest.mark.eager
-
 WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 MASK = 4

@@ -10,8 +10,6 @@ from paths import CHECKPOINTS, ROOT
 import encoder_zoo as ez
 from encoder_zoo.tasks.question_answering.answers import answer_lists, find_spans, split_examples
 
-pytestmark = pytest.mark.eager
-
 SQUAD = ROOT / "guides" / "data" / "squad_excerpt.json"
 NAMES = ["anna", "ben", "carl", "dora"]
 PLACES = ["rome", "paris", "oslo", "kyoto"]

@@ -11,8 +11,6 @@ from encoder_zoo.tasks.token_classification.tags import (
     word_tags,
 )
 
-pytestmark = pytest.mark.eager
-
 
 @pytest.mark.parametrize(
     "tags, spans",

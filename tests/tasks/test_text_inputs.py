@@ -8,8 +8,6 @@ import tensorflow as tf
 
 import encoder_zoo as ez
 
-pytestmark = pytest.mark.eager
-
 FAMILIES = ["Bert", "Roberta"]
 TEXTS = ["the cat sat", "a dog ran on the mat", "not very good !"]
 

@@ -14,8 +14,6 @@ import encoder_zoo as ez
 from encoder_zoo.tasks.token_classification.entities import find_entities
 from encoder_zoo.tasks.token_classification.tags import parse_tags
 
-pytestmark = pytest.mark.eager
-
 LABELS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 WORDS = ["anna", "jo", "##sé", "de", "la", "rome", "new", "york", "in", "sees", "and", ".", "-"]
 SENTENCES = [

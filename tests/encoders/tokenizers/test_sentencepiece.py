@@ -293,7 +293,6 @@ def test_a_text_cannot_forge_structure(made_once):
         assert not set(ids.tolist()) & (set(tokenizer.special_token_ids) - {3, 1})
 
 
-@pytest.mark.eager
 def test_special_tokens_found_in_text():
     cls, model, _ = CASES["xlm_roberta"]
     content = (FOLDER / f"{model}.model").read_bytes()
