@@ -18,7 +18,9 @@ TASK_INPUTS = (
     "masked_token_ids",
     "positions_in_teacher",
     "soft_weights",
+    "pooling_mask",
     *(f"teacher_{name}" for name in INPUTS),
+    *(f"candidate_{name}" for name in (*INPUTS, "pooling_mask")),
 )
 # {name in transformers: name here}
 OTHER_NAMES = {
@@ -93,7 +95,7 @@ def _check_type(name: str, values: object) -> None:
     good, expected = "int" in dtype, "integers"
     if name.endswith("soft_weights"):
         good, expected = good or "float" in dtype, "numbers"
-    elif name.endswith("padding_mask"):
+    elif name.endswith(("padding_mask", "pooling_mask")):
         good, expected = good or dtype == "bool", "booleans, or the integers 0 and 1"
     if not good:
         raise ValueError(f"{name} is of type {dtype}. Expected {expected}.")
@@ -107,8 +109,9 @@ def _shape(values: object) -> tuple | None:
 
 def _expected(name: str, inputs: Mapping, token_ids: tuple | None) -> tuple | None:
     """Return the shape that an input must have, where it is known."""
-    if name.startswith("teacher_") and "teacher_token_ids" in inputs:
-        token_ids = _shape(inputs["teacher_token_ids"])
+    for owner in ("teacher_", "candidate_"):
+        if name.startswith(owner) and f"{owner}token_ids" in inputs:
+            token_ids = _shape(inputs[f"{owner}token_ids"])
     if name.endswith(OTHER_SHAPES) and token_ids is not None:
         return (token_ids[0], None)
     return token_ids
@@ -117,9 +120,11 @@ def _expected(name: str, inputs: Mapping, token_ids: tuple | None) -> tuple | No
 def _check_shape(name: str, shape: tuple | None, expected: tuple | None) -> None:
     if shape is None:
         return
-    ranks = (1, 2) if name.endswith("soft_weights") else (2,)
+    ranks, axes = (1, 2) if name.endswith("soft_weights") else (2,), "(batch, sequence)"
+    if name.startswith("candidate_"):
+        ranks, axes = (3,), "(batch, candidates, sequence)"
     if len(shape) not in ranks:
-        raise ValueError(f"{name} has the shape {shape}. Expected (batch, sequence).")
+        raise ValueError(f"{name} has the shape {shape}. Expected {axes}.")
     both = zip(shape, expected or (), strict=False)
     if any(type(a) is int and type(b) is int and a != b for a, b in both):
         raise ValueError(f"{name} has the shape {shape}. Expected {expected}, as of token_ids.")

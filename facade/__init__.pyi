@@ -29,10 +29,15 @@ from encoder_zoo.presets.registry import list_presets as list_presets
 from encoder_zoo.presets.train_vocabulary import train_vocabulary as train_vocabulary
 from encoder_zoo.tasks import (
     display as display,
+    losses as losses,
     register_task as register_task,
 )
 from encoder_zoo.tasks.corpora.corpus import PretrainingCorpus as PretrainingCorpus
 from encoder_zoo.tasks.distillation.task import Distillation as Distillation
+from encoder_zoo.tasks.embedding.preprocessor import (
+    TextEmbedderPreprocessor as TextEmbedderPreprocessor,
+)
+from encoder_zoo.tasks.embedding.task import TextEmbedder as TextEmbedder
 from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM as MaskedLM
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import (
     MaskedLMPreprocessor as MaskedLMPreprocessor,

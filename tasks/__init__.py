@@ -18,6 +18,7 @@ TASKS = {
     "masked_lm": "pretraining.masked_lm.MaskedLM",
     "pretraining": "pretraining.pretraining.Pretraining",
     "replaced_token_detection": "pretraining.replaced_tokens.ReplacedTokenDetection",
+    "text_embedder": "embedding.task.TextEmbedder",
 }
 _REGISTERED: dict[str, type[Task]] = {}  # by `register_task`
 

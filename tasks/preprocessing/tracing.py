@@ -56,7 +56,7 @@ class ShapePolymorphicFunction:
 def is_long(inputs) -> bool:
     """Return whether attention goes part by part through examples (B, L), in any structure."""
     shapes = [examples.shape for examples in keras.tree.flatten(inputs)]
-    return any(len(shape) == 2 and shape[1] > long_attention.SHORT for shape in shapes)
+    return any(len(shape) > 1 and shape[-1] > long_attention.SHORT for shape in shapes)
 
 
 def of_texts(long: bool | None, function: Callable) -> Callable:

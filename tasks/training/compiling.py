@@ -124,7 +124,7 @@ class Recipe:
     def _traced_state(self) -> tuple:
         """Return the state that training graphs depend on, except the arguments of `compile`."""
         trained = tuple(id(variable) for variable in self._task.trainable_variables)
-        return trained, self._task.backbone._checkpoints_gradients
+        return trained, self._task.backbone._checkpoints_gradients, self._task.traced_settings
 
     def _is_as_traced(self) -> bool:
         return self._task.compiled and self._traced_with == self._traced_state()

@@ -132,7 +132,7 @@ class GraphCache:
         step = self._task.predict_step
         return self.get(
             ("forward", self._weights, long),
-            lambda: ShapePolymorphicFunction(of_texts(long, step), 2),
+            lambda: ShapePolymorphicFunction(of_texts(long, step), 3),
         )
 
     def renew_weights(self) -> None:
@@ -141,18 +141,20 @@ class GraphCache:
 
     # -- answers -------------------------------------------------------------------------------
 
-    def predict_few(self, texts: tuple) -> np.ndarray:
+    def predict_few(self, texts: tuple, encode: Callable | None = None) -> np.ndarray:
         """Return the outputs of one batch of texts, on TensorFlow by a single graph.
 
         Keras's loop over a dataset takes longer than the model.
 
         Args:
             texts: one or two (B,) string tensors.
+            encode: makes examples of the texts; None is the preprocessor's `encode`.
         """
         task = self._task
+        encode = encode or task.preprocessor.encode
 
         def inputs_of(texts):
-            batch = self.collate()(task.preprocessor.encode(texts))
+            batch = self.collate()(encode(texts))
             return keras.utils.unpack_x_y_sample_weight(batch)[0]
 
         if not self.has_one_graph():

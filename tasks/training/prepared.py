@@ -91,13 +91,13 @@ def _check_structure(task: Trainer, inputs: Mapping) -> None:
 def _check_array(name: str, values: np.ndarray, least: int, most: int) -> None:
     if values.size and (values.min() < least or values.max() > most):
         wrong = (values < least) | (values > most)
-        row, column = np.argwhere(wrong)[0]
+        index = tuple(np.argwhere(wrong)[0])
         raise ValueError(
-            f"{name} has {values[row, column]} in row {row}. Expected integers from {least} to "
+            f"{name} has {values[index]} in row {index[0]}. Expected integers from {least} to "
             f"{most}."
         )
     if name.endswith("padding_mask"):
-        for row in np.flatnonzero(~values.any(axis=1))[:1]:
+        for row in np.flatnonzero(~values.any(axis=-1).all(axis=-1, keepdims=values.ndim < 3))[:1]:
             raise ValueError(
                 f"padding_mask has no token in row {row}. Expected 1 at one token or more."
             )

@@ -46,6 +46,7 @@ class Trainer(HookedModel):
         output_activation: the function that makes probabilities of the outputs, "softmax" or
             "sigmoid"; "linear" for numbers; None to take losses and metrics as they are.
         predicts_lists: whether `predict` returns a list of the outputs for each text.
+        traced_settings: the settings of a task that its training graphs depend on.
     """
 
     pretrains = False
@@ -53,6 +54,7 @@ class Trainer(HookedModel):
     output_activation: str | None = None
     labels_tokens = False
     predicts_lists = False
+    traced_settings: tuple = ()
 
     @property
     def default_learning_rate(self) -> float:

@@ -1,0 +1,1 @@
+"""Text embeddings: one vector for each text."""

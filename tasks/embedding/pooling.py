@@ -1,0 +1,159 @@
+"""From the vectors of a text's tokens to one vector: pooling, dense layers, length 1.
+
+Comment letters: B batch, L sequence, D hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import keras
+from keras import ops
+
+from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.encoders.layers import activation_function, initializer
+
+
+def _first(x, mask):
+    """Return the first token that is pooled, (B, D)."""
+    return _at(x, ops.argmax(mask, axis=1))
+
+
+def _last(x, mask):
+    return _at(x, ops.shape(mask)[1] - 1 - ops.argmax(ops.flip(mask, axis=1), axis=1))
+
+
+def _max(x, mask):
+    return ops.max(ops.where(mask[:, :, None] > 0, x, -1e9), axis=1)
+
+
+def _mean(x, mask):
+    return _weighted(x, mask) / _positive(ops.sum(mask, axis=1, keepdims=True))
+
+
+def _mean_sqrt(x, mask):
+    return _weighted(x, mask) / ops.sqrt(_positive(ops.sum(mask, axis=1, keepdims=True)))
+
+
+def _weighted_mean(x, mask):
+    """Return the mean in which later tokens count more (Muennighoff 2022, SGPT, section 3.1)."""
+    return _mean(x, mask * ops.arange(1, ops.shape(mask)[1] + 1, dtype="float32"))
+
+
+# The names of sentence-transformers: functions of x (B, L, D) float32 and a mask (B, L) float32.
+POOLINGS: dict[str, Callable] = {
+    "cls": _first,
+    "max": _max,
+    "mean": _mean,
+    "mean_sqrt_len_tokens": _mean_sqrt,
+    "weightedmean": _weighted_mean,
+    "lasttoken": _last,
+}
+
+
+def _at(x, positions):
+    return ops.take_along_axis(x, ops.cast(positions, "int32")[:, None, None], axis=1)[:, 0]
+
+
+def _weighted(x, weights):
+    """Return the sum of the tokens' vectors, each times its weight, (B, D)."""
+    return ops.matmul(weights[:, None, :], x)[:, 0]
+
+
+def _positive(x):
+    return ops.maximum(x, 1e-9)
+
+
+def pool(
+    x: keras.KerasTensor, mask: keras.KerasTensor, modes: Sequence[str]
+) -> keras.KerasTensor:
+    """Return one vector for each text, float32; those of several modes are concatenated.
+
+    Args:
+        x: (B, L, D), vectors of tokens.
+        mask: (B, L), true or 1 at the tokens that are pooled.
+        modes: keys of `POOLINGS`.
+
+    Returns:
+        (B, number of modes * D).
+
+    Source: Reimers and Gurevych 2019, Sentence-BERT, section 3.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.array([[[1.0], [3.0], [9.0]]], "float32")
+        >>> pool(x, np.array([[1, 1, 0]]), ["cls", "mean", "max"]).numpy().tolist()
+        [[1.0, 2.0, 3.0]]
+    """
+    x, mask = ops.cast(x, "float32"), ops.cast(mask, "float32")
+    pooled = [POOLINGS[mode](x, mask) for mode in modes]
+    return pooled[0] if len(pooled) == 1 else ops.concatenate(pooled, axis=-1)
+
+
+def to_unit_length(x: keras.KerasTensor) -> keras.KerasTensor:
+    """Return vectors (..., D) divided by their Euclidean length.
+
+    Example:
+        >>> import numpy as np
+        >>> to_unit_length(np.array([[3.0, 4.0]], "float32")).numpy().round(1).tolist()
+        [[0.6000000238418579, 0.800000011920929]]
+    """
+    squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
+    return x * ops.rsqrt(ops.maximum(squares, 1e-24))
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class Projection(ConfigFromSignature, keras.layers.Layer):
+    """A dense layer after pooling, in float32.
+
+    Args:
+        units: width of the outputs.
+        activation: see `encoders.layers.ACTIVATIONS`.
+        use_bias: whether the dense layer has a bias.
+        residual: whether the input is added to the output, after a linear map without bias where
+            the widths differ.
+
+    Call arguments:
+        x: (B, D).
+
+    Returns:
+        (B, units) float32.
+
+    Example:
+        >>> import numpy as np
+        >>> keras.ops.shape(Projection(3, "tanh")(np.zeros((1, 4), "float32")))
+        (1, 3)
+    """
+
+    def __init__(
+        self,
+        units: int,
+        activation: str = "tanh",
+        use_bias: bool = True,
+        residual: bool = False,
+        **kwargs,
+    ):
+        super().__init__(**{**kwargs, "dtype": "float32"})
+        self.units = units
+        self.activation = activation
+        self.use_bias = use_bias
+        self.residual = residual
+        self.activation_function = activation_function(activation)
+        self.dense = keras.layers.Dense(
+            units, use_bias=use_bias, kernel_initializer=initializer(), name="dense"
+        )
+        self.residual_dense = None
+
+    def build(self, input_shape):
+        self.dense.build(input_shape)
+        if self.residual and input_shape[-1] != self.units:
+            self.residual_dense = keras.layers.Dense(
+                self.units, use_bias=False, kernel_initializer=initializer(), name="residual"
+            )
+            self.residual_dense.build(input_shape)
+
+    def call(self, x):
+        y = self.activation_function(self.dense(x))
+        if not self.residual:
+            return y
+        return y + (x if self.residual_dense is None else self.residual_dense(x))

@@ -1,0 +1,249 @@
+"""Texts to examples for embeddings, each text by itself.
+
+Comment letters: B batch, N examples, K further texts of each, L sequence.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import SequenceLength, validate_arguments
+from encoder_zoo.tasks.embedding.columns import as_columns
+from encoder_zoo.tasks.embedding.prompts import checked_prompts, prompt_text
+from encoder_zoo.tasks.preprocessing.checks import check_each
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.preprocessor import (
+    Preprocessor,
+    as_weights,
+    check_no_iterator,
+    check_same_count,
+)
+from encoder_zoo.tasks.preprocessing.windows import make_windows, take
+
+logger = logging.getLogger("encoder_zoo")
+CANDIDATE = "candidate_"  # before the names of inputs of further texts
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class TextEmbedderPreprocessor(Preprocessor):
+    """Texts to `[CLS] text [SEP]`; of pairs, triplets and so on each text is an input of its own.
+
+    Args:
+        tokenizer: any of this package's.
+        sequence_length: see `Preprocessor`.
+        max_sequence_length: longer texts are truncated to so many tokens, special ones counted;
+            None is the model's longest. Unlike `sequence_length` it does not pad.
+        prompts: {name: text to put before a text}.
+        default_prompt: name of the prompt where none is asked for; None for no prompt.
+        include_prompt: whether the prompt's tokens are pooled.
+
+    Returns:
+        As of `Preprocessor`; of inputs with several texts the first is "token_ids" (B, L), and the
+        others are "candidate_token_ids" (B, K, L). Without scores the labels are numbers
+        (B, 1 + K) that are equal where texts are equal.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "you"])
+        >>> x, y = TextEmbedderPreprocessor(tokenizer)((["hello"], ["hello you"]))
+        >>> x["token_ids"].numpy().tolist(), x["candidate_token_ids"].numpy().tolist()
+        ([[2, 5, 3]], [[[2, 5, 6, 3]]])
+        >>> y.numpy().tolist()
+        [[0, 1]]
+    """
+
+    task_name = "text_embedder"
+    one_example_per_text = True
+
+    @validate_arguments
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length: SequenceLength | None = None,
+        max_sequence_length: SequenceLength | None = None,
+        prompts: Mapping[str, str] | None = None,
+        default_prompt: str | None = None,
+        include_prompt: bool = True,
+    ):
+        super().__init__(tokenizer, sequence_length)
+        self.max_sequence_length = max_sequence_length or self.max_sequence_length
+        self.prompts = checked_prompts(prompts, default_prompt)
+        self.default_prompt = default_prompt
+        self.include_prompt = include_prompt
+
+    def attach(self, task) -> None:
+        most = self.max_sequence_length
+        super().attach(task)
+        longest = task.backbone.max_sequence_length
+        self.max_sequence_length = min(self.sequence_length or most, longest)
+
+    def prompt_text(self, prompt: str | None) -> str:
+        """Return the text of a prompt, by its name; see `TextEmbedder.embed`."""
+        return prompt_text(self.prompts, prompt, self.default_prompt)
+
+    def encode(self, x, y=None, sample_weight=None, prompt: str | None = None) -> dict:
+        """Return examples of token ids, not padded.
+
+        Args:
+            x: see `TextEmbedder.fit`.
+            y: scores of pairs, (N,) or (N, K); or None.
+            sample_weight: one number for each example, or None.
+            prompt: of single texts, see `TextEmbedder.embed`. Of several texts without scores the
+                first gets the prompt "query", the others "document".
+
+        Returns:
+            Tensors with one row per example: "token_ids" ragged (N, None); of several texts
+            "candidate_token_ids" ragged (N, K, None); with `include_prompt=False` the same with
+            "pooled_from" in place of "token_ids", the number of tokens that are not pooled; and
+            "labels" and "sample_weight".
+        """
+        first, *others = as_columns(x)
+        retrieval = others and y is None
+        examples = self._encoded(first, "query" if retrieval else prompt)
+        truncated = [examples.pop("is_truncated")]
+        if others:
+            texts = tf.stack(others, axis=1)  # (N, K)
+            prompt = "document" if retrieval else prompt
+            encoded = self._encoded(tf.reshape(texts, [-1]), prompt)
+            truncated.append(encoded.pop("is_truncated"))
+            splits = tf.range(tf.shape(texts, tf.int64)[0] + 1) * texts.shape[1]
+            examples |= {
+                CANDIDATE + name: tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+                for name, values in encoded.items()
+            }
+            every = tf.concat([first[:, None], texts], axis=1)  # (N, 1 + K)
+            examples["labels"] = _numbered(every) if y is None else as_scores(y)
+        elif y is not None:
+            raise ValueError(
+                "y has scores of pairs, but x has one column of texts. Expected x=(first, second)."
+            )
+        warn_truncated(tf.concat(truncated, axis=0), self.max_sequence_length)
+        if sample_weight is not None:
+            examples["sample_weight"] = as_weights(sample_weight)
+        check_same_count(examples)
+        return examples
+
+    def _encoded(self, texts: tf.Tensor, prompt: str | None) -> dict:
+        """Return the tokens of texts (N,) after a prompt, truncated."""
+        most = self.max_sequence_length - 2
+        tokens = self._tokens(texts, prompt, most + 1)
+        examples = {"token_ids": self.pack([tokens])["token_ids"]}
+        examples["is_truncated"] = tokens.row_lengths() > most
+        if not self.include_prompt:
+            count = self._prompt_length(prompt)
+            examples["pooled_from"] = tf.fill([tf.shape(texts)[0]], count)
+        return examples
+
+    def _tokens(self, texts: tf.Tensor, prompt: str | None, first: int | None) -> tf.RaggedTensor:
+        text = self.prompt_text(prompt)
+        return self.tokenizer.tokenize(tf.strings.join([text, texts]) if text else texts, first)
+
+    def _prompt_length(self, prompt: str | None) -> int:
+        """Return the number of tokens before those that are pooled: of prompt and [CLS]."""
+        text = self.prompt_text(prompt)
+        return len(self.tokenizer.tokenize(text)) + 1 if text else 0
+
+    def encode_windows(self, texts, prompt: str | None = None) -> dict:
+        """Return examples of single texts, a long one cut into several of equal length or shorter.
+
+        Args:
+            texts: (N,), as for `encode`.
+            prompt: before the text, so at the beginning of the first window alone.
+
+        Returns:
+            As of `encode`, for all windows, and "text_index" (W,) int64, the text of each.
+        """
+        [texts] = as_columns(texts)
+        tokens = self._tokens(texts, prompt, None)
+        windows = make_windows(tokens.row_lengths(), self.max_sequence_length - 2, 0)
+        examples = {"token_ids": self.pack([take(tokens, windows)])["token_ids"]}
+        if not self.include_prompt:
+            first = windows.begin == 0
+            examples["pooled_from"] = tf.where(first, self._prompt_length(prompt), 0)
+        return {**examples, "text_index": windows.example}
+
+    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        x = self.pad(examples, bucketed)
+        if CANDIDATE + "token_ids" in examples:
+            x |= self._padded_candidates(examples, bucketed)
+        labels = examples.get("labels")
+        if labels is not None and labels.dtype.is_integer:
+            labels = _numbered(labels)  # small numbers, which float32 holds exactly
+        return keras.utils.pack_x_y_sample_weight(x, labels, examples.get("sample_weight"))
+
+    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, tf.Tensor]:
+        """Return the model's inputs (B, L) of the first texts."""
+        # All tokens are in segment 0.
+        first_length = {"first_length": tf.fill([tf.shape(examples["token_ids"])[0]], 2**30)}
+        inputs = super().pad({**examples, **first_length}, bucketed)
+        if "pooled_from" in examples:
+            columns = tf.range(tf.shape(inputs["token_ids"])[1])
+            pooled = columns >= examples["pooled_from"][:, None]
+            inputs["pooling_mask"] = inputs["padding_mask"] & pooled
+        return inputs
+
+    def _padded_candidates(self, examples: dict, bucketed: bool) -> dict:
+        """Return the model's inputs (B, K, L) of the other texts."""
+        names = ("token_ids", "pooled_from")
+        parts = {n: examples[CANDIDATE + n] for n in names if CANDIDATE + n in examples}
+        rows = parts["token_ids"].nrows()
+        flat = self.pad({name: values.values for name, values in parts.items()}, bucketed)
+        names = ("token_ids", "padding_mask", "pooling_mask")
+        return {
+            CANDIDATE + name: tf.reshape(
+                flat[name], tf.stack([rows, -1, tf.shape(flat[name], tf.int64)[1]])
+            )
+            for name in names
+            if name in flat
+        }
+
+
+def _numbered(values: tf.Tensor) -> tf.Tensor:
+    """Return int32 of the same shape, equal where the values are equal, from 0 on."""
+    return tf.reshape(tf.unique(tf.reshape(values, [-1])).idx, tf.shape(values))
+
+
+def as_scores(y) -> tf.Tensor:
+    """Return scores of pairs as float32, (N,) or (N, K), checked.
+
+    Raises:
+        ValueError: "y is of type string. Expected ...", "Row 3 has the score nan. Expected a
+            finite number."
+
+    Example:
+        >>> as_scores([0.5, float("nan")])
+        Traceback (most recent call last):
+        ValueError: Row 1 has the score nan. Expected a finite number.
+    """
+    check_no_iterator(y, "y")
+    scores = tf.convert_to_tensor(plain(y))
+    if not (scores.dtype.is_floating or scores.dtype.is_integer or scores.dtype.is_bool):
+        raise ValueError(f"y is of type {scores.dtype.name}. Expected scores of the pairs, numbers.")
+    scores = tf.cast(scores, "float32")
+    finite = tf.math.is_finite(scores)
+    right = tf.reduce_all(tf.reshape(finite, [tf.shape(scores)[0], -1]), axis=1)
+    return check_each(scores, right, " has the score ", scores, ". Expected a finite number.")
+
+
+def warn_truncated(is_truncated: tf.Tensor, length: int) -> None:
+    """Log, in memory, how many texts are longer than what is read.
+
+    Args:
+        is_truncated: (N,) bool.
+        length: tokens that are read, with special tokens.
+    """
+    if tf.is_symbolic_tensor(is_truncated):
+        return
+    if count := int(np.count_nonzero(is_truncated)):
+        logger.warning(
+            "%d of %d texts are longer than %d tokens; the rest is not read. "
+            'embed(texts, windows="mean") reads all of a text.',
+            count,
+            len(is_truncated),
+            length,
+        )

@@ -1,0 +1,109 @@
+"""Methods of `TextEmbedder` on top of its vectors: similarity, search, evaluation, negatives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from encoder_zoo.tasks.retrieval.similarity import similarity_matrix
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.retrieval.index import VectorIndex
+
+
+class Retrieval:
+    """Mixin of `TextEmbedder`."""
+
+    def similarity(self, a, b) -> np.ndarray:
+        """Return how similar each of some texts is to each of others.
+
+        Args:
+            a: texts, or vectors (N, D).
+            b: texts, or vectors (M, D).
+
+        Returns:
+            (N, M) float32, by the model's `similarity_function`; more is closer. Of a single text
+            or vector the axis is left out.
+
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+            >>> embedder.similarity("A cat.", ["A cat.", "A dog."]).shape
+            (2,)
+        """
+        a, b = (x if _are_vectors(x) else self.embed(x) for x in (a, b))
+        found = similarity_matrix(np.atleast_2d(a), np.atleast_2d(b), self.similarity_function)
+        return found.reshape(np.shape(a)[:-1] + np.shape(b)[:-1])
+
+    def index(self, documents, **options) -> VectorIndex:
+        """Return an index that finds the documents nearest to a text; see `VectorIndex.build`.
+
+        Args:
+            documents: texts.
+            **options: of `VectorIndex.build`, such as `precision="int8"`.
+
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+            >>> [hit] = embedder.index(["A cat.", "A dog."]).search("A dog.", top_k=1)
+            >>> hit["index"], hit["text"]
+            (1, 'A dog.')
+        """
+        from encoder_zoo.tasks.retrieval.index import VectorIndex
+
+        return VectorIndex.build(self, documents, **options)
+
+    def load_index(self, folder: str | os.PathLike) -> VectorIndex:
+        """Open an index that `VectorIndex.save` wrote; see `VectorIndex.load`."""
+        from encoder_zoo.tasks.retrieval.index import VectorIndex
+
+        return VectorIndex.load(folder, self)
+
+    def evaluate_retrieval(
+        self, questions, passages, relevant: Sequence | None = None, **options
+    ) -> dict[str, float]:
+        """Return how well questions find their passages; see `tasks.retrieval.evaluation`.
+
+        Args:
+            questions: texts.
+            passages: texts.
+            relevant: for each question the index of its passage, or a list of indices; None: the
+                passage with the question's own index.
+            **options: of `evaluate_retrieval` there.
+        """
+        from encoder_zoo.tasks.retrieval.evaluation import evaluate_retrieval
+
+        return evaluate_retrieval(self, questions, passages, relevant, **options)
+
+    def evaluate_similarity(self, pairs, scores, **options) -> dict[str, float]:
+        """Return how well the similarities of pairs agree with scores, by rank and linearly.
+
+        Args:
+            pairs: `(first, second)`, as for `fit`.
+            scores: (N,) numbers.
+            **options: of `evaluate_similarity` in `tasks.retrieval.evaluation`.
+        """
+        from encoder_zoo.tasks.retrieval.evaluation import evaluate_similarity
+
+        return evaluate_similarity(self, pairs, scores, **options)
+
+    def mine_negatives(self, questions, passages, **options):
+        """Return hard negatives of each question: passages that are near and not its own.
+
+        Args:
+            questions: texts.
+            passages: their passages.
+            **options: of `mine_negatives` in `tasks.retrieval.mining`.
+        """
+        from encoder_zoo.tasks.retrieval.mining import mine_negatives
+
+        return mine_negatives(self, questions, passages, **options)
+
+
+def _are_vectors(x) -> bool:
+    """Return whether an input is numbers, not texts."""
+    kind = getattr(getattr(x, "dtype", None), "kind", "")
+    return kind == "f"

@@ -1,0 +1,417 @@
+"""The task of text embeddings: one vector for each text, near those of texts with like meaning.
+
+Comment letters: B batch, N texts, K further texts of an example, L sequence, D width.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.wording import with_type
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.tasks import losses
+from encoder_zoo.tasks.base.task import Task, TinyData
+from encoder_zoo.tasks.embedding.columns import as_columns
+from encoder_zoo.tasks.embedding.pooling import POOLINGS, Projection, pool, to_unit_length
+from encoder_zoo.tasks.embedding.preprocessor import CANDIDATE, TextEmbedderPreprocessor
+from encoder_zoo.tasks.embedding.retrieval import Retrieval
+from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
+from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, in_graph_batches
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.retrieval.similarity import Similarity, unit_rows
+from encoder_zoo.tasks.training.inference import example_outputs
+from encoder_zoo.tasks.training.prepared import is_prepared
+from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
+
+logger = logging.getLogger("encoder_zoo")
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class TextEmbedder(Retrieval, Task):
+    """Embed texts: from the vectors of a text's tokens to one vector, of unit length by default.
+
+        embedder = ez.TextEmbedder.from_preset("all_minilm_l6_en_uncased")
+        embedder.embed(["a text", "another"])  # (2, 384)
+        embedder.fit((questions, passages))  # learns to put each question near its passage
+        index = embedder.index(documents)
+        index.search("How do I reset it?")
+
+    `from_preset` opens folders of sentence-transformers, of all its versions, with their pooling,
+    dense layers and prompts; and any encoder, whose pooling is an argument.
+
+    Args:
+        backbone: any `Backbone`.
+        preprocessor: for raw text.
+        pooling: "mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean" or "lasttoken", as in
+            sentence-transformers; or a list of these, whose vectors are concatenated.
+        dense: layers after pooling, each a dict of `units` and, if they differ from the defaults
+            of `Projection`, `activation`, `use_bias`, `residual`.
+        normalize: whether vectors get unit length.
+        dim: `embed` keeps so many leading numbers of each vector, see there; None keeps all.
+        similarity_function: "cosine", "dot", "euclidean" or "manhattan".
+
+    `fit` takes x in these forms, and y where there are scores:
+
+    - pairs `(questions, passages)`: the loss (`InfoNCE`) puts each text near its partner and away
+      from the others of the batch. `(questions, passages, negatives)` adds texts to stay away
+      from, one column, several, or a list of equally many in every row.
+    - pairs and their scores, `fit((first, second), scores)`: the loss (`CoSENT`) orders pairs.
+    - texts alone: each is its own partner, under another dropout (SimCSE, Gao et al. 2021).
+
+    Without scores, the first text of a row gets the prompt "query" and the others "document",
+    if the model has such prompts.
+
+    Call arguments:
+        inputs: the preprocessor's outputs.
+
+    Returns:
+        (B, D) float32; of inputs with candidates (B, 1 + K, D).
+
+    Raises:
+        ValueError: "pooling is 'average'. Expected one of cls, max, mean, ..."
+
+    Source: Reimers and Gurevych 2019, Sentence-BERT, section 3.
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                         intermediate_dim=16)
+        >>> embedder = TextEmbedder(backbone, pooling=["cls", "mean"])
+        >>> keras.ops.shape(embedder({"token_ids": np.array([[2, 7, 3]])}))
+        (1, 16)
+    """
+
+    task_name = "text_embedder"
+    pipeline_tag = "sentence-similarity"
+    preprocessor_class = TextEmbedderPreprocessor
+    text_method = "embed"
+    answer_settings = ("pooling", "dense", "normalize", "dim", "similarity_function")
+
+    @validate_arguments
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocessor: TextEmbedderPreprocessor | None = None,
+        pooling: str | Sequence[str] = "mean",
+        dense: Sequence[Mapping] = (),
+        normalize: bool = True,
+        dim: PositiveInt | None = None,
+        similarity_function: Similarity = "cosine",
+        **kwargs,
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        self.pooling = checked_pooling(pooling)
+        self.dense = [dict(settings) for settings in dense]
+        self.normalize = normalize
+        self.dim = dim
+        self.similarity_function = similarity_function
+        self.chunk_size = None
+        self._learns_scores = False
+        with self.distribution.scope():
+            self.dense_layers = self._make_dense()
+        self._check_dim(dim)
+        self._finish_building()
+        self.built = True
+
+    def _make_dense(self) -> list[Projection]:
+        width = self._pooled_dim
+        layers = []
+        for i, settings in enumerate(self.dense):
+            layers.append(Projection(**settings, name=f"dense_{i}"))
+            layers[-1].build((None, width))
+            width = layers[-1].units
+        return layers
+
+    @property
+    def _pooled_dim(self) -> int:
+        return self.backbone.hidden_dim * len(_modes(self.pooling))
+
+    @property
+    def embedding_dim(self) -> int:
+        """Return the width of the model's vectors, before they are shortened to `dim`."""
+        return self.dense_layers[-1].units if self.dense_layers else self._pooled_dim
+
+    def _check_dim(self, dim: int | None) -> None:
+        if dim is not None and dim > self.embedding_dim:
+            raise ValueError(f"dim is {dim}. Expected at most {self.embedding_dim}.")
+
+    # -- the model -----------------------------------------------------------------------------
+
+    def call(self, inputs, training=None):
+        first = self._vectors(inputs, training)  # (B, D)
+        if CANDIDATE + "token_ids" not in inputs:
+            return first
+        batch = ops.shape(first)[0]
+        others = {  # (B * K, L)
+            name.removeprefix(CANDIDATE): ops.reshape(values, (-1, ops.shape(values)[-1]))
+            for name, values in inputs.items()
+            if name.startswith(CANDIDATE)
+        }
+        others = ops.reshape(self._vectors(others, training), (batch, -1, self.embedding_dim))
+        return ops.concatenate([first[:, None], others], axis=1)  # (B, 1 + K, D)
+
+    def _vectors(self, inputs, training):
+        """Return the vectors of inputs (B, L), part by part if it trains with `chunk_size`."""
+        if training and self.chunk_size:
+            return recomputed_in_chunks(self, super().call, inputs, self.chunk_size)
+        return super().call(inputs, training)
+
+    def logits_of(self, encoded, inputs, training=None):
+        """Return the vectors (B, D), of the backbone's outputs."""
+        mask = inputs.get("pooling_mask", inputs.get("padding_mask"))
+        if mask is None:
+            mask = ops.ones_like(inputs["token_ids"])
+        x = pool(encoded["sequence_output"], mask, _modes(self.pooling))
+        for layer in self.dense_layers:
+            x = layer(x)
+        return to_unit_length(x) if self.normalize else x
+
+    def compute_output_spec(self, inputs, training=None):
+        shape = inputs["token_ids"].shape[0], self.embedding_dim
+        if CANDIDATE + "token_ids" in inputs:
+            further = inputs[CANDIDATE + "token_ids"].shape[1]
+            shape = shape[0], None if further is None else 1 + further, shape[1]
+        return keras.KerasTensor(shape, "float32")
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        ranges = {**super().input_ranges(length), "pooling_mask": (0, 1)}
+        names = ("token_ids", "padding_mask", "pooling_mask")
+        return {**ranges, **{CANDIDATE + name: ranges[name] for name in names}}
+
+    # -- training ------------------------------------------------------------------------------
+
+    @validate_arguments
+    def compile(
+        self, *args, chunk_size: PositiveInt | None = None, **kwargs
+    ) -> None:
+        """Compile as the other tasks, see `Trainer.compile`.
+
+        Args:
+            *args: of `Trainer.compile`.
+            chunk_size: embed so many texts at a time, and compute them again for the gradients
+                (GradCache): the same loss and gradients as of the whole batch, so that large
+                batches, with many negatives, need the memory of a small one. None: all at once.
+            **kwargs: of `Trainer.compile`; `loss` may be any of `ez.losses`.
+
+        Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited
+        Setup, section 3.
+        """
+        self.chunk_size = chunk_size
+        super().compile(*args, **kwargs)
+        if self.recipe.arguments["gradient_accumulation_steps"]:
+            logger.warning(
+                "gradient_accumulation_steps adds no negatives: texts are compared inside each "
+                "batch. For more of them, use a larger batch_size with compile(chunk_size=...)."
+            )
+
+    def get_compile_config(self) -> dict | None:
+        config = super().get_compile_config()
+        return config and {**config, "chunk_size": self.chunk_size}
+
+    @property
+    def traced_settings(self) -> tuple:
+        return (self.chunk_size, self._learns_scores)
+
+    def default_loss(self) -> keras.losses.Loss:
+        return losses.CoSENT() if self._learns_scores else losses.InfoNCE()
+
+    def default_metrics(self) -> list:
+        return []
+
+    def _separate(self, x, y) -> tuple:
+        """Return pairs of each text and itself where there are texts alone."""
+        if y is not None or is_dataset(x) or is_prepared(x):
+            return x, y
+        columns = as_columns(x)
+        return tuple(columns if len(columns) > 1 else columns * 2), y
+
+    def _adapt(self, x, y) -> None:
+        if is_dataset(x):
+            y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
+        learns_scores = y is not None and not is_prepared(x)
+        if learns_scores != self._learns_scores:
+            self._learns_scores = learns_scores
+            if self.compiled:
+                self.compile(
+                    **self.recipe.arguments, **self.recipe.options, chunk_size=self.chunk_size
+                )
+
+    def evaluate(self, x=None, y=None, *args, **kwargs):
+        if not self.compiled:
+            self._adapt(x, y)
+        return super().evaluate(x, y, *args, **kwargs)
+
+    # -- answers -------------------------------------------------------------------------------
+
+    @validate_arguments
+    def embed(
+        self,
+        texts,
+        prompt: str | None = None,
+        dim: PositiveInt | None = None,
+        batch_size: PositiveInt | None = None,
+        windows: Literal["mean"] | None = None,
+    ) -> np.ndarray:
+        """Return the vector of each text.
+
+        Args:
+            texts: a text, or a list, array, tensor or column of texts.
+            prompt: put before every text: the name of one of the model's prompts, such as "query"
+                or "document" ("passage" is the same), which mean none where the model has none; or
+                the text of a prompt, such as "query: "; None is the model's default.
+            dim: keep so many leading numbers, for models trained that way (Matryoshka), and
+                normalize again if the model normalizes; None is the model's `dim`.
+            batch_size: default 32.
+            windows: "mean" reads texts that are longer than the model takes in parts of its
+                length, and returns the mean of their vectors, each weighted by its tokens; None
+                reads the beginning, and logs how many texts were longer.
+
+        Returns:
+            (N, D) float32, in the order of the texts; of a single text (D,).
+
+        Raises:
+            ValueError: "Row 3 of texts is empty. ...", "There is no prompt 'qeury'. ...", "dim is
+                500. Expected at most 384."
+
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+            >>> embedder.embed(["A text.", "Another one."]).shape, embedder.embed("A text.").shape
+            ((2, 128), (128,))
+        """
+        if isinstance(texts, str | bytes):
+            return self.embed([texts], prompt, dim, batch_size, windows)[0]
+        self._check_dim(dim)
+        check_preprocessor(self, texts)
+        [texts] = _only_column(texts)
+        self._make_ready()
+        if windows:
+            vectors = self._mean_of_windows(texts, prompt, batch_size)
+        else:
+            vectors = self._embed(texts, prompt, batch_size or BATCH_SIZE)
+        return self._shortened(vectors, dim)
+
+    def _embed(self, texts: tf.Tensor, prompt: str | None, batch_size: int) -> np.ndarray:
+        """Return the vectors (N, D) of texts (N,)."""
+        count, most = texts.shape[0], self.preprocessor.max_sequence_length - 2
+        if not count:
+            return np.zeros((0, self.embedding_dim), "float32")
+        text = self.preprocessor.prompt_text(prompt)
+        longest = int(tf.reduce_max(tf.strings.length(texts))) + len(text.encode())  # bytes
+        if count <= batch_size and longest <= most and self.preprocessor.include_prompt:
+            # No text has more tokens than bytes: none is truncated.
+            whole = tf.strings.join([text, texts]) if text else texts
+            return self.graphs.predict_few((whole,), encode=self._encode_whole)
+        examples = self.preprocessor.encode(texts, prompt=prompt)
+        return self._in_order(examples, batch_size)
+
+    def _encode_whole(self, texts: tuple) -> dict:
+        """Return examples of texts that have their prompt and are short."""
+        tokens = self.preprocessor.tokenizer.tokenize(texts[0])
+        return {"token_ids": self.preprocessor.pack([tokens])["token_ids"]}
+
+    def _in_order(self, examples: dict, batch_size: int | None) -> np.ndarray:
+        """Return the vectors of encoded examples, (N, D), in their order."""
+        count = int(examples["token_ids"].nrows())
+        vectors = np.zeros((count, self.embedding_dim), "float32")
+        for indices, values in example_outputs(self, examples, batch_size):
+            vectors[indices] = values
+        return vectors
+
+    def _mean_of_windows(self, texts, prompt: str | None, batch_size: int | None) -> np.ndarray:
+        examples = self.preprocessor.encode_windows(texts, prompt)
+        lengths = examples["token_ids"].row_lengths().numpy() - 2.0
+        index = examples.pop("text_index").numpy()
+        parts = self._in_order(examples, batch_size)
+        vectors, total = np.zeros((len(texts), parts.shape[1])), np.zeros((len(texts), 1))
+        np.add.at(vectors, index, parts * lengths[:, None])
+        np.add.at(total, index, lengths[:, None])
+        vectors = (vectors / np.maximum(total, 1)).astype("float32")
+        return unit_rows(vectors) if self.normalize else vectors
+
+    def _shortened(self, vectors: np.ndarray, dim: int | None) -> np.ndarray:
+        dim = dim or self.dim
+        if dim is None or dim == vectors.shape[1]:
+            return vectors
+        vectors = np.ascontiguousarray(vectors[:, :dim])
+        return unit_rows(vectors) if self.normalize else vectors
+
+    @validate_arguments
+    def served(self, dim: PositiveInt | None = None) -> dict[str, Callable]:
+        """Return `embed` for exports: of "text" with the default prompt, and as "query" and
+        "document" with theirs.
+
+        Args:
+            dim: see `embed`.
+
+        Returns:
+            Functions whose result is "embedding" (N, D).
+        """
+        self._check_dim(dim)
+        dim = dim or self.dim or self.embedding_dim
+
+        def answer(text, prompt=None):
+            examples = self.preprocessor.encode(text, prompt=prompt)
+            ones = tf.ones_like(examples["token_ids"].row_lengths())
+            vectors = in_graph_batches(self._of_examples, examples, ones, self.embedding_dim)
+            vectors = vectors.flat_values[:, :dim]
+            shortens = self.normalize and dim < self.embedding_dim
+            return {"embedding": to_unit_length(vectors) if shortens else vectors}
+
+        return {
+            "serving_default": lambda text: answer(text),
+            "query": lambda text: answer(text, "query"),
+            "document": lambda text: answer(text, "document"),
+        }
+
+    def _of_examples(self, examples: dict):
+        return self(self.preprocessor.pad(examples), training=False)
+
+    # -- checks of `encoder_zoo.testing` -------------------------------------------------------
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        return TinyData({"pooling": ["mean", "max"]}, ["a b ab", "c", "c d e a b", "p"])
+
+
+def checked_pooling(pooling: str | Sequence[str]) -> str | list[str]:
+    """Return the pooling, or raise an error for an unknown mode.
+
+    Raises:
+        ValueError: "pooling is 'average'. Expected one of cls, max, mean, ..."
+
+    Example:
+        >>> checked_pooling(("cls", "mean"))
+        ['cls', 'mean']
+    """
+    modes = [pooling] if isinstance(pooling, str) else list(pooling)
+    for mode in modes or [pooling]:
+        if mode not in POOLINGS:
+            raise ValueError(
+                f"pooling is {mode!r}. Expected one of {', '.join(POOLINGS)}, or a list of these."
+            )
+    return pooling if isinstance(pooling, str) else modes
+
+
+def _modes(pooling: str | list[str]) -> list[str]:
+    return [pooling] if isinstance(pooling, str) else pooling
+
+
+def _only_column(texts) -> list[tf.Tensor]:
+    """Return the column of texts, checked; raise an error for pairs."""
+    columns = as_columns(texts)
+    if len(columns) > 1:
+        raise ValueError(
+            f"embed takes texts, and got {len(columns)} columns of them ({with_type(plain(texts)):.60}"
+            "). Embed each column by itself."
+        )
+    return columns

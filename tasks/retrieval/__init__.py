@@ -1,0 +1,1 @@
+"""Search among vectors: similarity, index, evaluation, hard negatives."""
