@@ -394,11 +394,10 @@ def checked_pooling(pooling: str | Sequence[str]) -> str | list[str]:
         ['cls', 'mean']
     """
     modes = [pooling] if isinstance(pooling, str) else list(pooling)
-    for mode in modes or [pooling]:
-        if mode not in POOLINGS:
-            raise ValueError(
-                f"pooling is {mode!r}. Expected one of {', '.join(POOLINGS)}, or a list of these."
-            )
+    if not modes or any(mode not in POOLINGS for mode in modes):
+        raise ValueError(
+            f"pooling is {pooling!r}. Expected one of {', '.join(POOLINGS)}, or a list of these."
+        )
     return pooling if isinstance(pooling, str) else modes
 
 

