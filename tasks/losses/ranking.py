@@ -1,0 +1,166 @@
+"""Losses of lists: how well the outputs for the texts of a query order them.
+
+Comment letters: B batch, K texts of a query.
+"""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.validation import PositiveFloat, validate_arguments
+
+ABSENT = float("-inf")  # the score that marks a place without a text
+_LOWEST = -1e9  # in place of the output for such a place: finite, so that 0 times it is 0
+
+
+class RankingLoss(ConfigFromSignature, keras.losses.Loss):
+    """Base of the losses of lists; every query counts alike, however many texts it has.
+
+    A batch is padded to its longest list: y_true is minus infinity where a shorter one has no
+    text, and what the model returns there does not matter.
+
+    Call arguments:
+        y_true: (B, K) scores, more is better.
+        y_pred: (B, K) logits.
+    """
+
+    def call(self, y_true, y_pred):
+        y_pred = ops.convert_to_tensor(y_pred)
+        y_true = ops.cast(y_true, y_pred.dtype)
+        present = y_true > ABSENT
+        return self.of_lists(y_true, ops.where(present, y_pred, _LOWEST), present)
+
+    def of_lists(self, scores, logits, present):
+        """Return the loss of each list, (B,).
+
+        Args:
+            scores: (B, K), minus infinity where there is no text.
+            logits: (B, K), very low where there is no text.
+            present: (B, K) bool.
+        """
+        raise NotImplementedError
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class ListNet(RankingLoss):
+    """Cross-entropy between the softmax of the scores and that of the logits.
+
+    The differences of the scores count: scores of 0 and 1 make a flat target, 0 and 10 a sharp one.
+
+    Call arguments:
+        y_true, y_pred: see `RankingLoss`.
+
+    Source: Cao et al. 2007, Learning to Rank: From Pairwise Approach to Listwise Approach,
+    section 4, with k = 1.
+
+    Example:
+        >>> import numpy as np
+        >>> loss = ListNet()
+        >>> round(float(loss([[1.0, 0.0]], np.float32([[2.0, 0.0]]))), 3)
+        0.665
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**{"name": "list_net", **kwargs})
+
+    def of_lists(self, scores, logits, present):
+        target = ops.softmax(scores, axis=-1)
+        return -ops.sum(target * ops.log_softmax(logits, axis=-1), axis=-1)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class PListMLE(RankingLoss):
+    """Negative log-likelihood of the order of the scores, in which first places weigh more.
+
+    The weight of place i of n is 2 ** (n - i) - 1. Equal scores stay in the order given.
+
+    Call arguments:
+        y_true, y_pred: see `RankingLoss`.
+
+    Source: Lan et al. 2014, Position-Aware ListMLE, sections 3.2 and 4.1.
+
+    Example:
+        >>> import numpy as np
+        >>> round(float(PListMLE()([[1.0, 0.0]], np.float32([[2.0, 0.0]]))), 3)
+        0.127
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**{"name": "p_list_mle", **kwargs})
+
+    def of_lists(self, scores, logits, present):
+        order = ops.argsort(-scores, axis=-1)
+        logits = ops.take_along_axis(logits, order, axis=-1)
+        present = ops.take_along_axis(present, order, axis=-1)
+        place = ops.arange(1, ops.shape(logits)[1] + 1)
+        later = place[:, None] <= place[None]  # (K, K)
+        left = ops.where(later[None], logits[:, None], _LOWEST)  # (B, K, K)
+        chosen = logits - ops.logsumexp(left, axis=-1)  # (B, K) log-probabilities
+
+        count = ops.sum(ops.cast(present, logits.dtype), axis=-1, keepdims=True)
+        weight = ops.power(2.0, -ops.cast(place, logits.dtype)) - ops.power(2.0, -count)
+        weight = ops.where(present, weight, 0.0)
+        return ops.divide_no_nan(-ops.sum(weight * chosen, axis=-1), ops.sum(weight, axis=-1))
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class MultipleNegatives(RankingLoss):
+    """Cross-entropy of choosing each text with a score above 0 among those without (InfoNCE).
+
+    Args:
+        scale: of the sigmoids of the logits, which lie between 0 and 1.
+
+    Call arguments:
+        y_true, y_pred: see `RankingLoss`.
+
+    Source: Gao, Dai and Callan 2021, Rethink Training of BERT Rerankers in Multi-Stage Retrieval
+    Pipeline, section 3.
+
+    Example:
+        >>> import numpy as np
+        >>> loss = MultipleNegatives(scale=1.0)
+        >>> round(float(loss([[1, 0, 0]], np.float32([[9.0, 9.0, 9.0]]))), 3)  # log 3
+        1.099
+    """
+
+    @validate_arguments
+    def __init__(self, scale: PositiveFloat = 10.0, **kwargs):
+        super().__init__(**{"name": "multiple_negatives", **kwargs})
+        self.scale = scale
+
+    def of_lists(self, scores, logits, present):
+        logits = self.scale * ops.sigmoid(logits)
+        wanted = ops.cast(scores > 0, logits.dtype)
+        others = ops.where(present & (scores <= 0), logits, _LOWEST)
+        values = ops.softplus(ops.logsumexp(others, axis=-1, keepdims=True) - logits)
+        return ops.divide_no_nan(ops.sum(wanted * values, axis=-1), ops.sum(wanted, axis=-1))
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class MarginMSE(RankingLoss):
+    """Squared errors of the margins between the best text and each other one: of the logits, and of
+    the scores, which a teacher gave.
+
+    Call arguments:
+        y_true, y_pred: see `RankingLoss`.
+
+    Source: Hofstätter et al. 2020, Improving Efficient Neural Ranking Models with
+    Cross-Architecture Knowledge Distillation, section 3.2.
+
+    Example:
+        >>> import numpy as np
+        >>> float(MarginMSE()([[9.0, 6.0]], np.float32([[2.0, 1.0]])))  # (3 - 1) squared
+        4.0
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**{"name": "margin_mse", **kwargs})
+
+    def of_lists(self, scores, logits, present):
+        best = ops.argmax(scores, axis=-1)[:, None]  # (B, 1)
+        margins = [ops.take_along_axis(x, best, axis=-1) - x for x in (scores, logits)]
+        errors = ops.where(present, ops.square(margins[0] - margins[1]), 0.0)
+        others = ops.sum(ops.cast(present, logits.dtype), axis=-1) - 1
+        return ops.divide_no_nan(ops.sum(errors, axis=-1), others)

@@ -1,0 +1,110 @@
+"""Losses of lists that compare the outputs for every two texts of a query.
+
+Comment letters: B batch, K texts of a query.
+"""
+
+from __future__ import annotations
+
+import math
+
+import keras
+from keras import ops
+
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.tasks.losses.ranking import RankingLoss
+
+MU = 10.0  # of LambdaLoss, section 6.3 of its paper
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class RankNet(RankingLoss):
+    """Cross-entropy, in bits, of which of two texts is the better one; the mean of a list's pairs.
+
+    Pairs of equal scores do not count.
+
+    Call arguments:
+        y_true, y_pred: see `RankingLoss`.
+
+    Source: Burges et al. 2005, Learning to Rank using Gradient Descent, section 3.
+
+    Example:
+        >>> import numpy as np
+        >>> float(RankNet()([[1.0, 0.0, 0.0]], np.float32([[2.0, 2.0, 2.0]])))
+        1.0
+    """
+
+    @validate_arguments
+    def __init__(self, **kwargs):
+        super().__init__(**{"name": "rank_net", **kwargs})
+
+    def of_lists(self, scores, logits, present):
+        counts = scores[:, :, None] > scores[:, None]  # (B, K, K): text i is better than text j
+        counts = ops.cast(counts & present[:, None], logits.dtype)
+        return self.of_pairs(scores, logits, counts)
+
+    def of_pairs(self, scores, logits, counts, weights=1.0):
+        """Return the mean loss of pairs, (B,).
+
+        Args:
+            scores, logits: (B, K).
+            counts: (B, K, K), 1 for the pairs of a better text and a worse one.
+            weights: of the pairs.
+        """
+        bits = ops.softplus(logits[:, None] - logits[:, :, None]) / math.log(2)
+        total = ops.sum(counts * weights * bits, axis=(1, 2))
+        return ops.divide_no_nan(total, ops.sum(counts, axis=(1, 2)))
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class LambdaLoss(RankNet):
+    """RankNet with each pair weighted by what its order changes in nDCG (NDCG-Loss2++).
+
+    The gain of a score is 2 ** score - 1, of one below 0 it is 0.
+
+    Args:
+        k: only pairs with a text among the k with the highest logits count, for nDCG@k; None is
+            all.
+
+    Call arguments:
+        y_true, y_pred: see `RankingLoss`.
+
+    Source: Wang et al. 2018, The LambdaLoss Framework for Ranking Metric Optimization, sections
+    5.3 and 6.3.
+
+    Example:
+        >>> import numpy as np
+        >>> right, wrong = np.float32([[2, 1, 0]]), np.float32([[0, 1, 2]])
+        >>> loss = LambdaLoss()
+        >>> float(loss([[2, 1, 0]], right)) < float(loss([[2, 1, 0]], wrong))
+        True
+    """
+
+    @validate_arguments
+    def __init__(self, k: PositiveInt | None = None, **kwargs):
+        super().__init__(**{"name": "lambda_loss", **kwargs})
+        self.k = k
+
+    def of_pairs(self, scores, logits, counts, weights=1.0):
+        rank = 1 + ops.argsort(ops.argsort(-logits, axis=-1), axis=-1)  # (B, K), the best is 1
+        gain = self._gains(scores)
+        apart = ops.abs(rank[:, :, None] - rank[:, None])  # (B, K, K)
+        # Of two places as far apart, the discounts of the first ones differ most.
+        bound = ops.abs(_discount(ops.maximum(apart, 1)) - _discount(apart + 1))
+        swap = ops.abs(_discount(rank)[:, :, None] - _discount(rank)[:, None])
+        weights = (MU * bound + swap) * ops.abs(gain[:, :, None] - gain[:, None])
+        if self.k is not None:
+            near = ops.minimum(rank[:, :, None], rank[:, None]) <= self.k
+            counts = counts * ops.cast(near, counts.dtype)
+        return super().of_pairs(scores, logits, counts, weights)
+
+    def _gains(self, scores):
+        """Return the gains (B, K), divided by the DCG of the best order."""
+        gain = 2.0 ** ops.maximum(scores, 0.0) - 1
+        best = -ops.sort(-gain, axis=-1)
+        best = best if self.k is None else best[:, : self.k]
+        discount = _discount(ops.arange(1, ops.shape(best)[1] + 1))
+        return ops.divide_no_nan(gain, ops.sum(best * discount, axis=-1, keepdims=True))
+
+
+def _discount(rank):
+    return math.log(2) / ops.log(1.0 + ops.cast(rank, "float32"))
