@@ -91,7 +91,7 @@ class TextEmbedderPreprocessor(Preprocessor):
 
         Args:
             x: see `TextEmbedder.fit`.
-            y: scores of pairs, (N,) or (N, K); or None.
+            y: scores of pairs, (N,) or (N, K); vectors of single texts, (N, D); or None.
             sample_weight: one number for each example, or None.
             prompt: of single texts, see `TextEmbedder.embed`. Of several texts without scores the
                 first gets the prompt "query", the others "document".
@@ -119,9 +119,7 @@ class TextEmbedderPreprocessor(Preprocessor):
             every = tf.concat([first[:, None], texts], axis=1)  # (N, 1 + K)
             examples["labels"] = _numbered(every) if y is None else as_scores(y)
         elif y is not None:
-            raise ValueError(
-                "y has scores of pairs, but x has one column of texts. Expected x=(first, second)."
-            )
+            examples["labels"] = as_vectors(y)
         warn_truncated(tf.concat(truncated, axis=0), self.max_sequence_length)
         if sample_weight is not None:
             examples["sample_weight"] = as_weights(sample_weight)
@@ -228,6 +226,21 @@ def as_scores(y) -> tf.Tensor:
     finite = tf.math.is_finite(scores)
     right = tf.reduce_all(tf.reshape(finite, [tf.shape(scores)[0], -1]), axis=1)
     return check_each(scores, right, " has the score ", scores, ". Expected a finite number.")
+
+
+def as_vectors(y) -> tf.Tensor:
+    """Return the vectors that single texts shall have, as float32 (N, D), checked.
+
+    Raises:
+        ValueError: "x has one column of texts, so y must be vectors (N, D). ..."
+    """
+    vectors = as_scores(y)
+    if vectors.shape.rank != 2:
+        raise ValueError(
+            "x has one column of texts, so y must be their vectors, (texts, width). Received the "
+            f"shape {tuple(vectors.shape)}. Scores are of pairs: x=(first, second)."
+        )
+    return vectors
 
 
 def warn_truncated(is_truncated: tf.Tensor, length: int) -> None:

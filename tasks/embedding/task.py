@@ -33,6 +33,14 @@ from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
 
 logger = logging.getLogger("encoder_zoo")
 
+# The forms of the data of `fit`.
+PAIRS, SCORES, VECTORS = "pairs", "scores", "vectors"
+DEFAULT_LOSSES = {
+    PAIRS: losses.InfoNCE,
+    SCORES: losses.CoSENT,
+    VECTORS: losses.VectorDistillation,
+}
+
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TextEmbedder(Retrieval, Task):
@@ -65,6 +73,8 @@ class TextEmbedder(Retrieval, Task):
       from, one column, several, or a list of equally many in every row.
     - pairs and their scores, `fit((first, second), scores)`: the loss (`CoSENT`) orders pairs.
     - texts alone: each is its own partner, under another dropout (SimCSE, Gao et al. 2021).
+    - texts and the vectors that they shall have, `fit(texts, teacher.embed(texts))`: a small model
+      learns a large one's (`VectorDistillation`).
 
     Without scores, the first text of a row gets the prompt "query" and the others "document",
     if the model has such prompts.
@@ -115,7 +125,7 @@ class TextEmbedder(Retrieval, Task):
         self.dim = dim
         self.similarity_function = similarity_function
         self.chunk_size = None
-        self._learns_scores = False
+        self._objective = PAIRS
         with self.distribution.scope():
             self.dense_layers = self._make_dense()
         self._check_dim(dim)
@@ -219,35 +229,40 @@ class TextEmbedder(Retrieval, Task):
 
     @property
     def traced_settings(self) -> tuple:
-        return (self.chunk_size, self._learns_scores)
+        return (self.chunk_size, self._objective)
 
     def default_loss(self) -> keras.losses.Loss:
-        return losses.CoSENT() if self._learns_scores else losses.InfoNCE()
+        return DEFAULT_LOSSES[self._objective]()
 
     def default_metrics(self) -> list:
         return []
 
     def _separate(self, x, y) -> tuple:
-        """Return pairs of each text and itself where there are texts alone."""
-        if y is not None or is_dataset(x) or is_prepared(x):
+        """Return the columns of texts, checked; texts without anything else twice."""
+        if is_dataset(x) or is_prepared(x):
             return x, y
         columns = as_columns(x)
+        if len(columns) == 1 and y is not None:
+            return columns[0], y
         return tuple(columns if len(columns) > 1 else columns * 2), y
 
     def _adapt(self, x, y) -> None:
+        """Choose the default loss for the form of the data."""
+        if is_prepared(x):
+            return
         if is_dataset(x):
-            y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
-        learns_scores = y is not None and not is_prepared(x)
-        if learns_scores != self._learns_scores:
-            self._learns_scores = learns_scores
+            x, y, _ = keras.utils.unpack_x_y_sample_weight(x.element_spec)
+        of_pairs = PAIRS if y is None else SCORES
+        objective = of_pairs if isinstance(x, tuple) else VECTORS
+        if objective != self._objective:
+            self._objective = objective
             if self.compiled:
-                self.compile(
-                    **self.recipe.arguments, **self.recipe.options, chunk_size=self.chunk_size
-                )
+                settings = {**self.recipe.arguments, **self.recipe.options}
+                self.compile(**settings, chunk_size=self.chunk_size)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         if not self.compiled:
-            self._adapt(x, y)
+            self._adapt(*self._separate(x, y))
         return super().evaluate(x, y, *args, **kwargs)
 
     # -- answers -------------------------------------------------------------------------------

@@ -318,6 +318,14 @@ class TestFit:
         losses = embedder.fit(TEXTS, epochs=2, batch_size=6, verbose=0).history["loss"]
         assert np.isfinite(losses).all()
 
+    def test_a_teachers_vectors_are_learned(self, build):
+        keras.utils.set_random_seed(1)
+        embedder = build()
+        vectors = np.eye(8)[:6]
+        embedder.compile(learning_rate=1e-2)
+        embedder.fit(TEXTS, vectors, epochs=30, batch_size=6, verbose=0)
+        assert (embedder.embed(TEXTS).argmax(1) == np.arange(6)).all()
+
     def test_every_form_gives_the_same_batch(self, build):
         preprocessor = build().preprocessor
         negatives = [OTHERS[1], OTHERS[2]]
@@ -370,7 +378,7 @@ class TestFit:
         ("x", "y", "message"),
         [
             ((["a"], ["b", "c"]), None, "equally many texts. Received: 1, 2"),
-            (["a", "b"], [0.5, 0.1], "one column of texts"),
+            (["a", "b"], [0.5, 0.1], "one column of texts, so y must be their vectors"),
             ((["a"], ["b"]), [float("nan")], "Row 0 has the score nan"),
             ((["a"], ["b"]), ["x"], "y is of type string"),
             ((["a"], ["b"]), [0.1, 0.2], "1 texts, 2 labels"),
