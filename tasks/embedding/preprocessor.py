@@ -36,7 +36,7 @@ class TextEmbedderPreprocessor(Preprocessor):
     Args:
         tokenizer: any of this package's.
         sequence_length: see `Preprocessor`.
-        max_sequence_length: longer texts are truncated to so many tokens, special ones counted;
+        max_length: longer texts are truncated to so many tokens, special ones counted;
             None is the model's longest. Unlike `sequence_length` it does not pad.
         prompts: {name: text to put before a text}.
         default_prompt: name of the prompt where none is asked for; None for no prompt.
@@ -65,22 +65,22 @@ class TextEmbedderPreprocessor(Preprocessor):
         self,
         tokenizer,
         sequence_length: SequenceLength | None = None,
-        max_sequence_length: SequenceLength | None = None,
+        max_length: SequenceLength | None = None,
         prompts: Mapping[str, str] | None = None,
         default_prompt: str | None = None,
         include_prompt: bool = True,
     ):
         super().__init__(tokenizer, sequence_length)
-        self.max_sequence_length = max_sequence_length or self.max_sequence_length
+        self.max_length = max_length
+        self.max_sequence_length = sequence_length or max_length or self.max_sequence_length
         self.prompts = checked_prompts(prompts, default_prompt)
         self.default_prompt = default_prompt
         self.include_prompt = include_prompt
 
     def attach(self, task) -> None:
-        most = self.max_sequence_length
-        super().attach(task)
-        longest = task.backbone.max_sequence_length
-        self.max_sequence_length = min(self.sequence_length or most, longest)
+        super().attach(task)  # takes the backbone's longest
+        if self.max_length is not None:
+            self.max_sequence_length = min(self.max_length, self.max_sequence_length)
 
     def prompt_text(self, prompt: str | None) -> str:
         """Return the text of a prompt, by its name; see `TextEmbedder.embed`."""

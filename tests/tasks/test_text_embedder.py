@@ -189,7 +189,7 @@ class TestEmbed:
         assert warnings(caplog) == []
 
     def test_other_lengths(self, build, caplog):
-        embedder = build({"max_sequence_length": 5})
+        embedder = build({"max_length": 5})
         np.testing.assert_allclose(
             embedder.embed("good film was bad"), embedder.embed("good film was"), atol=1e-6
         )
