@@ -18,9 +18,7 @@ TASK_INPUTS = (
     "masked_token_ids",
     "positions_in_teacher",
     "soft_weights",
-    "pooling_mask",
     *(f"teacher_{name}" for name in INPUTS),
-    *(f"candidate_{name}" for name in (*INPUTS, "pooling_mask")),
 )
 # {name in transformers: name here}
 OTHER_NAMES = {
@@ -28,7 +26,8 @@ OTHER_NAMES = {
     "attention_mask": "padding_mask",
     "token_type_ids": "segment_ids",
 }
-# Of the shapes (B, M), (B, K), and (B,) or (B, L). All others have that of "token_ids", (B, L).
+# Of the shapes (B, M), (B, K), and (B,) or (B, L). All others have that of "token_ids", (B, L),
+# and those of further texts, "candidate_...", that of "candidate_token_ids", (B, K, L).
 OTHER_SHAPES = ("mask_positions", "text_starts", "soft_weights")
 
 
