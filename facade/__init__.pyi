@@ -60,6 +60,10 @@ from encoder_zoo.tasks.question_answering.preprocessor import (
 )
 from encoder_zoo.tasks.question_answering.squad import read_squad as read_squad
 from encoder_zoo.tasks.question_answering.task import SpanQA as SpanQA
+from encoder_zoo.tasks.reranking.preprocessor import (
+    RerankerPreprocessor as RerankerPreprocessor,
+)
+from encoder_zoo.tasks.reranking.task import Reranker as Reranker
 from encoder_zoo.tasks.sequence_classification.preprocessor import (
     SequenceClassifierPreprocessor as SequenceClassifierPreprocessor,
 )

@@ -19,6 +19,7 @@ TASKS = {
     "pretraining": "pretraining.pretraining.Pretraining",
     "replaced_token_detection": "pretraining.replaced_tokens.ReplacedTokenDetection",
     "text_embedder": "embedding.task.TextEmbedder",
+    "reranker": "reranking.task.Reranker",
 }
 _REGISTERED: dict[str, type[Task]] = {}  # by `register_task`
 

@@ -139,7 +139,7 @@ class MultipleNegatives(RankingLoss):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class MarginMSE(RankingLoss):
+class ListMarginMSE(RankingLoss):
     """Squared errors of the margins between the best text and each other one: of the logits, and of
     the scores, which a teacher gave.
 
@@ -151,12 +151,12 @@ class MarginMSE(RankingLoss):
 
     Example:
         >>> import numpy as np
-        >>> float(MarginMSE()([[9.0, 6.0]], np.float32([[2.0, 1.0]])))  # (3 - 1) squared
+        >>> float(ListMarginMSE()([[9.0, 6.0]], np.float32([[2.0, 1.0]])))  # (3 - 1) squared
         4.0
     """
 
     def __init__(self, **kwargs):
-        super().__init__(**{"name": "margin_mse", **kwargs})
+        super().__init__(**{"name": "list_margin_mse", **kwargs})
 
     def of_lists(self, scores, logits, present):
         best = ops.argmax(scores, axis=-1)[:, None]  # (B, 1)

@@ -1,0 +1,1 @@
+"""Reranking: scores of texts for a query, read together."""

@@ -1,0 +1,231 @@
+"""Queries and their texts, one for each or a list, and the scores of these, checked.
+
+Comment letters: N queries, T texts of all of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.wording import with_type
+from encoder_zoo.tasks.preprocessing.checks import check_each
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.preprocessor import as_column, as_texts, check_no_iterator
+
+LISTS = (list, tuple, np.ndarray)
+NAMES = ("queries", "texts")
+MOST_SHOWN = 60  # characters of a value in an error
+CURE = "Expected some text: leave it out, or put a placeholder there."
+
+
+def two_columns(x) -> tuple:
+    """Return queries and texts as they are, of any input that has them.
+
+    Args:
+        x: `(queries, texts)`, a list of pairs, or a table of two columns.
+
+    Raises:
+        ValueError: "Expected queries and texts, (queries, texts). Received: ..."
+
+    Example:
+        >>> two_columns([("q", "a"), ("r", "b")])
+        (['q', 'r'], ['a', 'b'])
+    """
+    x = plain(x)
+    if isinstance(x, dict):
+        x = tuple(x.values())
+    elif isinstance(x, list | np.ndarray) and len(x) and all(_is_pair(row) for row in x):
+        x = tuple(map(list, zip(*x, strict=True)))
+    if not isinstance(x, tuple) or len(x) != 2:
+        received = f"{len(x)} columns" if isinstance(x, tuple) else with_type(x)
+        raise ValueError(
+            "Expected queries and texts, (queries, texts), or a list of such pairs. "
+            f"Received: {received:.100}."
+        )
+    return x
+
+
+def _is_pair(row: object) -> bool:
+    return isinstance(row, LISTS) and len(row) == 2
+
+
+def are_lists(texts) -> bool:
+    """Return whether there is a list of texts for each query, and not one text.
+
+    Args:
+        texts: the second column, or its specification in a dataset.
+
+    Example:
+        >>> are_lists([["a", "b"], ["c"]]), are_lists(["a", "c"])
+        (True, False)
+    """
+    if isinstance(texts, list | tuple):
+        return len(texts) > 0 and isinstance(texts[0], LISTS)
+    if isinstance(texts, np.ndarray) and texts.dtype == object and texts.ndim == 1 and len(texts):
+        return isinstance(texts[0], LISTS)
+    shape = getattr(texts, "shape", None)
+    return shape is not None and len(shape) > 1
+
+
+def queries_and_texts(x) -> tuple[tf.Tensor, tf.Tensor | tf.RaggedTensor]:
+    """Return checked queries (N,) and texts, (N,) or ragged (N, None), strings.
+
+    Raises:
+        ValueError: "Row 3 of texts is empty. ...", "Row 3 of texts has no text. ...", "Expected as
+            many lists of texts as queries. ..."
+
+    Example:
+        >>> queries, texts = queries_and_texts((["q", "r"], [["a", "b"], ["c"]]))
+        >>> texts.to_list()
+        [[b'a', b'b'], [b'c']]
+    """
+    queries, texts = two_columns(x)
+    if not are_lists(texts):
+        queries, texts = as_texts((queries, texts), NAMES)
+        check_each(texts, _not_empty(texts), f" of texts is empty. {CURE}")
+    else:
+        queries, texts = as_column(queries, NAMES[0]), as_lists(texts)
+        counts = queries.shape[0], texts.shape[0]
+        if None not in counts and counts[0] != counts[1]:
+            raise ValueError(
+                f"Expected as many lists of texts as queries. Received: {counts[0]} queries, "
+                f"{counts[1]} lists."
+            )
+    return check_each(queries, _not_empty(queries), f" of queries is empty. {CURE}"), texts
+
+
+def as_lists(texts) -> tf.RaggedTensor:
+    """Return lists of texts as ragged strings (N, None), checked.
+
+    Raises:
+        ValueError: "Row 1 of texts is 'a' (str). Expected a list of texts, as in row 0.", "Row 1 of
+            texts has no text. ...", "Row 1 of texts has an empty text. ..."
+
+    Example:
+        >>> as_lists([["a"], []])
+        Traceback (most recent call last):
+        ValueError: Row 1 of texts has no text. Expected one or more for each query.
+    """
+    texts = plain(texts)
+    if not isinstance(texts, tf.RaggedTensor):
+        texts = tf.RaggedTensor.from_tensor(texts) if tf.is_tensor(texts) else _ragged(texts)
+    lengths = texts.row_lengths()
+    expected = " of texts has no text. Expected one or more for each query."
+    texts = check_each(texts, lengths > 0, expected)
+    right, row = _not_empty(texts.values), texts.value_rowids()
+    return check_each(texts, right, f" of texts has an empty text. {CURE}", index=row)
+
+
+def _ragged(rows) -> tf.RaggedTensor:
+    for i, row in enumerate(rows):
+        if not isinstance(row, LISTS):
+            raise ValueError(
+                f"Row {i} of texts is {with_type(row):.{MOST_SHOWN}}. Expected a list of texts, as "
+                "in row 0."
+            )
+        for text in row:
+            if not isinstance(text, str | bytes):
+                raise ValueError(
+                    f"Row {i} of texts has {with_type(text):.{MOST_SHOWN}}. Expected texts."
+                )
+    values = [text for row in rows for text in row]
+    values = as_column(values, NAMES[1]) if values else tf.constant([], tf.string)
+    return tf.RaggedTensor.from_row_lengths(values, [len(row) for row in rows])
+
+
+def _not_empty(texts: tf.Tensor) -> tf.Tensor:
+    return tf.strings.length(tf.strings.strip(texts)) > 0
+
+
+def pair_scores(y, probabilities: bool = False) -> tf.Tensor:
+    """Return the scores of pairs, float32 (N,), checked.
+
+    Args:
+        y: (N,) or (N, 1).
+        probabilities: whether they must lie between 0 and 1.
+
+    Raises:
+        ValueError: "Row 3 has the score nan. Expected a finite number.", "Row 3 has the score 5.0.
+            Expected a number from 0 to 1 ..."
+
+    Example:
+        >>> pair_scores([0.5, 5.0], probabilities=True)
+        Traceback (most recent call last):
+        ValueError: Row 1 has the score 5.0. Expected a number from 0 to 1 for binary ...
+    """
+    scores = _numbers(y)
+    if scores.shape.rank == 2 and scores.shape[1] == 1:
+        scores = scores[:, 0]
+    if scores.shape.rank != 1:
+        raise ValueError(f"y has the shape {scores.shape}. Expected one score for each pair.")
+    return _checked(scores, probabilities)
+
+
+def list_scores(y, lengths: tf.Tensor) -> tf.RaggedTensor:
+    """Return the scores of lists, ragged float32 (N, None), checked.
+
+    Args:
+        y: a list of scores for each query.
+        lengths: (N,), how many texts each query has.
+
+    Raises:
+        ValueError: "Row 1 has 2 scores for 3 texts. ...", "Row 1 has the score nan. ..."
+
+    Example:
+        >>> import tensorflow as tf
+        >>> list_scores([[1, 0], [1]], tf.constant([2, 2], tf.int64))
+        Traceback (most recent call last):
+        ValueError: Row 1 has 1 scores for 2 texts. Expected one for each text.
+    """
+    check_no_iterator(y, "y")
+    y = plain(y)
+    if isinstance(y, tf.RaggedTensor):
+        scores = y.with_values(_numbers(y.values))
+    elif tf.is_tensor(y):
+        scores = tf.RaggedTensor.from_tensor(_numbers(y))
+    else:
+        for i, row in enumerate(y):
+            if not isinstance(row, LISTS):
+                raise ValueError(
+                    f"Row {i} of y is {with_type(row):.{MOST_SHOWN}}. Expected a list of scores, "
+                    "one for each text."
+                )
+        values = _numbers([score for row in y for score in row])
+        scores = tf.RaggedTensor.from_row_lengths(values, [len(row) for row in y])
+    counts = scores.row_lengths(), lengths
+    if None not in (known := [n.shape[0] for n in counts]) and known[0] != known[1]:
+        raise ValueError(
+            f"Expected a list of scores for each query. Received: {known[0]} lists of scores for "
+            f"{known[1]} queries."
+        )
+    right = tf.equal(*counts)
+    expected = " texts. Expected one for each text."
+    scores = check_each(scores, right, " has ", counts[0], " scores for ", counts[1], expected)
+    return scores.with_values(_checked(scores.values, row=scores.value_rowids()))
+
+
+def _numbers(values) -> tf.Tensor:
+    """Return numbers as float32.
+
+    Raises:
+        ValueError: "y has values of type string. Expected scores, numbers."
+    """
+    check_no_iterator(values, "y")
+    values = plain(values)
+    if isinstance(values, list | tuple) and any(value is None for value in values):
+        raise ValueError("y has None among its scores. Expected numbers.")
+    scores = tf.convert_to_tensor(values)
+    if not (scores.dtype.is_floating or scores.dtype.is_integer or scores.dtype.is_bool):
+        raise ValueError(f"y has values of type {scores.dtype.name}. Expected scores, numbers.")
+    return tf.cast(scores, "float32")
+
+
+def _checked(scores: tf.Tensor, probabilities: bool = False, row: tf.Tensor | None = None):
+    right, expected = tf.math.is_finite(scores), "a finite number"
+    if probabilities:
+        right = right & (scores >= 0) & (scores <= 1)
+        expected = "a number from 0 to 1 for binary cross-entropy; other scores need another loss"
+    return check_each(
+        scores, right, " has the score ", scores, f". Expected {expected}.", index=row
+    )

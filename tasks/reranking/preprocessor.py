@@ -1,0 +1,163 @@
+"""Queries and texts to examples for reranking: of pairs, or of a query with a list of texts.
+
+Comment letters: B batch, N examples, T texts of all of them, K texts of an example, L sequence.
+"""
+
+from __future__ import annotations
+
+import keras
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
+from encoder_zoo.tasks.losses.ranking import ABSENT
+from encoder_zoo.tasks.preprocessing.preprocessor import (
+    Preprocessor,
+    as_weights,
+    check_same_count,
+)
+from encoder_zoo.tasks.reranking.columns import (
+    are_lists,
+    list_scores,
+    pair_scores,
+    queries_and_texts,
+    two_columns,
+)
+
+CANDIDATE = "candidate_"  # before the names of inputs of further texts
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class RerankerPreprocessor(Preprocessor):
+    """Queries and texts to `[CLS] query [SEP] text [SEP]`, in RoBERTa's form `<s> query </s></s>
+    text </s>`; the longer of the two is truncated first.
+
+    Args:
+        tokenizer: any of this package's.
+        sequence_length: see `Preprocessor`.
+        max_sequence_length: longer pairs are truncated to so many tokens, special ones counted;
+            None is the model's longest. Unlike `sequence_length` it does not pad.
+
+    Returns:
+        As of `Preprocessor`. With a list of texts for each query, the longest is "token_ids"
+        (B, L), so that batches are of like length, and the others are "candidate_token_ids"
+        (B, K - 1, L). Their scores (B, K) are in the same order; a place without a text has the
+        score minus infinity, and a mask of one token.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "you"]
+        >>> preprocessor = RerankerPreprocessor(BertTokenizer(words))
+        >>> x, y = preprocessor((["hello"], [["you", "hello you"]]), [[0, 1]])
+        >>> x["token_ids"].numpy().tolist(), x["candidate_token_ids"].numpy().tolist()
+        ([[2, 5, 3, 5, 6, 3]], [[[2, 5, 3, 6, 3, 0]]])
+        >>> y.numpy().tolist()
+        [[1.0, 0.0]]
+    """
+
+    task_name = "reranker"
+    one_example_per_text = True
+    _learns_probabilities = False  # set by the task, for its loss
+
+    @validate_arguments
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length: SequenceLength | None = None,
+        max_sequence_length: SequenceLength | None = None,
+    ):
+        super().__init__(tokenizer, sequence_length)
+        self._longest = max_sequence_length
+        self.max_sequence_length = max_sequence_length or self.max_sequence_length
+
+    def attach(self, task) -> None:
+        super().attach(task)
+        if self._longest is not None:
+            self.max_sequence_length = min(self._longest, self.max_sequence_length)
+
+    @validate_arguments
+    def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
+        """Return a dataset of single examples in batches, lists as ragged; others unchanged."""
+        x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
+        queries, texts = two_columns(x)
+        if queries.shape.rank == 0 and texts.shape.rank == 1:
+            return dataset.ragged_batch(batch_size)
+        return super().batched(dataset, batch_size)
+
+    def encode(self, x, y=None, sample_weight=None) -> dict:
+        """Return examples of token ids, not padded.
+
+        Args:
+            x: see `Reranker.fit`.
+            y: one score for each pair, or a list of scores for each query; or None.
+            sample_weight: one number for each pair or query, or None.
+
+        Returns:
+            As of `Preprocessor.encode`; with lists also "candidate_token_ids", ragged
+            (N, None, None), "candidate_first_length" and "labels", ragged (N, None).
+        """
+        queries, texts = queries_and_texts(x)
+        if isinstance(texts, tf.RaggedTensor):
+            examples = self._encode_lists(queries, texts, y)
+        else:
+            tokens = [self.tokenizer.tokenize(part) for part in (queries, texts)]
+            examples = self.pack(tokens)
+            if y is not None:
+                examples["labels"] = pair_scores(y, self._learns_probabilities)[:, None]
+        if sample_weight is not None:
+            examples["sample_weight"] = as_weights(sample_weight)
+        check_same_count(examples)
+        return examples
+
+    def _encode_lists(self, queries: tf.Tensor, texts: tf.RaggedTensor, y) -> dict:
+        """Return examples of lists, in each the longest text first."""
+        row = texts.value_rowids()
+        tokens = tf.gather(self.tokenizer.tokenize(queries), row)
+        packed = self.pack([tokens, self.tokenizer.tokenize(texts.values)])  # of T pairs
+        lengths = packed["token_ids"].row_lengths()
+        order = tf.argsort(row * (self.max_sequence_length + 1) - lengths, stable=True)  # (T,)
+        firsts = tf.gather(order, texts.row_starts())
+        others = texts.with_values(order)[:, 1:]  # ragged (N, None)
+        examples = {name: tf.gather(values, firsts) for name, values in packed.items()}
+        examples |= {CANDIDATE + name: tf.gather(v, others) for name, v in packed.items()}
+        if y is not None:
+            scores = list_scores(y, texts.row_lengths())
+            examples["labels"] = texts.with_values(tf.gather(scores.values, order))
+        return examples
+
+    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        if CANDIDATE + "token_ids" not in examples:
+            return super().collate(examples, seed, bucketed)
+        labels = examples.get("labels")
+        labels = labels if labels is None else labels.to_tensor(ABSENT)
+        x = self._padded_lists(examples, bucketed)
+        return keras.utils.pack_x_y_sample_weight(x, labels, examples.get("sample_weight"))
+
+    def _padded_lists(self, examples: dict, bucketed: bool) -> dict[str, tf.Tensor]:
+        others = examples[CANDIDATE + "token_ids"]
+        both = {
+            name: tf.concat([examples[name], examples[CANDIDATE + name].values], axis=0)
+            for name in ("token_ids", "first_length")
+        }
+        padded = self.pad(both, bucketed)  # (N + T, L)
+        count, inputs = others.nrows(), {}
+        for name, values in padded.items():
+            empty = self.tokenizer.pad_token_id if name == "token_ids" else 0
+            ragged = others.with_values(values[count:])
+            inputs[name] = values[:count]
+            inputs[CANDIDATE + name] = ragged.to_tensor(tf.cast(empty, values.dtype))
+        # The first token of every place is there: attention to no token at all is not a number.
+        first = tf.range(tf.shape(inputs["token_ids"])[1]) == 0
+        inputs[CANDIDATE + "padding_mask"] |= first
+        return inputs
+
+
+def takes_lists(x) -> bool:
+    """Return whether raw inputs, or their specification, have a list of texts for each query.
+
+    Example:
+        >>> takes_lists((["q"], [["a", "b"]])), takes_lists([("q", "a")])
+        (True, False)
+    """
+    queries, texts = two_columns(x)
+    single = getattr(queries, "shape", None) is not None and not len(queries.shape)
+    return (len(texts.shape) == 1) if single else are_lists(texts)

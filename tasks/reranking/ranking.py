@@ -1,0 +1,98 @@
+"""Answers of a reranker: scores, rankings, and how good these are.
+
+Comment letters: N pairs or queries.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.wording import with_type
+from encoder_zoo.tasks.base.class_names import sigmoid
+from encoder_zoo.tasks.preprocessing.preprocessor import as_column
+from encoder_zoo.tasks.reranking.columns import queries_and_texts, two_columns
+from encoder_zoo.tasks.training.sources import check_preprocessor
+
+
+class Ranking:
+    """Mixin of `Reranker`."""
+
+    @validate_arguments
+    def score(self, queries, texts=None, batch_size: PositiveInt | None = None) -> np.ndarray:
+        """Return how well each text answers its query; more is better.
+
+        Args:
+            queries: (N,); or one query, for all the texts; or, without `texts`, pairs: a list of
+                them, `(queries, texts)`, or a table of two columns.
+            texts: (N,).
+            batch_size: default 32.
+
+        Returns:
+            (N,) float32, in the order of the texts, after the model's activation; of a single pair
+            a number.
+
+        Raises:
+            ValueError: "Row 3 of texts is empty. ...", "The texts of a pair must be equally many.
+                Received: 2 queries, 3 texts."
+
+        Example:
+            >>> from encoder_zoo import Reranker
+            >>> reranker = Reranker.from_preset("bert_nano_en_uncased")
+            >>> reranker.score(["Who sings?", "Where?"], ["She sings.", "Here."]).shape
+            (2,)
+        """
+        queries, texts = two_columns(queries if texts is None else (queries, texts))
+        if isinstance(texts, str | bytes):
+            return self.score([queries], [texts], batch_size)[0]
+        if isinstance(queries, str | bytes):
+            queries = [queries] * as_column(texts).shape[0]
+        check_preprocessor(self, queries)
+        columns = queries_and_texts((queries, texts))
+        if not columns[0].shape[0]:
+            return np.zeros(0, "float32")
+        logits = self.predict(columns, batch_size, verbose=0)[:, 0]
+        return sigmoid(logits) if self.activation == "sigmoid" else logits
+
+    @validate_arguments
+    def rank(
+        self,
+        query: str,
+        texts,
+        top_k: PositiveInt | None = None,
+        batch_size: PositiveInt | None = None,
+    ) -> list[dict]:
+        """Return the texts in the order of how well they answer a query, the best first.
+
+        Args:
+            query: a text.
+            texts: one or more texts.
+            top_k: return so many; None is all.
+            batch_size: default 32.
+
+        Returns:
+            For each text `{"index", "score", "text"}`: its number among the texts given, and its
+            score as of `score`. Texts of equal scores stay in their order.
+
+        Raises:
+            ValueError: "rank takes one query, a text. ...", "There are no texts to rank. ..."
+
+        Example:
+            >>> from encoder_zoo import Reranker
+            >>> reranker = Reranker.from_preset("bert_nano_en_uncased")
+            >>> [best] = reranker.rank("Who sings?", ["She sings.", "Here."], top_k=1)
+            >>> sorted(best)
+            ['index', 'score', 'text']
+        """
+        if not isinstance(query, str | bytes):
+            raise ValueError(
+                f"rank takes one query, a text. Received: {with_type(query):.80}. Use score for "
+                "pairs of queries and texts."
+            )
+        column = as_column(texts)
+        if not column.shape[0]:
+            raise ValueError("There are no texts to rank. Expected one or more.")
+        scores = self.score(query, column, batch_size)
+        order = np.argsort(-scores, kind="stable")[:top_k].tolist()
+        texts = column.numpy()
+        return [{"index": i, "score": scores[i].item(), "text": texts[i].decode()} for i in order]

@@ -1,0 +1,301 @@
+"""The task of reranking: how well each of some texts answers a query.
+
+Comment letters: B batch, N pairs, K texts of a query, L sequence, D hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import keras
+from keras import ops
+
+from encoder_zoo.common.keras_private import VALIDATION_OF_FIT
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import Rate, validate_arguments
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import Head
+from encoder_zoo.encoders.inputs import INPUTS
+from encoder_zoo.tasks.base.head import head_dropout, make_head
+from encoder_zoo.tasks.base.task import Task, TinyData
+from encoder_zoo.tasks.losses.ranking import RankingLoss
+from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
+from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.reranking.checkpoints import check_one_label, stored_activation
+from encoder_zoo.tasks.reranking.metrics import NDCG, PairAccuracy
+from encoder_zoo.tasks.reranking.preprocessor import (
+    CANDIDATE,
+    RerankerPreprocessor,
+    takes_lists,
+)
+from encoder_zoo.tasks.reranking.ranking import Ranking
+from encoder_zoo.tasks.training.compiling import is_auto
+from encoder_zoo.tasks.training.logit_metrics import fitted_loss
+from encoder_zoo.tasks.training.prepared import inputs_of, is_prepared
+from encoder_zoo.tasks.training.sources import is_dataset
+
+Activation = Literal["sigmoid", "linear"]
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class Reranker(Ranking, Task):
+    """Score texts for a query: both are read together, as one input (cross-encoder).
+
+        reranker = ez.Reranker.from_preset("hf://cross-encoder/ms-marco-MiniLM-L6-v2")
+        reranker.rank("Who sings?", texts, top_k=5)  # [{"index", "score", "text"}, ...]
+        reranker.score(queries, texts)  # (N,)
+        index.search("Who sings?", reranker=reranker)
+
+    `from_preset` opens the cross-encoders of sentence-transformers, of all its versions, with their
+    activation; and any encoder, whose head is new.
+
+    Args:
+        backbone: any `Backbone`; for BERT one with a pooler.
+        preprocessor: for raw text.
+        activation: of the scores, "sigmoid" or "linear", which leaves them as they are.
+        dropout: before the output layer, in training; None is the backbone's.
+
+    `fit` takes:
+
+    - pairs and a score for each, `fit((queries, texts), scores)`: 0 and 1, or numbers in between,
+      with binary cross-entropy; other numbers with another loss, such as
+      `compile(loss="mse")`, which is taken of the logits.
+    - queries with a list of texts each, `fit((queries, lists of texts), lists of scores)`: the loss
+      (`LambdaLoss`) orders each list; more is better. Lists may be of different lengths. Others of
+      `ez.losses` are `RankNet`, `ListNet`, `PListMLE`, `MultipleNegatives`, and for the scores of a
+      teacher `ListMarginMSE`.
+
+    Call arguments:
+        inputs: the preprocessor's outputs.
+
+    Returns:
+        (B, 1) float32 logits; of inputs with candidates (B, K).
+
+    Raises:
+        ValueError: "A Bert reranker reads the pooler's output. ..."
+
+    Source: Nogueira and Cho 2019, Passage Re-ranking with BERT, section 3.
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                         intermediate_dim=16)
+        >>> reranker = Reranker(backbone)
+        >>> keras.ops.shape(reranker({"token_ids": np.array([[2, 7, 3, 9, 3]])}))
+        (1, 1)
+    """
+
+    task_name = "reranker"
+    checkpoint_class_suffix = "ForSequenceClassification"
+    pipeline_tag = "text-ranking"
+    preprocessor_class = RerankerPreprocessor
+    peft_task_type = "SEQ_CLS"
+    text_method = "score"
+    answer_settings = ("activation",)
+    num_classes = 1  # of the head, in config.json
+
+    @validate_arguments
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocessor: RerankerPreprocessor | None = None,
+        activation: Activation = "sigmoid",
+        dropout: Rate | None = None,
+        **kwargs,
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        self.activation = activation
+        record = self.head_record
+        if record.pooled and not backbone.pooler:
+            raise ValueError(
+                f"A {backbone.family.class_prefix} reranker reads the pooler's output. Build the "
+                "backbone with pooler=True, or load it with Reranker.from_preset, which adds a "
+                "pooler."
+            )
+        self.dropout = head_dropout(record, backbone, dropout)
+        self._learns_lists = False
+        with self.distribution.scope():
+            self.head = make_head(record, backbone, 1, self.dropout, self.dtype_policy)
+        self._finish_building()
+
+    # -- the model -----------------------------------------------------------------------------
+
+    def call(self, inputs, training=None):
+        if CANDIDATE + "token_ids" not in inputs:
+            return super().call(inputs, training)  # (B, 1)
+        others = {name: values for name, values in inputs.items() if name.startswith(CANDIDATE)}
+        pairs = {
+            name: _as_pairs(name, inputs[name], others.get(CANDIDATE + name))
+            for name in INPUTS
+            if name in inputs
+        }
+        count = 1 + ops.shape(others[CANDIDATE + "token_ids"])[1]
+        return ops.reshape(super().call(pairs, training), (-1, count))  # (B, K)
+
+    def logits_of(self, encoded, inputs, training=None):
+        if self.head_record.pooled:
+            x = encoded["pooled_output"]  # (B, D)
+        else:
+            x = self.backbone.text_vectors(encoded["sequence_output"], inputs)  # (B, D)
+        return self.head(x, training=training)  # (B, 1)
+
+    def compute_output_spec(self, inputs, training=None):
+        batch, count = inputs["token_ids"].shape[0], 1
+        if CANDIDATE + "token_ids" in inputs:
+            others = inputs[CANDIDATE + "token_ids"].shape[1]
+            count = None if others is None else 1 + others
+        return keras.KerasTensor((batch, count), "float32")
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        ranges = super().input_ranges(length)
+        return {**ranges, **{CANDIDATE + name: both for name, both in ranges.items()}}
+
+    # -- training ------------------------------------------------------------------------------
+
+    @property
+    def output_activation(self) -> str:
+        return self.activation
+
+    @property
+    def traced_settings(self) -> tuple:
+        return (self._learns_lists,)
+
+    @validate_arguments
+    def compile(self, optimizer="auto", loss="auto", *args, **kwargs) -> None:
+        """Compile as the other tasks, see `Trainer.compile`.
+
+        Args:
+            optimizer: see there.
+            loss: "auto" is binary cross-entropy of pairs, `LambdaLoss` of lists. Losses get logits.
+            *args: further ones of `Trainer.compile`.
+            **kwargs: likewise.
+        """
+        if not is_auto(loss):  # also without an activation, cross-entropy is of logits
+            loss = fitted_loss(loss, _crossentropy(), "sigmoid")
+        super().compile(optimizer, loss, *args, **kwargs)
+
+    def default_loss(self) -> keras.losses.Loss:
+        return LambdaLoss() if self._learns_lists else _crossentropy()
+
+    def default_metrics(self) -> list:
+        if self._learns_lists:
+            return [NDCG()]
+        loss = self.recipe.arguments["loss"]
+        of_probabilities = is_auto(loss) or isinstance(loss, keras.losses.BinaryCrossentropy)
+        return [PairAccuracy()] if of_probabilities else []
+
+    def _check_labels(self, x, y) -> None:
+        if is_dataset(x) and y is None:
+            y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
+        if y is None:
+            raise ValueError(
+                "The scores are missing. Expected y: one score for each pair, or for each query a "
+                "list of scores, one for each of its texts."
+            )
+
+    def _adapt(self, x, y) -> None:
+        """Choose between the default losses and metrics of pairs and of lists."""
+        x = inputs_of(x.element_spec) if is_dataset(x) else x
+        of_lists = CANDIDATE + "token_ids" in x if is_prepared(x) else takes_lists(x)
+        self._check_loss(of_lists)
+        if of_lists != self._learns_lists:
+            self._learns_lists = of_lists
+            if self.compiled:
+                self.compile(**self.recipe.arguments, **self.recipe.options)
+
+    def _check_loss(self, of_lists: bool) -> None:
+        """Raise a ValueError for a loss of lists and data of pairs, or the other way round."""
+        loss = self.recipe.arguments.get("loss", "auto")
+        if isinstance(loss, RankingLoss) and not of_lists:
+            raise ValueError(
+                f"{type(loss).__name__} orders the texts of a query. Expected a list of texts for "
+                "each query, and a list of scores. Received: pairs."
+            )
+        of_keras = type(loss).__module__.startswith("keras.") or isinstance(loss, str)
+        if of_lists and of_keras and not is_auto(loss):
+            name = loss if isinstance(loss, str) else type(loss).__name__
+            raise ValueError(
+                f"The loss {name} is of pairs, and x has a list of texts for each query. Use "
+                "loss='auto' or a loss of lists, such as ez.losses.LambdaLoss()."
+            )
+
+    def _make_ready(self) -> None:
+        super()._make_ready()
+        if self.preprocessor is not None:
+            crossentropy = isinstance(self.loss, keras.losses.BinaryCrossentropy)
+            self.preprocessor._learns_probabilities = crossentropy
+
+    def evaluate(self, x=None, y=None, *args, **kwargs):
+        if not kwargs.get(VALIDATION_OF_FIT):
+            self._check_labels(x, y)
+            self._adapt(x, y)
+        return super().evaluate(x, y, *args, **kwargs)
+
+    # -- checkpoints ---------------------------------------------------------------------------
+
+    @classmethod
+    def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
+        check_one_label(config, cls.checkpoint_class_suffix)
+        stored = {}
+        if "activation" not in arguments and (activation := stored_activation(config)):
+            stored["activation"] = activation
+        return {**stored, **super().checkpoint_arguments(config, head, arguments)}
+
+    # -- exports -------------------------------------------------------------------------------
+
+    def served(self) -> dict[str, Callable]:
+        """Return `score` for exports, and `rank` of one query and its texts.
+
+        Returns:
+            "serving_default", from "query" and "text" (N,) to "score" (N,); and "rank", from
+            "query" (1,) and "text" (M,) to "order" (M,), the numbers of the texts, the best first,
+            and their "score" (M,).
+        """
+
+        def score(query, text):
+            examples = self.preprocessor.encode((query, text))
+            ones = tf.ones_like(examples["token_ids"].row_lengths())
+            logits = in_graph_batches(self._of_examples, examples, ones, 1).flat_values[:, 0]
+            return {"score": tf.sigmoid(logits) if self.activation == "sigmoid" else logits}
+
+        def rank(query, text):
+            scores = score(tf.broadcast_to(query, tf.shape(text)), text)["score"]
+            order = tf.argsort(scores, direction="DESCENDING", stable=True)
+            return {"order": order, "score": tf.gather(scores, order)}
+
+        rank.takes_other_shapes = True
+        return {"serving_default": score, "rank": rank}
+
+    def _of_examples(self, examples: dict):
+        return self(self.preprocessor.pad(examples), training=False)
+
+    # -- checks of `encoder_zoo.testing` -------------------------------------------------------
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        x = ["a b ab", "c", "a", "p"], ["d e", "c d e a b", "p", "a b c"]
+        return TinyData({"activation": "linear"}, x, [0.0, 1.0, 1.0, 0.5])
+
+
+def _crossentropy() -> keras.losses.Loss:
+    return keras.losses.BinaryCrossentropy(from_logits=True)
+
+
+def _as_pairs(name: str, first, others):
+    """Return the inputs of all pairs (B * K, L), of the first (B, L) and the others (B, K - 1, L).
+
+    Raises:
+        ValueError: "There is no candidate_padding_mask beside padding_mask.",
+            "candidate_token_ids has 7 positions, token_ids 9. Expected the same."
+    """
+    if others is None:
+        raise ValueError(f"There is no {CANDIDATE}{name} beside {name}.")
+    lengths = others.shape[-1], first.shape[-1]
+    if None not in lengths and lengths[0] != lengths[1]:
+        raise ValueError(
+            f"{CANDIDATE}{name} has {lengths[0]} positions, {name} {lengths[1]}. Expected the same."
+        )
+    both = [first[:, None], ops.cast(others, first.dtype)]
+    return ops.reshape(ops.concatenate(both, axis=1), (-1, ops.shape(first)[-1]))
