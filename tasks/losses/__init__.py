@@ -1,19 +1,25 @@
-"""Losses for embeddings and reranking, for `compile` of the tasks or of any Keras model."""
+"""Losses for embeddings and reranking, for `compile` of the tasks or of any Keras model.
 
+Those for embeddings take y_pred (B, 1 + K, D): vectors of width D of B rows of texts, the first of
+which is compared with its K others. y_true is the numbers of the texts, the scores of pairs, or a
+teacher's scores or vectors; each loss says which.
+"""
+
+from encoder_zoo.tasks.losses.contrastive import Contrastive as Contrastive
+from encoder_zoo.tasks.losses.contrastive import OnlineContrastive as OnlineContrastive
+from encoder_zoo.tasks.losses.cosent import AnglE as AnglE
 from encoder_zoo.tasks.losses.cosent import CoSENT as CoSENT
+from encoder_zoo.tasks.losses.cosine_similarity import CosineSimilarity as CosineSimilarity
+from encoder_zoo.tasks.losses.guided_info_nce import GuidedInfoNCE as GuidedInfoNCE
 from encoder_zoo.tasks.losses.info_nce import InfoNCE as InfoNCE
-from encoder_zoo.tasks.losses.ranking import (
-    ListNet as ListNet,
-)
-from encoder_zoo.tasks.losses.ranking import (
-    MarginMSE as MarginMSE,
-)
-from encoder_zoo.tasks.losses.ranking import (
-    MultipleNegatives as MultipleNegatives,
-)
-from encoder_zoo.tasks.losses.ranking import (
-    PListMLE as PListMLE,
-)
+from encoder_zoo.tasks.losses.matryoshka import Matryoshka as Matryoshka
+from encoder_zoo.tasks.losses.ranking import ListMarginMSE as ListMarginMSE
+from encoder_zoo.tasks.losses.ranking import ListNet as ListNet
+from encoder_zoo.tasks.losses.ranking import MultipleNegatives as MultipleNegatives
+from encoder_zoo.tasks.losses.ranking import PListMLE as PListMLE
 from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss as LambdaLoss
 from encoder_zoo.tasks.losses.ranking_pairs import RankNet as RankNet
+from encoder_zoo.tasks.losses.score_distillation import MarginMSE as MarginMSE
+from encoder_zoo.tasks.losses.score_distillation import ScoreDistillation as ScoreDistillation
+from encoder_zoo.tasks.losses.triplet import Triplet as Triplet
 from encoder_zoo.tasks.losses.vector_distillation import VectorDistillation as VectorDistillation

@@ -1,4 +1,7 @@
-"""CoSENT."""
+"""Losses that order pairs by their scores, each pair beside all others of the batch.
+
+Comment letters: B batch, K further texts of a row, P pairs of all replicas, D width.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,92 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.validation import PositiveFloat, validate_arguments
+from encoder_zoo.tasks.losses.replicas import of_all_replicas
+from encoder_zoo.tasks.losses.vectors import scores_like, similarities, unit_vectors
+
+EXCLUDED = -1e9  # in place of a difference that does not count
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class CoSENT(ConfigFromSignature, keras.losses.Loss):
-    """Draft; the owner of tasks/losses writes it."""
+    """Computes how often, and how far, pairs are more similar than pairs of a higher score.
 
-    def __init__(self, scale: float = 20.0, **kwargs):
+    It is log(1 + sum of exp(scale * (s_i - s_j))) over all i and j whose scores are y_i < y_j,
+    with cosines s: one number for the batch, under `tf.distribute` for the batch of all replicas.
+
+    Args:
+        scale: factor of the similarities.
+        **kwargs: of `keras.losses.Loss`.
+
+    Call arguments:
+        y_true: (B,) or (B, K) scores of pairs; their order alone counts.
+        y_pred: (B, 1 + K, D), the first text of each row makes a pair with each of its others.
+
+    Returns:
+        (B,), of `call`, the same number for each row.
+
+    Raises:
+        ValueError: "CoSENT needs y_true, the scores of pairs, of shape (B,) or (B, K): ..."
+
+    Source: Su 2022, CoSENT, https://kexue.fm/archives/8847; Huang et al. 2024, CoSENT:
+    Consistent Sentence Embedding via Similarity Ranking.
+
+    Example:
+        >>> import math
+        >>> import numpy as np
+        >>> y_pred = np.array([[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]])
+        >>> float(CoSENT(scale=1.0)(np.array([0.2, 0.9]), y_pred)), math.log(1 + math.e)
+        (1.313261..., 1.313261...)
+    """
+
+    @validate_arguments
+    def __init__(self, scale: PositiveFloat = 20.0, **kwargs):
         super().__init__(**{"name": "cosent", **kwargs})
         self.scale = scale
 
     def call(self, y_true, y_pred):
-        x = ops.normalize(y_pred, axis=-1)
-        cosines = self.scale * ops.sum(x[:, 0] * x[:, 1], axis=-1)
-        apart = cosines[:, None] - cosines[None]
-        kept = ops.cast(y_true[:, None] < y_true[None], apart.dtype)
-        value = ops.log(1 + ops.sum(kept * ops.exp(apart)))
-        return ops.ones_like(cosines) * value
+        y_true = scores_like(self, y_true, y_pred)  # (B, K)
+        scores = self.scale * self.similarities(y_pred)
+        scores, y_true, _ = of_all_replicas(scores, y_true)
+        scores, y_true = ops.reshape(scores, (-1,)), ops.reshape(y_true, (-1,))  # (P,)
+        differences = scores[:, None] - scores[None]
+        counted = ops.where(y_true[:, None] < y_true[None], differences, EXCLUDED)
+        terms = ops.concatenate([ops.zeros((1,), counted.dtype), ops.reshape(counted, (-1,))])
+        return ops.logsumexp(terms) * ops.ones_like(y_pred[:, 0, 0])
+
+    def similarities(self, y_pred: keras.KerasTensor) -> keras.KerasTensor:
+        """Return the similarities (B, K) that are ordered, of vectors (B, 1 + K, D)."""
+        return similarities(y_pred, "cosine")
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class AnglE(CoSENT):
+    """Computes `CoSENT` with a similarity whose gradient does not vanish where the cosine's does.
+
+    The halves of a vector are the real and imaginary parts of complex numbers. The similarity is
+    the absolute value of the sum of real and imaginary parts of one vector times the conjugate of
+    the other. Arguments as for `CoSENT`.
+
+    Source: Li and Li 2024, AnglE-optimized Text Embeddings, section 3.4.
+
+    Example:
+        >>> import math
+        >>> import numpy as np
+        >>> y_pred = np.array([[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [-1.0, 0.0]]])
+        >>> float(AnglE()(np.array([0.2, 0.9]), y_pred)), math.log(2)
+        (0.693147..., 0.693147...)
+    """
+
+    @validate_arguments
+    def __init__(self, scale: PositiveFloat = 20.0, **kwargs):
+        super().__init__(scale, **{"name": "angle", **kwargs})
+
+    def similarities(self, y_pred):
+        if y_pred.shape[-1] % 2:
+            y_pred = ops.pad(y_pred, [[0, 0], [0, 0], [0, 1]])
+        x = unit_vectors(y_pred)
+        real, imaginary = ops.split(x, 2, axis=-1)
+        # Real part a c + b d and imaginary part b c - a d of (a + b i)(c - d i).
+        swapped = ops.concatenate([real + imaginary, imaginary - real], axis=-1)
+        return ops.abs(ops.sum(swapped[:, :1] * x[:, 1:], axis=-1))

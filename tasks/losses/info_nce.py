@@ -1,4 +1,7 @@
-"""Contrastive loss with the other texts of the batch as negatives."""
+"""Contrastive loss with the other texts of the batch as negatives.
+
+Comment letters: B batch, N rows of all replicas, K further texts of a row, M candidates, D width.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,148 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, validate_arguments
+from encoder_zoo.tasks.losses.replicas import of_all_replicas
+from encoder_zoo.tasks.losses.vectors import Similarity, check_rows, comparable, differ
+
+EXCLUDED = -1e9  # in place of the score of a candidate that is not compared
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class InfoNCE(ConfigFromSignature, keras.losses.Loss):
-    """Draft; the owner of tasks/losses writes it."""
+    """Computes how improbable a text's own passage is among the passages of the whole batch.
 
-    def __init__(self, scale: float = 20.0, **kwargs):
+    The candidates of every row are the second texts of all rows, and all further texts, hard
+    negatives. Texts that are known to be right are no negatives: those equal to the row's own
+    first or second text, and the second texts of rows with an equal first text. Under
+    `tf.distribute` the rows of all replicas count.
+
+    Args:
+        scale: factor of the similarities, 1 / temperature.
+        similarity: "cosine" or "dot".
+        symmetric: take the mean with the same loss from second texts to first texts.
+        margin: leave out candidates whose similarity is above the own passage's less the margin,
+            as they may be right too; None leaves out none.
+        **kwargs: of `keras.losses.Loss`.
+
+    Call arguments:
+        y_true: (B, 1 + K), numbers that are equal where texts are equal.
+        y_pred: (B, 1 + K, D), vectors of the texts of each row, K of 1 or more.
+
+    Returns:
+        (B,), of `call`.
+
+    Raises:
+        ValueError: "InfoNCE needs y_true (B, 1 + K), numbers that are equal where texts are ..."
+
+    Source: van den Oord et al. 2018, Representation Learning with Contrastive Predictive Coding,
+    equation 4; in both directions Radford et al. 2021, CLIP, figure 3.
+
+    Example:
+        >>> import math
+        >>> import numpy as np
+        >>> y_pred = np.array([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]])
+        >>> float(InfoNCE(scale=1.0)(np.arange(4).reshape(2, 2), y_pred)), math.log(1 + 1 / math.e)
+        (0.313261..., 0.313261...)
+    """
+
+    @validate_arguments
+    def __init__(
+        self,
+        scale: PositiveFloat = 20.0,
+        similarity: Similarity = "cosine",
+        symmetric: bool = False,
+        margin: NonNegativeFloat | None = None,
+        **kwargs,
+    ):
         super().__init__(**{"name": "info_nce", **kwargs})
         self.scale = scale
+        self.similarity = similarity
+        self.symmetric = symmetric
+        self.margin = margin
 
     def call(self, y_true, y_pred):
-        x = ops.normalize(y_pred, axis=-1)
-        anchors = x[:, 0]
-        candidates = ops.reshape(ops.transpose(x[:, 1:], (1, 0, 2)), (-1, x.shape[-1]))
-        scores = self.scale * ops.matmul(anchors, ops.transpose(candidates))
-        return ops.sparse_categorical_crossentropy(
-            ops.arange(ops.shape(x)[0]), scores, from_logits=True
+        check_rows(self, y_pred, 2, "a text, its passage, and perhaps hard negatives")
+        _check_numbers(self, y_true, y_pred)
+        x = comparable(y_pred, self.similarity)
+        all_x, all_texts, first = of_all_replicas(x, y_true)
+        forward = self._loss(x[:, 0], in_columns(all_x[:, 1:]), known(y_true, all_texts), first)
+        if not self.symmetric:
+            return forward
+        y_true, all_texts = (ops.flip(texts[:, :2], axis=1) for texts in (y_true, all_texts))
+        backward = self._loss(x[:, 1], all_x[:, 0], known(y_true, all_texts), first)
+        return (forward + backward) / 2
+
+    def _loss(self, x, candidates, excluded, first):
+        """Return the loss (B,) of vectors (B, D) among candidates (M, D)."""
+        scores = ops.matmul(x, ops.transpose(candidates))  # (B, M)
+        own = own_columns(scores, first)
+        if self.margin is not None:
+            excluded = ops.logical_or(excluded, scores > _own_score(scores, own) - self.margin)
+        return improbability(self.scale * scores, own, excluded)
+
+
+def in_columns(x: keras.KerasTensor) -> keras.KerasTensor:
+    """Return the vectors (N, K, D) of K columns one column after the other, (K * N, D)."""
+    return ops.reshape(ops.swapaxes(x, 0, 1), (-1, x.shape[-1]))
+
+
+def own_columns(scores, first) -> keras.KerasTensor:
+    """Return (B, M) bool: true at the candidate of each row's own number, counted from `first`."""
+    rows, columns = ops.shape(scores)
+    own = ops.cast(first, "int32") + ops.arange(rows, dtype="int32")
+    return own[:, None] == ops.arange(columns, dtype="int32")[None]
+
+
+def known(texts: keras.KerasTensor, all_texts: keras.KerasTensor) -> keras.KerasTensor:
+    """Return which candidates are right for a row: (B, K * N) bool.
+
+    A candidate is if it equals the row's first text, or the second text of any row with an equal
+    first text.
+
+    Args:
+        texts: (B, 1 + K) numbers of texts.
+        all_texts: (N, 1 + K), of all replicas.
+
+    Example:
+        >>> texts = ops.convert_to_tensor([[0, 1, 2], [0, 3, 1], [4, 5, 6]])
+        >>> known(texts, texts).numpy().astype(int).tolist()
+        [[1, 1, 0, 0, 1, 0], [1, 1, 0, 0, 1, 0], [0, 0, 1, 0, 0, 0]]
+    """
+    candidates = ops.reshape(ops.transpose(all_texts[:, 1:]), (1, -1))  # (1, K * N)
+    same_first = ops.cast(texts[:, :1] == ops.transpose(all_texts[:, :1]), "float32")  # (B, N)
+    same_second = ops.cast(all_texts[:, 1:2] == candidates, "float32")  # (N, K * N)
+    right = ops.matmul(same_first, same_second) > 0
+    return ops.logical_or(right, texts[:, :1] == candidates)
+
+
+def improbability(logits, own, excluded) -> keras.KerasTensor:
+    """Return the negative logarithm of the probability of each row's own candidate, (B,).
+
+    Args:
+        logits: (B, M).
+        own: (B, M) bool, true once in each row.
+        excluded: (B, M) bool, the candidates that do not count, but for the own.
+
+    Example:
+        >>> logits, own = ops.zeros((1, 4)), ops.convert_to_tensor([[True, False, False, False]])
+        >>> excluded = ops.convert_to_tensor([[True, False, False, True]])
+        >>> float(ops.exp(improbability(logits, own, excluded))[0])
+        3.0
+    """
+    others = ops.logical_and(excluded, ops.logical_not(own))
+    compared = ops.where(others, EXCLUDED, logits)
+    return ops.logsumexp(compared, axis=-1) - _own_score(logits, own)[:, 0]
+
+
+def _own_score(scores, own):
+    return ops.sum(ops.where(own, scores, 0.0), axis=-1, keepdims=True)
+
+
+def _check_numbers(loss: keras.losses.Loss, y_true, y_pred) -> None:
+    if len(y_true.shape) != 2 or differ(y_true.shape[1], y_pred.shape[1]):
+        raise ValueError(
+            f"{type(loss).__name__} needs y_true (B, 1 + K), numbers that are equal where texts "
+            f"are equal, for y_pred (B, 1 + K, D). Received: {tuple(y_true.shape)} and "
+            f"{tuple(y_pred.shape)}. `fit` makes these numbers if it is given no scores."
         )

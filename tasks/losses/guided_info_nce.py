@@ -1,0 +1,90 @@
+"""Contrastive loss in which a guide's vectors tell false negatives.
+
+Comment letters: B batch, N rows of all replicas, K further texts, G width of the guide, D width.
+"""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, validate_arguments
+from encoder_zoo.tasks.losses.info_nce import improbability, in_columns, own_columns
+from encoder_zoo.tasks.losses.replicas import of_all_replicas
+from encoder_zoo.tasks.losses.vectors import check_rows, unit_vectors
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
+    """Computes InfoNCE without the candidates that a guide finds nearer than the own passage.
+
+    Candidates of a row are the second and further texts of all rows; beside these, the first texts
+    of all rows are candidates for its first text, and the second texts for its second. All are
+    compared in one softmax. Similarity is the cosine.
+
+    Args:
+        scale: factor of the similarities, 1 / temperature.
+        margin: candidates count whose similarity, by the guide, is at most that of the own passage
+            less the margin.
+        **kwargs: of `keras.losses.Loss`.
+
+    Call arguments:
+        y_true: (B, 1 + K, G), the guide's vectors of the same texts.
+        y_pred: (B, 1 + K, D).
+
+    Returns:
+        (B,), of `call`.
+
+    Raises:
+        ValueError: "GuidedInfoNCE needs y_true (B, 1 + K, G), a guide's vectors ..."
+
+    Source: Solatorio 2024, GISTEmbed, section 3.
+
+    Example:
+        >>> import numpy as np
+        >>> y_pred = np.array([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]])
+        >>> round(float(GuidedInfoNCE(scale=1.0)(y_pred, y_pred)), 3)  # log(1 + 3 / e)
+        0.744
+    """
+
+    @validate_arguments
+    def __init__(self, scale: PositiveFloat = 100.0, margin: NonNegativeFloat = 0.0, **kwargs):
+        super().__init__(**{"name": "guided_info_nce", **kwargs})
+        self.scale = scale
+        self.margin = margin
+
+    def call(self, y_true, y_pred):
+        check_rows(self, y_pred, 2, "a text, its passage, and perhaps hard negatives")
+        if len(y_true.shape) != 3:
+            raise ValueError(
+                "GuidedInfoNCE needs y_true (B, 1 + K, G), a guide's vectors of the texts whose "
+                f"vectors are y_pred (B, 1 + K, D). Received: {tuple(y_true.shape)}."
+            )
+        x, guide = unit_vectors(y_pred), unit_vectors(y_true)
+        all_x, all_guide, first = of_all_replicas(x, guide)
+        scores, same = _scores(x, all_x, first)
+        guided, _ = _scores(guide, all_guide, first)
+        own = own_columns(scores, first)
+        own_score = ops.sum(guide[:, 0] * guide[:, 1], axis=-1, keepdims=True)
+        excluded = ops.logical_or(same, guided > own_score - self.margin)
+        return improbability(self.scale * scores, own, excluded)
+
+
+def _scores(x, all_x, first):
+    """Return the scores of all candidates of a row, and which of them are the row's own texts.
+
+    Args:
+        x: (B, 1 + K, D).
+        all_x: (N, 1 + K, D).
+        first: index of the first of the B rows among the N.
+
+    Returns:
+        (B, K * N + 2 * N), and a bool of that shape. The own passage is at index `first` + row.
+    """
+    candidates = (in_columns(all_x[:, 1:]), all_x[:, 0], all_x[:, 1])
+    texts = (x[:, 0], x[:, 0], x[:, 1])
+    scores = [ops.matmul(a, ops.transpose(b)) for a, b in zip(texts, candidates, strict=True)]
+    own = own_columns(scores[1], first)
+    same = [ops.zeros_like(scores[0], "bool"), own, own]
+    return ops.concatenate(scores, axis=1), ops.concatenate(same, axis=1)

@@ -1,0 +1,45 @@
+"""The rows of all replicas under `tf.distribute`, for losses that compare the rows of a batch.
+
+Other backends need nothing of this: under `keras.distribution` a batch is one array.
+
+Comment letters: B rows of this replica, N of all.
+"""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from encoder_zoo.common.lazy import tf
+
+
+def of_all_replicas(*values: keras.KerasTensor) -> tuple:
+    """Return tensors with the rows of all replicas, and the index of this replica's first row.
+
+    Gradients of all replicas reach the rows of each, so that losses that are added up over the
+    replicas have the gradients of one device. Replicas may have different numbers of rows.
+
+    Args:
+        *values: (B, ...) tensors.
+
+    Returns:
+        Tensors (N, ...), in the order of the replicas, and then the index.
+
+    Example:
+        >>> of_all_replicas(ops.ones((2,)))[1]
+        0
+    """
+    context = _replicas()
+    if context is None:
+        return *values, 0
+    sizes = context.all_gather(tf.shape(values[0])[:1], axis=0)
+    first = ops.sum(sizes[: context.replica_id_in_sync_group])
+    return *(context.all_gather(value, axis=0) for value in values), first
+
+
+def _replicas() -> tf.distribute.ReplicaContext | None:
+    """Return the context of several replicas, if this runs in one of them."""
+    if keras.config.backend() != "tensorflow" or not tf.distribute.has_strategy():
+        return None
+    context = tf.distribute.get_replica_context()
+    return context if context and context.num_replicas_in_sync > 1 else None

@@ -1,0 +1,118 @@
+"""Similarities and distances of the texts of a row; checks of the shapes of losses' arguments.
+
+Comment letters: B batch, K further texts of each, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import keras
+from keras import ops
+
+Similarity = Literal["cosine", "dot"]
+Distance = Literal["cosine", "euclidean"]
+LEAST_SQUARE = 1e-12  # below it a length has no finite gradient
+
+
+def unit_vectors(x: keras.KerasTensor) -> keras.KerasTensor:
+    """Return vectors (..., D) divided by their length; zeros stay.
+
+    Example:
+        >>> unit_vectors(ops.convert_to_tensor([[3.0, 4.0], [0.0, 0.0]])).numpy().round(3).tolist()
+        [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
+    """
+    squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
+    return x * ops.rsqrt(ops.maximum(squares, LEAST_SQUARE))
+
+
+def comparable(x: keras.KerasTensor, similarity: Similarity) -> keras.KerasTensor:
+    """Return vectors (..., D) whose products are their similarities."""
+    return unit_vectors(x) if similarity == "cosine" else x
+
+
+def similarities(y_pred: keras.KerasTensor, similarity: Similarity) -> keras.KerasTensor:
+    """Return how similar the first text of each row is to its others, (B, K).
+
+    Args:
+        y_pred: (B, 1 + K, D).
+        similarity: "cosine" or "dot".
+
+    Example:
+        >>> y_pred = ops.convert_to_tensor([[[2.0, 0.0], [3.0, 4.0], [0.0, 1.0]]])
+        >>> similarities(y_pred, "dot").numpy().tolist()
+        [[6.0, 0.0]]
+    """
+    x = comparable(y_pred, similarity)
+    return ops.sum(x[:, :1] * x[:, 1:], axis=-1)
+
+
+def distances(y_pred: keras.KerasTensor, distance: Distance) -> keras.KerasTensor:
+    """Return how far the first text of each row is from its others, (B, K).
+
+    Args:
+        y_pred: (B, 1 + K, D).
+        distance: "cosine", 1 less the cosine, or "euclidean".
+
+    Example:
+        >>> y_pred = ops.convert_to_tensor([[[0.0, 2.0], [3.0, 6.0], [1.0, 0.0]]])
+        >>> distances(y_pred, "euclidean").numpy()[:, :1].tolist()
+        [[5.0]]
+        >>> distances(y_pred, "cosine").numpy()[:, 1:].tolist()
+        [[1.0]]
+    """
+    if distance == "cosine":
+        return 1 - similarities(y_pred, "cosine")
+    squares = ops.sum(ops.square(y_pred[:, :1] - y_pred[:, 1:]), axis=-1)
+    return ops.sqrt(ops.maximum(squares, LEAST_SQUARE))
+
+
+def check_rows(loss: keras.losses.Loss, y_pred, least: int, texts: str) -> None:
+    """Raise a ValueError if outputs are not rows of so many texts.
+
+    Args:
+        loss: for its name.
+        y_pred: outputs.
+        least: number of texts of a row.
+        texts: their names, for the error.
+
+    Raises:
+        ValueError: "Triplet needs y_pred (B, 1 + K, D), the vectors of 3 texts or more in ..."
+    """
+    if len(y_pred.shape) != 3 or (y_pred.shape[1] or least) < least:
+        raise ValueError(
+            f"{type(loss).__name__} needs y_pred (B, 1 + K, D), the vectors of {least} texts or "
+            f"more in each row: {texts}. Received: {tuple(y_pred.shape)}."
+        )
+
+
+def scores_like(loss: keras.losses.Loss, y_true, y_pred) -> keras.KerasTensor:
+    """Return the scores of pairs, (B,) or (B, K), as (B, K).
+
+    Raises:
+        ValueError: "CoSENT needs y_true, the scores of pairs, of shape (B,) or (B, K): ..."
+
+    Example:
+        >>> y_pred = ops.zeros((2, 2, 3))
+        >>> scores_like(keras.losses.Loss(), ops.ones((2,)), y_pred).shape
+        TensorShape([2, 1])
+    """
+    check_rows(loss, y_pred, 2, "two that have a score")
+    y_true = y_true if len(y_true.shape) > 1 else y_true[:, None]
+    pairs = y_pred.shape[1] and y_pred.shape[1] - 1
+    if len(y_true.shape) != 2 or differ(y_true.shape[1], pairs):
+        raise ValueError(
+            f"{type(loss).__name__} needs y_true, the scores of pairs, of shape (B,) or (B, K): "
+            f"(B, {pairs}) for rows of {y_pred.shape[1]} texts. Received: {tuple(y_true.shape)}."
+        )
+    return y_true
+
+
+def differ(a: int | None, b: int | None) -> bool:
+    """Return whether two sizes are known and different; None is not known.
+
+    Example:
+        >>> differ(2, 3), differ(None, 3)
+        (True, False)
+    """
+    return None not in (a, b) and a != b
