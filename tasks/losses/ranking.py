@@ -160,7 +160,7 @@ class ListMarginMSE(RankingLoss):
 
     def of_lists(self, scores, logits, present):
         best = ops.argmax(scores, axis=-1)[:, None]  # (B, 1)
-        margins = [ops.take_along_axis(x, best, axis=-1) - x for x in (scores, logits)]
-        errors = ops.where(present, ops.square(margins[0] - margins[1]), 0.0)
+        error = ops.where(present, logits - scores, 0.0)  # infinite differences have no gradient
+        error = ops.where(present, ops.take_along_axis(error, best, axis=-1) - error, 0.0)
         others = ops.sum(ops.cast(present, logits.dtype), axis=-1) - 1
-        return ops.divide_no_nan(ops.sum(errors, axis=-1), others)
+        return ops.divide_no_nan(ops.sum(ops.square(error), axis=-1), others)

@@ -5,10 +5,13 @@ Comment letters: B batch, N examples, T texts of all of them, K texts of an exam
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import keras
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
+from encoder_zoo.presets.formats import cross_encoders
 from encoder_zoo.tasks.losses.ranking import ABSENT
 from encoder_zoo.tasks.preprocessing.preprocessor import (
     Preprocessor,
@@ -23,6 +26,11 @@ from encoder_zoo.tasks.reranking.columns import (
     two_columns,
 )
 
+if TYPE_CHECKING:
+    from encoder_zoo.presets.formats.checkpoint import Checkpoint
+    from encoder_zoo.presets.opening import TokenizerPreset
+    from encoder_zoo.tasks.base.task import Task
+
 CANDIDATE = "candidate_"  # before the names of inputs of further texts
 
 
@@ -34,8 +42,8 @@ class RerankerPreprocessor(Preprocessor):
     Args:
         tokenizer: any of this package's.
         sequence_length: see `Preprocessor`.
-        max_sequence_length: longer pairs are truncated to so many tokens, special ones counted;
-            None is the model's longest. Unlike `sequence_length` it does not pad.
+        max_length: longer pairs are truncated to so many tokens, special ones counted; None is the
+            model's longest. Unlike `sequence_length` it does not pad.
 
     Returns:
         As of `Preprocessor`. With a list of texts for each query, the longest is "token_ids"
@@ -63,16 +71,20 @@ class RerankerPreprocessor(Preprocessor):
         self,
         tokenizer,
         sequence_length: SequenceLength | None = None,
-        max_sequence_length: SequenceLength | None = None,
+        max_length: SequenceLength | None = None,
     ):
         super().__init__(tokenizer, sequence_length)
-        self._longest = max_sequence_length
-        self.max_sequence_length = max_sequence_length or self.max_sequence_length
+        self.max_length = max_length
+        self.max_sequence_length = sequence_length or max_length or self.max_sequence_length
 
-    def attach(self, task) -> None:
-        super().attach(task)
-        if self._longest is not None:
-            self.max_sequence_length = min(self._longest, self.max_sequence_length)
+    def attach(self, task: Task) -> None:
+        super().attach(task)  # takes the backbone's longest
+        if self.max_length is not None:
+            self.max_sequence_length = min(self.max_length, self.max_sequence_length)
+
+    @classmethod
+    def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
+        return cross_encoders.cross_encoder_length(preset)
 
     @validate_arguments
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:

@@ -6,7 +6,7 @@ Comment letters: B batch, N pairs, K texts of a query, L sequence, D hidden.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import keras
 from keras import ops
@@ -17,12 +17,13 @@ from encoder_zoo.common.validation import Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.inputs import INPUTS
+from encoder_zoo.presets.formats import cross_encoders
+from encoder_zoo.tasks.base.class_names import labels_from_config
 from encoder_zoo.tasks.base.head import head_dropout, make_head
 from encoder_zoo.tasks.base.task import Task, TinyData
 from encoder_zoo.tasks.losses.ranking import RankingLoss
 from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
-from encoder_zoo.tasks.reranking.checkpoints import check_one_label, stored_activation
 from encoder_zoo.tasks.reranking.metrics import NDCG, PairAccuracy
 from encoder_zoo.tasks.reranking.preprocessor import (
     CANDIDATE,
@@ -34,6 +35,9 @@ from encoder_zoo.tasks.training.compiling import is_auto
 from encoder_zoo.tasks.training.logit_metrics import fitted_loss
 from encoder_zoo.tasks.training.prepared import inputs_of, is_prepared
 from encoder_zoo.tasks.training.sources import is_dataset
+
+if TYPE_CHECKING:
+    from encoder_zoo.presets.formats.checkpoint import Checkpoint
 
 Activation = Literal["sigmoid", "linear"]
 
@@ -94,6 +98,7 @@ class Reranker(Ranking, Task):
     peft_task_type = "SEQ_CLS"
     text_method = "score"
     answer_settings = ("activation",)
+    sentence_transformers_class = "CrossEncoder"
     num_classes = 1  # of the head, in config.json
 
     @validate_arguments
@@ -236,12 +241,32 @@ class Reranker(Ranking, Task):
     # -- checkpoints ---------------------------------------------------------------------------
 
     @classmethod
+    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
+        if "activation" in given:
+            return {}
+        return cross_encoders.cross_encoder_arguments(checkpoint)
+
+    @classmethod
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
-        check_one_label(config, cls.checkpoint_class_suffix)
-        stored = {}
-        if "activation" not in arguments and (activation := stored_activation(config)):
-            stored["activation"] = activation
-        return {**stored, **super().checkpoint_arguments(config, head, arguments)}
+        [architecture, *_] = config.get("architectures") or [""]
+        labels = labels_from_config(config)
+        if architecture.endswith(cls.checkpoint_class_suffix) and len(labels) > 1:
+            raise ValueError(
+                f"The checkpoint is a classifier of {len(labels)} labels, "
+                f"{', '.join(labels[:5])}, and a Reranker has one output. Load it with "
+                "SequenceClassifier.from_preset; or its encoder alone, with "
+                "Backbone.from_preset, for a Reranker with a new head."
+            )
+        return super().checkpoint_arguments(config, head, arguments)
+
+    def extra_config(self) -> dict:
+        return cross_encoders.cross_encoder_config(self.activation)
+
+    def files_to_save(self, dtype: object) -> dict[str, bytes]:
+        if self.preprocessor is None:
+            return {}
+        length = self.preprocessor.max_sequence_length
+        return cross_encoders.cross_encoder_files(self.preprocessor.tokenizer, length)
 
     # -- exports -------------------------------------------------------------------------------
 
