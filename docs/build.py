@@ -29,7 +29,14 @@ ROOT = pathlib.Path(__file__).parents[1]
 SITE = ROOT / "docs" / "site"
 FIELDS = ("Title", "Author", "Date created", "Last modified", "Description", "Accelerator")
 # Programs with arguments, or of several processes: shown, not run.
-PROGRAMS = ("distributed_training", "many_languages", "pretraining", "small_encoders")
+PROGRAMS = (
+    "distributed_training",
+    "many_languages",
+    "many_texts",
+    "pretraining",
+    "small_encoders",
+    "small_embedder",
+)
 # The reference also has `display`, and the classes with `from_preset`, `save_to_preset`, `export`,
 # `fit`, `compile` of every task.
 PARTS = (
