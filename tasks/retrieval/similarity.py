@@ -38,7 +38,7 @@ def similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity) -> np.
     if function == "euclidean":
         squares = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * (a @ b.T)
         return -np.sqrt(np.maximum(squares, 0))
-    return np.stack([-np.abs(row - b).sum(1) for row in a]) if len(a) else np.zeros((0, len(b)))
+    return np.stack([0 - np.abs(row - b).sum(1) for row in a]) if len(a) else np.zeros((0, len(b)))
 
 
 def unit_rows(vectors: np.ndarray) -> np.ndarray:

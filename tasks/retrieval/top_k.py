@@ -1,6 +1,7 @@
 """The best of many scores, taken block by block, so that memory does not grow with the corpus.
 
-Comment letters: Q queries, N vectors, B vectors of a block, D width, P pairs of a query and a vector.
+Comment letters: Q queries, N vectors, B vectors of a block, D width, P pairs of a query and a
+vector.
 """
 
 from __future__ import annotations
@@ -170,9 +171,9 @@ def pair_scores(a: np.ndarray, b: np.ndarray, function: str) -> np.ndarray:
     if function in ("cosine", "dot"):
         found = np.multiply(a, b, dtype="float64").sum(axis=1)
     elif function == "euclidean":
-        found = -np.sqrt(np.square(np.subtract(a, b, dtype="float64")).sum(axis=1))
+        found = 0 - np.sqrt(np.square(np.subtract(a, b, dtype="float64")).sum(axis=1))
     else:
-        found = -np.abs(np.subtract(a, b, dtype="float64")).sum(axis=1)
+        found = 0 - np.abs(np.subtract(a, b, dtype="float64")).sum(axis=1)
     return found.astype("float32")
 
 

@@ -34,7 +34,7 @@ class Float32Vectors:
     """
 
     precision = "float32"
-    types = {"vectors": "float32"}  # of the arrays
+    types: tuple[tuple[str, str], ...] = (("vectors", "float32"),)  # of the arrays
 
     def __init__(self, vectors: np.ndarray):
         self.vectors = vectors
@@ -58,7 +58,7 @@ class Float32Vectors:
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arguments of the constructor, for a file."""
-        return {name: getattr(self, name) for name in self.types}
+        return {name: getattr(self, name) for name, _ in self.types}
 
     @property
     def nbytes(self) -> int:
@@ -71,7 +71,7 @@ class Float32Vectors:
 
     def rows(self, indices) -> np.ndarray:
         """Return some vectors in float32; `indices` is an array or a slice."""
-        return self.vectors[indices]
+        return np.asarray(self.vectors[indices])
 
     def candidates(
         self, queries: np.ndarray, function: str, k: int
@@ -109,7 +109,7 @@ class Int8Vectors(Float32Vectors):
     """
 
     precision = "int8"
-    types = {"vectors": "int8", "ranges": "float32"}
+    types = (("vectors", "int8"), ("ranges", "float32"))
 
     def __init__(self, vectors: np.ndarray, ranges: np.ndarray):
         super().__init__(vectors)
@@ -152,7 +152,7 @@ class BinaryVectors(Int8Vectors):
     """
 
     precision = "binary"
-    types = {"vectors": "int8", "ranges": "float32", "signs": "uint64"}
+    types = (("vectors", "int8"), ("ranges", "float32"), ("signs", "uint64"))
 
     def __init__(self, vectors: np.ndarray, ranges: np.ndarray, signs: np.ndarray):
         super().__init__(vectors, ranges)
@@ -178,6 +178,22 @@ class BinaryVectors(Int8Vectors):
 
         oversampled = min(len(self), max(OVERSAMPLED * k, LEAST_CANDIDATES))
         return scan(scores, len(queries), len(self), 1, oversampled)
+
+
+def check_finite(vectors: np.ndarray, name: str) -> None:
+    """Raise an error if a number of vectors (N, D) is NaN or infinite.
+
+    Raises:
+        ValueError: "vectors[3] has a number that is NaN or infinite. Expected finite numbers."
+    """
+    step = max(1, BLOCK // vectors.shape[1])
+    for i in range(0, len(vectors), step):
+        finite = np.isfinite(vectors[i : i + step]).all(axis=1)
+        if not finite.all():
+            raise ValueError(
+                f"{name}[{i + int(finite.argmin())}] has a number that is NaN or infinite. "
+                "Expected finite numbers."
+            )
 
 
 def steps_of(ranges: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ import inspect
 import os
 import pathlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import keras
@@ -28,6 +28,7 @@ from encoder_zoo.tasks.serving.onnx_names import name_parts
 from encoder_zoo.tasks.serving.warm_up import write_warm_up
 
 if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.tasks.base.task import Task
 
 SUFFIXES = {"tf_saved_model": "", "onnx": ".onnx", "litert": ".tflite"}
@@ -86,9 +87,28 @@ def export_saved_model(task: Task, path: str | os.PathLike, **options) -> None:
             f"This {type(task).__name__} has no preprocessor, so it cannot take text. Pass "
             "preprocessor=..., load it with from_preset, or export it as 'onnx' or 'litert'."
         )
-    tokenizer = task.served_tokenizer
+    variables = [variable.value for variable in task.variables]
+    write_saved_model(path, task.served(**options), task.served_tokenizer, variables, task)
+
+
+def write_saved_model(
+    path: str | os.PathLike,
+    functions: Mapping[str, Callable],
+    tokenizer: Tokenizer,
+    variables: Sequence[tf.Variable],
+    task: Task | None = None,
+) -> None:
+    """Write functions of string tensors as the signatures of a SavedModel.
+
+    Args:
+        path: see `export_saved_model`.
+        functions: the function of each signature, as of `Task.served`.
+        tokenizer: that they use.
+        variables: that they use.
+        task: for a signature "ids"; None: there is none.
+    """
     module = tf.Module()  # the resources of its functions must be its own to be saved
-    module.weights = [variable.value for variable in task.variables]
+    module.weights = list(variables)
     module.tables = [
         value
         for part in (tokenizer, *tokenizer.submodules)
@@ -97,9 +117,10 @@ def export_saved_model(task: Task, path: str | os.PathLike, **options) -> None:
     ]
     module.version = _Version()
     check = module.version.check
-    texts = {name: _of_texts(function, check) for name, function in task.served(**options).items()}
+    texts = {name: _of_texts(function, check) for name, function in functions.items()}
+    ids = {} if task is None else {"ids": _of_ids(task, check)}
     with replacing(path, SAVED_MODEL_FILES) as folder, _warnings_only():
-        tf.saved_model.save(module, str(folder), {**texts, "ids": _of_ids(task, check)})
+        tf.saved_model.save(module, str(folder), {**texts, **ids})
         mask = tokenizer.mask_token
         write_warm_up(folder, [r for n, f in texts.items() for r in _warm_up(n, f, mask)])
 

@@ -1,0 +1,348 @@
+"""An index: documents as vectors, and the search for those nearest to a text.
+
+Comment letters: N documents, Q queries, D width.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.tasks.retrieval.faiss_engine import FaissVectors
+from encoder_zoo.tasks.retrieval.index_checks import (
+    check_embedder,
+    check_engine,
+    checked_texts,
+    checked_vectors,
+    probe_of,
+)
+from encoder_zoo.tasks.retrieval.index_files import read_index, write_index
+from encoder_zoo.tasks.retrieval.top_k import nearest
+from encoder_zoo.tasks.retrieval.vectors import STORES, Float32Vectors, Precision, check_finite
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Engine = Literal["faiss"]
+RERANKED = 50  # documents that a reranker scores
+
+
+class VectorIndex:
+    """Find the documents that are nearest to a text. Made by `TextEmbedder.index`.
+
+        index = embedder.index(documents)
+        index.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
+        index.save("index")
+        index = embedder.load_index("index")
+
+    The search compares a query with all documents, in blocks: no training, no approximation, memory
+    that does not grow with the index. `precision` is that of the documents' vectors, the query
+    is always float32:
+
+    - "float32": 4 bytes for a number, 150 MB for 100,000 vectors of 384.
+    - "int8": a quarter of that. 256 steps for each dimension over its range in the corpus.
+    - "binary": int8, and the signs, one bit for a number. Only the signs are compared with all
+      documents, many times faster for a single query; the order of the 20 nearest for each result,
+      200 at least, is that of int8.
+
+    Args:
+        embedder: of the queries; a `TextEmbedder`, or an object with its `embed`,
+            `embedding_dim`, `dim` and `similarity_function`.
+        store: the vectors, see `tasks.retrieval.vectors`.
+        texts: N of them, or None.
+        prompt: of further documents.
+        probe: see `index_checks.probe_of`.
+
+    Attributes:
+        embedder, texts, prompt: as given.
+
+    Example:
+        >>> from encoder_zoo import TextEmbedder
+        >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+        >>> index = VectorIndex.build(embedder, ["A cat.", "Tax law.", "A dog."], "int8")
+        >>> index
+        <VectorIndex: 3 texts; vectors of 256, int8; cosine>
+        >>> [hit["text"] for hit in index.search("Tax law.", top_k=1)]
+        ['Tax law.']
+    """
+
+    def __init__(
+        self,
+        embedder,
+        store: Float32Vectors,
+        texts: list[str] | None,
+        prompt: str | None,
+        probe: np.ndarray,
+    ):
+        self.embedder = embedder
+        self.texts = texts
+        self.prompt = prompt
+        self._store = store
+        self._probe = probe
+
+    @classmethod
+    @validate_arguments
+    def build(
+        cls,
+        embedder,
+        documents,
+        precision: Precision = "float32",
+        prompt: str | None = "document",
+        batch_size: PositiveInt | None = None,
+        dim: PositiveInt | None = None,
+        engine: Engine | None = None,
+        keep_texts: bool = True,
+    ) -> Self:
+        """Return an index of texts.
+
+        Args:
+            embedder: see the class.
+            documents: a list, array or column of texts.
+            precision: see the class.
+            prompt, batch_size: of `embed`.
+            dim: keep so many leading numbers of each vector; see `TextEmbedder.embed`.
+            engine: "faiss" searches by faiss-cpu's exact index, in float32; None in NumPy.
+            keep_texts: whether results have the text itself; without it, "text" is None.
+
+        Raises:
+            ValueError: "documents is empty. ...", "documents[3] is empty. ...", "precision is ..."
+            ImportError: "engine='faiss' needs the package faiss-cpu: ..."
+        """
+        check_engine(engine, precision)
+        texts = checked_texts(documents, "documents")
+        vectors = embedder.embed(texts, prompt=prompt, dim=dim, batch_size=batch_size)
+        kept = texts if keep_texts else None
+        return cls._of(embedder, np.array(vectors, "float32"), kept, precision, prompt, engine)
+
+    @classmethod
+    @validate_arguments
+    def of_vectors(
+        cls,
+        embedder,
+        vectors,
+        texts=None,
+        precision: Precision = "float32",
+        prompt: str | None = "document",
+        engine: Engine | None = None,
+    ) -> Self:
+        """Return an index of vectors that the embedder made before.
+
+        Args:
+            vectors: (N, D) floating-point numbers; they are copied.
+            texts: N texts to return with the results, or None.
+            embedder, precision, prompt, engine: as for `build`.
+
+        Raises:
+            ValueError: "vectors has the shape (3,). Expected (N, D): ...", "vectors[3] has a
+                number that is NaN or infinite. ...", "There are 2 texts for 3 vectors."
+
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+            >>> vectors = embedder.embed(["A cat.", "A dog."], prompt="document")
+            >>> [hit] = VectorIndex.of_vectors(embedder, vectors).search("A dog.", top_k=1)
+            >>> hit["index"], hit["text"]
+            (1, None)
+        """
+        check_engine(engine, precision)
+        vectors = checked_vectors(vectors, embedder.embedding_dim)
+        texts = None if texts is None else checked_texts(texts, "texts")
+        if texts is not None and len(texts) != len(vectors):
+            raise ValueError(f"There are {len(texts)} texts for {len(vectors)} vectors.")
+        return cls._of(embedder, vectors, texts, precision, prompt, engine)
+
+    @classmethod
+    def _of(cls, embedder, vectors, texts, precision, prompt, engine) -> Self:
+        function = embedder.similarity_function
+        vectors = _comparable(vectors, function, "vectors")
+        store = FaissVectors(vectors, function) if engine else STORES[precision].of(vectors)
+        return cls(embedder, store, texts, prompt, probe_of(embedder, store.width))
+
+    # -- description ---------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def __repr__(self) -> str:
+        kind = "vectors" if self.texts is None else "texts"
+        engine = ", faiss" if isinstance(self._store, FaissVectors) else ""
+        return (
+            f"<VectorIndex: {len(self):,} {kind}; vectors of {self.dim}, {self.precision}{engine}; "
+            f"{self.embedder.similarity_function}>"
+        )
+
+    @property
+    def dim(self) -> int:
+        """Return the width of the vectors."""
+        return self._store.width
+
+    @property
+    def precision(self) -> str:
+        """Return the precision of the vectors."""
+        return self._store.precision
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of memory that the vectors take, or of the file they are mapped from."""
+        return self._store.nbytes
+
+    @property
+    def vectors(self) -> np.ndarray:
+        """Return the vectors (N, D) float32, as the search sees them: of unit length where the
+        similarity is "cosine", and rounded where the precision is lower."""
+        return self._store.rows(slice(None))
+
+    # -- search --------------------------------------------------------------------------------
+
+    @validate_arguments
+    def search(
+        self,
+        queries,
+        top_k: PositiveInt = 10,
+        prompt: str | None = "query",
+        reranker=None,
+        candidates: PositiveInt | None = None,
+    ) -> list[dict] | list[list[dict]]:
+        """Return the documents nearest to each query, the nearest first, of equal ones the earlier.
+
+        Args:
+            queries: a text, or a list, array or column of texts.
+            top_k: how many documents; all if there are fewer.
+            prompt: of `embed`.
+            reranker: an object with `rank(query, texts, top_k)`, such as a `Reranker`. It orders
+                the nearest documents anew, and their scores are its own.
+            candidates: how many documents the reranker reads; default 50, or `top_k` if that is
+                more.
+
+        Returns:
+            Of a single query a list of `{"index", "score", "text"}`, otherwise a list of these for
+            each query. Scores are the embedder's `similarity_function`, more is nearer: distances
+            are negative.
+
+        Raises:
+            ValueError: "queries[1] is empty. ...", "A reranker reads texts, and ..."
+
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+            >>> index = embedder.index(["A cat.", "Tax law."])
+            >>> [[hit["index"] for hit in hits] for hits in index.search(["Tax law.", "A cat."])]
+            [[1, 0], [0, 1]]
+        """
+        if isinstance(queries, str | bytes):
+            return self.search([queries], top_k, prompt, reranker, candidates)[0]
+        if candidates is not None and reranker is None:
+            raise ValueError(f"candidates={candidates} is for a reranker. Pass reranker=..., too.")
+        if reranker is not None and self.texts is None:
+            raise ValueError("A reranker reads texts, and this index holds vectors alone.")
+        texts = checked_texts(queries, "queries", least=0)
+        if not texts:
+            return []
+        wanted = top_k if reranker is None else max(top_k, candidates or RERANKED)
+        vectors = np.array(self.embedder.embed(texts, prompt=prompt, dim=self.dim), "float32")
+        indices, scores = self._nearest(vectors, wanted)
+        hits = [self._hits(*one) for one in zip(indices, scores, strict=True)]
+        if reranker is None:
+            return hits
+        return [_reranked(reranker, *one, top_k) for one in zip(texts, hits, strict=True)]
+
+    def _nearest(self, vectors: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return indices (Q, k) and scores (Q, k) of the documents nearest to vectors (Q, D)."""
+        function = self.embedder.similarity_function
+        vectors = _comparable(vectors, function, "The vectors of queries")
+        return nearest(self._store, vectors, function, min(top_k, len(self)))
+
+    def _hits(self, indices: np.ndarray, scores: np.ndarray) -> list[dict]:
+        return [
+            {"index": i, "score": score, "text": None if self.texts is None else self.texts[i]}
+            for i, score in zip(indices.tolist(), scores.tolist(), strict=True)
+        ]
+
+    # -- changes and files ---------------------------------------------------------------------
+
+    @validate_arguments
+    def add(self, documents, batch_size: PositiveInt | None = None) -> None:
+        """Add documents behind those that are there. A call copies all vectors: add many at once.
+
+        Args:
+            documents: a list, array or column of texts.
+            batch_size: of `embed`.
+
+        Raises:
+            ValueError: as `build`.
+        """
+        texts = checked_texts(documents, "documents")
+        options = {"prompt": self.prompt, "dim": self.dim, "batch_size": batch_size}
+        vectors = np.array(self.embedder.embed(texts, **options), "float32")
+        vectors = _comparable(vectors, self.embedder.similarity_function, "vectors")
+        self._store = self._store.joined(vectors)
+        if self.texts is not None:
+            self.texts = [*self.texts, *texts]
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Write the index into a folder of its own, replaced in one step; `load` opens it.
+
+        Args:
+            folder: to write. A program that reads an older index in it is not disturbed.
+
+        Raises:
+            OSError: naming the folder, such as for a full disk.
+        """
+        settings = {
+            "similarity_function": self.embedder.similarity_function,
+            "prompt": self.prompt,
+        }
+        write_index(folder, self._store, self.texts, self._probe, settings)
+
+    @classmethod
+    @validate_arguments
+    def load(
+        cls,
+        folder: str | os.PathLike,
+        embedder,
+        engine: Engine | None = None,
+        verify: bool = True,
+    ) -> Self:
+        """Return the index that `save` wrote. Its vectors are read from the file when needed.
+
+        Args:
+            folder: written by `save`.
+            embedder: the one that the index was built with, or an equal one.
+            engine: as for `build`.
+            verify: whether to verify the checksums of the files.
+
+        Raises:
+            FileNotFoundError: if there is no such folder.
+            ValueError: "... holds no index: ...", "... is damaged or changed: ...", "... is the
+                index of another embedder: ..."
+        """
+        store, texts, probe, manifest = read_index(folder, verify)
+        check_engine(engine, store.precision)
+        check_embedder(embedder, store.width, probe, manifest, folder)
+        if engine:
+            store = FaissVectors(store.vectors, embedder.similarity_function)
+        return cls(embedder, store, texts, manifest.get("prompt"), probe)
+
+    def export(self, path: str | os.PathLike, top_k: PositiveInt = 10, **options) -> None:
+        """Write the embedder and the documents as one SavedModel; see `export_index`."""
+        from encoder_zoo.tasks.retrieval.index_export import export_index
+
+        export_index(self, path, top_k, **options)
+
+
+def _comparable(vectors: np.ndarray, function: str, name: str) -> np.ndarray:
+    """Check new vectors (N, D), and give them unit length, in place, if they are for "cosine"."""
+    check_finite(vectors, name)
+    if function == "cosine":
+        vectors /= np.maximum(np.sqrt(np.einsum("nd,nd->n", vectors, vectors)), 1e-12)[:, None]
+    return vectors
+
+
+def _reranked(reranker, query: str, hits: Sequence[dict], top_k: int) -> list[dict]:
+    """Return the best of some hits in the reranker's order, with its scores."""
+    ranked = reranker.rank(query, [hit["text"] for hit in hits], top_k=top_k)
+    return [{**hits[one["index"]], "score": one["score"]} for one in ranked]

@@ -1,0 +1,93 @@
+"""Checks of an index's arguments, before any work.
+
+Comment letters: N documents, D width.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from encoder_zoo.tasks.preprocessing.preprocessor import as_column
+from encoder_zoo.tasks.retrieval.faiss_engine import import_faiss
+from encoder_zoo.tasks.retrieval.vectors import check_finite
+
+# The vectors of these tell embedders apart: other weights, pooling, prompts, tokenizers.
+PROBES = ("Where is the key?", "A naïve 东西 of 12.5 kg, isn't it?")
+MOST_APART = 0.05  # of a vector's length; bfloat16 in place of float32 changes 0.01
+
+
+def check_engine(engine: str | None, precision: str) -> None:
+    """Raise an error if faiss is asked for and not installed, or has no such precision."""
+    if engine is None:
+        return
+    if precision != "float32":
+        raise ValueError(f"engine='faiss' searches in float32. Received: precision={precision!r}.")
+    import_faiss()
+
+
+def checked_texts(values, name: str, least: int = 1) -> list[str]:
+    """Return a column of texts as a list.
+
+    Raises:
+        ValueError: "documents is empty. Expected one or more texts.", "documents[3] is empty. ..."
+    """
+    texts = [text.decode("utf-8", "replace") for text in as_column(values, name).numpy().tolist()]
+    if len(texts) < least:
+        raise ValueError(f"{name} is empty. Expected one or more texts.")
+    for i, text in enumerate(texts):
+        if not text.strip():
+            raise ValueError(
+                f"{name}[{i}] is empty. Expected some text: leave it out, or put a placeholder "
+                "there."
+            )
+    return texts
+
+
+def checked_vectors(vectors, most: int) -> np.ndarray:
+    """Return a copy of vectors (N, D) as float32.
+
+    Raises:
+        ValueError: "vectors has the shape (3,). ...", "vectors are 512 wide. Expected at most ..."
+    """
+    found = np.asarray(vectors)
+    if found.ndim != 2 or found.dtype.kind != "f" or not found.size:
+        raise ValueError(
+            f"vectors has the shape {found.shape} and the type {found.dtype}. Expected (N, D) "
+            "floating-point numbers, as of embed."
+        )
+    if found.shape[1] > most:
+        raise ValueError(
+            f"vectors are {found.shape[1]} wide. Expected at most {most}, the embedder's width."
+        )
+    check_finite(found, "vectors")
+    return np.array(found, "float32")
+
+
+def probe_of(embedder, dim: int) -> np.ndarray:
+    """Return the embedder's vectors of `PROBES`, by which an index knows it again."""
+    return np.array(embedder.embed(list(PROBES), prompt="query", dim=dim), "float32")
+
+
+def check_embedder(embedder, dim: int, probe: np.ndarray, manifest: dict, folder) -> None:
+    """Raise an error if an index was not built with this embedder.
+
+    Raises:
+        ValueError: "... is the index of another embedder: ... Build it anew with this one: ..."
+    """
+    function = manifest.get("similarity_function")
+    if dim > embedder.embedding_dim:
+        reason = f"its vectors are {dim} wide, this one's {embedder.embedding_dim}"
+    elif function != embedder.similarity_function:
+        reason = f"it was built for {function!r}, this one compares by "
+        reason += repr(embedder.similarity_function)
+    else:
+        apart = np.linalg.norm(probe_of(embedder, dim) - probe, axis=1)
+        if (apart <= MOST_APART * np.linalg.norm(probe, axis=1)).all():
+            return
+        reason = "its vectors of the same texts are others"
+    raise ValueError(
+        f"{os.fspath(folder)} is the index of another embedder: {reason}. Build it anew with this "
+        "one, embedder.index(documents), or load the embedder that it was built with."
+    )
