@@ -1,8 +1,177 @@
-"""Gradients of a large batch in the memory of a small one."""
+"""Gradients of a large batch in the memory of a small one.
+
+Comment letters: B batch, P parts, S rows of a part.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 
-def recomputed_in_chunks(model, call, inputs, chunk_size):
-    """Draft; the owner of tasks/losses writes it."""
-    return call(inputs, True)
+import keras
+from keras import ops
+
+from encoder_zoo.common.keras_private import layers_in
+from encoder_zoo.common.lazy import tf
+
+
+def recomputed_in_chunks(
+    model: keras.Model, call: Callable, inputs: Mapping, chunk_size: int
+) -> keras.KerasTensor:
+    """Return `call(inputs, True)`, computed part by part, and each part again for its gradients.
+
+    Loss and gradients are those of the whole batch. Nothing inside `call` is kept, so that memory
+    for it is that of one part. Dropout is drawn for each part anew, and alike both times.
+
+    Args:
+        model: the model whose weights and dropout `call` uses.
+        call: computes vectors (rows, ...) float32 of inputs and `training`, each row by itself.
+        inputs: {name: (B, ...)}.
+        chunk_size: largest number of rows of a part.
+
+    Returns:
+        (B, ...) float32.
+
+    Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited
+    Setup, section 3.2.
+
+    Example:
+        >>> import numpy as np
+        >>> model = keras.Sequential([keras.layers.Dense(2)])
+        >>> model.build((None, 3))
+        >>> call = lambda inputs, training: model(inputs["x"], training=training)
+        >>> recomputed_in_chunks(model, call, {"x": np.ones((5, 3), "float32")}, 2).shape
+        TensorShape([5, 2])
+    """
+    count = ops.shape(next(iter(inputs.values())))[0]
+    number = -(-count // chunk_size)
+    if isinstance(number, int) and number < 2:
+        return call(inputs, True)
+    parts, draws = _divided(inputs, count, number), _random_states(model)
+    # Copies: gradients reach tensors, and variables among arguments would get theirs twice.
+    learning = [ops.copy(weight) for weight in model.trainable_weights]
+    fixed = [(weight, ops.copy(weight)) for weight in model.non_trainable_weights]
+
+    def run(part: Mapping, states: list, learning: list) -> tuple:
+        """Return the vectors (S, ...) of a part, and the random states after it."""
+        changing = ((model.trainable_weights, learning), (draws, states))
+        pairs = [pair for names, values in changing for pair in zip(names, values, strict=True)]
+        with keras.StatelessScope(state_mapping=pairs + fixed) as scope:
+            vectors = call(part, True)
+        return vectors, [scope.get_current_value(state) for state in draws]
+
+    on_tensorflow = keras.config.backend() == "tensorflow"
+    every_part = _in_tensorflow_loops if on_tensorflow else _scanned
+    vectors, states = every_part(run, parts, [ops.copy(state) for state in draws], learning)
+    for state, value in zip(draws, states, strict=True):
+        state.assign(value)
+    vectors = ops.swapaxes(vectors, 0, 1)  # (S, P, ...)
+    return ops.reshape(vectors, (-1, *vectors.shape[2:]))[:count]
+
+
+def _divided(inputs: Mapping, count, number) -> dict:
+    """Return inputs in parts of equal size, (P, S, ...), the last row repeated to fill them.
+
+    A part has every P-th row, so that each device has its share of each part where
+    `keras.distribution` divides the batch.
+    """
+    number = number if isinstance(number, int) else ops.maximum(number, 1)
+    size = -(-count // number)
+    rows = ops.minimum(ops.arange(size * number, dtype="int32"), count - 1)
+
+    def divide(values):
+        values = ops.take(values, rows, axis=0)
+        values = ops.reshape(values, (size, number, *ops.shape(values)[1:]))
+        return ops.swapaxes(values, 0, 1)
+
+    return {name: divide(values) for name, values in inputs.items()}
+
+
+def _random_states(model: keras.Model) -> list[keras.Variable]:
+    """Return the states of the random generators of a model's layers."""
+    generators = (getattr(layer, "seed_generator", None) for layer in layers_in(model))
+    states = [g.state for g in generators if isinstance(g, keras.random.SeedGenerator)]
+    return list({id(state): state for state in states}.values())
+
+
+def _scanned(run: Callable, parts: dict, states: list, learning: list) -> tuple:
+    """Return the vectors of all parts (P, S, ...) and the last states, on JAX or PyTorch."""
+    again = keras.remat(run)
+
+    def step(states, part):
+        vectors, states = again(part, states, learning)
+        return states, vectors
+
+    states, vectors = ops.scan(step, states, parts)
+    return vectors, states
+
+
+# In a TensorFlow graph, operations run as soon as they can. A loop for the values and one for the
+# gradients have the parts run one after the other.
+ONE_BY_ONE = {"parallel_iterations": 1}
+
+
+def _in_tensorflow_loops(run: Callable, parts: dict, states: list, learning: list) -> tuple:
+    """Return the vectors of all parts (P, S, ...) and the last states, on TensorFlow."""
+    number = _number(parts)
+
+    @tf.custom_gradient
+    def every_part(*learning):
+        shapes = []
+
+        def step(i, states, found):
+            vectors, states = run(_part(parts, i), states, learning)
+            shapes.append(vectors.shape)
+            return i + 1, states, found.write(i, vectors)
+
+        found = tf.TensorArray("float32", number, infer_shape=False)
+        start = (0, states, found)
+        _, last, found = tf.while_loop(lambda i, *_: i < number, step, start, **ONE_BY_ONE)
+        vectors = tf.ensure_shape(found.stack(), (None, *shapes[0]))
+        return (vectors, *last), lambda upstream, *_: _gradients(
+            run, parts, states, learning, upstream
+        )
+
+    vectors, *last = every_part(*learning)
+    return vectors, last
+
+
+def _gradients(run: Callable, parts: dict, states: list, learning: list, upstream) -> list:
+    """Return the gradients of the weights, added up over the parts; None where there are none.
+
+    Args:
+        run: see `recomputed_in_chunks`.
+        parts: {name: (P, S, ...)}.
+        states: of the random generators, before the first part.
+        learning: values of the weights.
+        upstream: (P, S, ...), the gradient of the vectors.
+    """
+    number, used = _number(parts), set()
+
+    def step(i, states, sums):
+        values = [tf.identity(weight) for weight in learning]
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            vectors, states = run(_part(parts, i), states, values)
+        found = tape.gradient(vectors, values, upstream[i])
+        used.update(j for j, gradient in enumerate(found) if gradient is not None)
+        return i + 1, states, [_added(s, g) for s, g in zip(sums, found, strict=True)]
+
+    start = (0, states, [tf.zeros_like(weight) for weight in learning])
+    *_, sums = tf.while_loop(lambda i, *_: i < number, step, start, **ONE_BY_ONE)
+    return [total if j in used else None for j, total in enumerate(sums)]
+
+
+def _added(total: tf.Tensor, gradient) -> tf.Tensor:
+    if gradient is None:
+        return total
+    if isinstance(gradient, tf.IndexedSlices):  # of some rows of a table
+        return tf.tensor_scatter_nd_add(total, gradient.indices[:, None], gradient.values)
+    return total + gradient
+
+
+def _number(parts: dict) -> tf.Tensor:
+    return tf.shape(next(iter(parts.values())))[0]
+
+
+def _part(parts: dict, i: tf.Tensor) -> dict:
+    return {name: values[i] for name, values in parts.items()}
