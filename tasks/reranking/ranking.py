@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.base.class_names import sigmoid
+from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
-from encoder_zoo.tasks.reranking.columns import queries_and_texts, two_columns
+from encoder_zoo.tasks.reranking.columns import list_scores, queries_and_texts, two_columns
+from encoder_zoo.tasks.reranking.metrics import ranking_quality
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 
@@ -96,3 +99,50 @@ class Ranking:
         order = np.argsort(-scores, kind="stable")[:top_k].tolist()
         texts = column.numpy()
         return [{"index": i, "score": scores[i].item(), "text": texts[i].decode()} for i in order]
+
+    @validate_arguments
+    def evaluate_ranking(
+        self, queries, texts, relevance, batch_size: PositiveInt | None = None
+    ) -> dict[str, float]:
+        """Return how well the model ranks the texts of each query.
+
+        Args:
+            queries: (N,).
+            texts: a list of texts for each query.
+            relevance: a list of numbers for each query: of each text 0 if it does not answer the
+                query, else more.
+            batch_size: default 32.
+
+        Returns:
+            "ndcg@10", "mrr@10" and "map", means over the queries; those without a relevant text do
+            not count.
+
+        Raises:
+            ValueError: "Row 1 has 2 scores for 3 texts. ...", "Row 0 has the relevance -1.0. ...",
+                "No query has a relevant text. ..."
+
+        Example:
+            >>> from encoder_zoo import Reranker
+            >>> reranker = Reranker.from_preset("bert_nano_en_uncased")
+            >>> reranker.evaluate_ranking(["Who?"], [["Yes.", "She."]], [[1, 1]])["mrr@10"]
+            1.0
+        """
+        queries, texts = queries_and_texts((queries, texts))
+        if not isinstance(texts, tf.RaggedTensor):
+            raise ValueError("evaluate_ranking takes a list of texts for each query.")
+        relevance = list_scores(relevance, texts.row_lengths())
+        row, expected = texts.value_rowids(), ". Expected 0 or more."
+        values = relevance.values
+        check_each(values, values >= 0, " has the relevance ", values, expected, index=row)
+        useful = tf.reduce_any(relevance > 0, axis=1).numpy()
+        if not useful.any():
+            raise ValueError("No query has a relevant text. Expected numbers above 0 for some.")
+        scores = texts.with_values(self.score(tf.gather(queries, row), texts.values, batch_size))
+        found = [
+            ranking_quality(np.array(gains)[np.argsort(-np.array(given), kind="stable")])
+            for gains, given, counts in zip(
+                relevance.to_list(), scores.to_list(), useful, strict=True
+            )
+            if counts
+        ]
+        return {name: float(np.mean([one[name] for one in found])) for name in found[0]}

@@ -206,6 +206,7 @@ class TestPairs:
         assert found["loss"] == pytest.approx(np.mean(errors**2), rel=1e-5)
         assert found["mae"] == pytest.approx(np.mean(np.abs(errors)), rel=1e-5)
 
+    @pytest.mark.slow
     def test_datasets(self, build):
         task = build()
         y = [1.0, 0.0, 0.5, 0.0, 1.0]
@@ -272,6 +273,7 @@ class TestLists:
         # Keras divides by the number of examples, not by the sum of the weights.
         assert weighted[0] == pytest.approx(np.dot(losses, weights) / 3, abs=1e-5)
 
+    @pytest.mark.slow
     def test_datasets(self, build):
         task = build()
         expected = task.evaluate((QUERIES[:3], LISTS), SCORES, verbose=0)
@@ -318,6 +320,36 @@ class TestLists:
                 for a, b in zip(task.get_weights(), weights, strict=True):
                     np.testing.assert_allclose(a, b, atol=1e-5)
             weights = task.get_weights()
+
+
+class TestEvaluateRanking:
+    def test_measures(self, reranker):
+        lists = [TEXTS, TEXTS[:3], TEXTS[:2]]
+        scores = [
+            reranker.score(query, texts) for query, texts in zip(QUERIES, lists, strict=False)
+        ]
+        best = [np.argsort(-s).tolist() for s in scores]
+        relevance = [[0.0] * len(texts) for texts in lists]
+        relevance[0][best[0][1]], relevance[0][best[0][3]] = 1, 2  # places 2 and 4
+        relevance[1][best[1][0]] = 1  # place 1; the third query has none
+        found = reranker.evaluate_ranking(QUERIES[:3], lists, relevance)
+        dcg = (1 / np.log2(3) + 2 / np.log2(5)) / (2 + 1 / np.log2(3))
+        expected = {"ndcg@10": (dcg + 1) / 2, "mrr@10": 0.75, "map": (0.5 + 1) / 2}
+        assert found == pytest.approx(expected)
+
+    @pytest.mark.parametrize(
+        ("relevance", "message"),
+        [
+            ([[1, 0], [2], [1, 0]], "Row 2 has 2 scores for 3 texts"),
+            ([[1, -1], [2], [1, 0, 0]], "Row 0 has the relevance -1.0. Expected 0 or more"),
+            ([[0, 0], [0], [0, 0, 0]], "No query has a relevant text"),
+        ],
+    )
+    def test_bad_input(self, reranker, relevance, message):
+        with pytest.raises(ValueError, match=message):
+            reranker.evaluate_ranking(QUERIES[:3], LISTS, relevance)
+        with pytest.raises(ValueError, match="takes a list of texts for each query"):
+            reranker.evaluate_ranking(QUERIES, TEXTS, [1] * 5)
 
 
 class TestCheckpoints:
