@@ -7,7 +7,7 @@ import logging
 import pathlib
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from encoder_zoo.presets.blobs import HubFile, cache_folder, download_large_files, missing_files
@@ -16,6 +16,9 @@ from encoder_zoo.presets.formats.huggingface import no_weights
 from encoder_zoo.presets.formats.preset_files import (
     CONFIG,
     MANIFEST,
+    MODEL_SETTINGS,
+    MODULES,
+    TRANSFORMER_SETTINGS,
     WEIGHT_FORMATS,
     tokenizer_file_names,
 )
@@ -31,6 +34,9 @@ logger = logging.getLogger("encoder_zoo")
 _ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
 # The hub's converter to safetensors, and the title of its pull requests.
 _CONVERTER, _CONVERSION = "SFconvertbot", "Adding `safetensors` variant of this model"
+_SETTINGS = {CONFIG, MANIFEST, MODULES, MODEL_SETTINGS, *TRANSFORMER_SETTINGS}
+_SETTINGS |= {*tokenizer_file_names()}
+_MODULE_FILE = re.compile(r"(\d+_\w+)/([^/]+)")
 _NO_LISTING = (TypeError, KeyError, AttributeError, ValueError)
 
 
@@ -211,17 +217,47 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
         >>> select_files("hf://a/b", ["config.json", "model.safetensors", "pytorch_model.bin"])
         ['config.json', 'model.safetensors']
     """
-    plain = {CONFIG, MANIFEST, *tokenizer_file_names()}
+    modules = _module_files(names, weights)
     if not weights:
-        return [name for name in names if name in {*plain, *kerashub.tokenizer_file_names()}]
-    if kerashub.WEIGHTS in names:
-        return [name for name in names if name in kerashub.files()]
+        wanted = {*_SETTINGS, *modules, *kerashub.tokenizer_file_names()}
+    elif kerashub.WEIGHTS in names:
+        wanted = kerashub.files()
+    else:
+        of_encoder = _weights_among(names)
+        in_folder = [n.split("/")[1] for n in modules if n.startswith("0_")]
+        if not of_encoder and not _weights_among(in_folder):
+            raise ValueError(no_weights(address, names))
+        wanted = {*_SETTINGS, *modules, *of_encoder}
+    return [name for name in names if name in wanted]
+
+
+def _weights_among(names: Collection[str]) -> list[str]:
+    """Return the files with weights in one format, the preferred one; none if there are none."""
     for weights_format in WEIGHT_FORMATS:
         if weights_format.file in names:
-            return [name for name in names if name in {*plain, weights_format.file}]
+            return [weights_format.file]
         if weights_format.index in names:
-            return [n for n in names if n in plain or weights_format.is_index_or_shard(n)]
-    raise ValueError(no_weights(address, names))
+            return [name for name in names if weights_format.is_index_or_shard(name)]
+    return []
+
+
+def _module_files(names: list[str], weights: bool) -> set[str]:
+    """Return the files of sentence-transformers' modules, which are in subfolders.
+
+    Example:
+        >>> names = ["modules.json", "1_Pooling/config.json", "onnx/config.json"]
+        >>> _module_files(names, weights=True)
+        {'1_Pooling/config.json'}
+    """
+    folders: dict[str, list[str]] = {}
+    for name in names if MODULES in names else ():
+        if matched := _MODULE_FILE.fullmatch(name):
+            folders.setdefault(matched[1], []).append(matched[2])
+    return {
+        f"{folder}/{name}"
+        for folder, inner in folders.items()
+        for name in [*_SETTINGS.intersection(inner), *(_weights_among(inner) if weights else ())]
+    }
 
 
 def _snapshot(

@@ -11,7 +11,12 @@ from collections.abc import Iterable
 from encoder_zoo.presets.blobs import lock_file
 from encoder_zoo.presets.files.manifest import checksum_of
 from encoder_zoo.presets.formats import kerashub
-from encoder_zoo.presets.formats.preset_files import CONFIG, WEIGHT_FORMATS, tokenizer_file_names
+from encoder_zoo.presets.formats.preset_files import (
+    CONFIG,
+    MODULES,
+    WEIGHT_FORMATS,
+    tokenizer_file_names,
+)
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -24,7 +29,7 @@ def cached_folder(
 
     cached = (
         try_to_load_from_cache(repository, name, revision=revision)
-        for name in (CONFIG, *tokenizer_file_names())
+        for name in (CONFIG, MODULES, *tokenizer_file_names())
     )
     path = next((path for path in cached if isinstance(path, str)), None)
     folder = path and pathlib.Path(path).parent
@@ -44,7 +49,8 @@ def _has_weights(folder: pathlib.Path) -> bool:
     An index without all its shards counts: a later error names the missing shard.
     """
     kinds = {kerashub.WEIGHTS, *(name for f in WEIGHT_FORMATS for name in (f.file, f.index))}
-    return not kinds.isdisjoint(os.listdir(folder))
+    encoders = [folder, *folder.glob("0_*")]  # of sentence-transformers' first versions
+    return any(not kinds.isdisjoint(os.listdir(path)) for path in encoders)
 
 
 def drop_wrong(folder: pathlib.Path, files: Iterable[str]) -> list[str]:

@@ -64,7 +64,8 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
     added_tokens = options.pop("added_tokens", ())
     if options:
         raise TypeError(f"{cls.__name__}.from_preset got unknown arguments: {sorted(options)}.")
-    tokenizer = _require_tokenizer(open_tokenizer(source, safeguards), added_tokens)
+    with open_tokenizer(source, safeguards) as preset:
+        tokenizer = _require_tokenizer(preset, added_tokens)
     if not isinstance(tokenizer, cls):
         raise ValueError(
             f"{source} holds a {type(tokenizer).__name__}. Received: {cls.__name__}.from_preset."
@@ -75,15 +76,16 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
 def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
     """See `Preprocessor.from_preset`."""
     safeguards = Safeguards.taken_from(arguments)
-    preset = open_tokenizer(source, safeguards)
-    tokenizer = _require_tokenizer(preset, arguments.pop("added_tokens", ()))
+    with open_tokenizer(source, safeguards) as preset:
+        tokenizer = _require_tokenizer(preset, arguments.pop("added_tokens", ()))
+        from_files = cls.arguments_from_files(preset, tokenizer)
     known = argument_names(cls)
     for name in arguments:
         if name not in known:
             raise TypeError(unknown_argument(f"{cls.__name__}.from_preset", name, known))
     stored = preset.settings.get("preprocessor", {})
     stored = {name: value for name, value in stored.items() if name in known}
-    return cls(tokenizer, **{**stored, **arguments})
+    return cls(tokenizer, **{**from_files, **stored, **arguments})
 
 
 def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> PresetTask:
@@ -110,7 +112,9 @@ def _read_task(
     else:
         stored = _stored_settings(cls, settings)
         for_inference = {n: stored.pop(n) for n in cls.answer_settings if n in stored}
-        preprocessor = cls.preprocessor_class(tokenizer, **{**stored, **for_preprocessor})
+        from_files = cls.preprocessor_class.arguments_from_files(checkpoint, tokenizer)
+        from_files |= {**stored, **for_preprocessor}
+        preprocessor = cls.preprocessor_class(tokenizer, **from_files)
         rows = checkpoint.config[family.config_keys["vocabulary_size"]]
         if tokenizer.vocabulary_size > rows:
             checkpoint = EnlargedCheckpoint(checkpoint, tokenizer.vocabulary_size)
@@ -118,12 +122,14 @@ def _read_task(
         checkpoint, for_backbone, safeguards, new_pooler_allowed=True
     )
     built_in = checkpoint.head_arguments.get(cls.checkpoint_class_suffix, {})
-    arguments = cls.checkpoint_arguments(checkpoint.config, head, for_task)
+    from_files = cls.arguments_from_files(checkpoint, for_task)
+    arguments = {**from_files, **cls.checkpoint_arguments(checkpoint.config, head, for_task)}
     task = cls(backbone, preprocessor, **{**built_in, **for_inference, **arguments})
     if tokenizer is not None and not isinstance(tokenizer, TokenizerStub):
         backbone.checkpoint_vocabulary = Vocabulary.of(tokenizer)
     task.learning_rate = settings.get("learning_rate", task.learning_rate)
     used |= restore_head(checkpoint, task, head, for_task, safeguards, new_pooler)
+    task.load_from_files(checkpoint, for_task, safeguards.allow_nonfinite)
     report_unused(checkpoint, used, cls.__name__)
     return task
 

@@ -27,6 +27,13 @@ TRANSFORMERS = Library(
 
 model = {cls}.from_pretrained("path/to/{name}")""",
 )
+SENTENCE_TRANSFORMERS = Library(
+    "sentence-transformers",
+    "PyTorch",
+    """from sentence_transformers import {cls}
+
+model = {cls}("path/to/{name}")""",
+)
 KERAS_HUB = Library(
     "KerasHub",
     "Keras 3",
@@ -80,13 +87,15 @@ def write_card(
             return
     name, family = folder.name, backbone.family.name
     pipeline, our_class, library, their_class = readers
+    more_tags = ["sentence-transformers", pipeline] if library is SENTENCE_TRANSFORMERS else []
+    more_tags += ["feature-extraction"] if pipeline == "sentence-similarity" else []
+    tags = "\n".join(f"- {tag}" for tag in ["encoder_zoo", family, *more_tags])
     about_labels = f"\nLabels: {', '.join(labels)}.\n" if labels else ""
     card = f"""---
 library_name: keras
 pipeline_tag: {pipeline}
 tags:
-- encoder_zoo
-- {family}
+{tags}
 ---
 
 # {name}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fnmatch
 import os
 import pathlib
+from collections.abc import Iterator, Mapping
 
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.family import Family
@@ -20,11 +22,13 @@ from encoder_zoo.presets.formats.kerashub import KerasHubCheckpoint
 from encoder_zoo.presets.formats.preset_files import (
     CONFIG,
     MANIFEST,
+    module_files,
     preset_files,
     tokenizer_file_names,
 )
+from encoder_zoo.presets.formats.sentence_transformers import encoder_files
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
-from encoder_zoo.presets.registry import resolve
+from encoder_zoo.presets.registry import listed_settings, resolve
 
 _TOKENIZER_FILES = [CONFIG, MANIFEST, *tokenizer_file_names()]
 
@@ -70,8 +74,10 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
         ValueError: naming the file and the field that is wrong.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes)
-    files = OpenFolder(folder, [*preset_files(), *kerashub.files(), *tf1.files()])
-    return open_files(files, safeguards)
+    names = [*preset_files(), *module_files(), *kerashub.files(), *tf1.files()]
+    checkpoint = open_files(OpenFolder(folder, names), safeguards)
+    checkpoint.listed_settings = listed_settings(source)
+    return checkpoint
 
 
 def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
@@ -100,66 +106,79 @@ class TokenizerPreset:
     """The tokenizer of a preset.
 
     Attributes:
-        folder: of the preset.
+        files: of the preset, open.
         config: contents of its configuration, {} if there is none.
         config_file: path of the configuration.
         family: of the model; None if the files do not tell.
         settings: contents of its `encoder_zoo.json`.
         stored: the tokenizer; None if there is none.
+        listed_settings: see `Checkpoint`.
     """
 
-    folder: pathlib.Path
+    files: FolderFiles
     config: dict
     config_file: pathlib.Path
     family: Family | None
     settings: dict
     stored: StoredTokenizer | None
+    listed_settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Path of the folder, for error messages."""
+        return self.files.path
 
     def stored_tokenizer(self) -> StoredTokenizer | None:
         """Return the tokenizer, as a `Checkpoint` does."""
         return self.stored
 
 
-def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> TokenizerPreset:
+@contextlib.contextmanager
+def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterator[TokenizerPreset]:
     """Open a preset of any format, and read its tokenizer files only.
 
     Args:
         source: see `from_preset`. The folder needs no other files.
         safeguards: options of the checks.
 
+    Yields:
+        The tokenizer, with the open files.
+
     Raises:
         ValueError: naming the file and the field that is wrong.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes, weights=False)
-    names = [*_TOKENIZER_FILES, *kerashub.tokenizer_file_names(), *tf1.files()]
-    with OpenFolder(folder, names) as files:
+    others = [*module_files(), *kerashub.tokenizer_file_names(), *tf1.files()]
+    with OpenFolder(folder, [*_TOKENIZER_FILES, *others]) as files:
         preset = _read_tokenizer_preset(files, safeguards.verify)
+        yield dataclasses.replace(preset, listed_settings=listed_settings(source))
         files.check_unchanged()
-    return preset
 
 
 def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
     settings = read_manifest(files, verify, weights=False)
+    files = encoder_files(files)
     _check_files(files, _TOKENIZER_FILES)
-    folder, path = files.path, files.path / CONFIG
+    path = files.path / CONFIG
     if CONFIG not in files and (family := tf1.family_in(files)):
-        path = folder / family.tf1.config_file
+        path = files.path / family.tf1.config_file
         config = {"model_type": family.name, **files.read_json(path.name)}
     else:
         config = files.read_json(CONFIG) if CONFIG in files else {}
         if family := kerashub.tokenizer_family(files, config):
             stored = kerashub.read_stored_tokenizer(files, family)
-            return TokenizerPreset(folder, {}, path, family, settings, stored)
+            return TokenizerPreset(files, {}, path, family, settings, stored)
         name = config.get("model_type")
         family = get_family(name) if isinstance(name, str) and name in FAMILIES else None
         config = family.read_config(config) if family else config
     stored = read_stored_tokenizer(files, config, family.tokenizer if family else None)
-    return TokenizerPreset(folder, config, path, family, settings, stored)
+    return TokenizerPreset(files, config, path, family, settings, stored)
 
 
 def _open(files: FolderFiles, verify: bool) -> Checkpoint:
     """Open the checkpoint in a folder by the reader of its format."""
     settings = read_manifest(files, verify)
+    files = encoder_files(files)
     _check_files(files, preset_files())
     if CONFIG not in files and (family := tf1.family_in(files)):
         return tf1.Tf1Checkpoint(files, family)

@@ -103,13 +103,39 @@ def list_presets() -> PresetTable:
         [109482240]
     """
     rows = []
-    for path in sorted(KNOWN.glob("*.json")):
-        entry = json.loads(path.read_text(encoding="utf-8"))
-        row = PresetInfo(path.stem, **entry)
+    for name, entry in _entries().items():
+        row = PresetInfo(name, **{field: v for field, v in entry.items() if field != "embedding"})
         if row.source != "bundled" or (BUNDLED / row.name / "config.json").exists():
             rows.append(row)
     rows.sort(key=lambda row: (row.source != "bundled", row.family, row.parameters))
     return PresetTable(rows)
+
+
+def _entries() -> dict[str, dict]:
+    """Return {name: contents of its file}."""
+    paths = sorted(KNOWN.glob("*.json"))
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def listed_settings(source: str | os.PathLike) -> dict[str, object]:
+    """Return the settings of embeddings that the list holds where a repository does not.
+
+    Args:
+        source: as for `resolve`; of a listed repository also at any revision.
+
+    Returns:
+        `prompts`, `default_prompt`, `pooling` or `normalize`, if the list has them.
+
+    Example:
+        >>> listed_settings("hf://intfloat/e5-base-v2")["prompts"]["query"]
+        'query: '
+    """
+    name = os.fspath(source)
+    repository = name.removeprefix("hf://").split("@")[0]
+    for known, entry in _entries().items():
+        if name == known or f"hf://{repository}" == entry["source"]:
+            return entry.get("embedding", {})
+    return {}
 
 
 def resolve(

@@ -21,7 +21,7 @@ class RemoteFolder(FolderFiles):
 
     Attributes:
         path: the repository, for error messages.
-        listed: names of the files.
+        listed: names of the files that are not in subfolders.
 
     Raises:
         FileNotFoundError: if the hub has no such repository or commit.
@@ -33,11 +33,11 @@ class RemoteFolder(FolderFiles):
         from huggingface_hub import HfFileSystem
 
         super().__init__(pathlib.PurePosixPath(repository))
-        self.listed = sorted(sizes)
+        self.listed = sorted(name for name in sizes if "/" not in name)
         self.commit, self._sizes = commit, sizes
         self._caches = {}
         self._hub = HfFileSystem(endpoint=endpoint, skip_instance_cache=True)
-        for name in self.listed:
+        for name in sorted(sizes):
             self._open(name)
 
     @property

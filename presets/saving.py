@@ -8,6 +8,7 @@ import os
 import pathlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 import keras
@@ -29,9 +30,21 @@ from encoder_zoo.presets.formats.checkpoint import (
     named_weights,
     stored_array,
 )
-from encoder_zoo.presets.formats.preset_files import CARD, CONFIG, SAFETENSORS, preset_files
+from encoder_zoo.presets.formats.preset_files import (
+    CARD,
+    CONFIG,
+    SAFETENSORS,
+    preset_files,
+    replaced_module_files,
+)
 from encoder_zoo.presets.formats.preset_task import PresetTask
-from encoder_zoo.presets.model_card import KERAS_HUB, TRANSFORMERS, Readers, write_card
+from encoder_zoo.presets.model_card import (
+    KERAS_HUB,
+    SENTENCE_TRANSFORMERS,
+    TRANSFORMERS,
+    Readers,
+    write_card,
+)
 
 SHARD_BYTES = 5_000_000_000
 ByteCount = Annotated[int, Rule(lambda v: type(v) is int and v >= 1, "a whole number of 1 or more")]
@@ -84,7 +97,8 @@ def save_task(
     tokenizer = None
     if task.preprocessor is not None:
         tokenizer = task.preprocessor.tokenizer
-        names = [n for n in argument_names(type(task.preprocessor)) if n != "tokenizer"]
+        elsewhere = {"tokenizer", *task.settings_in_files}
+        names = [n for n in argument_names(type(task.preprocessor)) if n not in elsewhere]
         settings["preprocessor"] = {
             **{name: getattr(task.preprocessor, name) for name in names},
             **{name: getattr(task, name) for name in task.answer_settings},
@@ -107,13 +121,29 @@ def save_task(
         **_weights(task, head.tensors),
     }
     config = {"architectures": [family.class_prefix + suffix], **_head_config(task, head)}
+    config |= task.extra_config()
+    files = task.files_to_save(DTYPES[dtype] if dtype else None)
     there = f"AutoModel{suffix}" if suffix in family.heads else "AutoModel"
     readers = Readers(task.pipeline_tag, here, TRANSFORMERS, there)
-    _save(folder, backbone, config, weights, settings, readers, tokenizer, dtype, shard_bytes)
+    if task.sentence_transformers_class:
+        there = task.sentence_transformers_class
+        readers = Readers(task.pipeline_tag, here, SENTENCE_TRANSFORMERS, there)
+    _save(
+        folder, backbone, config, weights, settings, readers, tokenizer, dtype, shard_bytes, files
+    )
 
 
 def _save(
-    folder, backbone, config, weights, settings, readers, tokenizer, dtype, shard_bytes
+    folder,
+    backbone,
+    config,
+    weights,
+    settings,
+    readers,
+    tokenizer,
+    dtype,
+    shard_bytes,
+    files=MappingProxyType({}),
 ) -> None:
     dtypes = {
         name: dtype or keras.backend.standardize_dtype(weight.dtype)
@@ -125,10 +155,11 @@ def _save(
     with _new_preset(folder, settings, readers, backbone, main, labels) as new:
         (new / CONFIG).write_text(_as_json(config), encoding="utf-8")
         _write_weights(new, weights, dtypes, shard_bytes)
-        if tokenizer is not None:
-            for name, content in tokenizer.to_files().items():
-                is_text = isinstance(content, str)
-                (new / name).write_bytes(content.encode("utf-8") if is_text else content)
+        of_tokenizer = {} if tokenizer is None else tokenizer.to_files()
+        for name, content in {**of_tokenizer, **files}.items():
+            (new / name).parent.mkdir(exist_ok=True)
+            is_text = isinstance(content, str)
+            (new / name).write_bytes(content.encode("utf-8") if is_text else content)
 
 
 def _save_keras_hub(folder, backbone, parts, settings, readers) -> None:
@@ -143,7 +174,8 @@ def _save_keras_hub(folder, backbone, parts, settings, readers) -> None:
 @contextlib.contextmanager
 def _new_preset(folder, settings, readers, backbone, dtype, labels) -> Iterator[pathlib.Path]:
     """Replace the files of a preset in either format; write its model card and manifest."""
-    with replacing(folder, [*preset_files(), *kerashub.files(), CARD]) as new:
+    replaced = [*preset_files(), *replaced_module_files(), *kerashub.files(), CARD]
+    with replacing(folder, replaced) as new:
         yield new
         write_card(new, pathlib.Path(folder).resolve(), backbone, dtype, labels, readers)
         write_manifest(new, settings)

@@ -9,7 +9,7 @@ import re
 from typing import BinaryIO, TypeVar
 
 from encoder_zoo.common.wording import decoded, shown
-from encoder_zoo.presets.files.json_data import SETTINGS, VOCABULARY, parse_object
+from encoder_zoo.presets.files.json_data import SETTINGS, VOCABULARY, parse_array, parse_object
 
 TEXT_BYTES = 32 * 2**20  # of a vocabulary: that of 900,000 tokens has 18 MB
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "vocabulary.json")
@@ -35,6 +35,11 @@ class FolderFiles:
         self._closing = contextlib.ExitStack()
         self._files: dict[str, BinaryIO] = {}
         self._parsed: dict[str, dict] = {}
+
+    @property
+    def root(self) -> FolderFiles:
+        """The files of the whole preset, where these are of its subfolder."""
+        return self
 
     def __enter__(self) -> FolderFiles:
         return self
@@ -98,6 +103,14 @@ class FolderFiles:
             self._parsed[inner] = parse_object(content, self.path / inner, limit)
         return self._parsed[inner]
 
+    def read_json_array(self, name: str) -> list:
+        """Read a JSON array.
+
+        Raises:
+            ValueError: "... has 300000000 bytes ...", and see `file` and `parse_array`.
+        """
+        return parse_array(self._read(name, SETTINGS.content, ""), self.path / name)
+
     def read_text(self, name: str, inside: str = "") -> str:
         """Read a text file in UTF-8.
 
@@ -114,6 +127,11 @@ class FolderFiles:
             ValueError: "... has 3000000000 bytes ...", and see `file`.
         """
         return self._read(name, TEXT_BYTES, inside)
+
+    def opened_in(self, folder: str) -> list[str]:
+        """Return the names of the files in a subfolder that were opened with the folder."""
+        prefix = f"{folder}/"
+        return sorted(n.removeprefix(prefix) for n in self._files if n.startswith(prefix))
 
     def check_unchanged(self) -> None:
         """Raise an error if a file was written to since it was opened.
@@ -134,6 +152,40 @@ class FolderFiles:
             raise ValueError(f"{file.name} has {size} bytes. Expected at most {most}.")
         file.seek(0)
         return file.read(most)
+
+
+class Subfolder(FolderFiles):
+    """Reads the files of one subfolder, by the files of the whole folder.
+
+    Args:
+        files: of the whole folder, which stays open as long as this is read.
+        name: of the subfolder.
+
+    Raises:
+        ValueError: "...: '../x' is not a plain file name ..."
+    """
+
+    def __init__(self, files: FolderFiles, name: str):
+        super().__init__(files.path / name)
+        self._whole, self._name = files, name
+        self.listed = files.opened_in(name)
+
+    @property
+    def root(self) -> FolderFiles:
+        return self._whole
+
+    def __contains__(self, name: str) -> bool:
+        return f"{self._name}/{name}" in self._whole
+
+    def file(self, name: str, named_in: object = None, inside: str = "") -> BinaryIO:
+        inner = f"{self._name}/{inside}" if inside else self._name
+        return self._whole.file(name, named_in, inner)
+
+    def close(self) -> None:
+        self._whole.close()
+
+    def check_unchanged(self) -> None:
+        self._whole.check_unchanged()
 
 
 def is_plain(name: object) -> bool:

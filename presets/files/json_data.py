@@ -54,6 +54,27 @@ def parse_object(
         Traceback (most recent call last):
         ValueError: config.json: not readable as JSON: 'a' is there twice, as 1 and as 2.
     """
+    value = _parse(content, name, limit, unique_names)
+    if not isinstance(value, dict):
+        raise ValueError(f"{name}: expected a JSON object. Received: {type(value).__name__}.")
+    return value
+
+
+def parse_array(content: bytes, name: object) -> list:
+    """Parse a JSON array; see `parse_object`.
+
+    Example:
+        >>> parse_array(b"{}", "modules.json")
+        Traceback (most recent call last):
+        ValueError: modules.json: expected a JSON array. Received: dict.
+    """
+    value = _parse(content, name, SETTINGS, unique_names=False)
+    if not isinstance(value, list):
+        raise ValueError(f"{name}: expected a JSON array. Received: {type(value).__name__}.")
+    return value
+
+
+def _parse(content: bytes, name: object, limit: Limit, unique_names: bool) -> object:
     needed = memory_of(content)
     if needed > limit.memory:
         raise ValueError(
@@ -69,9 +90,7 @@ def parse_object(
     except ValueError as error:
         reason = error if content else "the file is empty"
         raise ValueError(f"{name}: not readable as JSON: {reason}.") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{name}: expected a JSON object. Received: {type(value).__name__}.")
-    if found := _find_code(value, 0):
+    if isinstance(value, dict | list) and (found := _find_code(value, 0)):
         raise ValueError(f"{name}: {found[0].lstrip('.')}{found[1]}")
     return value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import BinaryIO
 
@@ -15,8 +16,9 @@ from encoder_zoo.presets.files.folder_files import FolderFiles, size_of
 NAME = "encoder_zoo.json"
 FORMAT = 1
 CARD = "README.md"  # listed, but not verified: users may edit it
+# (subfolder, name): KerasHub's tokenizer and sentence-transformers' modules are in subfolders.
+_SUBFOLDER = re.compile(r"(?:(assets/tokenizer|\d+_\w+)/)?(.*)", re.DOTALL)
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".h5")
-_FOLDER = "assets/tokenizer"  # the only subfolder, in KerasHub's format
 
 
 def write_manifest(folder: pathlib.Path, settings: Mapping) -> None:
@@ -62,9 +64,8 @@ def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dic
         raise ValueError(_changed(path, "its own checksum does not fit"))
     for name, entry in manifest["files"].items():
         if name != CARD and (weights or not name.endswith(_WEIGHTS)):
-            plain = name.removeprefix(f"{_FOLDER}/")
-            inside = _FOLDER if plain != name else ""
-            _check(files.file(plain, f"{path}: files", inside), entry)
+            inside, plain = _SUBFOLDER.fullmatch(name).groups()
+            _check(files.file(plain, f"{path}: files", inside or ""), entry)
     return manifest
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import glob
 import os
 import pathlib
 import stat
@@ -29,7 +30,8 @@ class OpenFolder(FolderFiles):
     Args:
         path: of the folder.
         patterns: of the names of the files to open at once. `file` opens others, unless the folder
-            was deleted. A pattern with a slash is the path of one file.
+            was deleted. A pattern with a slash is the path of one file or, with wildcards, of
+            files in subfolders.
 
     Attributes:
         path: of the folder, for error messages.
@@ -96,9 +98,12 @@ class OpenFolder(FolderFiles):
             raise FolderReplaced
 
     def _open_all(self, patterns: list[str]) -> None:
-        inner = [pattern for pattern in patterns if "/" in pattern and self._stat(pattern)]
-        top = [n for n in self.listed if any(fnmatch.fnmatchcase(n, p) for p in patterns)]
-        for name in [*top, *inner]:
+        deep = [pattern for pattern in patterns if "/" in pattern]
+        globs = [pattern for pattern in deep if glob.has_magic(pattern)]
+        exact = [pattern for pattern in deep if pattern not in globs and self._stat(pattern)]
+        inner = [n for n in self._names_inside(globs) if _matches(n, globs)]
+        top = [name for name in self.listed if _matches(name, patterns)]
+        for name in [*top, *exact, *inner]:
             try:
                 self._open(name)
             except FolderReplaced:
@@ -107,6 +112,25 @@ class OpenFolder(FolderFiles):
                 if self._is_link(name):
                     raise ValueError(f"{self.path / name}: file not found.") from None
                 raise FolderReplaced from None
+
+    def _names_inside(self, patterns: list[str]) -> list[str]:
+        """Return the paths of the files in the subfolders that patterns name."""
+        folders = {pattern.split("/")[0] for pattern in patterns}
+        found = [name for name in self.listed if _matches(name, folders)]
+        return [f"{name}/{inner}" for name in found for inner in self._list(name)]
+
+    def _list(self, folder: str) -> list[str]:
+        """Return the names in a subfolder; none if it is a file or was deleted."""
+        try:
+            if self._handle is None:
+                return sorted(os.listdir(self.path / folder))
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._handle)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        try:
+            return sorted(os.listdir(handle))
+        finally:
+            os.close(handle)
 
     def _open(self, name: str) -> None:
         path = self.path / name
@@ -163,6 +187,10 @@ class OpenFolder(FolderFiles):
                 "folder."
             )
         return real
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _state(file: BinaryIO) -> tuple[int, int]:

@@ -44,6 +44,7 @@ class Checkpoint:
         config_names: {field of `config`: its name in the file, if different}.
         shapes: {tensor name, without the family's prefix: shape}; dense kernels are (out, in).
         settings: contents of `encoder_zoo.json`, {} if there is none.
+        listed_settings: of its entry in `list_presets()`, see `registry.listed_settings`.
         head_arguments: {head, see `Family.heads`: arguments of its task without a field in
             config.json}.
     """
@@ -55,6 +56,7 @@ class Checkpoint:
     config_names: Mapping[str, str] = MappingProxyType({})
     shapes: dict[str, tuple[int, ...]]
     settings: dict
+    listed_settings: Mapping[str, object] = MappingProxyType({})
     head_arguments: Mapping[str, Mapping[str, object]] = MappingProxyType({})
 
     def __enter__(self) -> Checkpoint:

@@ -10,6 +10,18 @@ from encoder_zoo.presets.files.manifest import CARD as CARD
 from encoder_zoo.presets.files.manifest import NAME as MANIFEST
 
 CONFIG = "config.json"
+# Of sentence-transformers: the list of modules; prompts and similarity; the encoder's length.
+MODULES, MODEL_SETTINGS = "modules.json", "config_sentence_transformers.json"
+TRANSFORMER_SETTINGS = (
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+)
+_MODULE_FOLDER = "[0-9]*_*"  # such as 1_Pooling
 
 
 class WeightFormat(NamedTuple):
@@ -68,6 +80,25 @@ def preset_files() -> list[str]:
     """
     weights = [pattern for weights in WEIGHT_FORMATS for pattern in weights.patterns]
     return [CONFIG, MANIFEST, *weights, *tokenizer_file_names()]
+
+
+def module_files() -> list[str]:
+    """Return patterns of sentence-transformers' files beside those of the encoder.
+
+    Example:
+        >>> {"modules.json", "[0-9]*_*/config.json"} <= set(module_files())
+        True
+    """
+    own = [MODULES, MODEL_SETTINGS, *TRANSFORMER_SETTINGS]
+    inner = [*preset_files(), *TRANSFORMER_SETTINGS]
+    return [*own, *(f"{_MODULE_FOLDER}/{name}" for name in inner)]
+
+
+def replaced_module_files() -> list[str]:
+    """Return patterns of the files and folders that saving replaces, of those of `module_files`."""
+    own = [MODULES, MODEL_SETTINGS, *TRANSFORMER_SETTINGS]
+    kinds = ("Transformer", "Pooling", "Dense", "Normalize")
+    return [*own, *(f"[0-9]*_{kind}" for kind in kinds)]
 
 
 def tokenizer_file_names() -> list[str]:

@@ -6,6 +6,7 @@ from typing import ClassVar, Protocol
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family, Head
+from encoder_zoo.presets.formats.checkpoint import Checkpoint
 
 
 class PresetTask(Protocol):
@@ -22,6 +23,8 @@ class PresetTask(Protocol):
         num_classes: number of classes, likewise.
         peft_task_type: name of the task in peft; None if it cannot be saved as adapters.
         answer_settings: constructor arguments of inference, saved with the preset.
+        settings_in_files: arguments that `files_to_save` or `extra_config` writes.
+        sentence_transformers_class: that opens the preset; None: transformers does.
         head: the layers after the backbone, or None.
         backbone: the encoder.
         preprocessor: of `preprocessor_class`, or None.
@@ -38,6 +41,8 @@ class PresetTask(Protocol):
     num_classes: int | None
     peft_task_type: ClassVar[str | None]
     answer_settings: ClassVar[tuple[str, ...]]
+    settings_in_files: ClassVar[tuple[str, ...]]
+    sentence_transformers_class: ClassVar[str | None]
     head: object | None
     head_record: Head
     backbone: Backbone
@@ -52,6 +57,19 @@ class PresetTask(Protocol):
     @classmethod
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
         """Return constructor arguments from config.json, overridden by those of the caller."""
+
+    @classmethod
+    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
+        """Return constructor arguments from other files than config.json."""
+
+    def load_from_files(self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool) -> None:
+        """Load weights of layers after the backbone from other files than the backbone's."""
+
+    def files_to_save(self, dtype: object) -> dict[str, bytes]:
+        """Return further files of the preset: {path in the folder: contents}."""
+
+    def extra_config(self) -> dict:
+        """Return further fields of config.json."""
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
         """Return why the head of a checkpoint cannot be loaded; None if it can."""

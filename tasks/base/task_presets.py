@@ -14,9 +14,59 @@ from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_a
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from encoder_zoo.presets.formats.checkpoint import Checkpoint
+
 
 class TaskPresets:
-    """Mixin of `Task`: loading from and saving to presets, low-rank updates."""
+    """Mixin of `Task`: loading from and saving to presets, low-rank updates.
+
+    Attributes:
+        settings_in_files: arguments of the task and its preprocessor that `files_to_save` or
+            `extra_config` writes; they are not repeated in `encoder_zoo.json`.
+        sentence_transformers_class: of sentence-transformers, which opens the presets of the task;
+            None: transformers opens them.
+    """
+
+    settings_in_files: tuple[str, ...] = ()
+    sentence_transformers_class: str | None = None
+
+    @classmethod
+    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
+        """Return arguments of the constructor that other files than config.json hold.
+
+        Those of the caller count more, and so do those in `encoder_zoo.json`.
+
+        Args:
+            checkpoint: the opened preset.
+            given: arguments of the caller.
+
+        Raises:
+            ValueError: naming the file and what is expected there.
+        """
+        return {}
+
+    def load_from_files(self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool) -> None:
+        """Load the weights of layers after the backbone that have files of their own.
+
+        Args:
+            checkpoint, given: as of `arguments_from_files`.
+            allow_nonfinite: see `presets.opening.Safeguards`.
+        """
+
+    def files_to_save(self, dtype: object) -> dict[str, bytes]:
+        """Return further files of a preset.
+
+        Args:
+            dtype: of the weights in them; None for their own.
+
+        Returns:
+            {path in the folder: contents}; they replace files of the tokenizer of the same name.
+        """
+        return {}
+
+    def extra_config(self) -> dict:
+        """Return further fields of config.json."""
+        return {}
 
     @classmethod
     def from_preset(cls, source: str | os.PathLike, **arguments) -> Self:

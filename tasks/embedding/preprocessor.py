@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import SequenceLength, validate_arguments
+from encoder_zoo.presets.formats import embedding_folder
 from encoder_zoo.tasks.embedding.columns import as_columns
 from encoder_zoo.tasks.embedding.prompts import checked_prompts, prompt_text
 from encoder_zoo.tasks.preprocessing.checks import check_each
@@ -24,6 +26,10 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
     check_same_count,
 )
 from encoder_zoo.tasks.preprocessing.windows import make_windows, take
+
+if TYPE_CHECKING:
+    from encoder_zoo.presets.formats.checkpoint import Checkpoint
+    from encoder_zoo.presets.opening import TokenizerPreset
 
 logger = logging.getLogger("encoder_zoo")
 CANDIDATE = "candidate_"  # before the names of inputs of further texts
@@ -81,6 +87,10 @@ class TextEmbedderPreprocessor(Preprocessor):
         super().attach(task)  # takes the backbone's longest
         if self.max_length is not None:
             self.max_sequence_length = min(self.max_length, self.max_sequence_length)
+
+    @classmethod
+    def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
+        return embedding_folder.preprocessor_arguments(preset, tokenizer)
 
     def prompt_text(self, prompt: str | None) -> str:
         """Return the text of a prompt, by its name; see `TextEmbedder.embed`."""

@@ -17,6 +17,8 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.presets.formats import embedding_folder
+from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.task import Task, TinyData
 from encoder_zoo.tasks.embedding.columns import as_columns
@@ -104,7 +106,8 @@ class TextEmbedder(Retrieval, Task):
     pipeline_tag = "sentence-similarity"
     preprocessor_class = TextEmbedderPreprocessor
     text_method = "embed"
-    answer_settings = ("pooling", "dense", "normalize", "dim", "similarity_function")
+    sentence_transformers_class = "SentenceTransformer"
+    settings_in_files = ("max_length", "prompts", "default_prompt", "include_prompt")
 
     @validate_arguments
     def __init__(
@@ -390,6 +393,18 @@ class TextEmbedder(Retrieval, Task):
 
     def _of_examples(self, examples: dict):
         return self(self.preprocessor.pad(examples), training=False)
+
+    # -- presets: in the files of sentence-transformers ----------------------------------------
+
+    @classmethod
+    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
+        return embedding_folder.embedder_arguments(checkpoint, given)
+
+    def load_from_files(self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool) -> None:
+        embedding_folder.restore_dense(self, checkpoint, given, allow_nonfinite)
+
+    def files_to_save(self, dtype: object) -> dict[str, bytes]:
+        return embedding_folder.embedder_files(self, dtype)
 
     # -- checks of `encoder_zoo.testing` -------------------------------------------------------
 

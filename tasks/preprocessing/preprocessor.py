@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+    from encoder_zoo.presets.formats.checkpoint import Checkpoint
+    from encoder_zoo.presets.opening import TokenizerPreset
     from encoder_zoo.tasks.base.task import Task
 
 # Types of a pair in a list of pairs.
@@ -83,6 +85,11 @@ class Preprocessor(ConfigFromSignature):
             TensorShape([1, 4])
         """
         return loading.load_preprocessor(cls, source, **arguments)
+
+    @classmethod
+    def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
+        """Return arguments that files of other libraries hold; see `TaskPresets`."""
+        return {}
 
     def attach(self, task: Task) -> None:
         """Take labels and lengths from the task; a task calls this when it is built.

@@ -22,7 +22,14 @@ from encoder_zoo.presets.saving import save_task
 from encoder_zoo.tasks import all_tasks
 
 FAMILIES = ["Bert", "Roberta"]  # all of them: test_conformance.py
-TASKS = [t for t in all_tasks() if (CHECKPOINTS / f"Bert_{t.checkpoint_class_suffix}").is_dir()]
+# Those with transformers' heads; of the others test_sentence_transformers.py and test_reranker.py.
+TASKS = [
+    task
+    for task in all_tasks()
+    if (CHECKPOINTS / f"Bert_{task.checkpoint_class_suffix}").is_dir()
+    and task.sentence_transformers_class is None
+    and task is not ez.Reranker
+]
 
 
 def outputs(model, inputs: dict) -> list[np.ndarray]:

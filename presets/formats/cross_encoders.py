@@ -1,0 +1,118 @@
+"""Cross-encoders of sentence-transformers: the activation of their scores, and their length.
+
+Up to version 5.3 a folder is a classifier of transformers with an own field in config.json; later
+ones have a `modules.json` with one module.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from encoder_zoo.common.wording import shown
+from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.formats.embedding_modules import ACTIVATIONS, read_activation
+from encoder_zoo.presets.formats.preset_files import CONFIG, MODEL_SETTINGS, MODULES
+from encoder_zoo.presets.formats.sentence_transformers import (
+    check_transformer,
+    model_settings,
+    read_length,
+    read_modules,
+)
+
+if TYPE_CHECKING:
+    from encoder_zoo.presets.formats.checkpoint import Checkpoint
+    from encoder_zoo.presets.opening import TokenizerPreset
+
+_TOKENIZER = "tokenizer_config.json"
+_SINCE_4, _BEFORE_4 = "sentence_transformers", "sbert_ce_default_activation_function"
+
+
+def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
+    """Return the activation of a cross-encoder's scores, "sigmoid" or "linear".
+
+    Args:
+        files: of the encoder.
+        config: contents of its config.json.
+
+    Raises:
+        ValueError: "...: the activation is 'torch.nn.modules.activation.Tanh'. Expected ..."
+
+    Source: sentence-transformers 6.2, `cross_encoder/model.py`.
+    """
+    noted, path = config.get(_SINCE_4), files.path / CONFIG
+    candidates = [
+        (files.root.path / MODEL_SETTINGS, model_settings(files.root).get("activation_fn")),
+        (path, noted.get("activation_fn") if isinstance(noted, dict) else noted),
+        (path, config.get(_BEFORE_4)),
+    ]
+    for field, name in candidates:
+        if name is not None:
+            return read_activation(name, field, ("sigmoid", "linear"))
+    labels = config.get("id2label")
+    count = config.get("num_labels", 2) if labels is None else len(labels)
+    return "sigmoid" if count == 1 else "linear"
+
+
+def cross_encoder_arguments(checkpoint: Checkpoint) -> dict[str, object]:
+    """Return {"activation": ...} of a preset; {} if its head is not that of a classifier.
+
+    Args:
+        checkpoint: the opened preset.
+
+    Raises:
+        ValueError: "...: the modules are Transformer, Dense. Expected a Transformer alone.", and
+            see `read_cross_encoder_activation`.
+    """
+    _check_modules(checkpoint)
+    [architecture, *_] = checkpoint.config.get("architectures") or [""]
+    if not architecture.endswith("ForSequenceClassification"):
+        return {}
+    activation = read_cross_encoder_activation(checkpoint.files, checkpoint.config)
+    return {"activation": activation}
+
+
+def cross_encoder_length(preset: Checkpoint | TokenizerPreset) -> dict[str, object]:
+    """Return {"max_length": tokens of a pair} of a preset; None if its files do not limit it."""
+    return {"max_length": read_length(preset.files)}
+
+
+def _check_modules(checkpoint: Checkpoint) -> None:
+    """Raise an error for a model of several modules, if its head is that of a cross-encoder."""
+    files = checkpoint.files.root
+    is_other = model_settings(files).get("model_type", "CrossEncoder") != "CrossEncoder"
+    if MODULES not in files or is_other:
+        return
+    kinds = [module.kind for module in read_modules(files)]
+    if "Pooling" in kinds:  # text embeddings, before version 5.0
+        return
+    if kinds != ["Transformer"]:
+        raise ValueError(
+            f"{files.path / MODULES}: the modules are {shown(', '.join(kinds))}. Expected a "
+            "Transformer alone."
+        )
+    check_transformer(checkpoint.files, "sequence-classification")
+
+
+def cross_encoder_config(activation: str) -> dict[str, object]:
+    """Return the fields of config.json for an activation, as versions 2 to 6 read them.
+
+    Example:
+        >>> cross_encoder_config("linear")["sbert_ce_default_activation_function"]
+        'torch.nn.modules.linear.Identity'
+    """
+    name = ACTIVATIONS[activation]
+    return {_SINCE_4: {"activation_fn": name, "version": "4.0.0"}, _BEFORE_4: name}
+
+
+def cross_encoder_files(tokenizer, length: int) -> dict[str, bytes]:
+    """Return the tokenizer's configuration with the length of a pair.
+
+    Args:
+        tokenizer: of the model.
+        length: tokens of a pair, with special tokens.
+    """
+    config = json.loads(tokenizer.to_files()[_TOKENIZER])
+    text = json.dumps({**config, "model_max_length": length}, indent=2, ensure_ascii=False)
+    return {_TOKENIZER: f"{text}\n".encode()}

@@ -1,0 +1,299 @@
+"""A folder of sentence-transformers as arguments and weights of `TextEmbedder`, and back.
+
+Written is the layout of versions 2 to 5.3, which version 6 reads as well.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+from safetensors.numpy import save
+
+from encoder_zoo.common.wording import shown
+from encoder_zoo.presets.files.arrays import check_floats
+from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
+from encoder_zoo.presets.formats import sentence_transformers as theirs
+from encoder_zoo.presets.formats.checkpoint import (
+    Checkpoint,
+    check_not_quantized,
+    copy,
+    match,
+    named_weights,
+    stored_array,
+)
+from encoder_zoo.presets.formats.embedding_modules import (
+    ACTIVATIONS,
+    POOLING_FLAGS,
+    check_normalize,
+    read_dense,
+    read_pooling,
+)
+from encoder_zoo.presets.formats.huggingface import open_weights
+from encoder_zoo.presets.formats.preset_files import (
+    CONFIG,
+    MODEL_SETTINGS,
+    MODULES,
+    SAFETENSORS,
+    TRANSFORMER_SETTINGS,
+)
+from encoder_zoo.presets.formats.sentence_transformers import Module
+
+if TYPE_CHECKING:
+    from encoder_zoo.presets.opening import TokenizerPreset
+
+logger = logging.getLogger("encoder_zoo")
+
+SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+# {attribute of a projection: name in its weights}
+_LAYERS = {"dense": "linear", "residual_dense": "residual"}
+
+
+class ModuleCheckpoint(Checkpoint):
+    """The weights of a module in a subfolder.
+
+    Args:
+        files: of the whole folder.
+        module: with weights.
+    """
+
+    def __init__(self, files: FolderFiles, module: Module):
+        self.files = Subfolder(files, module.path)
+        weights = open_weights(self.files)
+        self._tensors = {name: file for file in weights for name in file.shapes}
+        self.shapes = {name: file.shapes[name] for name, file in self._tensors.items()}
+
+    def tensor(self, name: str) -> np.ndarray:
+        file = self._tensors[name]
+        check_floats(file.dtype(name), file.path, name)
+        return file.read(name)
+
+
+def embedder_arguments(checkpoint: Checkpoint, given: Mapping[str, object]) -> dict[str, object]:
+    """Return the arguments of `TextEmbedder` that a preset's files hold.
+
+    A folder without `modules.json` is an encoder: then the pooling is the default, which one log
+    line says.
+
+    Args:
+        checkpoint: the opened preset.
+        given: arguments of the caller.
+
+    Raises:
+        ValueError: naming the file and what is expected there.
+    """
+    files = checkpoint.files.root
+    listed = {n: v for n, v in checkpoint.listed_settings.items() if n in ("pooling", "normalize")}
+    if MODULES not in files:
+        if "pooling" not in {**listed, **given}:
+            message = "%s does not say how its tokens are pooled: pooling is the default, 'mean'."
+            logger.warning(message, checkpoint.folder.name)
+        return listed
+    _, pooling_module, *others = theirs.embedding_modules(files)
+    theirs.check_transformer(checkpoint.files, "feature-extraction")
+    width = checkpoint.config[checkpoint.family.config_keys["hidden_dim"]]
+    pooling, _ = read_pooling(files, pooling_module, width)
+    width *= 1 if isinstance(pooling, str) else len(pooling)
+    dense, normalize = [], False
+    for module in others:
+        if module.kind == "Normalize":
+            check_normalize(files, module)
+            normalize = True
+        else:
+            dense.append(read_dense(files, module, width))
+            _check_weights(files, module, dense[-1], width)
+            width = dense[-1]["units"]
+    arguments = {"pooling": pooling, "dense": dense, "normalize": normalize}
+    return {**arguments, **_model_arguments(files, width)}
+
+
+def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: int) -> None:
+    """Check the shapes of a Dense before a layer is made by its configuration."""
+    units = dense["units"]
+    expected = {"linear.weight": (units, width)}
+    if dense["use_bias"]:
+        expected["linear.bias"] = (units,)
+    if dense["residual"] and units != width:
+        expected["residual.weight"] = (units, width)
+    found = ModuleCheckpoint(files, module).shapes
+    if found != expected:
+        raise ValueError(
+            f"{files.path / module.path}: the weights are {shown(found)}. Expected {expected}, as "
+            f"its {CONFIG} says."
+        )
+
+
+def _model_arguments(files: FolderFiles, width: int) -> dict[str, object]:
+    settings, path = theirs.model_settings(files), files.path / MODEL_SETTINGS
+    similarity, dim = settings.get("similarity_fn_name"), settings.get("truncate_dim")
+    if similarity is not None and similarity not in SIMILARITIES:
+        raise ValueError(
+            f"{path}: similarity_fn_name is {shown(similarity)}. Expected one of "
+            f"{', '.join(SIMILARITIES)}."
+        )
+    if dim is not None and (type(dim) is not int or dim < 1):
+        raise ValueError(
+            f"{path}: truncate_dim is {shown(dim)}. Expected a whole number of 1 or more."
+        )
+    dim = None if dim is None or dim >= width else dim
+    return {"similarity_function": similarity or "cosine", "dim": dim}
+
+
+def preprocessor_arguments(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
+    """Return the arguments of `TextEmbedderPreprocessor` that a preset's files hold.
+
+    Args:
+        preset: opened.
+        tokenizer: of the preset.
+
+    Raises:
+        ValueError: naming the file and what is expected there.
+    """
+    files, root = preset.files, preset.files.root
+    theirs.check_case(files, tokenizer)
+    names = ("prompts", "default_prompt")
+    arguments = {n: v for n, v in preset.listed_settings.items() if n in names}
+    arguments |= {"max_length": theirs.read_length(files), **theirs.read_prompts(root)}
+    if MODULES in root:
+        _, pooling, *_ = theirs.embedding_modules(root)
+        _, arguments["include_prompt"] = read_pooling(root, pooling, None)
+    return arguments
+
+
+def restore_dense(
+    task: keras.Model, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
+) -> None:
+    """Load the weights of `task.dense_layers` from the modules of a preset.
+
+    Args:
+        task: a `TextEmbedder` that was made by `embedder_arguments`.
+        checkpoint: the opened preset.
+        given: arguments of the caller; if `dense` is one, its layers are new.
+        allow_nonfinite: see `Safeguards`.
+
+    Raises:
+        ValueError: "...: linear.weight is (4, 8), expected (4, 16). ..."
+    """
+    if "dense" in given:
+        if task.dense_layers:
+            message = "%s: the dense layers start from random weights. Fine-tune before use."
+            logger.warning(message, checkpoint.folder.name)
+        return
+    files = checkpoint.files.root
+    modules = theirs.embedding_modules(files) if task.dense_layers else []
+    dense = [module for module in modules if module.kind == "Dense"]
+    for layer, module in zip(task.dense_layers, dense, strict=True):
+        weights = ModuleCheckpoint(files, module)
+        matched, misfits = match(weights, layer, _LAYERS)
+        if misfits:
+            found = "; ".join(f"{name} {misfit}" for name, misfit in misfits.items())
+            raise ValueError(
+                f"{weights.folder}: {found}. The pooling given is not the one that its dense "
+                "layers take: leave it out, or pass dense=() as well."
+            )
+        copy(weights, matched, allow_nonfinite)
+
+
+def embedder_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
+    """Return the files of sentence-transformers for a `TextEmbedder`.
+
+    Args:
+        task: the embedder.
+        dtype: of the weights of its dense layers; None stores them in their own.
+
+    Returns:
+        {path in the folder: contents}.
+
+    Raises:
+        ValueError: "dense[0]: activation is 'gelu_new', which sentence-transformers does not ..."
+    """
+    kinds = ["Transformer", "Pooling", *["Dense"] * len(task.dense_layers)]
+    kinds += ["Normalize"] if task.normalize else []
+    paths = ["", *(f"{i}_{kind}" for i, kind in enumerate(kinds[1:], 1))]
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (kind, path) in enumerate(zip(kinds, paths, strict=True))
+    ]
+    prepares = task.preprocessor
+    length = (prepares or task.backbone).max_sequence_length
+    files = {
+        MODULES: modules,
+        MODEL_SETTINGS: _model_settings(task),
+        TRANSFORMER_SETTINGS[0]: {"max_seq_length": length, "do_lower_case": False},
+        f"{paths[1]}/{CONFIG}": _pooling_config(task),
+    }
+    width = task.backbone.hidden_dim * len(_as_list(task.pooling))
+    for i, layer in enumerate(task.dense_layers):
+        path = paths[2 + i]
+        files[f"{path}/{CONFIG}"] = _dense_config(layer, width, f"dense[{i}]")
+        files[f"{path}/{SAFETENSORS.file}"] = _dense_weights(layer, dtype)
+        width = layer.units
+    return {name: v if isinstance(v, bytes) else _as_json(v) for name, v in files.items()}
+
+
+def _model_settings(task: keras.Model) -> dict[str, object]:
+    prepares = task.preprocessor
+    return {
+        "model_type": "SentenceTransformer",
+        "prompts": prepares.prompts if prepares else {},
+        "default_prompt_name": prepares.default_prompt if prepares else None,
+        "similarity_fn_name": task.similarity_function,
+        **({"truncate_dim": task.dim} if task.dim else {}),
+    }
+
+
+def _pooling_config(task: keras.Model) -> dict[str, object]:
+    """Return the configuration of a Pooling, with those fields only that its settings need.
+
+    Version 2.2 refuses later fields. Flags cannot say in which order vectors are concatenated;
+    for another than theirs the list is written, which versions before 5.4 refuse.
+    """
+    modes, width = _as_list(task.pooling), task.backbone.hidden_dim
+    if modes == [mode for mode in POOLING_FLAGS.values() if mode in modes]:
+        always = list(POOLING_FLAGS.values())[:4]
+        flags = {
+            flag: mode in modes for flag, mode in POOLING_FLAGS.items() if mode in (*always, *modes)
+        }
+        config = {"word_embedding_dimension": width, **flags}
+    else:
+        config = {"embedding_dimension": width, "pooling_mode": modes}
+    includes_prompt = task.preprocessor is None or task.preprocessor.include_prompt
+    return config if includes_prompt else {**config, "include_prompt": False}
+
+
+def _dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict[str, object]:
+    activation = "silu" if layer.activation == "swish" else layer.activation
+    if activation not in ACTIVATIONS:
+        raise ValueError(
+            f"{name}: activation is {activation!r}, which sentence-transformers does not read. "
+            f"Expected one of {', '.join(ACTIVATIONS)}."
+        )
+    return {
+        "in_features": width,
+        "out_features": layer.units,
+        "bias": layer.use_bias,
+        "activation_function": ACTIVATIONS[activation],
+        **({"use_residual": True} if layer.residual else {}),
+    }
+
+
+def _dense_weights(layer: keras.layers.Layer, dtype: object) -> bytes:
+    for path in _LAYERS:
+        check_not_quantized(layer, path)
+    arrays = {
+        name: stored_array(weight, transposed, dtype)
+        for name, weight, transposed in named_weights(layer, _LAYERS)
+    }
+    return save(arrays, metadata={"format": "pt"})
+
+
+def _as_list(pooling: str | list[str]) -> list[str]:
+    return [pooling] if isinstance(pooling, str) else pooling
+
+
+def _as_json(value: object) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

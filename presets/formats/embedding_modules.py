@@ -1,0 +1,163 @@
+"""Reads the configurations of sentence-transformers' modules: Pooling, Dense, Normalize."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from encoder_zoo.common.wording import shown
+from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.formats.preset_files import CONFIG
+from encoder_zoo.presets.formats.sentence_transformers import Module
+
+# In the order in which the pooled vectors are concatenated.
+POOLING_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+# {our activation: torch's class}
+ACTIVATIONS = {
+    "tanh": "torch.nn.modules.activation.Tanh",
+    "linear": "torch.nn.modules.linear.Identity",
+    "gelu": "torch.nn.modules.activation.GELU",
+    "relu": "torch.nn.modules.activation.ReLU",
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+    "silu": "torch.nn.modules.activation.SiLU",
+}
+_ACTIVATION = re.compile(r"torch\.nn\.(?:modules\.\w+\.)?(\w+)")
+_EMBEDDING = "sentence_embedding"
+
+
+def read_pooling(
+    files: FolderFiles, module: Module, width: int | None
+) -> tuple[str | list[str], bool]:
+    """Read the configuration of a Pooling.
+
+    Args:
+        files: of the whole folder.
+        module: the Pooling.
+        width: of the encoder's vectors; None if it is not known.
+
+    Returns:
+        The pooling of `TextEmbedder`, and whether prompts are pooled.
+
+    Raises:
+        ValueError: ".../1_Pooling/config.json: pooling_mode is 'first'. Expected ..."
+    """
+    config, path = _module_config(files, module)
+    own = ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt")
+    _check_fields(config, (*own, *POOLING_FLAGS), path)
+    for field in own[:2]:
+        if width is not None and config.get(field, width) != width:
+            found = shown(config[field])
+            raise ValueError(f"{path}: {field} is {found}, but the encoder's vectors have {width}.")
+    _check_flags(config, ("include_prompt", *POOLING_FLAGS), path)
+    flagged = [mode for flag, mode in POOLING_FLAGS.items() if config.get(flag)] or ["mean"]
+    modes = config.get("pooling_mode", flagged)
+    modes = [modes] if isinstance(modes, str) else modes
+    known = list(POOLING_FLAGS.values())
+    if not isinstance(modes, list) or not modes or not all(mode in known for mode in modes):
+        raise ValueError(
+            f"{path}: pooling_mode is {shown(config['pooling_mode'])}. Expected one of "
+            f"{', '.join(known)}, or a list of these."
+        )
+    return modes[0] if len(modes) == 1 else modes, config.get("include_prompt", True)
+
+
+def read_dense(files: FolderFiles, module: Module, width: int) -> dict[str, object]:
+    """Read the configuration of a Dense.
+
+    Args:
+        files: of the whole folder.
+        module: the Dense.
+        width: of the vectors before it.
+
+    Returns:
+        An entry of `dense` of `TextEmbedder`.
+
+    Raises:
+        ValueError: ".../2_Dense/config.json: in_features is 8, but the vectors before it have 16."
+    """
+    config, path = _module_config(files, module)
+    sizes, flags = ("in_features", "out_features"), ("bias", "use_residual")
+    names = ("module_input_name", "module_output_name")
+    _check_fields(config, (*sizes, *flags, *names, "activation_function"), path)
+    for field in sizes:
+        if type(config.get(field)) is not int or config[field] < 1:
+            found = shown(config.get(field))
+            raise ValueError(f"{path}: {field} is {found}. Expected a whole number of 1 or more.")
+    if config["in_features"] != width:
+        found = config["in_features"]
+        raise ValueError(f"{path}: in_features is {found}, but the vectors before it have {width}.")
+    _check_flags(config, flags, path)
+    _check_names(config, names, path)
+    return {
+        "units": config["out_features"],
+        "activation": read_activation(config.get("activation_function", ACTIVATIONS["tanh"]), path),
+        "use_bias": config.get("bias", True),
+        "residual": config.get("use_residual", False),
+    }
+
+
+def check_normalize(files: FolderFiles, module: Module) -> None:
+    """Check the configuration of a Normalize, if it has one.
+
+    Raises:
+        ValueError: "...: module_input_name is 'token_embeddings'. Expected 'sentence_embedding'."
+    """
+    if f"{module.path}/{CONFIG}" in files:
+        config, path = _module_config(files, module)
+        names = ("module_input_name", "module_output_name")
+        _check_fields(config, names, path)
+        _check_names(config, names, path)
+
+
+def read_activation(name: object, field: object, expected: tuple[str, ...] = ()) -> str:
+    """Return our name of an activation, of the name of torch's class.
+
+    Args:
+        name: in a file.
+        field: the file, for error messages.
+        expected: our names of those that are allowed; all of `ACTIVATIONS` if there are none.
+
+    Raises:
+        ValueError: "...: the activation is 'torch.nn.modules.activation.Softplus'. Expected ..."
+
+    Example:
+        >>> read_activation("torch.nn.modules.activation.Tanh", "config.json")
+        'tanh'
+    """
+    known = {ours: ACTIVATIONS[ours] for ours in expected or ACTIVATIONS}
+    classes = {theirs.split(".")[-1]: ours for ours, theirs in known.items()}
+    matched = _ACTIVATION.fullmatch(name) if isinstance(name, str) else None
+    if matched is None or matched[1] not in classes:
+        names = ", ".join(known.values())
+        raise ValueError(f"{field}: the activation is {shown(name)}. Expected one of {names}.")
+    return classes[matched[1]]
+
+
+def _module_config(files: FolderFiles, module: Module) -> tuple[dict, object]:
+    return files.read_json(CONFIG, module.path), files.path / module.path / CONFIG
+
+
+def _check_fields(config: Mapping, known: tuple[str, ...], path: object) -> None:
+    """Raise an error for a field that is not known: it may change the numbers."""
+    if unknown := [name for name in config if name not in known]:
+        raise ValueError(f"{path}: unknown field {shown(unknown[0])}. Expected {', '.join(known)}.")
+
+
+def _check_flags(config: Mapping, names: tuple[str, ...], path: object) -> None:
+    for name in names:
+        if not isinstance(config.get(name, True), bool):
+            raise ValueError(f"{path}: {name} is {shown(config[name])}. Expected true or false.")
+
+
+def _check_names(config: Mapping, names: tuple[str, ...], path: object) -> None:
+    """Raise an error if a module reads or writes another tensor than the embedding."""
+    for name in names:
+        if config.get(name) not in (None, _EMBEDDING):
+            raise ValueError(f"{path}: {name} is {shown(config[name])}. Expected {_EMBEDDING!r}.")
