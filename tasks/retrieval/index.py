@@ -215,8 +215,7 @@ class VectorIndex:
             prompt: of `embed`.
             reranker: an object with `rank(query, texts, top_k)`, such as a `Reranker`. It orders
                 the nearest documents anew, and their scores are its own.
-            candidates: how many documents the reranker reads; default 50, or `top_k` if that is
-                more.
+            candidates: how many documents the reranker reads, default 50; `top_k` if that is more.
 
         Returns:
             Of a single query a list of `{"index", "score", "text"}`, otherwise a list of these for
