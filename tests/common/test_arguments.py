@@ -38,7 +38,7 @@ ELSEWHERE = {
     "special_tokens", "in_text", "documents", "target", "name", "template", "files", "content",
     "pair", "stream", "class_weight", "column", "word_column", "family", "layers", "reach",
     "teacher", "student", "objectives", "memory", "shard", "number", "rng", "like", "fields",
-    "window_sizes", "step", "plan",
+    "window_sizes", "step", "plan", "query", "queries", "relevance",
 }  # fmt: skip
 # Methods that Keras calls, with tensors or from inside of graphs.
 IN_GRAPHS = {
