@@ -5,8 +5,6 @@ Comment letters: N examples, B batch.
 
 from __future__ import annotations
 
-import bisect
-import collections
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -15,6 +13,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.packed_examples import pack_examples, packed_epoch_order
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 
 # Lengths for compilers that make a program for every shape: few, as each takes them seconds.
@@ -38,12 +37,15 @@ class Plan:
         epochs: numbers of the epochs of a `fit`.
         shuffle: whether examples are shuffled.
         steps_per_epoch: batches of an epoch, of as many passes as that needs; None is one pass.
+        group_lengths: whether the examples of a shuffled batch have like lengths, which saves
+            padding; else they are drawn at random.
     """
 
     batch_size: int = BATCH_SIZE
     epochs: range = range(1)
     shuffle: bool = True
     steps_per_epoch: int | None = None
+    group_lengths: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,13 +74,33 @@ def bucket_length(length: tf.Tensor) -> tf.Tensor:
     return tf.reduce_min(tf.concat([fitting, [tf.maximum(length, BUCKETS[-1])]], axis=0))
 
 
-def epoch_order(lengths: tf.Tensor, batch_size: int, seed: tf.Tensor) -> tf.Tensor:
+def example_lengths(examples: dict) -> tf.Tensor:
+    """Return the tokens of every example, (N,) int64, those of all its texts added up.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> first = tf.ragged.constant([[2, 7, 3], [2, 3]])
+        >>> others = tf.ragged.constant([[[2, 3], [2, 5, 3]], [[2, 3], [2, 3]]])
+        >>> examples = {"token_ids": first, "candidate_token_ids": others}
+        >>> example_lengths(examples).numpy().tolist()
+        [8, 6]
+    """
+    lengths = examples["token_ids"].row_lengths()
+    if "candidate_token_ids" in examples:
+        lengths += tf.reduce_sum(examples["candidate_token_ids"].row_lengths(axis=2), axis=1)
+    return lengths
+
+
+def epoch_order(
+    lengths: tf.Tensor, batch_size: int, seed: tf.Tensor, group_lengths: bool = True
+) -> tf.Tensor:
     """Return a random order in which neighbours have like lengths, for batches of little padding.
 
     Args:
         lengths: (N,) int, tokens of every example.
         batch_size: B.
         seed: (2,) int; the same seed gives the same order.
+        group_lengths: whether neighbours have like lengths.
 
     Returns:
         (N,) int64, every example exactly once. Shuffled, then sorted by length inside windows of
@@ -88,6 +110,8 @@ def epoch_order(lengths: tf.Tensor, batch_size: int, seed: tf.Tensor) -> tf.Tens
     count = tf.size(lengths, tf.int64)
     full = count // batch_size * batch_size
     order = tf.random.experimental.stateless_shuffle(tf.range(count), seed)
+    if not group_lengths:
+        return order
     order, rest = order[:full], order[full:]
     window = tf.range(full) // (batch_size * WINDOW)
     shuffled = tf.cast(tf.gather(lengths, order), tf.int64)
@@ -97,64 +121,6 @@ def epoch_order(lengths: tf.Tensor, batch_size: int, seed: tf.Tensor) -> tf.Tens
     batches = tf.reshape(order, (-1, batch_size))
     batches = tf.random.experimental.stateless_shuffle(batches, seed + 1)
     return tf.concat([tf.reshape(batches, (-1,)), rest], axis=0)
-
-
-def pack_examples(lengths: np.ndarray, capacity: int) -> tf.RaggedTensor:
-    """Return the examples to pack into each sequence, so that little of it is padding.
-
-    Every example goes, in turn, where it leaves the least room. With the longest first this is
-    the best-fit heuristic for bin packing.
-
-    Args:
-        lengths: (N,) int, tokens of every example, the longest first, none above the capacity.
-        capacity: tokens of a sequence.
-
-    Returns:
-        Ragged (R, None) int64: the examples in each sequence, every one exactly once.
-
-    Source: Krell et al. 2021, Efficient Sequence Packing without Cross-contamination, section 3.
-
-    Example:
-        >>> pack_examples(np.array([7, 5, 4, 2, 1]), capacity=10).to_list()
-        [[0, 3, 4], [1, 2]]
-    """
-    members, rows_with_room, rooms = [], collections.defaultdict(list), []
-    for example, length in enumerate(lengths.tolist()):
-        index = bisect.bisect_left(rooms, length)
-        if index == len(rooms):
-            row, room = len(members), capacity
-            members.append([])
-        else:
-            room = rooms[index]
-            row = rows_with_room[room].pop()
-            if not rows_with_room[room]:
-                rooms.pop(index)
-        members[row].append(example)
-        if not rows_with_room[room - length]:
-            bisect.insort(rooms, room - length)
-        rows_with_room[room - length].append(row)
-    sizes = np.array([len(row) for row in members], np.int64)
-    flat = np.array([example for row in members for example in row], np.int64)
-    return tf.RaggedTensor.from_row_lengths(flat, sizes)
-
-
-def packed_epoch_order(
-    lengths: tf.Tensor, plan: tf.RaggedTensor, seed: tf.Tensor
-) -> tf.RaggedTensor:
-    """Return a random order of packed sequences, with a random choice of the examples in each.
-
-    Args:
-        lengths: (N,) int, tokens of every example.
-        plan: ragged (R, None), from `pack_examples` of the sorted lengths.
-        seed: (2,) int; the same seed gives the same order.
-
-    Returns:
-        Ragged (R, None) int64, every example exactly once.
-    """
-    order = tf.random.experimental.stateless_shuffle(tf.range(tf.size(lengths, tf.int64)), seed)
-    order = tf.gather(order, tf.argsort(-tf.gather(lengths, order), stable=True))
-    examples = tf.random.experimental.stateless_shuffle(tf.range(plan.nrows()), seed + 1)
-    return tf.gather(plan.with_values(tf.gather(order, plan.values)), examples)
 
 
 class LengthGroupedBatcher:
@@ -167,8 +133,10 @@ class LengthGroupedBatcher:
     def __init__(self, collate: Callable):
         self._collate = collate
         self._ordered = ShapePolymorphicFunction(self._in_order)
-        self._shuffled = ShapePolymorphicFunction(functools.partial(self._epochs, True))
-        self._unshuffled = ShapePolymorphicFunction(functools.partial(self._epochs, False))
+        self._training = {  # by whether examples are shuffled, and grouped by length
+            order: ShapePolymorphicFunction(functools.partial(self._epochs, *order))
+            for order in ((True, True), (True, False), (False, False))
+        }
 
     def ordered(self, examples: dict, batch_size: int) -> Batches:
         """Return one pass over the examples, the longest first.
@@ -182,7 +150,7 @@ class LengthGroupedBatcher:
         Returns:
             The batches, with the index of the example at each position.
         """
-        order = np.argsort(-examples["token_ids"].row_lengths().numpy(), kind="stable")
+        order = np.argsort(-example_lengths(examples).numpy(), kind="stable")
         return Batches(self._ordered(examples, order, np.int64(batch_size)), order)
 
     def training(
@@ -207,7 +175,7 @@ class LengthGroupedBatcher:
         shared = () if capacity is None else (pack_examples(np.sort(lengths)[::-1], capacity),)
         steps = -(-(int(shared[0].nrows()) if shared else len(lengths)) // plan.batch_size)
         total = (plan.steps_per_epoch or steps) * len(plan.epochs)
-        graph = self._shuffled if plan.shuffle else self._unshuffled
+        graph = self._training[plan.shuffle, plan.shuffle and plan.group_lengths]
 
         def batches(seed, done=0):
             numbers = (seed, plan.epochs.start, steps, plan.batch_size, total, done)
@@ -222,16 +190,18 @@ class LengthGroupedBatcher:
         steps = -(-tf.size(order, tf.int64) // batch_size)
         return self._collated(tf.data.Dataset.range(steps).map(plan), examples)
 
-    def _epochs(self, shuffle: bool, examples, shared, numbers) -> tf.data.Dataset:
+    def _epochs(
+        self, shuffle: bool, group_lengths: bool, examples, shared, numbers
+    ) -> tf.data.Dataset:
         seed, first_epoch, steps, batch_size, total, done = numbers
-        lengths = tf.cast(examples["token_ids"].row_lengths(), tf.int32)
+        lengths = tf.cast(example_lengths(examples), tf.int32)
 
         def order_of(epoch):
             epoch_seed = tf.stack([seed, epoch if shuffle else tf.zeros_like(epoch)])
             if shared:
                 return packed_epoch_order(lengths, *shared, epoch_seed)
             if shuffle:
-                return epoch_order(lengths, batch_size, epoch_seed)
+                return epoch_order(lengths, batch_size, epoch_seed, group_lengths)
             return tf.range(tf.size(lengths, tf.int64))
 
         def epoch_plan(epoch):
@@ -260,7 +230,10 @@ class LengthGroupedBatcher:
 
 
 def grouped_batches(
-    windows: tf.data.Dataset, batch_size: int, seed: int | tf.Tensor
+    windows: tf.data.Dataset,
+    batch_size: int,
+    seed: int | tf.Tensor,
+    group_lengths: bool = True,
 ) -> tf.data.Dataset:
     """Return batches of raw inputs of like length, from a dataset of windows of them.
 
@@ -269,6 +242,7 @@ def grouped_batches(
             `window_size(batch_size)` raw examples each, the last of a pass perhaps of fewer.
         batch_size: B.
         seed: of the order inside the windows.
+        group_lengths: whether batches are of like length; else they are drawn at random.
 
     Returns:
         Batches with the structure of the windows, every example exactly once.
@@ -276,7 +250,8 @@ def grouped_batches(
 
     def cut(number, window):
         sizes = text_sizes(keras.utils.unpack_x_y_sample_weight(window)[0])
-        order = epoch_order(sizes, batch_size, tf.stack([tf.cast(seed, tf.int64), number]))
+        numbers = tf.stack([tf.cast(seed, tf.int64), number])
+        order = epoch_order(sizes, batch_size, numbers, group_lengths)
 
         def batch_at(start):
             chosen = order[start : start + batch_size]

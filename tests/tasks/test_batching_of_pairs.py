@@ -1,0 +1,74 @@
+"""Batches of examples with several texts, and of random lengths."""
+
+import numpy as np
+import tensorflow as tf
+
+from encoder_zoo.tasks.preprocessing.batching import (
+    LengthGroupedBatcher,
+    Plan,
+    epoch_order,
+    example_lengths,
+    grouped_batches,
+)
+
+
+def pairs(first, second):
+    """Examples with two further texts, the second of which has one token."""
+    ids = [tf.ragged.constant([[1] * n for n in sizes], tf.int32) for sizes in (first, second)]
+    rows = tf.stack([ids[1], tf.ragged.constant([[1]] * len(first), tf.int32)], axis=1)
+    return {"token_ids": ids[0], "candidate_token_ids": rows, "number": tf.range(len(first))}
+
+
+def batches_of(examples, plan):
+    _, batches = LengthGroupedBatcher(lambda chosen, seed: chosen["number"]).training(
+        examples, plan
+    )
+    return [batch.numpy().tolist() for batch in batches(seed=3)]
+
+
+def test_the_length_of_an_example_is_that_of_all_its_texts():
+    assert example_lengths(pairs([3, 1], [2, 9])).numpy().tolist() == [6, 11]
+    assert example_lengths({"token_ids": tf.ragged.constant([[1], [1, 2]])}).numpy().tolist() == [
+        1,
+        2,
+    ]
+
+
+def test_batches_are_of_like_length_by_all_texts():
+    second = np.random.default_rng(0).permutation(800) % 100 + 1
+    found = batches_of(pairs([5] * 800, second), Plan(16))
+    assert np.mean([np.ptp(second[batch]) for batch in found]) < 4
+    assert sorted(np.concatenate(found)) == list(range(800))
+    batches = LengthGroupedBatcher(lambda chosen, seed: chosen["number"])
+    longest = batches.ordered(pairs([1, 9, 2], [9, 2, 3]), 2).order
+    assert longest.tolist() == [1, 0, 2]
+
+
+def test_batches_are_drawn_at_random_where_lengths_are_not_grouped():
+    sizes = np.random.default_rng(0).permutation(800) % 100 + 1
+    found = batches_of(pairs([5] * 800, sizes), Plan(16, group_lengths=False))
+    assert sorted(np.concatenate(found)) == list(range(800))
+    assert np.mean([np.ptp(sizes[batch]) for batch in found]) > 70
+    both = batches_of(pairs([5] * 800, sizes), Plan(16, range(2), group_lengths=False))
+    assert both[:50] == found and both[50:] != found
+    kept = batches_of(pairs([5] * 8, sizes[:8]), Plan(4, shuffle=False, group_lengths=False))
+    assert kept == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_all_places_in_the_order_are_as_likely():
+    """Of 2,000 orders of 6, each example is first in a sixth; 5 standard errors are 0.042."""
+    order = tf.function(lambda seed: epoch_order(tf.range(6), 4, seed, group_lengths=False))
+    first = [int(order(tf.constant([seed, 0]))[0]) for seed in range(2000)]
+    np.testing.assert_allclose(np.bincount(first) / 2000, np.full(6, 1 / 6), atol=0.042)
+
+
+def test_windows_of_a_dataset_are_drawn_at_random_too():
+    texts = np.array(["a" * (i % 50 + 1) for i in range(400)])
+    windows = tf.data.Dataset.from_tensor_slices(texts).batch(400)
+    for group_lengths, low, high in ((True, 0, 3), (False, 25, 50)):
+        found = list(grouped_batches(windows, 8, 0, group_lengths))
+        spread = np.mean([np.ptp(tf.strings.length(batch)) for batch in found])
+        assert low <= spread < high
+        assert sorted(np.concatenate([batch.numpy() for batch in found])) == sorted(
+            text.encode() for text in texts
+        )
