@@ -8,7 +8,6 @@ Comment letters: B rows of this replica, N of all.
 from __future__ import annotations
 
 import keras
-from keras import ops
 
 from encoder_zoo.common.lazy import tf
 
@@ -26,15 +25,26 @@ def of_all_replicas(*values: keras.KerasTensor) -> tuple:
         Tensors (N, ...), in the order of the replicas, and then the index.
 
     Example:
-        >>> of_all_replicas(ops.ones((2,)))[1]
+        >>> of_all_replicas(keras.ops.ones((2,)))[1]
         0
     """
     context = _replicas()
     if context is None:
         return *values, 0
-    sizes = context.all_gather(tf.shape(values[0])[:1], axis=0)
-    first = ops.sum(sizes[: context.replica_id_in_sync_group])
-    return *(context.all_gather(value, axis=0) for value in values), first
+    size = tf.shape(values[0])[0]
+    sizes = context.all_gather(size[None], axis=0)
+    most = tf.reduce_max(sizes)
+    # All replicas must give equally many rows: padded ones, which are then left out.
+    rows = tf.where(tf.reshape(tf.sequence_mask(sizes, most), (-1,)))[:, 0]
+    found = []
+    for value in values:
+        padding = [[0, most - size], *([[0, 0]] * (len(value.shape) - 1))]
+        gathered = context.all_gather(tf.pad(value, padding), axis=0)
+        # The gradient of `gather` has some rows alone, which `all_gather` does not take: that of
+        # `reshape` has all.
+        gathered = tf.reshape(gathered, tf.shape(gathered))
+        found.append(tf.ensure_shape(tf.gather(gathered, rows), (None, *value.shape[1:])))
+    return *found, tf.reduce_sum(sizes[: context.replica_id_in_sync_group])
 
 
 def _replicas() -> tf.distribute.ReplicaContext | None:
