@@ -64,9 +64,7 @@ def _positive(x):
     return ops.maximum(x, 1e-9)
 
 
-def pool(
-    x: keras.KerasTensor, mask: keras.KerasTensor, modes: Sequence[str]
-) -> keras.KerasTensor:
+def pool(x: keras.KerasTensor, mask: keras.KerasTensor, modes: Sequence[str]) -> keras.KerasTensor:
     """Return one vector for each text, float32; those of several modes are concatenated.
 
     Args:
@@ -88,6 +86,30 @@ def pool(
     x, mask = ops.cast(x, "float32"), ops.cast(mask, "float32")
     pooled = [POOLINGS[mode](x, mask) for mode in modes]
     return pooled[0] if len(pooled) == 1 else ops.concatenate(pooled, axis=-1)
+
+
+def checked_modes(pooling: str | Sequence[str]) -> str | list[str]:
+    """Return the pooling of a model, or raise an error for an unknown mode.
+
+    Raises:
+        ValueError: "pooling is 'average'. Expected one of cls, max, mean, ..."
+
+    Example:
+        >>> checked_modes(("cls", "mean"))
+        ['cls', 'mean']
+    """
+    pooling = pooling if isinstance(pooling, str) else list(pooling)
+    modes = modes_of(pooling)
+    if not modes or any(mode not in POOLINGS for mode in modes):
+        raise ValueError(
+            f"pooling is {pooling!r}. Expected one of {', '.join(POOLINGS)}, or a list of these."
+        )
+    return pooling
+
+
+def modes_of(pooling: str | list[str]) -> list[str]:
+    """Return the modes of a pooling."""
+    return [pooling] if isinstance(pooling, str) else pooling
 
 
 def to_unit_length(x: keras.KerasTensor) -> keras.KerasTensor:

@@ -55,8 +55,9 @@ class TextEmbedderPreprocessor(Preprocessor):
 
     Example:
         >>> from encoder_zoo import BertTokenizer
-        >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "you"])
-        >>> x, y = TextEmbedderPreprocessor(tokenizer)((["hello"], ["hello you"]))
+        >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "you"]
+        >>> preprocessor = TextEmbedderPreprocessor(BertTokenizer(tokens))
+        >>> x, y = preprocessor((["hello"], ["hello you"]))
         >>> x["token_ids"].numpy().tolist(), x["candidate_token_ids"].numpy().tolist()
         ([[2, 5, 3]], [[[2, 5, 6, 3]]])
         >>> y.numpy().tolist()
@@ -156,6 +157,10 @@ class TextEmbedderPreprocessor(Preprocessor):
         text = self.prompt_text(prompt)
         return len(self.tokenizer.tokenize(text)) + 1 if text else 0
 
+    def encode_short(self, texts: tuple) -> dict:
+        """Return examples of texts, ((N,),), that have their prompt and need not be truncated."""
+        return {"token_ids": self.pack([self.tokenizer.tokenize(texts[0])])["token_ids"]}
+
     def encode_windows(self, texts, prompt: str | None = None) -> dict:
         """Return examples of single texts, a long one cut into several of equal length or shorter.
 
@@ -199,16 +204,25 @@ class TextEmbedderPreprocessor(Preprocessor):
         """Return the model's inputs (B, K, L) of the other texts."""
         names = ("token_ids", "pooled_from")
         parts = {n: examples[CANDIDATE + n] for n in names if CANDIDATE + n in examples}
-        rows = parts["token_ids"].nrows()
-        flat = self.pad({name: values.values for name, values in parts.items()}, bucketed)
+        flat = self.pad({name: value.values for name, value in parts.items()}, bucketed)
+        rows, count = parts["token_ids"].nrows(), _count_of(examples.get("labels"))
         names = ("token_ids", "padding_mask", "pooling_mask")
+        padded = {name: flat[name] for name in names if name in flat}  # (B * K, L)
         return {
             CANDIDATE + name: tf.reshape(
-                flat[name], tf.stack([rows, -1, tf.shape(flat[name], tf.int64)[1]])
+                values, tf.stack([rows, count, tf.shape(values, tf.int64)[1]])
             )
-            for name in names
-            if name in flat
+            for name, values in padded.items()
         }
+
+
+def _count_of(labels: tf.Tensor | None) -> int:
+    """Return K, as far as labels tell it before a graph runs; else -1."""
+    if labels is None:
+        return -1
+    if labels.shape.rank == 1:
+        return 1
+    return labels.shape[1] - 1 if labels.dtype.is_integer else labels.shape[1]
 
 
 def _numbered(values: tf.Tensor) -> tf.Tensor:
@@ -231,7 +245,9 @@ def as_scores(y) -> tf.Tensor:
     check_no_iterator(y, "y")
     scores = tf.convert_to_tensor(plain(y))
     if not (scores.dtype.is_floating or scores.dtype.is_integer or scores.dtype.is_bool):
-        raise ValueError(f"y is of type {scores.dtype.name}. Expected scores of the pairs, numbers.")
+        raise ValueError(
+            f"y is of type {scores.dtype.name}. Expected scores of the pairs, numbers."
+        )
     scores = tf.cast(scores, "float32")
     finite = tf.math.is_finite(scores)
     right = tf.reduce_all(tf.reshape(finite, [tf.shape(scores)[0], -1]), axis=1)

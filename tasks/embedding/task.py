@@ -13,23 +13,26 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
-from encoder_zoo.common.wording import with_type
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats import embedding_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.task import Task, TinyData
+from encoder_zoo.tasks.embedding import inference
 from encoder_zoo.tasks.embedding.columns import as_columns
-from encoder_zoo.tasks.embedding.pooling import POOLINGS, Projection, pool, to_unit_length
+from encoder_zoo.tasks.embedding.pooling import (
+    Projection,
+    checked_modes,
+    modes_of,
+    pool,
+    to_unit_length,
+)
 from encoder_zoo.tasks.embedding.preprocessor import CANDIDATE, TextEmbedderPreprocessor
 from encoder_zoo.tasks.embedding.retrieval import Retrieval
 from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
-from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, in_graph_batches
-from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.retrieval.similarity import Similarity, unit_rows
-from encoder_zoo.tasks.training.inference import example_outputs
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
 
@@ -75,11 +78,9 @@ class TextEmbedder(Retrieval, Task):
       from, one column, several, or a list of equally many in every row.
     - pairs and their scores, `fit((first, second), scores)`: the loss (`CoSENT`) orders pairs.
     - texts alone: each is its own partner, under another dropout (SimCSE, Gao et al. 2021).
-    - texts and the vectors that they shall have, `fit(texts, teacher.embed(texts))`: a small model
-      learns a large one's (`VectorDistillation`).
+    - texts and vectors, `fit(texts, teacher.embed(texts))`: it learns them (`VectorDistillation`).
 
-    Without scores, the first text of a row gets the prompt "query" and the others "document",
-    if the model has such prompts.
+    Without scores, the first text of a row gets the prompt "query" and the others "document".
 
     Call arguments:
         inputs: the preprocessor's outputs.
@@ -122,7 +123,7 @@ class TextEmbedder(Retrieval, Task):
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
-        self.pooling = checked_pooling(pooling)
+        self.pooling = checked_modes(pooling)
         self.dense = [dict(settings) for settings in dense]
         self.normalize = normalize
         self.dim = dim
@@ -136,7 +137,7 @@ class TextEmbedder(Retrieval, Task):
         self.built = True
 
     def _make_dense(self) -> list[Projection]:
-        width = self._pooled_dim
+        width = self.backbone.hidden_dim * len(modes_of(self.pooling))
         layers = []
         for i, settings in enumerate(self.dense):
             layers.append(Projection(**settings, name=f"dense_{i}"))
@@ -145,13 +146,11 @@ class TextEmbedder(Retrieval, Task):
         return layers
 
     @property
-    def _pooled_dim(self) -> int:
-        return self.backbone.hidden_dim * len(_modes(self.pooling))
-
-    @property
     def embedding_dim(self) -> int:
         """Return the width of the model's vectors, before they are shortened to `dim`."""
-        return self.dense_layers[-1].units if self.dense_layers else self._pooled_dim
+        if self.dense_layers:
+            return self.dense_layers[-1].units
+        return self.backbone.hidden_dim * len(modes_of(self.pooling))
 
     def _check_dim(self, dim: int | None) -> None:
         if dim is not None and dim > self.embedding_dim:
@@ -183,7 +182,7 @@ class TextEmbedder(Retrieval, Task):
         mask = inputs.get("pooling_mask", inputs.get("padding_mask"))
         if mask is None:
             mask = ops.ones_like(inputs["token_ids"])
-        x = pool(encoded["sequence_output"], mask, _modes(self.pooling))
+        x = pool(encoded["sequence_output"], mask, modes_of(self.pooling))
         for layer in self.dense_layers:
             x = layer(x)
         return to_unit_length(x) if self.normalize else x
@@ -203,9 +202,7 @@ class TextEmbedder(Retrieval, Task):
     # -- training ------------------------------------------------------------------------------
 
     @validate_arguments
-    def compile(
-        self, *args, chunk_size: PositiveInt | None = None, **kwargs
-    ) -> None:
+    def compile(self, *args, chunk_size: PositiveInt | None = None, **kwargs) -> None:
         """Compile as the other tasks, see `Trainer.compile`.
 
         Args:
@@ -304,63 +301,21 @@ class TextEmbedder(Retrieval, Task):
             >>> from encoder_zoo import TextEmbedder
             >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
             >>> embedder.embed(["A text.", "Another one."]).shape, embedder.embed("A text.").shape
-            ((2, 128), (128,))
+            ((2, 256), (256,))
         """
         if isinstance(texts, str | bytes):
             return self.embed([texts], prompt, dim, batch_size, windows)[0]
         self._check_dim(dim)
         check_preprocessor(self, texts)
-        [texts] = _only_column(texts)
-        self._make_ready()
-        if windows:
-            vectors = self._mean_of_windows(texts, prompt, batch_size)
-        else:
-            vectors = self._embed(texts, prompt, batch_size or BATCH_SIZE)
-        return self._shortened(vectors, dim)
-
-    def _embed(self, texts: tf.Tensor, prompt: str | None, batch_size: int) -> np.ndarray:
-        """Return the vectors (N, D) of texts (N,)."""
-        count, most = texts.shape[0], self.preprocessor.max_sequence_length - 2
-        if not count:
-            return np.zeros((0, self.embedding_dim), "float32")
-        text = self.preprocessor.prompt_text(prompt)
-        longest = int(tf.reduce_max(tf.strings.length(texts))) + len(text.encode())  # bytes
-        if count <= batch_size and longest <= most and self.preprocessor.include_prompt:
-            # No text has more tokens than bytes: none is truncated.
-            whole = tf.strings.join([text, texts]) if text else texts
-            return self.graphs.predict_few((whole,), encode=self._encode_whole)
-        examples = self.preprocessor.encode(texts, prompt=prompt)
-        return self._in_order(examples, batch_size)
-
-    def _encode_whole(self, texts: tuple) -> dict:
-        """Return examples of texts that have their prompt and are short."""
-        tokens = self.preprocessor.tokenizer.tokenize(texts[0])
-        return {"token_ids": self.preprocessor.pack([tokens])["token_ids"]}
-
-    def _in_order(self, examples: dict, batch_size: int | None) -> np.ndarray:
-        """Return the vectors of encoded examples, (N, D), in their order."""
-        count = int(examples["token_ids"].nrows())
-        vectors = np.zeros((count, self.embedding_dim), "float32")
-        for indices, values in example_outputs(self, examples, batch_size):
-            vectors[indices] = values
-        return vectors
-
-    def _mean_of_windows(self, texts, prompt: str | None, batch_size: int | None) -> np.ndarray:
-        examples = self.preprocessor.encode_windows(texts, prompt)
-        lengths = examples["token_ids"].row_lengths().numpy() - 2.0
-        index = examples.pop("text_index").numpy()
-        parts = self._in_order(examples, batch_size)
-        vectors, total = np.zeros((len(texts), parts.shape[1])), np.zeros((len(texts), 1))
-        np.add.at(vectors, index, parts * lengths[:, None])
-        np.add.at(total, index, lengths[:, None])
-        vectors = (vectors / np.maximum(total, 1)).astype("float32")
-        return unit_rows(vectors) if self.normalize else vectors
-
-    def _shortened(self, vectors: np.ndarray, dim: int | None) -> np.ndarray:
+        embed = inference.mean_of_windows if windows else inference.embed
+        vectors = embed(self, inference.only_column(texts), prompt, batch_size or BATCH_SIZE)
         dim = dim or self.dim
         if dim is None or dim == vectors.shape[1]:
             return vectors
-        vectors = np.ascontiguousarray(vectors[:, :dim])
+        return self.scaled(np.ascontiguousarray(vectors[:, :dim]))
+
+    def scaled(self, vectors: np.ndarray) -> np.ndarray:
+        """Return vectors (N, D) as the model scales them: of unit length, if it normalizes."""
         return unit_rows(vectors) if self.normalize else vectors
 
     @validate_arguments
@@ -375,24 +330,7 @@ class TextEmbedder(Retrieval, Task):
             Functions whose result is "embedding" (N, D).
         """
         self._check_dim(dim)
-        dim = dim or self.dim or self.embedding_dim
-
-        def answer(text, prompt=None):
-            examples = self.preprocessor.encode(text, prompt=prompt)
-            ones = tf.ones_like(examples["token_ids"].row_lengths())
-            vectors = in_graph_batches(self._of_examples, examples, ones, self.embedding_dim)
-            vectors = vectors.flat_values[:, :dim]
-            shortens = self.normalize and dim < self.embedding_dim
-            return {"embedding": to_unit_length(vectors) if shortens else vectors}
-
-        return {
-            "serving_default": lambda text: answer(text),
-            "query": lambda text: answer(text, "query"),
-            "document": lambda text: answer(text, "document"),
-        }
-
-    def _of_examples(self, examples: dict):
-        return self(self.preprocessor.pad(examples), training=False)
+        return inference.served(self, dim or self.dim or self.embedding_dim)
 
     # -- presets: in the files of sentence-transformers ----------------------------------------
 
@@ -411,36 +349,3 @@ class TextEmbedder(Retrieval, Task):
     @classmethod
     def tiny_data(cls) -> TinyData:
         return TinyData({"pooling": ["mean", "max"]}, ["a b ab", "c", "c d e a b", "p"])
-
-
-def checked_pooling(pooling: str | Sequence[str]) -> str | list[str]:
-    """Return the pooling, or raise an error for an unknown mode.
-
-    Raises:
-        ValueError: "pooling is 'average'. Expected one of cls, max, mean, ..."
-
-    Example:
-        >>> checked_pooling(("cls", "mean"))
-        ['cls', 'mean']
-    """
-    modes = [pooling] if isinstance(pooling, str) else list(pooling)
-    if not modes or any(mode not in POOLINGS for mode in modes):
-        raise ValueError(
-            f"pooling is {pooling!r}. Expected one of {', '.join(POOLINGS)}, or a list of these."
-        )
-    return pooling if isinstance(pooling, str) else modes
-
-
-def _modes(pooling: str | list[str]) -> list[str]:
-    return [pooling] if isinstance(pooling, str) else pooling
-
-
-def _only_column(texts) -> list[tf.Tensor]:
-    """Return the column of texts, checked; raise an error for pairs."""
-    columns = as_columns(texts)
-    if len(columns) > 1:
-        raise ValueError(
-            f"embed takes texts, and got {len(columns)} columns of them ({with_type(plain(texts)):.60}"
-            "). Embed each column by itself."
-        )
-    return columns

@@ -206,7 +206,7 @@ class TestEmbed:
             (["good", None], r"texts\[1\] is None"),
             (None, "texts is None"),
             ([float("nan")], r"texts\[0\] is nan"),
-            ((["good"], ["bad"]), "got 2 columns"),
+            ((["good"], ["bad"]), "got 2 columns of them"),
         ],
     )
     def test_bad_input(self, shared, texts, message):
