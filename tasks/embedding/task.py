@@ -344,8 +344,6 @@ class TextEmbedder(Retrieval, Task):
     def files_to_save(self, dtype: object) -> dict[str, bytes]:
         return embedding_folder.embedder_files(self, dtype)
 
-    # -- checks of `encoder_zoo.testing` -------------------------------------------------------
-
     @classmethod
     def tiny_data(cls) -> TinyData:
         return TinyData({"pooling": ["mean", "max"]}, ["a b ab", "c", "c d e a b", "p"])
