@@ -3,6 +3,8 @@
 import json
 import logging
 import pathlib
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -445,3 +447,44 @@ def test_an_export_scores_and_ranks(reranker, tmp_path):
     np.testing.assert_allclose(found["score"], scores, atol=1e-5)
     with pytest.raises(tf.errors.InvalidArgumentError, match="Expected the same"):
         signatures["serving_default"](query=tf.constant(["who"]), text=tf.constant(TEXTS))
+
+
+TWO_REPLICAS = """
+import sys, json
+import numpy as np
+import tensorflow as tf
+
+[cpu] = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+import contextlib, keras
+import encoder_zoo as ez
+from encoder_zoo.testing.tiny import moved
+
+words, data = json.load(sys.stdin)
+tokenizer = ez.BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
+queries, lists, scores = data
+results = []
+for strategy in (None, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        sizes = dict(num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16)
+        keras.utils.set_random_seed(0)
+        backbone = ez.BertBackbone(30, **sizes, dropout=0.0, attention_dropout=0.0)
+        task = moved(ez.Reranker(backbone, ez.RerankerPreprocessor(tokenizer)))
+        task.compile(keras.optimizers.SGD(0.1))
+    # Of the last batch, a single query, one of two replicas has none.
+    fitted = task.fit((queries, lists), scores, epochs=2, batch_size=2, verbose=0).history
+    evaluated = task.evaluate((queries, lists), scores, batch_size=2, verbose=0)
+    weights = np.concatenate([w.ravel() for w in task.get_weights()])
+    results.append([*fitted["loss"], *fitted["ndcg@10"], *evaluated, *weights.tolist()])
+print(json.dumps(results))
+"""
+
+
+@pytest.mark.slow
+def test_lists_on_two_replicas_are_as_on_one_device():
+    data = json.dumps([WORDS, [QUERIES[:3], LISTS, SCORES]])
+    command = [sys.executable, "-c", TWO_REPLICAS]
+    done = subprocess.run(command, input=data, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stderr[-2000:]
+    one, two = map(np.array, json.loads(done.stdout.splitlines()[-1]))
+    np.testing.assert_allclose(two, one, atol=1e-5)
