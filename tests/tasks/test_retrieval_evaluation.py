@@ -1,0 +1,209 @@
+"""Metrics of retrieval and similarity, worked out by hand; evaluation on given vectors."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from encoder_zoo.tasks.retrieval.evaluation import evaluate_retrieval, evaluate_similarity
+from encoder_zoo.tasks.retrieval.metrics import (
+    average_ranks,
+    pearson,
+    ranking_metrics,
+    spearman,
+)
+from encoder_zoo.tasks.retrieval.questions import judged
+
+
+class Embedder:
+    """Returns given vectors of texts, and keeps what it was asked."""
+
+    def __init__(self, vectors, similarity_function="cosine"):
+        self.vectors = vectors
+        self.similarity_function = similarity_function
+        self.calls = []
+
+    def embed(self, texts, prompt=None, dim=None, batch_size=None):
+        self.calls.append((list(texts), prompt, dim, batch_size))
+        return np.array([self.vectors[text][:dim] for text in texts], "float32")
+
+
+def at_angles(**degrees):
+    """An embedder whose vectors are at these angles, so that near angles are near texts."""
+    return Embedder({n: [np.cos(np.radians(d)), np.sin(np.radians(d))] for n, d in degrees.items()})
+
+
+CIRCLE = {"q": 0, "r": 90, "a": 10, "b": 20, "c": 80, "d": 180}
+
+
+def test_metrics_of_one_ranking_by_hand():
+    """Relevant are 1 of grade 3 at rank 2, 5 of grade 1 at rank 4, and 9, which is not found."""
+    relevant = [{1: 3.0, 5: 1.0, 9: 2.0, 0: 0.0}]
+    found = ranking_metrics(np.array([[0, 1, 2, 5, 3]]), relevant, [1, 3, 5])
+    best = 3 + 2 / np.log2(3) + 1 / 2
+    expected = {
+        "ndcg@1": 0,
+        "ndcg@3": 3 / np.log2(3) / best,
+        "ndcg@5": (3 / np.log2(3) + 1 / np.log2(5)) / best,
+        **{"mrr@1": 0, "mrr@3": 1 / 2, "mrr@5": 1 / 2},
+        **{"recall@1": 0, "recall@3": 1 / 3, "recall@5": 2 / 3},
+        **{"accuracy@1": 0, "accuracy@3": 1, "accuracy@5": 1},
+        "map@100": (1 / 2 + 2 / 4) / 3,
+    }
+    assert found == pytest.approx(expected)
+
+
+def test_metrics_are_means_over_the_questions():
+    found = ranking_metrics(np.array([[0, 1], [0, 1]]), [{0: 1.0}, {1: 1.0}], [1, 10])
+    assert found["mrr@10"] == pytest.approx(0.75) and found["accuracy@1"] == 0.5
+    assert found["ndcg@10"] == pytest.approx((1 + 1 / np.log2(3)) / 2)
+    assert found["recall@10"] == 1
+
+
+@given(st.integers(0, 10**6))
+def test_the_ideal_ranking_has_the_best_metrics(seed):
+    rng = np.random.default_rng(seed)
+    grades = dict(enumerate(rng.integers(1, 4, rng.integers(1, 6)).astype(float)))
+    ideal = [*sorted(grades, key=lambda n: -grades[n]), 100, 101]
+    found = ranking_metrics(np.array([ideal]), [grades], [1, len(ideal)])
+    recall = found.pop("recall@1")
+    assert recall == pytest.approx(1 / len(grades))
+    assert all(value == pytest.approx(1) for value in found.values())
+    other = ranking_metrics(np.array([rng.permutation(ideal)]), [grades], [1, len(ideal)])
+    assert all(other[name] <= value + 1e-12 for name, value in found.items())
+
+
+def test_correlations_by_hand():
+    assert average_ranks(np.array([3.0, 1.0, 3.0, 2.0])).tolist() == [3.5, 1, 3.5, 2]
+    a, b = np.array([1, 2, 3, 4]), np.array([1, 3, 2, 4])
+    assert spearman(a, b) == pytest.approx(1 - 6 * 2 / (4 * 15))
+    assert pearson(a, 3 - 2 * a) == pytest.approx(-1)
+    assert spearman(np.exp(a), -b) == pytest.approx(-0.8)
+
+
+def test_questions_find_their_passages():
+    embedder = at_angles(**CIRCLE)
+    found = evaluate_retrieval(embedder, ["q", "r"], ["d", "a", "b", "c"], [2, [3, 1]])
+    # Of q: a, b, c, d, so its passage is second; of r: c, b, a, d, so first and third.
+    assert found["mrr@10"] == pytest.approx((1 / 2 + 1) / 2)
+    assert found["recall@1"] == pytest.approx((0 + 1 / 2) / 2)
+    assert found["map@100"] == pytest.approx((1 / 2 + (1 + 2 / 3) / 2) / 2)
+    assert list(found) == [
+        *[f"{name}@{k}" for k in (1, 5, 10) for name in ("ndcg", "mrr", "recall", "accuracy")],
+        "map@100",
+    ]
+    assert [prompt for _, prompt, *_ in embedder.calls] == ["query", "document"]
+
+
+def test_each_question_has_its_own_passage_where_nothing_else_is_said():
+    embedder = at_angles(**CIRCLE)
+    assert evaluate_retrieval(embedder, ["q", "r"], ["a", "c"])["accuracy@1"] == 1
+    assert evaluate_retrieval(embedder, ["q", "r"], ["c", "a"])["accuracy@1"] == 0
+
+
+def test_equal_passages_are_one():
+    """Two questions of one passage: its copy is no rival."""
+    embedder = at_angles(**CIRCLE, s=5)
+    found = evaluate_retrieval(embedder, ["q", "s", "r"], ["a", "a", "c"], cutoffs=[1])
+    assert found["accuracy@1"] == found["recall@1"] == found["map@100"] == 1
+    assert embedder.calls[1][0] == ["a", "c"]
+
+
+@pytest.mark.parametrize("function", ["cosine", "dot", "euclidean", "manhattan"])
+def test_all_similarities_and_large_corpora(function):
+    """600 passages beside rankings by the full matrix of similarities."""
+    rng = np.random.default_rng(0)
+    texts = [f"t{i}" for i in range(600)]
+    vectors = dict(zip(texts, rng.normal(size=(600, 8)), strict=True))
+    embedder = Embedder(vectors, function)
+    questions = texts[:20]
+    relevant = [rng.choice(600, 3, replace=False).tolist() for _ in questions]
+    x = np.array(list(vectors.values()))
+    if function == "cosine":
+        x = x / np.linalg.norm(x, axis=1, keepdims=True)
+    if function in ("cosine", "dot"):
+        scores = x[:20] @ x.T
+    else:
+        order = 1 if function == "manhattan" else 2
+        scores = -np.linalg.norm(x[:20, None] - x[None], ord=order, axis=2)
+    rankings = np.argsort(-scores, axis=1, kind="stable")
+    expected = ranking_metrics(rankings, [dict.fromkeys(row, 1.0) for row in relevant], [5, 50])
+    found = evaluate_retrieval(embedder, questions, texts, relevant, cutoffs=[5, 50])
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_dims_batch_sizes_and_prompts_are_those_of_embed():
+    embedder = at_angles(**CIRCLE)
+    evaluate_retrieval(embedder, ["q"], ["a"], None, (1,), 7, 1, None, "passage: ")
+    assert embedder.calls == [(["q"], None, 1, 7), (["a"], "passage: ", 1, 7)]
+
+
+def test_similarities_beside_scores():
+    embedder = at_angles(**CIRCLE)
+    found = evaluate_similarity(embedder, (["q", "q", "q"], ["a", "c", "d"]), [5, 3, 1])
+    cosines = [np.cos(np.radians(angle)) for angle in (10, 80, 180)]
+    assert found["spearman"] == pytest.approx(1)
+    assert found["pearson"] == pytest.approx(np.corrcoef(cosines, [5, 3, 1])[0, 1], rel=1e-5)
+    assert embedder.calls[0][1] is None
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (([], ["a"], []), "questions is empty. Expected one or more texts."),
+        ((["q"], [], [0]), "passages is empty. Expected one or more texts."),
+        ((["q", " "], ["a", "b"]), r"questions\[1\] is empty"),
+        ((["q"], ["a", "b"]), "There are 1 questions and 2 passages. .* or relevant="),
+        ((["q", "r"], ["a"], [0]), "relevant has 1 entries for 2 questions. Expected one for each"),
+        (
+            (["q", "r"], ["a"], [0, 1]),
+            r"relevant\[1\] has the passage 1. Expected indices from 0 to 0",
+        ),
+        ((["q"], ["a"], [[-1]]), r"relevant\[0\] has the passage -1."),
+        ((["q", "r"], ["a"], [0, []]), r"relevant\[1\] has no relevant passage. .* leave out"),
+        ((["q"], ["a"], [{0: 0}]), r"relevant\[0\] has no relevant passage"),
+        ((["q"], ["a"], [{0: -1}]), r"relevant\[0\] has the grade -1 of passage 0"),
+        ((["q"], ["a"], [{0: float("nan")}]), "has the grade nan of passage 0"),
+        ((["q"], ["a"], ["a"]), r"relevant\[0\] has 'a'. Expected indices of passages"),
+        ((["q"], ["a"], [0.0]), r"relevant\[0\] has 0.0. Expected indices of passages"),
+        ((["q"], ["a"], [0], []), r"cutoffs is \[\]. Expected one or more whole numbers"),
+        ((["q"], ["a"], [0], [0]), r"cutoffs is \[0\]."),
+        ((["q"], ["a"], [0], [1], 0), "batch_size is 0. Expected a whole number of 1 or more"),
+    ],
+)
+def test_errors_come_before_any_work(arguments, message):
+    embedder = at_angles(**CIRCLE)
+    with pytest.raises(ValueError, match=message):
+        evaluate_retrieval(embedder, *arguments)
+    assert not embedder.calls
+
+
+@pytest.mark.parametrize(
+    "pairs, scores, message",
+    [
+        ((["q"], ["a"]), [1.0, 2.0], "There are 1 first texts, 1 second texts and .*2,"),
+        ((["q", "r"], ["a"]), [1.0, 2.0], "There are 2 first texts, 1 second texts"),
+        ((["q", "r"], ["a", "b"]), [1.0, np.nan], r"scores\[1\] is nan. Expected finite"),
+        ((["q", "r"], ["a", "b"]), ["1", "2"], "Expected equally many, and a number for each"),
+        ((["q", "r"], ["a", "b"]), [1.0, 1.0], "All scores are 1.0. Expected different ones"),
+        (["q", "r", "a"], [1.0], "pairs is no pair of columns"),
+    ],
+)
+def test_errors_of_scores_come_before_any_work(pairs, scores, message):
+    embedder = at_angles(**CIRCLE)
+    with pytest.raises(ValueError, match=message):
+        evaluate_similarity(embedder, pairs, scores)
+    assert not embedder.calls
+
+
+def test_equal_similarities_have_no_correlation():
+    with pytest.raises(ValueError, match="All pairs have the similarity 1, so that there is no"):
+        evaluate_similarity(at_angles(q=0, r=0), (["q", "r"], ["r", "q"]), [1.0, 2.0])
+
+
+def test_indices_may_be_of_any_kind_of_sequence():
+    passages = ["a", "b", "c"]
+    for relevant in (np.array([2, 0]), [np.array([2]), (0,)], [{2}, {0: 2}], [[2], np.int64(0)]):
+        found = judged(["q", "r"], passages, relevant).relevant
+        assert [set(grades) for grades in found] == [{2}, {0}]
+    assert judged(["q"], ["a", "b", "a"], [{0: 1, 2: 3}]).relevant == [{0: 3.0}]
