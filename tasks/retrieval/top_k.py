@@ -6,11 +6,12 @@ vector.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-BLOCK = 2**21  # numbers at a time, of scores or of vectors: 8 MB
+BLOCK = 2**20  # numbers at a time, of scores or of vectors: 4 MB
 QUERIES = 1024  # at a time
 SAMPLE = 4096  # vectors whose scores show which ones can be among the best
 # The same vector may get scores that differ in their last bits, by where it stands in a block.
@@ -42,7 +43,7 @@ class BestPairs:
 
     def add(self, scores: np.ndarray, start: int) -> None:
         """Add the scores (Q, B) of the vectors from index `start` on."""
-        sample = scores[:, : max(SAMPLE, 4 * self.k)]
+        sample = scores[:, : max(SAMPLE, 64 * self.k)]
         if start == 0 and sample.shape[1] > self.k:
             self._raise_least(np.partition(sample, -self.k, axis=1)[:, -self.k])
         found = np.flatnonzero(scores >= self._least)  # 10 times as fast as `np.nonzero`
@@ -87,7 +88,7 @@ def ranks_in_groups(groups: np.ndarray) -> np.ndarray:
 
 
 def scan(
-    scores: Callable[[int, int], np.ndarray], queries: int, count: int, width: int, k: int
+    scores: Callable[[int, int], np.ndarray], queries: int, count: int, made: int, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return pairs of queries and vectors that include the `k` best of each query.
 
@@ -95,7 +96,7 @@ def scan(
         scores: returns those of all queries and the vectors from one index up to another, (Q, B).
         queries: Q.
         count: N.
-        width: D.
+        made: how many numbers `scores` holds in memory for each vector.
         k: of each query, at most N.
 
     Returns:
@@ -103,14 +104,30 @@ def scan(
 
     Example:
         >>> vectors = np.array([[1.0], [3.0], [2.0]], "float32")
-        >>> [part.tolist() for part in scan(lambda a, b: vectors[a:b].T, 1, 3, width=1, k=2)]
+        >>> [part.tolist() for part in scan(lambda a, b: vectors[a:b].T, 1, 3, made=1, k=2)]
         [[0, 0], [1, 2]]
     """
     best = BestPairs(queries, k)
-    step = max(1, BLOCK // max(queries, width))
-    for start in range(0, count, step):
-        best.add(scores(start, min(start + step, count)), start)
+    step = max(1, BLOCK // max(queries, made))
+    starts = range(0, count, step)
+    blocks = _one_ahead(lambda start: scores(start, min(start + step, count)), starts)
+    for start, block in zip(starts, blocks, strict=True):
+        best.add(block, start)
     return best.pairs()
+
+
+def _one_ahead(function: Callable[[int], np.ndarray], items: Sequence[int]) -> Iterator[np.ndarray]:
+    """Yield the function of each item, computing the next one while one is used."""
+    if len(items) == 1:
+        yield function(items[0])
+        return
+    with ThreadPoolExecutor(1) as thread:
+        following = thread.submit(function, items[0])
+        for item in items[1:]:
+            found = following.result()
+            following = thread.submit(function, item)
+            yield found
+        yield following.result()
 
 
 def nearest(store, queries: np.ndarray, function: str, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -19,6 +19,7 @@ from encoder_zoo.tasks.retrieval.top_k import BLOCK, ordering_scores, scan
 Precision = Literal["float32", "int8", "binary"]
 OVERSAMPLED = 20  # candidates for each result of the search among signs
 LEAST_CANDIDATES = 200
+AT_ONCE = 32  # queries whose signs are compared: then a block has many vectors
 
 
 class Float32Vectors:
@@ -85,7 +86,11 @@ class Float32Vectors:
         def scores(start: int, stop: int) -> np.ndarray:
             return self._scores(queries, slice(start, stop), function)
 
-        return scan(scores, len(queries), len(self), self.width, k)
+        return scan(scores, len(queries), len(self), self._numbers_made(function), k)
+
+    def _numbers_made(self, function: str) -> int:
+        """Return how many numbers `_scores` holds in memory for each vector of a block."""
+        return self.width if function == "manhattan" else 1
 
     def _scores(self, queries: np.ndarray, part: slice, function: str) -> np.ndarray:
         return ordering_scores(queries, self.rows(part), function)
@@ -130,6 +135,9 @@ class Int8Vectors(Float32Vectors):
         found *= steps_of(self.ranges)
         return np.add(found, middles_of(self.ranges), out=found)
 
+    def _numbers_made(self, function: str) -> int:
+        return self.width
+
     def _scores(self, queries: np.ndarray, part: slice, function: str) -> np.ndarray:
         if function not in ("cosine", "dot"):
             return super()._scores(queries, part, function)
@@ -172,12 +180,19 @@ class BinaryVectors(Int8Vectors):
         self, queries: np.ndarray, function: str, k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         words = packed_signs(queries).T  # (Q, W)
+        oversampled = min(len(self), max(OVERSAMPLED * k, LEAST_CANDIDATES))
+        parts = [
+            (i, self._nearest_signs(words[i : i + AT_ONCE], oversampled))
+            for i in range(0, len(words), AT_ONCE)
+        ]
+        rows = np.concatenate([i + rows for i, (rows, _) in parts])
+        return rows, np.concatenate([columns for _, (_, columns) in parts])
 
+    def _nearest_signs(self, words: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         def scores(start: int, stop: int) -> np.ndarray:
             return -np.stack([hamming(self.signs[:, start:stop], query) for query in words])
 
-        oversampled = min(len(self), max(OVERSAMPLED * k, LEAST_CANDIDATES))
-        return scan(scores, len(queries), len(self), 1, oversampled)
+        return scan(scores, len(words), len(self), 1, k)
 
 
 def check_finite(vectors: np.ndarray, name: str) -> None:
