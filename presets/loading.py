@@ -21,6 +21,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.stub import TokenizerStub
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, EnlargedCheckpoint
+from encoder_zoo.presets.formats.embedding_folder import check_modules
 from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.opening import Safeguards, TokenizerPreset, open_preset, open_tokenizer
 from encoder_zoo.presets.restoring import (
@@ -137,8 +138,8 @@ def _read_task(
 def check_loads(checkpoint: Checkpoint) -> int:
     """Check that a checkpoint can be loaded, without reading its weights.
 
-    The tokenizer is built. The backbone is built without memory for its weights, which are matched
-    to the checkpoint's by name and shape.
+    The tokenizer is built, and the modules of text embeddings are checked. The backbone is built
+    without memory for its weights, which are matched to the checkpoint's by name and shape.
 
     Args:
         checkpoint: the opened checkpoint.
@@ -150,7 +151,7 @@ def check_loads(checkpoint: Checkpoint) -> int:
         ValueError: "... has no tokenizer", "...: the weights do not fit config.json. ...", "...:
             weights that are not in the architecture of config.json: ..."
     """
-    _require_tokenizer(checkpoint)
+    check_modules(checkpoint, _require_tokenizer(checkpoint))
     pooler = {"pooler": checkpoint.family.pooler is not None}
 
     def build() -> tuple[int, set[str]]:

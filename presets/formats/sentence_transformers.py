@@ -43,11 +43,12 @@ def encoder_files(files: FolderFiles) -> FolderFiles:
         files: of a preset; its modules need not be supported.
     """
     entries = files.read_json_array(MODULES) if MODULES in files else []
-    first = entries[0] if entries else None
-    path = first.get("path") if isinstance(first, dict) else None
-    if not is_plain(path) or f"{path}/{CONFIG}" not in files:
-        return files
-    return Subfolder(files, path)
+    first = entries[0] if entries and isinstance(entries[0], dict) else {}
+    path, matched = first.get("path"), _TYPE.fullmatch(str(first.get("type")))
+    is_encoder = matched is not None and matched[1] == "Transformer"
+    if is_encoder and is_plain(path) and f"{path}/{CONFIG}" in files:
+        return Subfolder(files, path)
+    return files
 
 
 def read_modules(files: FolderFiles) -> list[Module]:

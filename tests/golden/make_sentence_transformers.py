@@ -1,0 +1,128 @@
+"""Makes the tiny folders in `sentence_transformers/`, each by another version of that library.
+
+Run as `USE_TF=0 python make_sentence_transformers.py` with each version installed, and transformers
+of its time. Beside the files of the library, `expected.npz` has texts and the vectors
+that it computes for them, without a prompt and with one.
+
+Made by 1.2.1 and 2.2.2 with transformers 4.36, 2.7.0 (4.41), 3.4.1 (4.48), 4.1.0 (4.51), 5.3.0,
+5.4.1 and 5.7.0 (4.57), 6.2.0 (5.23). The first two save dense layers as `pytorch_model.bin`; before
+2.0 the encoder was in `0_Transformer`.
+"""
+
+import json
+import pathlib
+import shutil
+import tempfile
+
+import numpy as np
+import sentence_transformers
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer, models
+
+HERE = pathlib.Path(__file__).parent / "sentence_transformers"
+WORDS = (
+    "the a cat dog mat sat ran on under good bad film was is it not very query : . , ! ##s ##ing"
+)
+TEXTS = [
+    "the cat sat on the mat .",
+    "Good film !",
+    "it was not very good , it was bad",
+    "dogs",
+    "the dog ran under the mat , the cat ran , the dog sat , it was bad . " * 2,
+]
+PROMPT = "query : "
+VERSION = tuple(int(part) for part in sentence_transformers.__version__.split(".")[:2])
+
+
+def write_encoder(folder: pathlib.Path) -> None:
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split(" ")]
+    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", "utf-8")
+    settings = {"do_lower_case": True, "tokenizer_class": "BertTokenizer", "model_max_length": 24}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    torch.manual_seed(sum(VERSION))
+    config = transformers.BertConfig(
+        vocab_size=len(tokens),
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=32,
+        initializer_range=0.5,
+    )
+    model = transformers.BertModel(config, add_pooling_layer=False).eval()
+    for parameter in model.parameters():  # biases and LayerNorm away from 0 and 1
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+
+
+def pooling(*names: str, **options) -> models.Pooling:
+    """Before 5.4 the modes are flags."""
+    if VERSION >= (5, 4):
+        return models.Pooling(8, names if len(names) > 1 else names[0], **options)
+    flags = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}
+    flags |= {"mean_sqrt_len_tokens": "mean_sqrt_len_tokens", "lasttoken": "lasttoken"}
+    flags |= {"weightedmean": "weightedmean_tokens"}
+    chosen = {f"pooling_mode_{flags[n]}": True for n in names}
+    return models.Pooling(8, **{"pooling_mode_mean_tokens": False, **chosen}, **options)
+
+
+def modules() -> tuple[list[torch.nn.Module], dict]:
+    """The modules of this version, and arguments of the model."""
+    nn, dense = torch.nn, models.Dense
+    normalize = [models.Normalize()] if VERSION >= (2, 0) else []
+    prompts = {"prompts": {"query": PROMPT, "passage": "a : "}}
+    if VERSION == (1, 2):
+        return [pooling("mean", "max"), dense(16, 5)], {}
+    if VERSION == (2, 2):
+        return [pooling("cls", "mean"), dense(16, 6), *normalize], {}
+    if VERSION == (2, 7):
+        default = {"default_prompt_name": "passage"}
+        return [pooling("weightedmean", include_prompt=False), *normalize], {**prompts, **default}
+    if VERSION == (3, 4):
+        after = [pooling("max"), dense(8, 5, bias=False, activation_function=nn.GELU())]
+        return after, {"similarity_fn_name": "dot"}
+    if VERSION == (4, 1):
+        after = [pooling("lasttoken"), dense(8, 4, activation_function=nn.Identity())]
+        return after, {"similarity_fn_name": "euclidean"}
+    if VERSION == (5, 3):
+        return [pooling("mean_sqrt_len_tokens"), *normalize], prompts
+    if VERSION == (5, 4):
+        return [pooling("mean", "cls"), *normalize], {"truncate_dim": 6}
+    if VERSION == (5, 7):
+        after = [pooling("cls"), dense(8, 8, activation_function=nn.SiLU()), *normalize]
+        return after, {**prompts, "default_prompt_name": "query"}
+    if VERSION == (6, 2):
+        first = dense(16, 8, activation_function=nn.ReLU(), use_residual=True)
+        second = dense(8, 6, activation_function=nn.Sigmoid())
+        third = dense(6, 6, use_residual=True)
+        after = [pooling("mean", "lasttoken", include_prompt=False), first, second, third]
+        return [*after, *normalize], {**prompts, "similarity_fn_name": "manhattan"}
+    raise SystemExit(f"No modules for version {VERSION}.")
+
+
+def main() -> None:
+    folder = HERE / sentence_transformers.__version__
+    shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as encoder:
+        write_encoder(pathlib.Path(encoder))
+        transformer = models.Transformer(encoder, max_seq_length=16)
+    after, arguments = modules()
+    model = SentenceTransformer(modules=[transformer, *after], device="cpu", **arguments).eval()
+    for parameter in [p for module in after for p in module.parameters()]:
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    model.save(str(folder))
+    for path in [*folder.glob("README.md"), *folder.glob("*_Normalize")]:
+        if path.is_file():
+            path.unlink()
+        elif not any(path.iterdir()):
+            path.rmdir()
+    vectors = model.encode(TEXTS, convert_to_numpy=True)
+    prompted = model.encode(TEXTS, prompt=PROMPT) if VERSION >= (2, 4) else vectors
+    np.savez_compressed(
+        folder / "expected.npz", texts=np.array(TEXTS), vectors=vectors, prompted=prompted
+    )
+
+
+if __name__ == "__main__":
+    main()
