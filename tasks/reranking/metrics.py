@@ -1,4 +1,4 @@
-"""Metrics of rerankers: accuracy of pairs; nDCG, MRR and MAP of lists.
+"""Metrics of rerankers: accuracy of pairs, nDCG of lists.
 
 Comment letters: B batch, K texts of a query.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 
 import keras
-import numpy as np
 from keras import metrics, ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
@@ -84,29 +83,3 @@ class NDCG(ConfigFromSignature, metrics.Mean):
         gain = gain[:, : self.k]
         rank = ops.arange(1, ops.shape(gain)[1] + 1, dtype="float32")
         return ops.sum(gain * math.log(2) / ops.log(1 + rank), axis=-1)
-
-
-def ranking_quality(relevance: np.ndarray, k: int = 10) -> dict[str, float]:
-    """Return nDCG@k, MRR@k and MAP of the texts of one query, ranked.
-
-    Args:
-        relevance: (K,) of the texts, the first of the ranking first; 0 is not relevant, and at
-            least one is.
-        k: how many texts count for nDCG and MRR.
-
-    Source: Voorhees and Harman 2005, TREC, section 3.2; see `NDCG` for its gains.
-
-    Example:
-        >>> ranking_quality(np.array([0, 1, 0, 1]))["map"]  # of 1/2 and 2/4
-        0.5
-    """
-    best, places = np.sort(relevance)[::-1], np.arange(1, len(relevance) + 1)
-    dcg, ideal = (np.sum((row / np.log2(1 + places))[:k]) for row in (relevance, best))
-    right = relevance > 0
-    reciprocal = 1 / places[right][0] if right[:k].any() else 0.0
-    precision = np.cumsum(right) / places
-    return {
-        f"ndcg@{k}": float(dcg / ideal),
-        f"mrr@{k}": float(reciprocal),
-        "map": float(precision[right].mean()),
-    }

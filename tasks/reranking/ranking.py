@@ -1,6 +1,6 @@
 """Answers of a reranker: scores, rankings, and how good these are.
 
-Comment letters: N pairs or queries.
+Comment letters: N pairs or queries, K texts of a query.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.base.class_names import sigmoid
+from encoder_zoo.tasks.losses.ranking import ABSENT
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 from encoder_zoo.tasks.reranking.columns import list_scores, queries_and_texts, two_columns
-from encoder_zoo.tasks.reranking.metrics import ranking_quality
+from encoder_zoo.tasks.retrieval.metrics import ranking_metrics
 from encoder_zoo.tasks.training.sources import check_preprocessor
+
+MEASURES = ("ndcg@10", "mrr@10", "map@100")
 
 
 class Ranking:
@@ -114,7 +117,7 @@ class Ranking:
             batch_size: default 32.
 
         Returns:
-            "ndcg@10", "mrr@10" and "map", means over the queries; those without a relevant text do
+            "ndcg@10", "mrr@10" and "map@100", means over the queries; those without a relevant text do
             not count.
 
         Raises:
@@ -137,12 +140,10 @@ class Ranking:
         useful = tf.reduce_any(relevance > 0, axis=1).numpy()
         if not useful.any():
             raise ValueError("No query has a relevant text. Expected numbers above 0 for some.")
-        scores = texts.with_values(self.score(tf.gather(queries, row), texts.values, batch_size))
-        found = [
-            ranking_quality(np.array(gains)[np.argsort(-np.array(given), kind="stable")])
-            for gains, given, counts in zip(
-                relevance.to_list(), scores.to_list(), useful, strict=True
-            )
-            if counts
-        ]
-        return {name: float(np.mean([one[name] for one in found])) for name in found[0]}
+        scores = self.score(tf.gather(queries, row), texts.values, batch_size)
+        scores = texts.with_values(scores).to_tensor(ABSENT).numpy()  # (N, K)
+        rankings = np.argsort(-scores, axis=1, kind="stable")
+        grades = [dict(enumerate(gains)) for gains in relevance.to_list()]
+        grades = [grade for grade, counts in zip(grades, useful, strict=True) if counts]
+        found = ranking_metrics(rankings[useful], grades, cutoffs=[10])
+        return {name: found[name] for name in MEASURES}

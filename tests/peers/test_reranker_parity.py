@@ -173,22 +173,17 @@ class TestLosses:
         assert found == pytest.approx(float(chosen), rel=1e-5)
 
 
-def test_measures_of_rankings_are_those_of_trec_eval():
+def test_the_metric_of_lists_is_that_of_trec_eval():
     pytrec_eval = pytest.importorskip("pytrec_eval")
-    from encoder_zoo.tasks.reranking.metrics import NDCG, ranking_quality
+    from encoder_zoo.tasks.reranking.metrics import NDCG
 
     rng = np.random.default_rng(0)
     for count in (1, 2, 7, 25):
         relevance, scores = rng.integers(0, 3, count), rng.normal(size=count)
         relevance[rng.integers(count)] = 1
         judged = {"q": {str(i): int(v) for i, v in enumerate(relevance)}}
-        judge = pytrec_eval.RelevanceEvaluator(judged, {"ndcg_cut.10", "recip_rank", "map"})
+        judge = pytrec_eval.RelevanceEvaluator(judged, {"ndcg_cut.10"})
         there = judge.evaluate({"q": {str(i): float(v) for i, v in enumerate(scores)}})["q"]
-        found = ranking_quality(relevance[np.argsort(-scores)], k=10)
-        assert found["ndcg@10"] == pytest.approx(there["ndcg_cut_10"], abs=1e-6)
-        assert found["map"] == pytest.approx(there["map"], abs=1e-6)
-        whole = ranking_quality(relevance[np.argsort(-scores)], k=count)
-        assert whole[f"mrr@{count}"] == pytest.approx(there["recip_rank"], abs=1e-6)
         metric = NDCG(k=10)
         metric.update_state(np.float32([relevance]), np.float32([scores]))
         assert float(metric.result()) == pytest.approx(there["ndcg_cut_10"], abs=1e-6)

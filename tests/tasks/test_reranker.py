@@ -336,7 +336,7 @@ class TestEvaluateRanking:
         relevance[1][best[1][0]] = 1  # place 1; the third query has none
         found = reranker.evaluate_ranking(QUERIES[:3], lists, relevance)
         dcg = (1 / np.log2(3) + 2 / np.log2(5)) / (2 + 1 / np.log2(3))
-        expected = {"ndcg@10": (dcg + 1) / 2, "mrr@10": 0.75, "map": (0.5 + 1) / 2}
+        expected = {"ndcg@10": (dcg + 1) / 2, "mrr@10": 0.75, "map@100": (0.5 + 1) / 2}
         assert found == pytest.approx(expected)
 
     @pytest.mark.parametrize(
