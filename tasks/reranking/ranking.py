@@ -117,8 +117,8 @@ class Ranking:
             batch_size: default 32.
 
         Returns:
-            "ndcg@10", "mrr@10" and "map@100", means over the queries; those without a relevant text do
-            not count.
+            "ndcg@10", "mrr@10" and "map@100", means over the queries that have a
+            relevant text.
 
         Raises:
             ValueError: "Row 1 has 2 scores for 3 texts. ...", "Row 0 has the relevance -1.0. ...",
