@@ -18,11 +18,12 @@ from encoder_zoo.tasks.retrieval.index_checks import (
     check_engine,
     checked_texts,
     checked_vectors,
+    comparable,
     probe_of,
 )
 from encoder_zoo.tasks.retrieval.index_files import read_index, write_index
 from encoder_zoo.tasks.retrieval.top_k import nearest
-from encoder_zoo.tasks.retrieval.vectors import STORES, Float32Vectors, Precision, check_finite
+from encoder_zoo.tasks.retrieval.vectors import STORES, Float32Vectors, Precision
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -158,7 +159,7 @@ class VectorIndex:
     @classmethod
     def _of(cls, embedder, vectors, texts, precision, prompt, engine) -> Self:
         function = embedder.similarity_function
-        vectors = _comparable(vectors, function, "vectors")
+        vectors = comparable(vectors, function, "vectors")
         store = FaissVectors(vectors, function) if engine else STORES[precision].of(vectors)
         return cls(embedder, store, texts, prompt, probe_of(embedder, store.width))
 
@@ -252,7 +253,7 @@ class VectorIndex:
     def _nearest(self, vectors: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return indices (Q, k) and scores (Q, k) of the documents nearest to vectors (Q, D)."""
         function = self.embedder.similarity_function
-        vectors = _comparable(vectors, function, "The vectors of queries")
+        vectors = comparable(vectors, function, "The vectors of queries")
         return nearest(self._store, vectors, function, min(top_k, len(self)))
 
     def _hits(self, indices: np.ndarray, scores: np.ndarray) -> list[dict]:
@@ -277,7 +278,7 @@ class VectorIndex:
         texts = checked_texts(documents, "documents")
         options = {"prompt": self.prompt, "dim": self.dim, "batch_size": batch_size}
         vectors = np.array(self.embedder.embed(texts, **options), "float32")
-        vectors = _comparable(vectors, self.embedder.similarity_function, "vectors")
+        vectors = comparable(vectors, self.embedder.similarity_function, "vectors")
         self._store = self._store.joined(vectors)
         if self.texts is not None:
             self.texts = [*self.texts, *texts]
@@ -326,19 +327,17 @@ class VectorIndex:
             store = FaissVectors(store.vectors, embedder.similarity_function)
         return cls(embedder, store, texts, manifest.get("prompt"), probe)
 
-    def export(self, path: str | os.PathLike, top_k: PositiveInt = 10, **options) -> None:
-        """Write the embedder and the documents as one SavedModel; see `export_index`."""
+    @validate_arguments
+    def export(self, path: str | os.PathLike, top_k: PositiveInt = 10) -> None:
+        """Write the embedder and the documents as one SavedModel; see `export_index`.
+
+        Args:
+            path: the version folder, such as "served/1".
+            top_k: how many documents it finds for each query.
+        """
         from encoder_zoo.tasks.retrieval.index_export import export_index
 
-        export_index(self, path, top_k, **options)
-
-
-def _comparable(vectors: np.ndarray, function: str, name: str) -> np.ndarray:
-    """Check new vectors (N, D), and give them unit length, in place, if they are for "cosine"."""
-    check_finite(vectors, name)
-    if function == "cosine":
-        vectors /= np.maximum(np.sqrt(np.einsum("nd,nd->n", vectors, vectors)), 1e-12)[:, None]
-    return vectors
+        export_index(self, path, top_k)
 
 
 def _reranked(reranker, query: str, hits: Sequence[dict], top_k: int) -> list[dict]:

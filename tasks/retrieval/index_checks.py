@@ -65,6 +65,22 @@ def checked_vectors(vectors, most: int) -> np.ndarray:
     return np.array(found, "float32")
 
 
+def comparable(vectors: np.ndarray, function: str, name: str) -> np.ndarray:
+    """Return vectors (N, D), checked, and changed to unit length if they are for "cosine".
+
+    Raises:
+        ValueError: "vectors[3] has a number that is NaN or infinite. Expected finite numbers."
+
+    Example:
+        >>> comparable(np.array([[3.0, 4.0]], "float32"), "cosine", "vectors").round(1).tolist()
+        [[0.6000000238418579, 0.800000011920929]]
+    """
+    check_finite(vectors, name)
+    if function == "cosine":
+        vectors /= np.maximum(np.sqrt(np.einsum("nd,nd->n", vectors, vectors)), 1e-12)[:, None]
+    return vectors
+
+
 def probe_of(embedder, dim: int) -> np.ndarray:
     """Return the embedder's vectors of `PROBES`, by which an index knows it again."""
     return np.array(embedder.embed(list(PROBES), prompt="query", dim=dim), "float32")
