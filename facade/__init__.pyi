@@ -64,6 +64,7 @@ from encoder_zoo.tasks.reranking.preprocessor import (
     RerankerPreprocessor as RerankerPreprocessor,
 )
 from encoder_zoo.tasks.reranking.task import Reranker as Reranker
+from encoder_zoo.tasks.retrieval.index import VectorIndex as VectorIndex
 from encoder_zoo.tasks.sequence_classification.preprocessor import (
     SequenceClassifierPreprocessor as SequenceClassifierPreprocessor,
 )

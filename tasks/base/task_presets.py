@@ -45,6 +45,7 @@ class TaskPresets:
         """
         return {}
 
+    @validate_arguments
     def load_from_files(self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool) -> None:
         """Load the weights of layers after the backbone that have files of their own.
 

@@ -189,6 +189,7 @@ class TextEmbedderPreprocessor(Preprocessor):
             labels = _numbered(labels)  # small numbers, which float32 holds exactly
         return keras.utils.pack_x_y_sample_weight(x, labels, examples.get("sample_weight"))
 
+    @validate_arguments
     def pad(self, examples: dict, bucketed: bool = False) -> dict[str, tf.Tensor]:
         """Return the model's inputs (B, L) of the first texts."""
         # All tokens are in segment 0.

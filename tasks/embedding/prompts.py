@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from encoder_zoo.common.wording import with_type
+
 # The names that models give to the prompt of a document, the usual one first.
 DOCUMENT_NAMES = ("document", "passage", "corpus")
 # Names that mean no prompt where a model has none.
@@ -53,6 +55,8 @@ def prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | N
     name = default if prompt is None else prompt
     if name is None:
         return ""
+    if not isinstance(name, str):
+        raise ValueError(f"prompt is {with_type(name)}. Expected its name, or its text.")
     for known in DOCUMENT_NAMES if name == "document" else (name,):
         if known in prompts:
             return prompts[known]

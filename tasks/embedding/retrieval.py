@@ -56,11 +56,16 @@ class Retrieval:
 
         return VectorIndex.build(self, documents, **options)
 
-    def load_index(self, folder: str | os.PathLike) -> VectorIndex:
-        """Open an index that `VectorIndex.save` wrote; see `VectorIndex.load`."""
+    def load_index(self, folder: str | os.PathLike, **options) -> VectorIndex:
+        """Open an index that `VectorIndex.save` wrote; see `VectorIndex.load`.
+
+        Args:
+            folder: of the index.
+            **options: of `VectorIndex.load`, such as `engine="faiss"`.
+        """
         from encoder_zoo.tasks.retrieval.index import VectorIndex
 
-        return VectorIndex.load(folder, self)
+        return VectorIndex.load(folder, self, **options)
 
     def evaluate_retrieval(
         self, questions, passages, relevant: Sequence | None = None, **options

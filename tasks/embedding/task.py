@@ -338,6 +338,7 @@ class TextEmbedder(Retrieval, Task):
     def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
         return embedding_folder.embedder_arguments(checkpoint, given)
 
+    @validate_arguments
     def load_from_files(self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool) -> None:
         embedding_folder.restore_dense(self, checkpoint, given, allow_nonfinite)
 

@@ -39,6 +39,8 @@ ELSEWHERE = {
     "pair", "stream", "class_weight", "column", "word_column", "family", "layers", "reach",
     "teacher", "student", "objectives", "memory", "shard", "number", "rng", "like", "fields",
     "window_sizes", "step", "plan", "query", "queries", "relevance",
+    "a", "b", "pairs", "passages", "relevant", "prompt", "prompts", "default_prompt", "pooling",
+    "dense", "checkpoint", "given", "vectors", "embedder", "reranker", "store", "probe", "cutoffs",
 }  # fmt: skip
 # Methods that Keras calls, with tensors or from inside of graphs.
 IN_GRAPHS = {
