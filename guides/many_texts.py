@@ -7,8 +7,8 @@ Last modified: 2026/11/24
 Description: Vectors of a file of any size, part by part, resumed after a kill.
 Accelerator: None
 
-Millions of texts take hours, and machines fail. This program reads a file line by line, embeds some
-thousand lines at a time, and writes the vectors of each part to a file of its own:
+Millions of texts take hours, and machines fail. This program reads a file line by line, embeds
+some thousand lines at a time, and writes the vectors of each part to a file of its own:
 
     python guides/many_texts.py texts.txt.gz vectors
 

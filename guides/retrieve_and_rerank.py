@@ -9,8 +9,9 @@ Accelerator: None
 
 An embedder reads question and passage apart, so that a million passages are searched in
 milliseconds. A reranker reads both together: it sees more, and takes a pass of the model for every
-pair. So one finds the candidates, and the other orders the few that are left (Nogueira and Cho 2019).
-Here both are small and learn from a few hundred questions, an excerpt of SQuAD 1.1 (CC BY-SA 4.0).
+pair. So one finds the candidates, and the other orders the few that are left (Nogueira and Cho
+2019). Here both are small and learn from a few hundred questions, an excerpt of SQuAD 1.1 (CC BY-SA
+4.0).
 """
 
 # %%
@@ -48,8 +49,8 @@ found = index.search(questions, top_k=10)
 """
 ## Train a reranker
 
-For each question a list of texts: its passage, and those that the index takes for the next best. The
-loss looks at their order. A model of the hub that has read a million questions needs no training:
+For each question a list of texts: its passage, and those that the index takes for the next best.
+The loss looks at their order. A model of the hub that has read a million questions needs no training:
 `ez.Reranker.from_preset("cross-encoder/ms-marco-MiniLM-L6-v2")`.
 """
 

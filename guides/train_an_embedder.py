@@ -68,8 +68,8 @@ for name in ("ndcg@10", "recall@1", "recall@10"):
 ## Shorter vectors
 
 The loss was taken of the first 32 and the first 128 numbers of each vector too (Matryoshka
-representation learning, Kusupati et al. 2022), so that they can be cut off: an index of a quarter of
-the size.
+representation learning, Kusupati et al. 2022), so that they can be cut off: an index of a quarter
+of the size.
 """
 
 # %%

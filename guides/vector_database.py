@@ -8,8 +8,9 @@ Description: Vectors in an embedded Qdrant, with filters, on the disk.
 Accelerator: None
 
 `embedder.index` keeps vectors in memory and compares all of them, which is exact and fast up to a
-million texts. A database is for more: filters by other fields, changes while it is searched, several
-programs. The embedder only makes the vectors; here Qdrant keeps them, in a folder, without a server:
+million texts. A database is for more: filters by other fields, changes while it is searched,
+several programs. The embedder only makes the vectors; here Qdrant keeps them, in a folder, without
+a server:
 
     pip install qdrant-client
 """

@@ -1,4 +1,4 @@
-"""Makes `minilm_embeddings.npz`: vectors of all-MiniLM-L6-v2, as sentence-transformers computes them.
+"""Makes `minilm_embeddings.npz`: vectors of all-MiniLM-L6-v2, by sentence-transformers.
 
 Run once, with the extra `peers` installed.
 """

@@ -1,6 +1,7 @@
-"""TextEmbedder: sentence-transformers' numbers, pooling worked out by hand, every form of training."""
+"""TextEmbedder: sentence-transformers' numbers, pooling by hand, every form of training."""
 
 import logging
+from types import MappingProxyType
 
 import keras
 import numpy as np
@@ -153,7 +154,7 @@ class TestEmbed:
 
     def test_every_kind_of_column(self, shared):
         expected = shared.embed(TEXTS)
-        for texts in (np.array(TEXTS), pd.Series(TEXTS), tf.constant(TEXTS), tuple([TEXTS])):
+        for texts in (np.array(TEXTS), pd.Series(TEXTS), tf.constant(TEXTS), (TEXTS,)):
             np.testing.assert_array_equal(shared.embed(texts), expected)
         assert shared.embed([]).shape == (0, 8)
 
@@ -220,7 +221,7 @@ class TestEmbed:
 
 
 class TestPrompts:
-    SETTINGS = {"prompts": {"query": "query: ", "passage": "passage: "}}
+    SETTINGS = MappingProxyType({"prompts": {"query": "query: ", "passage": "passage: "}})
 
     def test_by_name_and_as_text(self, build):
         embedder = build(self.SETTINGS)
