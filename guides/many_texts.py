@@ -13,8 +13,8 @@ some thousand lines at a time, and writes the vectors of each part to a file of 
     python guides/many_texts.py texts.txt.gz vectors
 
 A part is there or it is absent, never half. Killed and started again, the program goes on with the
-first part that is absent. `vectors/00000.npy` has the vectors of the first part, in the order of the
-lines.
+first part that is absent. `vectors/00000.npy` has the vectors of the first part, in the order of
+the lines.
 """
 
 # %%

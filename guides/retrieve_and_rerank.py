@@ -50,8 +50,8 @@ found = index.search(questions, top_k=10)
 ## Train a reranker
 
 For each question a list of texts: its passage, and those that the index takes for the next best.
-The loss looks at their order. A model of the hub that has read a million questions needs no training:
-`ez.Reranker.from_preset("cross-encoder/ms-marco-MiniLM-L6-v2")`.
+The loss looks at their order. A model of the hub that has read a million questions needs no
+training: `ez.Reranker.from_preset("cross-encoder/ms-marco-MiniLM-L6-v2")`.
 """
 
 # %%
