@@ -77,7 +77,7 @@ def test_the_loss_is_the_papers():
     """Clark et al. 2020, section 2: the generator's over the masks, 50 times that of all tokens."""
     model = task()
     x, y, weights = model.preprocessor(TEXTS)
-    weights = (weights * tf.random.uniform(weights.shape)).numpy()
+    weights = ops.convert_to_numpy(weights * keras.random.uniform(weights.shape))
     model.compile()
     outputs = model(x)
     logits = ops.convert_to_numpy(outputs["generator"]).astype("float64")
@@ -196,7 +196,7 @@ def test_debertas_discriminator_comes_back_from_files(tiny, tmp_path, caplog):
 def test_it_comes_back_from_files(tmp_path):
     model = task()
     for weight in model.weights:
-        weight.assign(weight + tf.random.normal(weight.shape, stddev=0.1))
+        weight.assign(weight + keras.random.normal(weight.shape, stddev=0.1))
     inputs = {"token_ids": np.array([[2, 5, 6, 7, 3]])}
     model.save_to_preset(tmp_path / "preset")
     model.generator.save_to_preset(tmp_path / "generator")
