@@ -1,4 +1,10 @@
-"""A process that loads again and again stays as large as it was."""
+"""A process that loads again and again stays as large as it was.
+
+Measured are whole processes, whose heap grows or shrinks once by up to 24 MB at a load that differs
+from run to run, and else by less than 0.04 MB a load. `MOST` is above such steps. What each load
+kept, if it were kept, adds more: 16.7 MB for the model and tokenizer of `NANO`, 1.6 MB for the
+tables and what was compiled for it alone, 1.1 MB for a tiny model and its tokenizer.
+"""
 
 import copy
 import gc
@@ -15,6 +21,7 @@ from encoder_zoo.encoders import all_families
 from encoder_zoo.presets import dropped_models
 
 NANO = "bert_nano_en_uncased"
+MOST = 40  # MB
 STATUS = pathlib.Path("/proc/self/status")
 needs_proc = pytest.mark.skipif(not STATUS.exists(), reason="reads the process's size from /proc")
 each_family = pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
@@ -73,29 +80,37 @@ def growth(source: object, count: int, warm_up: int, answers: bool) -> tuple[flo
 @needs_proc
 @pytest.mark.slow
 def test_loading_again_and_again_takes_no_more_memory():
-    megabytes, files, threads = growth(NANO, count=10, warm_up=3, answers=False)
-    assert megabytes < 7  # 16 if each load keeps its tables and what was compiled for it
+    """32 loads added 0.2 MB, in their middle less; 64 MB if each kept its tables."""
+    megabytes, files, threads = growth(NANO, count=40, warm_up=5, answers=False)
+    assert megabytes <= MOST
     assert (files, threads) == (0, 0)
 
 
 @needs_proc
 @pytest.mark.slow
-def test_a_hundred_loads_and_answers_add_at_most_20_mb(minilm):
-    for source, count, most in ((NANO, 100, 20), (minilm, 15, 6)):
+def test_loading_and_answering_again_and_again_takes_no_more_memory(minilm):
+    """35 loads of `NANO` added 1.2 MB; 160 MB if a hundred kept their tables.
+
+    Of MiniLM 15 loads added 2 MB, and each would add the 90 MB of its weights if it were kept.
+    """
+    for source, count in ((NANO, 100), (minilm, 15)):
         megabytes, files, threads = growth(source, count, warm_up=5, answers=True)
-        assert megabytes <= most
+        assert megabytes <= MOST
         assert (files, threads) == (0, 0)
 
 
 @needs_proc
 @pytest.mark.slow
-def test_two_hundred_small_models_add_at_most_12_mb(tiny, tmp_path):
-    """A thousand added 22.6 MB: less than a fortieth of a megabyte each."""
+def test_two_hundred_small_models_take_no_more_memory(tiny, tmp_path):
+    """320 loads added 0.1 MB behind one step of 18.6 MB, which came in load 1, 3 or 20 to 40.
+
+    A thousand added 22.6 MB, step and all; 220 MB if two hundred were kept.
+    """
     bert = next(family for family in all_families() if family.name == "bert")
     task = tiny.task(bert, "SequenceClassifier")
     task.save_to_preset(tmp_path / "tiny")
     megabytes, files, threads = growth(tmp_path / "tiny", 200, warm_up=20, answers=False)
-    assert megabytes <= 12
+    assert megabytes <= MOST
     assert (files, threads) == (0, 0)
 
 
