@@ -145,7 +145,7 @@ def test_a_repository_that_changes_meanwhile_is_not_mixed(hub, repository):
 
 @pytest.mark.slow
 def test_processes_share_a_cache_also_where_one_is_killed(hub, repository):
-    hub.pause = 0.05
+    hub.pause = 1.0  # so slow that none is done before one is killed
     code = """
 from encoder_zoo.presets.hub import from_hugging_face
 print(from_hugging_face("hf://org/model"))
@@ -156,8 +156,10 @@ print(from_hugging_face("hf://org/model"))
         for _ in range(8)
     ]
     while not hub.count("GET", "/model.safetensors"):
+        assert None in [process.poll() for process in processes]
         time.sleep(0.01)
     processes[0].kill()
+    hub.pause = 0.02
     said = [process.communicate(timeout=600)[0].strip() for process in processes]
     assert [process.returncode for process in processes] == [-9, *[0] * 7]
     [folder] = set(said[1:])
@@ -322,7 +324,7 @@ def test_a_download_that_was_killed_goes_on_in_another_process(hub, repository):
     os.remove(repository / "pytorch_model.bin")
     (repository / "model.safetensors").rename(repository / "kept")
     save_file({"x": np.zeros(2**18, "float32")}, repository / "model.safetensors")
-    hub.pause = 0.02
+    hub.pause = 0.1  # 26 seconds in all, of which it lives for 3 or 4
     code = """
 import huggingface_hub.constants
 huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE = 2**16
