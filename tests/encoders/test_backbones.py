@@ -170,7 +170,7 @@ def test_an_unknown_activation_is_refused_with_the_known_ones():
         ez.BertBackbone(**SIZES, activation="gleu")
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.slow), 0.3])
 def test_gradient_checkpointing_changes_nothing_but_memory(dropout):
     rng = np.random.default_rng(0)
     inputs = {"token_ids": rng.integers(5, 50, (8, 6))}

@@ -8,11 +8,20 @@ from paths import ROOT
 import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES, all_families, family_module
 
+# In the default run, the checks that build and train models are of one family of each kind of
+# blocks; of the others, whose blocks are BERT's, what is their own: the record, and its preset.
+KINDS = ("bert", "albert", "deberta-v2", "modernbert")
+BUILDS = ("gradients", "mixed precision", "padding", "keras file", "get config")
+
+
+def is_slow(family, name: str) -> bool:
+    return family.name not in KINDS and any(part in name for part in BUILDS)
+
 
 @pytest.mark.parametrize(
     "check",
     [
-        pytest.param(check, id=name)
+        pytest.param(check, id=name, marks=pytest.mark.slow if is_slow(family, name) else [])
         for family in all_families()
         for name, check in ez.testing.family_checks(family)
     ],

@@ -76,11 +76,9 @@ CASES = {
 @pytest.mark.parametrize(
     "case, mode",
     [
-        *((case, "graph") for case in ("padded left", "packed")),
         *(
-            pytest.param(case, "graph", marks=pytest.mark.slow)
+            pytest.param(case, "graph", marks=[] if case == "packed" else pytest.mark.slow)
             for case in CASES
-            if case not in ("padded left", "packed")
         ),
         ("packed", "eager"),
     ],

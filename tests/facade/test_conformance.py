@@ -26,6 +26,15 @@ from encoder_zoo.testing.family_conformance import gradients
 TEXTS = ["a b ab", "", "c d e a b", "p"]
 SLOW = pytest.mark.slow
 each_family = pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
+# In the default run one family of each kind of blocks.
+KINDS_OF_BLOCKS = ("bert", "albert", "deberta-v2", "modernbert")
+each_kind = pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, id=family.name, marks=[] if family.name in KINDS_OF_BLOCKS else SLOW)
+        for family in all_families()
+    ],
+)
 
 # In the default run each family with one task, and BERT with all; with the slow tests all with all.
 # Of the checks of tasks, the default run has those with BERT: test_families.py checks backbones.
@@ -269,7 +278,7 @@ def test_onnx_and_litert_say_what_the_model_does(tiny, family, tmp_path):
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(f, id=f.name, marks=[] if f.name in ("bert", "modernbert") else SLOW)
+        pytest.param(f, id=f.name, marks=[] if f.name == "modernbert" else SLOW)
         for f in all_families()
     ],
 )
@@ -284,7 +293,7 @@ def test_fit_trains_on_raw_text_by_the_familys_recipe(tiny, family):
     assert all((a != b).any() for a, b in zip(after, before, strict=True))
 
 
-@each_family
+@each_kind
 def test_gradient_checkpointing_computes_twice(tiny, family):
     """With the same gradients, as `ez.testing.family_checks` checks."""
     backbone, calls = tiny.backbone(family), []
@@ -297,7 +306,7 @@ def test_gradient_checkpointing_computes_twice(tiny, family):
     assert calls[1] == 2 * calls[0]
 
 
-@each_family
+@each_kind
 def test_lora_trains_its_updates_and_the_head_alone(tiny, family):
     classifier, inputs = tiny.task(family, "SequenceClassifier", dropout=0.0), tiny.rows(family)
     before = numbers(classifier, inputs)
@@ -320,7 +329,7 @@ def test_lora_trains_its_updates_and_the_head_alone(tiny, family):
     assert changed <= updates | biases | {id(v) for v in classifier.head.weights}
 
 
-@each_family
+@each_kind
 def test_texts_in_one_row_have_the_outputs_of_rows_of_their_own(tiny, family):
     task = tiny.task(family, "MaskedLM")
     backbone = tiny.backbone(family)

@@ -318,7 +318,7 @@ class TestSpans:
     @pytest.mark.parametrize(
         "x, y",
         [
-            ([TEXT], [[(0, 4, "PER")]]),
+            pytest.param([TEXT], [[(0, 4, "PER")]], marks=pytest.mark.slow),
             pytest.param([TEXT], [{"entities": [(0, 4, "PER")]}], marks=pytest.mark.slow),
             pytest.param([(TEXT, {"entities": [(0, 4, "PER")]})], None, marks=pytest.mark.slow),
             pytest.param(

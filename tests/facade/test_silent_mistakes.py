@@ -118,9 +118,9 @@ class TestLossesAndMetricsOfKeras:
         "loss",
         [
             "crossentropy",
-            keras.losses.sparse_categorical_crossentropy,
-            keras.losses.SparseCategoricalCrossentropy(),
-            "categorical_crossentropy",
+            pytest.param(keras.losses.sparse_categorical_crossentropy, marks=pytest.mark.slow),
+            pytest.param(keras.losses.SparseCategoricalCrossentropy(), marks=pytest.mark.slow),
+            pytest.param("categorical_crossentropy", marks=pytest.mark.slow),
             keras.losses.CategoricalCrossentropy(from_logits=True),
         ],
     )
@@ -407,7 +407,9 @@ class TestPartsThatDoNotBelongTogether:
         task = ez.SequenceClassifier(backbone(), Own(tokenizer()), num_classes=2)
         assert type(task.preprocessor) is Own
 
-    @pytest.mark.parametrize("load", [ez.Backbone.from_preset, None])
+    @pytest.mark.parametrize(
+        "load", [pytest.param(ez.Backbone.from_preset, marks=pytest.mark.slow), None]
+    )
     def test_another_checkpoints_tokenizer(self, load):
         bert, roberta = "bert_nano_en_uncased", "roberta_nano_en"
 

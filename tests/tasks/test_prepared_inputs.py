@@ -8,6 +8,7 @@ import tensorflow as tf
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
 
+SLOW = pytest.mark.slow
 IDS = np.array([[2, 5, 6, 3], [2, 7, 3, 0], [2, 8, 9, 3]])
 GOOD = {
     "token_ids": IDS,
@@ -90,7 +91,10 @@ def test_forms_in_memory(model, x, message):
             call()
 
 
-@pytest.mark.parametrize("kind", ["lists", "tensors", "int64", "uint8", "bool"])
+@pytest.mark.parametrize(
+    "kind",
+    ["lists", "bool", *(pytest.param(kind, marks=SLOW) for kind in ("tensors", "int64", "uint8"))],
+)
 def test_what_is_right_is_taken_as_before(model, kind):
     expected = model.predict(GOOD, verbose=0)
     convert = {
@@ -215,11 +219,11 @@ def batch_of(task):
 
 OTHERS = [
     ("bert", "TokenClassifier", ()),
-    ("bert", "SpanQA", ()),
-    ("bert", "MaskedLM", ("mask_positions",)),
-    ("bert", "Pretraining", ("mask_positions",)),
+    pytest.param("bert", "SpanQA", (), marks=SLOW),
+    pytest.param("bert", "MaskedLM", ("mask_positions",), marks=SLOW),
+    pytest.param("bert", "Pretraining", ("mask_positions",), marks=SLOW),
     ("electra", "ReplacedTokenDetection", ("mask_positions", "masked_token_ids")),
-    ("roberta", "MaskedLM", ("mask_positions",)),
+    pytest.param("roberta", "MaskedLM", ("mask_positions",), marks=SLOW),
 ]
 
 
@@ -241,7 +245,10 @@ def test_every_task_takes_what_its_preprocessor_makes_and_no_more(tiny, family, 
                 task.predict({**x, key: values})
 
 
-@pytest.mark.parametrize("family", ["roberta", "distilbert", "modernbert"])
+@pytest.mark.parametrize(
+    "family",
+    ["modernbert", *(pytest.param(name, marks=SLOW) for name in ("roberta", "distilbert"))],
+)
 def test_families_without_segments_take_segment_0_only(tiny, family):
     backbone = tiny.backbone(get_family(family), pooler=False)
     task = ez.TokenClassifier(backbone, num_classes=2)

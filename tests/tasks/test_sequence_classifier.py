@@ -115,9 +115,9 @@ def as_tensors(texts, labels):
         (np.array(TEXTS, dtype=object), np.array(LABELS, dtype=object)),
         (pd.Series(TEXTS), pd.Series(LABELS)),
         (tf.constant(TEXTS), tf.constant(NUMBERS)),
-        (as_tensors(TEXTS, NUMBERS), None),
+        pytest.param(as_tensors(TEXTS, NUMBERS), None, marks=pytest.mark.slow),
         (as_tensors(TEXTS, LABELS), None),
-        (as_tensors(TEXTS, LABELS).batch(4), None),
+        pytest.param(as_tensors(TEXTS, LABELS).batch(4), None, marks=pytest.mark.slow),
     ],
 )
 def test_every_kind_of_input_gives_the_same_evaluation(shared, x, y):

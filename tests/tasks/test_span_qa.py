@@ -395,14 +395,24 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "change, message",
         [
-            (
+            pytest.param(
                 {"answers": [{"text": "Rome", "answer_start": 3}]},
                 "Example 4 of the batch: the answer Rome does not stand at character",
+                id="answer",
             ),
-            ({"question": "who " * 38}, "Example 4 .* has 38 tokens, .* Expected at most 37"),
-            ({"context": " ", "answers": []}, "Example 4 of the batch: the context is empty"),
+            pytest.param(
+                {"question": "who " * 38},
+                "Example 4 .* has 38 tokens, .* Expected at most 37",
+                id="question",
+                marks=pytest.mark.slow,
+            ),
+            pytest.param(
+                {"context": " ", "answers": []},
+                "Example 4 of the batch: the context is empty",
+                id="context",
+                marks=pytest.mark.slow,
+            ),
         ],
-        ids=["answer", "question", "context"],
     )
     def test_a_dataset_names_the_example_of_the_batch(self, model, change, message):
         dataset = as_dataset([*EXAMPLES[:4], {**EXAMPLES[4], **change}])
@@ -454,6 +464,7 @@ class TestRefusals:
                 split_examples(examples, None)
 
 
+@pytest.mark.slow  # test_conformance.py saves and opens every task
 def test_a_saved_preset_gives_the_same_answers(build, tmp_path):
     model = build(sequence_length=32, window_length=30, doc_stride=7)
     model.save_to_preset(tmp_path / "preset")

@@ -323,7 +323,9 @@ def ragged(*spans) -> dict[str, tf.RaggedTensor]:
         lambda x, y: (tf.ragged.constant(x), tf.ragged.constant(y)),
         pytest.param(lambda x, y: (as_generator(x, y), None), marks=pytest.mark.slow),
         lambda x, y: (as_generator(x, y).ragged_batch(3), None),
-        lambda x, y: (as_generator(x, y).padded_batch(3), None),
+        pytest.param(
+            lambda x, y: (as_generator(x, y).padded_batch(3), None), marks=pytest.mark.slow
+        ),
         pytest.param(
             lambda x, y: (as_slices(tf.ragged.constant(x), tf.ragged.constant(y)), None),
             marks=pytest.mark.slow,
@@ -344,7 +346,7 @@ def test_every_kind_of_input_gives_the_same_evaluation(classifier, make):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda x, y: as_slices(x, ragged(*y)),
+        pytest.param(lambda x, y: as_slices(x, ragged(*y)), marks=pytest.mark.slow),
         pytest.param(lambda x, y: as_slices(x, ragged(*y)).batch(2), marks=pytest.mark.slow),
         pytest.param(lambda x, y: as_slices(x, columns(*y)), marks=pytest.mark.slow),
         lambda x, y: as_slices(x, columns(*y)).batch(2),
@@ -379,7 +381,9 @@ def test_padded_spans_are_not_there(classifier):
     "x, y",
     [
         (tf.ragged.constant(SENTENCES), tf.ragged.constant(TAGS)),
-        (SENTENCES, [[tag.encode() for tag in tags] for tags in TAGS]),
+        pytest.param(
+            SENTENCES, [[tag.encode() for tag in tags] for tags in TAGS], marks=pytest.mark.slow
+        ),
         ([TEXT], ragged([(0, 4, "PER"), (8, 16, "LOC")])),
     ],
 )

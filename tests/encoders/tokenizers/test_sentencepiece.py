@@ -121,8 +121,15 @@ def test_ids_are_those_of_sentencepiece_too(made_once, name, model):
     assert compared > 15
 
 
+# A model of pieces with scores, and one of merges; the others when the slow tests run.
 @given(st.lists(TEXT, min_size=1, max_size=4))
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("xlm_roberta", "bpe") else pytest.param(name, marks=pytest.mark.slow)
+        for name in CASES
+    ],
+)
 def test_any_text_as_the_library(made_once, name, texts):
     expected = [(e.ids, e.offsets) for e in library_once(name).encode_batch(texts)]
     assert encoded(made_once(name), texts) == expected
@@ -168,7 +175,10 @@ def check_composed(texts):
 
 
 @given(st.lists(st.sampled_from([*LETTERS, " ", " ", "the", "un", "Chat", "``"]), max_size=15))
-@pytest.mark.parametrize("name", ["xlm_roberta", "albert", "bytes"])
+@pytest.mark.parametrize(
+    "name",
+    ["xlm_roberta", *(pytest.param(name, marks=pytest.mark.slow) for name in ("albert", "bytes"))],
+)
 def test_words_between_spaces_as_the_library(made_once, name, parts):
     """One text a time: where another one's marks follow spaces, none would be split at them."""
     text = "".join(parts)

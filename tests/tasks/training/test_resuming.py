@@ -207,7 +207,9 @@ def test_datasets_continue_behind_the_batches_that_are_done(tmp_path, steps_per_
     assert_same_curve({**before, **after}, whole)
 
 
-@pytest.mark.parametrize("changed", [{"batch_size": 2}, {"shuffle": False}])
+@pytest.mark.parametrize(
+    "changed", [{"batch_size": 2}, pytest.param({"shuffle": False}, marks=pytest.mark.slow)]
+)
 def test_another_order_of_single_examples_is_another_run(tmp_path, changed):
     dataset = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS))
     arguments = {"data": (dataset,), "steps_per_epoch": 5}
@@ -277,7 +279,13 @@ def damage_half(backup):  # weights without what belongs to them
     (backup / "encoder_zoo.json").unlink()
 
 
-@pytest.mark.parametrize("damage", [damage_tear, damage_bit, damage_place, damage_half])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_tear,
+        *(pytest.param(d, marks=pytest.mark.slow) for d in (damage_bit, damage_place, damage_half)),
+    ],
+)
 def test_a_damaged_backup_is_passed_over_for_the_one_before(damage, interrupted, tmp_path, caplog):
     older, newer = sorted(shutil.copytree(interrupted, tmp_path / "b").iterdir())
     assert (older.name[-1], newer.name[-1]) == ("2", "4")
@@ -295,7 +303,9 @@ def test_a_damaged_backup_is_passed_over_for_the_one_before(damage, interrupted,
             train(classifier(), tmp_path / "b")
 
 
-@pytest.mark.parametrize("place", ["write_manifest", "replace"])
+@pytest.mark.parametrize(
+    "place", ["write_manifest", pytest.param("replace", marks=pytest.mark.slow)]
+)
 def test_a_kill_while_a_backup_is_written_leaves_the_one_before(
     place, whole, tmp_path, monkeypatch
 ):

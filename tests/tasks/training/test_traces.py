@@ -98,10 +98,7 @@ def traces(monkeypatch):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name if name in ("sequence", "masked") else pytest.param(name, marks=pytest.mark.slow)
-        for name in TASKS
-    ],
+    [name if name == "sequence" else pytest.param(name, marks=pytest.mark.slow) for name in TASKS],
 )
 def test_each_graph_is_traced_once(name, traces):
     make, data, ask = TASKS[name]

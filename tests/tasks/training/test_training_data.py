@@ -41,7 +41,9 @@ def test_every_source_has_steps(task, name):
     assert training_data(task, *sources(task)[name], plan=fewer).total_steps == 6
 
 
-@pytest.mark.parametrize("name", ["texts", "dataset", "batches"])
+@pytest.mark.parametrize(
+    "name", ["texts", pytest.param("dataset", marks=pytest.mark.slow), "batches"]
+)
 def test_batches_follow_from_the_seed_and_begin_anywhere(task, name):
     data = training_data(task, *sources(task)[name], plan=PLAN)
     whole, again, rest = (
@@ -93,7 +95,8 @@ def test_a_source_brings_its_own_data(task):
     assert isinstance(data, Batches) and data.total_steps == 4
     with pytest.raises(ValueError, match="Received also: y"):
         training_data(task, Source(), LABELS)
-    model = ez.SequenceClassifier.from_preset("bert_nano_en_uncased", num_classes=2)
+    backbone = ez.BertBackbone(task.backbone.vocabulary_size, 1, 1, 4, 4)
+    model = ez.SequenceClassifier(backbone, task.preprocessor, num_classes=2)
     model.compile(run_eagerly=True)
     source = Source()
     model._check_labels = lambda x, y: None
