@@ -22,7 +22,8 @@ class TaskPresets:
 
     Attributes:
         settings_in_files: arguments of the task and its preprocessor that `files_to_save` or
-            `extra_config` writes; they are not repeated in `encoder_zoo.json`.
+            `extra_config` writes; they are not repeated in `encoder_zoo.json`, and `from_preset`
+            does not pass them to the backbone.
         sentence_transformers_class: of sentence-transformers, which opens the presets of the task;
             None: transformers opens them.
     """

@@ -28,7 +28,6 @@ TASKS = [
     for task in all_tasks()
     if (CHECKPOINTS / f"Bert_{task.checkpoint_class_suffix}").is_dir()
     and task.sentence_transformers_class is None
-    and task is not ez.Reranker
 ]
 
 

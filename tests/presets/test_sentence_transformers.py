@@ -161,6 +161,12 @@ class TestBareEncoders:
             "Bert_Model does not say how its tokens are pooled: pooling is the default, 'mean'."
         ]
 
+    def test_a_backbone_with_an_argument_of_that_name_keeps_its_own(self, golden):
+        folder = golden("ModernBert_Model").folder
+        own = ez.Backbone.from_preset(folder).pooling
+        embedder = ez.TextEmbedder.from_preset(folder, pooling=["max", "mean"])
+        assert (embedder.pooling, embedder.backbone.pooling) == (["max", "mean"], own)
+
     def test_a_given_one_is_not_the_default(self, golden, caplog):
         ez.TextEmbedder.from_preset(golden("Bert_Model").folder, pooling="cls")
         assert "default" not in caplog.text
