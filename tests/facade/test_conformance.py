@@ -70,7 +70,11 @@ def folder_of(family, task) -> pathlib.Path:
 
 each_stored_pair = pytest.mark.parametrize(
     ("family", "task"),
-    [marked(f, t, name=f"{t.__name__}-{f.name}") for f, t in PAIRS if folder_of(f, t).is_dir()],
+    [
+        marked(f, t, name=f"{t.__name__}-{f.name}")
+        for f, t in PAIRS
+        if folder_of(f, t).is_dir() and t.sentence_transformers_class is None
+    ],
 )
 
 

@@ -18,7 +18,11 @@ pytestmark = [
 ]
 
 # Those that transformers has a class for in every family.
-TASKS = [task for task in all_tasks() if all(map(task.supports, all_families()))]
+TASKS = [
+    task
+    for task in all_tasks()
+    if all(map(task.supports, all_families())) and task.sentence_transformers_class is None
+]
 each_family = pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
 each_task = pytest.mark.parametrize("task", ["Backbone", *(task.__name__ for task in TASKS)])
 
