@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+# Of `TextEmbedder` and its preprocessor, that these files hold.
+ARGUMENTS = ("pooling", "dense", "normalize", "dim", "similarity_function")
+ARGUMENTS += ("max_length", "prompts", "default_prompt", "include_prompt")
 # {attribute of a projection: name in its weights}
 _LAYERS = {"dense": "linear", "residual_dense": "residual"}
 

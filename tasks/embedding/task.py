@@ -108,8 +108,7 @@ class TextEmbedder(Retrieval, Task):
     preprocessor_class = TextEmbedderPreprocessor
     text_method = "embed"
     sentence_transformers_class = "SentenceTransformer"
-    settings_in_files = ("pooling", "dense", "normalize", "dim", "similarity_function")
-    settings_in_files += ("max_length", "prompts", "default_prompt", "include_prompt")
+    settings_in_files = embedding_folder.ARGUMENTS
 
     @validate_arguments
     def __init__(
