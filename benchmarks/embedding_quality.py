@@ -2,7 +2,6 @@
 
     python benchmarks/embedding_quality.py squad --seeds 0 1 2
     python benchmarks/embedding_quality.py stsb
-    python benchmarks/embedding_quality.py squad --no-group-lengths   # batches in random order
 
 `squad`: InfoNCE on the questions and paragraphs of SQuAD, batches of 64, one epoch; nDCG@10 of the
 held-out questions among their paragraphs. `stsb`: CoSENT on the scores of pairs, batches of 32, two

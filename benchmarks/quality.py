@@ -14,7 +14,8 @@ so that a run which was interrupted goes on.
 The data is not part of the project: `ENCODER_ZOO_DATA` names a folder that holds `sst2/`, `ner/`
 and `qa/`, see the other benchmarks, and `pairs/{mrpc,rte,stsb}/{train,dev}.tsv` (a header, then a
 label or score, a tab, both texts). Of SQuAD's questions at most 5,000 are trained on, evenly from
-all articles. Needs the extra `peers`.
+all articles, but for search all. The last two works are of embeddings, see
+benchmarks/embedding_quality.py; their other side is sentence-transformers. Needs the extra `peers`.
 """
 
 import argparse
@@ -27,6 +28,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import embedding_quality
 import keras
 import numpy as np
 import question_answering
@@ -163,6 +165,7 @@ def by_both(benchmark) -> dict[str, Callable]:
 
 CLASSIFIED = dict(zip(SIDES, (classified_by_us, classified_by_transformers), strict=True))
 TAGGED, ANSWERED = by_both(token_classification), by_both(question_answering)
+EMBEDDED = by_both(embedding_quality)  # the other side is sentence-transformers
 SQUAD = {"full": 100, "epochs": 2, "batch_size": 16, "limit": 5000}
 WORKS = {
     "sst2": Work("SST-2", of_sst2, CLASSIFIED, ("accuracy",), epochs=1),
@@ -195,6 +198,20 @@ WORKS = {
         ANSWERED,
         ("best_f1", "best_exact_match"),
         **SQUAD,
+    ),
+    "squad_search": Work(
+        "SQuAD v1.1, search",
+        embedding_quality.read_squad,
+        EMBEDDED,
+        ("ndcg@10", "recall@1"),
+        **embedding_quality.RECIPES["squad"],
+    ),
+    "stsb_embeddings": Work(
+        "STS-B, embeddings",
+        embedding_quality.read_stsb,
+        EMBEDDED,
+        ("Spearman",),
+        **embedding_quality.RECIPES["stsb"],
     ),
 }
 

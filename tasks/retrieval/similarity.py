@@ -36,8 +36,9 @@ def similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity) -> np.
     if function in ("cosine", "dot"):
         return a @ b.T
     if function == "euclidean":
+        a, b = a.astype("float64"), b.astype("float64")  # equal vectors are 0 apart
         squares = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * (a @ b.T)
-        return -np.sqrt(np.maximum(squares, 0))
+        return -np.sqrt(np.maximum(squares, 0)).astype("float32")
     return np.stack([0 - np.abs(row - b).sum(1) for row in a]) if len(a) else np.zeros((0, len(b)))
 
 
