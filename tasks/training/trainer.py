@@ -46,6 +46,7 @@ class Trainer(HookedModel):
         output_activation: the function that makes probabilities of the outputs, "softmax" or
             "sigmoid"; "linear" for numbers; None to take losses and metrics as they are.
         predicts_lists: whether `predict` returns a list of the outputs for each text.
+        group_lengths: whether `fit` makes batches of examples of like length.
         traced_settings: the settings of a task that its training graphs depend on.
     """
 
@@ -54,6 +55,7 @@ class Trainer(HookedModel):
     output_activation: str | None = None
     labels_tokens = False
     predicts_lists = False
+    group_lengths = True
     traced_settings: tuple = ()
 
     @property
@@ -222,7 +224,8 @@ class Trainer(HookedModel):
         """
         x, y = self._begin_fit(x, y)
         epoch_numbers = range(initial_epoch, epochs)
-        plan = Plan(batch_size or BATCH_SIZE, epoch_numbers, shuffle, steps_per_epoch)
+        size = batch_size or BATCH_SIZE
+        plan = Plan(size, epoch_numbers, shuffle, steps_per_epoch, self.group_lengths)
         held_out_size = validation_batch_size or plan.batch_size
         held_out = sources.validation_data_of(self, validation_data, held_out_size)
         data = sources.training_data(self, x, y, sample_weight, plan)
