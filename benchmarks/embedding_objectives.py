@@ -5,8 +5,8 @@
     python benchmarks/embedding_objectives.py batches       # of like lengths, or in random order
 
 `simcse`: Spearman's correlation on STS-B's held-out pairs of `bert_nano_en_uncased` with the mean
-of its tokens, before and after 20,000 sentences of Wikipedia. `matryoshka` and `batches`: nDCG@10 of
-SQuAD's held-out questions after one epoch of MiniLM on the others, see
+of its tokens, before and after 20,000 sentences of Wikipedia. `matryoshka` and `batches`: nDCG@10
+of SQuAD's held-out questions after one epoch of MiniLM on the others, see
 benchmarks/embedding_quality.py. `ENCODER_ZOO_DATA` names the folder of the data.
 """
 
