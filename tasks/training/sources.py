@@ -162,7 +162,8 @@ class DatasetBatches(TrainingData):
         raw = self._batched.repeat(passes)
         if plan.shuffle and self._is_single:
             windows = self._in_batches(window_size(plan.batch_size))
-            raw = grouped_batches(windows.repeat(passes), plan.batch_size, seed)
+            windows = windows.repeat(passes)
+            raw = grouped_batches(windows, plan.batch_size, seed, plan.group_lengths)
         return self._preprocessed(raw, seed, done)
 
     def in_order(self) -> tf.data.Dataset:
