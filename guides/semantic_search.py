@@ -18,8 +18,6 @@ import pathlib
 import encoder_zoo as ez
 
 HERE = pathlib.Path(__file__).parent
-OUTPUT = HERE / "output"
-OUTPUT.mkdir(exist_ok=True)
 
 # %% [markdown]
 """
@@ -52,9 +50,7 @@ for hit in index.search("Can it go on after the machine crashed?", top_k=3):
     print(f"{hit['score']:.2f}  {hit['text'][:90]}")
 
 # %%
-picture = ez.display.neighbours(index, "several graphics cards", top_k=5)
-picture.save(OUTPUT / "semantic_search.html")
-picture.show()
+ez.display.neighbours(index, "several graphics cards", top_k=5).show()
 
 # %% [markdown]
 """
@@ -65,7 +61,7 @@ and scores out, with TensorFlow alone.
 """
 
 # %%
-index.save(OUTPUT / "search_index")
-again = embedder.load_index(OUTPUT / "search_index")
+index.save(HERE / "output" / "search_index")
+again = embedder.load_index(HERE / "output" / "search_index")
 print(again.search("Which licence does it have?", top_k=1))
-index.export(OUTPUT / "served_search" / "1", top_k=3)
+index.export(HERE / "output" / "served_search" / "1", top_k=3)
