@@ -97,7 +97,8 @@ def _check_array(name: str, values: np.ndarray, least: int, most: int) -> None:
             f"{most}."
         )
     if name.endswith("padding_mask"):
-        for row in np.flatnonzero(~values.any(axis=-1).all(axis=-1, keepdims=values.ndim < 3))[:1]:
+        has_token = values.any(axis=-1)  # (N,), or of further texts (N, K)
+        for row in np.flatnonzero(~has_token.reshape(len(values), -1).all(axis=1))[:1]:
             raise ValueError(
                 f"padding_mask has no token in row {row}. Expected 1 at one token or more."
             )

