@@ -165,6 +165,17 @@ def kept_kernels():
         yield
 
 
+@pytest.fixture(autouse=True, scope="module")
+def collected():
+    """What a file leaves is collected behind it; what stays, as shared tokenizers do, is frozen.
+
+    Else the garbage collector looks through the graphs of all files before, again and again.
+    """
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def repeatable():
     """The same random numbers in every test."""

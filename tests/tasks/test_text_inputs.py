@@ -39,7 +39,9 @@ def test_case_21_a_row_that_is_no_text_is_named_with_its_type(classifier, bad, k
             classifier.preprocessor(bad)
 
 
-@pytest.mark.parametrize("odd", ["a\0b", "a\ud800b", "a\ufffdb"])
+@pytest.mark.parametrize(
+    "odd", ["a\0b", "a\ud800b", pytest.param("a\ufffdb", marks=pytest.mark.slow)]
+)
 def test_case_22_odd_characters_are_the_same_everywhere_and_lose_no_text(classifier, odd):
     preprocessor = classifier.preprocessor
     clean = odd.encode("utf-8", "replace").decode().replace("?", "\ufffd")
