@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("texts", type=pathlib.Path, nargs="+")
     parser.add_argument("--output", type=pathlib.Path, required=True)
     parser.add_argument("--start", default="bert_nano_en_uncased", help="the student's encoder")
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=3)
     options = parser.parse_args()
     keras.utils.set_random_seed(0)
     texts, teacher = texts_of(options.texts), open_teacher()
@@ -137,7 +137,12 @@ def main() -> None:
     vectors = teachers_vectors(teacher, texts, folder)
     dense = [{"units": teacher.embedding_dim, "activation": "linear"}]
     student = ez.TextEmbedder.from_preset(
-        options.start, pooling="mean", dense=dense, dropout=0.0, attention_dropout=0.0
+        options.start,
+        pooling="mean",
+        dense=dense,
+        dropout=0.0,  # it has more to learn than it can hold
+        attention_dropout=0.0,
+        dtype="mixed_bfloat16",
     )
     train(student, texts, vectors, options.epochs)
     student.save_to_preset(options.output, dtype="bfloat16")
