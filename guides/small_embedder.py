@@ -89,7 +89,8 @@ def teachers_vectors(teacher: ez.TextEmbedder, texts: list[str], folder: pathlib
             np.save(file, vectors.astype("float16"))
         os.replace(unfinished, target)
         print(f"{min(first + PART, len(texts))} of {len(texts)} vectors", flush=True)
-    return np.concatenate([np.load(path) for path in sorted(folder.glob("*.npy"))])
+    parts = [np.load(path) for path in sorted(folder.glob("*.npy"))]
+    return np.concatenate(parts)[: len(texts)]
 
 
 def open_teacher() -> ez.TextEmbedder:
@@ -129,10 +130,11 @@ def main() -> None:
     parser.add_argument("texts", type=pathlib.Path, nargs="+")
     parser.add_argument("--output", type=pathlib.Path, required=True)
     parser.add_argument("--start", default="bert_nano_en_uncased", help="the student's encoder")
+    parser.add_argument("--count", type=int, help="take so many texts; all by default")
     parser.add_argument("--epochs", type=int, default=3)
     options = parser.parse_args()
     keras.utils.set_random_seed(0)
-    texts, teacher = texts_of(options.texts), open_teacher()
+    texts, teacher = texts_of(options.texts)[: options.count], open_teacher()
     folder = options.output.with_name(options.output.name + "_teacher")
     vectors = teachers_vectors(teacher, texts, folder)
     dense = [{"units": teacher.embedding_dim, "activation": "linear"}]

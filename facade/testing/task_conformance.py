@@ -97,8 +97,7 @@ def gradients_reach_every_weight(cls: type[Task], family: Family) -> None:
     import tensorflow as tf
 
     task, data = tiny.task(family, cls), cls.tiny_data()
-    task.compile()
-    batch = task.preprocessor(*task._separate(data.x, data.y))
+    batch = task.preprocessor(*task._begin_fit(data.x, data.y))
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     with tf.GradientTape() as tape:
         loss = task.compute_loss(x, y, task(x, training=True), sample_weight)

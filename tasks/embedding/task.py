@@ -38,6 +38,8 @@ from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
 
 logger = logging.getLogger("encoder_zoo")
 
+NO_NEGATIVES = """gradient_accumulation_steps adds no negatives: texts are compared inside each \
+batch. For more of them, use a larger batch_size with compile(chunk_size=...)."""
 # The forms of the data of `fit`.
 PAIRS, SCORES, VECTORS = "pairs", "scores", "vectors"
 DEFAULT_LOSSES = {
@@ -218,10 +220,7 @@ class TextEmbedder(Retrieval, Task):
         self.chunk_size = chunk_size
         super().compile(*args, **kwargs)
         if self.recipe.arguments["gradient_accumulation_steps"]:
-            logger.warning(
-                "gradient_accumulation_steps adds no negatives: texts are compared inside each "
-                "batch. For more of them, use a larger batch_size with compile(chunk_size=...)."
-            )
+            logger.warning(NO_NEGATIVES)
 
     def get_compile_config(self) -> dict | None:
         config = super().get_compile_config()
@@ -347,4 +346,5 @@ class TextEmbedder(Retrieval, Task):
 
     @classmethod
     def tiny_data(cls) -> TinyData:
-        return TinyData({"pooling": ["mean", "max"]}, ["a b ab", "c", "c d e a b", "p"])
+        x, y = ["a b ab", "c", "c d e a b", "p"], np.cos(np.arange(64.0)).reshape(4, 16)
+        return TinyData({"pooling": ["mean", "max"]}, x, y)
