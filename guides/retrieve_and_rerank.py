@@ -56,14 +56,14 @@ training: `ez.Reranker.from_preset("cross-encoder/ms-marco-MiniLM-L6-v2")`.
 
 # %%
 queries, lists, relevance = [], [], []
-for example, hits in zip(train, index.search([e["question"] for e in train], top_k=8), strict=True):
+for example, hits in zip(train, index.search([e["question"] for e in train], top_k=5), strict=True):
     others = [hit["text"] for hit in hits if hit["text"] != example["context"]]
-    texts = [example["context"], *random.Random(0).sample(others, 5)]
+    texts = [example["context"], *random.Random(0).sample(others, 3)]
     queries.append(example["question"])
     lists.append(texts)
-    relevance.append([1.0] + [0.0] * 5)
+    relevance.append([1.0] + [0.0] * 3)
 
-reranker = ez.Reranker.from_preset("bert_nano_en_uncased", max_length=192)
+reranker = ez.Reranker.from_preset("bert_nano_en_uncased", max_length=128)
 reranker.compile(learning_rate=2e-4)
 reranker.fit((queries, lists), relevance, epochs=2, batch_size=8, verbose=2)
 
