@@ -1,4 +1,4 @@
-"""Whether ways of training embedders help: figures for SimCSE, Matryoshka and the order of batches.
+"""Figures of ways to train embedders: SimCSE, Matryoshka, and the order of batches.
 
     python benchmarks/embedding_objectives.py simcse        # texts alone, from a bundled encoder
     python benchmarks/embedding_objectives.py matryoshka    # shorter vectors

@@ -20,6 +20,7 @@ TASK_INPUTS = (
     "soft_weights",
     *(f"teacher_{name}" for name in INPUTS),
 )
+CANDIDATE = "candidate_"  # before the names of a task's inputs of further texts
 # {name in transformers: name here}
 OTHER_NAMES = {
     "input_ids": "token_ids",
@@ -108,7 +109,7 @@ def _shape(values: object) -> tuple | None:
 
 def _expected(name: str, inputs: Mapping, token_ids: tuple | None) -> tuple | None:
     """Return the shape that an input must have, where it is known."""
-    for owner in ("teacher_", "candidate_"):
+    for owner in ("teacher_", CANDIDATE):
         if name.startswith(owner) and f"{owner}token_ids" in inputs:
             token_ids = _shape(inputs[f"{owner}token_ids"])
     if name.endswith(OTHER_SHAPES) and token_ids is not None:
@@ -120,7 +121,7 @@ def _check_shape(name: str, shape: tuple | None, expected: tuple | None) -> None
     if shape is None:
         return
     ranks, axes = (1, 2) if name.endswith("soft_weights") else (2,), "(batch, sequence)"
-    if name.startswith("candidate_"):
+    if name.startswith(CANDIDATE):
         ranks, axes = (3,), "(batch, candidates, sequence)"
     if len(shape) not in ranks:
         raise ValueError(f"{name} has the shape {shape}. Expected {axes}.")

@@ -167,7 +167,7 @@ def kept_kernels():
 
 @pytest.fixture(autouse=True, scope="module")
 def collected():
-    """What a file leaves is collected behind it; what stays, as shared tokenizers do, is frozen.
+    """Collect the garbage of a file behind it, and freeze what stays, as shared tokenizers do.
 
     Else the garbage collector looks through the graphs of all files before, again and again.
     """

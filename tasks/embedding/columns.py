@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.preprocessing.checks import check_each
+from encoder_zoo.tasks.preprocessing.checks import check_each, has_text
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 
@@ -16,13 +16,12 @@ LISTS = (list, tuple, np.ndarray)
 MOST_SHOWN = 60  # characters of a value in an error
 
 
-def as_columns(x, names: tuple[str, ...] = ()) -> list[tf.Tensor]:
+def as_columns(x) -> list[tf.Tensor]:
     """Return the columns of texts in an input, checked (N,) string tensors, equally many.
 
     Args:
         x: texts; a tuple of columns; a list of pairs, triplets and so on; or a table. The last
             column may have a list of equally many texts in every row, such as negatives.
-        names: of the columns, for errors.
 
     Raises:
         ValueError: "Row 3 has 2 texts, row 0 has 3. ...", "texts[3] is empty. ..."
@@ -32,7 +31,7 @@ def as_columns(x, names: tuple[str, ...] = ()) -> list[tf.Tensor]:
         >>> [column.numpy().tolist() for column in columns]
         [[b'q', b'r'], [b'a', b'b'], [b'n', b'o'], [b'm', b'p']]
     """
-    x = plain(x)
+    x, names = plain(x), ()
     if isinstance(x, dict):
         names, x = tuple(map(str, x)), tuple(x.values())
     elif _is_list_of_lists(x):
@@ -68,9 +67,8 @@ def check_not_empty_texts(texts: tf.Tensor, name: str) -> tf.Tensor:
         Traceback (most recent call last):
         ValueError: Row 1 of texts is empty. Expected some text: leave the row out, or put a ...
     """
-    right = tf.strings.length(tf.strings.strip(texts)) > 0
     cure = "Expected some text: leave the row out, or put a placeholder there."
-    return check_each(texts, right, f" of {name} is empty. {cure}")
+    return check_each(texts, has_text(texts), f" of {name} is empty. {cure}")
 
 
 def _is_list_of_lists(x) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import SequenceLength, validate_arguments
+from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats import embedding_folder
 from encoder_zoo.tasks.embedding.columns import as_columns
 from encoder_zoo.tasks.embedding.prompts import checked_prompts, prompt_text
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from encoder_zoo.presets.opening import TokenizerPreset
 
 logger = logging.getLogger("encoder_zoo")
-CANDIDATE = "candidate_"  # before the names of inputs of further texts
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

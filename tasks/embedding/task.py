@@ -15,6 +15,7 @@ from keras import ops
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats import embedding_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses
@@ -28,7 +29,7 @@ from encoder_zoo.tasks.embedding.pooling import (
     pool,
     to_unit_length,
 )
-from encoder_zoo.tasks.embedding.preprocessor import CANDIDATE, TextEmbedderPreprocessor
+from encoder_zoo.tasks.embedding.preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.embedding.retrieval import Retrieval
 from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE

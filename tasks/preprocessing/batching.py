@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.packed_examples import pack_examples, packed_epoch_order
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 
@@ -86,8 +87,8 @@ def example_lengths(examples: dict) -> tf.Tensor:
         [8, 6]
     """
     lengths = examples["token_ids"].row_lengths()
-    if "candidate_token_ids" in examples:
-        lengths += tf.reduce_sum(examples["candidate_token_ids"].row_lengths(axis=2), axis=1)
+    if (others := f"{CANDIDATE}token_ids") in examples:
+        lengths += tf.reduce_sum(examples[others].row_lengths(axis=2), axis=1)
     return lengths
 
 

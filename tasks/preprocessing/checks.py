@@ -51,6 +51,17 @@ def check_each(
     return values
 
 
+def has_text(texts: tf.Tensor) -> tf.Tensor:
+    """Return whether strings (N,) have more than white space, (N,) bool.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> has_text(tf.constant(["a", " "])).numpy().tolist()
+        [True, False]
+    """
+    return tf.strings.length(tf.strings.strip(texts)) > 0
+
+
 def _shown(part, i: int) -> str:
     if callable(part):
         return part(i)

@@ -9,7 +9,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.wording import with_type
-from encoder_zoo.tasks.preprocessing.checks import check_each
+from encoder_zoo.tasks.preprocessing.checks import check_each, has_text
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column, as_texts, check_no_iterator
 
@@ -83,7 +83,7 @@ def queries_and_texts(x) -> tuple[tf.Tensor, tf.Tensor | tf.RaggedTensor]:
     queries, texts = two_columns(x)
     if not are_lists(texts):
         queries, texts = as_texts((queries, texts), NAMES)
-        check_each(texts, _not_empty(texts), f" of texts is empty. {CURE}")
+        check_each(texts, has_text(texts), f" of texts is empty. {CURE}")
     else:
         queries, texts = as_column(queries, NAMES[0]), as_lists(texts)
         counts = queries.shape[0], texts.shape[0]
@@ -92,7 +92,7 @@ def queries_and_texts(x) -> tuple[tf.Tensor, tf.Tensor | tf.RaggedTensor]:
                 f"Expected as many lists of texts as queries. Received: {counts[0]} queries, "
                 f"{counts[1]} lists."
             )
-    return check_each(queries, _not_empty(queries), f" of queries is empty. {CURE}"), texts
+    return check_each(queries, has_text(queries), f" of queries is empty. {CURE}"), texts
 
 
 def as_lists(texts) -> tf.RaggedTensor:
@@ -113,7 +113,7 @@ def as_lists(texts) -> tf.RaggedTensor:
     lengths = texts.row_lengths()
     expected = " of texts has no text. Expected one or more for each query."
     texts = check_each(texts, lengths > 0, expected)
-    right, row = _not_empty(texts.values), texts.value_rowids()
+    right, row = has_text(texts.values), texts.value_rowids()
     return check_each(texts, right, f" of texts has an empty text. {CURE}", index=row)
 
 
@@ -132,10 +132,6 @@ def _ragged(rows) -> tf.RaggedTensor:
     values = [text for row in rows for text in row]
     values = as_column(values, NAMES[1]) if values else tf.constant([], tf.string)
     return tf.RaggedTensor.from_row_lengths(values, [len(row) for row in rows])
-
-
-def _not_empty(texts: tf.Tensor) -> tf.Tensor:
-    return tf.strings.length(tf.strings.strip(texts)) > 0
 
 
 def pair_scores(y, probabilities: bool = False) -> tf.Tensor:

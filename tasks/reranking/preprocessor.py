@@ -11,6 +11,7 @@ import keras
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
+from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats import cross_encoders
 from encoder_zoo.tasks.losses.ranking import ABSENT
 from encoder_zoo.tasks.preprocessing.preprocessor import (
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
     from encoder_zoo.presets.opening import TokenizerPreset
     from encoder_zoo.tasks.base.task import Task
-
-CANDIDATE = "candidate_"  # before the names of inputs of further texts
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

@@ -1,4 +1,4 @@
-"""How well an embedder finds passages, and how well its similarities agree with scores."""
+"""Evaluation of embedders: of the search for passages, and of similarities beside scores."""
 
 from __future__ import annotations
 
