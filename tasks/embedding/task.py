@@ -265,8 +265,6 @@ class TextEmbedder(Retrieval, Task):
             self._adapt(*self._separate(x, y))
         return super().evaluate(x, y, *args, **kwargs)
 
-    # -- answers -------------------------------------------------------------------------------
-
     @validate_arguments
     def embed(
         self,
