@@ -1,7 +1,7 @@
 """Modules that are imported at first use.
 
 TensorFlow, without which models work on prepared ids; and the presets, a layer above backbones and
-tokenizers, whose `from_preset` and `save_to_preset` call it.
+tokenizers, whose `from_preset`, `save_to_preset` and `push_to_hub` call them.
 """
 
 import importlib
@@ -42,6 +42,7 @@ class LazyModule(types.ModuleType):
 
 loading = LazyModule("encoder_zoo.presets.loading")
 saving = LazyModule("encoder_zoo.presets.saving")
+pushing = LazyModule("encoder_zoo.presets.pushing")
 if TYPE_CHECKING:
     import tensorflow as tf
 else:

@@ -125,6 +125,7 @@ class BackboneBase(
         self.pooler = pooler
         self._checkpoints_gradients = False
         self.checkpoint_vocabulary = None  # see presets.vocabulary
+        self.origin = None  # see presets.origin
 
     @classmethod
     def sharing_embeddings(cls, other: BackboneBase, **arguments) -> Self:

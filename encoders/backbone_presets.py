@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Unpack
 
 import keras
 
-from encoder_zoo.common.lazy import loading, saving
+from encoder_zoo.common.foreign_method import ForeignMethod
+from encoder_zoo.common.hub_names import CommitMessage, Repository
+from encoder_zoo.common.lazy import loading, pushing, saving
+from encoder_zoo.common.validation import validate_arguments
+from encoder_zoo.encoders.preset_arguments import BackbonePresetArguments, SaveOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -18,8 +22,14 @@ if TYPE_CHECKING:
 class BackbonePresets:
     """Mixin of `Backbone`: loading from and saving to presets."""
 
+    if not TYPE_CHECKING:  # so that editors do not offer them
+        from_pretrained = ForeignMethod("from_preset(source)")
+        save_pretrained = ForeignMethod("save_to_preset(folder)")
+
     @classmethod
-    def from_preset(cls, source: str | os.PathLike, **overrides) -> Self:
+    def from_preset(
+        cls, source: str | os.PathLike[str], **overrides: Unpack[BackbonePresetArguments]
+    ) -> Self:
         """Load a backbone from a bundled preset or a checkpoint folder.
 
         Args:
@@ -39,7 +49,9 @@ class BackbonePresets:
         return loading.load_backbone(cls, source, **overrides)
 
     @classmethod
-    def from_keras_hub(cls, model: keras.Model, **overrides) -> Self:
+    def from_keras_hub(
+        cls, model: keras.Model, **overrides: Unpack[BackbonePresetArguments]
+    ) -> Self:
         """Return a backbone with the weights, settings and dtype policy of one of KerasHub.
 
         Args:
@@ -66,11 +78,11 @@ class BackbonePresets:
 
     def save_to_preset(
         self,
-        directory: str | os.PathLike,
+        directory: str | os.PathLike[str],
         tokenizer: Tokenizer | None = None,
         dtype: str | None = None,
         format: str = "huggingface",
-        **options,
+        **options: Unpack[SaveOptions],
     ) -> None:
         """Write a folder in the Hugging Face format or in KerasHub's, atomically.
 
@@ -90,3 +102,26 @@ class BackbonePresets:
             OSError: "The disk is full: ... was not saved."
         """
         saving.save_backbone(self, directory, tokenizer, dtype, format, **options)
+
+    @validate_arguments
+    def push_to_hub(
+        self,
+        repository: Repository,
+        tokenizer: Tokenizer | None = None,
+        private: bool | None = None,
+        token: str | None = None,
+        commit_message: CommitMessage = "Upload with encoder_zoo",
+        **options: Any,
+    ) -> str:
+        """Save the backbone to a repository of the Hugging Face hub; see `Task.push_to_hub`.
+
+        Args:
+            repository, private, token, commit_message: see `Task.push_to_hub`.
+            tokenizer: to be saved along, so that tasks load from the repository too.
+            **options: those of `save_to_preset`.
+
+        Returns:
+            The address of the commit, for `from_preset`: "hf://user/name@1a2b...".
+        """
+        options["tokenizer"] = tokenizer
+        return pushing.push(self, repository, private, token, commit_message, **options)

@@ -14,6 +14,7 @@ from encoder_zoo.presets.blobs import HubFile, cache_folder, download_large_file
 from encoder_zoo.presets.formats import kerashub
 from encoder_zoo.presets.formats.huggingface import no_weights
 from encoder_zoo.presets.formats.preset_files import (
+    CARD,
     CONFIG,
     MANIFEST,
     MODEL_SETTINGS,
@@ -221,13 +222,13 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
     if not weights:
         wanted = {*_SETTINGS, *modules, *kerashub.tokenizer_file_names()}
     elif kerashub.WEIGHTS in names:
-        wanted = kerashub.files()
+        wanted = {*kerashub.files(), CARD}
     else:
         of_encoder = _weights_among(names)
         in_folder = [n.split("/")[1] for n in modules if n.startswith("0_")]
         if not of_encoder and not _weights_among(in_folder):
             raise ValueError(no_weights(address, names))
-        wanted = {*_SETTINGS, *modules, *of_encoder}
+        wanted = {*_SETTINGS, *modules, *of_encoder, CARD}
     return [name for name in names if name in wanted]
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 logger = logging.getLogger("encoder_zoo")
 
 _PAUSES = (1, 4, None)  # seconds to wait before the next attempt
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
-_REFUSALS = {
+REFUSALS = {
     401: "no such repository, or a private one: the hub asks for a token (401). Set HF_TOKEN",
     403: "the hub refuses access (403). Set HF_TOKEN to a token that may read it",
     404: "no such repository, or a private one without a token in HF_TOKEN",
@@ -26,7 +26,12 @@ class Unreachable(Exception):
     """Raised if the hub does not answer or is busy, so that cached files may be used."""
 
 
-def retried(address: str, function: Callable[[], T], any_error: bool = False) -> T:
+def retried(
+    address: str,
+    function: Callable[[], T],
+    any_error: bool = False,
+    refusals: Mapping[int, str] = REFUSALS,
+) -> T:
     """Return the result of a request, repeated if the hub is busy or, if `any_error`, on errors.
 
     Raises:
@@ -38,8 +43,8 @@ def retried(address: str, function: Callable[[], T], any_error: bool = False) ->
             return function()
         except Exception as error:  # of the client, the connection or the system
             status = getattr(getattr(error, "response", None), "status_code", None)
-            if status in _REFUSALS:
-                raise ValueError(f"{address}: {_refusal(error, status)}.") from error
+            if status in refusals:
+                raise ValueError(f"{address}: {_refusal(error, refusals[status])}.") from error
             if pause is None or not (any_error or status in _BUSY):
                 answer = f"it answered {status}: " if status else ""
                 raise Unreachable(answer + first_line(error)) from error
@@ -48,7 +53,7 @@ def retried(address: str, function: Callable[[], T], any_error: bool = False) ->
     raise AssertionError("the last pause is None")
 
 
-def _refusal(error: Exception, status: int) -> str:
+def _refusal(error: Exception, words: str) -> str:
     """Return the error message for a permanent error."""
     from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, RevisionNotFoundError
 
@@ -58,7 +63,7 @@ def _refusal(error: Exception, status: int) -> str:
         return "a file of its own list is not there"
     if isinstance(error, RevisionNotFoundError):
         return "there is no such revision"
-    return _REFUSALS[status]
+    return words
 
 
 def first_line(error: Exception) -> str:

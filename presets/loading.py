@@ -24,6 +24,7 @@ from encoder_zoo.presets.formats.checkpoint import Checkpoint, EnlargedCheckpoin
 from encoder_zoo.presets.formats.embedding_folder import check_modules
 from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.opening import Safeguards, TokenizerPreset, open_preset, open_tokenizer
+from encoder_zoo.presets.origin import origin_of
 from encoder_zoo.presets.restoring import (
     check_all_used,
     match_backbone,
@@ -55,6 +56,7 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
         with contextlib.suppress(ValueError, FileNotFoundError):  # of a tokenizer not needed here
             if stored := checkpoint.stored_tokenizer():
                 backbone.checkpoint_vocabulary = Vocabulary(stored.kind.name)
+        backbone.origin = origin_of(source, checkpoint.folder)
         report_unused(checkpoint, used, cls.__name__)
     return backbone
 
@@ -93,7 +95,9 @@ def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> 
     """See `Task.from_preset`."""
     safeguards = Safeguards.taken_from(arguments)
     with open_preset(source, safeguards) as checkpoint:
-        return _read_task(cls, checkpoint, safeguards, arguments)
+        task = _read_task(cls, checkpoint, safeguards, arguments)
+        task.backbone.origin = origin_of(source, checkpoint.folder)
+    return task
 
 
 def _read_task(

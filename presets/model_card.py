@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.files.manifest import CARD
+from encoder_zoo.presets.origin import Origin
+from encoder_zoo.presets.registry import REPOSITORY
 
 # A line of the cards written here; a card without it was written by a user and is kept.
 MARK = "<!-- Written by encoder_zoo. Delete this line to keep your own version of this file. -->"
@@ -25,48 +31,88 @@ TRANSFORMERS = Library(
     "PyTorch",
     """from transformers import {cls}
 
-model = {cls}.from_pretrained("path/to/{name}")""",
+model = {cls}.from_pretrained("{name}")""",
 )
 SENTENCE_TRANSFORMERS = Library(
     "sentence-transformers",
     "PyTorch",
     """from sentence_transformers import {cls}
 
-model = {cls}("path/to/{name}")""",
+model = {cls}("{name}")""",
 )
 KERAS_HUB = Library(
     "KerasHub",
     "Keras 3",
     """import keras_hub
 
-model = keras_hub.models.{cls}.from_preset("path/to/{name}")""",
+model = keras_hub.models.{cls}.from_preset("{name}")""",
 )
+# {`Task.text_method`: a call on raw text}.
+EXAMPLES = {
+    "classify": 'model.classify("The film was better than the book.")',
+    "extract_entities": 'model.extract_entities("Anna lives in Rome.")',
+    "answer": 'model.answer("Where does Anna live?", "Anna lives in Rome.")',
+    "fill_mask": 'model.fill_mask("Anna {mask_token} in Rome.")',
+    "detect": 'model.detect("Anna lives in Rome.")',
+    "embed": 'model.embed(["Anna lives in Rome.", "The film was good."])',
+    "score": 'model.rank("Where does Anna live?", ["Anna lives in Rome.", "It rains."])',
+}
 
 
-class Readers(NamedTuple):
-    """The libraries and classes that open a preset.
+class Usage(NamedTuple):
+    """How a preset is opened and used.
 
     Attributes:
         pipeline: the hub's name of its task.
         our_class: its class in this package.
-        library: the other library.
+        library: the other library that opens it.
         their_class: its class in that library.
+        example: a call of the model on raw text; "" if there is none.
     """
 
     pipeline: str
     our_class: str
     library: Library
     their_class: str
+    example: str = ""
 
 
-def write_card(
-    new: pathlib.Path,
-    folder: pathlib.Path,
-    backbone: Backbone,
-    dtype: str,
-    labels: list[str],
-    readers: Readers,
-) -> None:
+class Description(NamedTuple):
+    """The facts of a model card.
+
+    Attributes:
+        backbone: the model.
+        usage: how it is used.
+        results: of the last `evaluate`, {name of a metric: value}.
+        repository: on the hub, that it is pushed to; None: it is saved to a folder.
+        labels: of its classes.
+        dtype: of its weights.
+    """
+
+    backbone: Backbone
+    usage: Usage
+    results: Mapping[str, float] = MappingProxyType({})
+    repository: str | None = None
+    labels: tuple[str, ...] = ()
+    dtype: str = "float32"
+
+    @property
+    def origin(self) -> Origin:
+        """Return where the weights come from, as far as it is known."""
+        return self.backbone.origin or Origin()
+
+
+def example_call(method: str | None, mask_token: str = "") -> str:
+    """Return a call of a task on raw text; "" if its method is unknown.
+
+    Example:
+        >>> example_call("extract_entities")
+        'model.extract_entities("Anna lives in Rome.")'
+    """
+    return EXAMPLES.get(method, "").replace("{mask_token}", mask_token)
+
+
+def write_card(new: pathlib.Path, folder: pathlib.Path, description: Description) -> None:
     """Write a model card, or copy the previous one if a user wrote it.
 
     A symbolic link is replaced: its target may be a private file.
@@ -74,10 +120,7 @@ def write_card(
     Args:
         new: folder to write to.
         folder: that is replaced, with the previous card if there is one.
-        backbone: the model.
-        dtype: of its weights.
-        labels: of its classes.
-        readers: of the preset.
+        description: facts of the card.
     """
     path, earlier = new / CARD, folder / CARD
     if earlier.is_file() and not earlier.is_symlink():
@@ -85,40 +128,106 @@ def write_card(
         if MARK.encode() not in content:
             path.write_bytes(content)
             return
-    name, family = folder.name, backbone.family.name
-    pipeline, our_class, library, their_class = readers
-    more_tags = ["sentence-transformers", pipeline] if library is SENTENCE_TRANSFORMERS else []
-    more_tags += ["feature-extraction"] if pipeline == "sentence-similarity" else []
-    tags = "\n".join(f"- {tag}" for tag in ["encoder_zoo", family, *more_tags])
-    about_labels = f"\nLabels: {', '.join(labels)}.\n" if labels else ""
-    card = f"""---
-library_name: keras
-pipeline_tag: {pipeline}
-tags:
-{tags}
----
+    path.write_text(make_card(folder.name, description), encoding="utf-8")
 
-# {name}
 
-{MARK}
+def make_card(name: str, description: Description) -> str:
+    """Return the text of a model card.
 
-A {family} encoder for {pipeline.replace("-", " ")}:
+    Args:
+        name: of its folder or repository.
+        description: its facts.
+    """
+    backbone, usage = description.backbone, description.usage
+    facts = f"""A {backbone.family.name} encoder for {usage.pipeline.replace("-", " ")}:
 {backbone.num_layers} layers, {backbone.num_heads} heads,
 hidden size {backbone.hidden_dim}, vocabulary of {backbone.vocabulary_size},
-weights in {dtype}.
-{about_labels}
-With encoder_zoo, on Keras 3:
+weights in {description.dtype}."""
+    parts = [
+        f"---\n{_front_matter(description)}---",
+        f"# {name}",
+        MARK,
+        facts,
+        _about_origin(description.origin),
+        f"Labels: {', '.join(description.labels)}." if description.labels else "",
+        _about_results(description.results),
+        _about_usage(name, description),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _front_matter(description: Description) -> str:
+    """Return the fields that the hub reads, as YAML."""
+    usage, origin = description.usage, description.origin
+    more_tags = []
+    if usage.library is SENTENCE_TRANSFORMERS:
+        more_tags += ["sentence-transformers", usage.pipeline]
+    more_tags += ["feature-extraction"] if usage.pipeline == "sentence-similarity" else []
+    on_hub = REPOSITORY.fullmatch(origin.base_model or "")
+    fields = {
+        "library_name": "keras",
+        "pipeline_tag": usage.pipeline,
+        "license": origin.licence,
+        "language": list(origin.languages),
+        "base_model": origin.base_model if on_hub else None,
+        "metrics": [name for name in description.results if name != "loss"],
+        "tags": ["encoder_zoo", description.backbone.family.name, *more_tags],
+    }
+    return "".join(_yaml(name, value) for name, value in fields.items() if value)
+
+
+def _yaml(name: str, value: str | list[str]) -> str:
+    """Return a field of YAML, each value quoted unless it is plainly a word.
+
+    Example:
+        >>> print(_yaml("language", ["en", "no"]), end="")
+        language:
+        - en
+        - "no"
+    """
+    if isinstance(value, list):
+        return f"{name}:\n" + "".join(f"- {_scalar(item)}\n" for item in value)
+    return f"{name}: {_scalar(value)}\n"
+
+
+def _scalar(value: str) -> str:
+    is_word = re.fullmatch(r"[A-Za-z][\w./-]*", value)
+    is_other = value.lower() in ("no", "yes", "on", "off", "y", "n", "true", "false", "null")
+    return value if is_word and not is_other else json.dumps(value)
+
+
+def _about_origin(origin: Origin) -> str:
+    if origin.base_model is None:
+        return ""
+    licence = (
+        f" (licence: {origin.licence})." if origin.licence else "; its licence is stated there."
+    )
+    return f"It began from the weights of {origin.base_model}{licence}"
+
+
+def _about_results(results: Mapping[str, float]) -> str:
+    if not results:
+        return ""
+    rows = "\n".join(f"| {name} | {value:.4g} |" for name, value in results.items())
+    return f"Results of its last evaluation:\n\n| metric | value |\n|---|---|\n{rows}"
+
+
+def _about_usage(name: str, description: Description) -> str:
+    """Return the code that opens the preset, here and elsewhere."""
+    usage, repository = description.usage, description.repository
+    source, note = (f"hf://{repository}", "") if repository else (name, "  # path of this folder")
+    theirs = usage.library.code.format(cls=usage.their_class, name=repository or name)
+    example = f"\n{usage.example}" if usage.example else ""
+    return f"""With encoder_zoo, on Keras 3:
 
 ```python
 import encoder_zoo as ez
 
-model = ez.{our_class}.from_preset("path/to/{name}")
+model = ez.{usage.our_class}.from_preset("{source}"){note}{example}
 ```
 
-With {library.name}, on {library.platform}:
+With {usage.library.name}, on {usage.library.platform}:
 
 ```python
-{library.code.format(cls=their_class, name=name)}
-```
-"""
-    path.write_text(card, encoding="utf-8")
+{theirs}
+```"""

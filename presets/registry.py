@@ -130,11 +130,23 @@ def listed_settings(source: str | os.PathLike) -> dict[str, object]:
         >>> listed_settings("hf://intfloat/e5-base-v2")["prompts"]["query"]
         'query: '
     """
-    name = os.fspath(source)
+    return listed_entry(os.fspath(source)).get("embedding", {})
+
+
+def listed_entry(name: str) -> dict:
+    """Return the contents of the file of a listed preset; {} of any other.
+
+    Args:
+        name: in the list, or the address of its repository, at any revision.
+
+    Example:
+        >>> listed_entry("hf://google-bert/bert-base-uncased")["licence"], listed_entry("mine")
+        ('Apache-2.0', {})
+    """
     repository = name.removeprefix("hf://").split("@")[0]
     for known, entry in _entries().items():
         if name == known or f"hf://{repository}" == entry["source"]:
-            return entry.get("embedding", {})
+            return entry
     return {}
 
 

@@ -42,7 +42,9 @@ from encoder_zoo.presets.model_card import (
     KERAS_HUB,
     SENTENCE_TRANSFORMERS,
     TRANSFORMERS,
-    Readers,
+    Description,
+    Usage,
+    example_call,
     write_card,
 )
 
@@ -61,9 +63,12 @@ def save_backbone(
     dtype: DType | None = None,
     format: Format = "huggingface",
     shard_bytes: ByteCount = SHARD_BYTES,
+    repository: str | None = None,
 ) -> None:
-    """See `Backbone.save_to_preset`."""
+    """See `Backbone.save_to_preset`; the model card names the repository, if there is one."""
     settings = {"task": "backbone"}
+    usage = Usage("feature-extraction", "Backbone", TRANSFORMERS, "AutoModel")
+    about = Description(backbone, usage, repository=repository)
     if format == "keras_hub":
         from encoder_zoo.presets.formats import kerashub_models
 
@@ -71,13 +76,11 @@ def save_backbone(
         parts = [there]
         if tokenizer is not None:
             parts.append(kerashub_models.keras_hub_tokenizer(tokenizer, backbone))
-        readers = Readers("feature-extraction", "Backbone", KERAS_HUB, type(there).__name__)
-        _save_keras_hub(folder, backbone, parts, settings, readers)
+        _save_keras_hub(folder, parts, settings, about)
         return
     weights = _weights(backbone, backbone_layers(backbone))
     config = {"architectures": [f"{backbone.family.class_prefix}Model"]}
-    readers = Readers("feature-extraction", "Backbone", TRANSFORMERS, "AutoModel")
-    _save(folder, backbone, config, weights, settings, readers, tokenizer, dtype, shard_bytes)
+    _save(folder, config, weights, settings, about, tokenizer, dtype, shard_bytes)
 
 
 @validate_arguments
@@ -87,8 +90,9 @@ def save_task(
     dtype: DType | None = None,
     format: Format = "huggingface",
     shard_bytes: ByteCount = SHARD_BYTES,
+    repository: str | None = None,
 ) -> None:
-    """See `Task.save_to_preset`."""
+    """See `Task.save_to_preset`; the model card names the repository, if there is one."""
     backbone, suffix = task.backbone, task.checkpoint_class_suffix
     family = backbone.family
     settings = {"task": task.task_name}
@@ -103,15 +107,14 @@ def save_task(
             **{name: getattr(task.preprocessor, name) for name in names},
             **{name: getattr(task, name) for name in task.answer_settings},
         }
-    here = next(cls for cls in type(task).__mro__ if "task_name" in vars(cls)).__name__
+    about = Description(backbone, _usage(task), task.last_evaluation, repository)
     if format == "keras_hub":
         from encoder_zoo.presets.formats import kerashub_models
 
         there = kerashub_models.keras_hub_task(task, dtype)
         if task.problem_type:
             settings["head"] = {"labels": task.labels, "problem_type": task.problem_type}
-        readers = Readers(task.pipeline_tag, here, KERAS_HUB, type(there).__name__)
-        _save_keras_hub(folder, backbone, [there], settings, readers)
+        _save_keras_hub(folder, [there], settings, about)
         return
     task.check_representable()
     head = task.head_record
@@ -123,23 +126,31 @@ def save_task(
     config = {"architectures": [family.class_prefix + suffix], **_head_config(task, head)}
     config |= task.extra_config()
     files = task.files_to_save(DTYPES[dtype] if dtype else None)
-    there = f"AutoModel{suffix}" if suffix in family.heads else "AutoModel"
-    readers = Readers(task.pipeline_tag, here, TRANSFORMERS, there)
+    _save(folder, config, weights, settings, about, tokenizer, dtype, shard_bytes, files)
+
+
+def _usage(task: PresetTask) -> Usage:
+    """Return how a preset of a task is used; other libraries open the Hugging Face format."""
+    suffix = task.checkpoint_class_suffix
+    here = next(cls for cls in type(task).__mro__ if "task_name" in vars(cls)).__name__
+    library, there = TRANSFORMERS, "AutoModel"
     if task.sentence_transformers_class:
-        there = task.sentence_transformers_class
-        readers = Readers(task.pipeline_tag, here, SENTENCE_TRANSFORMERS, there)
-    _save(
-        folder, backbone, config, weights, settings, readers, tokenizer, dtype, shard_bytes, files
-    )
+        library, there = SENTENCE_TRANSFORMERS, task.sentence_transformers_class
+    elif suffix in task.backbone.family.heads:
+        there += suffix
+    example = ""
+    if task.preprocessor is not None:
+        mask_token = getattr(task.preprocessor.tokenizer, "mask_token", None)
+        example = example_call(task.text_method, mask_token or "")
+    return Usage(task.pipeline_tag, here, library, there, example)
 
 
 def _save(
     folder,
-    backbone,
     config,
     weights,
     settings,
-    readers,
+    about,
     tokenizer,
     dtype,
     shard_bytes,
@@ -150,9 +161,9 @@ def _save(
         for name, (weight, _) in weights.items()
     }
     [(main, _)] = Counter(dtypes.values()).most_common(1)
-    config = {**config, **backbone_config(backbone, tokenizer), "dtype": main}
-    labels = list(config.get("id2label", {}).values())
-    with _new_preset(folder, settings, readers, backbone, main, labels) as new:
+    config = {**config, **backbone_config(about.backbone, tokenizer), "dtype": main}
+    labels = tuple(config.get("id2label", {}).values())
+    with _new_preset(folder, settings, about._replace(dtype=main, labels=labels)) as new:
         (new / CONFIG).write_text(_as_json(config), encoding="utf-8")
         _write_weights(new, weights, dtypes, shard_bytes)
         of_tokenizer = {} if tokenizer is None else tokenizer.to_files()
@@ -162,22 +173,28 @@ def _save(
             (new / name).write_bytes(content.encode("utf-8") if is_text else content)
 
 
-def _save_keras_hub(folder, backbone, parts, settings, readers) -> None:
+def _save_keras_hub(folder, parts, settings, about) -> None:
     """Write KerasHub's files by its own methods, with manifest and model card."""
-    labels = settings.get("head", {}).get("labels") or []
+    labels = tuple(settings.get("head", {}).get("labels") or ())
+    usage = about.usage._replace(library=KERAS_HUB, their_class=type(parts[0]).__name__)
     dtype = parts[0].dtype_policy.variable_dtype
-    with _new_preset(folder, settings, readers, backbone, dtype, labels) as new:
+    about = about._replace(usage=usage, labels=labels, dtype=dtype)
+    with _new_preset(folder, settings, about) as new:
         for part in parts:
             part.save_to_preset(str(new))
 
 
+def replaced_files() -> list[str]:
+    """Return patterns of the files and folders that saving replaces, beside the model card."""
+    return [*preset_files(), *replaced_module_files(), *kerashub.files()]
+
+
 @contextlib.contextmanager
-def _new_preset(folder, settings, readers, backbone, dtype, labels) -> Iterator[pathlib.Path]:
+def _new_preset(folder, settings, about: Description) -> Iterator[pathlib.Path]:
     """Replace the files of a preset in either format; write its model card and manifest."""
-    replaced = [*preset_files(), *replaced_module_files(), *kerashub.files(), CARD]
-    with replacing(folder, replaced) as new:
+    with replacing(folder, [*replaced_files(), CARD]) as new:
         yield new
-        write_card(new, pathlib.Path(folder).resolve(), backbone, dtype, labels, readers)
+        write_card(new, pathlib.Path(folder).resolve(), about)
         write_manifest(new, settings)
 
 

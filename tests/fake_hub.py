@@ -27,7 +27,8 @@ class Hub:
         wrong: file names whose next contents are other bytes, equally many.
         statuses: with what the next listings are answered instead.
         listed: what is sent as the listing, instead of it.
-        commits: of the next listings, one each; COMMIT when they are used up.
+        commits: of the next listings, one each; the head when they are used up.
+        heads: {repository: its last commit}; COMMIT where there is none.
         discussions: of every repository, as the hub lists them; None answers 500.
         pause: seconds before every 4 KB of an answer.
         sent: bytes of all contents of files.
@@ -42,6 +43,7 @@ class Hub:
         self.statuses: list[int] = []
         self.listed: bytes | None = None
         self.commits: list[str] = []
+        self.heads: dict[str, str] = {}
         self.discussions: list[dict] | None = []
         self.pause = 0.0
         self.sent = 0
@@ -76,7 +78,7 @@ class Hub:
             "_id": "1",
             "id": repository,
             "modelId": repository,
-            "sha": self.commits.pop(0) if self.commits else COMMIT,
+            "sha": self.commits.pop(0) if self.commits else self.heads.get(repository, COMMIT),
             "private": False,
             "tags": [],
             "siblings": siblings,
@@ -93,6 +95,10 @@ class Hub:
         budget[name] = budget.get(name, 0) - 1
         return budget[name] >= 0
 
+    def take(self, method: str, path: str, headers: Mapping, body: bytes) -> tuple[int, object]:
+        """Status and JSON with which what a client sends is answered; see `writable_hub`."""
+        return 404, {}
+
     def _handler(hub):
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -107,6 +113,30 @@ class Hub:
             def do_GET(self):
                 self.answer("GET")
 
+            def do_POST(self):
+                self.take("POST")
+
+            def do_PUT(self):
+                self.take("PUT")
+
+            def take(self, method: str) -> None:
+                hub.log.append((method, self.path, None))
+                path = urllib.parse.unquote(self.path).partition("?")[0]
+                status, answer = hub.take(method, path, self.headers, self.body())
+                code = {"X-Error-Code": "RepoNotFound"} if status == 404 else {}
+                headers = {"Content-Type": "application/json", **code}
+                self.send(status, json.dumps(answer).encode(), headers)
+
+            def body(self) -> bytes:
+                if self.headers.get("Transfer-Encoding") != "chunked":
+                    return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                chunks = []
+                while size := int(self.rfile.readline(), 16):
+                    chunks.append(self.rfile.read(size))
+                    self.rfile.readline()
+                self.rfile.readline()
+                return b"".join(chunks)
+
             def answer(self, method: str) -> None:
                 hub.log.append((method, self.path, self.headers.get("Range")))
                 path = urllib.parse.unquote(self.path)
@@ -119,7 +149,7 @@ class Hub:
                 found = re.fullmatch(r"resolve/(?:refs/pr/\d+|[^/]+)/(.+)", rest or "")
                 if found is None or found[1] not in hub.files(repository):
                     return self.send(404, b"{}", {"X-Error-Code": "EntryNotFound"})
-                self.send_file(method, found[1], hub.files(repository)[found[1]])
+                self.send_file(method, repository, found[1])
 
             def answer_api(self, repository: str, rest: str) -> None:
                 if rest.startswith("discussions"):
@@ -142,9 +172,11 @@ class Hub:
             def send_json(self, value: object) -> None:
                 self.send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
-            def send_file(self, method: str, name: str, path: pathlib.Path) -> None:
+            def send_file(self, method: str, repository: str, name: str) -> None:
+                path = hub.files(repository)[name]
                 content = path.read_bytes()
-                headers = {"ETag": f'"{etag(path)}"', "X-Repo-Commit": COMMIT}
+                commit = hub.heads.get(repository, COMMIT)
+                headers = {"ETag": f'"{etag(path)}"', "X-Repo-Commit": commit}
                 headers["Accept-Ranges"] = "bytes"
                 if method == "HEAD":
                     return self.send(200, content, headers, body=False)

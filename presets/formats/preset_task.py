@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
 from encoder_zoo.encoders.backbone import Backbone
@@ -30,6 +31,7 @@ class PresetTask(Protocol):
         preprocessor: of `preprocessor_class`, or None.
         learning_rate: recommended peak for further training.
         default_learning_rate: of the family.
+        last_evaluation: results of the last `evaluate`, for the model card.
     """
 
     task_name: ClassVar[str]
@@ -49,6 +51,7 @@ class PresetTask(Protocol):
     preprocessor: object | None
     learning_rate: float
     default_learning_rate: float
+    last_evaluation: Mapping[str, float]
 
     @classmethod
     def head_of(cls, family: Family) -> Head:
@@ -73,6 +76,10 @@ class PresetTask(Protocol):
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
         """Return why the head of a checkpoint cannot be loaded; None if it can."""
+
+    def kept_classes(self, config: dict) -> list[int | None] | None:
+        """Return the row of each label in the head of a checkpoint with other labels, some of them
+        the same; None for a new label. None if the head is taken as it is, or not at all."""
 
     def check_representable(self) -> None:
         """Raise a ValueError if config.json has no field for a setting of the head."""

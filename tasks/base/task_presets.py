@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Unpack
 
 import keras
 
-from encoder_zoo.common.lazy import loading, saving
+from encoder_zoo.common.foreign_method import ForeignMethod
+from encoder_zoo.common.hub_names import CommitMessage, Repository
+from encoder_zoo.common.lazy import loading, pushing, saving
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
+from encoder_zoo.encoders.preset_arguments import SaveOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -30,6 +33,9 @@ class TaskPresets:
 
     settings_in_files: tuple[str, ...] = ()
     sentence_transformers_class: str | None = None
+    if not TYPE_CHECKING:  # so that editors do not offer them
+        from_pretrained = ForeignMethod("from_preset(source)")
+        save_pretrained = ForeignMethod("save_to_preset(folder)")
 
     @classmethod
     def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
@@ -71,7 +77,7 @@ class TaskPresets:
         return {}
 
     @classmethod
-    def from_preset(cls, source: str | os.PathLike, **arguments) -> Self:
+    def from_preset(cls, source: str | os.PathLike[str], **arguments: Any) -> Self:
         """Load backbone, tokenizer and, if the checkpoint has one for this task, the head.
 
         Logs one line for new and one for unused weights.
@@ -92,7 +98,7 @@ class TaskPresets:
         return loading.load_task(cls, source, **arguments)
 
     @classmethod
-    def from_keras_hub(cls, model: keras.Model, **arguments) -> Self:
+    def from_keras_hub(cls, model: keras.Model, **arguments: Any) -> Self:
         """Make a task from one of KerasHub's in memory: weights, tokenizer, classes, dtype policy.
 
         The head is taken over where it is one for this task; otherwise it is new, so that a
@@ -129,10 +135,10 @@ class TaskPresets:
 
     def save_to_preset(
         self,
-        directory: str | os.PathLike,
+        directory: str | os.PathLike[str],
         dtype: str | None = None,
         format: str = "huggingface",
-        **options,
+        **options: Unpack[SaveOptions],
     ) -> None:
         """Save backbone, head, tokenizer and settings as a folder that other libraries open too.
 
@@ -157,6 +163,36 @@ class TaskPresets:
             OSError: "The disk is full: ... was not saved."
         """
         saving.save_task(self, directory, dtype, format, **options)
+
+    @validate_arguments
+    def push_to_hub(
+        self,
+        repository: Repository,
+        private: bool | None = None,
+        token: str | None = None,
+        commit_message: CommitMessage = "Upload with encoder_zoo",
+        **options: Any,
+    ) -> str:
+        """Save the task to a repository of the Hugging Face hub, which is made if there is none.
+
+        All files come in one commit. They replace those of an earlier preset there; other files,
+        and a model card that a user wrote, are kept. `HF_ENDPOINT` and `HF_TOKEN` apply.
+
+        Args:
+            repository: 'user/name' or 'organisation/name'.
+            private: whether a new repository is private; None is the owner's default.
+            token: that may write there; None is that of `HF_TOKEN` or of `hf auth login`.
+            commit_message: of the commit.
+            **options: those of `save_to_preset`, such as `dtype="bfloat16"`.
+
+        Returns:
+            The address of the commit, for `from_preset`: "hf://user/name@1a2b...".
+
+        Raises:
+            ValueError: "hf://user/name: the hub asks for a token (401). Set HF_TOKEN, or ...",
+                "...: the model was not pushed. It was: ..."; and as `save_to_preset`.
+        """
+        return pushing.push(self, repository, private, token, commit_message, **options)
 
     @validate_arguments
     def enable_lora(
@@ -184,7 +220,7 @@ class TaskPresets:
         if self.head_record.pooled:
             self.backbone.pooler_dense.trainable = True
 
-    def save_adapters(self, folder: str | os.PathLike) -> None:
+    def save_adapters(self, folder: str | os.PathLike[str]) -> None:
         """Save only the low-rank updates, the head and its pooler, as peft's files.
 
         `peft.PeftModel.from_pretrained` opens them on the model that this one began from, as
@@ -198,7 +234,7 @@ class TaskPresets:
 
         save_adapters(self, folder)
 
-    def load_adapters(self, folder: str | os.PathLike) -> None:
+    def load_adapters(self, folder: str | os.PathLike[str]) -> None:
         """Load low-rank updates, and the weights saved with them, from peft's files.
 
         Raises:

@@ -411,7 +411,7 @@ class TestSaved:
     def test_the_card_says_how_it_is_opened(self, embedders, tmp_path):
         embedders["2.2.2"].save_to_preset(tmp_path / "saved")
         card = (tmp_path / "saved" / "README.md").read_text()
-        assert 'model = SentenceTransformer("path/to/saved")' in card
+        assert 'model = SentenceTransformer("saved")' in card
         assert "library_name: keras" in card
         assert "- sentence-similarity" in card and "- feature-extraction" in card
 

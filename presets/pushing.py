@@ -1,0 +1,107 @@
+"""Pushes models to repositories of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import pathlib
+import shutil
+import tempfile
+from typing import TYPE_CHECKING
+
+from encoder_zoo.presets.files.manifest import CARD
+from encoder_zoo.presets.hub_requests import REFUSALS, Unreachable, endpoint, retried
+from encoder_zoo.presets.saving import replaced_files
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+    from encoder_zoo.encoders.backbone import Backbone
+    from encoder_zoo.presets.formats.preset_task import PresetTask
+
+_REFUSALS = {
+    **REFUSALS,
+    401: "the hub asks for a token (401). Set HF_TOKEN, or pass token=, one that may write",
+    403: "the hub refuses to write (403). Expected a token that may write to this repository",
+}
+
+
+def push(
+    model: Backbone | PresetTask,
+    repository: str,
+    private: bool | None,
+    token: str | None,
+    commit_message: str,
+    **options,
+) -> str:
+    """See `Task.push_to_hub`."""
+    from huggingface_hub import HfApi
+
+    repository = repository.removeprefix("hf://")
+    address = f"hf://{repository}"
+    api = HfApi(endpoint=endpoint(), token=token)
+    with tempfile.TemporaryDirectory() as parent:
+        folder = pathlib.Path(parent) / repository.split("/")[1]
+        folder.mkdir()
+        try:
+            fetch = functools.partial(_fetch_card, api, repository, folder)
+            present = retried(address, fetch, refusals=_REFUSALS)
+            model.save_to_preset(folder, repository=repository, **options)
+            commit = functools.partial(
+                _commit, api, repository, folder, present, private, commit_message
+            )
+            return f"{address}@{retried(address, commit, refusals=_REFUSALS)}"
+        except Unreachable as error:
+            raise ValueError(f"{address}: the model was not pushed. It was: {error}.") from error
+
+
+def _fetch_card(api: HfApi, repository: str, folder: pathlib.Path) -> list[str]:
+    """Download the model card, which may be a user's own; return the repository's files.
+
+    Returns:
+        Names; [] of a repository that does not exist yet.
+    """
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        siblings = api.model_info(repository, timeout=10).siblings
+    except RepositoryNotFoundError:
+        return []
+    names = [file.rfilename for file in siblings or ()]
+    if CARD in names:
+        cached = api.hf_hub_download(repository, CARD, cache_dir=folder.parent / ".cache")
+        shutil.copyfile(cached, folder / CARD)
+    return names
+
+
+def _commit(
+    api: HfApi,
+    repository: str,
+    folder: pathlib.Path,
+    present: list[str],
+    private: bool | None,
+    message: str,
+) -> str:
+    """Make the repository if needed, and replace its preset in one commit, which is returned.
+
+    Files of other kinds are kept, as `save_to_preset` does.
+    """
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    api.create_repo(repository, private=private, exist_ok=True)
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    files = {path.relative_to(folder).as_posix(): path for path in paths}
+    operations = [CommitOperationAdd(name, path) for name, path in files.items()]
+    operations += [CommitOperationDelete(n) for n in present if n not in files and _is_replaced(n)]
+    return api.create_commit(repository, operations, commit_message=message).oid
+
+
+def _is_replaced(name: str) -> bool:
+    """Return whether a file of a repository is one of those that saving replaces.
+
+    Example:
+        >>> [_is_replaced(n) for n in ("vocab.txt", "1_Pooling/config.json", "onnx/config.json")]
+        [True, True, False]
+    """
+    first = name.split("/")[0]
+    return any(fnmatch.fnmatchcase(first, pattern) for pattern in replaced_files())
