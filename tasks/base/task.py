@@ -6,11 +6,12 @@ import copy
 import math
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import keras
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family, Head
@@ -22,7 +23,10 @@ from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.trainer import Trainer
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+    from encoder_zoo.tasks.serving.lite_model import LiteModel
 
 MOST_SHOWN = 10  # labels in a `repr`
 
@@ -84,6 +88,7 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
 
     labels: list[str] | None = None
     num_classes: int | None = None
+    lite_model: LiteModel | None = None  # of the results of `for_cpu`
     head: keras.layers.Layer | None
 
     def __init__(self, backbone: Backbone, preprocessor: Preprocessor | None = None, **kwargs):
@@ -134,6 +139,9 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
         return self.backbone(backbone_inputs(inputs), training=training)
 
     def call(self, inputs, training=None):
+        if self.lite_model is not None:
+            self._check_answers_only(training)
+            return self.lite_model(inputs)
         return self.logits_of(self.encoded(inputs, training), inputs, training)
 
     def logits_of(self, encoded: dict, inputs: dict, training: bool | None = None):
@@ -189,6 +197,13 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
         """Return why a checkpoint's head must not be loaded, or None."""
         return None
 
+    def kept_classes(self, config: dict) -> list[int | None] | None:
+        """Return the row that each label has in the head of a checkpoint with other labels.
+
+        Of a new label it is None; None alone if no label is the checkpoint's, or all are.
+        """
+        return None
+
     def check_representable(self) -> None:
         """Raise a ValueError if config.json has no field for a setting of the head."""
 
@@ -236,7 +251,51 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
         """
         from encoder_zoo.tasks.serving.export import export_task
 
+        self._check_answers_only(self.lite_model is not None)
         export_task(self, path, format, **options)
+
+    @validate_arguments
+    def for_cpu(self, dtype: Literal["int8", "float32"] = "int8") -> Self:
+        """Return a copy that answers faster on a CPU, by LiteRT (package ai-edge-litert).
+
+        Its answers are those of the weights of now. The conversion takes some seconds.
+
+        Args:
+            dtype: "int8" quantizes the weights of matrix products, which changes the answers a
+                little; "float32" keeps them, and is slower.
+
+        Returns:
+            A task of this class that shares this one's backbone, for all but `fit` and `export`.
+
+        Raises:
+            ValueError: "Export needs Keras's TensorFlow backend ...", "for_cpu takes a model in
+                float32. ..."
+            ImportError: "for_cpu needs the package ai-edge-litert: ..."
+
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
+            >>> fast = embedder.for_cpu()
+            >>> float(embedder.embed("Good morning!") @ fast.embed("Good morning!")) > 0.97
+            True
+        """
+        from encoder_zoo.tasks.serving.lite_model import LiteModel
+
+        self._check_answers_only(self.lite_model is not None)
+        answering = type(self).from_config(self.get_config())
+        for own, copied in zip(self.variables, answering.variables, strict=True):
+            if own is not copied:
+                copied.assign(own)
+        answering.lite_model = LiteModel(self, dtype)
+        return answering
+
+    def _check_answers_only(self, changes: bool | None) -> None:
+        """Raise an error before a result of `for_cpu` is trained or exported."""
+        if changes:
+            raise ValueError(
+                "This is the result of for_cpu, which answers only. Call fit or export of the "
+                "model that it was made of, and for_cpu again."
+            )
 
     def served(self, **options) -> dict[str, Callable]:
         """Return the functions of an export, from raw text to answers.

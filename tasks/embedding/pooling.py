@@ -24,7 +24,7 @@ def _last(x, mask):
 
 
 def _max(x, mask):
-    return ops.max(ops.where(mask[:, :, None] > 0, x, -1e9), axis=1)
+    return ops.max(ops.where(ops.expand_dims(mask, 2) > 0, x, -1e9), axis=1)
 
 
 def _mean(x, mask):
@@ -52,12 +52,13 @@ POOLINGS: dict[str, Callable] = {
 
 
 def _at(x, positions):
-    return ops.take_along_axis(x, ops.cast(positions, "int32")[:, None, None], axis=1)[:, 0]
+    index = ops.expand_dims(ops.cast(positions, "int32"), (1, 2))
+    return ops.take_along_axis(x, index, axis=1)[:, 0]
 
 
 def _weighted(x, weights):
     """Return the sum of the tokens' vectors, each times its weight, (B, D)."""
-    return ops.matmul(weights[:, None, :], x)[:, 0]
+    return ops.matmul(ops.expand_dims(weights, 1), x)[:, 0]
 
 
 def _positive(x):

@@ -150,23 +150,47 @@ class GraphCache:
             texts: one or two (B,) string tensors.
             encode: makes examples of the texts; None is the preprocessor's `encode`.
         """
-        task = self._task
-        encode = encode or task.preprocessor.encode
+        encode = encode or self._task.preprocessor.encode
+        collate = self.collate()
+        return self._predict(
+            encode.__name__, lambda texts: collate(encode(texts)), texts, self._may_be_long(texts)
+        )
 
-        def inputs_of(texts):
-            batch = self.collate()(encode(texts))
-            return keras.utils.unpack_x_y_sample_weight(batch)[0]
+    def predict_chosen(self, examples: dict, indices: np.ndarray, longest: int) -> np.ndarray:
+        """Return the outputs of some encoded examples, on TensorFlow by a single graph.
+
+        Args:
+            examples: encoded, tensors with N examples.
+            indices: (B,) of those that make the batch.
+            longest: the number of tokens of the longest of them.
+        """
+        collate, length = self.collate(), self._task.preprocessor.sequence_length
+
+        def batch_of(arguments):
+            examples, indices = arguments
+            return collate({name: tf.gather(values, indices) for name, values in examples.items()})
+
+        long = (length or longest) > long_attention.SHORT
+        return self._predict("chosen", batch_of, (examples, indices), long)
+
+    def _predict(self, name: str, batch_of: Callable, arguments, long: bool | None) -> np.ndarray:
+        """Return the outputs of the batch that a function of this name makes of the arguments."""
+        task = self._task
+
+        def inputs_of(arguments):
+            return keras.utils.unpack_x_y_sample_weight(batch_of(arguments))[0]
 
         if not self.has_one_graph():
-            inputs = self.get("inputs", lambda: ShapePolymorphicFunction(inputs_of))(texts)
+            make = self.get(("inputs", name), lambda: ShapePolymorphicFunction(inputs_of))
+            inputs = make(arguments)
             return task.predict_on_batch({n: values.numpy() for n, values in inputs.items()})
         task.make_predict_function()
-        forward = self._forward(self._may_be_long(texts))
+        forward = self._forward(long)
         answer = self.get(
-            ("answer", id(forward)),
-            lambda: ShapePolymorphicFunction(lambda t: forward(inputs_of(t))),
+            ("answer", name, id(forward)),
+            lambda: ShapePolymorphicFunction(lambda arguments: forward(inputs_of(arguments))),
         )
-        return answer(texts).numpy()
+        return answer(arguments).numpy()
 
     def _may_be_long(self, texts: tuple) -> bool | None:
         """Return False for texts that are certainly short for attention, else None."""

@@ -78,14 +78,11 @@ def example_outputs(
     Yields:
         Indices of the batch's examples (B,), and their outputs.
     """
-    if not int(examples["token_ids"].nrows()):
-        return
-    size = batch_size or BATCH_SIZE
-    batches = task.graphs.batcher().ordered(examples, size)
-    for i, batch in enumerate(batches.dataset):
-        inputs = keras.utils.unpack_x_y_sample_weight(batch)[0]
-        inputs = {name: values.numpy() for name, values in inputs.items()}
-        yield batches.order[i * size : (i + 1) * size], task.predict_on_batch(inputs)
+    lengths = examples["token_ids"].row_lengths().numpy()
+    order, size = np.argsort(-lengths, kind="stable"), batch_size or BATCH_SIZE
+    for start in range(0, len(order), size):
+        indices = order[start : start + size]
+        yield indices, task.graphs.predict_chosen(examples, indices, int(lengths[indices[0]]))
 
 
 def unpadded_outputs(

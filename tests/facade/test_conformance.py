@@ -127,7 +127,9 @@ def test_a_task_answers_as_transformers_did(golden, family, task, caplog):
         found, expected = (np.moveaxis(values, 1, 2) for values in (found, expected))
     if found.shape[:2] == real.shape:
         found, expected = found[real], expected[real]
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    # Processors add float32 in different orders, which moves sums by a share of their largest term.
+    atol = 1e-5 * max(1.0, float(np.abs(expected).max()))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=atol)
     if task.has_classes:
         assert model.labels == ["O", "B-PER", "I-PER"]
 
