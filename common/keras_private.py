@@ -7,6 +7,7 @@ release of Keras renames one, or calls it in another way.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypedDict
 
 import keras
 
@@ -15,6 +16,12 @@ from encoder_zoo.common.lazy import tf
 # Keras calls `evaluate` with this argument for the validation inside `fit`, on data that `fit` was
 # given: they are checked and preprocessed already.
 VALIDATION_OF_FIT = "_use_cached_eval_dataset"
+
+
+class ValidationOfFit(TypedDict, total=False):
+    """The keyword argument `VALIDATION_OF_FIT` of `evaluate`."""
+
+    _use_cached_eval_dataset: bool
 
 
 def strategy_of(model: keras.Model) -> tf.distribute.Strategy | None:

@@ -6,8 +6,18 @@ import functools
 import inspect
 import math
 import types
-from collections.abc import Callable, Mapping
-from typing import Annotated, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin
+from collections.abc import Callable
+from typing import (
+    Annotated,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    is_typeddict,
+)
 
 import numpy as np
 
@@ -84,7 +94,8 @@ def validate_arguments(function: F) -> F:
 
     Annotate an argument with a type of this module, with `Annotated[..., Rule(...)]`, `bool`,
     `Literal[...]`, or a union of these, and decorate the function or method. Types that carry a
-    rule must be imported at run time, not under `TYPE_CHECKING`.
+    rule must be imported at run time, not under `TYPE_CHECKING`. Unknown names are errors, also in
+    `**options: Unpack[Options]`, where `Options` is a TypedDict.
 
     Args:
         function: function or method; not one that Keras calls with tensors, such as `call`.
@@ -108,14 +119,15 @@ def validate_arguments(function: F) -> F:
     """
     signature = inspect.signature(function)
     rules = functools.cache(lambda: rules_of(function))  # names may be defined after the function
+    names = functools.cache(lambda: known_names(function))
 
     @functools.wraps(function)
     def validated(*args, **kwargs):
+        _check_names(function, names(), args, kwargs)
         try:
             given = signature.bind_partial(*args, **kwargs).arguments
-        except TypeError:
-            _check_names(function, signature.parameters, kwargs)
-            given = {}  # the call raises Python's own error for anything else
+        except TypeError:  # the call raises the same
+            given = {}
         for name, rule in rules().items():
             if name in given:
                 check_argument(name, given[name], rule)
@@ -125,14 +137,38 @@ def validate_arguments(function: F) -> F:
     return cast(F, validated)
 
 
-def _check_names(
-    function: Callable, parameters: Mapping[str, inspect.Parameter], given: Mapping[str, object]
-) -> None:
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+def known_names(function: Callable) -> set[str] | None:
+    """Return the names of the arguments that a function takes; None if it takes any.
+
+    Example:
+        >>> def read(path, top_k=1): ...
+        >>> def write(path, **options): ...
+        >>> sorted(known_names(read)), known_names(write)
+        (['path', 'top_k'], None)
+    """
+    names = set()
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            annotation = _evaluated(parameter.annotation, _names_in(function))
+            options = next(iter(get_args(annotation)), None)
+            if not is_typeddict(options):
+                return None
+            names |= options.__required_keys__ | options.__optional_keys__
+        else:
+            names.add(parameter.name)
+    return names
+
+
+def _check_names(function: Callable, known: set[str] | None, args: tuple, kwargs: dict) -> None:
+    """Raise a TypeError for an unknown argument, by the name of the caller's class."""
+    if known is None or kwargs.keys() <= known:
         return
-    for name in given.keys() - parameters.keys():
-        known = parameters.keys() - {"self"}
-        raise TypeError(unknown_argument(function.__qualname__, name, known)) from None
+    named, called = known - {"self", "cls"}, function.__qualname__
+    if args and named < known:
+        owner = args[0] if isinstance(args[0], type) else type(args[0])
+        called = f"{owner.__name__}.{function.__name__}".removesuffix(".__init__")
+    unknown = next(name for name in kwargs if name not in known)
+    raise TypeError(unknown_argument(called, unknown, named))
 
 
 def rules_of(function: Callable) -> dict[str, Rule]:
@@ -143,14 +179,21 @@ def rules_of(function: Callable) -> dict[str, Rule]:
         >>> {name: rule.words for name, rule in rules_of(read).items()}
         {'top_k': 'a whole number of 1 or more, or None', 'shuffle': 'True or False'}
     """
-    # Without modules, an annotation such as `tf.Tensor` does not import TensorFlow.
-    variables = inspect.unwrap(function).__globals__.items()
-    names = {n: v for n, v in variables if not isinstance(v, types.ModuleType)}
+    names = _names_in(function)
     rules = {
         name: rule_of(_evaluated(parameter.annotation, names))
         for name, parameter in inspect.signature(function).parameters.items()
     }
     return {name: rule for name, rule in rules.items() if rule is not None}
+
+
+def _names_in(function: Callable) -> dict[str, object]:
+    """Return what the names in a function's module mean, without modules.
+
+    So an annotation such as `tf.Tensor` does not import TensorFlow.
+    """
+    variables = inspect.unwrap(function).__globals__.items()
+    return {n: v for n, v in variables if not isinstance(v, types.ModuleType)}
 
 
 def _evaluated(annotation: object, names: dict) -> object:

@@ -45,6 +45,13 @@ OTHER_NAMES = {
     "id2label": "labels",
     "class_names": "labels",
     "n_best": "top_k",
+    "lr": "learning_rate",
+    "num_train_epochs": "epochs",
+    "per_device_train_batch_size": "batch_size",
+    "eval_dataset": "validation_data",
+    "warmup_ratio": "warmup",
+    "texts": "x",
+    "labels": "y",
 }
 
 

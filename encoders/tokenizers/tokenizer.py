@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
+import os
 import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.common.foreign_method import ForeignMethod
 from encoder_zoo.common.forks import refuse_in_fork
 from encoder_zoo.common.lazy import loading
 from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
 from encoder_zoo.common.wording import with_type
+from encoder_zoo.encoders.preset_arguments import TokenizerPresetArguments
 from encoder_zoo.encoders.tokenizers.arguments import TokenizerArguments
 from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import make_finder, tokenize_around
 from encoder_zoo.encoders.tokenizers.segmentation.special_tokens import SpecialTokenFinder
@@ -55,6 +57,9 @@ class Tokenizer(TokenizerArguments, tf.Module):
         ValueError: "'[CLS]' is not among the 3 tokens ..."
         TypeError: "BertTokenizer got an unknown argument 'lower_case'. Did you mean 'lowercase'?"
     """
+
+    if not TYPE_CHECKING:  # so that editors do not offer it
+        from_pretrained = ForeignMethod("from_preset(source)")
 
     lstrip_mask: bool  # whether a mask in a text takes in the white space before it
 
@@ -282,7 +287,9 @@ class Tokenizer(TokenizerArguments, tf.Module):
         return tf.strings.reduce_join(rows.with_values(tf.gather(spelling, rows.values)), axis=1)
 
     @classmethod
-    def from_preset(cls, source: str | Path, **options) -> Self:
+    def from_preset(
+        cls, source: str | os.PathLike[str], **options: Unpack[TokenizerPresetArguments]
+    ) -> Self:
         """Load the tokenizer of a preset, of the class that its files describe.
 
         A folder of tokenizer files is enough; weights are neither needed nor downloaded.

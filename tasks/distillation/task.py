@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any, Unpack
 
 import keras
 from keras import ops
@@ -31,6 +32,7 @@ from encoder_zoo.tasks.distillation.preprocessor import (
     teacher_inputs,
 )
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+from encoder_zoo.tasks.training.keyword_arguments import PredictOptions
 from encoder_zoo.tasks.training.logit_metrics import by_token
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import is_dataset
@@ -330,9 +332,11 @@ class Distillation(ConfigFromSignature, Trainer):
         return super().compute_metrics(x, *found)
 
     @validate_arguments
-    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
-        """Return the student's predictions: `student.predict(x)`."""
-        return self.student.predict(x, batch_size, **kwargs)
+    def predict(
+        self, x: object, batch_size: PositiveInt | None = None, **options: Unpack[PredictOptions]
+    ) -> Any:
+        """Return the student's predictions: `student.predict(x, ...)`, with the same arguments."""
+        return self.student.predict(x, batch_size, **options)
 
     def get_config(self) -> dict:
         """Raise NotImplementedError: save the student instead."""

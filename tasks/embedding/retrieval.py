@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
 from encoder_zoo.tasks.retrieval.similarity import similarity_matrix
+from encoder_zoo.tasks.retrieval.typed_dicts import (
+    IndexOptions,
+    MiningOptions,
+    OpenOptions,
+    RetrievalOptions,
+    SimilarityOptions,
+)
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.retrieval.index import VectorIndex
@@ -17,7 +24,7 @@ if TYPE_CHECKING:
 class Retrieval:
     """Mixin of `TextEmbedder`."""
 
-    def similarity(self, a, b) -> np.ndarray:
+    def similarity(self, a: object, b: object) -> np.ndarray:
         """Return how similar each of some texts is to each of others.
 
         Args:
@@ -38,7 +45,7 @@ class Retrieval:
         found = similarity_matrix(np.atleast_2d(a), np.atleast_2d(b), self.similarity_function)
         return found.reshape(np.shape(a)[:-1] + np.shape(b)[:-1])
 
-    def index(self, documents, **options) -> VectorIndex:
+    def index(self, documents: object, **options: Unpack[IndexOptions]) -> VectorIndex:
         """Return an index that finds the documents nearest to a text; see `VectorIndex.build`.
 
         Args:
@@ -56,7 +63,9 @@ class Retrieval:
 
         return VectorIndex.build(self, documents, **options)
 
-    def load_index(self, folder: str | os.PathLike, **options) -> VectorIndex:
+    def load_index(
+        self, folder: str | os.PathLike[str], **options: Unpack[OpenOptions]
+    ) -> VectorIndex:
         """Open an index that `VectorIndex.save` wrote; see `VectorIndex.load`.
 
         Args:
@@ -68,7 +77,11 @@ class Retrieval:
         return VectorIndex.load(folder, self, **options)
 
     def evaluate_retrieval(
-        self, questions, passages, relevant: Sequence | None = None, **options
+        self,
+        questions: object,
+        passages: object,
+        relevant: Sequence[object] | None = None,
+        **options: Unpack[RetrievalOptions],
     ) -> dict[str, float]:
         """Return how well questions find their passages; see `tasks.retrieval.evaluation`.
 
@@ -83,7 +96,9 @@ class Retrieval:
 
         return evaluate_retrieval(self, questions, passages, relevant, **options)
 
-    def evaluate_similarity(self, pairs, scores, **options) -> dict[str, float]:
+    def evaluate_similarity(
+        self, pairs: object, scores: object, **options: Unpack[SimilarityOptions]
+    ) -> dict[str, float]:
         """Return how well the similarities of pairs agree with scores, by rank and linearly.
 
         Args:
@@ -95,7 +110,9 @@ class Retrieval:
 
         return evaluate_similarity(self, pairs, scores, **options)
 
-    def mine_negatives(self, questions, passages, **options):
+    def mine_negatives(
+        self, questions: object, passages: object, **options: Unpack[MiningOptions]
+    ) -> tuple[list[str], list[str], list[list[str]]]:
         """Return hard negatives of each question: passages that are near and not its own.
 
         Args:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
 import keras
 import numpy as np
@@ -16,8 +16,6 @@ from keras import ops
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE
-from encoder_zoo.presets.formats import embedding_folder
-from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.task import Task, TinyData
 from encoder_zoo.tasks.embedding import inference
@@ -30,10 +28,12 @@ from encoder_zoo.tasks.embedding.pooling import (
     to_unit_length,
 )
 from encoder_zoo.tasks.embedding.preprocessor import TextEmbedderPreprocessor
+from encoder_zoo.tasks.embedding.presets import EmbedderPresets
 from encoder_zoo.tasks.embedding.retrieval import Retrieval
 from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.retrieval.similarity import Similarity, unit_rows
+from encoder_zoo.tasks.training.keyword_arguments import CompileOptions
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
 
@@ -51,7 +51,7 @@ DEFAULT_LOSSES = {
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class TextEmbedder(Retrieval, Task):
+class TextEmbedder(Retrieval, EmbedderPresets, Task):
     """Embed texts: from the vectors of a text's tokens to one vector, of unit length by default.
 
         embedder = ez.TextEmbedder.from_preset("all_minilm_l6_en_uncased")
@@ -110,8 +110,6 @@ class TextEmbedder(Retrieval, Task):
     pipeline_tag = "sentence-similarity"
     preprocessor_class = TextEmbedderPreprocessor
     text_method = "embed"
-    sentence_transformers_class = "SentenceTransformer"
-    settings_in_files = embedding_folder.ARGUMENTS
 
     @validate_arguments
     def __init__(
@@ -205,21 +203,30 @@ class TextEmbedder(Retrieval, Task):
     # -- training ------------------------------------------------------------------------------
 
     @validate_arguments
-    def compile(self, *args, chunk_size: PositiveInt | None = None, **kwargs) -> None:
+    def compile(
+        self,
+        optimizer: str | keras.optimizers.Optimizer = "auto",
+        loss: object = "auto",
+        metrics: Sequence[object] | Mapping[str, object] | None = None,
+        *,
+        chunk_size: PositiveInt | None = None,
+        **options: Unpack[CompileOptions],
+    ) -> None:
         """Compile as the other tasks, see `Trainer.compile`.
 
         Args:
-            *args: of `Trainer.compile`.
+            optimizer, metrics: see there.
+            loss: any of `ez.losses`; "auto" fits the data.
             chunk_size: embed so many texts at a time, and compute them again for the gradients
                 (GradCache): the same loss and gradients as of the whole batch, so that large
-                batches, with many negatives, need the memory of a small one. None: all at once.
-            **kwargs: of `Trainer.compile`; `loss` may be any of `ez.losses`.
+                batches, with many negatives, need the memory of a small one. None changes nothing.
+            **options: the others of `Trainer.compile`.
 
         Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited
         Setup, section 3.
         """
-        self.chunk_size = chunk_size
-        super().compile(*args, **kwargs)
+        self.chunk_size = chunk_size or self.chunk_size
+        super().compile(optimizer, loss, metrics, **options)
         if self.recipe.arguments["gradient_accumulation_steps"]:
             logger.warning(NO_NEGATIVES)
 
@@ -260,10 +267,10 @@ class TextEmbedder(Retrieval, Task):
                 settings = {**self.recipe.arguments, **self.recipe.options}
                 self.compile(**settings, chunk_size=self.chunk_size)
 
-    def evaluate(self, x=None, y=None, *args, **kwargs):
+    def _begin_evaluate(self, x, y) -> None:
         if not self.compiled:
             self._adapt(*self._separate(x, y))
-        return super().evaluate(x, y, *args, **kwargs)
+        super()._begin_evaluate(x, y)
 
     @validate_arguments
     def embed(
@@ -329,19 +336,6 @@ class TextEmbedder(Retrieval, Task):
         """
         self._check_dim(dim)
         return inference.served(self, dim or self.dim or self.embedding_dim)
-
-    # -- presets: in the files of sentence-transformers ----------------------------------------
-
-    @classmethod
-    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
-        return embedding_folder.embedder_arguments(checkpoint, given)
-
-    @validate_arguments
-    def load_from_files(self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool) -> None:
-        embedding_folder.restore_dense(self, checkpoint, given, allow_nonfinite)
-
-    def files_to_save(self, dtype: object) -> dict[str, bytes]:
-        return embedding_folder.embedder_files(self, dtype)
 
     @classmethod
     def tiny_data(cls) -> TinyData:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import keras
 import numpy as np
@@ -22,12 +22,14 @@ from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column, as_valid_text
+from encoder_zoo.tasks.pretraining.answers import FilledMask
 from encoder_zoo.tasks.pretraining.masked_lm_head import (
     make_masked_lm_head,
     masked_lm_loss,
     token_logits,
 )
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
+from encoder_zoo.tasks.pretraining.presets import MaskedLMPresets
 from encoder_zoo.tasks.training.logit_metrics import by_token
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ SPACE_AT_END = r"[\t-\r\x{1c}-\x{1f}\x{85}\pZ]+$"
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class MaskedLM(Task):
+class MaskedLM(MaskedLMPresets, Task):
     """Predicts masked tokens, the pretraining of BERT and RoBERTa.
 
     Args:
@@ -127,10 +129,18 @@ class MaskedLM(Task):
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         return super().compute_metrics(x, *by_token(y, y_pred, sample_weight))
 
+    @overload
+    def fill_mask(
+        self, texts: str, top_k: int = 5, batch_size: int | None = None
+    ) -> list[FilledMask]: ...
+    @overload
+    def fill_mask(
+        self, texts: object, top_k: int = 5, batch_size: int | None = None
+    ) -> list[list[FilledMask]]: ...
     @validate_arguments
     def fill_mask(
         self, texts, top_k: PositiveInt = 5, batch_size: PositiveInt | None = None
-    ) -> list:
+    ) -> list[FilledMask] | list[list[FilledMask]]:
         """Return the most probable tokens at the mask tokens of each text.
 
         Args:
@@ -142,7 +152,8 @@ class MaskedLM(Task):
         Returns:
             For each text the `top_k` best as `{"token", "text", "score"}`, the best first: the
             token, the text with it filled in, its probability. For a text with several masks a
-            list of such lists, each with one mask filled in. For a single text its list alone.
+            list of such lists, each with one mask filled in: a type checker takes it for one mask.
+            For a single text its list alone.
 
         Raises:
             ValueError: "texts[0] holds no [MASK] ..."

@@ -18,6 +18,7 @@ from encoder_zoo.tasks.pretraining.masked_lm_head import (
     token_logits,
     token_metrics,
 )
+from encoder_zoo.tasks.pretraining.presets import PretrainingPresets
 from encoder_zoo.tasks.pretraining.pretraining_preprocessor import PretrainingPreprocessor
 from encoder_zoo.tasks.training.logit_metrics import by_token
 
@@ -27,7 +28,7 @@ WARMUP = 0.01
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Pretraining(Task):
+class Pretraining(PretrainingPresets, Task):
     """Predicts masked tokens and classifies pairs, the pretraining of BERT and ALBERT.
 
     Both are learned at once, from a `PretrainingCorpus`. The result is saved as transformers'

@@ -6,6 +6,7 @@ Comment letters: B batch, L sequence, D hidden, M masked positions, V vocabulary
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import overload
 
 import keras
 from keras import ops
@@ -20,9 +21,11 @@ from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column, as_valid_text
+from encoder_zoo.tasks.pretraining.answers import ReplacedToken
 from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM
 from encoder_zoo.tasks.pretraining.masked_lm_head import token_metrics
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
+from encoder_zoo.tasks.pretraining.presets import ReplacedTokensPresets
 from encoder_zoo.tasks.pretraining.replaced_tokens_preprocessor import (
     ReplacedTokenDetectionPreprocessor,
 )
@@ -30,7 +33,7 @@ from encoder_zoo.tasks.training.logit_metrics import by_token
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class ReplacedTokenDetection(Task):
+class ReplacedTokenDetection(ReplacedTokensPresets, Task):
     """Detects replaced tokens: ELECTRA's and DeBERTa-v3's pretraining.
 
     A generator, a small masked language model on the same embeddings, fills in the masks with
@@ -215,8 +218,14 @@ class ReplacedTokenDetection(Task):
 
     # -- answering -----------------------------------------------------------------------------
 
+    @overload
+    def detect(self, texts: str, batch_size: int | None = None) -> list[ReplacedToken]: ...
+    @overload
+    def detect(self, texts: object, batch_size: int | None = None) -> list[list[ReplacedToken]]: ...
     @validate_arguments
-    def detect(self, texts, batch_size: PositiveInt | None = None) -> list:
+    def detect(
+        self, texts, batch_size: PositiveInt | None = None
+    ) -> list[ReplacedToken] | list[list[ReplacedToken]]:
         """Return the probability of each token of each text that it has been replaced.
 
         Args:

@@ -5,6 +5,8 @@ Comment letters: N pairs or queries, K texts of a query.
 
 from __future__ import annotations
 
+from typing import overload
+
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
@@ -16,6 +18,7 @@ from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 from encoder_zoo.tasks.reranking.columns import list_scores, queries_and_texts, two_columns
 from encoder_zoo.tasks.retrieval.metrics import ranking_metrics
+from encoder_zoo.tasks.retrieval.typed_dicts import RankedText
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 MEASURES = ("ndcg@10", "mrr@10", "map@100")
@@ -24,8 +27,20 @@ MEASURES = ("ndcg@10", "mrr@10", "map@100")
 class Ranking:
     """Mixin of `Reranker`."""
 
+    @overload
+    def score(self, queries: str, texts: str, batch_size: int | None = None) -> float: ...
+    @overload
+    def score(
+        self, queries: tuple[str, str], texts: None = None, batch_size: int | None = None
+    ) -> float: ...
+    @overload
+    def score(
+        self, queries: object, texts: object = None, batch_size: int | None = None
+    ) -> np.ndarray: ...
     @validate_arguments
-    def score(self, queries, texts=None, batch_size: PositiveInt | None = None) -> np.ndarray:
+    def score(
+        self, queries: object, texts: object = None, batch_size: PositiveInt | None = None
+    ) -> np.ndarray | float:
         """Return how well each text answers its query; more is better.
 
         Args:
@@ -64,10 +79,10 @@ class Ranking:
     def rank(
         self,
         query: str,
-        texts,
+        texts: object,
         top_k: PositiveInt | None = None,
         batch_size: PositiveInt | None = None,
-    ) -> list[dict]:
+    ) -> list[RankedText]:
         """Return the texts in the order of how well they answer a query, the best first.
 
         Args:
@@ -105,7 +120,11 @@ class Ranking:
 
     @validate_arguments
     def evaluate_ranking(
-        self, queries, texts, relevance, batch_size: PositiveInt | None = None
+        self,
+        queries: object,
+        texts: object,
+        relevance: object,
+        batch_size: PositiveInt | None = None,
     ) -> dict[str, float]:
         """Return how well the model ranks the texts of each query.
 

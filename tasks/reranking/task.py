@@ -5,13 +5,12 @@ Comment letters: B batch, N pairs, K texts of a query, L sequence, D hidden.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Unpack
 
 import keras
 from keras import ops
 
-from encoder_zoo.common.keras_private import VALIDATION_OF_FIT
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
@@ -30,8 +29,10 @@ from encoder_zoo.tasks.reranking.preprocessor import (
     RerankerPreprocessor,
     takes_lists,
 )
+from encoder_zoo.tasks.reranking.presets import RerankerPresets
 from encoder_zoo.tasks.reranking.ranking import Ranking
 from encoder_zoo.tasks.training.compiling import is_auto
+from encoder_zoo.tasks.training.keyword_arguments import CompileOptions
 from encoder_zoo.tasks.training.logit_metrics import fitted_loss
 from encoder_zoo.tasks.training.prepared import inputs_of, is_prepared
 from encoder_zoo.tasks.training.sources import is_dataset
@@ -43,7 +44,7 @@ Activation = Literal["sigmoid", "linear"]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Reranker(Ranking, Task):
+class Reranker(Ranking, RerankerPresets, Task):
     """Score texts for a query: both are read together, as one input (cross-encoder).
 
         reranker = ez.Reranker.from_preset("hf://cross-encoder/ms-marco-MiniLM-L6-v2")
@@ -168,18 +169,24 @@ class Reranker(Ranking, Task):
         return (self._learns_lists,)
 
     @validate_arguments
-    def compile(self, optimizer="auto", loss="auto", *args, **kwargs) -> None:
+    def compile(
+        self,
+        optimizer: str | keras.optimizers.Optimizer = "auto",
+        loss: object = "auto",
+        metrics: Sequence[object] | Mapping[str, object] | None = None,
+        **options: Unpack[CompileOptions],
+    ) -> None:
         """Compile as the other tasks, see `Trainer.compile`.
 
         Args:
-            optimizer: see there.
+            optimizer, metrics: see there.
             loss: "auto" is binary cross-entropy of pairs, `LambdaLoss` of lists. Losses get logits.
-            *args: further ones of `Trainer.compile`.
-            **kwargs: likewise.
+            **options: the others of `Trainer.compile`.
         """
-        if not is_auto(loss):  # also without an activation, cross-entropy is of logits
+        if not is_auto(loss):
+            # Cross-entropy is of logits also without an activation.
             loss = fitted_loss(loss, _crossentropy(), "sigmoid")
-        super().compile(optimizer, loss, *args, **kwargs)
+        super().compile(optimizer, loss, metrics, **options)
 
     def default_loss(self) -> keras.losses.Loss:
         return LambdaLoss() if self._learns_lists else _crossentropy()
@@ -232,11 +239,10 @@ class Reranker(Ranking, Task):
             crossentropy = isinstance(self.loss, keras.losses.BinaryCrossentropy)
             self.preprocessor._learns_probabilities = crossentropy
 
-    def evaluate(self, x=None, y=None, *args, **kwargs):
-        if not kwargs.get(VALIDATION_OF_FIT):
-            self._check_labels(x, y)
-            self._adapt(x, y)
-        return super().evaluate(x, y, *args, **kwargs)
+    def _begin_evaluate(self, x, y) -> None:
+        self._check_labels(x, y)
+        self._adapt(x, y)
+        super()._begin_evaluate(x, y)
 
     # -- checkpoints ---------------------------------------------------------------------------
 

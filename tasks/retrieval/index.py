@@ -6,8 +6,7 @@ Comment letters: N documents, Q queries, D width.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
@@ -22,7 +21,8 @@ from encoder_zoo.tasks.retrieval.index_checks import (
     probe_of,
 )
 from encoder_zoo.tasks.retrieval.index_files import read_index, write_index
-from encoder_zoo.tasks.retrieval.top_k import nearest
+from encoder_zoo.tasks.retrieval.top_k import nearest, reranked
+from encoder_zoo.tasks.retrieval.typed_dicts import Hit, SearchOptions
 from encoder_zoo.tasks.retrieval.vectors import STORES, Float32Vectors, Precision
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ class VectorIndex:
     @validate_arguments
     def build(
         cls,
-        embedder,
-        documents,
+        embedder: Any,
+        documents: object,
         precision: Precision = "float32",
         prompt: str | None = "document",
         batch_size: PositiveInt | None = None,
@@ -123,9 +123,9 @@ class VectorIndex:
     @validate_arguments
     def of_vectors(
         cls,
-        embedder,
-        vectors,
-        texts=None,
+        embedder: Any,
+        vectors: object,
+        texts: object = None,
         precision: Precision = "float32",
         prompt: str | None = "document",
         engine: Engine | None = None,
@@ -199,15 +199,23 @@ class VectorIndex:
 
     # -- search --------------------------------------------------------------------------------
 
+    @overload
+    def search(
+        self, queries: str, top_k: int = 10, **options: Unpack[SearchOptions]
+    ) -> list[Hit]: ...
+    @overload
+    def search(
+        self, queries: object, top_k: int = 10, **options: Unpack[SearchOptions]
+    ) -> list[list[Hit]]: ...
     @validate_arguments
     def search(
         self,
-        queries,
+        queries: object,
         top_k: PositiveInt = 10,
         prompt: str | None = "query",
-        reranker=None,
+        reranker: object = None,
         candidates: PositiveInt | None = None,
-    ) -> list[dict] | list[list[dict]]:
+    ) -> list[Hit] | list[list[Hit]]:
         """Return the documents nearest to each query, the nearest first, of equal ones the earlier.
 
         Args:
@@ -248,7 +256,7 @@ class VectorIndex:
         hits = [self._hits(*one) for one in zip(indices, scores, strict=True)]
         if reranker is None:
             return hits
-        return [_reranked(reranker, *one, top_k) for one in zip(texts, hits, strict=True)]
+        return [reranked(reranker, *one, top_k) for one in zip(texts, hits, strict=True)]
 
     def _nearest(self, vectors: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return indices (Q, k) and scores (Q, k) of the documents nearest to vectors (Q, D)."""
@@ -256,7 +264,7 @@ class VectorIndex:
         vectors = comparable(vectors, function, "The vectors of queries")
         return nearest(self._store, vectors, function, min(top_k, len(self)))
 
-    def _hits(self, indices: np.ndarray, scores: np.ndarray) -> list[dict]:
+    def _hits(self, indices: np.ndarray, scores: np.ndarray) -> list[Hit]:
         return [
             {"index": i, "score": score, "text": None if self.texts is None else self.texts[i]}
             for i, score in zip(indices.tolist(), scores.tolist(), strict=True)
@@ -265,7 +273,7 @@ class VectorIndex:
     # -- changes and files ---------------------------------------------------------------------
 
     @validate_arguments
-    def add(self, documents, batch_size: PositiveInt | None = None) -> None:
+    def add(self, documents: object, batch_size: PositiveInt | None = None) -> None:
         """Add documents behind those that are there. A call copies all vectors: add many at once.
 
         Args:
@@ -283,7 +291,7 @@ class VectorIndex:
         if self.texts is not None:
             self.texts = [*self.texts, *texts]
 
-    def save(self, folder: str | os.PathLike) -> None:
+    def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the index into a folder of its own, replaced in one step; `load` opens it.
 
         Args:
@@ -302,8 +310,8 @@ class VectorIndex:
     @validate_arguments
     def load(
         cls,
-        folder: str | os.PathLike,
-        embedder,
+        folder: str | os.PathLike[str],
+        embedder: Any,
         engine: Engine | None = None,
         verify: bool = True,
     ) -> Self:
@@ -328,7 +336,7 @@ class VectorIndex:
         return cls(embedder, store, texts, manifest.get("prompt"), probe)
 
     @validate_arguments
-    def export(self, path: str | os.PathLike, top_k: PositiveInt = 10) -> None:
+    def export(self, path: str | os.PathLike[str], top_k: PositiveInt = 10) -> None:
         """Write the embedder and the documents as one SavedModel; see `export_index`.
 
         Args:
@@ -338,9 +346,3 @@ class VectorIndex:
         from encoder_zoo.tasks.retrieval.index_export import export_index
 
         export_index(self, path, top_k)
-
-
-def _reranked(reranker, query: str, hits: Sequence[dict], top_k: int) -> list[dict]:
-    """Return the best of some hits in the reranker's order, with its scores."""
-    ranked = reranker.rank(query, [hit["text"] for hit in hits], top_k=top_k)
-    return [{**hits[one["index"]], "score": one["score"]} for one in ranked]

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
+
+from encoder_zoo.tasks.retrieval.typed_dicts import Hit
 
 BLOCK = 2**20  # numbers at a time, of scores or of vectors: 4 MB
 QUERIES = 1024  # at a time
@@ -208,3 +211,9 @@ def ordering_scores(queries: np.ndarray, vectors: np.ndarray, function: str) -> 
     if function == "euclidean":  # half of the negative squared distance, plus the query's own part
         products -= 0.5 * np.einsum("nd,nd->n", vectors, vectors)
     return products
+
+
+def reranked(reranker: Any, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
+    """Return the best of some hits in the reranker's order, with its scores."""
+    ranked = reranker.rank(query, [hit["text"] for hit in hits], top_k=top_k)
+    return [{**hits[one["index"]], "score": one["score"]} for one in ranked]

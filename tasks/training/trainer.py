@@ -1,15 +1,14 @@
-"""`compile`, `fit`, `evaluate` and `predict` of the tasks, on raw inputs."""
+"""`compile` and `fit` of the tasks, on raw inputs."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import keras
 
 from encoder_zoo.common.forks import refuse_in_fork
-from encoder_zoo.common.keras_private import VALIDATION_OF_FIT, HookedModel, strategy_of
+from encoder_zoo.common.keras_private import strategy_of
 from encoder_zoo.common.validation import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -20,20 +19,21 @@ from encoder_zoo.common.validation import (
     Verbosity,
     validate_arguments,
 )
-from encoder_zoo.encoders.inputs import check_inputs
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
 from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.compiling import Recipe, build_metrics
 from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.distribution import Distribution
 from encoder_zoo.tasks.training.graphs import GraphCache
-from encoder_zoo.tasks.training.inference import predict_inputs, predict_texts
-from encoder_zoo.tasks.training.logit_metrics import labels_for_loss
-from encoder_zoo.tasks.training.prepared import checked_arrays
+from encoder_zoo.tasks.training.keyword_arguments import History
+from encoder_zoo.tasks.training.predictor import Predictor
 from encoder_zoo.tasks.training.recipe import WARMUP
 
+# Arguments of `compile` that Keras's gets unchanged.
+OPTIONS_OF_KERAS = ("loss_weights", "run_eagerly", "steps_per_execution", "auto_scale_loss")
 
-class Trainer(HookedModel):
+
+class Trainer(Predictor):
     """A `keras.Model` that trains and predicts on a preprocessor's raw inputs.
 
     Graphs are kept as long as they are valid: `fit`, `evaluate` and `predict` trace nothing again
@@ -84,9 +84,6 @@ class Trainer(HookedModel):
     def _adapt(self, x, y) -> None:
         """Set the properties of the task that it learns from the data of `fit`, such as labels."""
 
-    def _check_answers(self, x=None) -> None:
-        """Raise a ValueError if the task cannot evaluate, or predict these inputs, yet."""
-
     def _warn_unseen_classes(self, examples: dict, held_out: dict) -> None:
         """Log which classes `validation_split` keeps from training."""
 
@@ -97,11 +94,11 @@ class Trainer(HookedModel):
     @validate_arguments
     def compile(
         self,
-        optimizer="auto",
-        loss="auto",
-        metrics=None,
+        optimizer: str | keras.optimizers.Optimizer = "auto",
+        loss: object = "auto",
+        metrics: Sequence[object] | Mapping[str, object] | None = None,
         *,
-        weighted_metrics="auto",
+        weighted_metrics: object = "auto",
         jit_compile: bool | Literal["auto"] = "auto",
         learning_rate: PositiveFloat | None = None,
         gradient_accumulation_steps: PositiveInt | None = None,
@@ -109,7 +106,10 @@ class Trainer(HookedModel):
         warmup: Rate | None = None,
         layer_decay: Ratio | None = None,
         frozen_layers: NonNegativeInt | None = None,
-        **kwargs,
+        loss_weights: object = None,
+        run_eagerly: bool = False,
+        steps_per_execution: PositiveInt = 1,
+        auto_scale_loss: bool = True,
     ) -> None:
         """Compile as `keras.Model.compile`, with the usual fine-tuning recipe by default.
 
@@ -140,13 +140,17 @@ class Trainer(HookedModel):
                 and ELECTRA; None is the family's, usually 1.
             frozen_layers: number of the lowest blocks that are frozen, with the embeddings below
                 them; 0 trains all, None changes nothing.
-            **kwargs: the other arguments of `keras.Model.compile`.
+            loss_weights, run_eagerly, steps_per_execution, auto_scale_loss: as in Keras.
+
+        Raises:
+            TypeError: "SequenceClassifier.compile got an unknown argument 'lr'. Did you mean
+                'learning_rate'?"
+            ValueError: "learning_rate belongs to optimizer='auto'. Set it in the optimizer."
         """
-        arguments = dict(locals())
-        for name in ("self", "kwargs", "__class__"):
-            del arguments[name]
+        arguments = {n: value for n, value in locals().items() if n not in ("self", "__class__")}
+        options = {name: arguments.pop(name) for name in OPTIONS_OF_KERAS}
         with self.distribution.scope():
-            self.recipe.compile(super().compile, arguments, kwargs)
+            self.recipe.compile(super().compile, arguments, options)
 
     def get_compile_config(self) -> dict | None:
         """Return the arguments of `compile`."""
@@ -157,33 +161,27 @@ class Trainer(HookedModel):
         self.compile(**keras.saving.deserialize_keras_object(config))
         self.optimizer.build(self.trainable_variables)
 
-    def _make_ready(self) -> None:
-        """Compile if needed; raise in a forked process, in which TensorFlow would hang."""
-        refuse_in_fork()
-        if not self.compiled:
-            self.compile()
-
     @validate_arguments
     def fit(
         self,
-        x=None,
-        y=None,
+        x: object = None,
+        y: object = None,
         batch_size: PositiveInt | None = None,
         epochs: NonNegativeInt = 1,
         *,
         verbose: Verbosity = "auto",
-        callbacks: list | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] | None = None,
         validation_split: Rate = 0.0,
-        validation_data=None,
+        validation_data: object = None,
         shuffle: bool = True,
-        sample_weight=None,
-        class_weight=None,
+        sample_weight: object = None,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
         initial_epoch: NonNegativeInt = 0,
         steps_per_epoch: PositiveInt | None = None,
         validation_batch_size: PositiveInt | None = None,
         validation_steps: PositiveInt | None = None,
-        **kwargs,
-    ) -> keras.callbacks.History:
+        validation_freq: int | Sequence[int] = 1,
+    ) -> History:
         """Train as `keras.Model.fit`, on raw inputs.
 
         Texts in memory are tokenized once; batches are drawn from examples of like length, in an
@@ -213,7 +211,6 @@ class Trainer(HookedModel):
             initial_epoch: number of the first epoch.
             steps_per_epoch: batches in an epoch; None is one pass.
             validation_batch_size, validation_steps: default `batch_size`, and one pass.
-            **kwargs: the other arguments of `keras.Model.fit`.
 
         Returns:
             Keras's history.
@@ -232,8 +229,12 @@ class Trainer(HookedModel):
         if validation_split:
             data, held_out = data.split(validation_split, held_out_size)
         data = data if class_weight is None else self._weigh_classes(data, class_weight)
-        kwargs |= {"validation_data": held_out, "validation_steps": validation_steps}
-        return self._fit(data, callbacks, verbose, kwargs)
+        options = {
+            "validation_data": held_out,
+            "validation_steps": validation_steps,
+            "validation_freq": validation_freq,
+        }
+        return self._fit(data, callbacks, verbose, options)
 
     def _begin_fit(self, x, y) -> tuple:
         """Return inputs and labels, checked; the task has learned from them and is compiled."""
@@ -252,95 +253,3 @@ class Trainer(HookedModel):
             arguments = {**data.start(callbacks, verbose), **options}
             build_metrics(self, arguments["x"])
             return super().fit(**self.distribution.divided_arguments(arguments))
-
-    @validate_arguments
-    def evaluate(
-        self, x=None, y=None, batch_size: PositiveInt | None = None, *, sample_weight=None, **kwargs
-    ):
-        """Evaluate as `keras.Model.evaluate`, on raw inputs; see `fit` for `x`."""
-        if kwargs.get(VALIDATION_OF_FIT):  # checked and preprocessed by `fit`
-            weights = {"sample_weight": sample_weight}
-            return self._run(super().evaluate, x, y, batch_size, **weights, **kwargs)
-        self._check_answers()
-        self._make_ready()
-        size = batch_size or BATCH_SIZE
-        data = sources.evaluation_data(self, x, y, sample_weight, size)
-        if sources.is_dataset(data):
-            build_metrics(self, data)
-            return self._run(super().evaluate, data, **kwargs)
-        x, y, sample_weight = data
-        return self._run(super().evaluate, x, y, size, sample_weight=sample_weight, **kwargs)
-
-    def _run(self, function: Callable, x, *args, steps: int | None = None, **kwargs):
-        """Call Keras's `evaluate` or `predict`, under a strategy on parts of batches."""
-        x, steps = self.distribution.divided(x, steps)
-        with self.distribution.explained_errors():
-            return function(x, *args, steps=steps, **kwargs)
-
-    @validate_arguments
-    def predict(self, x, batch_size: PositiveInt | None = None, **kwargs):
-        """Predict as `keras.Model.predict`, on raw inputs, in the order of the inputs.
-
-        Args:
-            x: see `fit`. In a dataset for `TokenClassifier` without tags a vector of strings is a
-                batch of texts; the words of one sentence are ragged, or a batch (1, words).
-            batch_size: default 32.
-            **kwargs: the other arguments of `keras.Model.predict`.
-
-        Returns:
-            The model's outputs, NumPy arrays with one row per input. For texts `TokenClassifier`
-            returns a list with an array (tokens, C) for each, without special tokens, put together
-            from the windows of a long text; `SpanQA` a list for each question, with an array
-            (2, tokens) for every window onto its context.
-        """
-        refuse_in_fork()
-        self._check_answers(x)
-        predict = functools.partial(self._run, super().predict, **kwargs)
-        return predict_inputs(self, x, batch_size or BATCH_SIZE, predict)
-
-    _predict_texts = predict_texts
-
-    def preprocess(self, x, y=None, sample_weight=None) -> dict:
-        """Return raw inputs in memory as encoded examples; see `Preprocessor.encode`."""
-        sources.check_preprocessor(self, x)
-        return self.preprocessor.encode(x, y, sample_weight)
-
-    # -- called by Keras -----------------------------------------------------------------------
-
-    def __call__(self, inputs, *args, **kwargs):
-        check_inputs(inputs, tuple(self.input_ranges(0)), type(self).__name__)
-        return super().__call__(inputs, *args, **kwargs)
-
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Compute the loss as in Keras, but of the whole batch, with `labels_for_loss`."""
-        y = labels_for_loss(self.loss, y, y_pred, self.output_activation)
-        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
-        added = self.losses if self.distribution.in_replica() else []
-        return self.distribution.loss_of_batch(self.loss, loss, y_pred, sample_weight, added)
-
-    def get_metrics_result(self) -> dict:
-        """Return results as in Keras, but in a replica those for the whole batch."""
-        result = super().get_metrics_result
-        return self.distribution.metrics_of_batch(self.metrics_variables, result)
-
-    def step_function(self, step: Callable) -> Callable | None:
-        """Return the function of an iterator that runs a step; None is Keras's own."""
-        return self.graphs.step_function(step)
-
-    def make_predict_function(self, force: bool = False) -> None:
-        """Make the function as in Keras, but on TensorFlow one graph for all sizes of batches."""
-        if not self.graphs.has_one_graph():
-            super().make_predict_function(force)
-        elif force or self.predict_function is None:
-            self.graphs.renew_weights()
-            self.predict_function = self.graphs.predict_function()
-
-    def predict_on_batch(self, x):
-        predict = super().predict_on_batch
-        return self.distribution.predict_on_batch(predict, checked_arrays(self, x))
-
-    def train_on_batch(self, x, *args, **kwargs):
-        return super().train_on_batch(checked_arrays(self, x), *args, **kwargs)
-
-    def test_on_batch(self, x, *args, **kwargs):
-        return super().test_on_batch(checked_arrays(self, x), *args, **kwargs)

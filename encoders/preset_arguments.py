@@ -1,0 +1,50 @@
+"""Keyword arguments of `from_preset`, by which editors complete names and underline others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+import keras
+
+
+class PresetArguments(TypedDict, total=False):
+    """How much to check, of every `from_preset`; see `presets.opening.Safeguards`."""
+
+    verify: bool
+    max_bytes: int
+    allow_nonfinite: bool
+
+
+class TokenizerPresetArguments(PresetArguments, total=False):
+    """Of `Tokenizer.from_preset`."""
+
+    added_tokens: Sequence[str | Mapping[str, object]]
+
+
+class BackbonePresetArguments(PresetArguments, total=False):
+    """Of `Backbone.from_preset`: those of all families that leave the weights' shapes alone."""
+
+    dtype: str | keras.DTypePolicy
+    dropout: float
+    attention_dropout: float
+    activation: str
+    layer_norm_epsilon: float
+    num_heads: int
+    pooler: bool
+    pad_token_id: int  # RoBERTa and families after it
+    sinusoidal_positions: bool  # DistilBERT
+    embedding_dropout: float  # ModernBERT
+    local_attention: int
+    global_every: int
+    global_rope_theta: float
+    local_rope_theta: float
+    pooling: str | Sequence[str]
+    max_relative_positions: int  # DeBERTa
+    convolution_activation: str
+
+
+class SaveOptions(TypedDict, total=False):
+    """Of `save_to_preset`, in the Hugging Face format."""
+
+    shard_bytes: int

@@ -1,0 +1,82 @@
+"""The results of search and reranking, and the keyword arguments of the methods of an embedder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypedDict
+
+
+class Hit(TypedDict):
+    """A document of an index: its number, its score, and its text if the index holds texts."""
+
+    index: int
+    score: float
+    text: str | None
+
+
+class RankedText(TypedDict):
+    """One of the texts that a reranker was given: its number among them, its score, itself."""
+
+    index: int
+    score: float
+    text: str
+
+
+class SearchOptions(TypedDict, total=False):
+    """Keyword arguments of `VectorIndex.search` after `top_k`."""
+
+    prompt: str | None
+    reranker: object
+    candidates: int | None
+
+
+class IndexOptions(TypedDict, total=False):
+    """Keyword arguments of `VectorIndex.build` after `documents`."""
+
+    precision: Literal["float32", "int8", "binary"]
+    prompt: str | None
+    batch_size: int | None
+    dim: int | None
+    engine: Literal["faiss"] | None
+    keep_texts: bool
+
+
+class OpenOptions(TypedDict, total=False):
+    """Keyword arguments of `VectorIndex.load` after the embedder."""
+
+    engine: Literal["faiss"] | None
+    verify: bool
+
+
+class SimilarityOptions(TypedDict, total=False):
+    """Keyword arguments of `evaluate_similarity`."""
+
+    batch_size: int | None
+    dim: int | None
+    prompt: str | None
+
+
+class RetrievalOptions(TypedDict, total=False):
+    """Keyword arguments of `evaluate_retrieval`."""
+
+    cutoffs: Sequence[int]
+    batch_size: int | None
+    dim: int | None
+    question_prompt: str | None
+    passage_prompt: str | None
+
+
+class MiningOptions(TypedDict, total=False):
+    """Keyword arguments of `mine_negatives`."""
+
+    relevant: Sequence[object] | None
+    num_negatives: int
+    skip_top: int
+    top_k: int
+    max_score: float | None
+    absolute_margin: float | None
+    relative_margin: float | None
+    reranker: object
+    batch_size: int | None
+    question_prompt: str | None
+    passage_prompt: str | None

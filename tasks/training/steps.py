@@ -1,0 +1,55 @@
+"""The methods of a task that Keras's own `fit`, `evaluate` and `predict` call in each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from encoder_zoo.encoders.inputs import check_inputs
+from encoder_zoo.tasks.training.last_evaluation import RemembersEvaluation
+from encoder_zoo.tasks.training.logit_metrics import labels_for_loss
+from encoder_zoo.tasks.training.prepared import checked_arrays
+
+
+class KerasSteps(RemembersEvaluation):
+    """Base of `Trainer`: the methods of `keras.Model` that work on prepared batches."""
+
+    def __call__(self, inputs, *args, **kwargs):
+        check_inputs(inputs, tuple(self.input_ranges(0)), type(self).__name__)
+        return super().__call__(inputs, *args, **kwargs)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """Compute the loss as in Keras, but of the whole batch, with `labels_for_loss`."""
+        y = labels_for_loss(self.loss, y, y_pred, self.output_activation)
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        added = self.losses if self.distribution.in_replica() else []
+        return self.distribution.loss_of_batch(self.loss, loss, y_pred, sample_weight, added)
+
+    def get_metrics_result(self) -> dict:
+        """Return results as in Keras, but in a replica those for the whole batch."""
+        result = super().get_metrics_result
+        return self.distribution.metrics_of_batch(self.metrics_variables, result)
+
+    def step_function(self, step: Callable) -> Callable | None:
+        """Return the function of an iterator that runs a step; None is Keras's own."""
+        return self.graphs.step_function(step)
+
+    def make_predict_function(self, force: bool = False) -> None:
+        """Make the function as in Keras, but on TensorFlow one graph for all sizes of batches."""
+        if not self.graphs.has_one_graph():
+            super().make_predict_function(force)
+        elif force or self.predict_function is None:
+            self.graphs.renew_weights()
+            self.predict_function = self.graphs.predict_function()
+
+    def predict_on_batch(self, x):
+        """Return the outputs for one batch of prepared inputs."""
+        predict = super().predict_on_batch
+        return self.distribution.predict_on_batch(predict, checked_arrays(self, x))
+
+    def train_on_batch(self, x, *args, **kwargs):
+        """Train on one batch of prepared inputs, as `keras.Model.train_on_batch`."""
+        return super().train_on_batch(checked_arrays(self, x), *args, **kwargs)
+
+    def test_on_batch(self, x, *args, **kwargs):
+        """Evaluate one batch of prepared inputs, as `keras.Model.test_on_batch`."""
+        return super().test_on_batch(checked_arrays(self, x), *args, **kwargs)
