@@ -22,7 +22,10 @@ register_with_keras(HOMES)
 def __getattr__(name: str) -> object:
     public = ALIASES.get(name, name)
     if public not in HOMES:
-        raise AttributeError(f"module 'encoder_zoo' has no attribute '{name}'")
+        from encoder_zoo.unknown_names import explain
+
+        # With its name and without the module, Python adds no suggestion of its own.
+        raise AttributeError(explain(name, __all__), name=name)
     globals()[name] = value = load(HOMES[public], public)
     return value
 

@@ -1,0 +1,84 @@
+"""Errors for names that the package does not have: typing errors, and names of other libraries."""
+
+import difflib
+from collections.abc import Iterable
+
+# {name in transformers, sentence-transformers, KerasHub or spaCy: what is used here}
+ELSEWHERE = {
+    "pipeline": "a task: SequenceClassifier.from_preset(...).classify(texts), "
+    "TokenClassifier.from_preset(...).extract_entities(texts), "
+    "SpanQA.from_preset(...).answer(question, context), "
+    "MaskedLM.from_preset(...).fill_mask(texts), or TextEmbedder.from_preset(...).embed(texts)",
+    "AutoModel": "Backbone.from_preset(source)",
+    "AutoTokenizer": "Tokenizer.from_preset(source)",
+    "AutoConfig": "Backbone.from_preset(source).get_config()",
+    "from_pretrained": "from_preset of a task, such as SequenceClassifier.from_preset(source)",
+    "load": "from_preset of a task, such as SequenceClassifier.from_preset(source)",
+    "load_model": "from_preset of a task, or keras.saving.load_model(file)",
+    "Trainer": "compile and fit of a task, as of any Keras model",
+    "TrainingArguments": "the arguments of a task's compile and fit",
+    "DataCollatorWithPadding": "the texts themselves: fit pads each batch to its longest text",
+    "SentenceTransformer": "TextEmbedder.from_preset(source).embed(texts)",
+    "CrossEncoder": "Reranker.from_preset(source).rank(query, texts)",
+    "TextClassifier": "SequenceClassifier.from_preset(source)",
+}
+# {end of the name of a class of one family: the class here, which is for all families}
+ENDINGS = {
+    "ForSequenceClassification": "SequenceClassifier",
+    "ForTokenClassification": "TokenClassifier",
+    "ForQuestionAnswering": "SpanQA",
+    "ForMaskedLM": "MaskedLM",
+    "ForPreTraining": "Pretraining",
+    "TextClassifierPreprocessor": "SequenceClassifierPreprocessor",
+    "TextClassifier": "SequenceClassifier",
+    "MaskedLMPreprocessor": "MaskedLMPreprocessor",
+    "MaskedLM": "MaskedLM",
+    "Classifier": "SequenceClassifier",
+}
+# {end of the name of a class: the end of its name here}
+RENAMED = {"TokenizerFast": "Tokenizer", "Model": "Backbone", "Config": "Backbone"}
+
+
+def explain(name: str, public: Iterable[str]) -> str:
+    """Return the message for a name that the package does not have.
+
+    Example:
+        >>> explain("Clasifier", ["Classifier", "SpanQA"])
+        "module 'encoder_zoo' has no attribute 'Clasifier'. Did you mean 'Classifier'?"
+        >>> explain("AutoModel", [])
+        "module 'encoder_zoo' has no attribute 'AutoModel'. Use Backbone.from_preset(source)."
+    """
+    message = f"module 'encoder_zoo' has no attribute {name!r}."
+    public = list(public)
+    if name in ELSEWHERE:
+        return f"{message} Use {ELSEWHERE[name]}."
+    if meant := similar_names(name, public):
+        return f"{message} Did you mean {' or '.join(map(repr, meant))}?"
+    if meant := _of_a_family(name, public):
+        return f"{message} Use {meant}.from_preset(source)."
+    return message
+
+
+def similar_names(name: str, public: Iterable[str]) -> list[str]:
+    """Return up to two public names that differ by a typing error, also in capitals.
+
+    Example:
+        >>> similar_names("bertbackbone", ["BertBackbone", "AlbertBackbone", "SpanQA"])
+        ['BertBackbone']
+    """
+    by_lower = {each.lower(): each for each in public}
+    if name.lower() in by_lower:
+        return [by_lower[name.lower()]]
+    close = difflib.get_close_matches(name.lower(), by_lower, n=2, cutoff=0.88)
+    return [by_lower[each] for each in close]
+
+
+def _of_a_family(name: str, public: list[str]) -> str | None:
+    """Return the class that is meant by the name of one for a single family."""
+    for end, here in RENAMED.items():
+        if name.endswith(end) and name.removesuffix(end) + here in public:
+            return name.removesuffix(end) + here
+    for end, here in ENDINGS.items():
+        if name.endswith(end):
+            return here
+    return None
