@@ -4,12 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import keras
+
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.encoders.lora import choose_layers, train_updates
 
 
 class BackboneTraining:
-    """Mixin of `Backbone`: gradient checkpointing and low-rank updates."""
+    """Mixin of `Backbone`: gradient checkpointing, low-rank updates, freezing.
+
+    Attributes:
+        pooler_is_new: whether the pooler has its first, random weights beside those of a checkpoint
+            without one; `fit` trains it, and sets this to False.
+    """
+
+    pooler_is_new = False
+
+    @property
+    def trainable(self) -> bool:
+        """Whether the weights are trained; those of a pooler that is new are in any case.
+
+        A frozen random layer would leave little of what the layers below have learned.
+        """
+        return super().trainable
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        keras.Model.trainable.fset(self, value)
+        if self.pooler_is_new:
+            self.pooler_dense.trainable = True
 
     def enable_gradient_checkpointing(self) -> None:
         """Train with less memory, in more time: blocks keep their inputs only.

@@ -21,6 +21,7 @@ from encoder_zoo.presets.formats.checkpoint import (
     unexpected,
 )
 from encoder_zoo.presets.formats.preset_task import PresetTask
+from encoder_zoo.presets.formats.relabelled import RelabelledCheckpoint
 from encoder_zoo.presets.opening import Safeguards
 
 logger = logging.getLogger("encoder_zoo")
@@ -36,6 +37,7 @@ def restore_backbone(
     collect_dropped_models()
     backbone, matched, new = match_backbone(checkpoint, overrides, new_pooler_allowed)
     copy(checkpoint, matched, safeguards.allow_nonfinite)
+    backbone.pooler_is_new = new
     note_loaded(backbone)
     return backbone, set(matched), new
 
@@ -72,6 +74,7 @@ def restore_head(
     new_pooler: bool,
 ) -> set[str]:
     """Load the task's head, or log one warning that says why it is new."""
+    checkpoint = _with_labels_of(task, checkpoint, head)
     matched, misfits = match(checkpoint, task, head.tensors if task.head else {})
     if misfits and all(what == "missing" for what in misfits.values()):
         reason = "the checkpoint has none"
@@ -93,6 +96,24 @@ def restore_head(
         "; the pooler too" if new_pooler else "",
     )
     return set()
+
+
+def _with_labels_of(task: PresetTask, checkpoint: Checkpoint, head: Head) -> Checkpoint:
+    """Return the checkpoint with the rows of the task's labels, if it has some of these."""
+    rows = task.kept_classes(checkpoint.config) if task.head else None
+    if rows is None:
+        return checkpoint
+    new = [label for label, row in zip(task.labels, rows, strict=True) if row is None]
+    if new:
+        logger.warning(
+            "%s: the head of %s keeps the labels that the checkpoint has; %s %s new. Fine-tune "
+            "before use.",
+            checkpoint.folder.name,
+            type(task).__name__,
+            ", ".join(map(repr, new)),
+            "is" if len(new) == 1 else "are",
+        )
+    return RelabelledCheckpoint(checkpoint, head.output, rows)
 
 
 def _check_tied(checkpoint: Checkpoint, head: Head) -> None:

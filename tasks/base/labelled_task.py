@@ -125,6 +125,14 @@ class LabelledTask(Task):
         return labels == names or (are_default_labels(names) and len(labels) == len(names))
 
     @classmethod
+    def _shares_classes_with(cls, config: dict, arguments: dict) -> bool:
+        """Return whether the caller's classes are those of the checkpoint, or some of them."""
+        if cls._asks_for_classes_of(config, arguments):
+            return True
+        labels, names = validated_labels(arguments.get("labels")), labels_from_config(config)
+        return labels is not None and not are_default_labels(names) and shared(labels, names)
+
+    @classmethod
     def _is_head_of(cls, config: dict) -> bool:
         """Return whether config.json describes a checkpoint of this task."""
         architectures = config.get("architectures") or []
@@ -144,6 +152,21 @@ class LabelledTask(Task):
             heads = f"{self.backbone.family.class_prefix}For"
             return f"the checkpoint's is of {made_for}" if made_for.startswith(heads) else None
         names = labels_from_config(config)
-        if self.labels and not are_default_labels(names) and names != self.labels:
+        if self._renames(names) and not shared(self.labels, names):
             return f"its labels are {names}, not {self.labels}"
         return None
+
+    def kept_classes(self, config: dict) -> list[int | None] | None:
+        names = labels_from_config(config)
+        if not (self._is_head_of(config) and self._renames(names) and shared(self.labels, names)):
+            return None
+        return [names.index(label) if label in names else None for label in self.labels]
+
+    def _renames(self, names: list[str]) -> bool:
+        """Return whether the labels are others than those of a checkpoint, or in another order."""
+        return bool(self.labels) and not are_default_labels(names) and names != self.labels
+
+
+def shared(labels: list[str], names: list[str]) -> bool:
+    """Return whether some label is among the names."""
+    return not set(labels).isdisjoint(names)

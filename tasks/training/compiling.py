@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -10,15 +11,19 @@ import keras
 from encoder_zoo.common.keras_private import compiled_parts
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.family import WEIGHT_DECAY
-from encoder_zoo.tasks.training.layer_rates import freeze_lower, layerwise
+from encoder_zoo.tasks.training.layer_rates import FrozenLayers, layerwise
 from encoder_zoo.tasks.training.logit_metrics import fitted_loss, fitted_metrics
 from encoder_zoo.tasks.training.recipe import fine_tuning_optimizer, restart_optimizer
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.training.trainer import Trainer
 
+logger = logging.getLogger("encoder_zoo")
+
 # Arguments of `compile` for the "auto" optimizer, in addition to the learning rate.
 RECIPE = ("gradient_accumulation_steps", "weight_decay", "warmup", "layer_decay")
+# Arguments until a `compile` names them.
+DEFAULTS = {"optimizer": "auto", "loss": "auto", "weighted_metrics": "auto", "jit_compile": "auto"}
 
 
 class Recipe:
@@ -28,13 +33,14 @@ class Recipe:
         task: to be trained.
 
     Attributes:
-        arguments: of the last `compile`.
-        options: further arguments of the last `compile`, which are Keras's.
+        arguments: of `compile`, each of the last one that named it.
+        options: further arguments of `compile`, which are Keras's, likewise.
     """
 
     def __init__(self, task: Trainer):
         self._task = task
         self.arguments, self.options = {}, {}
+        self._frozen = FrozenLayers()
         self._traced_with = None
 
     @property
@@ -47,14 +53,16 @@ class Recipe:
 
         Args:
             keras_compile: `keras.Model.compile` of the task.
-            arguments: the named ones of `Trainer.compile`.
-            options: the others.
+            arguments: of `Trainer.compile`; None leaves one as it is.
+            options: those that are only Keras's, likewise.
         """
         task, before = self._task, (self.arguments, self.options)
         self._check(arguments)
         if arguments["frozen_layers"] is not None:
-            freeze_lower(task.backbone, arguments["frozen_layers"])
+            self._frozen.freeze(task.backbone, arguments["frozen_layers"])
         task.learning_rate = arguments.pop("learning_rate") or task.learning_rate
+        arguments = self._completed(arguments)
+        options = {**self.options, **{n: v for n, v in options.items() if v is not None}}
         self.arguments, self.options = arguments, options
         if self.makes_optimizer and (arguments, options) == before and self._is_as_traced():
             return  # another learning rate, at most, which needs no other graph
@@ -63,12 +71,46 @@ class Recipe:
             self._compile_anew()
         else:
             self._compile(arguments["optimizer"])
+            self._warn_default_rate()
 
     def _check(self, arguments: dict) -> None:
         """Raise a ValueError if a setting of the recipe is given beside another optimizer."""
+        optimizer = arguments["optimizer"]
+        if optimizer is None:
+            optimizer = self.arguments.get("optimizer", "auto")
         for name in ("learning_rate", *RECIPE):
-            if arguments[name] is not None and not is_auto(arguments["optimizer"]):
-                raise ValueError(f"{name} belongs to optimizer='auto'. Set it in the optimizer.")
+            if arguments[name] is not None and not is_auto(optimizer):
+                raise ValueError(
+                    f"{name} belongs to optimizer='auto'. Set it in the optimizer, or pass both."
+                )
+
+    def _completed(self, arguments: dict) -> dict:
+        """Return arguments with those that are not given as the last `compile` had them."""
+        given = {name: value for name, value in arguments.items() if value is not None}
+        if is_auto(given.get("metrics")):  # those of the task
+            given["metrics"] = None
+        completed = {**dict.fromkeys(arguments), **DEFAULTS, **self.arguments, **given}
+        if not is_auto(completed["optimizer"]):
+            completed |= dict.fromkeys(RECIPE)
+        return completed
+
+    def _warn_default_rate(self) -> None:
+        """Log the learning rate of an optimizer that is given by its name."""
+        name, optimizer = self.arguments["optimizer"], self._task.optimizer
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a scaled loss
+        if not isinstance(name, str) or isinstance(optimizer, keras.optimizers.SGD):
+            return
+        usual = self._task.default_learning_rate
+        logger.warning(
+            "optimizer=%r trains at Keras's default learning rate of %g, where %g is usual for "
+            "this model. Pass keras.optimizers.%s(%g), or compile(learning_rate=...) without an "
+            "optimizer.",
+            name,
+            float(optimizer.learning_rate),
+            usual,
+            type(optimizer).__name__,
+            usual,
+        )
 
     def _compile(self, optimizer) -> None:
         task, given = self._task, self.arguments
@@ -141,6 +183,8 @@ class Recipe:
                 f"gradient_accumulation_steps is {accumulated}, but `fit` has {total_batches} "
                 "batches in all: it would not make a single step."
             )
+        if total_batches:
+            self._train_new_pooler()
         task = self._task
         with task.distribution.scope():
             if self.makes_optimizer:
@@ -150,6 +194,18 @@ class Recipe:
             # Variables that appear in a trace have TensorFlow trace a second time.
             if not task.optimizer.built:
                 task.optimizer.build(task.trainable_variables)
+
+    def _train_new_pooler(self) -> None:
+        """Note that a new pooler will be trained, or log that it is frozen."""
+        backbone = self._task.backbone
+        if not backbone.pooler_is_new:
+            return
+        backbone.pooler_is_new = not any(v.trainable for v in backbone.pooler_dense.variables)
+        if backbone.pooler_is_new:
+            logger.warning(
+                "The pooler is frozen with random weights, as the checkpoint has none for it. "
+                "backbone.pooler_dense.trainable = True trains it."
+            )
 
     def get_config(self, config: dict | None) -> dict | None:
         """Return Keras's compile config with the recipe by name, without its schedule's state."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import keras
 
+from encoder_zoo.common.keras_private import layers_in
 from encoder_zoo.encoders.backbone import Backbone
 
 
@@ -40,16 +41,10 @@ def layerwise(backbone: Backbone, decay: float) -> Callable[[keras.Variable], fl
     return lambda weight: shares.get(id(weight), 1.0)
 
 
-def freeze_lower(backbone: Backbone, count: int) -> None:
-    """Freeze the lowest blocks of a backbone, and the embeddings below them.
+class FrozenLayers:
+    """The lowest layers of a backbone that `compile(frozen_layers=...)` froze.
 
-    Args:
-        backbone: whose other layers learn from now on.
-        count: of blocks; with 0 all layers learn.
-
-    Raises:
-        ValueError: "frozen_layers=13. Expected a whole number from 0 to 12 ...", "One block of this
-            AlbertBackbone is used at several depths, ..."
+    All other layers stay as they are: what the user froze, stays frozen.
 
     Source: Lee, Tang and Lin 2019, What Would Elsa Do? Freezing Layers During Transformer
     Fine-Tuning.
@@ -58,10 +53,48 @@ def freeze_lower(backbone: Backbone, count: int) -> None:
         >>> from encoder_zoo import BertBackbone
         >>> backbone = BertBackbone(30, num_layers=3, num_heads=1, hidden_dim=4,
         ...                         intermediate_dim=4)
-        >>> freeze_lower(backbone, 2)
-        >>> [layer.trainable for layer in (backbone.embeddings, *backbone.blocks)]
-        [False, False, False, True]
+        >>> backbone.blocks[2].trainable = False
+        >>> frozen = FrozenLayers()
+        >>> for count in (2, 1, 0):
+        ...     frozen.freeze(backbone, count)
+        ...     print([layer.trainable for layer in (backbone.embeddings, *backbone.blocks)])
+        [False, False, False, False]
+        [False, False, True, False]
+        [True, True, True, False]
     """
+
+    def __init__(self):
+        # {id of a layer: the layer, and its parts and weights with whether they were trained}
+        self._before = {}
+
+    def freeze(self, backbone: Backbone, count: int) -> None:
+        """Freeze the lowest blocks, and the embeddings below them; thaw what was frozen here above.
+
+        Args:
+            backbone: of the layers, always the same.
+            count: of blocks; with 0 all that was frozen here is thawed.
+
+        Raises:
+            ValueError: "frozen_layers=13. Expected a whole number from 0 to 12 ...", "One block of
+                this AlbertBackbone is used at several depths, ..."
+        """
+        _check_count(backbone, count)
+        lower = [backbone.embeddings, *backbone.blocks[:count]] if count else []
+        for layer, parts in list(self._before.values()):
+            if layer not in lower:
+                del self._before[id(layer)]
+                if backbone.trainable and not layer.trainable:  # else the user has changed it since
+                    for part, was_trained in parts:
+                        part.trainable = was_trained
+        for layer in lower:
+            if id(layer) not in self._before or layer.trainable:
+                parts = [*layers_in(layer), *layer.weights]  # the outer first, as it sets the inner
+                self._before[id(layer)] = layer, [(part, part.trainable) for part in parts]
+                for part in parts:
+                    part.trainable = False
+
+
+def _check_count(backbone: Backbone, count: int) -> None:
     blocks = backbone.blocks
     if count > len(blocks):
         raise ValueError(
@@ -73,6 +106,3 @@ def freeze_lower(backbone: Backbone, count: int) -> None:
             f"One block of this {type(backbone).__name__} is used at several depths, also above "
             f"the first {count}, so it cannot be frozen below them alone."
         )
-    backbone.embeddings.trainable = not count
-    for i, block in enumerate(blocks):
-        block.trainable = i >= count

@@ -63,12 +63,11 @@ def test_logits_equal_those_of_transformers(golden, family, caplog):
     np.testing.assert_allclose(logits, checkpoint.expected["logits"], atol=1e-5)
 
 
-@pytest.mark.parametrize("labels", [["I-PER", "O", "B-PER"], ["x", "y"]])
-def test_a_head_with_other_labels_is_not_taken_over_and_that_is_said(golden, labels, caplog):
+def test_a_head_with_other_labels_is_not_taken_over_and_that_is_said(golden, caplog):
     checkpoint = golden("Bert_ForSequenceClassification")
     with caplog.at_level(logging.WARNING, "encoder_zoo"):
-        classifier = ez.SequenceClassifier.from_preset(checkpoint.folder, labels=labels)
-    assert classifier.labels == labels
+        classifier = ez.SequenceClassifier.from_preset(checkpoint.folder, labels=["x", "y"])
+    assert classifier.labels == ["x", "y"]
     assert "head of SequenceClassifier starts from random weights" in caplog.text
 
 
