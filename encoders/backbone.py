@@ -50,12 +50,11 @@ class Backbone(BackboneBase):
             outputs["projections"] = block.project(states[-2], training=training, **context)
         return outputs
 
-    def _encode(self, inputs, training=False, return_probabilities=False):
+    def _encode(self, inputs, training=False, return_probabilities=False, embedded=None):
         """Return the inputs and outputs of all blocks, attention probabilities, and contexts."""
         if inputs.get("padding_mask") is None:
             inputs = {**inputs, "padding_mask": ops.ones_like(inputs["token_ids"])}
-        names = ("token_ids", "segment_ids", "padding_mask", "text_starts")
-        x = self.embeddings(*(inputs.get(name) for name in names), training=training)
+        x = self.embed(inputs, training) if embedded is None else embedded  # (B, L, D)
         states, probabilities, contexts = [x], [], self.block_contexts(inputs)
         for block, context in zip(self.blocks, contexts, strict=True):
             if return_probabilities:

@@ -199,6 +199,24 @@ class BackboneBase(
         check_inputs(inputs, (*INPUTS, *TASK_INPUTS), type(self).__name__)
         return super().__call__(inputs, *args, **kwargs)
 
+    def embed(self, inputs: Mapping, training: bool = False) -> keras.KerasTensor:
+        """Return the input of the first block, (B, L, D)."""
+        names = ("token_ids", "segment_ids", "padding_mask", "text_starts")
+        return self.embeddings(*(inputs.get(name) for name in names), training=training)
+
+    def encode_embedded(self, embedded, inputs: Mapping) -> dict:
+        """Return the outputs for other inputs of the first block than those of `embed`.
+
+        Args:
+            embedded: (B, L, D).
+            inputs: as for calling the backbone.
+        """
+        states, _, _ = self._encode(inputs, embedded=embedded)
+        outputs = {"sequence_output": states[-1]}
+        if self.pooler:
+            outputs["pooled_output"] = self.pool(states[-1], inputs)
+        return outputs
+
     def text_vectors(self, sequence_output, inputs: Mapping):
         """Return the input of heads without a pooler, (B, D): the first token's output."""
         return sequence_output[:, 0]

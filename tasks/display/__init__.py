@@ -1,8 +1,8 @@
 """Pictures of answers and of training: HTML in a notebook, plain text in a terminal.
 
-`entities`, `answer`, `fill_mask`, `attention` and `neighbours` return a `Picture`: a notebook draws
-it, `print` writes it as text, and its `save` makes a page. `learning_curves` and `confusion_matrix`
-draw with matplotlib and return its axes.
+`entities`, `answer`, `explanation`, `errors`, `fill_mask`, `attention` and `neighbours` return a
+`Picture`: a notebook draws it, `print` writes it as text, and its `save` makes a page.
+`learning_curves` and `confusion_matrix` draw with matplotlib and return its axes.
 
 Example:
     >>> import encoder_zoo as ez
@@ -15,8 +15,10 @@ from encoder_zoo.tasks.display.attention import attention
 from encoder_zoo.tasks.display.candidates import fill_mask
 from encoder_zoo.tasks.display.charts import confusion_matrix, learning_curves
 from encoder_zoo.tasks.display.marks import answer, entities
+from encoder_zoo.tasks.display.mistakes import errors
 from encoder_zoo.tasks.display.neighbours import neighbours
 from encoder_zoo.tasks.display.picture import Picture
+from encoder_zoo.tasks.display.words import explanation
 
 __all__ = [
     "Picture",
@@ -24,6 +26,8 @@ __all__ = [
     "attention",
     "confusion_matrix",
     "entities",
+    "errors",
+    "explanation",
     "fill_mask",
     "learning_curves",
     "neighbours",

@@ -26,6 +26,7 @@ FOLDERS = [
     "tasks.serving",
     "tasks.base",
     "tasks.corpora",
+    "tasks.explanation",
     "tasks.retrieval",
     "tasks.sequence_classification",
     "tasks.token_classification",

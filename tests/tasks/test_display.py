@@ -165,6 +165,90 @@ def test_show_outside_of_a_notebook_prints(capsys):
     assert capsys.readouterr().out == "plain\n"
 
 
+def explained(sentence: str, *added: float, **more) -> dict:
+    """An explanation of a text, with the attributions of its words."""
+    words, offset = [], 0
+    for word, value in zip(sentence.split(), added, strict=True):
+        start = sentence.index(word, offset)
+        offset = start + len(word)
+        words.append({"part": 0, "text": word, "start": start, "end": offset, "attribution": value})
+    return {
+        "texts": [sentence],
+        "words": words,
+        "logit": 1.0,
+        "baseline": 0.5,
+        "score": 0.9,
+        **more,
+    }
+
+
+def test_an_explanation_shades_words():
+    found = explained("<b> is & good", 0.5, 0.0, -1.0, 2.0, label="<i>")
+    picture = ez.display.explanation(found)
+    assert picture.text.split("\n") == [
+        "<i> (0.90)",
+        "<b> is & good",
+        "  +2.00  ████████████  good",
+        "  -1.00  ░░░░░░        &",
+        "  +0.50  ███           <b>",
+        "  +0.00                is",
+    ]
+    parsed = Parsed(picture.html)
+    assert parsed.text.count("<b> is & good") == 1 and "i" not in parsed.tags
+    assert not parsed.inside
+    # shades are half of the share of the strongest word's
+    for style in ("28,126,214,0.50)", "224,49,49,0.25)", "28,126,214,0.12)"):
+        assert picture.html.count(f"background:rgba({style}") == 1
+    assert "1.00: 0.50 with all words masked, +1.50 by the words" in picture.html
+
+
+def test_explanations_of_entities_and_answers():
+    entity = explained("In Rome", 0.1, 0.4, text="Rome", label="LOC", start=3, end=7)
+    picture = ez.display.explanation([[entity], [], [entity, entity]])
+    assert picture.text.count("Rome: LOC (0.90)\nIn Rome\n  +0.40  ████████████  Rome") == 3
+    assert picture.html.count('font-weight:700">Rome') == 3
+    answer = explained("In Rome", 0.1, 0.4, text="", start=0, end=0)
+    assert ez.display.explanation(answer).text.startswith("No answer (0.90)")
+    assert ez.display.explanation([[]]).text == "Nothing to explain."
+    with pytest.raises(ValueError, match="Expected the result of explain"):
+        ez.display.explanation("Rome")
+
+
+def test_the_most_confident_mistakes():
+    classifier = ez.SequenceClassifier.from_preset("bert_nano_en_uncased_sentiment")
+    texts = ["Great <b>film</b>!", "Awful.", "I loved it.", "Not bad, a bit long perhaps.", "Bad."]
+    labels = ["negative", "negative", "negative", "positive", "negative"]
+    scores, index = classifier.predict_proba(texts), {"negative": 0, "positive": 1}
+    true = [scores[i, index[label]] for i, label in enumerate(labels)]
+    wrong = [i for i in np.argsort(true) if true[i] < 0.5]
+    picture = ez.display.errors(classifier, texts, labels)
+    title, head, *lines = picture.text.split("\n")
+    assert title == f"{len(wrong)} of 5 texts are labelled wrong."
+    assert head.split() == ["predicted", "true", "text"]
+    assert [line.split()[4:] for line in lines] == [texts[i].split() for i in wrong]
+    assert [float(line.split()[3]) for line in lines] == pytest.approx(
+        [true[i] for i in wrong], abs=6e-4
+    )
+    assert "film" in Parsed(picture.html).text
+    assert "<b>film" not in picture.html
+    numbers = [index[label] for label in labels]
+    assert ez.display.errors(classifier, np.array(texts), numbers).text == picture.text
+    assert len(ez.display.errors(classifier, texts, labels, top_k=1).text.split("\n")) == 3
+    right = [classifier.labels[i] for i in scores.argmax(axis=1)]
+    assert ez.display.errors(classifier, texts, right).text == "0 of 5 texts are labelled wrong."
+    with pytest.raises(ValueError, match="5 texts, but 2 labels"):
+        ez.display.errors(classifier, texts, labels[:2])
+
+
+def test_mistakes_are_of_one_label(tiny):
+    family = ez.BertBackbone.family
+    preprocessor = ez.SequenceClassifierPreprocessor(tiny.tokenizer(family))
+    kind = {"labels": ["O", "P"], "problem_type": "multi_label_classification"}
+    model = ez.SequenceClassifier(tiny.backbone(family), preprocessor, **kind)
+    with pytest.raises(ValueError, match="errors is of one label for each text. Received"):
+        ez.display.errors(model, ["a"], [["O"]])
+
+
 def test_learning_curves_of_a_history():
     pyplot = pytest.importorskip("matplotlib.pyplot")
     history = {"accuracy": [0.5, 0.75], "loss": [2.0, 1.0], "val_loss": [3.0, 2.5]}

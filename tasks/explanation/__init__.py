@@ -1,0 +1,1 @@
+"""Explanations of answers: how much each word speaks for them or against them."""

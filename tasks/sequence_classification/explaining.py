@@ -1,0 +1,153 @@
+"""Explain why a classifier gives a label: by the words of its texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.tasks.base.class_names import label_indices, sigmoid, softmax
+from encoder_zoo.tasks.explanation.words import (
+    Attributions,
+    Method,
+    attributions,
+    example_inputs,
+    part_of,
+    warn_incomplete,
+)
+from encoder_zoo.tasks.preprocessing.packing import kept_lengths
+from encoder_zoo.tasks.preprocessing.tokenized_texts import tokenize_texts, word_marks
+from encoder_zoo.tasks.training.sources import check_preprocessor
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier
+
+
+class Explanation(Attributions):
+    """A label of a text or pair, its score, and what each word adds to its logit."""
+
+    label: str | int
+    score: float
+
+
+class TextExplanations:
+    """Mixin of `SequenceClassifier`: why it gives a label."""
+
+    @overload
+    def explain(
+        self,
+        texts: str | tuple[str, str],
+        label: str | int | None = None,
+        method: Method = "integrated_gradients",
+        batch_size: int | None = None,
+    ) -> Explanation: ...
+    @overload
+    def explain(
+        self,
+        texts: Iterable[Any],
+        label: str | int | None = None,
+        method: Method = "integrated_gradients",
+        batch_size: int | None = None,
+    ) -> list[Explanation]: ...
+    @validate_arguments
+    def explain(
+        self,
+        texts,
+        label: str | int | None = None,
+        method: Method = "integrated_gradients",
+        batch_size: PositiveInt | None = None,
+    ):
+        """Return how much each word speaks for a label of its text, or against it.
+
+        `ez.display.explanation` draws the answer.
+
+        Args:
+            texts: as for `classify`.
+            label: a class, by name or number; None: of each text that with the highest score.
+            method: "integrated_gradients" adds up the gradients of the label's logit on the way
+                from the text with all its words masked to the text itself. The attributions of all
+                words are the difference of the logits at both ends, to 0.001; for this as many
+                gradients are computed as it takes, 14 or more. "gradient_x_input" is the gradient
+                at the text alone: quick, and without that sum.
+            batch_size: how many gradients are computed at once; default 32.
+
+        Returns:
+            For every text `{"label", "score", "texts", "words", "logit", "baseline"}`. "texts" are
+            the text, or both of a pair. A word is `{"part", "text", "start", "end",
+            "attribution"}`, in characters of the text with the number "part"; words behind the
+            longest input are not read and have none. "baseline" is the logit of the masked text.
+            For a single text or pair its explanation alone.
+
+        Raises:
+            ValueError: "label is 'good'. Expected one of ['negative', 'positive'], or None."
+
+        Source: Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks, section 3.
+
+        Example:
+            >>> from encoder_zoo import SequenceClassifier
+            >>> classifier = SequenceClassifier.from_preset("bert_nano_en_uncased_sentiment")
+            >>> found = classifier.explain("A great film.")
+            >>> found["label"], max(found["words"], key=lambda word: word["attribution"])["text"]
+            ('positive', 'great')
+        """
+        parts = texts if isinstance(texts, tuple) else (texts,)
+        if parts and all(isinstance(part, str | bytes) for part in parts):
+            texts = tuple([part] for part in parts) if isinstance(texts, tuple) else [texts]
+            return explain_texts(self, texts, label, method, batch_size)[0]
+        return explain_texts(self, texts, label, method, batch_size)
+
+
+def explain_texts(
+    classifier: SequenceClassifier,
+    texts,
+    label: str | int | None,
+    method: str,
+    batch_size: int | None,
+) -> list[Explanation]:
+    """Return explanations of texts or pairs; arguments: see `SequenceClassifier.explain`."""
+    check_preprocessor(classifier, texts)
+    index = None if label is None else _class_index(classifier, label)
+    preprocessor = classifier.preprocessor
+    tokenizer = preprocessor.tokenizer
+    marks = classifier.graphs.get("word_marks", lambda: word_marks(tokenizer))
+    tokens = [tokenize_texts(tokenizer, column, marks) for column in preprocessor.texts_of(texts)]
+    ids, separators = [part.ids for part in tokens], tokenizer.pair_separators
+    examples = preprocessor.pack(ids)
+    kept = kept_lengths(ids, separators, preprocessor.max_sequence_length)
+    kept = np.stack([lengths.numpy() for lengths in kept], axis=1)  # (B, 1 or 2)
+    found = []
+    for i, counts in enumerate(kept):
+        columns = [1, 1 + counts[0] + separators]
+        inputs = example_inputs(classifier, examples, i)
+        parts = [
+            part_of(part, i, column, count=count)
+            for part, column, count in zip(tokens, columns, counts, strict=False)
+        ]
+        logits = ops.convert_to_numpy(classifier(inputs, training=False))[0]
+        target = logits.argmax() if index is None else index
+        weights = np.eye(len(logits), dtype="float32")[[target]]
+        values = attributions(classifier, inputs, parts, weights, method, batch_size)
+        name, score = classifier.class_names[target], _score(classifier, logits, target)
+        found.append(Explanation(label=name, score=score, **values))
+    warn_incomplete(found, method)
+    return found
+
+
+def _class_index(classifier: SequenceClassifier, label: str | int) -> int:
+    """Return the index of a class."""
+    [index] = label_indices([label], classifier.labels).numpy().tolist()
+    if not 0 <= index < classifier.num_classes:
+        names = list(classifier.class_names)
+        raise ValueError(f"label is {label!r}. Expected one of {names}, or None.")
+    return index
+
+
+def _score(classifier: SequenceClassifier, logits: np.ndarray, index: int) -> float:
+    """Return the probability of a class; of a regression its number."""
+    if classifier.problem_type == "regression":
+        return float(logits[index])
+    several = classifier.problem_type == "multi_label_classification"
+    return float((sigmoid if several else softmax)(logits)[index])
