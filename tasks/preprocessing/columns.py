@@ -10,13 +10,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.documents import are_documents
+
+ROWS = (list, tuple, np.ndarray)  # types of a row in a list of rows
 
 
 def plain(values):
     """Return a column as a list, a table as {name: list}; lists, arrays and tensors unchanged.
 
     Args:
-        values: anything; of a tuple, such as the two columns of a pair, every item.
+        values: anything; of a tuple, such as the two columns of a pair, every item. A list of
+            spaCy's documents becomes that of their texts.
 
     Example:
         >>> import pandas as pd
@@ -26,6 +30,8 @@ def plain(values):
     """
     if isinstance(values, tuple):
         return tuple(map(plain, values))
+    if isinstance(values, list) and are_documents(values):
+        return [document.text for document in values]
     if isinstance(values, str | bytes | list | dict | np.ndarray) or tf.is_tensor(values):
         return values
     names = table_columns(values)
@@ -62,3 +68,35 @@ def categories(values) -> list | None:
     """
     names = getattr(getattr(values, "dtype", None), "categories", None)
     return None if names is None else plain(names)
+
+
+def single_column(values):
+    """Return the texts of an array or list with one in each row, (n, 1), as (n,); else unchanged.
+
+    Example:
+        >>> single_column(np.array([["good"], ["bad"]])).tolist(), single_column([["good"]])
+        (['good', 'bad'], ['good'])
+    """
+    if isinstance(values, np.ndarray) or tf.is_tensor(values):
+        shape = tf.TensorShape(values.shape)
+        return values[:, 0] if shape.rank == 2 and shape[1] == 1 else values
+    if (
+        isinstance(values, list)
+        and values
+        and all(isinstance(row, ROWS) and len(row) == 1 for row in values)
+    ):
+        return [row[0] for row in values]
+    return values
+
+
+def is_pairs(x) -> bool:
+    """Return whether this is a list of pairs, and not of texts."""
+    if not isinstance(x, list | np.ndarray) or not len(x) or not isinstance(x[0], ROWS):
+        return False
+    for row, pair in enumerate(x):
+        if not isinstance(pair, ROWS) or len(pair) != 2:
+            raise ValueError(
+                f"Row {row} is {pair!r:.60}. Expected a pair of texts, as in row 0, or a text in "
+                "every row."
+            )
+    return True

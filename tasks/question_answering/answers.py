@@ -16,6 +16,7 @@ from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.documents import is_span
 from encoder_zoo.tasks.preprocessing.preprocessor import as_texts
 
 IMPOSSIBLE = -1e9  # logit of positions that cannot be an answer
@@ -119,7 +120,7 @@ def split_examples(x, y) -> tuple:
     Returns:
         Questions (N,) and contexts (N,), string tensors, and the answers or None.
     """
-    x = plain(x)
+    x, y = plain(x), y if isinstance(y, list) else plain(y)
     if isinstance(x, list) and (not x or any(isinstance(e, dict) for e in x)):
         answered = any("answers" in e for e in x if isinstance(e, dict))
         names = ["question", "context", *(["answers"] if answered else [])]
@@ -133,7 +134,7 @@ def split_examples(x, y) -> tuple:
             "Expected (questions, contexts), or examples with question and context. "
             f"Received: {type(x).__name__}."
         )
-    return (*texts, plain(y))
+    return (*texts, y)
 
 
 def holds_answers(x) -> bool:
@@ -157,8 +158,8 @@ def answer_lists(y) -> list[list[dict]]:
     """Return for every question all its answers, as `{"text", "answer_start"}`.
 
     Args:
-        y: for every question one such dict, a list of them, or a dict of lists; None or an empty
-            list where there is no answer.
+        y: for every question one such dict, or a `Span` of spaCy, a list of them, or a dict of
+            lists; None or an empty list where there is no answer.
 
     Raises:
         ValueError: "The answers are missing. ...", "Example 3: {'text': 7, ...} is no answer. ..."
@@ -178,6 +179,10 @@ def _answers(answers, number: int) -> list[dict]:
         answers = _rows(answers, number) if columns else [answers]
     elif answers is None:
         answers = []
+    elif is_span(answers):
+        answers = [answers]
+    if isinstance(answers, list | tuple):
+        answers = [_as_dict(answer) for answer in answers]
     for answer in answers if isinstance(answers, list | tuple | np.ndarray) else [answers]:
         if (
             not isinstance(answer, dict)
@@ -189,6 +194,11 @@ def _answers(answers, number: int) -> list[dict]:
                 "and answer_start, a whole number; or an empty list where there is no answer."
             )
     return list(answers)
+
+
+def _as_dict(answer):
+    """Return a `Span` as an answer; anything else unchanged."""
+    return {"text": answer.text, "answer_start": answer.start_char} if is_span(answer) else answer
 
 
 def _rows(columns: dict, number: int) -> list[dict]:

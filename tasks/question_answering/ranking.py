@@ -5,7 +5,7 @@ Comment letters: N questions, W windows, K spans of all windows, n answers of a 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, Candidates
@@ -17,6 +17,29 @@ from encoder_zoo.tasks.question_answering.preprocessor import Contexts
 SAME_CHARACTERS = 4 * 4
 
 
+class Answer(TypedDict):
+    """An answer, characters `start` to `end` of its context; "" from 0 to 0 if there is none."""
+
+    text: str
+    start: int
+    end: int
+    score: float
+
+
+class PassageAnswer(Answer):
+    """An answer in one of several passages; `passage` is its index, None for no answer."""
+
+    passage: int | None
+
+
+class AnswerOptions(TypedDict, total=False):
+    """Options of `SpanQA.answer`."""
+
+    max_answer_length: int
+    null_threshold: float | None
+    batch_size: int | None
+
+
 class Answers(NamedTuple):
     """The best answers of every question, the best first.
 
@@ -26,6 +49,7 @@ class Answers(NamedTuple):
         score: (N, n) float32, sum of the two logits; `IMPOSSIBLE` or less where there are fewer.
         total: (N,) float32, log of the sum of all spans' exponentiated scores, in all windows.
         null: (N,) float32, score of "no answer": the lowest of the windows'.
+        context: (N, n) int32, the number of the answer's context; -1 of "no answer".
     """
 
     start: tf.Tensor
@@ -33,6 +57,7 @@ class Answers(NamedTuple):
     score: tf.Tensor
     total: tf.Tensor
     null: tf.Tensor
+    context: tf.Tensor
 
 
 def best_answers(found: Candidates, contexts: Contexts, columns: tf.Tensor, n_best: int) -> Answers:
@@ -58,7 +83,8 @@ def best_answers(found: Candidates, contexts: Contexts, columns: tf.Tensor, n_be
     start, end = (tf.gather(values, index, batch_dims=1) for values in bounds)
     total = tf.reduce_logsumexp(by_question(found.total, example, 2 * IMPOSSIBLE), axis=1)
     null = tf.reduce_min(by_question(found.null, example, float("inf")), axis=1)
-    return Answers(start, end, best, total, null)
+    context = tf.broadcast_to(tf.range(tf.shape(best)[0])[:, None], tf.shape(best))
+    return Answers(start, end, best, total, null, context)
 
 
 def _spans(
@@ -88,6 +114,33 @@ def _distinct(spans: tf.Tensor, scores: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
     return spans, tf.math.unsorted_segment_max(scores, number, tf.shape(spans)[0])
 
 
+def over_passages(found: Answers) -> Answers:
+    """Return the best answers of one question in N passages.
+
+    Args:
+        found: of the question in every passage.
+
+    Returns:
+        As many answers, as of one question.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> scores, zeros = tf.constant([[1.0], [5.0]]), tf.zeros([2, 1], tf.int32)
+        >>> context = tf.constant([[0], [1]])
+        >>> found = Answers(zeros, zeros, scores, scores[:, 0], tf.zeros([2]), context)
+        >>> over_passages(found).context.numpy().tolist()
+        [[1]]
+    """
+    score, index = tf.math.top_k(tf.reshape(found.score, [1, -1]), found.score.shape[1])
+    start, end, context = (
+        tf.gather(tf.reshape(values, [1, -1]), index, batch_dims=1)
+        for values in (found.start, found.end, found.context)
+    )
+    total = tf.reduce_logsumexp(found.total, keepdims=True)
+    null = tf.reduce_min(found.null, keepdims=True)
+    return Answers(start, end, score, total, null, context)
+
+
 def insert_null_answers(found: Answers, null_threshold: float | None) -> Answers:
     """Return the answers with "no answer", 0 to 0, among them if it is allowed.
 
@@ -102,7 +155,8 @@ def insert_null_answers(found: Answers, null_threshold: float | None) -> Answers
     Example:
         >>> import tensorflow as tf
         >>> one = tf.constant([[1]])
-        >>> found = Answers(one, one + 2, tf.constant([[5.0]]), tf.constant([5.0]), tf.zeros([1]))
+        >>> score = tf.constant([[5.0]])
+        >>> found = Answers(one, one + 2, score, score[0], tf.zeros([1]), one - 1)
         >>> [insert_null_answers(found, t).end.numpy().tolist() for t in (None, 0.0, -9.0)]
         [[[3]], [[3, 0]], [[0, 3]]]
     """
@@ -113,13 +167,12 @@ def insert_null_answers(found: Answers, null_threshold: float | None) -> Answers
     ahead = tf.fill(tf.shape(null), tf.constant(-null_threshold, null.dtype))
     rank = tf.concat([found.score - null, ahead], axis=1)
     order = tf.argsort(rank, axis=1, direction="DESCENDING", stable=True)
-    fields = (
-        tf.pad(found.start, [[0, 0], [0, 1]]),
-        tf.pad(found.end, [[0, 0], [0, 1]]),
-        tf.concat([found.score, null], axis=1),
-    )
+    start, end = (tf.pad(values, [[0, 0], [0, 1]]) for values in (found.start, found.end))
+    context = tf.pad(found.context, [[0, 0], [0, 1]], constant_values=-1)
+    fields = start, end, tf.concat([found.score, null], axis=1), context
+    start, end, score, context = (tf.gather(f, order, batch_dims=1) for f in fields)
     total = tf.reduce_logsumexp(tf.stack([found.total, found.null], axis=1), axis=1)
-    return Answers(*(tf.gather(f, order, batch_dims=1) for f in fields), total, found.null)
+    return Answers(start, end, score, total, found.null, context)
 
 
 def answer_scores(found: Answers) -> tf.Tensor:
@@ -128,20 +181,25 @@ def answer_scores(found: Answers) -> tf.Tensor:
     return tf.where(found.score > IMPOSSIBLE / 2, share, 0.0)
 
 
-def answer_dicts(found: Answers, texts: list[str], count: int) -> list[list[dict]]:
+def answer_dicts(
+    found: Answers, texts: list[str], count: int, passages: bool = False
+) -> list[list[Answer]] | list[list[PassageAnswer]]:
     """Return for every question its answers as `{"text", "start", "end", "score"}`.
 
     Args:
         found: N questions' answers.
-        texts: N contexts.
+        texts: the contexts.
         count: the most answers of a question.
+        passages: whether the answers tell also which "passage" they are from.
     """
-    fields = (found.start, found.end, answer_scores(found), found.score > IMPOSSIBLE / 2)
+    exists = found.score > IMPOSSIBLE / 2
+    fields = (found.start, found.end, answer_scores(found), found.context, exists)
     return [
         [
-            {"text": text[start:end], "start": start, "end": end, "score": score}
-            for start, end, score, exists in zip(*row, strict=True)
+            {"text": texts[context][start:end], "start": start, "end": end, "score": score}
+            | ({"passage": context if context >= 0 else None} if passages else {})
+            for start, end, score, context, exists in zip(*row, strict=True)
             if exists
         ][:count]
-        for text, *row in zip(texts, *(f.numpy().tolist() for f in fields), strict=True)
+        for row in zip(*(field.numpy().tolist() for field in fields), strict=True)
     ]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.base.class_names import softmax
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
     following,
@@ -20,6 +21,7 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     row_begins,
     word_begins,
 )
+from encoder_zoo.tasks.token_classification.decoding import Transitions, best_tags
 from encoder_zoo.tasks.token_classification.tags import parse_tags, subword_tags, word_tags
 
 logger = logging.getLogger("encoder_zoo")
@@ -55,26 +57,31 @@ def labels_of_words(
 
 def tags_of_tokens(
     tokens: TokenizedTexts,
-    best: np.ndarray,
+    logits: np.ndarray,
     word_counts: Sequence[int],
     names: list[str],
     by_all_tokens: bool,
+    allowed: Transitions | None,
 ) -> list[list[str]]:
     """Return the tags of words from those of their tokens.
 
     Args:
         tokens: P tokens of words.
-        best: (P,) int tags.
+        logits: (P, C).
         word_counts: words of every text.
         names: the tags' names.
         by_all_tokens: whether all tokens of a word were labelled, and not the first alone.
+        allowed: which tags may follow each other; None: any.
 
     Returns:
         For every text its tags; O of a word without a token.
     """
     outside = "O" if "O" in names else names[0]
     tags = [[outside] * count for count in word_counts]
-    begins = word_begins(tokens).numpy()
+    begins, row = word_begins(tokens).numpy(), tokens.ids.value_rowids().numpy()
+    units = np.ones_like(begins) if by_all_tokens else begins
+    best = np.zeros(len(units), "int32")
+    best[units] = best_tags(tf.constant(softmax(logits[units])), tf.constant(row[units]), allowed)
     found = best[begins]
     if by_all_tokens:
         # The first token of all begins a word, so the last one ends a word.
@@ -161,7 +168,7 @@ def _tags_of_types(names: Sequence[str]) -> np.ndarray:
         tags = (*(f"{prefix}-{kind}" for prefix in prefixes), kind)
         return next(names.index(tag) for tag in tags if tag in names)
 
-    choices = ("SBI", "BIS", "IBS", "EIBS")  # of the only, first, middle and last word
+    choices = ("SUBI", "BISU", "IBSU", "ELIBSU")  # of the only, first, middle and last word
     kinds = parse_tags(names).type_names
     table = [[best(prefixes, kind) for prefixes in choices] for kind in kinds]
     return np.array(table, "int32").reshape(-1, 4)

@@ -5,7 +5,7 @@ Comment letters: P tokens of all texts, U units (tokens or words), G entities, C
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypedDict
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import one_of
@@ -15,9 +15,38 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     row_begins,
     word_begins,
 )
+from encoder_zoo.tasks.token_classification.decoding import Transitions, best_tags
 from encoder_zoo.tasks.token_classification.tags import OUTSIDE, TagSet, begins_span
 
 Strategy = Annotated[str, one_of("simple", "first", "average", "max", "none")]
+
+
+class Entity(TypedDict):
+    """An entity of a text, whose characters it has from `start` to before `end`."""
+
+    label: str
+    text: str
+    start: int
+    end: int
+    score: float
+
+
+class Units(NamedTuple):
+    """Tokens or words (U,) of some texts.
+
+    Attributes:
+        row: int64, the text.
+        start: int32, the first character.
+        end: int32, the character after the last.
+        first: bool, whether it is the first of its text.
+        probabilities: (U, C) float32.
+    """
+
+    row: tf.Tensor
+    start: tf.Tensor
+    end: tf.Tensor
+    first: tf.Tensor
+    probabilities: tf.Tensor
 
 
 class Entities(NamedTuple):
@@ -39,7 +68,11 @@ class Entities(NamedTuple):
 
 
 def find_entities(
-    probabilities: tf.Tensor, tokens: TokenizedTexts, tags: TagSet, strategy: str = "simple"
+    probabilities: tf.Tensor,
+    tokens: TokenizedTexts,
+    tags: TagSet,
+    strategy: str = "simple",
+    allowed: Transitions | None = None,
 ) -> Entities:
     """Decode entities from the probabilities of tokens, by the strategies of transformers.
 
@@ -50,25 +83,24 @@ def find_entities(
         strategy: "simple" tags every token and joins neighbours of one entity; "first", "average"
             and "max" tag whole words, by their first token, by the mean over their tokens and by
             the most probable token; "none" returns every tagged token.
+        allowed: which tags may follow each other, not with the strategy "none"; None: any.
 
     Returns:
         The entities; the score is the mean of their tokens', or words', probabilities.
     """
-    units = Entities(
-        tokens.ids.value_rowids(),
-        tf.argmax(probabilities, axis=1, output_type=tf.int32),
-        tokens.starts.flat_values,
-        tokens.ends.flat_values,
-        tf.reduce_max(probabilities, axis=1),
-    )
+    row, starts, ends = tokens.ids.value_rowids(), tokens.starts, tokens.ends
     first = row_begins(tokens.ids)
+    units = Units(row, starts.flat_values, ends.flat_values, first, probabilities)
     if strategy in ("first", "average", "max"):
-        units, first = _words(probabilities, tokens, units, strategy)
-    prefix, kind = tf.gather(tags.prefixes, units.label), tf.gather(tags.types, units.label)
+        units = _words(units, tokens, strategy)
+    label = best_tags(units.probabilities, units.row, None if strategy == "none" else allowed)
+    score = tf.gather(units.probabilities, label, batch_dims=1)
+    prefix, kind = tf.gather(tags.prefixes, label), tf.gather(tags.types, label)
     inside = prefix != OUTSIDE
     if strategy == "none":
-        return Entities(*(tf.boolean_mask(field, inside) for field in units))
-    before = tf.where(first, OUTSIDE, previous(prefix, OUTSIDE))
+        fields = units.row, label, units.start, units.end, score
+        return Entities(*(tf.boolean_mask(field, inside) for field in fields))
+    before = tf.where(units.first, OUTSIDE, previous(prefix, OUTSIDE))
     begins = begins_span(prefix, kind, before, previous(kind, -1))
     group = tf.boolean_mask(tf.cumsum(tf.cast(begins, tf.int32)) - 1, inside)
     return Entities(
@@ -76,8 +108,15 @@ def find_entities(
         tf.boolean_mask(kind, begins),
         tf.boolean_mask(units.start, begins),
         tf.math.segment_max(tf.boolean_mask(units.end, inside), group),
-        tf.math.segment_mean(tf.boolean_mask(units.score, inside), group),
+        tf.math.segment_mean(tf.boolean_mask(score, inside), group),
     )
+
+
+def above(found: Entities, threshold: float | None) -> Entities:
+    """Return the entities whose score is not lower than a threshold; None: all."""
+    if threshold is None:
+        return found
+    return Entities(*(tf.boolean_mask(field, found.score >= threshold) for field in found))
 
 
 def entity_columns(
@@ -109,11 +148,9 @@ def entity_columns(
     }
 
 
-def _words(
-    probabilities: tf.Tensor, tokens: TokenizedTexts, units: Entities, strategy: str
-) -> tuple[Entities, tf.Tensor]:
-    """Return the words (U,) as units, and which of them is the first of a text."""
-    begins = word_begins(tokens)
+def _words(units: Units, tokens: TokenizedTexts, strategy: str) -> Units:
+    """Return the words (U,) of tokens."""
+    begins, probabilities = word_begins(tokens), units.probabilities
     word = tf.cumsum(tf.cast(begins, tf.int32)) - 1  # (P,)
     indices = tf.where(begins)[:, 0]  # (U,) first tokens
     if strategy == "average":
@@ -121,15 +158,15 @@ def _words(
     elif strategy == "first":
         probabilities = tf.gather(probabilities, indices)
     else:
-        best = tf.gather(tf.math.segment_max(units.score, word), word)
+        score = tf.reduce_max(probabilities, axis=1)
+        best = tf.gather(tf.math.segment_max(score, word), word)
         here = tf.range(tf.size(word))
-        surest = tf.math.segment_min(tf.where(units.score == best, here, tf.size(word)), word)
+        surest = tf.math.segment_min(tf.where(score == best, here, tf.size(word)), word)
         probabilities = tf.gather(probabilities, surest)
-    words = Entities(
+    return Units(
         tf.gather(units.row, indices),
-        tf.argmax(probabilities, axis=1, output_type=tf.int32),
         tf.gather(units.start, indices),
         tf.math.segment_max(units.end, word),
-        tf.reduce_max(probabilities, axis=1),
+        tf.boolean_mask(units.first, begins),
+        probabilities,
     )
-    return words, tf.boolean_mask(row_begins(tokens.ids), begins)

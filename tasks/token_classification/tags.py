@@ -1,8 +1,9 @@
 """Parse tags of words, such as B-PER, and find the spans that they mark.
 
 Three schemes are read alike: IOB1 (B only between two spans of one type), IOB2, also called BIO
-(every span begins with B), and IOBES (a span's last word is E, a span of one word S). Tags without
-a prefix are types by themselves: neighbours of one type are one span.
+(every span begins with B), and IOBES (a span's last word is E, a span of one word S), also written
+BILOU, with L for E and U for S. Tags without a prefix are types by themselves: neighbours of one
+type are one span.
 
 Comment letters: C tags, L words.
 """
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 OUTSIDE, INSIDE, BEGIN, END, SINGLE = range(5)
-PREFIXES = {"I": INSIDE, "B": BEGIN, "E": END, "S": SINGLE}
+PREFIXES = {"I": INSIDE, "B": BEGIN, "E": END, "S": SINGLE, "L": END, "U": SINGLE}
 SCHEMES = ("IOB1", "IOB2", "IOBES")
 
 
@@ -36,8 +37,8 @@ class TagSet(NamedTuple):
 def parse_tags(tags: Sequence[str]) -> TagSet:
     """Return the prefix and the type of every tag.
 
-    B- and I- are prefixes; E- and S- are where the type has another prefix too, so that a plain
-    type may be called "E-mail"; S- also where every tag looks prefixed.
+    B- and I- are prefixes; E-, S-, L- and U- are where the type has another prefix too, so that a
+    plain type may be called "E-mail"; S- and U- also where every tag looks prefixed.
 
     Args:
         tags: names; "O" is outside of every span.
@@ -54,9 +55,9 @@ def parse_tags(tags: Sequence[str]) -> TagSet:
     def split(tag: str) -> tuple[int, str]:
         prefix, dash, kind = tag.partition("-")
         prefixed = dash and kind and prefix in PREFIXES
-        if prefixed and prefix in "ES":
+        if prefixed and prefix in "ESLU":
             others = (f"{other}-{kind}" for other in PREFIXES if other != prefix)
-            alone = prefix == "S" and all_prefixed
+            alone = prefix in "SU" and all_prefixed
             prefixed = alone or any(other in known for other in others)
         return (PREFIXES[prefix], kind) if prefixed else (INSIDE, tag)
 
@@ -222,7 +223,7 @@ def word_tags(tags: Sequence[str]) -> np.ndarray:
 
 
 def sorted_tags(tags: Iterable[str]) -> list[str]:
-    """Sort tags in the order of a head's outputs: O first, then by type, B before I, E and S.
+    """Sort tags in the order of a head's outputs: O first, then by type, each B, I, E, S.
 
     Example:
         >>> sorted_tags(["I-PER", "B-PER", "O", "B-LOC"])

@@ -5,7 +5,7 @@ In memory an error names the example; in `tf.data` the example of the batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import keras
 import numpy as np
@@ -14,6 +14,14 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.base.class_names import label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.checks import check_each
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.documents import (
+    are_documents,
+    is_span,
+    spans_in,
+    text_of,
+    words_of,
+)
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 from encoder_zoo.tasks.preprocessing.tokenized_texts import as_word_tensor, is_list, is_words
 from encoder_zoo.tasks.token_classification.spans import SPAN, check_spans
@@ -25,8 +33,8 @@ def label_lists(y) -> list[list]:
 
     Args:
         y: tags or spans in lists, arrays or tensors; or spans as `{"start", "end", "label"}`, each
-            ragged. A span is such a dict, or a tuple (start, end, label); those of an example may
-            be the value of "entities" or "spans", as in spaCy and Prodigy.
+            ragged. A span is such a dict, a tuple (start, end, label), or a `Span` of spaCy; those
+            of an example may be the value of "entities" or "spans", as in spaCy and Prodigy.
 
     Raises:
         ValueError: "Example 3: its labels are None (NoneType). Expected a list ..."
@@ -62,6 +70,8 @@ def _of_example(row):
 
 def _as_label(value):
     """Return a tag unchanged, and a span as a dict."""
+    if is_span(value):
+        value = value.start_char, value.end_char, value.label_
     is_tuple = isinstance(value, tuple | list) and len(value) == len(SPAN)
     return dict(zip(SPAN, map(_plain, value), strict=True)) if is_tuple else value
 
@@ -70,9 +80,9 @@ def annotated(x, y) -> tuple:
     """Return texts and their spans if `fit` is given both in one.
 
     Args:
-        x: spaCy's `[(text, {"entities": [(start, end, label), ...]}), ...]`, Prodigy's
+        x: spaCy's `Doc`s, or `[(text, {"entities": [(start, end, label), ...]}), ...]`; Prodigy's
             `[{"text", "spans"}, ...]`, without those whose "answer" is not "accept"; or anything
-            else, which is returned unchanged.
+            else, which is returned as plain lists. Documents become words if y are tags.
         y: None, or the labels.
 
     Example:
@@ -81,6 +91,9 @@ def annotated(x, y) -> tuple:
         >>> annotated([{"text": "Hm", "spans": [], "answer": "ignore"}, {"text": "Yes"}], None)
         (['Yes'], [[]])
     """
+    if are_documents(x):
+        return _of_documents(x, y)
+    x, y = plain(x), plain(y)
     if y is not None or not isinstance(x, list) or not x:
         return x, y
     if all(isinstance(row, dict) and "text" in row for row in x):
@@ -89,6 +102,20 @@ def annotated(x, y) -> tuple:
     if all(isinstance(row, tuple) and len(row) == 2 and isinstance(row[1], dict) for row in x):
         return [text for text, _ in x], [row.get("entities", []) for _, row in x]
     return x, y
+
+
+def _of_documents(documents: Sequence, y) -> tuple:
+    """Return the texts of documents with their entities or with other spans, or words with tags."""
+    texts = [*map(text_of, documents)]
+    y = [document.ents for document in documents] if y is None else plain(y)
+    if isinstance(y, dict) or len(y) != len(documents):
+        return texts, y
+    y = [
+        spans_in(document, row) if is_list(row) and len(row) and is_span(row[0]) else row
+        for document, row in zip(documents, y, strict=True)
+    ]
+    kinds = {_kind(value) for row in label_lists(y) for value in row}
+    return ([*map(words_of, documents)] if kinds & {"name", "number"} else texts), y
 
 
 def _lists_of_columns(y: dict) -> list[list[dict]]:

@@ -239,6 +239,31 @@ class TestSearch:
         nothing = model.answer("Who?", "Anna", null_threshold=-1e6)
         assert (nothing["text"], nothing["start"], nothing["end"]) == ("", 0, 0)
 
+    def test_the_best_of_several_passages(self, model):
+        passages = ["Anna lives in Rome.", "José lives in Oslo.", "Carl is there."]
+        spans = []
+        outputs = model.predict((["Who?"] * 3, passages))
+        for number, (passage, [logits]) in enumerate(zip(passages, outputs, strict=True)):
+            _, starts, ends = model.preprocessor.tokenizer.tokenize_with_offsets(passage)
+            inside = [4 <= i < 4 + len(starts) for i in range(logits.shape[-1])]
+            spans += [
+                (score, number, int(starts[i - 4]), int(ends[j - 4]))
+                for score, i, j in self.brute_force(logits, inside, 30)
+            ]
+        total = np.logaddexp.reduce([score for score, *_ in spans])
+        spans = sorted(spans, reverse=True)
+        found = model.answer("Who?", passages, top_k=12)
+        assert [(a["passage"], a["start"], a["end"]) for a in found] == [s[1:] for s in spans[:12]]
+        shares = [np.exp(score - total) for score, *_ in spans[:12]]
+        np.testing.assert_allclose([a["score"] for a in found], shares, rtol=1e-4)
+        assert model.answer("Who?", passages) == found[0]
+        assert model.answer("Who?", tuple(passages)) == found[0]
+        assert all(a["text"] == passages[a["passage"]][a["start"] : a["end"]] for a in found)
+        nothing = model.answer("Who?", passages, null_threshold=-1e6)
+        assert (nothing["text"], nothing["passage"]) == ("", None)
+        with pytest.raises(ValueError, match="Expected at least one passage. Received: none"):
+            model.answer("Who?", [])
+
     def test_the_length_of_answers_is_limited(self, model):
         found = model.answer("Who?", "Anna lives in Rome.", top_k=40, max_answer_length=2)
         assert len(found) == 9

@@ -151,7 +151,7 @@ class TestAlignment:
         words, tags = [*words, ["José"]], [*tags, ["S-PER"]]
         logits = learned_logits(classifier, words, tags)
         monkeypatch.setattr(classifier, "_token_logits", lambda *_: logits)
-        assert classifier.tag_words(words) == tags
+        assert classifier.predict_tags(words) == tags
         assert classifier.evaluate_entities(words, tags, scheme="IOBES")["f1"] == 1.0
 
     def test_a_space_based_vocabulary_knows_symbols_as_words(self, roberta):
@@ -223,7 +223,7 @@ class TestLearning:
         scores = classifier.evaluate(SENTENCES, TAGS, verbose=0, return_dict=True)
         assert (scores["f1"], scores["precision"], scores["accuracy"]) == (1.0, 1.0, 1.0)
         assert classifier.evaluate_entities(SENTENCES, TAGS)["f1"] == 1.0
-        assert classifier.tag_words(SENTENCES) == TAGS
+        assert classifier.predict_tags(SENTENCES) == TAGS
         [entities] = classifier.extract_entities(["José sees New York."], "first")
         assert [(e["label"], e["text"], e["start"], e["end"]) for e in entities] == [
             ("PER", "José", 0, 4),
@@ -428,7 +428,7 @@ def test_no_texts_and_texts_without_pieces(classifier):
     assert classifier.extract_entities([]) == []
     assert classifier.extract_entities(["", " "], "average") == [[], []]
     assert classifier.predict([""])[0].shape == (0, 5)
-    assert classifier.tag_words([["Anna", ""], []])[0][1] == "O"
+    assert classifier.predict_tags([["Anna", ""], []])[0][1] == "O"
 
 
 class TestStrategies:
@@ -576,7 +576,7 @@ class TestRefusals:
 
     def test_texts_have_no_tags_of_words(self, classifier):
         with pytest.raises(ValueError, match="Expected lists of words. Received texts: 'Anna'"):
-            classifier.tag_words(["Anna"])
+            classifier.predict_tags(["Anna"])
 
     def test_no_room_for_pieces(self, build):
         with pytest.raises(ValueError, match="sequence_length is 2. Expected a whole number of 3"):

@@ -1,0 +1,130 @@
+"""Explain an answer by the words of its question and its context.
+
+Comment letters: L sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.explanation.words import (
+    Attributions,
+    attributions,
+    example_inputs,
+    part_of,
+    warn_incomplete,
+)
+from encoder_zoo.tasks.preprocessing.tokenized_texts import (
+    TokenizedTexts,
+    tokenize_texts,
+    word_marks,
+)
+from encoder_zoo.tasks.preprocessing.windows import Windows
+from encoder_zoo.tasks.question_answering.ranking import Answer
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.question_answering.answering import SpanAnswers
+
+
+class AnswerExplanation(Answer, Attributions):
+    """An answer, and what each word of question and context adds to the sum of its two logits."""
+
+
+def explain_answers(
+    model: SpanAnswers,
+    questions: Sequence[str],
+    contexts: Sequence[str],
+    answers: Sequence[Answer],
+    method: str,
+    batch_size: int | None,
+) -> list[AnswerExplanation]:
+    """Return explanations of answers; arguments: see `SpanQA.explain`."""
+    preprocessor = model.preprocessor
+    marks = model.graphs.get("word_marks", lambda: word_marks(preprocessor.tokenizer))
+    asked, told = (
+        tokenize_texts(preprocessor.tokenizer, tf.constant(texts, tf.string), marks)
+        for texts in ([question.strip() for question in questions], contexts)
+    )
+    encoded = preprocessor.contexts(asked.texts, told.texts)
+    examples = preprocessor.examples(encoded)
+    columns = preprocessor.context_column(examples).numpy()
+    found = []
+    for i, answer in enumerate(answers):
+        places = [
+            place
+            for window in np.flatnonzero(encoded.windows.example.numpy() == i)
+            for place in _places(model, examples, encoded.windows, window, told, columns, answer)
+        ]
+        # The score of "no answer" is the lowest of all windows'.
+        best = (max if answer["text"] else min)(places, key=lambda place: place.score)
+        parts = [part_of(asked, i, 1), part_of(told, i, *best.context)]
+        values = attributions(model, best.inputs, parts, best.weights, method, batch_size)
+        found.append(AnswerExplanation(**answer, **values))
+    warn_incomplete(found, method)
+    return found
+
+
+class Place(NamedTuple):
+    """A first and a last token in a window that may be an answer's.
+
+    Attributes:
+        score: sum of their logits.
+        weights: (1, 2, L), 1 at these two.
+        inputs: of the window, {name: (1, L)}.
+        context: the context's first position in the window, its first token there, and how many.
+    """
+
+    score: float
+    weights: np.ndarray
+    inputs: dict
+    context: tuple[int, int, int]
+
+
+def _places(
+    model: SpanAnswers,
+    examples: dict,
+    windows: Windows,
+    window: int,
+    tokens: TokenizedTexts,
+    columns: np.ndarray,
+    answer: Answer,
+) -> list[Place]:
+    """Return the places in a window at which an answer may stand.
+
+    Several tokens may have the same characters.
+    """
+    inputs = example_inputs(model, examples, window)
+    logits = ops.convert_to_numpy(model(inputs, training=False)).astype("float32")  # (1, 2, L)
+    row, begin, length = (
+        int(values[window]) for values in (windows.example, windows.begin, windows.length)
+    )
+    inside, column = slice(begin, begin + length), int(columns[window])
+    pairs = _bounds(tokens, row, answer, inside, column)
+    places = []
+    for bounds in pairs:
+        weights = np.zeros_like(logits)
+        weights[0, [0, 1], bounds] = 1
+        score = float((weights * logits).sum())
+        places.append(Place(score, weights, inputs, (column, begin, length)))
+    return places
+
+
+def _bounds(
+    tokens: TokenizedTexts, row: int, answer: Answer, window: slice, column: int
+) -> list[tuple[int, int]]:
+    """Return the positions in a window's example that an answer may begin and end at.
+
+    Of "no answer" both are the start token's.
+    """
+    if answer["start"] == answer["end"]:
+        return [(0, 0)]
+    starts, ends = (values[row].numpy()[window] for values in (tokens.starts, tokens.ends))
+    real = starts < ends
+    first = np.flatnonzero(real & (starts == answer["start"])) + column
+    last = np.flatnonzero(real & (ends == answer["end"])) + column
+    return [(i, j) for i in first.tolist() for j in last.tolist() if i <= j]
