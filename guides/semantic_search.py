@@ -9,7 +9,7 @@ Accelerator: None
 
 A text embedder turns a text into a vector, such that texts with like meaning have vectors that are
 near each other. To search is to find the nearest vectors: a question need not share a word with its
-answer. The files here are those of this repository; take any others.
+answer. The files here are the pages of this documentation; take any others.
 """
 
 # %%
@@ -29,7 +29,7 @@ A vector stands for one text, and the shorter the text, the more exact it is.
 # %%
 paragraphs = [
     " ".join(paragraph.split())
-    for path in sorted(HERE.parent.glob("*.md"))
+    for path in sorted((HERE / ".." / "docs" / "pages").rglob("*.md"))
     for paragraph in path.read_text(encoding="utf-8").split("\n\n")
     if len(paragraph) > 60 and not paragraph.startswith(("```", "|", "<"))
 ]

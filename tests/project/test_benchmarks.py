@@ -6,6 +6,7 @@ import pytest
 from paths import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
+FIGURES = ROOT / "docs" / "pages" / "figures.md"
 
 
 @pytest.fixture
@@ -43,10 +44,10 @@ def test_means_and_spread_are_of_the_seeds_that_both_sides_have(quality):
     ]
 
 
-def test_the_readme_shows_the_table_of_the_results_that_are_kept(quality):
+def test_the_docs_show_the_table_of_the_results_that_are_kept(quality):
     rows = quality.table(quality.finished(quality.RESULTS), None)
     assert len(rows) > 2
-    assert "\n".join(rows) + "\n\n" in (BENCHMARKS.parent / "README.md").read_text("utf-8")
+    assert "\n".join(rows) + "\n\n" in FIGURES.read_text("utf-8")
 
 
 def test_there_may_be_no_results_yet(quality):

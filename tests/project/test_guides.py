@@ -109,16 +109,16 @@ def test_many_texts_go_on_where_they_were_interrupted(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def build(monkeypatch):
+def notebooks(monkeypatch):
     pytest.importorskip("jupytext")
     monkeypatch.syspath_prepend(ROOT / "docs")
-    return importlib.import_module("build")
+    return importlib.import_module("notebooks")
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_a_guide_is_a_notebook_of_text_and_code(build, path):
-    book = build.notebook(path)
-    fields = build.header(path.read_text(encoding="utf-8"))
+def test_a_guide_is_a_notebook_of_text_and_code(notebooks, path):
+    book = notebooks.notebook(path)
+    fields = notebooks.header(path.read_text(encoding="utf-8"))
     first, *cells = book.cells
     assert first.cell_type == "markdown"
     assert first.source.startswith(f"# {fields['Title']}\n\n{fields['Description']}\n\n")
@@ -128,10 +128,10 @@ def test_a_guide_is_a_notebook_of_text_and_code(build, path):
         node for node in ast.parse(path.read_text(encoding="utf-8")).body if not is_text(node)
     ]
     nodes = [node for source in code for node in ast.parse(source).body]
-    assert "__file__" not in "".join(code) or path.stem in build.PROGRAMS
+    assert "__file__" not in "".join(code) or path.stem in notebooks.PROGRAMS
     assert [type(node) for node in nodes] == [type(node) for node in script]
     assert not any(map(is_text, nodes))
-    if path.stem not in build.PROGRAMS:
+    if path.stem not in notebooks.PROGRAMS:
         assert any(cell.cell_type == "markdown" for cell in cells)
 
 
@@ -139,23 +139,19 @@ def is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def test_every_guide_is_in_the_readme():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [path.name for path in SCRIPTS if f"guides/{path.name}" not in readme] == []
-
-
 @pytest.mark.slow
-def test_the_site_with_a_guide_that_is_run(build, monkeypatch, tmp_path):
-    """In a copy: others may build in the repository at the same time."""
+def test_a_page_shows_the_outputs_of_a_run(notebooks, tmp_path):
+    """In a copy: others may run guides in the repository at the same time."""
     shutil.copytree(GUIDES / "data", tmp_path / "data")
-    path = shutil.copy(GUIDES / "your_own_csv.py", tmp_path)
-    monkeypatch.setattr(build, "SITE", tmp_path)
-    build.build_reference()
-    build.build_guide(pathlib.Path(path), execute=True)
-    build.build_index([pathlib.Path(path)])
-    page = (tmp_path / "your_own_csv.html").read_text(encoding="utf-8")
-    assert page.count('src="data:image/png;base64') == 2 and '<h1 id="Your-own-CSV"' in page
-    assert "your_own_csv.html" in (tmp_path / "index.html").read_text(encoding="utf-8")
-    reference = (tmp_path / "reference" / "encoder_zoo.html").read_text(encoding="utf-8")
-    for name in ("SequenceClassifier.classify", "SpanQA.answer", "list_presets", "Backbone"):
-        assert f'id="{name}"' in reference
+    path = pathlib.Path(shutil.copy(GUIDES / "your_own_csv.py", tmp_path))
+    assert ".output" not in notebooks.files_of(path)["your_own_csv.md"]
+    notebooks.run(path)
+    files = notebooks.files_of(path)
+    pictures = [name for name in files if name.endswith(".png")]
+    assert pictures == ["your_own_csv_0.png", "your_own_csv_1.png"]
+    page = files["your_own_csv.md"]
+    assert "# Your own CSV\n" in page and "{ .text .output }" in page
+    assert all(f"]({name})" in page for name in (*pictures, "your_own_csv.py"))
+    # After a change of the code they are not its outputs any more.
+    path.write_text(path.read_text("utf-8").replace("frac=0.2", "frac=0.3"), "utf-8")
+    assert ".output" not in notebooks.files_of(path)["your_own_csv.md"]

@@ -1,0 +1,76 @@
+"""What MkDocs adds to the pages in `pages/`: guides, the project's own texts, tables, the package.
+
+`<!-- guides -->` in a page becomes a list of all guides, in the order of the navigation, and
+`<!-- presets: bert -->` a table of the presets of a family.
+"""
+
+import pathlib
+import re
+import shutil
+import tempfile
+
+import notebooks
+from mkdocs.plugins import event_priority
+from mkdocs.structure.files import File
+
+from encoder_zoo.presets.registry import list_presets
+
+ROOT = pathlib.Path(__file__).parents[1]
+PROJECT = {"contributing": "CONTRIBUTING.md", "security": "SECURITY.md"}
+NO_CODE = shutil.ignore_patterns("data", "__pycache__")
+_package = tempfile.TemporaryDirectory()
+
+
+@event_priority(100)  # before mkdocstrings reads its own
+def on_config(config):
+    """Show mkdocstrings the package as pip installs it: the folders, in one of its name."""
+    package = pathlib.Path(_package.name) / "encoder_zoo"
+    parts = {"facade": package}
+    parts |= {name: package / name for name in ("common", "encoders", "presets", "tasks")}
+    for name, folder in parts.items():
+        shutil.copytree(ROOT / name, folder, ignore=NO_CODE, dirs_exist_ok=True)
+    config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = [_package.name]
+    return config
+
+
+def on_files(files, config):
+    """Add the pages of guides, and those of texts in the root of the repository."""
+    for path in sorted(notebooks.GUIDES.glob("*.py")):
+        for name, content in notebooks.files_of(path).items():
+            files.append(File.generated(config, f"guides/{name}", content=content))
+    for name, file in PROJECT.items():
+        text = (ROOT / file).read_text(encoding="utf-8")
+        files.append(File.generated(config, f"project/{name}.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Fill in the lists and tables."""
+    if "<!-- guides -->" in markdown:
+        markdown = markdown.replace("<!-- guides -->", list_of_guides(config.nav))
+    return re.sub(r"<!-- presets: (\S+) -->", lambda found: table_of_presets(found[1]), markdown)
+
+
+def list_of_guides(nav: list) -> str:
+    """Return the sections of guides, each with its guides and their descriptions."""
+    [sections] = [entry["Guides"] for entry in nav if "Guides" in entry]
+    lines = []
+    for section in sections[1:]:
+        for title, pages in section.items():
+            lines.append(f"\n## {title}\n")
+            for page in pages:
+                path = notebooks.GUIDES / f"{pathlib.Path(page).stem}.py"
+                about = notebooks.notebook(path).metadata
+                lines.append(f"- [{about.title}]({path.stem}.md): {about.description}")
+    return "\n".join(lines)
+
+
+def table_of_presets(family: str) -> str:
+    """Return the listed presets of a family."""
+    lines = ["| preset | parameters | languages | licence | source |", "|---|---:|---|---|---|"]
+    for row in list_presets():
+        if row.family == family:
+            size = f"{row.parameters / 1e6:.1f} M"
+            source = row.source.removeprefix("hf://")
+            lines.append(f"| `{row.name}` | {size} | {row.languages} | {row.licence} | {source} |")
+    return "\n".join(lines)
