@@ -20,12 +20,14 @@ def recomputed_in_chunks(
     """Return `call(inputs, True)`, computed part by part, and each part again for its gradients.
 
     Loss and gradients are those of the whole batch. Nothing inside `call` is kept, so that memory
-    for it is that of one part. Dropout is drawn for each part anew, and alike both times.
+    for it is that of one part. Dropout is drawn for each part anew, and alike both times. Rows of
+    like length make a part, without the padding that all have, where a graph may have several
+    shapes: on TensorFlow without XLA.
 
     Args:
         model: the model whose weights and dropout `call` uses.
         call: computes vectors (rows, ...) float32 of inputs and `training`, each row by itself.
-        inputs: {name: (B, ...)}.
+        inputs: {name: (B, ...)}; with or without a "padding_mask" (B, L).
         chunk_size: largest number of rows of a part.
 
     Returns:
@@ -46,7 +48,10 @@ def recomputed_in_chunks(
     number = -(-count // chunk_size)
     if isinstance(number, int) and number < 2:
         return call(inputs, True)
-    parts, draws = _divided(inputs, count, number), _random_states(model)
+    on_tensorflow = keras.config.backend() == "tensorflow"
+    trims = on_tensorflow and "padding_mask" in inputs and not _compiles(model)
+    order = _order_by_length(inputs) if trims else None
+    parts, draws = _divided(inputs, count, number, order), _random_states(model)
     # Copies: gradients reach tensors, and variables among arguments would get theirs twice.
     learning = [ops.copy(weight) for weight in model.trainable_weights]
     fixed = [(weight, ops.copy(weight)) for weight in model.non_trainable_weights]
@@ -56,32 +61,59 @@ def recomputed_in_chunks(
         changing = ((model.trainable_weights, learning), (draws, states))
         pairs = [pair for names, values in changing for pair in zip(names, values, strict=True)]
         with keras.StatelessScope(state_mapping=pairs + fixed) as scope:
-            vectors = call(part, True)
+            vectors = call(_trimmed(part) if trims else part, True)
         return vectors, [scope.get_current_value(state) for state in draws]
 
-    on_tensorflow = keras.config.backend() == "tensorflow"
     every_part = _in_tensorflow_loops if on_tensorflow else _scanned
     vectors, states = every_part(run, parts, [ops.copy(state) for state in draws], learning)
     for state, value in zip(draws, states, strict=True):
         state.assign(value)
+    if order is not None:
+        vectors = ops.reshape(vectors, (-1, *vectors.shape[2:]))[:count]
+        return ops.take(vectors, ops.argsort(order), axis=0)
     vectors = ops.swapaxes(vectors, 0, 1)  # (S, P, ...)
     return ops.reshape(vectors, (-1, *vectors.shape[2:]))[:count]
 
 
-def _divided(inputs: Mapping, count, number) -> dict:
+def _compiles(model: keras.Model) -> bool:
+    return bool(model.compiled and model.jit_compile)
+
+
+def _lengths(inputs: Mapping):
+    """Return how many positions of every row there are up to its last token, (B,)."""
+    mask = ops.cast(inputs["padding_mask"], "int32")  # (B, L)
+    return ops.max(mask * ops.arange(1, ops.shape(mask)[1] + 1, dtype="int32"), axis=1)
+
+
+def _order_by_length(inputs: Mapping):
+    """Return the rows from the shortest to the longest, (B,)."""
+    return ops.argsort(_lengths(inputs))
+
+
+def _trimmed(part: Mapping) -> dict:
+    """Return a part (S, L, ...) without the padding at the end that all its rows have."""
+    longest = ops.max(_lengths(part))
+    return {name: values[:, :longest] for name, values in part.items()}
+
+
+def _divided(inputs: Mapping, count, number, order=None) -> dict:
     """Return inputs in parts of equal size, (P, S, ...), the last row repeated to fill them.
 
-    A part has every P-th row, so that each device has its share of each part where
-    `keras.distribution` divides the batch.
+    With an order, parts are of rows that follow each other in it. Without, a part has every P-th
+    row, so that each device has its share of each part where `keras.distribution` divides the
+    batch.
     """
     number = number if isinstance(number, int) else ops.maximum(number, 1)
     size = -(-count // number)
     rows = ops.minimum(ops.arange(size * number, dtype="int32"), count - 1)
+    if order is not None:
+        rows = ops.take(order, rows)
 
     def divide(values):
-        values = ops.take(values, rows, axis=0)
-        values = ops.reshape(values, (size, number, *ops.shape(values)[1:]))
-        return ops.swapaxes(values, 0, 1)
+        values, rest = ops.take(values, rows, axis=0), ops.shape(values)[1:]
+        if order is not None:
+            return ops.reshape(values, (number, size, *rest))
+        return ops.swapaxes(ops.reshape(values, (size, number, *rest)), 0, 1)
 
     return {name: divide(values) for name, values in inputs.items()}
 

@@ -70,6 +70,22 @@ def test_loss_and_gradients_are_those_of_the_whole_batch():
     check_equal(embedder(pooling=["cls", "max"], dense=dense), chunk_size=2, rows=5)
 
 
+def test_parts_are_of_like_lengths_without_common_padding():
+    lengths, shapes = np.array([3, 1, 4, 2, 6, 1]), []
+    mask = np.arange(7) < lengths[:, None]
+
+    def call(inputs, training):
+        shapes.append(inputs["x"].shape[1])
+        return tf.reduce_sum(inputs["x"], axis=1, keepdims=True)
+
+    x = np.where(mask, np.arange(6, dtype="float32")[:, None] + 1, 0)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.build((None, 1))
+    found = recomputed_in_chunks(model, call, {"x": x, "padding_mask": mask}, 2)
+    np.testing.assert_allclose(found[:, 0], lengths * (np.arange(6) + 1))  # in the order given
+    assert shapes == [1, 3, 6]
+
+
 def test_one_graph_has_the_gradients_of_batches_of_every_size():
     model = embedder()
     model.compile(chunk_size=3)
