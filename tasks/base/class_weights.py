@@ -102,3 +102,59 @@ def weighted(x, y, sample_weight=None, *, weights: np.ndarray):
     if sample_weight is not None:
         of_class *= tf.cast(sample_weight, tf.float32)
     return x, y, of_class
+
+
+def label_weights(
+    given: Mapping | str, labels: list[str] | None, num_classes: int, data: tf.data.Dataset
+) -> np.ndarray:
+    """Return the weights of every label where it is absent and where it is given, (2, C) float32.
+
+    Args:
+        given: {name or number of a label: weight where it is given}; or "balanced", for each label
+            the inverse frequencies of the two cases, with a mean of 1 over the examples.
+        labels, num_classes, data: as for `class_weights`; the labels are rows (B, C).
+
+    Raises:
+        ValueError: as of `class_weights`.
+
+    Example:
+        >>> y = [[1, 0], [0, 0], [0, 0], [0, 1.0]]
+        >>> data = tf.data.Dataset.from_tensors((0, y))
+        >>> label_weights("balanced", None, 2, data)[:, 0].round(3).tolist()
+        [0.667, 2.0]
+        >>> label_weights({"rare": 5}, ["common", "rare"], 2, data).tolist()
+        [[1.0, 1.0], [1.0, 5.0]]
+    """
+    if not (isinstance(given, str) and given == "balanced"):
+        weights = class_weights(given, labels, num_classes, data)
+        return np.stack([np.ones_like(weights), weights])
+    total, present = 0.0, np.zeros(num_classes)
+    for _, y, sample_weight in map(keras.utils.unpack_x_y_sample_weight, data):
+        counted = np.ones(len(y)) if sample_weight is None else sample_weight.numpy() > 0
+        total, present = total + np.sum(counted), present + counted @ y.numpy()
+    counts = np.stack([total - present, present])
+    # A label that all or none of the examples have weighs 1.
+    weights = total / (2 * np.maximum(counts, 1e-9))
+    return np.where((counts > 0).all(axis=0), weights, 1.0).astype("float32")
+
+
+def weighted_labels(x, y, sample_weight=None, *, weights: np.ndarray):
+    """Return a batch with a weight for every label, (B, C), times that of the example.
+
+    Args:
+        x: inputs.
+        y: (B, C), 0, 1 or a probability.
+        sample_weight: None, or (B,).
+        weights: (2, C), see `label_weights`.
+
+    Example:
+        >>> _, _, found = weighted_labels(None, tf.constant([[1.0, 0.0]]),
+        ...                               weights=np.float32([[1, 1], [3, 5]]))
+        >>> found.numpy().tolist()
+        [[3.0, 1.0]]
+    """
+    given = tf.cast(y, tf.float32)
+    of_labels = (1 - given) * weights[0] + given * weights[1]
+    if sample_weight is not None:
+        of_labels *= tf.cast(sample_weight, tf.float32)[:, None]
+    return x, y, of_labels

@@ -6,7 +6,7 @@ import copy
 import math
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import keras
 
@@ -227,7 +227,9 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
                 f"{self.instead_of_predict}, or evaluate(texts). Received: {type(x).__name__}."
             )
 
-    def export(self, path: str | os.PathLike, format: str = "tf_saved_model", **options) -> None:
+    def export(
+        self, path: str | os.PathLike[str], format: str = "tf_saved_model", **options: Any
+    ) -> None:
         """Write the task as files that run without this package.
 
         `classifier.export("served/1")` makes a version folder for TensorFlow Serving, in which

@@ -5,12 +5,10 @@ Comment letters: B batch, N examples, K further texts of each, L sequence.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import keras
-import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import SequenceLength, validate_arguments
@@ -31,8 +29,6 @@ from encoder_zoo.tasks.preprocessing.windows import make_windows, take
 if TYPE_CHECKING:
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
     from encoder_zoo.presets.opening import TokenizerPreset
-
-logger = logging.getLogger("encoder_zoo")
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -66,6 +62,7 @@ class TextEmbedderPreprocessor(Preprocessor):
 
     task_name = "text_embedder"
     one_example_per_text = True
+    truncation_cure = 'embed(texts, windows="mean") reads all of a text.'
 
     @validate_arguments
     def __init__(
@@ -116,12 +113,10 @@ class TextEmbedderPreprocessor(Preprocessor):
         first, *others = as_columns(x)
         retrieval = others and y is None
         examples = self._encoded(first, "query" if retrieval else prompt)
-        truncated = [examples.pop("is_truncated")]
         if others:
             texts = tf.stack(others, axis=1)  # (N, K)
             prompt = "document" if retrieval else prompt
             encoded = self._encoded(tf.reshape(texts, [-1]), prompt)
-            truncated.append(encoded.pop("is_truncated"))
             splits = tf.range(tf.shape(texts, tf.int64)[0] + 1) * texts.shape[1]
             examples |= {
                 CANDIDATE + name: tf.RaggedTensor.from_row_splits(values, splits, validate=False)
@@ -131,7 +126,6 @@ class TextEmbedderPreprocessor(Preprocessor):
             examples["labels"] = _numbered(every) if y is None else as_scores(y)
         elif y is not None:
             examples["labels"] = as_vectors(y)
-        warn_truncated(tf.concat(truncated, axis=0), self.max_sequence_length)
         if sample_weight is not None:
             examples["sample_weight"] = as_weights(sample_weight)
         check_same_count(examples)
@@ -139,10 +133,9 @@ class TextEmbedderPreprocessor(Preprocessor):
 
     def _encoded(self, texts: tf.Tensor, prompt: str | None) -> dict:
         """Return the tokens of texts (N,) after a prompt, truncated."""
-        most = self.max_sequence_length - 2
-        tokens = self._tokens(texts, prompt, most + 1)
+        # One more than is read, to count the texts that are cut.
+        tokens = self._tokens(texts, prompt, self.max_sequence_length - 1)
         examples = {"token_ids": self.pack([tokens])["token_ids"]}
-        examples["is_truncated"] = tokens.row_lengths() > most
         if not self.include_prompt:
             count = self._prompt_length(prompt)
             examples["pooled_from"] = tf.fill([tf.shape(texts)[0]], count)
@@ -268,22 +261,3 @@ def as_vectors(y) -> tf.Tensor:
             f"shape {tuple(vectors.shape)}. Scores are of pairs: x=(first, second)."
         )
     return vectors
-
-
-def warn_truncated(is_truncated: tf.Tensor, length: int) -> None:
-    """Log, in memory, how many texts are longer than what is read.
-
-    Args:
-        is_truncated: (N,) bool.
-        length: tokens that are read, with special tokens.
-    """
-    if tf.is_symbolic_tensor(is_truncated):
-        return
-    if count := int(np.count_nonzero(is_truncated)):
-        logger.warning(
-            "%d of %d texts are longer than %d tokens; the rest is not read. "
-            'embed(texts, windows="mean") reads all of a text.',
-            count,
-            len(is_truncated),
-            length,
-        )

@@ -6,11 +6,10 @@ Comment letters: B batch, L sequence.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import keras
-import numpy as np
 
 from encoder_zoo.common.configuration import ConfigFromSignature, repr_from_signature
 from encoder_zoo.common.lazy import loading, tf
@@ -19,8 +18,10 @@ from encoder_zoo.common.wording import with_type
 from encoder_zoo.presets.vocabulary import check_tokenizer
 from encoder_zoo.tasks.preprocessing.batching import bucket_length
 from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.columns import is_pairs, plain, single_column
 from encoder_zoo.tasks.preprocessing.packing import pack, pad
+from encoder_zoo.tasks.preprocessing.text_columns import text_columns_of
+from encoder_zoo.tasks.preprocessing.truncation import count_truncated
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
     from encoder_zoo.presets.opening import TokenizerPreset
     from encoder_zoo.tasks.base.task import Task
-
-# Types of a pair in a list of pairs.
-PAIRS = (list, tuple, np.ndarray)
 
 
 class Preprocessor(ConfigFromSignature):
@@ -52,6 +50,8 @@ class Preprocessor(ConfigFromSignature):
     task_name: str | None = None
     # Whether the tokens of each text or pair are one example, in their order.
     one_example_per_text = False
+    # Advice for texts that are longer than what is read.
+    truncation_cure = "Split them into shorter texts."
     # Of the task, see `attach`.
     labels: list[str] | None = None
     num_classes: int | None = None
@@ -67,7 +67,7 @@ class Preprocessor(ConfigFromSignature):
         return repr_from_signature(self, repr(self.tokenizer))
 
     @classmethod
-    def from_preset(cls, source: str | os.PathLike, **arguments) -> Self:
+    def from_preset(cls, source: str | os.PathLike[str], **arguments: Any) -> Self:
         """Return a preprocessor with the tokenizer, and the settings, of a preset.
 
         Args:
@@ -143,10 +143,19 @@ class Preprocessor(ConfigFromSignature):
             Tensors with one row per example: "token_ids" (ragged), "first_length" (tokens in
             segment 0) and, where given, "labels" and "sample_weight".
         """
-        texts = as_texts(x)
-        # The truncation of a pair depends on the full lengths of both.
-        wanted = self.max_sequence_length - 2 if len(texts) == 1 else None
+        texts = self.texts_of(x)
+        # One more than is read, to count the texts that are cut. The truncation of a pair depends
+        # on the full lengths of both.
+        wanted = self.max_sequence_length - 1 if len(texts) == 1 else None
         examples = self.pack([self.tokenizer.tokenize(text, wanted) for text in texts])
+        return self.with_labels(examples, y, sample_weight)
+
+    def texts_of(self, x) -> list[tf.Tensor]:
+        """Return the one or two columns of texts (N,) of an input, checked."""
+        return as_texts(x)
+
+    def with_labels(self, examples: dict, y, sample_weight) -> dict:
+        """Return examples with their labels and weights, where these are given, checked."""
         if y is not None:
             check_no_iterator(y, "y")
             examples["labels"] = self.encode_labels(y)
@@ -161,10 +170,25 @@ class Preprocessor(ConfigFromSignature):
         Args:
             segments: one or two ragged (B, None) int32.
         """
-        tokenizer = self.tokenizer
+        tokenizer, most, is_pair = self.tokenizer, self.max_sequence_length, len(segments) == 2
+        lengths = sum(segment.row_lengths() for segment in segments)
+        room = most - 2 - tokenizer.pair_separators * is_pair
+        what = "pairs of texts" if is_pair else "texts"
+        what = f"{what} are longer than {most} tokens; the rest is not read."
+        count_truncated(lengths > room, self, what)
         special = tokenizer.start_token_id, tokenizer.end_token_id, tokenizer.pair_separators
-        token_ids, first_length = pack(segments, *special, self.max_sequence_length)
+        token_ids, first_length = pack(segments, *special, most)
         return {"token_ids": token_ids, "first_length": first_length}
+
+    def warn_truncated(self, texts: tuple[tf.Tensor, ...]) -> None:
+        """Log how many texts are longer than what is read, where a graph will read them.
+
+        Args:
+            texts: one or two (N,), in memory.
+        """
+        most = sum(int(tf.reduce_max(tf.strings.length(part))) for part in texts)  # bytes
+        if most >= self.max_sequence_length - 2:  # in general a token has a byte or more
+            self.encode(texts)
 
     def encode_unlabelled(self, x, sample_weight=None) -> dict:
         """Return examples as `encode` with labels, but only marks the tokens that have one."""
@@ -209,12 +233,15 @@ class Preprocessor(ConfigFromSignature):
         return inputs
 
 
-def as_texts(x, names: tuple[str, str] = ("first", "second")) -> list[tf.Tensor]:
+def as_texts(
+    x, names: tuple[str, str] = ("first", "second"), columns: Sequence[str] | None = None
+) -> list[tf.Tensor]:
     """Return one or two checked (B,) string tensors from a task's input.
 
     Args:
         x: texts, a tuple of two such, a list of pairs, or a table of one or two columns.
         names: of the texts of a pair, for errors.
+        columns: names of a table's columns of texts; None: it has no others.
 
     Raises:
         ValueError: "The texts of a pair must be equally many. Received: 3 first, 2 second."
@@ -223,10 +250,10 @@ def as_texts(x, names: tuple[str, str] = ("first", "second")) -> list[tf.Tensor]
         >>> [texts.numpy().tolist() for texts in as_texts([("a", "b"), ("c", "d")])]
         [[b'a', b'c'], [b'b', b'd']]
     """
-    x = plain(x)
+    x = single_column(plain(x))
     if isinstance(x, dict):
-        x = tuple(x.values())
-    elif _is_pairs(x):
+        x = text_columns_of(x, columns)
+    elif is_pairs(x):
         x = tuple(map(list, zip(*x, strict=True)))
     if not isinstance(x, tuple):
         return [as_column(x)]
@@ -242,19 +269,6 @@ def as_texts(x, names: tuple[str, str] = ("first", "second")) -> list[tf.Tensor]
     return texts
 
 
-def _is_pairs(x) -> bool:
-    """Return whether this is a list of pairs, and not of texts."""
-    if not isinstance(x, list | np.ndarray) or not len(x) or not isinstance(x[0], PAIRS):
-        return False
-    for row, pair in enumerate(x):
-        if not isinstance(pair, PAIRS) or len(pair) != 2:
-            raise ValueError(
-                f"Row {row} is {pair!r:.60}. Expected a pair of texts, as in row 0, or a text in "
-                "every row."
-            )
-    return True
-
-
 def as_column(x, name: str = "texts") -> tf.Tensor:
     """Return a checked (B,) string tensor from a list, array, column or tensor of texts.
 
@@ -263,7 +277,7 @@ def as_column(x, name: str = "texts") -> tf.Tensor:
     """
     from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor
 
-    texts = as_text_tensor(plain(x), name)
+    texts = as_text_tensor(single_column(plain(x)), name)
     if texts.shape.rank == 0:
         raise ValueError(f"{name} is {with_type(x)}; expected a list, array or tensor of texts")
     return texts

@@ -126,3 +126,27 @@ def merge(values: tf.RaggedTensor, windows: Windows) -> tf.Tensor:
         [1, 2, 30, 40]
     """
     return tf.boolean_mask(values.flat_values, owned(windows).flat_values)
+
+
+def full_windows(
+    lengths: tf.Tensor, capacity: tf.Tensor | int, doc_stride: tf.Tensor | int
+) -> Windows:
+    """Return windows as of `make_windows`, but the last one of a text begins so early that it is
+    full, and each counts for all of its tokens.
+
+    Args:
+        lengths, capacity, doc_stride: as for `make_windows`.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> windows = full_windows(tf.constant([3, 9], tf.int64), capacity=4, doc_stride=0)
+        >>> [field.numpy().tolist() for field in windows[:3]]
+        [[0, 1, 1, 1], [0, 0, 4, 5], [3, 4, 4, 4]]
+    """
+    windows = make_windows(lengths, capacity, doc_stride)
+    capacity = tf.broadcast_to(tf.cast(capacity, tf.int64), tf.shape(lengths))
+    length, total = (
+        tf.gather(values, windows.example) for values in (tf.minimum(lengths, capacity), lengths)
+    )
+    begin = tf.minimum(windows.begin, total - length)
+    return Windows(windows.example, begin, length, tf.zeros_like(length), length)

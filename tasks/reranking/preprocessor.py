@@ -14,6 +14,7 @@ from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats import cross_encoders
 from encoder_zoo.tasks.losses.ranking import ABSENT
+from encoder_zoo.tasks.preprocessing.candidates import pad_candidates
 from encoder_zoo.tasks.preprocessing.preprocessor import (
     Preprocessor,
     as_weights,
@@ -63,6 +64,7 @@ class RerankerPreprocessor(Preprocessor):
 
     task_name = "reranker"
     one_example_per_text = True
+    truncation_cure = "Split long texts into passages, and rank these."
     _learns_probabilities = False  # set by the task, for its loss
 
     @validate_arguments
@@ -140,26 +142,8 @@ class RerankerPreprocessor(Preprocessor):
             return super().collate(examples, seed, bucketed)
         labels = examples.get("labels")
         labels = labels if labels is None else labels.to_tensor(ABSENT)
-        x = self._padded_lists(examples, bucketed)
+        x = pad_candidates(self.pad, examples, self.tokenizer.pad_token_id, bucketed)
         return keras.utils.pack_x_y_sample_weight(x, labels, examples.get("sample_weight"))
-
-    def _padded_lists(self, examples: dict, bucketed: bool) -> dict[str, tf.Tensor]:
-        others = examples[CANDIDATE + "token_ids"]
-        both = {
-            name: tf.concat([examples[name], examples[CANDIDATE + name].values], axis=0)
-            for name in ("token_ids", "first_length")
-        }
-        padded = self.pad(both, bucketed)  # (N + T, L)
-        count, inputs = others.nrows(), {}
-        for name, values in padded.items():
-            empty = self.tokenizer.pad_token_id if name == "token_ids" else 0
-            ragged = others.with_values(values[count:])
-            inputs[name] = values[:count]
-            inputs[CANDIDATE + name] = ragged.to_tensor(tf.cast(empty, values.dtype))
-        # The first token of every place is there: attention to no token at all is not a number.
-        first = tf.range(tf.shape(inputs["token_ids"])[1]) == 0
-        inputs[CANDIDATE + "padding_mask"] |= first
-        return inputs
 
 
 def takes_lists(x) -> bool:

@@ -5,13 +5,16 @@ Comment letters: B batch, C classes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.missing import missing_rows
 from encoder_zoo.tasks.base.class_names import count_and_names, label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.columns import categories, plain, table_columns
+from encoder_zoo.tasks.preprocessing.columns import categories, plain, single_column, table_columns
 
 # How far the sum of a text's probabilities may be from 1.
 ROUNDING = 1e-3
@@ -112,9 +115,7 @@ def _names(values: list) -> list[str]:
     names = [value.decode() if isinstance(value, bytes) else value for value in values]
     for row, name in enumerate(names):
         if name is None or name != name:  # NaN
-            raise ValueError(
-                f"Row {row} has no label: it is {name!r}. Leave out the texts without one."
-            )
+            raise ValueError(f"Row {row} has no label: it is {name!r}.{missing_rows(names, 'y')}")
         if isinstance(name, list | tuple | np.ndarray):
             raise ValueError(
                 f"Row {row} is {name!r}. Expected one label for each text; several for each are "
@@ -132,6 +133,7 @@ def _whole_numbers(y: tf.Tensor) -> tf.Tensor:
         " has the label ",
         y,
         ', which is no class. Numbers are learned with problem_type="regression".',
+        _missing_in(y),
     )
 
 
@@ -146,8 +148,15 @@ def _array(y) -> np.ndarray:
 
 
 def _single_column(y):
-    """Return the only column of a table; other values unchanged."""
-    return next(iter(y.values())) if isinstance(y, dict) and len(y) == 1 else y
+    """Return the only column of a table or of an array (B, 1); other values unchanged."""
+    if isinstance(y, dict):
+        return next(iter(y.values())) if len(y) == 1 else y
+    return y if isinstance(y, list) else single_column(y)
+
+
+def _missing_in(values) -> Callable[[int], str]:
+    """Return the part of an error that counts the missing ones among values in memory."""
+    return lambda _: missing_rows(np.asarray(values, object).tolist(), "y")
 
 
 def _matrix(y, labels: list[str] | None):
@@ -181,6 +190,8 @@ def class_numbers(y, labels: list[str] | None, num_classes: int | None) -> tf.Te
         >>> class_numbers([[0, 1], [1, 0]], None, 2).numpy().tolist()
         [1, 0]
     """
+    if num_classes != 1 and tf.is_tensor(y):
+        y = single_column(y)
     if not tf.is_symbolic_tensor(y):
         y = _array(_matrix(_single_column(plain(y)), labels))
         y = y.tolist() if y.dtype.kind in "OSUT" else y
@@ -211,7 +222,8 @@ def _numbers_of_names(names: tf.Tensor | list, labels: list[str] | None) -> tf.T
     if not labels:
         expected = ". The classifier has no names for its classes: build it with labels=[...]."
     numbers = label_indices(names, labels)
-    return check_each(numbers, numbers >= 0, " has the unknown label ", names, expected)
+    message = " has the unknown label ", names, expected, _missing_in(names)
+    return check_each(numbers, numbers >= 0, *message)
 
 
 def _probabilities(y: tf.Tensor) -> tf.Tensor:
@@ -300,7 +312,9 @@ def regression_targets(y, count: int) -> tf.Tensor:
         raise ValueError(
             f"Expected {count} number{'s' * (count > 1)} for each text, in the shape (texts, "
             f"{count}). Received: labels of type {y.dtype} and shape {tuple(y.shape)}."
+            + (missing_rows(y.tolist(), "y") if isinstance(y, np.ndarray) else "")
         )
     y = tf.reshape(tf.cast(y, tf.float32), (-1, count))
     right, given = tf.reduce_all(tf.math.is_finite(y), axis=1), y[:, 0] if count == 1 else y
-    return check_each(y, right, " has the label ", given, ". Expected a number.")
+    message = " has the label ", given, ". Expected a number.", _missing_in(given)
+    return check_each(y, right, *message)

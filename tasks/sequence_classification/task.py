@@ -1,37 +1,46 @@
-"""Classification of texts or pairs of texts, and regression."""
+"""Classification of texts or pairs of texts, and regression.
+
+Comment letters: B batch, K windows of a text, D hidden, C classes.
+"""
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import keras
-import numpy as np
+from keras import ops
 
-from encoder_zoo.common.lazy import tf
-from encoder_zoo.common.validation import (
-    PositiveInt,
-    Probability,
-    Rate,
-    one_of,
-    validate_arguments,
-)
+from encoder_zoo.common.validation import PositiveInt, Rate, one_of, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
-from encoder_zoo.tasks.base.class_names import labels_from_config, sigmoid, softmax
+from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.tasks.base.class_names import labels_from_config
+from encoder_zoo.tasks.base.class_weights import label_weights, weighted_labels
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.task import TinyData
-from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.sequence_classification.answering import Answering
 from encoder_zoo.tasks.sequence_classification.class_labels import (
     classes_among,
     labels_of_dataset,
     learn_classes,
 )
+from encoder_zoo.tasks.sequence_classification.pooling import (
+    WindowPooling,
+    inputs_of_windows,
+    pooled_logits,
+)
 from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
 from encoder_zoo.tasks.training.data import TrainingData
-from encoder_zoo.tasks.training.logit_metrics import ClassAccuracy, ClassCrossentropy
+from encoder_zoo.tasks.training.logit_metrics import (
+    ClassAccuracy,
+    ClassCrossentropy,
+    LabelCrossentropy,
+    fitted_metrics,
+)
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import is_dataset
 
@@ -46,7 +55,7 @@ ProblemType = Annotated[str, one_of(*OUTPUT_ACTIVATIONS)]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class SequenceClassifier(LabelledTask):
+class SequenceClassifier(Answering, LabelledTask):
     """Classifies texts or pairs of texts, or maps them to numbers.
 
     Args:
@@ -59,6 +68,8 @@ class SequenceClassifier(LabelledTask):
         problem_type: "single_label_classification" (one class for each text),
             "multi_label_classification" (any number of classes) or "regression" (numbers).
         dropout: before the output layer, in training; None is the backbone's.
+        window_pooling: of a preprocessor with a `window_length`: the logits of a text are the
+            "mean" or the "max" of those of its windows, in training and in answers.
 
     `fit` takes as y for every text a class, by name or by number, or a row of probabilities of the
     classes, such as 0s and a 1. For "multi_label_classification" a list of names, or a row of 0s
@@ -94,6 +105,7 @@ class SequenceClassifier(LabelledTask):
     learns_soft_labels = True
     peft_task_type = "SEQ_CLS"
     text_method = "classify"
+    answer_settings = ("window_pooling",)
     expected_labels = "one label for each text"
 
     @validate_arguments
@@ -105,10 +117,12 @@ class SequenceClassifier(LabelledTask):
         labels: Sequence[str] | None = None,
         problem_type: ProblemType = "single_label_classification",
         dropout: Rate | None = None,
+        window_pooling: WindowPooling = "mean",
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.problem_type = problem_type
+        self.window_pooling = window_pooling
         record = self.head_record
         if record.pooled and not backbone.pooler:
             raise ValueError(
@@ -126,6 +140,16 @@ class SequenceClassifier(LabelledTask):
         labels = ["O", "B-X", "I-X"]
         return TinyData({"labels": labels}, super().tiny_data().x, [*labels, "O"])
 
+    def call(self, inputs, training=None):
+        if CANDIDATE + "token_ids" not in inputs:
+            return super().call(inputs, training)  # (B, C)
+        windows = inputs_of_windows(inputs)  # (B * K, L)
+        if windows.get("padding_mask") is None:
+            windows["padding_mask"] = ops.ones_like(windows["token_ids"])
+        count = 1 + ops.shape(inputs[CANDIDATE + "token_ids"])[1]
+        logits = super().call(windows, training)  # (B * K, C)
+        return pooled_logits(logits, windows["padding_mask"], count, self.window_pooling)
+
     def logits_of(self, encoded, inputs, training=None):
         if self.head_record.pooled:
             x = encoded["pooled_output"]  # (B, D)
@@ -137,10 +161,14 @@ class SequenceClassifier(LabelledTask):
         self._check_labels_known()
         return keras.KerasTensor((inputs["token_ids"].shape[0], self.num_classes), "float32")
 
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        ranges = super().input_ranges(length)
+        return {**ranges, **{CANDIDATE + name: both for name, both in ranges.items()}}
+
     @classmethod
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
         stored = {}
-        if cls._is_head_of(config) and cls._asks_for_classes_of(config, arguments):
+        if cls._is_head_of(config) and cls._shares_classes_with(config, arguments):
             default = "single_label_classification"
             default = "regression" if len(labels_from_config(config)) == 1 else default
             stored["problem_type"] = config.get("problem_type") or default
@@ -154,14 +182,16 @@ class SequenceClassifier(LabelledTask):
         if self.problem_type == "regression":
             return keras.losses.MeanSquaredError()
         if self.problem_type == "multi_label_classification":
-            return keras.losses.BinaryCrossentropy(from_logits=True)
+            return LabelCrossentropy(from_logits=True)
         return ClassCrossentropy(from_logits=True)
 
     def default_metrics(self) -> list:
         if self.problem_type == "regression":
             return [keras.metrics.RootMeanSquaredError()]
         if self.problem_type == "multi_label_classification":
-            return [keras.metrics.BinaryAccuracy(threshold=0.0, name="accuracy")]
+            # Of rare labels the accuracy is high without finding any.
+            accuracy = keras.metrics.BinaryAccuracy(threshold=0.0, name="accuracy")
+            return [accuracy, *fitted_metrics([self.metric_by_name("f1")], "sigmoid")]
         return [ClassAccuracy(name="accuracy")]
 
     def _labels_in(self, x, y) -> list[str] | int:
@@ -176,12 +206,25 @@ class SequenceClassifier(LabelledTask):
         return learned
 
     def _weigh_classes(self, data: TrainingData, class_weight: Mapping | str) -> TrainingData:
-        if self.problem_type != "single_label_classification":
+        if self.problem_type == "regression":
             raise ValueError(
-                "class_weight is of classes that exclude each other, which those of problem_type="
-                f"{self.problem_type!r} do not. Use sample_weight."
+                "class_weight is of classes, and this classifier predicts numbers. Use "
+                "sample_weight."
             )
-        return super()._weigh_classes(data, class_weight)
+        if not self._takes_several():
+            return super()._weigh_classes(data, class_weight)
+        if not isinstance(getattr(self, "loss", None), LabelCrossentropy):
+            raise ValueError(
+                "With several labels a text, class_weight is of each label by itself, which only "
+                "the default loss can weigh. Use loss='auto', or sample_weight."
+            )
+        weights = label_weights(class_weight, self.labels, self.num_classes, data.one_pass())
+        return data.weighted(functools.partial(weighted_labels, weights=weights))
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        if sample_weight is not None and len(sample_weight.shape) == 2:  # of single labels
+            sample_weight = ops.mean(sample_weight, axis=-1)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def _warn_unseen_classes(self, examples: dict, held_out: dict) -> None:
         if "labels" not in examples or self.problem_type == "regression":
@@ -200,138 +243,3 @@ class SequenceClassifier(LabelledTask):
                 count + len(examples["labels"]),
                 ", ".join(sorted(unseen)),
             )
-
-    @validate_arguments
-    def predict_proba(self, texts, batch_size: PositiveInt | None = None) -> np.ndarray:
-        """Return the probabilities of the classes of each text.
-
-        Args:
-            texts: as for `predict`.
-            batch_size: default 32.
-
-        Returns:
-            (N, C) float32, the classes in the order of `labels`: a row adds up to 1, or with
-            several labels a text each has its own probability.
-
-        Raises:
-            ValueError: "predict_proba is of classes, and this classifier predicts numbers. ..."
-        """
-        if self.problem_type == "regression":
-            raise ValueError(
-                "predict_proba is of classes, and this classifier predicts numbers. Use predict."
-            )
-        logits = self.predict(texts, batch_size, verbose=0)
-        return sigmoid(logits) if self._takes_several() else softmax(logits)
-
-    @validate_arguments
-    def classify(
-        self,
-        texts,
-        batch_size: PositiveInt | None = None,
-        top_k: PositiveInt | None = None,
-        threshold: Probability | None = None,
-    ) -> list | dict:
-        """Return the labels of each text with their probabilities.
-
-        Args:
-            texts: as for `predict`; or a single text, or a tuple of two for a single pair.
-            batch_size: default 32.
-            top_k: also return the next best labels, so many in all.
-            threshold: the least score of a label that is given, with several labels a text;
-                default 0.5. Of two classes the least score at which the second, such as "spam"
-                of `labels=["ham", "spam"]`, is given.
-
-        Returns:
-            For every text `{"label", "score"}` with the best label, or the `top_k` best as a list
-            of such, the best first. With several labels a text: a list of those with a score of
-            at least the threshold, or the `top_k` best. For regression `{"score"}`. A label is its
-            name, or its number where the classifier has no names; scores are probabilities. For a
-            single text or pair its answer alone.
-
-        Raises:
-            ValueError: "threshold is of two classes, or of several labels a text. ..."
-
-        Example:
-            >>> from encoder_zoo import SequenceClassifier
-            >>> stars = SequenceClassifier.from_preset("bert_nano_en_uncased", labels=[1, 2, 3])
-            >>> sorted(stars.classify("Great movie!")), len(stars.classify(["Yes.", "No."]))
-            (['label', 'score'], 2)
-        """
-        if _is_single(texts):
-            texts = tuple([t] for t in texts) if isinstance(texts, tuple) else [texts]
-            return self.classify(texts, batch_size, top_k, threshold)[0]
-        self._check_labels_known()
-        self._check_threshold(threshold, top_k)
-        if self.problem_type == "regression":
-            values = self.predict(texts, batch_size, verbose=0)
-            return [{"score": v[0].item() if len(v) == 1 else v.tolist()} for v in values]
-        scores = self.predict_proba(texts, batch_size)
-        order = np.argsort(-scores, axis=-1, kind="stable")
-        if threshold is not None and not self._takes_several():
-            order = (scores[:, 1:] >= threshold).astype(int)
-        ranked = [
-            [self._answer(row, i) for i in numbers]
-            for row, numbers in zip(scores, order, strict=True)
-        ]
-        if top_k is not None:
-            return [row[:top_k] for row in ranked]
-        if self._takes_several():
-            least = 0.5 if threshold is None else threshold
-            return [[label for label in row if label["score"] >= least] for row in ranked]
-        return [row[0] for row in ranked]
-
-    def _answer(self, scores: np.ndarray, number: int) -> dict:
-        """Return one class of a text and its probability."""
-        return {"label": self.class_names[number], "score": scores[number].item()}
-
-    @property
-    def class_names(self) -> Sequence:
-        """Return the labels, or the class numbers if they have no names."""
-        return self.labels or range(self.num_classes)
-
-    def _check_threshold(self, threshold: float | None, top_k: int | None) -> None:
-        of_two = self.num_classes == 2 and self.problem_type != "regression"
-        fits = (self._takes_several() or of_two) and top_k is None
-        if threshold is not None and not fits:
-            raise ValueError(
-                "threshold is of two classes, or of several labels a text, and not of the top_k. "
-                f"Received: problem_type={self.problem_type!r}, {self.num_classes} classes, "
-                f"top_k={top_k}."
-            )
-
-    def _takes_several(self) -> bool:
-        return self.problem_type == "multi_label_classification"
-
-    def served(self) -> dict[str, Callable]:
-        """Return `classify` of all classes for exports: of "text", and as "pairs" of "first",
-        "second".
-
-        Returns:
-            Functions whose results are "label" (N, C) strings, the best first, and "score" (N, C);
-            for regression "score" alone. A class without a name is called by its number.
-        """
-        names = tf.constant([str(name) for name in self.class_names])
-
-        def answer(*texts):
-            examples = self.preprocessor.encode(texts)
-            ones = tf.ones_like(examples["token_ids"].row_lengths())
-            logits = in_graph_batches(self._logits_of_examples, examples, ones, self.num_classes)
-            if self.problem_type == "regression":
-                return {"score": logits.flat_values}
-            scores = (tf.sigmoid if self._takes_several() else tf.nn.softmax)(logits.flat_values)
-            scores, order = tf.math.top_k(scores, self.num_classes)
-            return {"label": tf.gather(names, order), "score": scores}
-
-        return {
-            "serving_default": lambda text: answer(text),
-            "pairs": lambda first, second: answer(first, second),
-        }
-
-    def _logits_of_examples(self, examples: dict):
-        return self(self.preprocessor.pad(examples), training=False)
-
-
-def _is_single(texts) -> bool:
-    """Return whether this is one text, or one pair of texts, and not a list of them."""
-    parts = texts if isinstance(texts, tuple) else (texts,)
-    return len(parts) > 0 and all(isinstance(part, str | bytes) for part in parts)

@@ -51,8 +51,10 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
         predict: Keras's `predict`, called with a dataset. Without other options than `verbose=0`,
             texts of a single batch do without Keras's loop.
     """
-    texts, few = tuple(as_texts(x)), predict.keywords == {"verbose": 0}
+    given = {name: value for name, value in predict.keywords.items() if value is not None}
+    texts, few = tuple(as_texts(x)), given == {"verbose": 0}
     if few and 0 < texts[0].shape[0] <= batch_size:
+        task.preprocessor.warn_truncated(texts)
         return task.graphs.predict_few(texts)
     examples = task.preprocess(texts)
     count = examples["token_ids"].shape[0]

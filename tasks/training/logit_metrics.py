@@ -199,6 +199,36 @@ class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
+class LabelCrossentropy(losses.BinaryCrossentropy):
+    """Computes the cross-entropy of each label of each example by itself.
+
+    The mean is that of `keras.losses.BinaryCrossentropy`; weights may be of single labels.
+
+    Call arguments:
+        y_true: (B, C) 0, 1, or a probability.
+        y_pred: (B, C).
+        sample_weight: (B,) or (B, C).
+
+    Example:
+        >>> loss = LabelCrossentropy(from_logits=True)
+        >>> round(float(loss([[1.0, 0.0]], [[0.0, 2.0]], sample_weight=[[1.0, 0.0]])), 3)
+        0.347
+    """
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        if sample_weight is not None:
+            sample_weight = ops.convert_to_tensor(sample_weight)
+            if len(sample_weight.shape) == 1:
+                sample_weight = sample_weight[:, None]
+        return super().__call__(y_true, y_pred, sample_weight)
+
+    def call(self, y_true, y_pred):
+        y_pred = ops.convert_to_tensor(y_pred)
+        y_true = ops.cast(y_true, y_pred.dtype)
+        return ops.binary_crossentropy(y_true, y_pred, from_logits=self.from_logits)  # (B, C)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
 class ClassAccuracy(metrics.SparseCategoricalAccuracy):
     """Computes the share of the examples with the right class; of probabilities the largest counts.
 

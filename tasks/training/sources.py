@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.preprocessing.batching import Plan, grouped_batches, window_size
+from encoder_zoo.tasks.preprocessing.truncation import logged_once, reported_by_datasets
 from encoder_zoo.tasks.training.data import TrainingData, check_dataset_alone
 from encoder_zoo.tasks.training.distribution import check_divisible, count_batches
 from encoder_zoo.tasks.training.divergence import stopping_at_divergence
@@ -180,7 +181,9 @@ class DatasetBatches(TrainingData):
             return collate(examples, tf.stack([tf.cast(seed, tf.int64), number]))
 
         numbered = tf.data.Dataset.zip(batched, tf.data.Dataset.counter()).skip(done)
-        return numbered.map(prepare, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        with reported_by_datasets():
+            prepared = numbered.map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
+        return prepared.prefetch(tf.data.AUTOTUNE)
 
     def describe(self) -> dict:
         order = {"batch_size": self.plan.batch_size, "shuffle": self.plan.shuffle}
@@ -204,13 +207,15 @@ def training_data(task, x, y=None, sample_weight=None, plan: Plan | None = None)
     own = own if callable(own) else None  # a table may have a column of that name
     if own is None and not is_dataset(x):
         check_not_empty(x)
-        return EncodedTexts(task, plan, task.preprocess(x, y, sample_weight))
+        with logged_once():
+            return EncodedTexts(task, plan, task.preprocess(x, y, sample_weight))
     check_dataset_alone(y, sample_weight)
     return own(task, plan) if own else DatasetBatches(task, plan, x)
 
 
 def evaluation_data(task, x, y, sample_weight, batch_size: int):
     """Return the data for Keras's `evaluate`: a dataset, or arrays `(x, y, sample_weight)`."""
+    check_no_generator(x)
     x, y = task._separate(x, y)
     task._check_labels(x, y)
     return training_data(task, x, y, sample_weight, Plan(batch_size)).in_order()
@@ -241,6 +246,23 @@ def check_preprocessor(task, x) -> None:
 def is_dataset(x) -> bool:
     """Return whether an input is a `tf.data.Dataset`."""
     return hasattr(x, "element_spec")
+
+
+def check_no_generator(x) -> None:
+    """Raise a ValueError for inputs that can be read only once.
+
+    Example:
+        >>> check_no_generator(text for text in ["good", "bad"])
+        Traceback (most recent call last):
+        ValueError: x is a generator, which can be read only once. Expected lists: ...
+    """
+    if isinstance(x, Iterator):
+        raise ValueError(
+            f"x is a {type(x).__name__}, which can be read only once. Expected lists: of pairs "
+            "(text, label), `texts, labels = zip(*x)` makes them; or a tf.data.Dataset, which need "
+            "not fit into memory: tf.data.Dataset.from_generator(function, output_signature=("
+            "tf.TensorSpec((), tf.string), tf.TensorSpec((), tf.string)))."
+        )
 
 
 def check_not_empty(x) -> None:

@@ -20,6 +20,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
+from encoder_zoo.tasks.preprocessing.truncation import logged_once
 from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.compiling import Recipe, build_metrics
 from encoder_zoo.tasks.training.data import TrainingData
@@ -94,12 +95,12 @@ class Trainer(Predictor):
     @validate_arguments
     def compile(
         self,
-        optimizer: str | keras.optimizers.Optimizer = "auto",
-        loss: object = "auto",
-        metrics: Sequence[object] | Mapping[str, object] | None = None,
+        optimizer: str | keras.optimizers.Optimizer | None = None,
+        loss: object = None,
+        metrics: Sequence[object] | Mapping[str, object] | str | None = None,
         *,
-        weighted_metrics: object = "auto",
-        jit_compile: bool | Literal["auto"] = "auto",
+        weighted_metrics: object = None,
+        jit_compile: bool | Literal["auto"] | None = None,
         learning_rate: PositiveFloat | None = None,
         gradient_accumulation_steps: PositiveInt | None = None,
         weight_decay: NonNegativeFloat | None = None,
@@ -107,11 +108,14 @@ class Trainer(Predictor):
         layer_decay: Ratio | None = None,
         frozen_layers: NonNegativeInt | None = None,
         loss_weights: object = None,
-        run_eagerly: bool = False,
-        steps_per_execution: PositiveInt = 1,
-        auto_scale_loss: bool = True,
+        run_eagerly: bool | None = None,
+        steps_per_execution: PositiveInt | None = None,
+        auto_scale_loss: bool | None = None,
     ) -> None:
         """Compile as `keras.Model.compile`, with the usual fine-tuning recipe by default.
+
+        A second `compile` changes only what it names: arguments of None stay as they are. At first
+        they are "auto", or as described.
 
         Args:
             optimizer: "auto" is AdamW (no weight decay on biases and LayerNorm) with gradients
@@ -120,7 +124,7 @@ class Trainer(Predictor):
                 will run. Any Keras optimizer can replace it.
             loss: "auto" is the task's loss. Keras's cross-entropies are taken of logits, which are
                 the outputs of the tasks, also without `from_logits`.
-            metrics: in place of the task's. By name also "f1", "f1_macro", "f1_micro",
+            metrics: in place of the task's, "auto". By name also "f1", "f1_macro", "f1_micro",
                 "f1_weighted", "auc" and "matthews" of classes, "pearson" and "spearman" of numbers,
                 "perplexity" of tokens, "exact_match" and "f1" of answers. Keras's metrics get
                 probabilities; of two classes Precision, Recall, AUC and the like look for the
@@ -130,16 +134,16 @@ class Trainer(Predictor):
                 `metrics` are given.
             jit_compile: "auto" has TensorFlow compile with XLA on a GPU or TPU if a
                 `sequence_length` is set. Other backends decide as they do in Keras.
-            learning_rate: peak of the "auto" optimizer; None is the preset's, else the family's.
+            learning_rate: peak of the "auto" optimizer; at first the preset's, else the family's.
             gradient_accumulation_steps: of the "auto" optimizer: the mean gradient of so many
                 batches makes a step. Batches left over at the end of `fit` make none.
-            weight_decay: AdamW's, of the "auto" optimizer; None is the family's, in general 0.01.
-            warmup: share of the steps in which the learning rate rises; None is 0.1, of
+            weight_decay: AdamW's, of the "auto" optimizer; at first the family's, mostly 0.01.
+            warmup: share of the steps in which the learning rate rises; at first 0.1, of
                 `Pretraining` 0.01.
             layer_decay: factor of the learning rate from each layer to the one below, as in ULMFiT
-                and ELECTRA; None is the family's, usually 1.
+                and ELECTRA; at first the family's, usually 1.
             frozen_layers: number of the lowest blocks that are frozen, with the embeddings below
-                them; 0 trains all, None changes nothing.
+                them; 0 thaws them again. Layers that are frozen already stay so.
             loss_weights, run_eagerly, steps_per_execution, auto_scale_loss: as in Keras.
 
         Raises:
@@ -224,8 +228,9 @@ class Trainer(Predictor):
         size = batch_size or BATCH_SIZE
         plan = Plan(size, epoch_numbers, shuffle, steps_per_epoch, self.group_lengths)
         held_out_size = validation_batch_size or plan.batch_size
-        held_out = sources.validation_data_of(self, validation_data, held_out_size)
-        data = sources.training_data(self, x, y, sample_weight, plan)
+        with logged_once():
+            held_out = sources.validation_data_of(self, validation_data, held_out_size)
+            data = sources.training_data(self, x, y, sample_weight, plan)
         if validation_split:
             data, held_out = data.split(validation_split, held_out_size)
         data = data if class_weight is None else self._weigh_classes(data, class_weight)
@@ -239,6 +244,7 @@ class Trainer(Predictor):
     def _begin_fit(self, x, y) -> tuple:
         """Return inputs and labels, checked; the task has learned from them and is compiled."""
         refuse_in_fork()
+        sources.check_no_generator(x)
         x, y = self._separate(x, y)
         self._check_labels(x, y)
         self._adapt(x, y)

@@ -9,6 +9,7 @@ import numpy as np
 
 from encoder_zoo.common.forks import refuse_in_fork
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.missing import missing_rows
 from encoder_zoo.common.wording import with_type
 
 BYTES_PER_WORD = 8  # most texts have shorter words
@@ -51,7 +52,11 @@ def as_text_tensor(texts: object, name: str = "texts") -> tf.Tensor:
     rows = texts if isinstance(texts, list) else np.asarray(texts, dtype=object).tolist()
     if isinstance(rows, str | bytes):  # an array of rank 0
         return tf.constant(_checked_text(rows, name), tf.string)
-    checked = [_checked_text(row, f"{name}[{i}]") for i, row in enumerate(rows)]
+    try:
+        checked = [_checked_text(row, f"{name}[{i}]") for i, row in enumerate(rows)]
+    except ValueError as error:
+        hint = missing_rows(rows, name)
+        raise ValueError(f"{error}.{hint}" if hint else str(error)) from None
     return tf.constant(checked, tf.string, shape=(len(checked),))
 
 

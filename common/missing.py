@@ -1,0 +1,45 @@
+"""Values that are missing: None, NaN and what pandas has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def is_missing(value: object) -> bool:
+    """Return whether a value stands for one that is not there.
+
+    Example:
+        >>> [is_missing(value) for value in (None, float("nan"), "", 0.0)]
+        [True, True, False, False]
+    """
+    if isinstance(value, float):  # also NumPy's float64
+        return value != value
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
+def missing_rows(values: Sequence, name: str) -> str:
+    """Return the end of an error that counts missing values and says how to leave them out.
+
+    Args:
+        values: of all rows.
+        name: of the argument that holds them.
+
+    Returns:
+        Begins with a space; "" if no value is missing.
+
+    Example:
+        >>> missing_rows(["good", None, float("nan")], "x")[:66]
+        ' 2 of 3 rows of x are missing (None or NaN), the first is row 1. D'
+        >>> missing_rows(["good"], "x")
+        ''
+    """
+    rows = [row for row, value in enumerate(values) if is_missing(value)]
+    if not rows:
+        return ""
+    kinds = {"None" if values[row] is None else "NaN" for row in rows}
+    kinds = " or ".join(sorted(kinds, reverse=True))
+    return (
+        f" {len(rows)} of {len(values)} rows of {name} {'is' if len(rows) == 1 else 'are'} missing "
+        f"({kinds}), the first is row {rows[0]}. Drop them from texts and labels alike, of a "
+        "pandas table with table.dropna(subset=[...])."
+    )

@@ -1,0 +1,45 @@
+"""Batches of examples with further texts, or windows, of the same row.
+
+Comment letters: N rows, T further texts of all of them, K texts of a row, L sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.encoders.inputs import CANDIDATE
+
+
+def pad_candidates(
+    pad: Callable[[dict, bool], dict], examples: dict, pad_token_id: int, bucketed: bool
+) -> dict[str, tf.Tensor]:
+    """Return the model's inputs of rows with further texts, all padded to one length.
+
+    Args:
+        pad: the preprocessor's, of examples of one text each.
+        examples: encoded; "token_ids" and "first_length" of the first text of each row, and under
+            "candidate_..." those of the others, ragged (N, None, ...).
+        pad_token_id: fills the places of texts that a row does not have.
+        bucketed: see `Preprocessor.collate`.
+
+    Returns:
+        Inputs (N, L), and under "candidate_..." (N, K - 1, L). A place without a text has a mask of
+        one token.
+    """
+    others = examples[CANDIDATE + "token_ids"]
+    both = {
+        name: tf.concat([examples[name], examples[CANDIDATE + name].values], axis=0)
+        for name in ("token_ids", "first_length")
+    }
+    padded = pad(both, bucketed)  # (N + T, L)
+    count, inputs = others.nrows(), {}
+    for name, values in padded.items():
+        empty = pad_token_id if name == "token_ids" else 0
+        inputs[name] = values[:count]
+        ragged = others.with_values(values[count:])
+        inputs[CANDIDATE + name] = ragged.to_tensor(tf.cast(empty, values.dtype))
+    # The first token of every place is there: attention to no token at all is not a number.
+    first = tf.range(tf.shape(inputs["token_ids"])[1]) == 0
+    inputs[CANDIDATE + "padding_mask"] |= first
+    return inputs

@@ -1,0 +1,91 @@
+"""Logits of texts from those of their windows.
+
+Comment letters: B batch, K windows of a text, L sequence, N texts, W windows, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from keras import ops
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.encoders.inputs import CANDIDATE, INPUTS
+
+WindowPooling = Literal["mean", "max"]
+
+
+def inputs_of_windows(inputs: Mapping) -> dict:
+    """Return the inputs of all windows, text after text.
+
+    Args:
+        inputs: of the first windows (B, L), and under "candidate_..." of the others (B, K - 1, L).
+
+    Returns:
+        The same as (B * K, L).
+
+    Raises:
+        ValueError: "There is no candidate_padding_mask beside padding_mask."
+
+    Example:
+        >>> import numpy as np
+        >>> inputs = {"token_ids": np.array([[1], [2]]),
+        ...           "candidate_token_ids": np.array([[[3]], [[4]]])}
+        >>> inputs_of_windows(inputs)["token_ids"].tolist()
+        [[1], [3], [2], [4]]
+    """
+    windows = {}
+    for name in INPUTS:
+        if inputs.get(name) is None:
+            continue
+        others = inputs.get(CANDIDATE + name)
+        if others is None:
+            raise ValueError(f"There is no {CANDIDATE}{name} beside {name}.")
+        first = ops.convert_to_tensor(inputs[name])
+        both = ops.concatenate([first[:, None], ops.cast(others, first.dtype)], axis=1)
+        windows[name] = ops.reshape(both, (-1, ops.shape(first)[-1]))
+    return windows
+
+
+def pooled_logits(logits, padding_mask, count: int, pooling: WindowPooling):
+    """Return the mean or the maximum of the logits over the windows of each text, (B, C).
+
+    Args:
+        logits: (B * K, C).
+        padding_mask: (B * K, L); a window that a text does not have has a single token, as each
+            has its two special tokens.
+        count: K.
+        pooling: "mean" or "max".
+
+    Example:
+        >>> import numpy as np
+        >>> logits = np.float32([[1, 4], [3, 2], [5, 5], [9, 9]])
+        >>> mask = np.array([[1, 1], [1, 1], [1, 1], [1, 0]])
+        >>> pooled_logits(logits, mask, 2, "mean").numpy().tolist()
+        [[2.0, 3.0], [5.0, 5.0]]
+    """
+    logits = ops.reshape(logits, (-1, count, logits.shape[-1]))  # (B, K, C)
+    is_window = ops.sum(ops.cast(padding_mask, "int32"), axis=-1) > 1
+    is_window = ops.reshape(is_window, (-1, count, 1))
+    if pooling == "max":
+        return ops.max(ops.where(is_window, logits, -1e9), axis=1)
+    weights = ops.cast(is_window, logits.dtype)
+    return ops.sum(logits * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1.0)
+
+
+def pooled_by_text(logits: tf.Tensor, text_index: tf.Tensor, pooling: WindowPooling) -> tf.Tensor:
+    """Return the logits of texts (N, C) from those of all windows, in memory or in a graph.
+
+    Args:
+        logits: (W, C).
+        text_index: (W,) the text of each window, in order.
+        pooling: "mean" or "max".
+
+    Example:
+        >>> logits = tf.constant([[1.0, 4.0], [3.0, 2.0], [5.0, 5.0]])
+        >>> pooled_by_text(logits, tf.constant([0, 0, 1]), "max").numpy().tolist()
+        [[3.0, 4.0], [5.0, 5.0]]
+    """
+    pool = tf.math.segment_max if pooling == "max" else tf.math.segment_mean
+    return pool(logits, text_index)

@@ -1,0 +1,126 @@
+"""What a second `compile` changes, what it freezes, and what it says of an optimizer's rate."""
+
+import logging
+
+import keras
+import pytest
+
+import encoder_zoo as ez
+
+
+@pytest.fixture
+def model():
+    backbone = ez.BertBackbone(9, 3, 1, 4, 4)
+    return ez.SequenceClassifier(backbone, num_classes=2)
+
+
+def trained(model) -> list[bool]:
+    """Which of embeddings, blocks and pooler are trained; a part of one counts as None."""
+    found = []
+    for layer in (model.backbone.embeddings, *model.backbone.blocks, model.backbone.pooler_dense):
+        states = {weight.trainable for weight in layer.weights}
+        found.append(states.pop() if len(states) == 1 else None)
+    return found
+
+
+class TestFrozenLayers:
+    def test_what_the_user_froze_stays_frozen(self, model):
+        model.backbone.trainable = False
+        before = len(model.trainable_variables)
+        for count in (1, 0, 3):
+            model.compile(frozen_layers=count)
+            assert len(model.trainable_variables) == before == 2  # of the head
+
+    def test_a_block_that_the_user_froze(self, model):
+        model.backbone.blocks[2].trainable = False
+        model.compile(frozen_layers=1)
+        assert trained(model) == [False, False, True, False, True]
+        model.compile(frozen_layers=0)
+        assert trained(model) == [True, True, True, False, True]
+
+    def test_a_part_of_a_block(self, model):
+        block = model.backbone.blocks[0]
+        block.attention.trainable = False
+        model.compile(frozen_layers=2)
+        model.compile(frozen_layers=0)
+        assert trained(model) == [True, None, True, True, True]
+        assert not any(weight.trainable for weight in block.attention.weights)
+
+    def test_fewer_and_more(self, model):
+        for count in (2, 1, 3, 0):
+            model.compile(frozen_layers=count)
+            frozen = [count > 0, *(i < count for i in range(3))]
+            assert trained(model) == [*(not each for each in frozen), True]
+
+    def test_low_rank_updates_stay_the_only_ones(self, model):
+        model.enable_lora(rank=1)
+        before = {id(weight) for weight in model.trainable_variables}
+        model.compile(frozen_layers=2)
+        assert len(model.trainable_variables) < len(before)
+        model.compile(frozen_layers=0)
+        assert {id(weight) for weight in model.trainable_variables} == before
+
+    def test_what_the_user_thaws_and_freezes_again(self, model):
+        model.compile(frozen_layers=1)
+        for trainable in (False, True):
+            model.backbone.trainable = trainable
+        assert trained(model) == [True] * 5
+        model.compile(frozen_layers=1)
+        assert trained(model) == [False, False, True, True, True]
+        model.backbone.trainable = False
+        model.compile(frozen_layers=0)
+        assert trained(model) == [False] * 5
+
+
+class TestSecondCompile:
+    def test_only_what_it_names_is_changed(self, model):
+        model.compile(metrics=["f1"], weight_decay=0.3, frozen_layers=1)
+        model.compile(learning_rate=1e-3)
+        kept = model.get_compile_config()
+        assert (kept["weight_decay"], kept["learning_rate"]) == (0.3, 1e-3)
+        assert model.optimizer.weight_decay == 0.3
+        assert model.recipe.arguments["metrics"] == ["f1"]
+        assert trained(model) == [False, False, True, True, True]
+
+    def test_loss_and_optimizer_stay(self, model):
+        optimizer, loss = keras.optimizers.SGD(0.1), keras.losses.MeanSquaredError()
+        model.compile(optimizer, loss)
+        model.compile(metrics=["mse"])
+        assert model.optimizer is optimizer and model.loss is loss
+        model.compile(optimizer="auto", loss="auto", metrics="auto")
+        assert model.recipe.makes_optimizer
+        assert model.loss is not loss and model.recipe.arguments["metrics"] is None
+
+    def test_a_setting_of_the_recipe_beside_an_optimizer_of_before(self, model):
+        model.compile(keras.optimizers.SGD(0.1))
+        with pytest.raises(ValueError, match="learning_rate belongs to optimizer='auto'"):
+            model.compile(learning_rate=1e-3)
+        model.compile("auto", learning_rate=1e-3)
+        assert model.learning_rate == 1e-3
+
+    def test_options_of_keras(self, model):
+        model.compile(run_eagerly=True)
+        model.compile(learning_rate=1e-3)
+        assert model.run_eagerly
+        model.compile(run_eagerly=False)
+        assert not model.run_eagerly
+
+
+class TestOptimizerByName:
+    def lines(self, caplog) -> list[str]:
+        return [record.getMessage() for record in caplog.records]
+
+    def test_its_rate_is_said(self, model, caplog):
+        with caplog.at_level(logging.WARNING, "encoder_zoo"):
+            model.compile("adam")
+        [line] = self.lines(caplog)
+        assert line.startswith(
+            "optimizer='adam' trains at Keras's default learning rate of 0.001, where 5e-05 is "
+            "usual for this model. Pass keras.optimizers.Adam(5e-05)"
+        )
+
+    @pytest.mark.parametrize("optimizer", ["auto", "sgd", keras.optimizers.Adam(1e-3)])
+    def test_nothing_is_said_of_others(self, model, caplog, optimizer):
+        with caplog.at_level(logging.WARNING, "encoder_zoo"):
+            model.compile(optimizer)
+        assert self.lines(caplog) == []
