@@ -1,0 +1,39 @@
+"""Estimators of scikit-learn: texts to classes, to numbers and to vectors.
+
+They are imported when they are first used, as scikit-learn is optional.
+
+Example:
+    >>> from encoder_zoo.sklearn import TextClassifier
+    >>> TextClassifier(epochs=2).get_params()["epochs"]
+    2
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from encoder_zoo.sklearn_estimators import TextClassifier as TextClassifier
+    from encoder_zoo.sklearn_estimators import TextRegressor as TextRegressor
+    from encoder_zoo.sklearn_estimators import TextVectorizer as TextVectorizer
+
+__all__ = ["TextClassifier", "TextRegressor", "TextVectorizer"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'encoder_zoo.sklearn' has no attribute '{name}'")
+    try:
+        from encoder_zoo import sklearn_estimators
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "sklearn":
+            raise
+        raise ImportError(
+            f"encoder_zoo.sklearn.{name} needs scikit-learn, which is not installed: "
+            "`pip install scikit-learn`."
+        ) from error
+    return getattr(sklearn_estimators, name)
+
+
+def __dir__() -> list[str]:
+    return __all__
