@@ -28,12 +28,14 @@ from encoder_zoo.tasks.sequence_classification.class_labels import (
     labels_of_dataset,
     learn_classes,
 )
+from encoder_zoo.tasks.sequence_classification.explaining import TextExplanations
 from encoder_zoo.tasks.sequence_classification.pooling import (
     WindowPooling,
     inputs_of_windows,
     pooled_logits,
 )
 from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
+from encoder_zoo.tasks.sequence_classification.presets import ClassifierPresets
 from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.logit_metrics import (
     ClassAccuracy,
@@ -55,7 +57,7 @@ ProblemType = Annotated[str, one_of(*OUTPUT_ACTIVATIONS)]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class SequenceClassifier(Answering, LabelledTask):
+class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, LabelledTask):
     """Classifies texts or pairs of texts, or maps them to numbers.
 
     Args:
