@@ -9,7 +9,7 @@ import os
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 BUNDLED = pathlib.Path(__file__).parent / "data"
 KNOWN = BUNDLED / "known"
@@ -40,13 +40,13 @@ class PresetInfo(NamedTuple):
     description: str
 
 
-class PresetTable(Sequence):
+class PresetTable(Sequence[PresetInfo]):
     """Rows of `list_presets()`, shown as a table, also in notebooks."""
 
     def __init__(self, rows: list[PresetInfo]):
         self._rows = rows
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         return self._rows[index]
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ def _entries() -> dict[str, dict]:
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
-def listed_settings(source: str | os.PathLike) -> dict[str, object]:
+def listed_settings(source: str | os.PathLike[str]) -> dict[str, object]:
     """Return the settings of embeddings that the list holds where a repository does not.
 
     Args:
@@ -151,7 +151,10 @@ def listed_entry(name: str) -> dict:
 
 
 def resolve(
-    source: str | os.PathLike, verify: bool = True, max_bytes: int = 2**63, weights: bool = True
+    source: str | os.PathLike[str],
+    verify: bool = True,
+    max_bytes: int = 2**63,
+    weights: bool = True,
 ) -> pathlib.Path:
     """Return the local folder of a preset, downloaded if needed.
 

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders.rules import Size
@@ -26,7 +26,7 @@ ROBERTA_SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # <mask> h
 
 @validate_arguments
 def train_vocabulary(
-    texts: Iterable[str], vocabulary_size: Size, family: str = "bert", **options
+    texts: Iterable[str], vocabulary_size: Size, family: str = "bert", **options: Any
 ) -> "Tokenizer":
     """Train a vocabulary of the kind of a family.
 

@@ -61,7 +61,7 @@ class PretrainingCorpus:
         <PretrainingCorpus: 13 tokens of 2 documents in 1 file>
     """
 
-    def __init__(self, folder: str | os.PathLike):
+    def __init__(self, folder: str | os.PathLike[str]):
         self.folder = pathlib.Path(folder)
         self._manifest = read_manifest(self.folder)
         if not self._manifest:
@@ -83,8 +83,8 @@ class PretrainingCorpus:
     @validate_arguments
     def from_files(
         cls,
-        folder: str | os.PathLike,
-        paths: Sequence[str | os.PathLike],
+        folder: str | os.PathLike[str],
+        paths: Sequence[str | os.PathLike[str]],
         tokenizer: Tokenizer,
         shard_tokens: PositiveInt = SHARD_TOKENS,
         verbose: Verbosity = "auto",
@@ -114,7 +114,7 @@ class PretrainingCorpus:
     @validate_arguments
     def from_documents(
         cls,
-        folder: str | os.PathLike,
+        folder: str | os.PathLike[str],
         documents: Iterable,
         tokenizer: Tokenizer,
         shard_tokens: PositiveInt = SHARD_TOKENS,

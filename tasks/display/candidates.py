@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from encoder_zoo.tasks.display.picture import Picture
 
@@ -20,7 +21,7 @@ TABLE = (
 )
 
 
-def fill_mask(candidates: Sequence) -> Picture:
+def fill_mask(candidates: Sequence[Any]) -> Picture:
     """Draw the candidates for a mask, each with a bar for its probability.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ GREY, BLUE = "#9aa5b1", "#1f6feb"
 IN_A_ROW = 2  # more would be too small to read on a page
 
 
-def learning_curves(history: keras.callbacks.History | Mapping) -> np.ndarray:
+def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[float]]) -> np.ndarray:
     """Plot the loss and each metric over the epochs, in training and on held-out data.
 
     Args:
@@ -61,7 +61,9 @@ def learning_curves(history: keras.callbacks.History | Mapping) -> np.ndarray:
     return axes
 
 
-def confusion_matrix(true: Sequence, predicted: Sequence, labels: Sequence | None = None) -> Axes:
+def confusion_matrix(
+    true: Sequence[Any], predicted: Sequence[Any], labels: Sequence[Any] | None = None
+) -> Axes:
     """Plot how often each label was answered with which.
 
     Args:

@@ -6,6 +6,7 @@ import html
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from encoder_zoo.tasks.display.picture import Picture
 from encoder_zoo.tasks.token_classification.tags import spans_of_tags
@@ -29,7 +30,9 @@ class Mark:
     caption: str = ""
 
 
-def entities(texts: str | Sequence, found: Sequence, true: Sequence | None = None) -> Picture:
+def entities(
+    texts: str | Sequence[Any], found: Sequence[Any], true: Sequence[Any] | None = None
+) -> Picture:
     """Mark the entities of texts in colour, followed by their types.
 
     Args:
@@ -71,9 +74,9 @@ def entities(texts: str | Sequence, found: Sequence, true: Sequence | None = Non
 
 def answer(
     context: str,
-    answers: Mapping | Sequence[Mapping],
+    answers: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     question: str | None = None,
-    true: Sequence[Mapping] | None = None,
+    true: Sequence[Mapping[str, Any]] | None = None,
 ) -> Picture:
     """Mark the answer in its context.
 

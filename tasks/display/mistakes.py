@@ -24,7 +24,7 @@ SCORE = (
 )
 
 
-def errors(classifier: SequenceClassifier, x, y, top_k: int = 10) -> Picture:
+def errors(classifier: SequenceClassifier, x: object, y: object, top_k: int = 10) -> Picture:
     """Draw the texts that a classifier labels wrong, the most confident of the mistakes first.
 
     Labels that are wrong themselves are often among them.

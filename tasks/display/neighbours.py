@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from encoder_zoo.tasks.display.picture import Picture
 
@@ -27,7 +27,7 @@ TABLE = (
 )
 
 
-def neighbours(index: VectorIndex, query: str, top_k: int = 10, **options) -> Picture:
+def neighbours(index: VectorIndex, query: str, top_k: int = 10, **options: Any) -> Picture:
     """Draw the documents nearest to a query, each with its score, a bar for it, and its index.
 
     A bar is as long as a score from 0 to 1; where the best score is no such number, the bars are in

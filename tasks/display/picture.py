@@ -56,7 +56,7 @@ class Picture:
         else:
             display(self)
 
-    def save(self, path: str | os.PathLike, title: str = "") -> None:
+    def save(self, path: str | os.PathLike[str], title: str = "") -> None:
         """Write a page of HTML.
 
         Args:

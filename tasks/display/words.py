@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from encoder_zoo.tasks.display.marks import PARAGRAPH
 from encoder_zoo.tasks.display.picture import Picture
@@ -31,7 +32,7 @@ ROW = (
 TABLE = '<table style="width:100%;max-width:24em;border-collapse:collapse">{rows}</table>'
 
 
-def explanation(explanations: Mapping | Sequence) -> Picture:
+def explanation(explanations: Mapping[str, Any] | Sequence[Any]) -> Picture:
     """Draw why a model says what it says: shaded words, and the strongest of them with their bars.
 
     Words for the answer are blue with a solid line, words against it red with a dashed line, each

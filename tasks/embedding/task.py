@@ -205,9 +205,9 @@ class TextEmbedder(Retrieval, EmbedderPresets, Task):
     @validate_arguments
     def compile(
         self,
-        optimizer: str | keras.optimizers.Optimizer = "auto",
-        loss: object = "auto",
-        metrics: Sequence[object] | Mapping[str, object] | None = None,
+        optimizer: str | keras.optimizers.Optimizer | None = None,
+        loss: object = None,
+        metrics: Sequence[object] | Mapping[str, object] | str | None = None,
         *,
         chunk_size: PositiveInt | None = None,
         **options: Unpack[CompileOptions],
@@ -275,7 +275,7 @@ class TextEmbedder(Retrieval, EmbedderPresets, Task):
     @validate_arguments
     def embed(
         self,
-        texts,
+        texts: object,
         prompt: str | None = None,
         dim: PositiveInt | None = None,
         batch_size: PositiveInt | None = None,

@@ -229,8 +229,8 @@ class SpanAnswers(Task):
     @validate_arguments
     def evaluate_answers(
         self,
-        x,
-        y=None,
+        x: object,
+        y: object = None,
         max_answer_length: PositiveInt = 30,
         null_threshold: NullThreshold | None = None,
         batch_size: PositiveInt | None = None,

@@ -12,12 +12,13 @@ import pathlib
 import re
 import string
 from collections.abc import Callable, Sequence
+from typing import Any
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
-def read_squad(path: str | os.PathLike) -> list[dict]:
+def read_squad(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Read the questions of a SQuAD v1.1 or v2.0 JSON file.
 
     Args:

@@ -171,9 +171,9 @@ class Reranker(Ranking, RerankerPresets, Task):
     @validate_arguments
     def compile(
         self,
-        optimizer: str | keras.optimizers.Optimizer = "auto",
-        loss: object = "auto",
-        metrics: Sequence[object] | Mapping[str, object] | None = None,
+        optimizer: str | keras.optimizers.Optimizer | None = None,
+        loss: object = None,
+        metrics: Sequence[object] | Mapping[str, object] | str | None = None,
         **options: Unpack[CompileOptions],
     ) -> None:
         """Compile as the other tasks, see `Trainer.compile`.
@@ -183,7 +183,7 @@ class Reranker(Ranking, RerankerPresets, Task):
             loss: "auto" is binary cross-entropy of pairs, `LambdaLoss` of lists. Losses get logits.
             **options: the others of `Trainer.compile`.
         """
-        if not is_auto(loss):
+        if loss is not None and not is_auto(loss):
             # Cross-entropy is of logits also without an activation.
             loss = fitted_loss(loss, _crossentropy(), "sigmoid")
         super().compile(optimizer, loss, metrics, **options)

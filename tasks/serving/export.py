@@ -42,7 +42,7 @@ SAVED_MODEL_FILES = (
 )
 
 
-def export_task(task: Task, path: str | os.PathLike, format: str, **options) -> None:
+def export_task(task: Task, path: str | os.PathLike[str], format: str, **options) -> None:
     """Write a task in one of the formats; see `Task.export`.
 
     Raises:
@@ -69,7 +69,7 @@ def _check_backend(task: Task, format: str) -> None:
     )
 
 
-def export_saved_model(task: Task, path: str | os.PathLike, **options) -> None:
+def export_saved_model(task: Task, path: str | os.PathLike[str], **options) -> None:
     """Write a SavedModel that takes text, with warm-up requests for TensorFlow Serving.
 
     Args:
@@ -92,7 +92,7 @@ def export_saved_model(task: Task, path: str | os.PathLike, **options) -> None:
 
 
 def write_saved_model(
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     functions: Mapping[str, Callable],
     tokenizer: Tokenizer,
     variables: Sequence[tf.Variable],
@@ -249,7 +249,7 @@ def _warm_up(name: str, function, mask: str) -> list[tuple[str, dict]]:
     ]
 
 
-def export_ids(task: Task, path: str | os.PathLike, format: str, **options) -> None:
+def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options) -> None:
     """Write the model from prepared inputs to logits as a file, through Keras's exporter.
 
     Args:

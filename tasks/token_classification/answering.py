@@ -171,7 +171,7 @@ class TokenAnswers(LabelledTask):
         return {"serving_default": entities}
 
     @validate_arguments
-    def predict_tags(self, words, batch_size: PositiveInt | None = None) -> list[list[str]]:
+    def predict_tags(self, words: object, batch_size: PositiveInt | None = None) -> list[list[str]]:
         """Return the tag of every word, as `seqeval.metrics` takes them: of its first token, or of
         all its tokens if these were labelled.
 
@@ -242,8 +242,8 @@ class TokenAnswers(LabelledTask):
 
     @validate_arguments
     def evaluate_entities(
-        self, x, y, scheme: str | None = None, batch_size: PositiveInt | None = None
-    ):
+        self, x: object, y: object, scheme: str | None = None, batch_size: PositiveInt | None = None
+    ) -> dict[str, Any]:
         """Compute entity precision, recall and F1 over whole texts, however long, and of every
         type.
 

@@ -12,7 +12,7 @@ COMMENT = re.compile(r"# ?[\w.]+ ?=")
 
 
 def read_conll(
-    path: str | os.PathLike, column: int = -1, word_column: int = 0
+    path: str | os.PathLike[str], column: int = -1, word_column: int = 0
 ) -> tuple[list[list[str]], list[list[str]]]:
     """Read the sentences of a file with a word in each line and blank lines between sentences.
 

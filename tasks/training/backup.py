@@ -61,7 +61,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     @validate_arguments
     def __init__(
         self,
-        backup_dir: str | os.PathLike,
+        backup_dir: str | os.PathLike[str],
         save_freq: PositiveInt | Literal["epoch"] = "epoch",
         delete_checkpoint: bool = True,
     ):
