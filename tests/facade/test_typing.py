@@ -1,0 +1,169 @@
+"""Types as editors and type checkers see them, and the same names checked at run time."""
+
+import inspect
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from paths import ROOT
+
+import encoder_zoo as ez
+from encoder_zoo.common.configuration import argument_names
+from encoder_zoo.common.validation import known_names
+from encoder_zoo.encoders import all_families
+from encoder_zoo.encoders.preset_arguments import BackbonePresetArguments
+from encoder_zoo.tasks import all_tasks
+from encoder_zoo.tasks.retrieval import evaluation, index, mining, typed_dicts
+from encoder_zoo.tasks.training import keyword_arguments
+
+SCRIPTS = ROOT / "tests" / "typing"
+WINGS = ("common", "encoders", "presets", "tasks")
+# Arguments of backbones that give weights another shape than a preset's.
+SHAPES = {
+    "vocabulary_size", "num_layers", "hidden_dim", "intermediate_dim", "max_sequence_length",
+    "num_segments", "embedding_dim", "num_groups", "position_buckets", "terms",
+    "convolution_width", "normalizes_first",
+}  # fmt: skip
+CHECKS = {"verify", "max_bytes", "allow_nonfinite"}
+# Arguments that `from_preset` makes itself.
+PARTS = {"backbone", "preprocessor", "tokenizer"}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> pathlib.Path:
+    """The package as it lies in site-packages: a type checker runs no import hooks."""
+    package = tmp_path_factory.mktemp("installed") / "encoder_zoo"
+    package.mkdir()
+    for part in (*(ROOT / "facade").iterdir(), *(ROOT / n for n in WINGS)):
+        (package / part.name).symlink_to(part)
+    return package.parent
+
+
+@pytest.fixture(scope="module")
+def found(installed) -> dict[str, list[dict]]:
+    """{name of a script: what pyright finds in it in strict mode}."""
+    config = {"include": [str(SCRIPTS)], "typeCheckingMode": "strict"}
+    (installed / "pyrightconfig.json").write_text(json.dumps(config))
+    command = [sys.executable, "-m", "basedpyright", "-p", installed, "--outputjson"]
+    command += ["--pythonpath", sys.executable]
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    diagnostics = json.loads(done.stdout)["generalDiagnostics"]
+    return {
+        name: [each for each in diagnostics if pathlib.Path(each["file"]).name == name]
+        for name in ("user.py", "all_parts.py", "mistakes.py")
+    }
+
+
+@pytest.mark.parametrize("name", ["user.py", "all_parts.py"])
+def test_a_users_script_passes_in_strict_mode(found, name):
+    assert [each["message"] for each in found[name]] == []
+
+
+@pytest.mark.slow
+def test_a_users_script_runs(tmp_path):
+    code = (SCRIPTS / "user.py").read_text()
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+
+
+def test_mistakes_are_underlined(found):
+    lines = (SCRIPTS / "mistakes.py").read_text().splitlines()
+    wrong = {i: line.rsplit("# ")[-1] for i, line in enumerate(lines) if "  # " in line}
+    by_line = {}
+    for each in found["mistakes.py"]:
+        by_line.setdefault(each["range"]["start"]["line"], []).append(each["message"])
+    assert by_line.keys() == wrong.keys()
+    for number, name in wrong.items():
+        assert any(name in message for message in by_line[number]), by_line[number]
+
+
+def names_of(options: type) -> set[str]:
+    return set(options.__required_keys__ | options.__optional_keys__)
+
+
+def backbone_names() -> set[str]:
+    return {n for family in all_families() for n in argument_names(family.backbone)}
+
+
+def test_backbones_name_their_arguments():
+    assert names_of(BackbonePresetArguments) == {*backbone_names(), *CHECKS, "dtype"} - SHAPES
+
+
+@pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.__name__)
+def test_tasks_name_the_arguments_of_from_preset(task):
+    """All that `from_preset` takes, and nothing else."""
+    own = {*argument_names(task), *argument_names(task.preprocessor_class)} - PARTS
+    expected = own | (backbone_names() - SHAPES) | CHECKS | {"dtype", "added_tokens"}
+    assert known_names(task.from_preset.__func__) - {"cls", "source"} == expected
+
+
+KEYWORDS = {
+    keyword_arguments.CompileOptions: (ez.SequenceClassifier.compile, 4),
+    keyword_arguments.EvaluateOptions: (ez.SequenceClassifier.evaluate, 5),
+    keyword_arguments.PredictOptions: (ez.SequenceClassifier.predict, 3),
+    typed_dicts.SearchOptions: (index.VectorIndex.search, 3),
+    typed_dicts.IndexOptions: (index.VectorIndex.build, 2),
+    typed_dicts.OpenOptions: (index.VectorIndex.load, 2),
+    typed_dicts.SimilarityOptions: (evaluation.evaluate_similarity, 3),
+    typed_dicts.RetrievalOptions: (evaluation.evaluate_retrieval, 4),
+    typed_dicts.MiningOptions: (mining.mine_negatives, 3),
+}
+
+
+@pytest.mark.parametrize("options", KEYWORDS, ids=lambda options: options.__name__)
+def test_options_are_those_of_the_function_that_gets_them(options):
+    function, given = KEYWORDS[options]
+    parameters = list(inspect.signature(function).parameters.values())[given:]
+    names = {p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD}
+    assert names_of(options) == names
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return ez.SequenceClassifier.from_preset("bert_nano_en_uncased", labels=["bad", "good"])
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong", "meant"),
+    [
+        ("fit", "epoch", "epochs"),
+        ("fit", "labels", "y"),
+        ("fit", "eval_dataset", "validation_data"),
+        ("compile", "lr", "learning_rate"),
+        ("compile", "optimiser", "optimizer"),
+        ("evaluate", "batchsize", "batch_size"),
+        ("predict", "verbos", "verbose"),
+        ("classify", "topk", "top_k"),
+    ],
+)
+def test_an_unknown_argument_is_named_with_the_one_that_is_meant(classifier, method, wrong, meant):
+    given = () if method == "compile" else (["A film."],)
+    expected = f"SequenceClassifier.{method} got an unknown argument '{wrong}'. Did you mean "
+    with pytest.raises(TypeError, match=re.escape(f"{expected}'{meant}'?")):
+        getattr(classifier, method)(*given, **{wrong: 1})
+
+
+@pytest.mark.parametrize("cls", [ez.TextEmbedder, ez.Reranker])
+def test_tasks_with_a_compile_of_their_own_name_unknown_arguments(cls):
+    task = cls.from_preset("bert_nano_en_uncased")
+    expected = f"{cls.__name__}.compile got an unknown argument 'lr'. Did you mean 'learning_rate'"
+    with pytest.raises(TypeError, match=re.escape(expected)):
+        task.compile(lr=1e-3)
+
+
+def test_from_preset_names_the_argument_that_is_meant():
+    expected = "SequenceClassifier.from_preset got an unknown argument 'lables'. Did you mean "
+    with pytest.raises(TypeError, match=re.escape(f"{expected}'labels'?")):
+        ez.SequenceClassifier.from_preset("bert_nano_en_uncased", lables=["bad", "good"])
+
+
+@pytest.mark.parametrize("task", [*all_tasks(), ez.Distillation], ids=lambda task: task.__name__)
+@pytest.mark.parametrize("method", ["compile", "fit", "evaluate", "predict", "from_preset"])
+def test_the_methods_of_keras_are_documented(task, method):
+    if task is ez.Distillation and method == "from_preset":
+        pytest.skip("it is not loaded")
+    assert len(inspect.getdoc(getattr(task, method))) > 60
