@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -23,8 +23,7 @@ class RemembersEvaluation(HookedModel):
         """Evaluate as in Keras; the validations of `fit` are not remembered."""
         results = super().evaluate(*args, **kwargs)
         if not kwargs.get(VALIDATION_OF_FIT):
-            values = self.get_metrics_result().items()
-            numbers = {name: float(value) for name, value in values if np.ndim(value) == 0}
+            numbers = dict(_numbers(self.get_metrics_result()))
             self.last_evaluation = MappingProxyType(numbers)  # Keras would track a dict
         return results
 
@@ -32,3 +31,12 @@ class RemembersEvaluation(HookedModel):
         """Train as in Keras, and forget the results of the weights before."""
         self.last_evaluation = MappingProxyType({})
         return super().fit(*args, **kwargs)
+
+
+def _numbers(results: Mapping) -> Iterator[tuple[str, float]]:
+    """Yield the numbers in the results of metrics, of which some have several by name."""
+    for name, value in results.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value)
+        elif np.ndim(value) == 0:
+            yield name, float(value)
