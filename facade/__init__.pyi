@@ -1,7 +1,9 @@
 """The public names: read by editors, and by `encoder_zoo.names` at run time."""
 
 # ruff: noqa: I001
+from encoder_zoo import sklearn as sklearn
 from encoder_zoo import testing as testing
+from encoder_zoo import typing as typing
 from encoder_zoo.encoders import register_family as register_family
 from encoder_zoo.encoders.backbone import Backbone as Backbone
 from encoder_zoo.encoders.families.albert import AlbertBackbone as AlbertBackbone

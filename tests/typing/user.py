@@ -16,8 +16,13 @@ print(classifier.predict_proba(texts).shape, classifier.predict(texts, verbose=0
 classifier.save_to_preset("films")
 
 tagger = ez.TokenClassifier.from_preset("bert_nano_en_uncased", labels=["O", "B-PER", "I-PER"])
-for entity in tagger.extract_entities("Ada met Grace."):
-    print(entity["text"], entity["end"] - entity["start"])
+
+
+def lengths(entities: list[ez.typing.Entity]) -> list[int]:
+    return [entity["end"] - entity["start"] for entity in entities]
+
+
+print(lengths(tagger.extract_entities("Ada met Grace.")))
 
 
 qa = ez.SpanQA.from_preset("bert_nano_en_uncased")

@@ -1,0 +1,16 @@
+"""Types of the answers: dicts with fixed keys, for annotations of one's own functions.
+
+def people(entities: list[ez.typing.Entity]) -> list[str]:
+    return [entity["text"] for entity in entities if entity["label"] == "PER"]
+"""
+
+from encoder_zoo.tasks.explanation.words import Attributions as Attributions
+from encoder_zoo.tasks.explanation.words import WordAttribution as WordAttribution
+from encoder_zoo.tasks.pretraining.answers import FilledMask as FilledMask
+from encoder_zoo.tasks.pretraining.answers import ReplacedToken as ReplacedToken
+from encoder_zoo.tasks.question_answering.ranking import Answer as Answer
+from encoder_zoo.tasks.question_answering.ranking import PassageAnswer as PassageAnswer
+from encoder_zoo.tasks.retrieval.typed_dicts import Hit as Hit
+from encoder_zoo.tasks.retrieval.typed_dicts import RankedText as RankedText
+from encoder_zoo.tasks.sequence_classification.answering import LabelScore as LabelScore
+from encoder_zoo.tasks.token_classification.entities import Entity as Entity
