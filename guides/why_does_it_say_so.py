@@ -33,8 +33,8 @@ classifier = ez.Classifier.from_preset("bert_nano_en_uncased_sentiment")
 """
 ## Words for and against
 
-Blue words speak for the label, red ones against it; the deeper, the more. Here the sentence is
-mixed, and the model weighs it.
+Blue words speak for the label, red ones against it; the deeper, the more. The sentence is mixed,
+and the model weighs it.
 """
 
 # %%
@@ -57,8 +57,9 @@ print(f"words: {added:+.4f}, logits: {found['logit'] - found['baseline']:+.4f}")
 
 # %% [markdown]
 """
-The same for another label, and with a single gradient (gradient times input), which takes a tenth
-of the time. Its numbers have no such sum, and can be misled where the model is sure.
+The same for the other label; and by a single gradient (gradient times input) in place of some
+dozens. That is quick, but its numbers have no such sum, and where a model is sure they mislead: here
+"rude" would speak for a good review.
 """
 
 # %%
