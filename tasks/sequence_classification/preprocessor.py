@@ -117,7 +117,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
     @property
     def truncation_cure(self) -> str:
         if self.window_length is not None:
-            return "Shorten the shorter one of each pair."
+            return "Shorten it, or take longer windows."
         return f"With window_length={self.max_sequence_length} all of a text is read, in windows."
 
     def texts_of(self, x) -> list[tf.Tensor]:
