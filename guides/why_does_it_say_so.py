@@ -58,8 +58,8 @@ print(f"words: {added:+.4f}, logits: {found['logit'] - found['baseline']:+.4f}")
 # %% [markdown]
 """
 The same for the other label; and by a single gradient (gradient times input) in place of some
-dozens. That is quick, but its numbers have no such sum, and where a model is sure they mislead: here
-"rude" would speak for a good review.
+dozens. That is quick, but its numbers have no such sum, and where a model is sure they mislead:
+here "rude" would speak for a good review.
 """
 
 # %%
