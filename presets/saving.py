@@ -140,8 +140,9 @@ def _usage(task: PresetTask) -> Usage:
         there += suffix
     example = ""
     if task.preprocessor is not None:
-        mask_token = getattr(task.preprocessor.tokenizer, "mask_token", None)
-        example = example_call(task.text_method, mask_token or "")
+        # Where TensorFlow is not installed, a tokenizer has only what its files say.
+        known = vars(task.preprocessor.tokenizer)
+        example = example_call(task.text_method, known.get("mask_token", ""))
     return Usage(task.pipeline_tag, here, library, there, example)
 
 
