@@ -120,7 +120,7 @@ def label_weights(
     Example:
         >>> y = [[1, 0], [0, 0], [0, 0], [0, 1.0]]
         >>> data = tf.data.Dataset.from_tensors((0, y))
-        >>> label_weights("balanced", None, 2, data)[:, 0].round(3).tolist()
+        >>> [round(weight.item(), 3) for weight in label_weights("balanced", None, 2, data)[:, 0]]
         [0.667, 2.0]
         >>> label_weights({"rare": 5}, ["common", "rare"], 2, data).tolist()
         [[1.0, 1.0], [1.0, 5.0]]

@@ -32,7 +32,7 @@ def inputs_of_windows(inputs: Mapping) -> dict:
         >>> import numpy as np
         >>> inputs = {"token_ids": np.array([[1], [2]]),
         ...           "candidate_token_ids": np.array([[[3]], [[4]]])}
-        >>> inputs_of_windows(inputs)["token_ids"].tolist()
+        >>> ops.convert_to_numpy(inputs_of_windows(inputs)["token_ids"]).tolist()
         [[1], [3], [2], [4]]
     """
     windows = {}
@@ -62,7 +62,7 @@ def pooled_logits(logits, padding_mask, count: int, pooling: WindowPooling):
         >>> import numpy as np
         >>> logits = np.float32([[1, 4], [3, 2], [5, 5], [9, 9]])
         >>> mask = np.array([[1, 1], [1, 1], [1, 1], [1, 0]])
-        >>> pooled_logits(logits, mask, 2, "mean").numpy().tolist()
+        >>> ops.convert_to_numpy(pooled_logits(logits, mask, 2, "mean")).tolist()
         [[2.0, 3.0], [5.0, 5.0]]
     """
     logits = ops.reshape(logits, (-1, count, logits.shape[-1]))  # (B, K, C)
