@@ -5,14 +5,14 @@ import textwrap
 
 import griffe
 
-# Sections of plain text, and of names with a text each, which Griffe's Google style does not know.
-PLAIN = ("Returns", "Yields", "Source")
-NAMED = ("Call arguments",)
-SECTION = r"^{}:(.*(?:\n(?: +.*)?)*)"
+# A name and the indented lines below it, as of a section whose contents are plain text.
+PLAIN = re.compile(r"^(Returns|Yields):\n((?:(?: .*)?(?:\n|$))+)", re.MULTILINE)
+# The same, of entries "name: text".
+NAMED = re.compile(r"^(Call arguments):\n((?:(?: .*)?(?:\n|$))+)", re.MULTILINE)
 
 
 class Sections(griffe.Extension):
-    """Makes Markdown of the sections that Griffe would misread."""
+    """Makes Markdown of the sections that Griffe's Google style would misread."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: object) -> None:
         if obj.docstring:
@@ -22,25 +22,15 @@ class Sections(griffe.Extension):
 def as_markdown(text: str) -> str:
     """Return a docstring with sections as Griffe knows them, or as Markdown."""
     text = re.sub(r"^Example:$", "Examples:", text, flags=re.MULTILINE)
-    for name in PLAIN:
-        text = re.sub(SECTION.format(name), _plain(name), text, flags=re.MULTILINE)
-    for name in NAMED:
-        text = re.sub(SECTION.format(name), _named(name), text, flags=re.MULTILINE)
-    return text
+    text = re.sub(r"^Source: ", "**Source:** ", text, flags=re.MULTILINE)
+    text = PLAIN.sub(lambda found: section(found[1], found[2]), text)
+    return NAMED.sub(lambda found: section(found[1], entries(found[2])), text)
 
 
-def _plain(name: str):
-    return lambda found: f"**{name}:**\n\n{_dedented(found[1])}\n\n"
+def section(title: str, contents: str) -> str:
+    return f"**{title}:**\n\n{textwrap.dedent(contents).strip()}\n\n"
 
 
-def _named(name: str):
-    def replaced(found: re.Match) -> str:
-        entries = re.sub(r"^(\w[\w, ]*):", r"- **`\1`**:", _dedented(found[1]), flags=re.MULTILINE)
-        return f"**{name}:**\n\n{entries}\n\n"
-
-    return replaced
-
-
-def _dedented(text: str) -> str:
-    first, _, rest = text.partition("\n")
-    return f"{first.strip()}\n{textwrap.dedent(rest)}".strip()
+def entries(contents: str) -> str:
+    names = re.compile(r"^(\w[\w, ]*):", re.MULTILINE)
+    return names.sub(r"- **`\1`**:", textwrap.dedent(contents))

@@ -23,10 +23,13 @@ PROGRAMS = (
     "small_encoders",
     "small_embedder",
 )
-LOG_LINES = re.compile(r"^(WARNING: All log messages|[IWE]\d{4} ).*\n", re.MULTILINE)
+# TensorFlow's own, about the machine.
+LOG_LINES = re.compile(
+    r"^(WARNING: All log messages|[IWE]\d{4} |To enable the following instr).*\n", re.MULTILINE
+)
 COLORS = re.compile(r"\x1b\[[\d;]*m")
 FENCE = "`````"  # longer than any in a text
-FILES = "[Script]({name}.py) · [Notebook]({name}.ipynb) · their data is in the folder `guides/data`"
+FILES = "[Script]({name}.py) · [Notebook]({name}.ipynb) · the data of guides is in `guides/data`"
 
 
 def header(text: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Types of the answers: dicts with fixed keys, for annotations of one's own functions.
 
-def people(entities: list[ez.typing.Entity]) -> list[str]:
-    return [entity["text"] for entity in entities if entity["label"] == "PER"]
+    def people(entities: list[ez.typing.Entity]) -> list[str]:
+        return [entity["text"] for entity in entities if entity["label"] == "PER"]
 """
 
 from encoder_zoo.tasks.explanation.words import Attributions as Attributions

@@ -21,7 +21,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^::: encoder_zoo\.(\S+)\n((?:    .*\n)*)", re.MULTILINE)
 # Methods that check their arguments, and that authors of tasks call or override.
 HOOKS = {"load_from_files", "served"}
-MODULES = ("display", "losses", "testing")
+MODULES = ("display", "losses", "sklearn", "testing", "typing")
 
 
 def navigation() -> list[str]:
@@ -121,19 +121,24 @@ class TestReadme:
         assert len(links) > 10
         assert [link for link in links if not (ROOT / link).exists()] == []
 
-    @pytest.mark.slow
-    def test_code_runs_as_it_stands(self, tmp_path):
-        [code] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert "{'label': 'good', 'score': 0." in done.stdout
-        assert (tmp_path / "my_classifier" / "model.safetensors").exists()
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/pages/index.md"])
+def test_code_of_the_first_pages_runs_as_it_stands(page, tmp_path):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    code = re.sub(r"^(classifier\.classify\(.*)  #.*$", r"print(\1)", code, flags=re.MULTILINE)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "{'label': 'good', 'score': 0." in done.stdout
+    assert (tmp_path / "my_classifier" / "model.safetensors").exists()
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The site, of guides that are not run."""
+    pytest.importorskip("mkdocs")
     folder = tmp_path_factory.mktemp("site")
     build = f"import build, pathlib; build.build_site(pathlib.Path({str(folder)!r}))"
     done = subprocess.run([sys.executable, "-c", build], cwd=DOCS, capture_output=True, text=True)
