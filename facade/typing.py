@@ -1,7 +1,11 @@
 """Types of the answers: dicts with fixed keys, for annotations of one's own functions.
 
-    def people(entities: list[ez.typing.Entity]) -> list[str]:
-        return [entity["text"] for entity in entities if entity["label"] == "PER"]
+Example:
+    >>> import encoder_zoo as ez
+    >>> def people(entities: list[ez.typing.Entity]) -> list[str]:
+    ...     return [entity["text"] for entity in entities if entity["label"] == "PER"]
+    >>> people([{"label": "PER", "text": "Anna", "start": 0, "end": 4, "score": 0.9}])
+    ['Anna']
 """
 
 from encoder_zoo.tasks.explanation.words import Attributions as Attributions
