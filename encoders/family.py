@@ -106,6 +106,32 @@ class Head:
 
 
 NO_HEAD = Head(None)  # of tasks without weights
+CUSTOM_HEAD = "custom_head"  # name in checkpoints of the weights of a head that a user made
+
+
+@dataclasses.dataclass(frozen=True)
+class CustomHeadRecord(Head):
+    """The record of a head that a user made, whose weights are saved by their numbers.
+
+    Attributes:
+        num_weights: how many it has.
+
+    Example:
+        >>> CustomHeadRecord.of(Head("classifier", pooled=True), 1).tensors
+        {'head.layer.weights.0': 'custom_head.0'}
+    """
+
+    num_weights: int = 0
+
+    @classmethod
+    def of(cls, record: Head, num_weights: int) -> CustomHeadRecord:
+        """Return the record of a head that reads what the family's own head reads."""
+        fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(Head)}
+        return cls(**fields, num_weights=num_weights)
+
+    @property
+    def tensors(self) -> dict[str, str]:
+        return {f"head.layer.weights.{i}": f"{CUSTOM_HEAD}.{i}" for i in range(self.num_weights)}
 
 
 @dataclasses.dataclass(frozen=True)

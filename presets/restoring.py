@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import keras
 
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import Head
+from encoder_zoo.encoders.family import CUSTOM_HEAD, Head
 from encoder_zoo.encoders.layers import skip_initialization
 from encoder_zoo.presets.config import backbone_arguments
 from encoder_zoo.presets.dropped_models import collect_dropped_models, note_loaded
@@ -75,9 +75,11 @@ def restore_head(
 ) -> set[str]:
     """Load the task's head, or log one warning that says why it is new."""
     checkpoint = _with_labels_of(task, checkpoint, head)
-    matched, misfits = match(checkpoint, task, head.tensors if task.head else {})
+    matched, misfits = match(checkpoint, task, task.head_record.tensors if task.head else {})
     if misfits and all(what == "missing" for what in misfits.values()):
-        reason = "the checkpoint has none"
+        is_custom = any(name.startswith(f"{CUSTOM_HEAD}.") for name in checkpoint.shapes)
+        own = "the checkpoint's is of a layer that head=... takes"
+        reason = own if is_custom else "the checkpoint has none"
     else:
         described = "; ".join(f"{name} ({what})" for name, what in misfits.items())
         reason = task.head_misfit(checkpoint.config, arguments) or described

@@ -13,7 +13,7 @@ import numpy as np
 
 from encoder_zoo.common.keras_private import own_trainable_variables
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import KerasHubNames
+from encoder_zoo.encoders.family import CustomHeadRecord, KerasHubNames
 from encoder_zoo.encoders.layers import ACTIVATIONS
 from encoder_zoo.presets.formats.checkpoint import (
     block_indices,
@@ -115,6 +115,11 @@ def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
             f"KerasHub has no {type(task).__name__} for {names.backbone}. Save what it has: "
             "task.backbone.save_to_preset(folder, tokenizer=task.preprocessor.tokenizer, "
             'format="keras_hub").'
+        )
+    if isinstance(task.head_record, CustomHeadRecord):
+        raise ValueError(
+            "KerasHub has no task with a head of one's own. Save the task in a .keras "
+            "file, or in the Hugging Face format."
         )
     _check_built_in(record.task, record.built_in, task)
     arguments = {}

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import keras
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.encoders.family import Head
+from encoder_zoo.common.wording import with_type
+from encoder_zoo.encoders.family import CustomHeadRecord, Head
 from encoder_zoo.tasks.base.class_names import (
     are_default_labels,
     count_and_names,
@@ -17,6 +18,7 @@ from encoder_zoo.tasks.base.class_names import (
     validated_labels,
 )
 from encoder_zoo.tasks.base.class_weights import class_weights, weighted
+from encoder_zoo.tasks.base.custom_head import CustomHead
 from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.preprocessor import check_no_iterator
@@ -33,10 +35,12 @@ class LabelledTask(Task):
         labels: names of the classes, or None.
         num_classes: C; None before they are known.
         expected_labels: description of the y of `fit`, for errors.
+        given_head: the layer that is the head, instead of the family's; None: the family's.
     """
 
     has_classes = True
     expected_labels: str
+    given_head: keras.layers.Layer | None = None
 
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
         """Set the classes, and build the head if their number is known."""
@@ -44,15 +48,45 @@ class LabelledTask(Task):
         self.num_classes = resolve_num_classes(num_classes, self.labels)
         if self.num_classes is not None:
             with self.distribution.scope():
-                self.head = make_head(
-                    self.head_record,
-                    self.backbone,
-                    self.num_classes,
-                    self.dropout,
-                    self.dtype_policy,
-                    of_tokens=self.labels_tokens,
-                )
+                self.head = self._make_head()
         self._finish_building()
+
+    def _set_head(self, head: keras.layers.Layer | None) -> None:
+        """Set the layer that is the head, instead of the family's."""
+        if head is not None and not isinstance(head, keras.layers.Layer):
+            raise TypeError(f"head takes a Keras layer. Received: {with_type(head)}.")
+        # Past Keras's tracking: `head` has it, once the classes are known.
+        object.__setattr__(self, "given_head", head)
+
+    def _make_head(self) -> keras.layers.Layer:
+        tokens = (None,) if self.labels_tokens else ()
+        if self.given_head is None:
+            return make_head(
+                self.head_record,
+                self.backbone,
+                self.num_classes,
+                self.dropout,
+                self.dtype_policy,
+                of_tokens=self.labels_tokens,
+            )
+        head = CustomHead(self.given_head, name="head", dtype=self.dtype_policy)
+        head.build((None, *tokens, self.backbone.hidden_dim))
+        if head.units != self.num_classes:
+            raise ValueError(
+                f"head has {head.units} outputs. Expected {self.num_classes}, one for each class."
+            )
+        return head
+
+    @property
+    def head_record(self) -> Head:
+        record = super().head_record
+        if self.given_head is None:
+            return record
+        return CustomHeadRecord.of(record, len(self.head.weights) if self.head else 0)
+
+    def get_config(self) -> dict:
+        config = super().get_config()
+        return {**config, "head": self.given_head} if "head" in config else config
 
     def _check_labels_known(self) -> None:
         if self.head is None:
@@ -157,6 +191,8 @@ class LabelledTask(Task):
         return None
 
     def kept_classes(self, config: dict) -> list[int | None] | None:
+        if self.given_head is not None:
+            return None
         names = labels_from_config(config)
         if not (self._is_head_of(config) and self._renames(names) and shared(self.labels, names)):
             return None

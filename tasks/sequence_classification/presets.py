@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, Unpack
 
+import keras
+
 from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
 from encoder_zoo.tasks.base.task_presets import TaskPresets
 
@@ -18,6 +20,7 @@ class ClassifierPresetArguments(TaskPresetArguments, total=False):
 
     labels: Sequence[str | int] | None
     num_classes: int | None
+    head: keras.layers.Layer | None
     problem_type: Literal["single_label_classification", "multi_label_classification", "regression"]
     window_length: int | None
     doc_stride: int
@@ -37,10 +40,11 @@ class ClassifierPresets(TaskPresets):
         Args:
             source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
                 `kaggle://...`.
-            **arguments: `labels=["bad", "good"]`, `num_classes`, `problem_type`, `window_pooling`;
-                of the preprocessor `sequence_length`, `window_length`, `doc_stride`,
-                `text_columns`; `dropout`, `dtype` and others of the backbone; `added_tokens` of
-                the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the checks.
+            **arguments: `labels=["bad", "good"]`, `num_classes`, `head`, `problem_type`,
+                `window_pooling`; of the preprocessor `sequence_length`, `window_length`,
+                `doc_stride`, `text_columns`; `dropout`, `dtype` and others of the backbone;
+                `added_tokens` of the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the
+                checks.
 
         Raises:
             ValueError: if the preset does not exist or its files do not fit together.

@@ -72,6 +72,9 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
         dropout: before the output layer, in training; None is the backbone's.
         window_pooling: of a preprocessor with a `window_length`: the logits of a text are the
             "mean" or the "max" of those of its windows, in training and in answers.
+        head: a Keras layer instead of the family's head, from its features (B, D) to logits (B, C):
+            `head=keras.Sequential([...])`. It is saved in `.keras` files; a preset holds its
+            weights, which `from_preset(folder, head=...)` loads into an equal layer.
 
     `fit` takes as y for every text a class, by name or by number, or a row of probabilities of the
     classes, such as 0s and a 1. For "multi_label_classification" a list of names, or a row of 0s
@@ -120,6 +123,7 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
         problem_type: ProblemType = "single_label_classification",
         dropout: Rate | None = None,
         window_pooling: WindowPooling = "mean",
+        head: keras.layers.Layer | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
@@ -135,6 +139,7 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
         self.dropout = head_dropout(record, backbone, dropout)
         if labels is None and num_classes is None and problem_type == "regression":
             num_classes = 1
+        self._set_head(head)
         self._set_classes(num_classes, labels)
 
     @classmethod

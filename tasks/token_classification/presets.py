@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, Unpack
 
+import keras
+
 from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
 from encoder_zoo.tasks.base.task_presets import TaskPresets
 
@@ -18,6 +20,7 @@ class TokenClassifierPresetArguments(TaskPresetArguments, total=False):
 
     labels: Sequence[str] | None
     num_classes: int | None
+    head: keras.layers.Layer | None
     strategy: Literal["simple", "first", "average", "max", "none"] | None
     doc_stride: int | None
     label_all_tokens: bool
@@ -37,9 +40,10 @@ class TokenClassifierPresets(TaskPresets):
         Args:
             source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
                 `kaggle://...`.
-            **arguments: `labels=["O", "B-PER", "I-PER"]`, `num_classes`, `strategy`,
+            **arguments: `labels=["O", "B-PER", "I-PER"]`, `num_classes`, `head`, `strategy`,
                 `valid_tags`; of the preprocessor `sequence_length`, `doc_stride`,
-                `label_all_tokens`, `split_symbols`; `dropout`, `dtype` and others of the backbone; `added_tokens` of the tokenizer;
-                `verify`, `max_bytes`, `allow_nonfinite` of the checks.
+                `label_all_tokens`, `split_symbols`; `dropout`, `dtype` and others of the backbone;
+                `added_tokens` of the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the
+                checks.
         """
         return super().from_preset(source, **arguments)

@@ -41,6 +41,9 @@ class TokenClassifier(TokenClassifierPresets, TokenAnswers):
             I-PER after B-LOC: the most probable of these. None: no, until `fit` sets it to whether
             the tags that it learns are such sequences (IOB2 and IOBES, also called BIO and BILOU,
             but not IOB1). It is saved with the preset.
+        head: a Keras layer instead of the family's head, from the vectors of tokens (B, L, D) to
+            logits (B, L, C). It is saved in `.keras` files; a preset holds its weights, which
+            `from_preset(folder, head=...)` loads into an equal layer.
 
     `fit` and `evaluate` take as x texts, or lists of words; texts with their spans, as spaCy's
     `Doc` or `(text, {"entities"})` or Prodigy's `{"text", "spans"}`; or a `tf.data.Dataset`, see
@@ -93,12 +96,14 @@ class TokenClassifier(TokenClassifierPresets, TokenAnswers):
         dropout: Rate | None = None,
         strategy: Strategy | None = None,
         valid_tags: bool | None = None,
+        head: keras.layers.Layer | None = None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.dropout = head_dropout(self.head_record, backbone, dropout)
         self.strategy = strategy
         self.valid_tags = valid_tags
+        self._set_head(head)
         self._set_classes(num_classes, labels)
 
     @classmethod
