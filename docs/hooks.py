@@ -16,7 +16,7 @@ from mkdocs.structure.files import File
 from encoder_zoo.presets.registry import list_presets
 
 ROOT = pathlib.Path(__file__).parents[1]
-PROJECT = {"contributing": "CONTRIBUTING.md", "security": "SECURITY.md"}
+PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 NO_CODE = shutil.ignore_patterns("data", "__pycache__")
 _package = tempfile.TemporaryDirectory()
 
@@ -38,9 +38,9 @@ def on_files(files, config):
     for path in sorted(notebooks.GUIDES.glob("*.py")):
         for name, content in notebooks.files_of(path).items():
             files.append(File.generated(config, f"guides/{name}", content=content))
-    for name, file in PROJECT.items():
-        text = (ROOT / file).read_text(encoding="utf-8")
-        files.append(File.generated(config, f"project/{name}.md", content=text))
+    for name in PROJECT:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        files.append(File.generated(config, f"project/{name.lower()}", content=text))
     return files
 
 

@@ -1,5 +1,6 @@
 """README and site: every page has its place, every public name a page, and the code runs."""
 
+import ast
 import importlib
 import inspect
 import json
@@ -122,11 +123,27 @@ class TestReadme:
         assert [link for link in links if not (ROOT / link).exists()] == []
 
 
+CODE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", *sorted(PAGES.rglob("*.md"))], ids=lambda p: p.stem
+)
+def test_code_of_pages_names_what_exists(path):
+    for code in CODE.findall(path.read_text(encoding="utf-8")):
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("ez."):
+                owner = ez
+                for part in ast.unparse(node).split("(")[0].split(".")[1:]:
+                    assert hasattr(owner, part), ast.unparse(node)
+                    owner = getattr(owner, part)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/pages/index.md"])
 def test_code_of_the_first_pages_runs_as_it_stands(page, tmp_path):
     text = (ROOT / page).read_text(encoding="utf-8")
-    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    code = "\n".join(CODE.findall(text))
     code = re.sub(r"^(classifier\.classify\(.*)  #.*$", r"print(\1)", code, flags=re.MULTILINE)
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
