@@ -115,11 +115,17 @@ def paired_preprocessor(
         by_token: objectives that are learned token by token, in words.
 
     Raises:
-        ValueError: "The teacher and the student have different tokenizers, so that ..."
+        ValueError: "The teacher and the student have different tokenizers, so that ...",
+            "Distillation reads each text in one example. ..."
     """
     if own is None:
         return None
     teachers = getattr(teacher, "preprocessor", None)
+    if own.pools_windows or (teachers is not None and teachers.pools_windows):
+        raise ValueError(
+            "Distillation reads each text in one example. Expected preprocessors without "
+            "window_length."
+        )
     longest = backbone_of(teacher).max_sequence_length
     why = None
     if teachers is not None and _identity(teachers) != _identity(own):

@@ -50,6 +50,8 @@ class Preprocessor(ConfigFromSignature):
     task_name: str | None = None
     # Whether the tokens of each text or pair are one example, in their order.
     one_example_per_text = False
+    # Whether the answer to a text is pooled from those to several windows of it.
+    pools_windows = False
     # Advice for texts that are longer than what is read.
     truncation_cure = "Split them into shorter texts."
     # Of the task, see `attach`.

@@ -170,7 +170,7 @@ class Answering:
     def _predict_texts(self, x, batch_size: int, predict: Callable) -> np.ndarray:
         """Return the logits of texts in memory, (N, C), in their order."""
         texts = tuple(self.preprocessor.texts_of(x))
-        if self.preprocessor.window_length is None:
+        if not self.preprocessor.pools_windows:
             return predict_texts(self, texts, batch_size, predict)
         examples = self.preprocessor.encode_windows(texts)
         index = examples.pop("text_index")
@@ -181,7 +181,7 @@ class Answering:
 
     def _logits_in_graph(self, texts: tuple) -> tf.Tensor:
         """Return the logits of texts (N, C), or pairs of them, inside `tf.function`."""
-        if self.preprocessor.window_length is None:
+        if not self.preprocessor.pools_windows:
             examples, index = self.preprocessor.encode(texts), None
         else:
             examples = self.preprocessor.encode_windows(texts)

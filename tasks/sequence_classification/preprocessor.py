@@ -107,16 +107,20 @@ class SequenceClassifierPreprocessor(Preprocessor):
         self._limit_windows()
 
     def _limit_windows(self) -> None:
-        if self.window_length is not None:
+        if self.pools_windows:
             self.max_sequence_length = min(self.max_sequence_length, self.window_length)
 
     @property
     def one_example_per_text(self) -> bool:
-        return self.window_length is None
+        return not self.pools_windows
+
+    @property
+    def pools_windows(self) -> bool:
+        return self.window_length is not None
 
     @property
     def truncation_cure(self) -> str:
-        if self.window_length is not None:
+        if self.pools_windows:
             return "Shorten it, or take longer windows."
         return f"With window_length={self.max_sequence_length} all of a text is read, in windows."
 
@@ -124,7 +128,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
         return as_texts(x, columns=self.text_columns)
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
-        if self.window_length is None:
+        if not self.pools_windows:
             return super().encode(x, y, sample_weight)
         windows = self.encode_windows(x)
         index = windows.pop("text_index")

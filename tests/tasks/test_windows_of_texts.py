@@ -237,3 +237,9 @@ def test_every_token_is_in_a_window():
             assert size == min(length, capacity)
             covered |= set(range(begin, begin + size))
         assert covered == set(range(length))
+
+
+def test_distillation_of_windows_is_refused(build):
+    student = build(num_classes=2)
+    with pytest.raises(ValueError, match="Distillation reads each text in one example"):
+        ez.Distillation(build(window_length=None, num_classes=2), student)
