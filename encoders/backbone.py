@@ -54,7 +54,7 @@ class Backbone(BackboneBase):
         """Return the inputs and outputs of all blocks, attention probabilities, and contexts."""
         if inputs.get("padding_mask") is None:
             inputs = {**inputs, "padding_mask": ops.ones_like(inputs["token_ids"])}
-        x = self.embed(inputs, training) if embedded is None else embedded  # (B, L, D)
+        x = self._embed(inputs, training) if embedded is None else embedded  # (B, L, D)
         states, probabilities, contexts = [x], [], self.block_contexts(inputs)
         for block, context in zip(self.blocks, contexts, strict=True):
             if return_probabilities:

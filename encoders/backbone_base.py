@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.validation import Fraction, NonNegativeInt, Rate, validate_arguments
 from encoder_zoo.common.variable_names import variables_named_alike
 from encoder_zoo.encoders.attention_masks import AttentionMask, make_attention_mask
@@ -108,7 +109,7 @@ class BackboneBase(
         max_sequence_length: Size = 512,
         num_segments: NonNegativeInt = 2,
         pooler: bool = True,
-        **kwargs,
+        **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(**kwargs)
         self.vocabulary_size = vocabulary_size
@@ -199,13 +200,13 @@ class BackboneBase(
         check_inputs(inputs, (*INPUTS, *TASK_INPUTS), type(self).__name__)
         return super().__call__(inputs, *args, **kwargs)
 
-    def embed(self, inputs: Mapping, training: bool = False) -> keras.KerasTensor:
+    def _embed(self, inputs: Mapping, training: bool | None = None) -> keras.KerasTensor:
         """Return the input of the first block, (B, L, D)."""
         names = ("token_ids", "segment_ids", "padding_mask", "text_starts")
         return self.embeddings(*(inputs.get(name) for name in names), training=training)
 
-    def encode_embedded(self, embedded, inputs: Mapping) -> dict:
-        """Return the outputs for other inputs of the first block than those of `embed`.
+    def _encode_embedded(self, embedded, inputs: Mapping) -> dict:
+        """Return the outputs for other inputs of the first block than those of `_embed`.
 
         Args:
             embedded: (B, L, D).

@@ -37,9 +37,10 @@ def weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, vectors):
         name: ops.repeat(ops.convert_to_tensor(values), count, axis=0)
         for name, values in inputs.items()
     }
-    encoded = task.backbone.encode_embedded(vectors, backbone_inputs(inputs))
+    encoded = task.backbone._encode_embedded(vectors, backbone_inputs(inputs))
     outputs = ops.cast(task.logits_of(encoded, inputs, training=False), "float32")
-    return ops.sum(ops.reshape(outputs * weights, (count, -1)), axis=1)
+    outputs = outputs * ops.convert_to_tensor(weights)
+    return ops.sum(ops.reshape(outputs, (count, -1)), axis=1)
 
 
 def values_and_gradients(function: Callable, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -92,7 +93,9 @@ def straight_line(
         embedding changes them along the line, (n, L).
     """
     start, end = (
-        ops.convert_to_numpy(ops.cast(task.backbone.embed({**inputs, "token_ids": ids}), "float32"))
+        ops.convert_to_numpy(
+            ops.cast(task.backbone._embed({**inputs, "token_ids": ids}), "float32")
+        )
         for ids in (masked_ids, inputs["token_ids"])
     )  # (1, L, D)
     function = functools.partial(weighted_logits, task, inputs, weights)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Annotated, Any, overload
 
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.validation import PositiveInt, Rule, validate_arguments
 from encoder_zoo.tasks.base.class_names import label_indices, sigmoid, softmax
 from encoder_zoo.tasks.explanation.words import (
     Attributions,
@@ -24,6 +24,11 @@ from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier
+
+
+Label = Annotated[
+    str | int, Rule(lambda v: type(v) in (str, int), "a class, by its name or its number")
+]
 
 
 class Explanation(Attributions):
@@ -56,7 +61,7 @@ class TextExplanations:
     def explain(
         self,
         texts,
-        label: str | int | None = None,
+        label: Label | None = None,
         method: Method = "integrated_gradients",
         batch_size: PositiveInt | None = None,
     ):

@@ -22,6 +22,8 @@ from encoder_zoo.tasks.token_classification.tags import (
         ("B-A I-B I-A", [("A", 0, 1), ("B", 1, 2), ("A", 2, 3)]),
         ("S-A B-A I-A E-A O", [("A", 0, 1), ("A", 1, 4)]),  # IOBES
         ("S-A S-A", [("A", 0, 1), ("A", 1, 2)]),
+        ("U-A B-A I-A L-A O U-B", [("A", 0, 1), ("A", 1, 4), ("B", 5, 6)]),  # BILOU
+        ("L-band U-boat sea", [("L-band", 0, 1), ("U-boat", 1, 2), ("sea", 2, 3)]),  # plain types
         ("B-A E-A E-A I-A", [("A", 0, 2), ("A", 2, 3), ("A", 3, 4)]),
         ("B-A-B I-A-B", [("A-B", 0, 2)]),  # types may hold hyphens
         ("NOUN NOUN VERB", [("NOUN", 0, 2), ("VERB", 2, 3)]),
@@ -37,6 +39,7 @@ def test_spans(tags, spans):
     [
         ("IOB2", "I-A B-A I-A I-B", [("A", 1, 3)]),
         ("IOBES", "B-A I-A S-A B-A E-A I-A E-A", [("A", 2, 3), ("A", 3, 5)]),
+        ("IOBES", "B-A I-A U-A B-A L-A I-A L-A", [("A", 2, 3), ("A", 3, 5)]),  # as BILOU
         ("IOB1", "I-A B-A O B-A", [("A", 0, 1), ("A", 1, 2)]),
     ],
 )
@@ -69,7 +72,7 @@ def test_pieces_of_a_word_take_the_tags_of_a_span():
     ]
 
 
-@pytest.mark.parametrize("letters", ["", "BI", "BIES", "BIS", "BE", "IE"])
+@pytest.mark.parametrize("letters", ["", "BI", "BIES", "BILU", "BIS", "BE", "IE"])
 def test_words_get_their_tags_back_from_their_pieces(letters):
     tags = ["O", *(f"{letter}-{kind}" for kind in "AB" for letter in letters), "X"]
     only, first, _, last = subword_tags(tags).T

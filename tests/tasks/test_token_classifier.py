@@ -135,14 +135,15 @@ class TestAlignment:
             [("[UNK]", "O"), ("jo", "O"), ("##sé", "B-PER"), ("anna", "O")]
         ]
 
-    def test_schemes_with_ends_are_written_whole(self, build):
-        labels = ["O", "B-PER", "I-PER", "E-PER", "S-PER"]
+    @pytest.mark.parametrize("end, single", ["ES", "LU"])
+    def test_schemes_with_ends_are_written_whole(self, build, end, single):
+        labels = ["O", "B-PER", "I-PER", f"{end}-PER", f"{single}-PER"]
         preprocessor = build(labels=labels, label_all_tokens=True).preprocessor
         spans = [[{"start": 0, "end": 4, "label": "PER"}, {"start": 5, "end": 9, "label": "PER"}]]
         _, y, _ = preprocessor(["Anna José"], spans)
-        assert [labels[i] for i in y.numpy()[0, 1:-1]] == ["S-PER", "B-PER", "E-PER"]
-        _, y, _ = preprocessor([["José"]], [["S-PER"]])
-        assert [labels[i] for i in y.numpy()[0, 1:-1]] == ["B-PER", "E-PER"]
+        assert [labels[i] for i in y.numpy()[0, 1:-1]] == [labels[4], "B-PER", labels[3]]
+        _, y, _ = preprocessor([["José"]], [[labels[4]]])
+        assert [labels[i] for i in y.numpy()[0, 1:-1]] == ["B-PER", labels[3]]
 
     def test_words_get_their_tags_back_where_all_pieces_are_labelled(self, build, monkeypatch):
         labels = ["O", "B-PER", "I-PER", "E-PER", "S-PER"]
