@@ -52,6 +52,11 @@ OTHER_NAMES = {
     "warmup_ratio": "warmup",
     "texts": "x",
     "labels": "y",
+    "hidden_size": "hidden_dim",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "intermediate_dim",
+    "vocab_size": "vocabulary_size",
 }
 
 

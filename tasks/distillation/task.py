@@ -13,6 +13,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.validation import (
     NonNegativeFloat,
     PositiveFloat,
@@ -125,7 +126,7 @@ class Distillation(ConfigFromSignature, Trainer):
         temperature: PositiveFloat = 2.0,
         label_weight: NonNegativeFloat = 0.5,
         relation_heads: PositiveInt | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerArguments],
     ):
         backbones = backbone_of(teacher), backbone_of(student)
         super().__init__(**{"dtype": backbones[1].dtype_policy, **kwargs})

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE
@@ -121,7 +122,7 @@ class TextEmbedder(Retrieval, EmbedderPresets, Task):
         normalize: bool = True,
         dim: PositiveInt | None = None,
         similarity_function: Similarity = "cosine",
-        **kwargs,
+        **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.pooling = checked_modes(pooling)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Unpack, overload
 
 import keras
 import numpy as np
 
+from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Fraction, PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
@@ -87,7 +88,7 @@ class MaskedLM(MaskedLMPresets, Task):
         preprocessor: MaskedLMPreprocessor | None = None,
         head_activation: Activation | None = None,
         head_layer_norm_epsilon: Fraction | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.head = make_masked_lm_head(

@@ -5,8 +5,11 @@ Comment letters: B batch, L sequence, M masked positions, V vocabulary.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import keras
 
+from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.validation import Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
@@ -94,7 +97,7 @@ class Pretraining(PretrainingPresets, Task):
         backbone: Backbone,
         preprocessor: PretrainingPreprocessor | None = None,
         dropout: Rate | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         record = self.head_record

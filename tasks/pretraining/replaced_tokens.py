@@ -6,11 +6,12 @@ Comment letters: B batch, L sequence, D hidden, M masked positions, V vocabulary
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import overload
+from typing import Unpack, overload
 
 import keras
 from keras import ops
 
+from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveInt, Ratio, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
@@ -102,7 +103,7 @@ class ReplacedTokenDetection(ReplacedTokensPresets, Task):
         generator_size: Ratio | None = None,
         detection_weight: NonNegativeFloat = 50.0,
         generator_depth: Ratio | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         if self.head_record.pair:

@@ -5,9 +5,12 @@ Comment letters: B batch, L sequence.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import keras
 from keras import ops
 
+from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.validation import Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.base.head import head_dropout, make_head
@@ -72,7 +75,7 @@ class SpanQA(SpanQAPresets, SpanAnswers):
         preprocessor: SpanQAPreprocessor | None = None,
         dropout: Rate | None = None,
         null_threshold: NullThreshold | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.null_threshold = null_threshold

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, Unpack
 import keras
 from keras import ops
 
+from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
@@ -109,7 +110,7 @@ class Reranker(Ranking, RerankerPresets, Task):
         preprocessor: RerankerPreprocessor | None = None,
         activation: Activation = "sigmoid",
         dropout: Rate | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.activation = activation

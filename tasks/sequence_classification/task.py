@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import keras
 from keras import ops
 
+from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.validation import PositiveInt, Rate, one_of, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
@@ -124,7 +125,7 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
         dropout: Rate | None = None,
         window_pooling: WindowPooling = "mean",
         head: keras.layers.Layer | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.problem_type = problem_type

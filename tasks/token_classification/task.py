@@ -6,9 +6,11 @@ Comment letters: B batch, L sequence, D hidden, C tags, P tokens of all texts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import keras
 
+from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.base.class_names import count_and_names
@@ -97,7 +99,7 @@ class TokenClassifier(TokenClassifierPresets, TokenAnswers):
         strategy: Strategy | None = None,
         valid_tags: bool | None = None,
         head: keras.layers.Layer | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.dropout = head_dropout(self.head_record, backbone, dropout)

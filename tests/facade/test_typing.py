@@ -167,3 +167,26 @@ def test_the_methods_of_keras_are_documented(task, method):
     if task is ez.Distillation and method == "from_preset":
         pytest.skip("it is not loaded")
     assert len(inspect.getdoc(getattr(task, method))) > 60
+
+
+@pytest.mark.parametrize(
+    ("cls", "wrong", "meant"),
+    [
+        (ez.SequenceClassifier, "num_labels", "num_classes"),
+        (ez.TokenClassifier, "lables", "labels"),
+        (ez.TextEmbedder, "poolling", "pooling"),
+        (ez.SpanQA, "drop_out", "dropout"),
+    ],
+)
+def test_constructors_name_unknown_arguments(cls, wrong, meant):
+    backbone = ez.BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16)
+    expected = f"{cls.__name__} got an unknown argument '{wrong}'. Did you mean '{meant}'?"
+    with pytest.raises(TypeError, match=re.escape(expected)):
+        cls(backbone, **{wrong: 1})
+
+
+@pytest.mark.parametrize("cls", [ez.BertBackbone, ez.DistilBertBackbone])
+def test_backbones_name_unknown_arguments(cls):
+    expected = f"{cls.__name__} got an unknown argument 'hidden_size'. Did you mean 'hidden_dim'"
+    with pytest.raises(TypeError, match=expected):
+        cls(30, num_layers=1, num_heads=2, hidden_size=8, intermediate_dim=16)

@@ -17,3 +17,4 @@ ez.TokenClassifier.from_preset("bert_nano_en_uncased").extract_entities("Ada.")[
 ez.SpanQA.from_preset("bert_nano_en_uncased").answer("Who?", "Ada.")["answer"]  # answer
 ez.Reranker.from_preset("bert_nano_en_uncased").rank("Who?", ["Ada."], topk=1)  # topk
 ez.pipeline("text-classification")  # pipeline
+ez.SequenceClassifier(ez.Backbone.from_preset("bert_nano_en_uncased"), lables=["a"])  # lables
