@@ -22,7 +22,13 @@ from sklearn.base import (
     RegressorMixin,
     TransformerMixin,
 )
-from sklearn.utils import Tags, check_array, check_consistent_length, check_random_state
+from sklearn.utils import (
+    Tags,
+    check_array,
+    check_consistent_length,
+    check_random_state,
+    column_or_1d,
+)
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted
@@ -178,7 +184,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
             ValueError: "y has one class, 'up'. Expected two classes or more."
         """
         weights = self._check_given(X, y, sample_weight)
-        y = check_array(y, ensure_2d=False, dtype=None, input_name="y")
+        y = one_column(check_array(y, ensure_2d=False, dtype=None, input_name="y"))
         check_classification_targets(y)
         if self.class_weight is not None:
             of_classes = compute_sample_weight(self.class_weight, y)
@@ -265,8 +271,9 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
             The estimator.
         """
         weights = self._check_given(X, y, sample_weight)
-        y = check_array(y, ensure_2d=False, dtype="float64", input_name="y")
-        mean, scale = y.mean(axis=0), y.std(axis=0)
+        y = one_column(check_array(y, ensure_2d=False, dtype="float64", input_name="y"))
+        mean = np.average(y, axis=0, weights=weights)
+        scale = np.sqrt(np.average((y - mean) ** 2, axis=0, weights=weights))
         scale = np.where(scale > 0, scale, 1.0)
         count = 1 if y.ndim == 1 else y.shape[1]
         arguments = {"problem_type": "regression", "num_classes": count}
@@ -281,7 +288,7 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
     def predict(self, X) -> np.ndarray:
         """Return the number of each text, (N,); or its numbers, (N, C)."""
         check_is_fitted(self)
-        values = self.model_.predict(X, self.batch_size, verbose=0)
+        values = self.model_.predict(X, self.batch_size, verbose=0).astype("float64")
         return values[:, 0] if self._is_single else values
 
 
@@ -346,6 +353,16 @@ class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
     def _n_features_out(self) -> int:
         """Return D, by which scikit-learn names the columns."""
         return self.model_.dim or self.model_.embedding_dim
+
+
+def one_column(y: np.ndarray) -> np.ndarray:
+    """Return labels (N, 1) as (N,), with scikit-learn's warning; others unchanged.
+
+    Example:
+        >>> one_column(np.array([1, 2])).shape, one_column(np.array([[1, 2]])).shape
+        ((2,), (1, 2))
+    """
+    return column_or_1d(y, warn=True) if y.ndim == 2 and y.shape[1] == 1 else y
 
 
 @contextlib.contextmanager

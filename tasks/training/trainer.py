@@ -234,7 +234,10 @@ class Trainer(Predictor):
         if validation_split:
             data, held_out = data.split(validation_split, held_out_size)
         data = data if class_weight is None else self._weigh_classes(data, class_weight)
-        options = {
+        options = {  # Keras does not use all of them, but what records its arguments does
+            "batch_size": batch_size if sources.is_dataset(x) else size,
+            "validation_split": validation_split,
+            "validation_batch_size": held_out_size,
             "validation_data": held_out,
             "validation_steps": validation_steps,
             "validation_freq": validation_freq,
