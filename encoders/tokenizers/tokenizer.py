@@ -14,9 +14,9 @@ import tensorflow as tf
 from encoder_zoo.common.foreign_method import ForeignMethod
 from encoder_zoo.common.forks import refuse_in_fork
 from encoder_zoo.common.lazy import loading
+from encoder_zoo.common.preset_arguments import TokenizerPresetArguments
 from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
 from encoder_zoo.common.wording import with_type
-from encoder_zoo.encoders.preset_arguments import TokenizerPresetArguments
 from encoder_zoo.encoders.tokenizers.arguments import TokenizerArguments
 from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import make_finder, tokenize_around
 from encoder_zoo.encoders.tokenizers.segmentation.special_tokens import SpecialTokenFinder

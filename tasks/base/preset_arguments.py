@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from encoder_zoo.encoders.preset_arguments import (
+from encoder_zoo.common.preset_arguments import (
     BackbonePresetArguments,
     TokenizerPresetArguments,
 )

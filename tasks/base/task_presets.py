@@ -11,8 +11,8 @@ import keras
 from encoder_zoo.common.foreign_method import ForeignMethod
 from encoder_zoo.common.hub_names import CommitMessage, Repository
 from encoder_zoo.common.lazy import loading, pushing, saving
+from encoder_zoo.common.preset_arguments import SaveOptions
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
-from encoder_zoo.encoders.preset_arguments import SaveOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Self

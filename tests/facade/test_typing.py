@@ -13,9 +13,9 @@ from paths import ROOT
 
 import encoder_zoo as ez
 from encoder_zoo.common.configuration import argument_names
+from encoder_zoo.common.preset_arguments import BackbonePresetArguments
 from encoder_zoo.common.validation import known_names
 from encoder_zoo.encoders import all_families
-from encoder_zoo.encoders.preset_arguments import BackbonePresetArguments
 from encoder_zoo.tasks import all_tasks
 from encoder_zoo.tasks.retrieval import evaluation, index, mining, typed_dicts
 from encoder_zoo.tasks.training import keyword_arguments
