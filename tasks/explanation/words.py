@@ -64,16 +64,16 @@ class Part(NamedTuple):
     Attributes:
         text: the whole text.
         column: position of its first token in the example.
-        starts: (T,) int, the first character of every token.
-        ends: (T,) int, the character after the last.
-        words: (T,) int, the number of the token's word.
+        words: (T,) int, the number of each token's word in the text.
+        starts: the first character of each word of the text.
+        ends: the character after its last; 0 of a word without characters.
     """
 
     text: str
     column: int
+    words: np.ndarray
     starts: np.ndarray
     ends: np.ndarray
-    words: np.ndarray
 
 
 def part_of(
@@ -89,9 +89,15 @@ def part_of(
         count: how many; None: all after this one.
     """
     end = None if count is None else begin + count
-    fields = (tokens.starts, tokens.ends, tokens.words)
-    values = (field[row].numpy()[begin:end] for field in fields)
-    return Part(tokens.texts[row].numpy().decode(), column, *values)
+    first, last, words = (
+        field[row].numpy() for field in (tokens.starts, tokens.ends, tokens.words)
+    )
+    text, visible = tokens.texts[row].numpy().decode(), first < last
+    count = words.max(initial=-1) + 1
+    starts, ends = np.full(count, len(text)), np.zeros(count, int)
+    np.minimum.at(starts, words[visible], first[visible])
+    np.maximum.at(ends, words[visible], last[visible])
+    return Part(text, column, words[begin:end], starts, ends)
 
 
 def example_inputs(task: Task, examples: Mapping, index: int) -> dict[str, np.ndarray]:
@@ -121,7 +127,7 @@ def attributions(
     """
     masked = np.array(inputs["token_ids"])
     for part in parts:
-        columns = slice(part.column, part.column + len(part.starts))
+        columns = slice(part.column, part.column + len(part.words))
         masked[0, columns] = task.preprocessor.tokenizer.mask_token_id
     along = straight_line(task, inputs, masked, weights, batch_size or BATCH_SIZE)
     found = METHODS[method](along)
@@ -140,9 +146,7 @@ def _words(number: int, part: Part, attribution: np.ndarray) -> list[WordAttribu
     for word in dict.fromkeys(part.words.tolist()):
         tokens = np.flatnonzero(part.words == word)
         added = float(attribution[part.column + tokens].sum())
-        visible = tokens[part.starts[tokens] < part.ends[tokens]]
-        start = int(part.starts[visible].min()) if len(visible) else 0
-        end = int(part.ends[visible].max()) if len(visible) else 0
+        start, end = int(part.starts[word]), int(part.ends[word])
         text = part.text[start:end]
         if not text.strip():  # a space that is a token goes with the word behind it
             unseen += added
@@ -156,6 +160,27 @@ def _words(number: int, part: Part, attribution: np.ndarray) -> list[WordAttribu
     if found:
         found[-1]["attribution"] += unseen
     return found
+
+
+def weighted_sum(found: Sequence[Attributions], weights: Sequence[float]) -> Attributions:
+    """Return the attributions to a weighted sum of the logits of several parts of the same texts.
+
+    Args:
+        found: of the parts.
+        weights: as many.
+    """
+    words = {}
+    for row, weight in zip(found, weights, strict=True):
+        for word in row["words"]:
+            key = word["part"], word["start"], word["end"]
+            kept = words.setdefault(key, {**word, "attribution": 0.0})
+            kept["attribution"] += float(weight) * word["attribution"]
+    logit, baseline = (
+        float(sum(w * row[name] for w, row in zip(weights, found, strict=True)))
+        for name in ("logit", "baseline")
+    )
+    words = [words[key] for key in sorted(words)]
+    return Attributions(texts=found[0]["texts"], words=words, logit=logit, baseline=baseline)
 
 
 def warn_incomplete(found: Sequence[Attributions], method: str) -> None:

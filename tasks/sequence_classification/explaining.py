@@ -1,4 +1,7 @@
-"""Explain why a classifier gives a label: by the words of its texts."""
+"""Explain why a classifier gives a label: by the words of its texts.
+
+Comment letters: W windows of a text, C classes.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,26 @@ from typing import TYPE_CHECKING, Annotated, Any, overload
 import numpy as np
 from keras import ops
 
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, Rule, validate_arguments
 from encoder_zoo.tasks.base.class_names import label_indices, sigmoid, softmax
 from encoder_zoo.tasks.explanation.words import (
     Attributions,
     Method,
+    Part,
     attributions,
     example_inputs,
     part_of,
     warn_incomplete,
+    weighted_sum,
 )
 from encoder_zoo.tasks.preprocessing.packing import kept_lengths
-from encoder_zoo.tasks.preprocessing.tokenized_texts import tokenize_texts, word_marks
+from encoder_zoo.tasks.preprocessing.tokenized_texts import (
+    TokenizedTexts,
+    tokenize_texts,
+    word_marks,
+)
+from encoder_zoo.tasks.preprocessing.windows import Windows, take
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
@@ -83,7 +94,8 @@ class TextExplanations:
             For every text `{"label", "score", "texts", "words", "logit", "baseline"}`. "texts" are
             the text, or both of a pair. A word is `{"part", "text", "start", "end",
             "attribution"}`, in characters of the text with the number "part"; words behind the
-            longest input are not read and have none. "baseline" is the logit of the masked text.
+            longest input are not read and have none, and those of several windows are pooled as the
+            logits are. "baseline" is the logit of the masked text.
             For a single text or pair its explanation alone.
 
         Raises:
@@ -115,30 +127,69 @@ def explain_texts(
     """Return explanations of texts or pairs; arguments: see `SequenceClassifier.explain`."""
     check_preprocessor(classifier, texts)
     index = None if label is None else _class_index(classifier, label)
+    tokens, windows, examples = _encoded(classifier, texts)
+    example, found = windows[0].example.numpy(), []
+    for i in range(tokens[0].texts.shape[0]):
+        numbers = np.flatnonzero(example == i)
+        inputs = [example_inputs(classifier, examples, n) for n in numbers]
+        logits = [ops.convert_to_numpy(classifier(x, training=False)) for x in inputs]
+        logits = np.concatenate(logits).astype("float32")  # of the windows, (W, C)
+        shares = _shares(logits, classifier.window_pooling)
+        pooled = (shares * logits).sum(axis=0)
+        target = pooled.argmax() if index is None else index
+        weights = np.eye(len(pooled), dtype="float32")[[target]]
+        used = np.flatnonzero(shares[:, target])
+        parts = [_parts(classifier, tokens, windows, examples, numbers[n]) for n in used]
+        values = [
+            attributions(classifier, inputs[n], texts, weights, method, batch_size)
+            for n, texts in zip(used, parts, strict=True)
+        ]
+        name, score = classifier.class_names[target], _score(classifier, pooled, target)
+        values = weighted_sum(values, shares[used, target])
+        found.append(Explanation(label=name, score=score, **values))
+    warn_incomplete(found, method)
+    return found
+
+
+def _encoded(classifier: SequenceClassifier, texts) -> tuple:
+    """Return the tokens of one or two columns of texts, their parts that are read, and examples."""
     preprocessor = classifier.preprocessor
     tokenizer = preprocessor.tokenizer
     marks = classifier.graphs.get("word_marks", lambda: word_marks(tokenizer))
     tokens = [tokenize_texts(tokenizer, column, marks) for column in preprocessor.texts_of(texts)]
     ids, separators = [part.ids for part in tokens], tokenizer.pair_separators
-    examples = preprocessor.pack(ids)
-    kept = kept_lengths(ids, separators, preprocessor.max_sequence_length)
-    kept = np.stack([lengths.numpy() for lengths in kept], axis=1)  # (B, 1 or 2)
+    if preprocessor.pools_windows:
+        windows = preprocessor._windows(ids)
+        ids = [take(part, of_part) for part, of_part in zip(ids, windows, strict=True)]
+    else:
+        kept = kept_lengths(ids, separators, preprocessor.max_sequence_length)
+        rows = tf.range(ids[0].nrows())
+        windows = [Windows(rows, tf.zeros_like(rows), count, None, None) for count in kept]
+    return tokens, windows, preprocessor.pack(ids)
+
+
+def _parts(
+    classifier: SequenceClassifier,
+    tokens: list[TokenizedTexts],
+    windows: list[Windows],
+    examples: dict,
+    number: int,
+) -> list[Part]:
+    """Return the texts of a window."""
+    second = int(examples["first_length"][number])
+    columns = 1, second + classifier.preprocessor.tokenizer.pair_separators - 1
     found = []
-    for i, counts in enumerate(kept):
-        columns = [1, 1 + counts[0] + separators]
-        inputs = example_inputs(classifier, examples, i)
-        parts = [
-            part_of(part, i, column, count=count)
-            for part, column, count in zip(tokens, columns, counts, strict=False)
-        ]
-        logits = ops.convert_to_numpy(classifier(inputs, training=False))[0]
-        target = logits.argmax() if index is None else index
-        weights = np.eye(len(logits), dtype="float32")[[target]]
-        values = attributions(classifier, inputs, parts, weights, method, batch_size)
-        name, score = classifier.class_names[target], _score(classifier, logits, target)
-        found.append(Explanation(label=name, score=score, **values))
-    warn_incomplete(found, method)
+    for part, of_part, column in zip(tokens, windows, columns, strict=False):
+        row, begin, count = (int(of_part[field][number]) for field in range(3))
+        found.append(part_of(part, row, column, begin, count))
     return found
+
+
+def _shares(logits: np.ndarray, pooling: str) -> np.ndarray:
+    """Return by how much each window counts for each of the text's logits, (W, C)."""
+    if pooling == "max":
+        return np.eye(len(logits), dtype="float32")[:, logits.argmax(axis=0)]
+    return np.full_like(logits, 1 / len(logits))
 
 
 def _class_index(classifier: SequenceClassifier, label: str | int) -> int:

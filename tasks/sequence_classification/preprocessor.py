@@ -21,7 +21,7 @@ from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.candidates import pad_candidates
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_texts
 from encoder_zoo.tasks.preprocessing.truncation import count_truncated
-from encoder_zoo.tasks.preprocessing.windows import full_windows, take
+from encoder_zoo.tasks.preprocessing.windows import Windows, full_windows, take
 from encoder_zoo.tasks.sequence_classification.class_labels import (
     class_numbers,
     multi_label_targets,
@@ -122,7 +122,8 @@ class SequenceClassifierPreprocessor(Preprocessor):
     def truncation_cure(self) -> str:
         if self.pools_windows:
             return "Shorten it, or take longer windows."
-        return f"With window_length={self.max_sequence_length} all of a text is read, in windows."
+        length = self.max_sequence_length
+        return f"from_preset(..., window_length={length}) reads all of a text, in windows."
 
     def texts_of(self, x) -> list[tf.Tensor]:
         return as_texts(x, columns=self.text_columns)
@@ -148,6 +149,12 @@ class SequenceClassifierPreprocessor(Preprocessor):
             As of `encode`, for all windows, and "text_index" (W,) int64, the text of each.
         """
         tokens = [self.tokenizer.tokenize(text) for text in self.texts_of(x)]
+        windows = self._windows(tokens)
+        parts = [take(part, of_part) for part, of_part in zip(tokens, windows, strict=True)]
+        return {**self.pack(parts), "text_index": windows[0].example}
+
+    def _windows(self, tokens: list[tf.RaggedTensor]) -> list[Windows]:
+        """Return the parts of one or two columns of texts that are in the windows."""
         specials = 2 + self.tokenizer.pair_separators * (len(tokens) == 2)
         room = self.max_sequence_length - specials
         if room < 2 and len(tokens) == 2:
@@ -165,12 +172,12 @@ class SequenceClassifierPreprocessor(Preprocessor):
         # Of equally long texts the second is divided, as it is truncated first.
         is_longer = [lengths[0] > lengths[-1], lengths[0] <= lengths[-1]][-len(tokens) :]
         parts = []
-        for part, divided in zip(tokens, is_longer, strict=True):
+        for divided in is_longer:
             divided, rest = (tf.gather(v, windows.example) for v in (divided, shared))
             begin = tf.where(divided, windows.begin, 0)
             length = tf.where(divided, windows.length, rest)
-            parts.append(take(part, windows._replace(begin=begin, length=length)))
-        return {**self.pack(parts), "text_index": windows.example}
+            parts.append(windows._replace(begin=begin, length=length))
+        return parts
 
     @validate_arguments
     def pad(self, examples: dict, bucketed: bool = False) -> dict[str, tf.Tensor]:

@@ -205,6 +205,23 @@ class TestTexts:
         found = sentiment.explain(["one two three four five six"], method="gradient_x_input")
         assert [word["text"] for word in found[0]["words"]] == ["one", "two", "three", "four"]
 
+    @pytest.mark.parametrize("pooling", ["mean", "max"])
+    def test_windows(self, pooling):
+        preset, long = "bert_nano_en_uncased_sentiment", {"window_length": 12, "doc_stride": 2}
+        classifier = ez.SequenceClassifier.from_preset(preset, window_pooling=pooling, **long)
+        text = (
+            "The food was great, and I loved it. But the staff was rude and very slow, I hated it."
+        )
+        for texts in ([text], (["It was fine."], [text])):
+            [found] = classifier.explain(texts, label="negative")
+            [logits] = classifier.predict(texts, verbose=0)
+            assert found["logit"] == pytest.approx(logits[0], abs=1e-4)
+            assert gap(found) < 1e-3
+            words = [word for word in found["words"] if word["part"] == len(found["texts"]) - 1]
+            assert all(word["text"] == text[word["start"] : word["end"]] for word in words)
+            if pooling == "mean":
+                assert "".join(word["text"] for word in words) == text.replace(" ", "")
+
     def test_refusals(self, sentiment):
         with pytest.raises(ValueError, match="label is 'good'. Expected one of .'negative', 'pos"):
             sentiment.explain("Great!", label="good")
