@@ -34,7 +34,7 @@ def lines(caplog):
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-LINE = "longer than 16 tokens; the rest is not read. With window_length=16 all of a text is read"
+LINE = "longer than 16 tokens; the rest is not read. from_preset(..., window_length=16) reads all"
 
 
 @pytest.mark.parametrize("method", ["predict", "classify", "predict_proba"])
