@@ -66,6 +66,12 @@ class TestClassifier:
         assert probabilities.shape == (24, 2)
         np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-6)
 
+    def test_does_not_ask_to_be_trained_while_it_is(self, preset, caplog):
+        TextClassifier(preset, epochs=1).fit(TEXTS[:2], ["up", "down"])
+        assert "Fine-tune before use" not in caplog.text
+        ez.SequenceClassifier.from_preset(preset, labels=["up", "down"])
+        assert "Fine-tune before use" in caplog.text
+
     def test_holds_the_task_itself(self, fitted, tmp_path):
         assert isinstance(fitted.model_, ez.SequenceClassifier)
         fitted.model_.save_to_preset(tmp_path / "saved")
@@ -322,7 +328,7 @@ EXPECTED_TO_FAIL = {
 def test_scikit_learns_own_checks(preset, cls):
     """On texts made of numbers: of texts themselves scikit-learn has none."""
     results = check_estimator(
-        cls(preset, epochs=1, sequence_length=16),
+        cls(preset, epochs=1, sequence_length=16, learning_rate=1e-2),
         expected_failed_checks=EXPECTED_TO_FAIL,
         on_skip=None,
         on_fail=None,
