@@ -14,6 +14,7 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
 from encoder_zoo.tasks.base.class_names import sigmoid, softmax
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.documents import is_document
 from encoder_zoo.tasks.sequence_classification.pooling import pooled_by_text
 from encoder_zoo.tasks.training.inference import example_outputs, predict_texts
 
@@ -120,7 +121,7 @@ class Answering:
             >>> sorted(stars.classify("Great movie!")), len(stars.classify(["Yes.", "No."]))
             (['label', 'score'], 2)
         """
-        if _is_single(texts):
+        if is_single(texts):
             texts = tuple([t] for t in texts) if isinstance(texts, tuple) else [texts]
             return self.classify(texts, batch_size, top_k, threshold)[0]
         self._check_labels_known()
@@ -218,7 +219,9 @@ class Answering:
         }
 
 
-def _is_single(texts) -> bool:
+def is_single(texts) -> bool:
     """Return whether this is one text, or one pair of texts, and not a list of them."""
     parts = texts if isinstance(texts, tuple) else (texts,)
-    return len(parts) > 0 and all(isinstance(part, str | bytes) for part in parts)
+    return len(parts) > 0 and all(
+        isinstance(part, str | bytes) or is_document(part) for part in parts
+    )

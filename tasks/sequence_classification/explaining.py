@@ -31,6 +31,7 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     word_marks,
 )
 from encoder_zoo.tasks.preprocessing.windows import Windows, take
+from encoder_zoo.tasks.sequence_classification.answering import is_single
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
@@ -110,9 +111,8 @@ class TextExplanations:
             >>> found["label"], max(found["words"], key=lambda word: word["attribution"])["text"]
             ('positive', 'great')
         """
-        parts = texts if isinstance(texts, tuple) else (texts,)
-        if parts and all(isinstance(part, str | bytes) for part in parts):
-            texts = tuple([part] for part in parts) if isinstance(texts, tuple) else [texts]
+        if is_single(texts):
+            texts = tuple([part] for part in texts) if isinstance(texts, tuple) else [texts]
             return explain_texts(self, texts, label, method, batch_size)[0]
         return explain_texts(self, texts, label, method, batch_size)
 

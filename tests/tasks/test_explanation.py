@@ -196,6 +196,16 @@ class TestTexts:
         joined = ["".join(w["text"] for w in words if w["part"] == i) for i in (0, 1)]
         assert joined == ["".join(text.split()) for text in texts]
 
+    def test_a_document_of_spacy(self, sentiment):
+        class Doc(list):
+            text, ents = "A great film.", ()
+
+        assert sentiment.explain(Doc(), method="gradient_x_input") == sentiment.explain(
+            Doc.text, method="gradient_x_input"
+        )
+        assert sentiment.classify(Doc()) == sentiment.classify(Doc.text)
+        assert sentiment.classify([Doc(), Doc()]) == sentiment.classify([Doc.text] * 2)
+
     def test_an_empty_text(self, sentiment):
         found = sentiment.explain("")
         assert found["words"] == [] and found["logit"] == pytest.approx(found["baseline"], abs=1e-5)
