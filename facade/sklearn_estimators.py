@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -87,7 +88,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         tags.classifier_tags.multi_label = True
         return tags
 
-    def fit(self, X, y, sample_weight=None) -> TextClassifier:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TextClassifier:
         """Load the preset and fine-tune it.
 
         Args:
@@ -122,14 +123,14 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         self._fine_tune(X, np.array(names)[numbers.ravel()], weights, labels=names)
         return self
 
-    def predict(self, X) -> np.ndarray:
+    def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of each text, (N,); or 0 or 1 for each class, (N, C)."""
         probabilities = self.predict_proba(X)
         if self.model_.problem_type == SEVERAL:
             return (probabilities >= 0.5).astype(int)
         return self.classes_[probabilities.argmax(axis=1)]
 
-    def predict_proba(self, X) -> np.ndarray:
+    def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probabilities (N, C) of the classes, which are in the order of `classes_`."""
         check_is_fitted(self)
         return self.model_.predict_proba(X, self.batch_size)
@@ -179,7 +180,7 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, X, y, sample_weight=None) -> TextRegressor:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TextRegressor:
         """Load the preset and fine-tune it.
 
         Args:
@@ -205,7 +206,7 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
         self._is_single = y.ndim == 1
         return self
 
-    def predict(self, X) -> np.ndarray:
+    def predict(self, X: Any) -> np.ndarray:
         """Return the number of each text, (N,); or its numbers, (N, C)."""
         check_is_fitted(self)
         values = self.model_.predict(X, self.batch_size, verbose=0).astype("float64")
@@ -251,7 +252,7 @@ class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
         tags.transformer_tags.preserves_dtype = []
         return tags
 
-    def fit(self, X=None, y=None) -> TextVectorizer:
+    def fit(self, X: Any = None, y: Any = None) -> TextVectorizer:
         """Load the preset.
 
         Args:
@@ -264,7 +265,7 @@ class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
         self.model_ = TextEmbedder.from_preset(self.preset, **self._preset_arguments())
         return self
 
-    def transform(self, X) -> np.ndarray:
+    def transform(self, X: Any) -> np.ndarray:
         """Return the vectors (N, D) float32 of N texts."""
         check_is_fitted(self)
         return self.model_.embed(X, batch_size=self.batch_size)
