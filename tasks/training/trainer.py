@@ -211,7 +211,8 @@ class Trainer(Predictor):
                 inside their windows.
             sample_weight: one number per example.
             class_weight: of a task with classes: {name or number of a class: weight}, where the
-                others have 1, or "balanced", which weighs rare classes more; of tags, too.
+                others have 1, or "balanced", which weighs rare classes more; of tags, too. With
+                several labels a text, each label is weighed by itself, where it is given.
             initial_epoch: number of the first epoch.
             steps_per_epoch: batches in an epoch; None is one pass.
             validation_batch_size, validation_steps: default `batch_size`, and one pass.
