@@ -5,8 +5,8 @@
     python benchmarks/embedding.py --work fit chunks --count 1920
 
 All sides have the all-MiniLM-L6-v2 weights, float32 but where they say otherwise, and the same
-texts, text in. `for_cpu` answers only, so it is left out of training. Every measurement is a process
-of its own; sides take turns, and the ratio is that of the medians. Works:
+texts, text in. `for_cpu` answers only, so it is left out of training. Every measurement is a
+process of its own; sides take turns, and the ratio is that of the medians. Works:
 
 - embed: texts a second in the second call, on SST-2's sentences;
 - latency: milliseconds of embedding one sentence, median and 99th percentile;

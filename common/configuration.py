@@ -11,7 +11,7 @@ import keras
 from encoder_zoo.common.validation import Rule, rules_of
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 class ConfigFromSignature:

@@ -21,7 +21,7 @@ from encoder_zoo.encoders.layer_maker import MakesLayers
 from encoder_zoo.encoders.rules import Activation, Size
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from encoder_zoo.encoders.family import Family
 

@@ -14,7 +14,7 @@ from encoder_zoo.common.preset_arguments import BackbonePresetArguments, SaveOpt
 from encoder_zoo.common.validation import validate_arguments
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 

@@ -21,7 +21,7 @@ from encoder_zoo.encoders.tokenizers.files.added_tokens import (
 from encoder_zoo.encoders.tokenizers.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 BERT_DEFAULTS = {

@@ -27,7 +27,7 @@ from encoder_zoo.encoders.tokenizers.text.ragged import row_ids
 from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor, truncate_texts
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 class Tokenizer(TokenizerArguments, tf.Module):

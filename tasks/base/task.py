@@ -23,7 +23,7 @@ from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.tasks.serving.lite_model import LiteModel

@@ -15,7 +15,7 @@ from encoder_zoo.common.preset_arguments import SaveOptions
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
 

@@ -14,7 +14,7 @@ from encoder_zoo.tasks.base.task_presets import TaskPresets
 from encoder_zoo.tasks.retrieval.similarity import Similarity
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 class EmbedderPresetArguments(TaskPresetArguments, total=False):

@@ -196,6 +196,10 @@ class TextEmbedder(Retrieval, EmbedderPresets, Task):
             shape = shape[0], None if further is None else 1 + further, shape[1]
         return keras.KerasTensor(shape, "float32")
 
+    def prepared_inputs(self) -> list[str]:
+        whole = self.preprocessor is None or self.preprocessor.include_prompt
+        return [*super().prepared_inputs(), *([] if whole else ["pooling_mask"])]
+
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
         ranges = {**super().input_ranges(length), "pooling_mask": (0, 1)}
         names = ("token_ids", "padding_mask", "pooling_mask")

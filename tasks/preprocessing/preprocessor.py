@@ -24,7 +24,7 @@ from encoder_zoo.tasks.preprocessing.text_columns import text_columns_of
 from encoder_zoo.tasks.preprocessing.truncation import count_truncated
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.presets.formats.checkpoint import Checkpoint

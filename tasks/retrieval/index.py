@@ -26,7 +26,7 @@ from encoder_zoo.tasks.retrieval.typed_dicts import Hit, SearchOptions
 from encoder_zoo.tasks.retrieval.vectors import STORES, Float32Vectors, Precision
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 Engine = Literal["faiss"]
 RERANKED = 50  # documents that a reranker scores

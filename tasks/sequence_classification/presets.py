@@ -12,7 +12,7 @@ from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
 from encoder_zoo.tasks.base.task_presets import TaskPresets
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 class ClassifierPresetArguments(TaskPresetArguments, total=False):

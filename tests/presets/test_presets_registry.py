@@ -124,3 +124,10 @@ def test_the_docs_give_figures_that_a_bundled_preset_s_card_gives(name):
     figures = re.findall(r"\d+\.\d %", line)
     card = (BUNDLED / name / "README.md").read_text("utf-8")
     assert figures and [figure for figure in figures if figure not in card] == []
+
+
+def test_a_preset_that_the_wheel_leaves_out_is_said_to_be_in_the_repository(monkeypatch, tmp_path):
+    monkeypatch.setattr(registry, "BUNDLED", tmp_path)
+    assert "roberta_nano_en" not in [row.name for row in registry.list_presets()]
+    with pytest.raises(ValueError, match=r"in the repository, not in the wheel.* presets/data/rob"):
+        registry.resolve("roberta_nano_en")

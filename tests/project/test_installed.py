@@ -11,6 +11,8 @@ import textwrap
 import pytest
 from paths import ROOT
 
+import encoder_zoo as ez
+
 
 def run(*command: object, cwd: pathlib.Path = ROOT, ok: bool = True, **environment: str) -> str:
     """What a command prints."""
@@ -32,10 +34,12 @@ def installed(tmp_path_factory) -> pathlib.Path:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     run(*pip, "wheel", source, "--no-deps", "--no-build-isolation", "-w", folder)
     (wheel,) = folder.glob("*.whl")
+    assert wheel.stat().st_size < 20e6
     run(*pip, "install", wheel, "--no-deps", "--target", folder / "installed")
     return folder / "installed"
 
 
+LEFT_OUT = {"bert_nano_en_uncased_sentiment", "roberta_nano_en"}  # of the wheel, for its size
 WHERE = "import encoder_zoo.encoders as e, sys; print(e.__file__, 'keras' in sys.modules)"
 
 
@@ -56,7 +60,7 @@ def test_a_wheel_holds_every_file_and_one_top_level_package(installed):
         os.path.join(wing, file.relative_to(ROOT / folder))
         for folder, wing in wings.items()
         for file in (ROOT / folder).rglob("*")
-        if file.is_file() and "__pycache__" not in file.parts
+        if file.is_file() and not {"__pycache__", *LEFT_OUT} & {*file.parts}
     }
     package = installed / "encoder_zoo"
     there = {os.path.join(".", p.relative_to(package)) for p in package.rglob("*") if p.is_file()}
@@ -101,3 +105,8 @@ def test_pyright_knows_the_types_and_finds_a_typo(installed, script):
     assert re.findall(r' is "(\w+)"', out) == TYPES
     assert re.findall(r"user.py:(\d+):\d+ - error: .*", out) == ["8"]
     assert '"Clasifier" is not a known attribute' in out
+
+
+def test_changelog_and_citation_name_the_version():
+    assert f"\n## {ez.__version__} (" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert f"\nversion: {ez.__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
