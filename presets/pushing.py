@@ -93,7 +93,10 @@ def _commit(
     files = {path.relative_to(folder).as_posix(): path for path in paths}
     operations = [CommitOperationAdd(name, path) for name, path in files.items()]
     operations += [CommitOperationDelete(n) for n in present if n not in files and _is_replaced(n)]
-    return api.create_commit(repository, operations, commit_message=message).oid
+    try:
+        return api.create_commit(repository, operations, commit_message=message).oid
+    except RuntimeError as error:  # "Error while uploading ...": its cause says why
+        raise error.__cause__ or error from None
 
 
 def _is_replaced(name: str) -> bool:

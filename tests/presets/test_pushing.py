@@ -152,6 +152,11 @@ class TestFailures:
         with pytest.raises(ValueError, match=r"^hf://org/model: the hub refuses to write \(403\)"):
             classifier.push_to_hub("org/model")
 
+    def test_of_an_upload_name_their_cause(self, hub, classifier, monkeypatch):
+        monkeypatch.setattr(hub, "_store", lambda oid, body: (403, {}))
+        with pytest.raises(ValueError, match=r"the hub refuses to write \(403\)"):
+            classifier.push_to_hub("user/model")
+
     def test_of_a_server_that_is_not_there(self, hub, classifier):
         hub.stop()
         with pytest.raises(ValueError, match="^hf://user/model: the model was not pushed. It was:"):
