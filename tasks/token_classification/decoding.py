@@ -99,7 +99,8 @@ def best_tags(probabilities: tf.Tensor, row: tf.Tensor, allowed: Transitions | N
     chosen = tf.gather(wrong, number)  # (U,)
     row = tf.boolean_mask(row, chosen)
     number = tf.cumsum(tf.cast(row != previous(row, -1), tf.int64)) - 1
-    scores = tf.math.log(tf.maximum(tf.boolean_mask(probabilities, chosen), LEAST))
+    scores = tf.cast(tf.boolean_mask(probabilities, chosen), tf.float32)
+    scores = tf.math.log(tf.maximum(scores, LEAST))
     scores = tf.RaggedTensor.from_value_rowids(scores, number)
     lengths = scores.row_lengths()
     found = tf.RaggedTensor.from_tensor(_viterbi(scores.to_tensor(), lengths, allowed), lengths)
