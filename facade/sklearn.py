@@ -10,6 +10,7 @@ Example:
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,14 +25,14 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'encoder_zoo.sklearn' has no attribute '{name}'")
     try:
-        from encoder_zoo import sklearn_estimators
+        importlib.import_module("sklearn")  # scikit-learn's, at once and not after Keras
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "sklearn":
-            raise
         raise ImportError(
             f"encoder_zoo.sklearn.{name} needs scikit-learn, which is not installed: "
             "`pip install scikit-learn`."
         ) from error
+    from encoder_zoo import sklearn_estimators
+
     return getattr(sklearn_estimators, name)
 
 

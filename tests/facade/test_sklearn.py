@@ -196,9 +196,10 @@ class TestRegressor:
     @pytest.mark.eager
     def test_takes_several_numbers_and_constants(self, preset):
         y = np.stack([np.arange(24.0), np.full(24, 5.0)], axis=1)
-        regressor = TextRegressor(preset, epochs=2, **FAST).fit(TEXTS, y)
-        assert regressor.predict(TEXTS).shape == (24, 2)
-        np.testing.assert_allclose(regressor.predict(TEXTS)[:, 1], 5.0, atol=2.0)
+        regressor = TextRegressor(preset, epochs=1, **FAST).fit(TEXTS, y)
+        values = regressor.predict(TEXTS)
+        assert values.shape == (24, 2)
+        np.testing.assert_allclose(values[:, 1], 5.0, atol=2.0)
 
 
 class TestVectorizer:
