@@ -81,11 +81,6 @@ class TextEmbedderPreprocessor(Preprocessor):
         self.default_prompt = default_prompt
         self.include_prompt = include_prompt
 
-    def attach(self, task) -> None:
-        super().attach(task)  # takes the backbone's longest
-        if self.max_length is not None:
-            self.max_sequence_length = min(self.max_length, self.max_sequence_length)
-
     @classmethod
     def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
         return embedding_folder.preprocessor_arguments(preset, tokenizer)

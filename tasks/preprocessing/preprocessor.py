@@ -54,6 +54,8 @@ class Preprocessor(ConfigFromSignature):
     pools_windows = False
     # Advice for texts that are longer than what is read.
     truncation_cure = "Split them into shorter texts."
+    # Most tokens of a text that are read, where a preprocessor has such an argument.
+    max_length: int | None = None
     # Of the task, see `attach`.
     labels: list[str] | None = None
     num_classes: int | None = None
@@ -112,7 +114,8 @@ class Preprocessor(ConfigFromSignature):
                 f"sequence_length={self.sequence_length} is more than the backbone takes. "
                 f"Expected at most {backbone.max_sequence_length}."
             )
-        self.max_sequence_length = self.sequence_length or backbone.max_sequence_length
+        limits = self.sequence_length, self.max_length, backbone.max_sequence_length
+        self.max_sequence_length = min(filter(None, limits))
         for name in ("labels", "num_classes", "problem_type"):
             setattr(self, name, getattr(task, name, None))
 

@@ -31,7 +31,6 @@ from encoder_zoo.tasks.reranking.columns import (
 if TYPE_CHECKING:
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
     from encoder_zoo.presets.opening import TokenizerPreset
-    from encoder_zoo.tasks.base.task import Task
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -77,11 +76,6 @@ class RerankerPreprocessor(Preprocessor):
         super().__init__(tokenizer, sequence_length)
         self.max_length = max_length
         self.max_sequence_length = sequence_length or max_length or self.max_sequence_length
-
-    def attach(self, task: Task) -> None:
-        super().attach(task)  # takes the backbone's longest
-        if self.max_length is not None:
-            self.max_sequence_length = min(self.max_length, self.max_sequence_length)
 
     @classmethod
     def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
