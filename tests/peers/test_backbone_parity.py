@@ -139,7 +139,7 @@ def test_masked_lm_head(family, settings, tmp_path):
 
 def write_vocabulary(family: str, folder) -> None:
     if family != "Roberta":
-        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{i}" for i in range(295))]
         (folder / "vocab.txt").write_text("\n".join(words))
         return
     from tokenizers import ByteLevelBPETokenizer

@@ -86,7 +86,9 @@ def assert_close(here: list, there: list, mask: np.ndarray) -> None:
         elif a.shape[1:] == (2, mask.shape[1]):  # starts and ends
             a, b = (np.moveaxis(value, 1, 2)[mask] for value in (a, b))
         print(f"largest difference {np.abs(a - b).max():.1e} of {np.abs(b).max():.1f}")
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+        # A sum's error is a share of its largest term, and that of the largest output.
+        atol = 1e-5 * max(1.0, float(np.abs(b).max()))
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=atol)
 
 
 @each_task
@@ -145,6 +147,11 @@ def test_we_tokenize_as_what_transformers_made_of_the_vocabulary_and_saved(
     there.save_pretrained(tmp_path)
     for name in ("config.json", "model.safetensors"):
         shutil.copy(folder / name, tmp_path)
+    if there("a")["input_ids"] == there("a", add_special_tokens=False)["input_ids"]:
+        # Without special tokens by transformers itself: what ours would add is not in the file.
+        with pytest.raises(ValueError, match="expected a start token, and an end token"):
+            family.tokenizer.load().from_preset(tmp_path)
+        return
     here = family.tokenizer.load().from_preset(tmp_path)
     texts = [
         "The cat sat on the mat.",
