@@ -1,4 +1,4 @@
-"""What an installed package must do: the README's example, each way to answer, saving, export.
+"""Try an installed package: the README's example, each way to answer, saving, export.
 
 `.ci/matrix` runs it outside the repository, with the Python of an environment that has only the
 wheel and its dependencies.

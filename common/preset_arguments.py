@@ -9,7 +9,7 @@ import keras
 
 
 class PresetArguments(TypedDict, total=False):
-    """How much to check, of every `from_preset`; see `presets.opening.Safeguards`."""
+    """Name the checks of every `from_preset`; see `presets.opening.Safeguards`."""
 
     verify: bool
     max_bytes: int

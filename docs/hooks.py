@@ -1,4 +1,4 @@
-"""What MkDocs adds to the pages in `pages/`: guides, the project's own texts, tables, the package.
+"""Add to the pages in `pages/`: guides, the project's own texts, tables, the package.
 
 `<!-- guides -->` in a page becomes a list of all guides, in the order of the navigation, and
 `<!-- presets: bert -->` a table of the presets of a family.

@@ -22,7 +22,7 @@ class BackboneTraining:
 
     @property
     def trainable(self) -> bool:
-        """Whether the weights are trained; those of a pooler that is new are in any case.
+        """Return whether the weights are trained; those of a new pooler are in any case.
 
         A frozen random layer would leave little of what the layers below have learned.
         """

@@ -260,7 +260,7 @@ class TestToolsOfScikitLearn:
 
     @pytest.mark.slow
     def test_a_pickle_opens_in_another_process(self, fitted, tmp_path):
-        """Where nothing of the package was imported before, and its preset is gone."""
+        """Open it where nothing of the package was imported before, and its preset is gone."""
         joblib.dump(fitted, tmp_path / "classifier.joblib")
         code = (
             "import joblib, sys; "

@@ -54,7 +54,7 @@ def reader(backbone, tokenizer):
 
 
 def gap(found: dict) -> float:
-    """How far the attributions are from adding up to the difference of the logits."""
+    """Return how far the attributions are from adding up to the difference of the logits."""
     return abs(sum(w["attribution"] for w in found["words"]) - (found["logit"] - found["baseline"]))
 
 

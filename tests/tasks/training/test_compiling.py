@@ -1,4 +1,4 @@
-"""What a second `compile` changes, what it freezes, and what it says of an optimizer's rate."""
+"""Check what a second `compile` changes and freezes, and what it logs of an optimizer's rate."""
 
 import logging
 
