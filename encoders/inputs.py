@@ -9,6 +9,7 @@ import difflib
 from collections.abc import Collection, Mapping
 
 import keras
+from keras import ops
 
 # Inputs that every backbone takes.
 INPUTS = ("token_ids", "padding_mask", "segment_ids", "text_starts")
@@ -35,6 +36,44 @@ OTHER_SHAPES = ("mask_positions", "text_starts", "soft_weights")
 def backbone_inputs(inputs: Mapping) -> dict:
     """Return the inputs of a task's backbone."""
     return {name: inputs[name] for name in INPUTS if name in inputs}
+
+
+def inputs_of_all_texts(inputs: Mapping) -> dict:
+    """Return the backbone's inputs of all texts, row after row.
+
+    Args:
+        inputs: of the first texts (B, L), and under "candidate_..." of the others (B, K - 1, L).
+
+    Returns:
+        The same as (B * K, L).
+
+    Raises:
+        ValueError: "There is no candidate_padding_mask beside padding_mask.",
+            "candidate_token_ids has 7 positions, token_ids 9. Expected the same."
+
+    Example:
+        >>> import numpy as np
+        >>> inputs = {"token_ids": np.array([[1], [2]]),
+        ...           "candidate_token_ids": np.array([[[3]], [[4]]])}
+        >>> ops.convert_to_numpy(inputs_of_all_texts(inputs)["token_ids"]).tolist()
+        [[1], [3], [2], [4]]
+    """
+    texts = {}
+    for name in INPUTS:
+        if inputs.get(name) is None:
+            continue
+        first, others = ops.convert_to_tensor(inputs[name]), inputs.get(CANDIDATE + name)
+        if others is None:
+            raise ValueError(f"There is no {CANDIDATE}{name} beside {name}.")
+        lengths = others.shape[-1], first.shape[-1]
+        if None not in lengths and lengths[0] != lengths[1]:
+            raise ValueError(
+                f"{CANDIDATE}{name} has {lengths[0]} positions, {name} {lengths[1]}. Expected the "
+                "same."
+            )
+        both = ops.concatenate([first[:, None], ops.cast(others, first.dtype)], axis=1)
+        texts[name] = ops.reshape(both, (-1, ops.shape(first)[-1]))
+    return texts
 
 
 def check_inputs(inputs: object, names: Collection[str], taker: str) -> None:

@@ -16,7 +16,7 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
-from encoder_zoo.encoders.inputs import INPUTS
+from encoder_zoo.encoders.inputs import inputs_of_all_texts
 from encoder_zoo.presets.formats import cross_encoders
 from encoder_zoo.tasks.base.class_names import labels_from_config
 from encoder_zoo.tasks.base.head import head_dropout, make_head
@@ -132,14 +132,9 @@ class Reranker(Ranking, RerankerPresets, Task):
     def call(self, inputs, training=None):
         if CANDIDATE + "token_ids" not in inputs:
             return super().call(inputs, training)  # (B, 1)
-        others = {name: values for name, values in inputs.items() if name.startswith(CANDIDATE)}
-        pairs = {
-            name: _as_pairs(name, inputs[name], others.get(CANDIDATE + name))
-            for name in INPUTS
-            if name in inputs
-        }
-        count = 1 + ops.shape(others[CANDIDATE + "token_ids"])[1]
-        return ops.reshape(super().call(pairs, training), (-1, count))  # (B, K)
+        count = 1 + ops.shape(inputs[CANDIDATE + "token_ids"])[1]
+        logits = super().call(inputs_of_all_texts(inputs), training)  # (B * K, 1)
+        return ops.reshape(logits, (-1, count))  # (B, K)
 
     def logits_of(self, encoded, inputs, training=None):
         if self.head_record.pooled:
@@ -313,21 +308,3 @@ class Reranker(Ranking, RerankerPresets, Task):
 
 def _crossentropy() -> keras.losses.Loss:
     return keras.losses.BinaryCrossentropy(from_logits=True)
-
-
-def _as_pairs(name: str, first, others):
-    """Return the inputs of all pairs (B * K, L), of the first (B, L) and the others (B, K - 1, L).
-
-    Raises:
-        ValueError: "There is no candidate_padding_mask beside padding_mask.",
-            "candidate_token_ids has 7 positions, token_ids 9. Expected the same."
-    """
-    if others is None:
-        raise ValueError(f"There is no {CANDIDATE}{name} beside {name}.")
-    lengths = others.shape[-1], first.shape[-1]
-    if None not in lengths and lengths[0] != lengths[1]:
-        raise ValueError(
-            f"{CANDIDATE}{name} has {lengths[0]} positions, {name} {lengths[1]}. Expected the same."
-        )
-    both = [first[:, None], ops.cast(others, first.dtype)]
-    return ops.reshape(ops.concatenate(both, axis=1), (-1, ops.shape(first)[-1]))

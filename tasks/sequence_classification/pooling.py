@@ -5,47 +5,13 @@ Comment letters: B batch, K windows of a text, L sequence, N texts, W windows, C
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 from keras import ops
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.encoders.inputs import CANDIDATE, INPUTS
 
 WindowPooling = Literal["mean", "max"]
-
-
-def inputs_of_windows(inputs: Mapping) -> dict:
-    """Return the inputs of all windows, text after text.
-
-    Args:
-        inputs: of the first windows (B, L), and under "candidate_..." of the others (B, K - 1, L).
-
-    Returns:
-        The same as (B * K, L).
-
-    Raises:
-        ValueError: "There is no candidate_padding_mask beside padding_mask."
-
-    Example:
-        >>> import numpy as np
-        >>> inputs = {"token_ids": np.array([[1], [2]]),
-        ...           "candidate_token_ids": np.array([[[3]], [[4]]])}
-        >>> ops.convert_to_numpy(inputs_of_windows(inputs)["token_ids"]).tolist()
-        [[1], [3], [2], [4]]
-    """
-    windows = {}
-    for name in INPUTS:
-        if inputs.get(name) is None:
-            continue
-        others = inputs.get(CANDIDATE + name)
-        if others is None:
-            raise ValueError(f"There is no {CANDIDATE}{name} beside {name}.")
-        first = ops.convert_to_tensor(inputs[name])
-        both = ops.concatenate([first[:, None], ops.cast(others, first.dtype)], axis=1)
-        windows[name] = ops.reshape(both, (-1, ops.shape(first)[-1]))
-    return windows
 
 
 def pooled_logits(logits, padding_mask, count: int, pooling: WindowPooling):

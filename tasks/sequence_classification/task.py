@@ -17,7 +17,7 @@ from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.validation import PositiveInt, Rate, one_of, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
-from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.encoders.inputs import CANDIDATE, inputs_of_all_texts
 from encoder_zoo.tasks.base.class_names import labels_from_config
 from encoder_zoo.tasks.base.class_weights import label_weights, weighted_labels
 from encoder_zoo.tasks.base.head import head_dropout
@@ -32,7 +32,6 @@ from encoder_zoo.tasks.sequence_classification.class_labels import (
 from encoder_zoo.tasks.sequence_classification.explaining import TextExplanations
 from encoder_zoo.tasks.sequence_classification.pooling import (
     WindowPooling,
-    inputs_of_windows,
     pooled_logits,
 )
 from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
@@ -151,7 +150,7 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
     def call(self, inputs, training=None):
         if CANDIDATE + "token_ids" not in inputs:
             return super().call(inputs, training)  # (B, C)
-        windows = inputs_of_windows(inputs)  # (B * K, L)
+        windows = inputs_of_all_texts(inputs)  # (B * K, L)
         if windows.get("padding_mask") is None:
             windows["padding_mask"] = ops.ones_like(windows["token_ids"])
         count = 1 + ops.shape(inputs[CANDIDATE + "token_ids"])[1]
