@@ -225,6 +225,7 @@ def answers(request, saved):
     return saved[1] / backend
 
 
+@pytest.mark.slow
 @each_pair
 def test_another_process_opens_it(tiny, saved, answers, family, task):
     """A `.keras` file after `import encoder_zoo` alone; a preset with JAX and with torch."""

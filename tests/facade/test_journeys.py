@@ -315,6 +315,7 @@ class TestClassWeight:
 class TestSpans:
     TEXT, SPAN = "anna lives in rome", {"start": 0, "end": 4, "label": "PER"}
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "x, y",
         [

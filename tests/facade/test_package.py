@@ -128,6 +128,7 @@ def trained(tmp_path_factory):
     return folder, run(code, KERAS_BACKEND="jax").strip().split("\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_loads_trains_and_is_saved_where_tensorflow_is_not_installed(preset, trained):
     folder, lines = trained

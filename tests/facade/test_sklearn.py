@@ -79,9 +79,15 @@ class TestClassifier:
         assert [answer["label"] for answer in loaded.classify(TEXTS[:6])] == LABELS[:6].tolist()
 
     @pytest.mark.parametrize(
-        "y", [np.array([7, 3]), np.array([True, False]), pd.Series(["b", "a"], dtype="category"),
-              [2.0, 1.0], np.array(["ü", "é"], object)]
-    )  # fmt: skip
+        "y",
+        [
+            np.array([7, 3]),
+            pd.Series(["b", "a"], dtype="category"),
+            pytest.param(np.array([True, False]), marks=pytest.mark.slow),
+            pytest.param([2.0, 1.0], marks=pytest.mark.slow),
+            pytest.param(np.array(["ü", "é"], object), marks=pytest.mark.slow),
+        ],
+    )
     @pytest.mark.eager
     def test_answers_with_the_labels_as_given(self, preset, y):
         classifier = TextClassifier(preset, epochs=1, **FAST).fit(TEXTS[:2], y)
@@ -90,6 +96,7 @@ class TestClassifier:
         assert classifier.classes_.tolist() == expected.tolist()
         assert set(classifier.predict(TEXTS).tolist()) <= set(expected.tolist())
 
+    @pytest.mark.slow
     @pytest.mark.eager
     def test_takes_columns_and_pairs(self, preset):
         table = pd.DataFrame({"text": TEXTS[:4]}, index=[7, 3, 5, 1])
@@ -136,6 +143,7 @@ class TestClassifier:
         classifier.fit(TEXTS[:12] * 2, [*y, *opposite], sample_weight=weight)
         assert classifier.score(TEXTS[:12], y) == 1.0
 
+    @pytest.mark.slow
     def test_is_repeatable_and_leaves_other_random_numbers_alone(self, preset):
         expected = random.Random(3).random(), np.random.RandomState(3).random()
         random.seed(3)

@@ -38,7 +38,15 @@ def classifier(tiny):
 
 class TestWhatWasPushed:
     @pytest.mark.parametrize(
-        "name", ["SequenceClassifier", "TokenClassifier", "SpanQA", "MaskedLM", "TextEmbedder"]
+        "name",
+        [
+            "SequenceClassifier",
+            "TextEmbedder",
+            *(
+                pytest.param(name, marks=pytest.mark.slow)
+                for name in ("TokenClassifier", "SpanQA", "MaskedLM")
+            ),
+        ],
     )
     def test_gives_the_same_answers(self, hub, tiny, name):
         task = tiny.task(ez.BertBackbone.family, name)
@@ -101,6 +109,7 @@ class TestWhatWasPushed:
             tokenizer.get_vocabulary()
         )
 
+    @pytest.mark.slow
     @pytest.mark.eager
     def test_may_be_in_the_format_of_keras_hub(self, hub, tiny):
         classifier = tiny.task(ez.RobertaBackbone.family, "SequenceClassifier")

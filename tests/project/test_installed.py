@@ -43,6 +43,7 @@ LEFT_OUT = {"bert_nano_en_uncased_sentiment", "roberta_nano_en"}  # of the wheel
 WHERE = "import encoder_zoo.encoders as e, sys; print(e.__file__, 'keras' in sys.modules)"
 
 
+@pytest.mark.slow
 def test_the_repository_does_not_shadow_the_installed_package(installed):
     """`python -c` has the current folder first on its path."""
     where = run(sys.executable, "-c", WHERE, PYTHONPATH=os.fspath(installed))

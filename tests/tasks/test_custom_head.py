@@ -65,6 +65,7 @@ def test_labels_are_learned_before_the_layer_is_built(make):
     assert classifier.classify("a b")["label"] in classifier.labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["classifier", "tagger"])
 def test_a_keras_file_holds_the_layer(name, request, tmp_path):
     task = request.getfixturevalue(name)
@@ -77,6 +78,7 @@ def test_a_keras_file_holds_the_layer(name, request, tmp_path):
     assert isinstance(again.given_head, keras.Sequential)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["classifier", "tagger"])
 def test_a_preset_holds_the_weights_of_the_layer(name, request, tmp_path, caplog):
     task = request.getfixturevalue(name)

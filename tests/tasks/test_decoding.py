@@ -143,8 +143,18 @@ def test_a_threshold_leaves_entities_out(impossible):
     "x, y, valid",
     [
         (SENTENCES, TAGS, True),
-        (SENTENCES, [["I-PER", "O", "I-PER", "O"], ["I-LOC", "B-LOC"]], False),  # IOB1
-        (["Anna sees Rome."], [[(0, 4, "PER"), (10, 14, "LOC")]], True),
+        pytest.param(
+            SENTENCES,
+            [["I-PER", "O", "I-PER", "O"], ["I-LOC", "B-LOC"]],  # IOB1
+            False,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ["Anna sees Rome."],
+            [[(0, 4, "PER"), (10, 14, "LOC")]],
+            True,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_fit_learns_whether_tags_are_valid(build, tmp_path, x, y, valid):

@@ -238,6 +238,7 @@ def test_a_student_comes_to_agree_with_its_teacher_in_one_trace(monkeypatch, tmp
         model.save(tmp_path / "model.keras")
 
 
+@pytest.mark.slow
 def test_a_teacher_of_another_family_has_its_own_rows():
     pieces = {token: i for i, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])}
     pieces |= {letter: i for i, letter in enumerate("abcdefghij", len(pieces))}
@@ -384,6 +385,7 @@ def test_a_teacher_with_segments_gets_those_of_pairs():
 WORD_LISTS = [["cat", "films", "dog"], ["bad"]]
 
 
+@pytest.mark.slow
 def test_the_pieces_that_count_are_the_same_without_labels():
     model = ez.Distillation(tagger(3, 16, 4), tagger(labels=None))
     labelled = model.preprocessor(WORD_LISTS, [["O", "B-X", "O"], ["O"]])[2]

@@ -215,6 +215,7 @@ class TestTexts:
         found = sentiment.explain(["one two three four five six"], method="gradient_x_input")
         assert [word["text"] for word in found[0]["words"]] == ["one", "two", "three", "four"]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("pooling", ["mean", "max"])
     def test_windows(self, pooling):
         preset, long = "bert_nano_en_uncased_sentiment", {"window_length": 12, "doc_stride": 2}
@@ -284,6 +285,7 @@ class TestEntities:
                 *("Anna", "sees", "José", "in", "Rome", ".")
             ]
 
+    @pytest.mark.slow
     def test_windows(self, tagger):
         text = "Anna sees José in New York . " * 4
         found = tagger.explain([text, ""], method="gradient_x_input")

@@ -78,6 +78,7 @@ def test_weights_of_texts_multiply(model):
     assert history["loss"][0] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_prepared_inputs_and_datasets(model):
     before = model.predict(TEXTS, verbose=0)
     expected = loss_of(model, before, np.where(Y == 1, [1, 5], 1))

@@ -38,6 +38,7 @@ def test_outputs_of_the_old_labels_are_the_same(golden, kind, labels, caplog):
         assert said == []
 
 
+@pytest.mark.slow
 def test_a_head_with_a_hidden_layer(golden):
     folder = golden("Roberta_ForSequenceClassification").folder
     old = ez.SequenceClassifier.from_preset(folder)

@@ -291,6 +291,7 @@ class TestLists:
         np.testing.assert_allclose(task.evaluate(one_by_one, verbose=0), expected, atol=1e-5)
         task.fit(one_by_one, batch_size=2, verbose=0)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "loss", ["RankNet", "ListNet", "PListMLE", "MultipleNegatives", "ListMarginMSE"]
     )
@@ -300,6 +301,7 @@ class TestLists:
         losses = task.fit((QUERIES[:3], LISTS), SCORES, verbose=0).history["loss"]
         assert np.isfinite(losses).all()
 
+    @pytest.mark.slow
     def test_prepared_inputs(self, build):
         task = build()
         x, y = task.preprocessor((QUERIES[:3], LISTS), SCORES)

@@ -202,6 +202,7 @@ class TestPairs:
         assert both.shape == (2, 2)
         assert np.abs(both - shared.predict(pair[0], verbose=0)).max() > 1e-6
 
+    @pytest.mark.slow
     def test_a_dataset_yields_pairs_as_x(self, shared):
         first, second, y = ["good film", "bad"], ["bad film", "good"], [1, 0]
         dataset = tf.data.Dataset.from_tensor_slices(((first, second), y)).batch(2)

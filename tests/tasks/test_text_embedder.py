@@ -344,6 +344,7 @@ class TestFit:
         _, labels = build().preprocessor((["good", "bad", "good"], ["bad", "fine", "nice"]))
         assert labels.numpy().tolist() == [[0, 1], [1, 2], [0, 3]]
 
+    @pytest.mark.slow
     def test_a_dataset_and_arrays_train_alike(self, build):
         def trained(x, y=None):
             keras.utils.set_random_seed(3)
@@ -444,6 +445,7 @@ def test_chunks_change_nothing(build):
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_compile_settings_are_saved(build, tmp_path):
     embedder = build()
     embedder.compile(loss=ez.losses.InfoNCE(scale=10.0), chunk_size=4)

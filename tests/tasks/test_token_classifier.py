@@ -208,6 +208,7 @@ class TestWindows:
         ):
             build(sequence_length=8, doc_stride=6)
 
+    @pytest.mark.slow
     def test_validation_split_keeps_the_windows_of_a_text_together(self, build):
         classifier = build(sequence_length=6, doc_stride=0)
         x, y = [SENTENCES[0], SENTENCES[3] * 4], [TAGS[0], TAGS[3] * 4]
@@ -336,7 +337,7 @@ def ragged(*spans) -> dict[str, tf.RaggedTensor]:
             lambda x, y: (as_slices(tf.ragged.constant(x), tf.ragged.constant(y)).batch(3), None),
             marks=pytest.mark.slow,
         ),
-        lambda x, y: (x, [tf.constant(row) for row in y]),
+        pytest.param(lambda x, y: (x, [tf.constant(row) for row in y]), marks=pytest.mark.slow),
     ],
 )
 def test_every_kind_of_input_gives_the_same_evaluation(classifier, make):
@@ -345,6 +346,7 @@ def test_every_kind_of_input_gives_the_same_evaluation(classifier, make):
     np.testing.assert_allclose(found[1:], expected[1:], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -371,6 +373,7 @@ def test_spans_without_a_piece_of_their_own_are_reported(classifier, caplog):
     assert "The first: example 1, from 4 to 5." in caplog.text
 
 
+@pytest.mark.slow
 def test_padded_spans_are_not_there(classifier):
     texts, spans = ["Anna sees Rome", "in"], ragged([(0, 4, "PER"), (10, 14, "LOC")], [])
     padded = {name: values.to_tensor() for name, values in spans.items()}
@@ -523,13 +526,16 @@ class TestRefusals:
             ),
         ],
     )
-    @pytest.mark.parametrize("batch", ["ragged_batch", "padded_batch"])
+    @pytest.mark.parametrize(
+        "batch", ["ragged_batch", pytest.param("padded_batch", marks=pytest.mark.slow)]
+    )
     def test_datasets_of_words_name_the_example_of_the_batch(
         self, classifier, x, y, message, batch
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             first_batch(classifier, getattr(as_generator(x, y), batch)(2))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "spans, message",
         [

@@ -80,6 +80,7 @@ def test_a_dataset_reports_its_first_such_batch(classifier, lines):
     assert line.startswith("In a batch of the dataset 1 of 2 texts are longer than 16 tokens")
 
 
+@pytest.mark.slow
 def test_masked_texts(tokenizer, lines):
     backbone = ez.BertBackbone(8, 1, 1, 4, 8, max_sequence_length=16, pooler=False)
     model = ez.MaskedLM(backbone, ez.MaskedLMPreprocessor(tokenizer))
@@ -97,6 +98,7 @@ def test_queries_and_texts(tokenizer, backbone, lines):
     assert lines()[1].startswith("1 of 2 pairs of texts")
 
 
+@pytest.mark.slow
 def test_tasks_that_read_windows_cut_nothing(tokenizer, lines):
     backbone = ez.BertBackbone(8, 1, 1, 4, 8, max_sequence_length=16, pooler=False)
     tagger = ez.TokenClassifier(backbone, ez.TokenClassifierPreprocessor(tokenizer), num_classes=2)

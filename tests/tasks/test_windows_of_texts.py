@@ -69,7 +69,10 @@ def test_the_parts_are_as_worked_out_by_hand():
     assert parts_of("d " * 12) == ["d d d d d d"] * 2
 
 
-@pytest.mark.parametrize(("pooling", "pool"), [("mean", np.mean), ("max", np.max)])
+@pytest.mark.parametrize(
+    ("pooling", "pool"),
+    [("mean", np.mean), pytest.param("max", np.max, marks=pytest.mark.slow)],
+)
 def test_logits_of_a_text_are_pooled_from_its_windows(build, pooling, pool):
     task = build(window_pooling=pooling, num_classes=3)
     expected = expected_logits(task, TEXTS, pool)
@@ -134,6 +137,7 @@ def test_it_learns_what_only_a_later_window_shows(build):
     assert shown == y
 
 
+@pytest.mark.slow
 def test_texts_of_one_window_train_as_without_windows(build):
     texts, y = ["a b c", "d e", "f g h", "i"], [0, 1, 0, 1]
     losses = [
@@ -143,6 +147,7 @@ def test_texts_of_one_window_train_as_without_windows(build):
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_memory_and_dataset_train_alike(build):
     y = [0, 1, 1, 0, 1]
     dataset = tf.data.Dataset.from_tensor_slices((TEXTS, y)).batch(2)
@@ -159,6 +164,7 @@ def test_numbers(build):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_preset_keeps_how_texts_are_read(build, tmp_path):
     task = build(doc_stride=2, window_pooling="max", labels=["down", "up"])
     task.save_to_preset(tmp_path / "preset")

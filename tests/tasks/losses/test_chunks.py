@@ -86,6 +86,7 @@ def test_parts_are_of_like_lengths_without_common_padding():
     assert shapes == [1, 3, 6]
 
 
+@pytest.mark.slow
 def test_one_graph_has_the_gradients_of_batches_of_every_size():
     model = embedder()
     model.compile(chunk_size=3)
@@ -106,6 +107,7 @@ def test_frozen_weights_and_gradient_checkpointing_go_together_with_chunks():
     check_equal(model, 2, 5)
 
 
+@pytest.mark.slow
 def test_dropout_is_drawn_alike_for_values_and_gradients():
     """For equal draws the loss is a smooth function of the weights, whose slope is the gradient."""
     model = embedder(0.3)

@@ -137,6 +137,7 @@ def check_losses(found):
             np.testing.assert_allclose(gradient, right_gradient, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_two_replicas_have_the_losses_and_gradients_of_one_device(tmp_path):
     check_losses(mirrored(tmp_path, trains=False))
 

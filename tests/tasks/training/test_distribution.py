@@ -423,6 +423,7 @@ def test_losses_that_do_not_add_up_are_refused(loss):
         check_loss(loss)
 
 
+@pytest.mark.slow
 def test_classes_are_weighted_under_a_strategy_as_without():
     sizes = {"num_layers": 1, "num_heads": 1, "hidden_dim": 4, "intermediate_dim": 4}
     ids, y = {"token_ids": np.arange(12).reshape(4, 3) % 9}, np.array([0, 1, 1, 1])

@@ -176,6 +176,7 @@ def train(task, backup_dir=None, fails_at=None, data=(TEXTS, LABELS), save_freq=
     return steps.logs, history
 
 
+@pytest.mark.slow
 def test_history_and_validation_of_an_epoch_continued_in_its_middle(tmp_path, capsys):
     arguments = {"validation_split": 0.25, "epochs": 3, "initial_epoch": 1, "verbose": 1}
     whole, history = train(classifier(), **arguments)
@@ -193,6 +194,7 @@ def test_history_and_validation_of_an_epoch_continued_in_its_middle(tmp_path, ca
     assert "1/4" not in shown.split("Epoch 3/3")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps_per_epoch", "batched"), [pytest.param(None, False, marks=pytest.mark.slow), (4, True)]
 )

@@ -72,6 +72,7 @@ def test_only_data_in_memory_are_split(task):
         training_data(task, *sources(task)["dataset"], plan=PLAN).split(0.4, 32)
 
 
+@pytest.mark.slow
 def test_a_source_brings_its_own_data(task):
     class Source:
         def training_data(self, task, plan):
