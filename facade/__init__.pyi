@@ -13,12 +13,14 @@ from encoder_zoo.encoders.families.deberta_v2 import DebertaV2Backbone as Debert
 from encoder_zoo.encoders.families.distilbert import DistilBertBackbone as DistilBertBackbone
 from encoder_zoo.encoders.families.electra import ElectraBackbone as ElectraBackbone
 from encoder_zoo.encoders.families.modernbert import ModernBertBackbone as ModernBertBackbone
+from encoder_zoo.encoders.families.mpnet import MPNetBackbone as MPNetBackbone
 from encoder_zoo.encoders.families.roberta import RobertaBackbone as RobertaBackbone
 from encoder_zoo.encoders.families.xlm_roberta import XLMRobertaBackbone as XLMRobertaBackbone
 from encoder_zoo.encoders.tokenizers.bertweet import BertweetTokenizer as BertweetTokenizer
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer as RobertaTokenizer
 from encoder_zoo.encoders.tokenizers.gemma import GemmaTokenizer as GemmaTokenizer
 from encoder_zoo.encoders.tokenizers.modern_bpe import ModernBertTokenizer as ModernBertTokenizer
+from encoder_zoo.encoders.tokenizers.mpnet import MPNetTokenizer as MPNetTokenizer
 from encoder_zoo.encoders.tokenizers.sentencepiece import (
     AlbertTokenizer as AlbertTokenizer,
     CamembertTokenizer as CamembertTokenizer,

@@ -50,8 +50,15 @@ WORDPIECE = TokenizerClass(
     "BertTokenizer",
     "wordpiece",
     ("vocab.txt",),
-    ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer"),
+    ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"),
     uses_segments=True,
+)
+MPNET_WORDPIECE = TokenizerClass(
+    "MPNetTokenizer",
+    "mpnet",
+    ("vocab.txt",),
+    ("MPNetTokenizer",),
+    pair_separators=2,
 )
 BYTE_BPE = TokenizerClass(
     "RobertaTokenizer",
@@ -110,6 +117,7 @@ BERTWEET = TokenizerClass(
 )
 TOKENIZERS = (
     WORDPIECE,
+    MPNET_WORDPIECE,
     BYTE_BPE,
     MODERN_BPE,
     XLM_SENTENCEPIECE,

@@ -13,6 +13,7 @@ from encoder_zoo.encoders.tokenizers import (
     DEBERTA_SENTENCEPIECE,
     GEMMA_BPE,
     MODERN_BPE,
+    MPNET_WORDPIECE,
     TOKENIZERS,
     WORDPIECE,
     XLM_SENTENCEPIECE,
@@ -124,7 +125,8 @@ def _described(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
     model = files.part("model")
     kind = model.get("type") or _type_of(model)
     if kind == "WordPiece":
-        return (WORDPIECE,)
+        both = (WORDPIECE, MPNET_WORDPIECE)
+        return both[::-1] if {"<mask>", "</s>"} <= _tokens(model) else both
     normalizers = files.steps("normalizer")
     if kind == "BPE":
         splits = [step.get("type") for step in files.steps("pre_tokenizer")]

@@ -56,6 +56,11 @@ TOKENIZER_FILES = {
             ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnop", "##a", "##b", "ab"]
         ),
     },
+    "MPNetTokenizer": {
+        "vocab.txt": "\n".join(
+            ["<s>", "<pad>", "</s>", "[UNK]", "<mask>", *"abcdefghijklmnop", "##a", "##b", "ab"]
+        ),
+    },
     "RobertaTokenizer": {
         "vocab.json": {token: i for i, token in enumerate(BPE_TOKENS)},
         "merges.txt": "#version: 0.2\na b\nĠ c\n",

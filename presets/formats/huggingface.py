@@ -133,7 +133,8 @@ def _guess_family(raw_names: list[str], files: FolderFiles) -> str | None:
         for family in all_families()
         if any(name.startswith(f"{family.prefix}.") for name in raw_names)
     ]
-    known = [f for f in named or all_families() if f.tokenizer.files[0] in files]
+    possible = named or [f for f in all_families() if _has_blocks(f, raw_names)]
+    known = [f for f in possible if f.tokenizer.files[0] in files]
     if not known and "tokenizer.json" not in files:
         known = named[:1]
     found: dict[TokenizerClass, str] = {}
@@ -146,6 +147,12 @@ def _guess_family(raw_names: list[str], files: FolderFiles) -> str | None:
             f'{" or ".join(names)}. Write "model_type": "{names[0]}", or whichever it is, into it.'
         )
     return next(iter(found.values()), None)
+
+
+def _has_blocks(family: Family, raw_names: list[str]) -> bool:
+    """Return whether names of tensors are those of a family's blocks."""
+    stems = tuple(name.format(0) for name in family.tensors.values() if "{}" in name)
+    return any(_normalize(name, family).startswith(stems) for name in raw_names)
 
 
 def _normalize(name: str, family: Family) -> str:

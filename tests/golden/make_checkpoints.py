@@ -45,11 +45,21 @@ WORDS = "the a cat dog mat sat ran on under good bad film was is it not very . ,
 
 
 def write_bert_vocabulary(folder: pathlib.Path) -> int:
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split(" ")]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    return write_wordpiece_vocabulary(folder, "BertTokenizer", special)
+
+
+def write_mpnet_vocabulary(folder: pathlib.Path) -> int:
+    special = ["<s>", "<pad>", "</s>", "[UNK]", "<mask>"]
+    return write_wordpiece_vocabulary(folder, "MPNetTokenizer", special)
+
+
+def write_wordpiece_vocabulary(folder: pathlib.Path, name: str, special: list[str]) -> int:
+    tokens = [*special, *WORDS.split(" ")]
     tokens += [*"abcdefghijklmnopqrstuvwxyz", *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz")]
     tokens = list(dict.fromkeys(tokens))
     (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
-    settings = {"do_lower_case": True, "tokenizer_class": "BertTokenizer"}
+    settings = {"do_lower_case": True, "tokenizer_class": name}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return len(tokens)
 
@@ -127,6 +137,7 @@ SEEDS = {("DebertaV2", "ForMaskedLM"): 2}
 # For each tokenizer's class: what writes its files and says how many tokens they have.
 WRITE = {
     "BertTokenizer": write_bert_vocabulary,
+    "MPNetTokenizer": write_mpnet_vocabulary,
     "RobertaTokenizer": write_roberta_vocabulary,
     "ModernBertTokenizer": write_modernbert_vocabulary,
     "XLMRobertaTokenizer": write_xlm_roberta_vocabulary,

@@ -1,0 +1,200 @@
+"""MPNet: BERT's blocks whose attention has a bias for each distance, behind RoBERTa's positions.
+
+Comment letters: B batch, L sequence, H heads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.validation import one_of
+from encoder_zoo.encoders.attention import SelfAttention
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.block import EncoderBlock
+from encoder_zoo.encoders.families.bert import CONFIG_KEYS, TENSORS, TOKEN_IDS
+from encoder_zoo.encoders.families.roberta import RobertaEmbeddings
+from encoder_zoo.encoders.family import Family, Head, Hidden
+from encoder_zoo.encoders.kernels.relative_shift import by_distance
+from encoder_zoo.encoders.layers import initializer
+from encoder_zoo.encoders.tokenizers import MPNET_WORDPIECE
+
+BUCKETS, MAX_DISTANCE = 32, 128  # of all checkpoints
+
+
+def distance_buckets() -> np.ndarray:
+    """Return the bucket of every distance from 0: one for each up to 8, then ever wider ones.
+
+    Returns:
+        (129,) int32, from 0 to 15; all larger distances are in the last bucket.
+
+    Source: Raffel et al. 2020, T5, section 2.1; Song et al. 2020, MPNet, released code.
+
+    Example:
+        >>> distance_buckets()[[0, 7, 8, 11, 12, 64, 128]].tolist()
+        [0, 7, 8, 8, 9, 14, 15]
+    """
+    side = BUCKETS // 2
+    exact = side // 2
+    distances = np.arange(MAX_DISTANCE + 1)
+    # In float32, as it was in training: which side of a border a distance falls on.
+    logs = np.log(np.maximum(distances, exact).astype("float32") / np.float32(exact))
+    wide = exact + logs / np.float32(math.log(MAX_DISTANCE / exact)) * np.float32(side - exact)
+    buckets = np.where(distances < exact, distances, wide.astype("int32"))
+    return np.minimum(buckets, side - 1).astype("int32")
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class MPNetAttention(SelfAttention):
+    """`SelfAttention` whose scores have a bias added.
+
+    Call arguments:
+        position_bias: (1, H, L, L), one for each head and pair of positions.
+
+    Source: Song et al. 2020, MPNet, released code; Raffel et al. 2020, T5, section 2.1.
+
+    Example:
+        >>> import numpy as np
+        >>> attention = MPNetAttention(hidden_dim=8, num_heads=2)
+        >>> bias = np.zeros((1, 2, 3, 3), "float32")
+        >>> keras.ops.shape(attention(np.zeros((1, 3, 8), "float32"), position_bias=bias))
+        (1, 3, 8)
+    """
+
+    has_plain_scores = False
+
+    def scores(self, query, key, training=None, *, position_bias):
+        return super().scores(query, key, training=training) + position_bias
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class MPNetBlock(EncoderBlock):
+    """`EncoderBlock` with `MPNetAttention`; the same arguments.
+
+    Example:
+        >>> import numpy as np
+        >>> block = MPNetBlock(hidden_dim=8, num_heads=2, intermediate_dim=16)
+        >>> bias = np.zeros((1, 2, 3, 3), "float32")
+        >>> keras.ops.shape(block(np.zeros((1, 3, 8), "float32"), position_bias=bias))
+        (1, 3, 8)
+    """
+
+    def make_attention(self) -> MPNetAttention:
+        return super().make_attention(MPNetAttention)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class MPNetBackbone(Backbone):
+    """MPNet's encoder; inputs and outputs as for `Backbone`, without segments.
+
+    Positions of tokens count from 2, as in RoBERTa. All blocks share one table of biases, one for
+    each head and each of 32 buckets of distances.
+
+    Args:
+        **kwargs: the arguments of `Backbone`.
+
+    Source: Song et al. 2020, MPNet: Masked and Permuted Pre-training for Language Understanding,
+    section 3.
+
+    Example:
+        >>> import numpy as np
+        >>> backbone = MPNetBackbone(
+        ...     vocabulary_size=30, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+        ... )
+        >>> outputs = backbone({"token_ids": np.array([[0, 7, 2, 1]]),
+        ...                     "padding_mask": np.array([[1, 1, 1, 0]])})
+        >>> keras.ops.shape(outputs["sequence_output"]), keras.ops.shape(outputs["pooled_output"])
+        ((1, 4, 8), (1, 8))
+    """
+
+    defaults: ClassVar = {"num_segments": 0}
+    pad_token_id = 1  # whatever config.json says, in MPNet's own code too
+
+    def build(self, input_shape=None):
+        super().build(input_shape)
+        self.relative_bias = keras.layers.Embedding(
+            BUCKETS,
+            self.num_heads,
+            embeddings_initializer=initializer(),
+            name="relative_bias",
+            dtype=self.dtype_policy,
+        )
+        self.relative_bias.build((None, None))
+
+    def make_embeddings(self) -> RobertaEmbeddings:
+        return super().make_embeddings(
+            RobertaEmbeddings, max_positions=self.max_sequence_length + self.pad_token_id + 1
+        )
+
+    def make_block(self, i: int) -> MPNetBlock:
+        return super().make_block(i, MPNetBlock)
+
+    def block_contexts(self, inputs: Mapping) -> list[Mapping]:
+        bias = self.position_bias(ops.shape(inputs["token_ids"])[1])
+        return [{**context, "position_bias": bias} for context in super().block_contexts(inputs)]
+
+    def position_bias(self, length: int) -> keras.KerasTensor:
+        """Return the bias of each head for all pairs of positions.
+
+        Args:
+            length: L.
+
+        Returns:
+            (1, H, L, L), of queries and keys.
+        """
+        distances = length - 1 - ops.arange(2 * length, dtype="int32")  # of a key before its query
+        buckets = ops.take(distance_buckets(), ops.minimum(ops.abs(distances), MAX_DISTANCE))
+        buckets = ops.where(distances < 0, buckets + BUCKETS // 2, buckets)
+        biases = ops.transpose(self.relative_bias(buckets))[None, :, None]  # (1, H, 1, 2 L)
+        shape = (1, self.num_heads, length, 2 * length)
+        return by_distance(ops.broadcast_to(biases, shape))
+
+
+_ATTENTION = {"query": "q", "key": "k", "value": "v", "output": "o"}
+
+FAMILY = Family(
+    name="mpnet",
+    backbone=MPNetBackbone,
+    class_prefix="MPNet",
+    prefix="mpnet",
+    tensors={
+        **{name: tensor for name, tensor in TENSORS.items() if "segment" not in name},
+        **{
+            f"blocks.{{}}.attention.{ours}_dense": f"encoder.layer.{{}}.attention.attn.{theirs}"
+            for ours, theirs in _ATTENTION.items()
+        },
+        "blocks.{}.attention_norm": "encoder.layer.{}.attention.LayerNorm",
+        "relative_bias": "encoder.relative_attention_bias",
+    },
+    pooler="pooler.dense",
+    config_keys=CONFIG_KEYS,
+    rules={
+        "pad_token_id": one_of(None, 1),
+        "relative_attention_num_buckets": one_of(None, BUCKETS),
+    },
+    constants={"relative_attention_num_buckets": BUCKETS, "initializer_range": 0.02},
+    token_ids=TOKEN_IDS,
+    positions_skip_padding=True,
+    tokenizer=MPNET_WORDPIECE,
+    heads={
+        # The share of the backbone's own dropout, under the same name.
+        "ForSequenceClassification": Head(
+            "classifier.out_proj",
+            Hidden("classifier.dense", "tanh", after_dropout=True),
+            dropout="hidden_dropout_prob",
+        ),
+        "ForTokenClassification": Head("classifier", dropout="hidden_dropout_prob"),
+        "ForQuestionAnswering": Head("qa_outputs"),
+        "ForMaskedLM": Head(
+            "lm_head.decoder",
+            Hidden("lm_head.dense", "gelu", norm="lm_head.layer_norm"),
+            tied_bias="lm_head.bias",
+        ),
+    },
+)
+MPNetBackbone.family = FAMILY
