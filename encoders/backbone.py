@@ -1,11 +1,11 @@
 """The encoder. Comment letters: B batch, L sequence, D hidden, H heads."""
 
 import keras
-from keras import ops
 
 from encoder_zoo.encoders.backbone_base import BackboneBase
 from encoder_zoo.encoders.block import EncoderBlock
 from encoder_zoo.encoders.embeddings import Embeddings
+from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.kernels.gradient_checkpointing import recomputed
 from encoder_zoo.encoders.positions import first_tokens
 
@@ -52,11 +52,18 @@ class Backbone(BackboneBase):
 
     def _encode(self, inputs, training=False, return_probabilities=False, embedded=None):
         """Return the inputs and outputs of all blocks, attention probabilities, and contexts."""
-        if inputs.get("padding_mask") is None:
-            inputs = {**inputs, "padding_mask": ops.ones_like(inputs["token_ids"])}
+        inputs = with_padding_mask(inputs)
         x = self._embed(inputs, training) if embedded is None else embedded  # (B, L, D)
-        states, probabilities, contexts = [x], [], self.block_contexts(inputs)
-        for block, context in zip(self.blocks, contexts, strict=True):
+        contexts = self.block_contexts(inputs)
+        states, probabilities = self._run(self.blocks, contexts, x, training, return_probabilities)
+        if self.final_layer is not None:
+            states[-1] = self.final_layer(states[-1])
+        return states, probabilities, contexts
+
+    def _run(self, blocks, contexts, x, training=False, return_probabilities=False):
+        """Return x, (B, L, D), and the outputs of blocks one after another, and probabilities."""
+        states, probabilities = [x], []
+        for block, context in zip(blocks, contexts, strict=True):
             if return_probabilities:
                 x, p = block(x, training=training, return_probabilities=True, **context)
                 probabilities.append(p)  # (B, H, L, L)
@@ -65,13 +72,7 @@ class Backbone(BackboneBase):
             else:
                 x = block(x, training=training, **context)  # (B, L, D)
             states.append(x)
-        if self.final_layer is not None:
-            states[-1] = self.final_layer(x)
-        return states, probabilities, contexts
-
-    def block_contexts(self, inputs) -> list[dict]:
-        """Return for each block what it gets by name beside its input: tensors, or nested ones."""
-        return [{"attention_mask": self.attention_mask(inputs)}] * self.num_layers
+        return states, probabilities
 
     def pool(self, sequence_output, inputs):
         """Return tanh(x₀ W + b), (B, D), of each text's first token; packed texts: (B, K, D)."""

@@ -80,6 +80,7 @@ class BackboneBase(
     Attributes:
         embeddings: the layer before the blocks.
         blocks: list of the blocks, in their order; in some families one block has several indices.
+            Those of a decoder, where there is one, are the last.
 
     Example:
         >>> import numpy as np
@@ -93,6 +94,7 @@ class BackboneBase(
     family: Family
     defaults: ClassVar[Mapping[str, object]] = {}  # of a subclass, instead of those of `__init__`
     use_bias = True  # of the pooler
+    decoder_blocks = ()  # those of `blocks` that are a decoder's, the last ones
 
     @validate_arguments
     def __init__(
@@ -183,6 +185,10 @@ class BackboneBase(
     def make_final_layer(self) -> keras.layers.Layer | None:
         """Return the layer after the last block, from (B, L, D) to the same; None for none."""
         return None
+
+    def block_contexts(self, inputs: Mapping) -> list[Mapping]:
+        """Return for each block what it gets by name beside its input: tensors, or nested ones."""
+        return [{"attention_mask": self.attention_mask(inputs)}] * self.num_layers
 
     def attention_mask(
         self, inputs: Mapping, reach: int | None = None

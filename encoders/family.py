@@ -68,10 +68,13 @@ class Head:
         dropout: key in config.json of the dropout before the output layer; None for no dropout.
         default_dropout: the rate if config.json has none; None for the backbone's.
         tied_bias: name of the output layer's bias, if its kernel is tied to the token embedding.
+        tied_bias_axes: number of its axes in the checkpoint; those before the last have size 1.
+        tied_bias_may_be_absent: whether it is zero where the checkpoint has none.
         first_norm: name of a LayerNorm before the other layers, of the sum of each token's vector
             and that of its text's first token.
         stddev: of the output layer's new weights, as for `Hidden`.
         pair: the second head of pretraining, for pairs of segments.
+        class_suffix: end of the name of transformers' class; None: as in `Family.heads`.
 
     Example:
         >>> Head("classifier.out_proj", Hidden("classifier.dense", "tanh")).tensors
@@ -84,9 +87,12 @@ class Head:
     dropout: str | None = None
     default_dropout: float | None = None
     tied_bias: str | None = None
+    tied_bias_axes: int = 1
+    tied_bias_may_be_absent: bool = False
     first_norm: str | None = None
     stddev: Callable[[Backbone], float] = default_stddev
     pair: PairHead | None = None
+    class_suffix: str | None = None
 
     @property
     def tensors(self) -> dict[str, str]:
@@ -235,11 +241,13 @@ class Family:
             checkpoint}. A block that several layers share is counted once.
         other_names: {prefix of tensor names in other checkpoints: prefix in `tensors`}; longer
             prefixes first.
+        copies: {tensor that checkpoints may hold besides: the tensor that it equals}.
         pretraining_only: names of the encoder's tensors that only its pretraining used;
             transformers does not load them either.
         pooler: name of the pooler's dense layer, if checkpoints have one.
         blocks: the backbone argument with the number of blocks with tensors of their own.
         config_keys: {backbone argument: key in config.json}.
+        repeated_keys: {key in config.json: another key, whose value it must have}.
         read_config: converts a config.json of any version of transformers to one with
             `config_keys`, before `rules` are checked.
         rules: {key in config.json: rule of its value}, for keys of this family only.
@@ -247,6 +255,8 @@ class Family:
         token_ids: {key in config.json: attribute of the tokenizer} to write.
         positions_skip_padding: whether positions count from the number after the padding id, so
             that config.json has as many positions more.
+        unused_positions: rows of the position table before that of position 0, which config.json
+            does not count.
         tokenizer: class of the tokenizer, if the files of a checkpoint do not tell.
         uses_segments: whether the second text of a pair may have segment id 1.
         heads: {suffix of the class in transformers: the task's head}.
@@ -269,9 +279,11 @@ class Family:
     tokenizer: TokenizerClass
     heads: Mapping[str, Head]
     other_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    copies: Mapping[str, str] = dataclasses.field(default_factory=dict)
     pretraining_only: tuple[str, ...] = ()
     pooler: str | None = None
     blocks: str = "num_layers"
+    repeated_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
     read_config: Callable[[Mapping], dict] = dict
     rules: Mapping[str, Rule] = dataclasses.field(default_factory=dict)
     constants: Mapping[str, object] = dataclasses.field(default_factory=dict)
@@ -279,6 +291,7 @@ class Family:
         default_factory=lambda: {"pad_token_id": "pad_token_id"}
     )
     positions_skip_padding: bool = False
+    unused_positions: int = 0
     uses_segments: bool = False
     aliases: Mapping[str, HeadAlias] = dataclasses.field(default_factory=dict)
     generator: Generator = Generator()
@@ -304,11 +317,16 @@ class Family:
             )
         return self.heads[name]
 
+    def class_name(self, head: str) -> str:
+        """Return the name of transformers' class for one of `heads`, or for "Model"."""
+        record = self.heads.get(head, NO_HEAD)
+        return self.class_prefix + (record.class_suffix or head)
+
     @property
     def tied(self) -> dict[str, str]:
         """Return {tensor that is tied to another one: the other one}."""
         embedding = f"{self.tensors['embeddings.token_embedding']}.weight"
-        tied = {}
+        tied = dict(self.copies)
         for head in self.heads.values():
             if head.tied_bias:
                 tied[f"{head.output}.weight"] = embedding

@@ -38,6 +38,19 @@ def backbone_inputs(inputs: Mapping) -> dict:
     return {name: inputs[name] for name in INPUTS if name in inputs}
 
 
+def with_padding_mask(inputs: Mapping) -> Mapping:
+    """Return inputs with a padding mask: the given one, or one of ones.
+
+    Example:
+        >>> import numpy as np
+        >>> ops.convert_to_numpy(with_padding_mask({"token_ids": np.array([[5]])})["padding_mask"])
+        array([[1]])
+    """
+    if inputs.get("padding_mask") is not None:
+        return inputs
+    return {**inputs, "padding_mask": ops.ones_like(inputs["token_ids"])}
+
+
 def inputs_of_all_texts(inputs: Mapping) -> dict:
     """Return the backbone's inputs of all texts, row after row.
 

@@ -79,6 +79,9 @@ def check_config(
     for key, rule in _rules(family).items():
         if key in config:
             expect(rule.holds(config[key]), key, rule.words)
+    for key, other in family.repeated_keys.items():
+        if key in config:
+            expect(config[key] == config[other], key, f"that of {other}, {config[other]}")
     _check_labels(config, expect)
     hidden, heads = config[keys["hidden_dim"]], config[keys["num_heads"]]
     expect(hidden % heads == 0, keys["hidden_dim"], f"a multiple of {heads} heads")
@@ -151,6 +154,7 @@ def backbone_config(backbone: Backbone, tokenizer) -> dict:
     }
     if family.positions_skip_padding:
         config[keys["max_sequence_length"]] += backbone.pad_token_id + 1
+    config |= {key: config[other] for key, other in family.repeated_keys.items()}
     if tokenizer is not None:
         config |= {key: getattr(tokenizer, name) for key, name in family.token_ids.items()}
     return config
@@ -206,7 +210,8 @@ def check_sizes(
         key = family.config_keys.get(argument)
         name = f"{family.tensors.get(layer, '')}.weight".format(0)
         if key in config and len(shapes.get(name, ())) > axis:
-            found = shapes[name][axis]
+            unused = family.unused_positions if argument == "max_sequence_length" else 0
+            found = shapes[name][axis] - unused
             if config[key] != found:
                 raise ValueError(f"{path}: {key} is {config[key]}, but {name} has {found}.")
     _check_layers(config, family, shapes, path)
@@ -221,13 +226,14 @@ def check_sizes(
 
 def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathlib.Path) -> None:
     """Raise an error if the configuration has more blocks than the weights."""
-    name = next(name for name in family.tensors.values() if "{}" in name)
-    layers, wanted = 0, _own_blocks(config, family)
-    while f"{name}.weight".format(layers) in shapes:
-        layers += 1
-    if wanted > layers:
-        key = family.config_keys[family.blocks]
-        raise ValueError(f"{path}: {key} is {wanted}, but the weights hold {layers} layers.")
+    for key, blocks, wanted in _own_blocks(config, family):
+        first = f"{blocks}.{{}}."
+        name = next(name for ours, name in family.tensors.items() if ours.startswith(first))
+        layers = 0
+        while f"{name}.weight".format(layers) in shapes:
+            layers += 1
+        if wanted > layers:
+            raise ValueError(f"{path}: {key} is {wanted}, but the weights hold {layers} layers.")
 
 
 def _check_classes(config: Mapping, family: Family, shapes: Mapping, path: pathlib.Path) -> None:
@@ -235,7 +241,7 @@ def _check_classes(config: Mapping, family: Family, shapes: Mapping, path: pathl
     names, architectures = config.get("id2label"), config.get("architectures") or []
     for suffix, head in family.heads.items():
         is_classifier = suffix.endswith("Classification")
-        if names is None or not is_classifier or architectures != [family.class_prefix + suffix]:
+        if names is None or not is_classifier or architectures != [family.class_name(suffix)]:
             continue
         name = f"{head.output}.weight"
         outputs = shapes.get(name, (len(names),))[:1]
@@ -245,9 +251,11 @@ def _check_classes(config: Mapping, family: Family, shapes: Mapping, path: pathl
             )
 
 
-def _own_blocks(config: Mapping, family: Family) -> int:
-    """Return the number of blocks with weights of their own."""
-    return config.get(family.config_keys[family.blocks], 1)
+def _own_blocks(config: Mapping, family: Family) -> list[tuple[str, str, int]]:
+    """Return (key in config.json, list of blocks in the backbone, number with own weights)."""
+    lists = {family.blocks: "blocks", "num_decoder_layers": "decoder_blocks"}
+    keys = {family.config_keys[n]: blocks for n, blocks in lists.items() if n in family.config_keys}
+    return [(key, blocks, config.get(key, 1)) for key, blocks in keys.items()]
 
 
 def _estimate(config: Mapping, family: Family) -> int:
@@ -257,4 +265,4 @@ def _estimate(config: Mapping, family: Family) -> int:
     rows = vocabulary + arguments.get("max_sequence_length", 512)
     block = 4 * hidden**2 + 2 * hidden * arguments["intermediate_dim"]
     width = arguments.get("embedding_dim", hidden)
-    return rows * width + _own_blocks(config, family) * block
+    return rows * width + sum(count for *_, count in _own_blocks(config, family)) * block

@@ -76,6 +76,8 @@ def restore_head(
     """Load the task's head, or log one warning that says why it is new."""
     checkpoint = _with_labels_of(task, checkpoint, head)
     matched, misfits = match(checkpoint, task, task.head_record.tensors if task.head else {})
+    if head.tied_bias_may_be_absent and misfits.get(head.tied_bias) == "missing":
+        del misfits[head.tied_bias]
     if misfits and all(what == "missing" for what in misfits.values()):
         is_custom = any(name.startswith(f"{CUSTOM_HEAD}.") for name in checkpoint.shapes)
         own = "the checkpoint's is of a layer that head=... takes"

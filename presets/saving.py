@@ -79,7 +79,7 @@ def save_backbone(
         _save_keras_hub(folder, parts, settings, about)
         return
     weights = _weights(backbone, backbone_layers(backbone))
-    config = {"architectures": [f"{backbone.family.class_prefix}Model"]}
+    config = {"architectures": [backbone.family.class_name("Model")]}
     _save(folder, config, weights, settings, about, tokenizer, dtype, shard_bytes)
 
 
@@ -123,7 +123,7 @@ def save_task(
         **_weights(backbone, backbone_layers(backbone), prefix),
         **_weights(task, head.tensors),
     }
-    config = {"architectures": [family.class_prefix + suffix], **_head_config(task, head)}
+    config = {"architectures": [family.class_name(suffix)], **_head_config(task, head)}
     config |= task.extra_config()
     files = task.files_to_save(DTYPES[dtype] if dtype else None)
     _save(folder, config, weights, settings, about, tokenizer, dtype, shard_bytes, files)

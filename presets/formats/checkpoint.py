@@ -97,7 +97,7 @@ class Checkpoint:
             raise ValueError(
                 f"{self.folder}: the head has {classes} classes. Expected at most {MAX_CLASSES}."
             )
-        self.config["architectures"] = [self.family.class_prefix + name]
+        self.config["architectures"] = [self.family.class_name(name)]
         labels = labels or [f"LABEL_{i}" for i in range(classes)]
         if labels:
             self.config["id2label"] = {str(i): label for i, label in enumerate(labels)}
@@ -123,18 +123,29 @@ class EnlargedCheckpoint(Checkpoint):
         self.config = {**checkpoint.config, key: vocabulary_size}
         embedding = f"{self.family.tensors['embeddings.token_embedding']}.weight"
         biases = [head.tied_bias for head in self.family.heads.values()]
-        self._enlarged = {embedding, *biases, *self.family.tied} & set(self.shapes)
-        self.shapes = {
-            name: (vocabulary_size, *shape[1:]) if name in self._enlarged else shape
-            for name, shape in self.shapes.items()
-        }
+        enlarged = {embedding, *biases, *self.family.tied} & set(self.shapes)
+        # {tensor: whether its tokens are on the last axis, and not on the first}
+        self._enlarged = {name: name in biases for name in enlarged}
+        self.shapes = {n: self._enlarged_shape(n, vocabulary_size) for n in self.shapes}
+
+    def _enlarged_shape(self, name: str, vocabulary_size: int) -> tuple[int, ...]:
+        shape = self._checkpoint.shapes[name]
+        if name not in self._enlarged:
+            return shape
+        return (
+            (*shape[:-1], vocabulary_size)
+            if self._enlarged[name]
+            else (vocabulary_size, *shape[1:])
+        )
 
     def tensor(self, name: str) -> np.ndarray:
         value = self._checkpoint.tensor(name)
         if name not in self._enlarged:
             return value
         value = value.astype("float32")
-        return np.concatenate([value, np.repeat(value.mean(0, keepdims=True), self._added, 0)])
+        axis = -1 if self._enlarged[name] else 0
+        added = np.repeat(value.mean(axis, keepdims=True), self._added, axis)
+        return np.concatenate([value, added], axis)
 
     def stored_tokenizer(self) -> StoredTokenizer | None:
         return self._checkpoint.stored_tokenizer()
@@ -147,28 +158,35 @@ def backbone_layers(backbone: Backbone) -> dict[str, str]:
     return {**layers, **({"pooler_dense": family.pooler} if backbone.pooler else {})}
 
 
-def block_indices(backbone: Backbone) -> list[int]:
-    """Return the index of each block; the first one if a block is repeated."""
-    return [backbone.blocks.index(block) for block in dict.fromkeys(backbone.blocks)]
+def block_indices(backbone: Backbone) -> dict[str, list[int]]:
+    """Return {attribute with a list of blocks: index of each; the first one if it is repeated}."""
+    encoder = list(backbone.blocks[: backbone.num_layers])
+    return {
+        "blocks": [encoder.index(block) for block in dict.fromkeys(encoder)],
+        "decoder_blocks": list(range(len(backbone.decoder_blocks))),
+    }
 
 
-def numbered(names: Mapping[str, str], indices: Sequence[int]) -> dict[str, str]:
+def numbered(names: Mapping[str, str], indices: Mapping[str, Sequence[int]]) -> dict[str, str]:
     """Return names with {} replaced by the indices of blocks.
 
     Args:
         names: {attribute path in the backbone: name in the checkpoint}.
-        indices: first index in the backbone of each of the checkpoint's blocks.
+        indices: for each list of blocks in the backbone the first index of each of the
+            checkpoint's blocks.
 
     Example:
-        >>> numbered({"norm": "LayerNorm", "blocks.{}.dense": "layer.{}.fc"}, [0, 3])
+        >>> names = {"norm": "LayerNorm", "blocks.{}.dense": "layer.{}.fc"}
+        >>> numbered(names, {"blocks": [0, 3]})
         {'norm': 'LayerNorm', 'blocks.0.dense': 'layer.0.fc', 'blocks.3.dense': 'layer.1.fc'}
     """
     once = {ours: theirs for ours, theirs in names.items() if "{}" not in ours}
     blocks = {
         ours.format(index): theirs.format(i)
-        for i, index in enumerate(indices)
+        for name, found in indices.items()
+        for i, index in enumerate(found)
         for ours, theirs in names.items()
-        if "{}" in ours
+        if ours.startswith(f"{name}.{{}}")
     }
     return {**once, **blocks}
 

@@ -87,7 +87,7 @@ class KerasHubCheckpoint(Checkpoint):
         self._kernels: set[str] = set()
         self.shapes = {}
         file = Hdf5File(files.file(WEIGHTS))
-        blocks = range(file.count(self._names.block))
+        blocks = {"blocks": range(file.count(self._names.block))}
         groups = numbered(self._names.groups, blocks)
         names = numbered(self.family.tensors, blocks)
         if file.count("dense") < 2:  # the only one is the pooler

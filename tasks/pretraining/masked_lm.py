@@ -94,8 +94,9 @@ class MaskedLM(MaskedLMPresets, Task):
         self.head = make_masked_lm_head(
             self.head_record, backbone, self.dtype_policy, head_activation, head_layer_norm_epsilon
         )
-        self.head_activation = self.head.hidden.activation
-        self.head_layer_norm_epsilon = self.head.hidden.layer_norm_epsilon
+        hidden = self.head.hidden
+        self.head_activation = hidden and hidden.activation
+        self.head_layer_norm_epsilon = hidden and hidden.layer_norm_epsilon
         self._finish_building()
 
     def tiny_questions(self) -> tuple:
@@ -110,6 +111,8 @@ class MaskedLM(MaskedLMPresets, Task):
         return keras.KerasTensor((*positions.shape, self.backbone.vocabulary_size), "float32")
 
     def check_representable(self) -> None:
+        if self.head.hidden is None:
+            return
         default = make_hidden(self.head_record.hidden, self.backbone, 1, self.dtype_policy)
         for name in ("activation", "layer_norm_epsilon"):
             found, expected = getattr(self, f"head_{name}"), getattr(default, name)

@@ -21,7 +21,9 @@ class MaskedLMHead(ConfigFromSignature, keras.layers.Layer):
 
     Args:
         vocabulary_size: V.
-        hidden: the layer that makes the token embedding's width of the backbone's.
+        hidden: the layer that makes the token embedding's width of the backbone's; None: there is
+            none, and the widths are equal.
+        bias_axes: number of the bias's axes; those before the last have size 1.
 
     Call arguments:
         x: (B, M, D).
@@ -38,18 +40,25 @@ class MaskedLMHead(ConfigFromSignature, keras.layers.Layer):
         ((1, 2, 4), (11,))
     """
 
-    def __init__(self, vocabulary_size: int, hidden: HiddenLayer, **kwargs):
+    def __init__(
+        self, vocabulary_size: int, hidden: HiddenLayer | None, bias_axes: int = 1, **kwargs
+    ):
         super().__init__(**kwargs)
         self.vocabulary_size = vocabulary_size
         self.hidden = hidden
+        self.bias_axes = bias_axes
 
     def build(self, input_shape):
-        self.hidden.build(input_shape)
-        self.bias = self.add_weight(shape=(self.vocabulary_size,), initializer="zeros", name="bias")
-        self.output_shape = (*input_shape[:-1], self.hidden.units)  # for `summary()`
+        width = input_shape[-1]
+        if self.hidden is not None:
+            self.hidden.build(input_shape)
+            width = self.hidden.units
+        shape = (*[1] * (self.bias_axes - 1), self.vocabulary_size)
+        self.bias = self.add_weight(shape=shape, initializer="zeros", name="bias")
+        self.output_shape = (*input_shape[:-1], width)  # for `summary()`
 
     def call(self, x):
-        return self.hidden(x)
+        return x if self.hidden is None else self.hidden(x)
 
 
 def make_masked_lm_head(
@@ -66,10 +75,22 @@ def make_masked_lm_head(
         backbone: whose tokens it fills in.
         dtype: of the task.
         activation, layer_norm_epsilon: instead of the family's.
+
+    Raises:
+        ValueError: "The head of bart has no layer before the output projection. ..."
     """
-    width = backbone.embeddings.token_embedding.output_dim
-    hidden = make_hidden(record.hidden, backbone, width, dtype, activation, layer_norm_epsilon)
-    head = MaskedLMHead(backbone.vocabulary_size, hidden, name="head", dtype=dtype)
+    hidden = None
+    if record.hidden:
+        width = backbone.embeddings.token_embedding.output_dim
+        hidden = make_hidden(record.hidden, backbone, width, dtype, activation, layer_norm_epsilon)
+    elif activation or layer_norm_epsilon:
+        raise ValueError(
+            f"The head of {backbone.family.name} has no layer before the output projection. "
+            f"Received: head_activation={activation!r}, "
+            f"head_layer_norm_epsilon={layer_norm_epsilon!r}."
+        )
+    axes = record.tied_bias_axes
+    head = MaskedLMHead(backbone.vocabulary_size, hidden, axes, name="head", dtype=dtype)
     head.build((None, None, backbone.hidden_dim))
     return head
 
