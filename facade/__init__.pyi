@@ -80,6 +80,7 @@ from encoder_zoo.tasks.token_classification.preprocessor import (
 )
 from encoder_zoo.tasks.token_classification.task import TokenClassifier as TokenClassifier
 from encoder_zoo.tasks.training.backup import BackupAndRestore as BackupAndRestore
+from encoder_zoo.tasks.zero_shot.classifier import ZeroShotClassifier as ZeroShotClassifier
 
 Classifier = SequenceClassifier
 __version__: str

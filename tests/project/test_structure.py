@@ -29,6 +29,7 @@ FOLDERS = [
     "tasks.explanation",
     "tasks.retrieval",
     "tasks.sequence_classification",
+    "tasks.zero_shot",
     "tasks.token_classification",
     "tasks.question_answering",
     "tasks.pretraining",

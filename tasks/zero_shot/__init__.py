@@ -1,0 +1,1 @@
+"""Zero-shot classification: labels that are chosen when texts are classified."""

@@ -1,0 +1,281 @@
+"""Classification of texts by labels that are chosen with each call, by a model of NLI.
+
+Comment letters: N texts, M labels.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Literal, Unpack, overload
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
+from encoder_zoo.common.wording import with_type
+from encoder_zoo.tasks.preprocessing.preprocessor import as_column
+from encoder_zoo.tasks.sequence_classification.answering import LabelScore
+from encoder_zoo.tasks.sequence_classification.presets import ClassifierPresetArguments
+from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier
+from encoder_zoo.tasks.serving.export import write_saved_model
+from encoder_zoo.tasks.zero_shot.entailment import (
+    find_nli_classes,
+    hypotheses_of,
+    label_scores,
+)
+
+TEMPLATE = "This text is about {}."
+
+
+class ZeroShotClassifier:
+    """Classify texts by labels that are chosen with each call, without training.
+
+        zero_shot = ez.ZeroShotClassifier.from_preset("deberta_v3_base_en_mnli_fever_anli")
+        zero_shot.classify("The match went to extra time.", labels=["sports", "politics"])
+
+    A model of natural-language inference (NLI) reads each text with a sentence about each label,
+    "This text is about sports.", and says whether the second follows from the first.
+
+    Args:
+        classifier: a `SequenceClassifier` of pairs, premise and hypothesis, with a preprocessor.
+            Its labels are entailment, neutral and contradiction, or entailment and not_entailment,
+            in any order and in capitals or not.
+
+    Attributes:
+        classifier: the same, to be trained further on pairs, `fit((premises, hypotheses), y)`, and
+            saved, `save_to_preset(folder)`.
+
+    Raises:
+        ValueError: "The classes have no names, LABEL_0, ...", "The classes are bad, good. ..."
+
+    Source: Yin, Hay and Roth 2019, Benchmarking Zero-shot Text Classification, section 5.
+
+    Example:
+        >>> import encoder_zoo as ez
+        >>> nli = ez.SequenceClassifier.from_preset(  # of a new head: its answers mean nothing yet
+        ...     "bert_nano_en_uncased", labels=["contradiction", "neutral", "entailment"])
+        >>> answer = ez.ZeroShotClassifier(nli).classify("It rained.", labels=["weather", "food"])
+        >>> sorted(answer)
+        ['label', 'score']
+    """
+
+    def __init__(self, classifier: SequenceClassifier):
+        if not isinstance(classifier, SequenceClassifier):
+            raise TypeError(
+                f"ZeroShotClassifier takes a SequenceClassifier. Received: {with_type(classifier)}."
+            )
+        self.classifier = classifier
+        self.nli_classes = find_nli_classes(classifier.labels, classifier.num_classes)
+
+    @classmethod
+    def from_preset(
+        cls, source: str | os.PathLike[str], **arguments: Unpack[ClassifierPresetArguments]
+    ) -> ZeroShotClassifier:
+        """Load a classifier that was trained on NLI.
+
+        Args:
+            source: see `SequenceClassifier.from_preset`.
+            **arguments: of `SequenceClassifier.from_preset`, such as `window_length` for long
+                texts; `labels=["contradiction", "neutral", "entailment"]` names the classes of a
+                checkpoint that does not.
+
+        Raises:
+            ValueError: as of the class, and of `SequenceClassifier.from_preset`.
+        """
+        return cls(SequenceClassifier.from_preset(source, **arguments))
+
+    def __repr__(self) -> str:
+        return f"<ZeroShotClassifier of {self.classifier!r}>"
+
+    @validate_arguments
+    def predict_proba(
+        self,
+        texts: object,
+        labels: Sequence[str],
+        *,
+        template: str = TEMPLATE,
+        several: bool = False,
+        batch_size: PositiveInt | None = None,
+    ) -> np.ndarray:
+        """Return the scores of the labels for each text.
+
+        Args:
+            texts: list, array, tensor or column of texts.
+            labels, template, several, batch_size: see `classify`.
+
+        Returns:
+            (N, M) float32, in the order of the labels. A row adds up to 1, or with `several` each
+            label has a probability of its own.
+        """
+        hypotheses = hypotheses_of(labels, template, several)
+        premises, count = np.asarray(as_column(texts)), len(hypotheses)
+        if not len(premises):
+            return np.zeros((0, count), "float32")
+        pairs = np.repeat(premises, count), hypotheses * len(premises)
+        logits = self.classifier.predict(pairs, batch_size, verbose=0)
+        return ops.convert_to_numpy(label_scores(logits, self.nli_classes, count, several))
+
+    @overload
+    def classify(
+        self,
+        texts: str,
+        labels: Sequence[str],
+        *,
+        template: str = ...,
+        several: Literal[False] = ...,
+        batch_size: int | None = None,
+        top_k: None = None,
+        threshold: None = None,
+    ) -> LabelScore: ...
+    @overload
+    def classify(
+        self,
+        texts: str,
+        labels: Sequence[str],
+        *,
+        template: str = ...,
+        several: bool = ...,
+        batch_size: int | None = None,
+        top_k: int | None = None,
+        threshold: float | None = None,
+    ) -> list[LabelScore]: ...
+    @overload
+    def classify(
+        self,
+        texts: object,
+        labels: Sequence[str],
+        *,
+        template: str = ...,
+        several: Literal[False] = ...,
+        batch_size: int | None = None,
+        top_k: None = None,
+        threshold: None = None,
+    ) -> list[LabelScore]: ...
+    @overload
+    def classify(
+        self,
+        texts: object,
+        labels: Sequence[str],
+        *,
+        template: str = ...,
+        several: bool = ...,
+        batch_size: int | None = None,
+        top_k: int | None = None,
+        threshold: float | None = None,
+    ) -> list[list[LabelScore]]: ...
+    @validate_arguments
+    def classify(
+        self,
+        texts: object,
+        labels: Sequence[str],
+        *,
+        template: str = TEMPLATE,
+        several: bool = False,
+        batch_size: PositiveInt | None = None,
+        top_k: PositiveInt | None = None,
+        threshold: Probability | None = None,
+    ):
+        """Return which of the labels fits each text.
+
+        The model reads N x M pairs, those of like length together.
+
+        Args:
+            texts: a text, or a list, array, tensor or column of texts.
+            labels: the labels to choose from.
+            template: the sentence about a label, which goes where {} is.
+            several: whether a text may have any number of the labels: then each is judged by
+                itself, and not against the others.
+            batch_size: of pairs, default 32.
+            top_k: return the best labels, so many, in place of the best one.
+            threshold: with `several` the least score of a label that is given; default 0.5.
+
+        Returns:
+            For every text `{"label", "score"}` with the best label; with `several` a list of those
+            with a score of at least the threshold; with `top_k` a list of the best. The best come
+            first. For a single text its answer alone.
+
+        Raises:
+            ValueError: "template is 'About sports.'. ...", "labels has one label, ...", "threshold
+                is of several labels a text. ..."
+        """
+        if threshold is not None and (not several or top_k is not None):
+            raise ValueError(
+                "threshold is of several labels a text, and not of the top_k. Received: "
+                f"several={several}, top_k={top_k}."
+            )
+        options = {"template": template, "several": several, "batch_size": batch_size}
+        if isinstance(texts, str | bytes):
+            more = {"top_k": top_k, "threshold": threshold}
+            return self.classify([texts], labels, **options, **more)[0]
+        scores = self.predict_proba(texts, labels, **options)
+        ranked = [_ranked(labels, row) for row in scores.tolist()]
+        if top_k is not None:
+            return [row[:top_k] for row in ranked]
+        if several:
+            least = 0.5 if threshold is None else threshold
+            return [[answer for answer in row if answer["score"] >= least] for row in ranked]
+        return [row[0] for row in ranked]
+
+    # -- exports -------------------------------------------------------------------------------
+
+    @validate_arguments
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        labels: Sequence[str],
+        *,
+        template: str = TEMPLATE,
+        several: bool = False,
+    ) -> None:
+        """Write a SavedModel that classifies text by fixed labels, with TensorFlow alone.
+
+        Its signature "serving_default" takes "text" (N,) and returns "label" (N, M) strings, the
+        best first, and "score" (N, M).
+
+        Args:
+            path: the version folder, such as "served/1", written in one step; other files stay.
+            labels, template, several: see `classify`.
+
+        Raises:
+            ValueError: "Export needs Keras's TensorFlow backend. ...", and as of `classify`.
+        """
+        if keras.config.backend() != "tensorflow":
+            raise ValueError(
+                "Export needs Keras's TensorFlow backend. Received: a classifier on the backend "
+                f"{keras.config.backend()!r}. Export it in a process started with "
+                "KERAS_BACKEND=tensorflow."
+            )
+        function = self.served(labels, template=template, several=several)
+        tokenizer = self.classifier.served_tokenizer
+        variables = [variable.value for variable in self.classifier.variables]
+        write_saved_model(path, {"serving_default": function}, tokenizer, variables)
+
+    @validate_arguments
+    def served(
+        self, labels: Sequence[str], *, template: str = TEMPLATE, several: bool = False
+    ) -> Callable:
+        """Return the function of an export, from "text" (N,) to "label" and "score" (N, M).
+
+        Args:
+            labels, template, several: see `classify`.
+        """
+        hypotheses = hypotheses_of(labels, template, several)
+        count, names = len(hypotheses), tf.constant([str(label) for label in labels])
+
+        def answer(text):
+            pairs = tf.repeat(text, count), tf.tile(tf.constant(hypotheses), [tf.size(text)])
+            logits = self.classifier._logits_in_graph(pairs)
+            scores = label_scores(logits, self.nli_classes, count, several)
+            scores, order = tf.math.top_k(scores, count)
+            return {"label": tf.gather(names, order), "score": scores}
+
+        return answer
+
+
+def _ranked(labels: Sequence[str], scores: list[float]) -> list[LabelScore]:
+    """Return the labels with their scores, the best first."""
+    answers = [{"label": str(n), "score": score} for n, score in zip(labels, scores, strict=True)]
+    return sorted(answers, key=lambda answer: -answer["score"])
