@@ -23,6 +23,7 @@ FAMILIES = {
     "camembert": "CamembertBackbone",
     "modernbert": "ModernBertBackbone",
     "deberta-v2": "DebertaV2Backbone",
+    "bart": "BartBackbone",
     "mpnet": "MPNetBackbone",
 }
 _REGISTERED: dict[str, Family] = {}  # by `register_family`

@@ -7,6 +7,7 @@ from encoder_zoo import typing as typing
 from encoder_zoo.encoders import register_family as register_family
 from encoder_zoo.encoders.backbone import Backbone as Backbone
 from encoder_zoo.encoders.families.albert import AlbertBackbone as AlbertBackbone
+from encoder_zoo.encoders.families.bart import BartBackbone as BartBackbone
 from encoder_zoo.encoders.families.bert import BertBackbone as BertBackbone
 from encoder_zoo.encoders.families.camembert import CamembertBackbone as CamembertBackbone
 from encoder_zoo.encoders.families.deberta_v2 import DebertaV2Backbone as DebertaV2Backbone

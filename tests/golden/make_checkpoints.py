@@ -28,6 +28,7 @@ HERE = pathlib.Path(__file__).parent / "checkpoints"
 # Backbone arguments.
 SIZES = {
     "num_layers": 2,
+    "num_decoder_layers": 3,
     "num_heads": 2,
     "hidden_dim": 8,
     "intermediate_dim": 20,
@@ -167,19 +168,25 @@ def make(family: Family, head: str) -> None:
     if head.endswith("Classification"):
         sizes["id2label"] = dict(enumerate(["O", "B-PER", "I-PER"]))
         sizes["label2id"] = {v: k for k, v in sizes["id2label"].items()}
+    sizes |= {key: sizes[other] for key, other in family.repeated_keys.items()}
     name = family.class_prefix
     torch.manual_seed(SEEDS.get((name, head), sum(map(ord, name + head))))
     # Large weights, so that every part shows in the outputs.
     config = getattr(transformers, f"{name}Config")(**{**sizes, "initializer_range": 0.5})
-    model = getattr(transformers, name + head)(config).eval()
+    config.init_std = 0.5
+    model = getattr(transformers, family.class_name(head))(config).eval()
     for parameter in model.parameters():  # biases and LayerNorm away from 0 and 1
         parameter.data += 0.1 * torch.randn_like(parameter)
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias += torch.randn_like(model.final_logits_bias)
     model.save_pretrained(folder)
 
     rng = np.random.default_rng(0)
     ids = rng.integers(5, config.vocab_size - 1, (3, 9))
     mask = np.arange(9) < np.array([[9], [6], [1]])
     ids = np.where(mask, ids, config.pad_token_id)
+    if family.name == "bart":  # its classifier reads the last end token
+        ids[np.arange(3), mask.sum(axis=1) - 1] = config.eos_token_id
     last_segment = getattr(config, "type_vocab_size", 1) - 1
     segments = np.where(mask & (np.arange(9) > 3), last_segment, 0)
     inputs = {"input_ids": ids, "attention_mask": mask.astype(int)}
