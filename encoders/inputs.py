@@ -30,7 +30,7 @@ OTHER_NAMES = {
 }
 # Of the shapes (B, M), (B, K), and (B,) or (B, L). All others have that of "token_ids", (B, L),
 # and those of further texts, "candidate_...", that of "candidate_token_ids", (B, K, L).
-OTHER_SHAPES = ("mask_positions", "text_starts", "soft_weights")
+OTHER_SHAPES = ("mask_positions", "text_starts", "soft_weights", "choice_index")
 
 
 def backbone_inputs(inputs: Mapping) -> dict:

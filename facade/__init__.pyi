@@ -43,6 +43,10 @@ from encoder_zoo.tasks.embedding.preprocessor import (
     TextEmbedderPreprocessor as TextEmbedderPreprocessor,
 )
 from encoder_zoo.tasks.embedding.task import TextEmbedder as TextEmbedder
+from encoder_zoo.tasks.multiple_choice.preprocessor import (
+    MultipleChoicePreprocessor as MultipleChoicePreprocessor,
+)
+from encoder_zoo.tasks.multiple_choice.task import MultipleChoice as MultipleChoice
 from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM as MaskedLM
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import (
     MaskedLMPreprocessor as MaskedLMPreprocessor,

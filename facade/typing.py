@@ -10,6 +10,7 @@ Example:
 
 from encoder_zoo.tasks.explanation.words import Attributions as Attributions
 from encoder_zoo.tasks.explanation.words import WordAttribution as WordAttribution
+from encoder_zoo.tasks.multiple_choice.answering import Choice as Choice
 from encoder_zoo.tasks.pretraining.answers import FilledMask as FilledMask
 from encoder_zoo.tasks.pretraining.answers import ReplacedToken as ReplacedToken
 from encoder_zoo.tasks.question_answering.ranking import Answer as Answer

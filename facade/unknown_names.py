@@ -29,6 +29,7 @@ ENDINGS = {
     "ForQuestionAnswering": "SpanQA",
     "ForMaskedLM": "MaskedLM",
     "ForPreTraining": "Pretraining",
+    "ForMultipleChoice": "MultipleChoice",
     "TextClassifierPreprocessor": "SequenceClassifierPreprocessor",
     "TextClassifier": "SequenceClassifier",
     "MaskedLMPreprocessor": "MaskedLMPreprocessor",

@@ -52,6 +52,7 @@ EXAMPLES = {
     "classify": 'model.classify("The film was better than the book.")',
     "extract_entities": 'model.extract_entities("Anna lives in Rome.")',
     "answer": 'model.answer("Where does Anna live?", "Anna lives in Rome.")',
+    "choose": 'model.choose("Where does Anna live?", ["In Rome.", "It rains."])',
     "fill_mask": 'model.fill_mask("Anna {mask_token} in Rome.")',
     "detect": 'model.detect("Anna lives in Rome.")',
     "embed": 'model.embed(["Anna lives in Rome.", "The film was good."])',

@@ -20,6 +20,7 @@ TASKS = {
     "replaced_token_detection": "pretraining.replaced_tokens.ReplacedTokenDetection",
     "text_embedder": "embedding.task.TextEmbedder",
     "reranker": "reranking.task.Reranker",
+    "multiple_choice": "multiple_choice.task.MultipleChoice",
 }
 _REGISTERED: dict[str, type[Task]] = {}  # by `register_task`
 

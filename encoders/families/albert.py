@@ -133,6 +133,7 @@ _KERAS_HUB = KerasHubNames(
 )
 # Lan et al. 2020, table 14: 0.1 of the classifier's input is dropped, also without other dropout.
 _CLASSIFIER = Head("classifier", dropout="classifier_dropout_prob", default_dropout=0.1)
+_POOLED_CLASSIFIER = dataclasses.replace(_CLASSIFIER, pooled=True)
 _MASKED_LM = Head(
     "predictions.decoder",
     Hidden("predictions.dense", norm="predictions.LayerNorm"),
@@ -174,7 +175,8 @@ FAMILY = Family(
     # Lan et al. 2020, table 14: from 1e-5 to 5e-5.
     learning_rate=2e-5,
     heads={
-        "ForSequenceClassification": dataclasses.replace(_CLASSIFIER, pooled=True),
+        "ForSequenceClassification": _POOLED_CLASSIFIER,
+        "ForMultipleChoice": _POOLED_CLASSIFIER,
         "ForTokenClassification": _CLASSIFIER,
         "ForQuestionAnswering": Head("qa_outputs"),
         "ForMaskedLM": _MASKED_LM,

@@ -165,6 +165,7 @@ MASKED_LM = Head(
     Hidden("cls.predictions.transform.dense", norm="cls.predictions.transform.LayerNorm"),
     tied_bias="cls.predictions.bias",
 )
+_CLASSIFIER = Head("classifier", pooled=True, dropout="classifier_dropout")
 
 FAMILY = Family(
     name="bert",
@@ -179,7 +180,8 @@ FAMILY = Family(
     tokenizer=WORDPIECE,
     uses_segments=True,
     heads={
-        "ForSequenceClassification": Head("classifier", pooled=True, dropout="classifier_dropout"),
+        "ForSequenceClassification": _CLASSIFIER,
+        "ForMultipleChoice": _CLASSIFIER,
         "ForTokenClassification": Head("classifier", dropout="classifier_dropout"),
         "ForQuestionAnswering": Head("qa_outputs"),
         "ForMaskedLM": MASKED_LM,

@@ -326,6 +326,7 @@ _KERAS_HUB = KerasHubNames(
     },
     block=_BLOCK.removesuffix("_{}"),
 )
+_CLASSIFIER = Head("classifier", Hidden("pooler.dense", "gelu"), dropout="cls_dropout")
 
 FAMILY = Family(
     name="deberta-v2",
@@ -396,9 +397,8 @@ FAMILY = Family(
     # He et al. 2023, DeBERTaV3, table 11: from 1.5e-5 to 4e-5 for base models.
     learning_rate=2e-5,
     heads={
-        "ForSequenceClassification": Head(
-            "classifier", Hidden("pooler.dense", "gelu"), dropout="cls_dropout"
-        ),
+        "ForSequenceClassification": _CLASSIFIER,
+        "ForMultipleChoice": _CLASSIFIER,
         "ForTokenClassification": Head("classifier", dropout="hidden_dropout_prob"),
         "ForQuestionAnswering": Head("qa_outputs"),
         "ForMaskedLM": MASKED_LM,

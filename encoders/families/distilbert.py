@@ -84,6 +84,12 @@ _KERAS_HUB = KerasHubNames(
     tokenizer="DistilBertTokenizer",
     **KERAS_HUB_WORDPIECE,
 )
+_CLASSIFIER = Head(
+    "classifier",
+    Hidden("pre_classifier", "relu"),
+    dropout="seq_classif_dropout",
+    default_dropout=0.2,
+)
 
 FAMILY = Family(
     name="distilbert",
@@ -120,12 +126,8 @@ FAMILY = Family(
     # The learning rate is BERT's, from which it is distilled; the heads' dropout is that of
     # transformers, where the code of the paper was released.
     heads={
-        "ForSequenceClassification": Head(
-            "classifier",
-            Hidden("pre_classifier", "relu"),
-            dropout="seq_classif_dropout",
-            default_dropout=0.2,
-        ),
+        "ForSequenceClassification": _CLASSIFIER,
+        "ForMultipleChoice": _CLASSIFIER,
         # The share of the backbone's own dropout, under the same name.
         "ForTokenClassification": Head("classifier", dropout="dropout"),
         "ForQuestionAnswering": Head("qa_outputs", dropout="qa_dropout", default_dropout=0.1),

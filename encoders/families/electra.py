@@ -91,6 +91,12 @@ FAMILY = Family(
             Hidden("classifier.dense", "gelu", after_dropout=True),
             dropout="classifier_dropout",
         ),
+        "ForMultipleChoice": Head(
+            "classifier",
+            Hidden("sequence_summary.summary", "gelu"),
+            dropout="summary_last_dropout",
+            default_dropout=0.1,
+        ),
         "ForTokenClassification": Head("classifier", dropout="classifier_dropout"),
         "ForQuestionAnswering": Head("qa_outputs"),
         "ForPreTraining": Head(

@@ -374,6 +374,7 @@ FAMILY = Family(
     weight_decay=8e-6,
     heads={
         "ForSequenceClassification": _CLASSIFIER,
+        "ForMultipleChoice": _CLASSIFIER,
         "ForTokenClassification": _CLASSIFIER,
         "ForQuestionAnswering": _CLASSIFIER,
         "ForMaskedLM": Head("decoder", _HIDDEN, tied_bias="decoder.bias"),

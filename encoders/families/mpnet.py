@@ -188,6 +188,7 @@ FAMILY = Family(
             Hidden("classifier.dense", "tanh", after_dropout=True),
             dropout="hidden_dropout_prob",
         ),
+        "ForMultipleChoice": Head("classifier", pooled=True, dropout="hidden_dropout_prob"),
         "ForTokenClassification": Head("classifier", dropout="hidden_dropout_prob"),
         "ForQuestionAnswering": Head("qa_outputs"),
         "ForMaskedLM": Head(

@@ -137,6 +137,7 @@ FAMILY = Family(
             Hidden("classifier.dense", "tanh", after_dropout=True),
             dropout="classifier_dropout",
         ),
+        "ForMultipleChoice": Head("classifier", pooled=True, dropout="hidden_dropout_prob"),
         "ForTokenClassification": Head("classifier", dropout="classifier_dropout"),
         "ForQuestionAnswering": Head("qa_outputs"),
         "ForMaskedLM": Head(

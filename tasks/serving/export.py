@@ -162,7 +162,8 @@ def _of_texts(
 ) -> tf.types.experimental.PolymorphicFunction:
     """Return a `tf.function` of string tensors (N,), with the names of its arguments."""
     names = list(inspect.signature(function).parameters)
-    signature = [tf.TensorSpec([None], tf.string, name) for name in names]
+    ranks = getattr(function, "ranks", {})  # of inputs that are not (N,)
+    signature = [tf.TensorSpec([None] * ranks.get(n, 1), tf.string, n) for n in names]
 
     @functools.wraps(function)  # its names are those of the inputs
     def answer(*args, **kwargs):
@@ -242,11 +243,15 @@ def _prepared(task: Task) -> dict[str, tf.TensorSpec]:
 def _warm_up(name: str, function, mask: str) -> list[tuple[str, dict]]:
     """Return requests to a signature: a single text, and a batch with long texts."""
     short, long = f"Hello {mask}!", "Hello, world! " * 100
-    *first, last = (spec.name for spec in function.input_signature)
+    *first, last = function.input_signature
     requests = ([short], [short]), ([short] * 8, [short, long] * 4)
-    return [
-        (name, {**dict.fromkeys(first, tf.constant(a)), last: tf.constant(b)}) for a, b in requests
-    ]
+
+    def inputs(a: list[str], b: list[str]) -> dict[str, tf.Tensor]:
+        given = [(spec, a) for spec in first] + [(last, b)]
+        shapes = {spec.name: [-1] + [1] * (spec.shape.rank - 1) for spec, _ in given}
+        return {spec.name: tf.reshape(texts, shapes[spec.name]) for spec, texts in given}
+
+    return [(name, inputs(a, b)) for a, b in requests]
 
 
 def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options) -> None:

@@ -192,6 +192,8 @@ def make(family: Family, head: str) -> None:
     inputs = {"input_ids": ids, "attention_mask": mask.astype(int)}
     if "num_segments" in keys:
         inputs["token_type_ids"] = segments
+    if head == "ForMultipleChoice":  # of one choice for each text
+        inputs = {name: value[:, None] for name, value in inputs.items()}
     with torch.inference_mode():
         outputs = model(**{name: torch.tensor(value) for name, value in inputs.items()})
     names = [name for name in OUTPUTS if name in outputs]

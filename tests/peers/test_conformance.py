@@ -61,6 +61,8 @@ def outputs_there(model, inputs: dict) -> list[np.ndarray]:
         "segment_ids": "token_type_ids",
     }
     given = {names[name]: torch.tensor(value.astype("int64")) for name, value in inputs.items()}
+    if "MultipleChoice" in type(model).__name__:  # of one choice for each text
+        given = {name: value[:, None] for name, value in given.items()}
     with torch.inference_mode():
         outputs = model(**given)
     if "start_logits" in outputs:

@@ -30,6 +30,7 @@ FOLDERS = [
     "tasks.retrieval",
     "tasks.sequence_classification",
     "tasks.zero_shot",
+    "tasks.multiple_choice",
     "tasks.token_classification",
     "tasks.question_answering",
     "tasks.pretraining",

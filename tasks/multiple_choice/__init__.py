@@ -1,0 +1,1 @@
+"""Multiple choice: which of some texts answers a question."""

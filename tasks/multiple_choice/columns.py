@@ -1,0 +1,196 @@
+"""Questions, their choices and contexts, checked, as pairs of texts.
+
+Comment letters: N questions, T choices of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.wording import with_type
+from encoder_zoo.tasks.preprocessing.checks import check_each, has_text
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.preprocessor import as_column, check_no_iterator
+from encoder_zoo.tasks.preprocessing.text_columns import text_columns_of
+
+LISTS = (list, tuple, np.ndarray)
+MOST_SHOWN = 60  # characters of a value in an error
+NAMES = ("questions", "choices", "contexts")
+
+
+class ChoicePairs(NamedTuple):
+    """Texts of the model's inputs, one pair for each choice.
+
+    Attributes:
+        first: (T,) contexts, or without these questions.
+        second: (T,) questions with a choice each, or without contexts choices.
+        counts: (N,) int64, the number of choices of each question.
+    """
+
+    first: tf.Tensor
+    second: tf.Tensor
+    counts: tf.Tensor
+
+
+def columns_of(x, names: Sequence[str] | None = None) -> tuple:
+    """Return questions, choices and, if there are any, contexts, as they are.
+
+    Args:
+        x: `(questions, choices)` or `(questions, choices, contexts)`; or a table of these columns.
+        names: of the table's columns, two or three in this order; None: it has no others, and they
+            are called "questions", "choices", "contexts" or stand in this order.
+
+    Raises:
+        ValueError: "Expected questions and lists of choices, (questions, choices), ...", "There is
+            no column 'options'. The table has ..."
+
+    Example:
+        >>> columns_of({"contexts": ["c"], "choices": [["a", "b"]], "questions": ["q"]})
+        (['q'], [['a', 'b']], ['c'])
+    """
+    x = plain(x)
+    if isinstance(x, dict):
+        names = names or [name for name in NAMES if name in x]
+        x = text_columns_of(x, names) if len(names) > 1 else tuple(x.values())
+    if not isinstance(x, tuple) or len(x) not in (2, 3):
+        received = f"{len(x)} columns" if isinstance(x, tuple) else with_type(x)
+        raise ValueError(
+            "Expected questions and lists of choices, (questions, choices), or with what they are "
+            "about, (questions, choices, contexts); of a table with other columns "
+            f"text_columns=[...] names these. Received: {received:.100}."
+        )
+    return x
+
+
+def choice_pairs(x, names: Sequence[str] | None = None) -> ChoicePairs:
+    """Return checked pairs of texts, choice after choice.
+
+    Without contexts a pair is question and choice; with them context, and question with choice, as
+    Radford et al. 2018 and Liu et al. 2019 have it.
+
+    Args:
+        x, names: see `columns_of`.
+
+    Raises:
+        ValueError: "Row 1 of choices is empty. ...", "Row 1 of choices has an empty text. ...",
+            "Expected as many lists of choices as questions. ..."
+
+    Source: Liu et al. 2019, RoBERTa, section 5.3, of RACE.
+
+    Example:
+        >>> pairs = choice_pairs((["Who?"], [["She.", "He."]], ["She sings."]))
+        >>> pairs.first.numpy().tolist(), pairs.second.numpy().tolist()
+        ([b'She sings.', b'She sings.'], [b'Who? She.', b'Who? He.'])
+    """
+    columns = {
+        name: as_choices(values) if name == "choices" else as_column(values, name)
+        for name, values in zip(NAMES, columns_of(x, names), strict=False)
+    }
+    sizes = {name: column.shape[0] for name, column in columns.items()}
+    if None not in sizes.values() and len(set(sizes.values())) > 1:
+        found = ", ".join(f"{count} {name}" for name, count in sizes.items())
+        raise ValueError(f"Expected as many lists of choices as questions. Received: {found}.")
+    choices = columns["choices"]
+    row = choices.value_rowids()
+    first, second = tf.gather(columns["questions"], row), choices.values
+    if "contexts" in columns:
+        second = tf.strings.join([first, second], separator=" ")
+        first = tf.gather(columns["contexts"], row)
+    return ChoicePairs(first, second, choices.row_lengths())
+
+
+def as_choices(choices) -> tf.RaggedTensor:
+    """Return lists of choices as ragged strings (N, None), checked.
+
+    Raises:
+        ValueError: "Row 1 of choices is 'a' (str). Expected a list of texts, one for each choice.",
+            "Row 1 of choices is empty. ...", "Row 1 of choices has an empty text. ..."
+
+    Example:
+        >>> as_choices([["a"], []])
+        Traceback (most recent call last):
+        ValueError: Row 1 of choices is empty. Expected one or more for each question.
+    """
+    check_no_iterator(choices, "choices")
+    choices = plain(choices)
+    if not isinstance(choices, tf.RaggedTensor):
+        if tf.is_tensor(choices):
+            choices = tf.RaggedTensor.from_tensor(choices)
+        else:
+            choices = _ragged(choices)
+    expected = " of choices is empty. Expected one or more for each question."
+    choices = check_each(choices, choices.row_lengths() > 0, expected)
+    right, row = has_text(choices.values), choices.value_rowids()
+    expected = " of choices has an empty text. Expected some text in each choice."
+    return check_each(choices, right, expected, index=row)
+
+
+def _ragged(rows) -> tf.RaggedTensor:
+    if isinstance(rows, str | bytes):
+        raise ValueError(
+            f"choices is {with_type(rows):.{MOST_SHOWN}}. Expected a list of texts for each "
+            "question."
+        )
+    for i, row in enumerate(rows):
+        wrong = [row] if not isinstance(row, LISTS) else [v for v in row if not _is_text(v)]
+        if wrong:
+            what = "is" if wrong[0] is row else "has"
+            raise ValueError(
+                f"Row {i} of choices {what} {with_type(wrong[0]):.{MOST_SHOWN}}. Expected a list "
+                "of texts, one for each choice."
+            )
+    values = [text for row in rows for text in row]
+    values = as_column(values, "choices") if values else tf.constant([], tf.string)
+    return tf.RaggedTensor.from_row_lengths(values, [len(row) for row in rows])
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str | bytes)
+
+
+def choice_numbers(y, counts: tf.Tensor) -> tf.Tensor:
+    """Return the index of the right choice of each question, (N,) int32, checked.
+
+    Args:
+        y: (N,) or (N, 1) whole numbers.
+        counts: (N,) int64, the number of choices of each question.
+
+    Raises:
+        ValueError: "y has values of type string. Expected the index of the right choice ...", "Row
+            1 has the label 2, but 2 choices: labels are indices, ...", "Expected one label for each
+            question. Received: 3 labels for 2 questions."
+
+    Example:
+        >>> import tensorflow as tf
+        >>> choice_numbers([0, 2], tf.constant([2, 2], tf.int64))
+        Traceback (most recent call last):
+        ValueError: Row 1 has the label 2, but 2 choices: labels are indices, from 0 on.
+    """
+    check_no_iterator(y, "y")
+    labels = tf.convert_to_tensor(plain(y))
+    if not labels.dtype.is_integer:
+        raise ValueError(
+            f"y has values of type {labels.dtype.name}. Expected the index of the right choice of "
+            "each question, a whole number from 0 on."
+        )
+    if labels.shape.rank == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.shape.rank not in (1, None):
+        raise ValueError(
+            f"y has the shape {tuple(labels.shape)}. Expected one label for each question."
+        )
+    sizes = labels.shape[0], counts.shape[0]
+    if None not in sizes and sizes[0] != sizes[1]:
+        raise ValueError(
+            "Expected one label for each question. Received: "
+            f"{sizes[0]} labels for {sizes[1]} questions."
+        )
+    labels = tf.cast(labels, tf.int64)
+    right = (labels >= 0) & (labels < counts)
+    expected = " choices: labels are indices, from 0 on."
+    labels = check_each(labels, right, " has the label ", labels, ", but ", counts, expected)
+    return tf.cast(labels, tf.int32)

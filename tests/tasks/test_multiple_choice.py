@@ -1,0 +1,272 @@
+"""Questions with choices of unequal number: inputs, training, answers, windows, exports."""
+
+import logging
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+import encoder_zoo as ez
+from encoder_zoo.encoders import get_family
+from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.tasks.multiple_choice.columns import choice_pairs
+from encoder_zoo.tasks.multiple_choice.pooling import ABSENT, logits_of_choices
+
+QUESTIONS = ["a b ab", "c", "c d e a b"]
+CHOICES = [["a", "b"], ["c d", "a b ab", "e", "p p"], ["d e f g h i j k l m n o p"]]
+CONTEXTS = ["p o n", "a b c d e f g h i j k l m n o p " * 2, "c"]
+Y = [1, 3, 0]
+
+
+def model_of(tiny, pooling="mean", **arguments):
+    family = get_family("bert")
+    preprocessor = ez.MultipleChoicePreprocessor(tiny.tokenizer(family), **arguments)
+    backbone = tiny.backbone(family, dropout=0.0, attention_dropout=0.0)
+    return tiny.moved(ez.MultipleChoice(backbone, preprocessor, window_pooling=pooling))
+
+
+@pytest.fixture(scope="module")
+def model(tiny):
+    return model_of(tiny)
+
+
+@pytest.fixture(scope="module")
+def in_windows(tiny):
+    return model_of(tiny, window_length=12, doc_stride=2)
+
+
+def logits_of_pairs(model, first, second):
+    """Of a classifier with the same weights, whose pairs are not grouped."""
+    classifier = ez.SequenceClassifier(
+        model.backbone,
+        ez.SequenceClassifierPreprocessor(model.preprocessor.tokenizer),
+        num_classes=1,
+    )
+    classifier.head.set_weights(model.head.get_weights())
+    inputs = classifier.preprocessor((first, second))
+    return ops.convert_to_numpy(classifier(inputs))[:, 0]
+
+
+class TestInputs:
+    def test_are_a_pair_for_each_choice_in_its_order(self, model):
+        found = model.predict((QUESTIONS, CHOICES), verbose=0)
+        assert [len(row) for row in found] == [2, 4, 1]
+        for question, choices, logits in zip(QUESTIONS, CHOICES, found, strict=True):
+            expected = logits_of_pairs(model, [question] * len(choices), choices)
+            np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+    def test_with_contexts_are_context_and_question_with_choice(self, model):
+        contexts = ["p o n", "a", "c"]
+        found = model.predict((QUESTIONS, CHOICES, contexts), verbose=0)
+        for i, logits in enumerate(found):
+            second = [f"{QUESTIONS[i]} {choice}" for choice in CHOICES[i]]
+            expected = logits_of_pairs(model, [contexts[i]] * len(second), second)
+            np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+    def test_of_a_batch_have_the_logits_of_each_question_alone(self, model, in_windows):
+        for each in (model, in_windows):
+            x = (QUESTIONS, CHOICES, CONTEXTS)
+            together = ops.convert_to_numpy(each(each.preprocessor(x)))
+            for row, expected in zip(together, each.predict(x, verbose=0), strict=True):
+                np.testing.assert_allclose(row[: len(expected)], expected, atol=1e-5)
+                assert (row[len(expected) :] == np.float32(ABSENT)).all()
+
+    def test_may_be_tables_of_named_columns(self):
+        columns = {"contexts": CONTEXTS, "questions": QUESTIONS, "choices": CHOICES}
+        for found, expected in zip(
+            choice_pairs(columns), choice_pairs((QUESTIONS, CHOICES, CONTEXTS)), strict=True
+        ):
+            assert found.numpy().tolist() == expected.numpy().tolist()
+
+    def test_are_found_in_tables_with_other_columns(self):
+        table = {"id": ["x1", "x2", "x3"], "options": CHOICES, "article": CONTEXTS, "q": QUESTIONS}
+        found = choice_pairs(table, ["q", "options", "article"])
+        expected = choice_pairs((QUESTIONS, CHOICES, CONTEXTS))
+        assert found.second.numpy().tolist() == expected.second.numpy().tolist()
+        with pytest.raises(ValueError, match="4 columns|text_columns"):
+            choice_pairs(table)
+        with pytest.raises(ValueError, match="There is no column 'choices'"):
+            choice_pairs(table, ["q", "choices"])
+
+    def test_prepared_without_an_index_are_all_choices(self, model):
+        inputs = dict(model.preprocessor((QUESTIONS[:2], [row[:2] for row in CHOICES[:2]])))
+        expected = ops.convert_to_numpy(model(inputs))
+        inputs.pop("choice_index")
+        arrays = {name: value.numpy() for name, value in inputs.items()}
+        found = model.predict(arrays, verbose=0)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        assert found.shape == (2, 2)
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("x", "message"),
+        [
+            ((["a"], ["b"]), "Row 0 of choices is 'b' .*Expected a list of texts"),
+            ((["a"], "b"), "choices is 'b' .*Expected a list of texts for each question"),
+            ((["a", "b"], [["c"], []]), "Row 1 of choices is empty"),
+            ((["a"], [["c", " "]]), "Row 0 of choices has an empty text"),
+            ((["a"], [["c", None]]), "Row 0 of choices has None"),
+            ((["a"], [["c"], ["d"]]), "as questions. Received: 1 questions, 2 choices"),
+            ((["a"], [["c"]], ["d", "e"]), "Received: 1 questions, 1 choices, 2 contexts"),
+            (["a"], "Expected questions and lists of choices"),
+        ],
+    )
+    def test_name_the_row_and_what_is_expected(self, model, x, message):
+        with pytest.raises(ValueError, match=message):
+            model.predict(x, verbose=0)
+
+    @pytest.mark.parametrize(
+        ("y", "message"),
+        [
+            ([1, 4, 0], "Row 1 has the label 4, but 4 choices: labels are indices, from 0 on"),
+            ([1, -1, 0], "Row 1 has the label -1"),
+            (["b", "a", "a"], "y has values of type string. Expected the index"),
+            ([1, 3], "Expected one label for each question. Received: 2 labels for 3 questions"),
+            (None, "The labels are missing. Expected y: the index of the right choice"),
+        ],
+    )
+    def test_of_labels(self, model, y, message):
+        with pytest.raises(ValueError, match=message):
+            model.fit((QUESTIONS, CHOICES), y, verbose=0)
+
+    def test_of_a_backbone_without_the_pooler_that_the_head_reads(self, tiny):
+        with pytest.raises(ValueError, match="model for multiple choice reads the pooler"):
+            ez.MultipleChoice(tiny.backbone(get_family("bert"), pooler=False))
+
+
+class TestTraining:
+    @pytest.mark.parametrize("as_dataset", [False, True])
+    def test_learns_which_choice_is_right(self, tiny, as_dataset):
+        model, x = model_of(tiny), (QUESTIONS, CHOICES, ["a", "b", "c"])
+        model.compile(learning_rate=0.02)
+        before = model.evaluate(x, Y, verbose=0, return_dict=True)
+        y = Y
+        if as_dataset:
+            lists = tf.ragged.constant(CHOICES)
+            x = tf.data.Dataset.from_tensor_slices(((QUESTIONS, lists, ["a", "b", "c"]), Y))
+            y = None
+        history = model.fit(x, y, epochs=30, batch_size=2, verbose=0).history
+        after = model.evaluate(x, y, verbose=0, return_dict=True)
+        assert after["accuracy"] == 1.0 and after["loss"] < 0.1 < before["loss"]
+        assert set(history) == {"loss", "accuracy"}
+
+    def test_loss_is_the_cross_entropy_of_the_choices_alone(self, model):
+        logits = model.predict((QUESTIONS, CHOICES), verbose=0)
+        losses = [np.log(np.exp(z).sum()) - z[i] for z, i in zip(logits, Y, strict=True)]
+        found = model.evaluate((QUESTIONS, CHOICES), Y, verbose=0, return_dict=True)
+        assert found["loss"] == pytest.approx(np.mean(losses), abs=1e-5)
+        right = [z.argmax() == i for z, i in zip(logits, Y, strict=True)]
+        assert found["accuracy"] == pytest.approx(np.mean(right))
+
+
+class TestWindows:
+    def test_logits_are_the_mean_or_the_max_over_those_of_a_choice(self):
+        logits = np.float32([[1, 3, 7, 5], [2, 4, 0, 0]])
+        index = np.array([[0, 0, 1, 2], [0, 1, -1, -1]])
+        expected = {"mean": [[2, 7, 5], [2, 4]], "max": [[3, 7, 5], [2, 4]]}
+        for pooling, rows in expected.items():
+            found = ops.convert_to_numpy(logits_of_choices(logits, index, pooling))
+            for row, values in zip(found, rows, strict=True):
+                assert row.tolist() == [*values, *[ABSENT] * (4 - len(values))]
+
+    def test_read_all_of_a_long_context(self, model, in_windows):
+        changed = [*CONTEXTS]
+        changed[1] = changed[1].rstrip()[:-1] + "a"  # its last word
+        found = [
+            each.predict((QUESTIONS, CHOICES, contexts), verbose=0)[1]
+            for each in (model, in_windows)
+            for contexts in (CONTEXTS, changed)
+        ]
+        np.testing.assert_array_equal(found[0], found[1])
+        assert np.abs(found[2] - found[3]).max() > 1e-4
+
+    def test_the_truncation_is_told(self, model, caplog):
+        with caplog.at_level(logging.WARNING, "encoder_zoo"):
+            model.predict((QUESTIONS, CHOICES, CONTEXTS), verbose=0)
+        assert "window_length=16) reads all of a text" in caplog.text
+
+    @pytest.mark.parametrize("pooling", ["mean", "max"])
+    def test_are_trained_on_as_they_answer(self, tiny, pooling):
+        model = model_of(tiny, pooling, window_length=12)
+        x = QUESTIONS, CHOICES, CONTEXTS
+        logits = model.predict(x, verbose=0)
+        losses = [np.log(np.exp(z).sum()) - z[i] for z, i in zip(logits, Y, strict=True)]
+        found = model.evaluate(x, Y, verbose=0, return_dict=True)["loss"]
+        assert found == pytest.approx(np.mean(losses), abs=1e-5)
+
+    def test_are_kept_in_a_preset(self, tiny, tmp_path):
+        model = model_of(tiny, "max", window_length=12, doc_stride=2)
+        model.save_to_preset(tmp_path / "mine")
+        again = ez.MultipleChoice.from_preset(tmp_path / "mine")
+        assert again.window_pooling == "max"
+        assert again.preprocessor.window_length == 12 and again.preprocessor.doc_stride == 2
+        x = QUESTIONS, CHOICES, CONTEXTS
+        for a, b in zip(again.predict(x, verbose=0), model.predict(x, verbose=0), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+class TestAnswers:
+    def test_are_the_best_choice_or_the_best_ones(self, model):
+        logits = model.predict((QUESTIONS, CHOICES), verbose=0)
+        found = model.choose(QUESTIONS, CHOICES, top_k=9)
+        for z, choices, row in zip(logits, CHOICES, found, strict=True):
+            assert sorted(answer["index"] for answer in row) == list(range(len(choices)))
+            assert all(choices[answer["index"]] == answer["text"] for answer in row)
+            scores = np.exp(z) / np.exp(z).sum()
+            for answer in row:
+                assert answer["score"] == pytest.approx(scores[answer["index"]], abs=1e-6)
+            assert row[0]["index"] == z.argmax()
+        assert model.choose(QUESTIONS, CHOICES) == [row[0] for row in found]
+        assert model.choose([], []) == []
+
+    def test_of_a_single_question_are_one(self, model):
+        one = model.choose(QUESTIONS[1], CHOICES[1], CONTEXTS[0])
+        [same] = model.choose(QUESTIONS[1:2], CHOICES[1:2], CONTEXTS[:1])
+        assert one == same
+        assert len(model.choose(QUESTIONS[1], CHOICES[1], top_k=2)) == 2
+
+    @pytest.mark.slow
+    def test_of_an_export_are_the_same(self, model, in_windows, tmp_path):
+        padded = [[*row, *[""] * (4 - len(row))] for row in CHOICES]
+        for number, each in enumerate((model, in_windows), 1):
+            each.export(tmp_path / str(number))
+            served = tf.saved_model.load(str(tmp_path / str(number))).signatures
+            question, choices = tf.constant(QUESTIONS), tf.constant(padded)
+            cases = {"serving_default": {}, "with_context": {"context": tf.constant(CONTEXTS)}}
+            for name, more in cases.items():
+                found = served[name](question=question, choices=choices, **more)
+                contexts = CONTEXTS if more else None
+                expected = each.choose(QUESTIONS, CHOICES, contexts, top_k=4)
+                assert found["index"].numpy().tolist() == [row[0]["index"] for row in expected]
+                for scores, row in zip(found["score"].numpy(), expected, strict=True):
+                    for answer in row:
+                        assert scores[answer["index"]] == pytest.approx(answer["score"], abs=1e-5)
+                    assert not scores[len(row) :].any()
+
+
+def test_gradients_are_those_of_the_choices_one_by_one(model):
+    """Also with a question of fewer choices, whose empty places add none."""
+    x, y = model.preprocessor((QUESTIONS, CHOICES), Y)
+    assert x[CANDIDATE + "token_ids"].shape[1] == 3
+
+    crossentropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def gradients(loss):
+        with tf.GradientTape() as tape:
+            value = loss()
+        return tape.gradient(value, [w.value for w in model.trainable_weights])
+
+    def one_by_one():
+        total = 0.0
+        for question, choices, label in zip(QUESTIONS[:2], CHOICES, Y, strict=False):
+            inputs = model.preprocessor(([question], [choices]))
+            inputs.pop("choice_index")
+            total += crossentropy(np.array([label]), model(inputs, training=True))
+        return total / len(QUESTIONS)  # that of a single choice is 0
+
+    together = gradients(lambda: crossentropy(y, model(x, training=True)))
+    for a, b in zip(together, gradients(one_by_one), strict=True):
+        np.testing.assert_allclose(tf.convert_to_tensor(a), tf.convert_to_tensor(b), atol=1e-5)
