@@ -25,7 +25,11 @@ FAMILIES = {
     "deberta-v2": "DebertaV2Backbone",
     "bart": "BartBackbone",
     "mpnet": "MPNetBackbone",
+    "nomic_bert": "NomicBertBackbone",
+    "gte": "GteBackbone",
 }
+# {another `model_type`: name in `FAMILIES`}
+OTHER_MODEL_TYPES = {"new": "gte"}
 _REGISTERED: dict[str, Family] = {}  # by `register_family`
 
 
@@ -49,6 +53,19 @@ def get_family(name: str) -> Family:
     if name in _REGISTERED:
         return _REGISTERED[name]
     return importlib.import_module(family_module(name)).FAMILY
+
+
+def find_family(model_type: object) -> Family | None:
+    """Return the family of a checkpoint's `model_type`; None if it is unknown.
+
+    Example:
+        >>> find_family("new").name, find_family("gpt2")
+        ('gte', None)
+    """
+    if not isinstance(model_type, str):
+        return None
+    name = OTHER_MODEL_TYPES.get(model_type, model_type)
+    return get_family(name) if name in FAMILIES else None
 
 
 def all_families() -> list[Family]:

@@ -240,7 +240,9 @@ class Family:
         tensors: {attribute path in the backbone, with {} for a block's index: name in the
             checkpoint}. A block that several layers share is counted once.
         other_names: {prefix of tensor names in other checkpoints: prefix in `tensors`}; longer
-            prefixes first.
+            prefixes first. {} stands for the same number in both. All are applied, in this order.
+        fused: {prefix of tensor names in other checkpoints, after `other_names`: prefixes of the
+            tensors whose rows it holds, one after the other, with the same number at {}}.
         copies: {tensor that checkpoints may hold besides: the tensor that it equals}.
         pretraining_only: names of the encoder's tensors that only its pretraining used;
             transformers does not load them either.
@@ -280,6 +282,7 @@ class Family:
     heads: Mapping[str, Head]
     other_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     copies: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    fused: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     pretraining_only: tuple[str, ...] = ()
     pooler: str | None = None
     blocks: str = "num_layers"

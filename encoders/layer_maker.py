@@ -24,6 +24,7 @@ class MakesLayers:
         input_dim: int | None = None,
         stddev: float = INITIALIZER_RANGE,
         activation: str | None = None,
+        use_bias: bool | None = None,
     ) -> keras.layers.Dense:
         """Return a built dense layer.
 
@@ -33,11 +34,12 @@ class MakesLayers:
             input_dim: width of its input; None: `hidden_dim`.
             stddev: of its initial weights, see `initializer`.
             activation: of its output, by Keras's name.
+            use_bias: whether it has a bias; None: as the attribute says.
         """
         layer = keras.layers.Dense(
             units,
             activation,
-            use_bias=self.use_bias,
+            use_bias=self.use_bias if use_bias is None else use_bias,
             kernel_initializer=initializer(stddev),
             name=name,
             dtype=self.dtype_policy,

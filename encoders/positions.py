@@ -60,6 +60,36 @@ def _own_starts(text_starts, length):
     return ops.cast(starts, "int32")
 
 
+def text_lengths(
+    padding_mask: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
+) -> keras.KerasTensor:
+    """Return the number of real tokens of the text that each position belongs to.
+
+    Args:
+        padding_mask: (B, L), true or 1 at real tokens.
+        text_starts: (B, K) int, see `text_numbers`; None: every example is one text.
+
+    Returns:
+        (B, L) int, or (B, 1) where every example is one text.
+
+    Example:
+        >>> import numpy as np
+        >>> real = np.array([[1, 1, 1, 1, 0]])
+        >>> np.array(text_lengths(real, np.array([[0, 3]]))).tolist()
+        [[3, 3, 3, 1, 1]]
+        >>> np.array(text_lengths(real)).tolist()
+        [[4]]
+    """
+    real = ops.cast(padding_mask, "int32")
+    if text_starts is None:
+        return ops.sum(real, axis=1, keepdims=True)
+    batch, length = ops.shape(real)
+    offsets = ops.arange(batch, dtype="int32")[:, None] * length
+    texts = ops.reshape(text_numbers(text_starts, length) + offsets, (-1,))  # of all examples
+    counts = ops.segment_sum(ops.reshape(real, (-1,)), texts, num_segments=batch * length)
+    return ops.reshape(ops.take(counts, texts), (batch, length))
+
+
 def first_tokens(
     x: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
@@ -131,13 +161,14 @@ def take_positions(x: keras.KerasTensor, positions: keras.KerasTensor) -> keras.
 
 
 def rotation(
-    positions: keras.KerasTensor, base: float, head_dim: int
+    positions: keras.KerasTensor, base: float | keras.KerasTensor, head_dim: int
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
     """Return cosines and sines of the angles by which a position rotates pairs of numbers.
 
     Args:
-        positions: (1 or B, L) int.
-        base: the angle of a position falls from 1 for the first pair to almost 1 / base.
+        positions: (1 or B, L) numbers.
+        base: the angle of a position falls from 1 for the first pair to almost 1 / base; for
+            texts with bases of their own (B, 1 or L, 1, 1).
         head_dim: numbers of a head, twice as many as pairs.
 
     Returns:

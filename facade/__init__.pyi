@@ -13,8 +13,10 @@ from encoder_zoo.encoders.families.camembert import CamembertBackbone as Camembe
 from encoder_zoo.encoders.families.deberta_v2 import DebertaV2Backbone as DebertaV2Backbone
 from encoder_zoo.encoders.families.distilbert import DistilBertBackbone as DistilBertBackbone
 from encoder_zoo.encoders.families.electra import ElectraBackbone as ElectraBackbone
+from encoder_zoo.encoders.families.gte import GteBackbone as GteBackbone
 from encoder_zoo.encoders.families.modernbert import ModernBertBackbone as ModernBertBackbone
 from encoder_zoo.encoders.families.mpnet import MPNetBackbone as MPNetBackbone
+from encoder_zoo.encoders.families.nomic_bert import NomicBertBackbone as NomicBertBackbone
 from encoder_zoo.encoders.families.roberta import RobertaBackbone as RobertaBackbone
 from encoder_zoo.encoders.families.xlm_roberta import XLMRobertaBackbone as XLMRobertaBackbone
 from encoder_zoo.encoders.tokenizers.bertweet import BertweetTokenizer as BertweetTokenizer

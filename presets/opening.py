@@ -9,7 +9,7 @@ import os
 import pathlib
 from collections.abc import Iterator, Mapping
 
-from encoder_zoo.encoders import FAMILIES, get_family
+from encoder_zoo.encoders import find_family
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.config import check_config, check_sizes
 from encoder_zoo.presets.files.folder_files import FolderFiles
@@ -168,8 +168,7 @@ def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
         if family := kerashub.tokenizer_family(files, config):
             stored = kerashub.read_stored_tokenizer(files, family)
             return TokenizerPreset(files, {}, path, family, settings, stored)
-        name = config.get("model_type")
-        family = get_family(name) if isinstance(name, str) and name in FAMILIES else None
+        family = find_family(config.get("model_type"))
         config = family.read_config(config) if family else config
     stored = read_stored_tokenizer(files, config, family.tokenizer if family else None)
     return TokenizerPreset(files, config, path, family, settings, stored)

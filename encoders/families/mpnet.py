@@ -135,18 +135,11 @@ class MPNetBackbone(Backbone):
         return super().make_block(i, MPNetBlock)
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
-        bias = self.position_bias(ops.shape(inputs["token_ids"])[1])
+        bias = self._position_bias(ops.shape(inputs["token_ids"])[1])
         return [{**context, "position_bias": bias} for context in super().block_contexts(inputs)]
 
-    def position_bias(self, length: int) -> keras.KerasTensor:
-        """Return the bias of each head for all pairs of positions.
-
-        Args:
-            length: L.
-
-        Returns:
-            (1, H, L, L), of queries and keys.
-        """
+    def _position_bias(self, length):
+        """Return the bias of each head for all pairs of positions, (1, H, L, L)."""
         distances = length - 1 - ops.arange(2 * length, dtype="int32")  # of a key before its query
         buckets = ops.take(distance_buckets(), ops.minimum(ops.abs(distances), MAX_DISTANCE))
         buckets = ops.where(distances < 0, buckets + BUCKETS // 2, buckets)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 import numpy as np
 
 from encoder_zoo.common.wording import shown
-from encoder_zoo.encoders import FAMILIES, all_families, get_family
+from encoder_zoo.encoders import FAMILIES, all_families, find_family
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers import TokenizerClass
 from encoder_zoo.presets.files.arrays import check_floats
@@ -23,6 +24,26 @@ from encoder_zoo.presets.formats.preset_files import CONFIG, PYTORCH, SAFETENSOR
 _READERS = {SAFETENSORS: SafetensorsFile, PYTORCH: PyTorchFile}
 # {older name of LayerNorm's weights: current name}
 _OLD_NAMES = {"gamma": "weight", "beta": "bias"}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stored:
+    """A tensor in a file, or the rows of one that is `part` of `parts` equal ones."""
+
+    file: SafetensorsFile | PyTorchFile
+    name: str
+    part: int = 0
+    parts: int = 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        shape = self.file.shapes[self.name]
+        return (shape[0] // self.parts, *shape[1:]) if self.parts > 1 else shape
+
+    def read(self) -> np.ndarray:
+        check_floats(self.file.dtype(self.name), self.file.path, self.name)
+        value = self.file.read(self.name)
+        return np.split(value, self.parts)[self.part] if self.parts > 1 else value
 
 
 class HuggingFaceCheckpoint(Checkpoint):
@@ -47,20 +68,21 @@ class HuggingFaceCheckpoint(Checkpoint):
             self.config["model_type"] = _guess_family(raw_names, files)
         self.family = _family_of(self.config, self.config_file)
         self.config = self.family.read_config(self.config)
-        self._tensors: dict[str, tuple[SafetensorsFile | PyTorchFile, str]] = {}
+        self._tensors: dict[str, _Stored] = {}
         for file in weights:
             for raw_name in file.shapes:
-                name = _normalize(raw_name, self.family)
-                if name in self._tensors:
-                    raise ValueError(f"{self.folder}: {name} is in the weights twice.")
-                self._tensors[name] = (file, raw_name)
+                for name, stored in _stored_tensors(file, raw_name, self.family):
+                    if name in self._tensors:
+                        raise ValueError(f"{self.folder}: {name} is in the weights twice.")
+                    self._tensors[name] = stored
+        for name, twin in self.family.tied.items():
+            if name in self._tensors and name.endswith(".bias"):
+                self._tensors.setdefault(twin, self._tensors[name])
         self._read_alias()
-        self.shapes = {name: file.shapes[raw] for name, (file, raw) in self._tensors.items()}
+        self.shapes = {name: stored.shape for name, stored in self._tensors.items()}
 
     def tensor(self, name: str) -> np.ndarray:
-        file, raw_name = self._tensors[name]
-        check_floats(file.dtype(raw_name), file.path, raw_name)
-        return file.read(raw_name)
+        return self._tensors[name].read()
 
     def _read_alias(self) -> None:
         """Rename a head that is an alias of another one, see `Family.aliases`."""
@@ -114,11 +136,11 @@ def no_weights(source: object, names: Iterable[str]) -> str:
 def _family_of(config: dict, path: pathlib.Path) -> Family:
     """Return the family of a configuration's `model_type`."""
     name = config["model_type"]
-    if not isinstance(name, str) or name not in FAMILIES:
+    if (family := find_family(name)) is None:
         raise ValueError(
             f"{path}: model_type is {shown(name)}. Expected one of {', '.join(FAMILIES)}."
         )
-    return get_family(name)
+    return family
 
 
 def _guess_family(raw_names: list[str], files: FolderFiles) -> str | None:
@@ -159,11 +181,38 @@ def _normalize(name: str, family: Family) -> str:
     """Return a tensor's name without prefixes, with current names of LayerNorm's weights.
 
     Example:
-        >>> _normalize("module.bert.embeddings.LayerNorm.gamma", get_family("bert"))
+        >>> _normalize("module.bert.embeddings.LayerNorm.gamma", find_family("bert"))
         'embeddings.LayerNorm.weight'
     """
     name = name.removeprefix("module.").removeprefix(f"{family.prefix}.")
     for other, ours in family.other_names.items():
-        if name.startswith(other):
-            name = ours + name.removeprefix(other)
+        name = _renamed(name, other, ours)
     return re.sub(r"(?<=\.)(gamma|beta)$", lambda found: _OLD_NAMES[found[0]], name)
+
+
+def _renamed(name: str, other: str, ours: str) -> str:
+    """Return a name with another prefix, where {} stands for the same number in both.
+
+    Example:
+        >>> _renamed("layers.3.norm1.bias", "layers.{}.norm1.", "layers.{}.norm.")
+        'layers.3.norm.bias'
+    """
+    if "{}" not in other:
+        return ours + name.removeprefix(other) if name.startswith(other) else name
+    pattern = re.escape(other).replace(re.escape("{}"), r"(\d+)")
+    found = re.match(pattern, name)
+    return ours.format(*found.groups()) + name[found.end() :] if found else name
+
+
+def _stored_tensors(
+    file: SafetensorsFile | PyTorchFile, raw_name: str, family: Family
+) -> Iterator[tuple[str, _Stored]]:
+    """Yield a tensor in a file with its name, or those whose rows it holds, see `Family.fused`."""
+    name, shape = _normalize(raw_name, family), file.shapes[raw_name]
+    for fused, parts in family.fused.items():
+        names = [_renamed(name, fused, part) for part in parts]
+        if names[0] != name and shape and shape[0] % len(parts) == 0:
+            for i, part in enumerate(names):
+                yield part, _Stored(file, raw_name, i, len(parts))
+            return
+    yield name, _Stored(file, raw_name)

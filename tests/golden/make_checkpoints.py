@@ -5,6 +5,7 @@ name for all of them. One folder for each family and head: `config.json`, `model
 tokenizer's files, and `expected.npz` with inputs and outputs.
 """
 
+import copy
 import json
 import pathlib
 import shutil
@@ -40,6 +41,7 @@ SIZES = {
     "convolution_width": 3,
     "convolution_activation": "gelu",
     "terms": ["c2p", "p2c"],
+    "rope_scaling": {"rope_type": "linear", "factor": 2.0},
 }
 OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state", "pooler_output")
 WORDS = "the a cat dog mat sat ran on under good bad film was is it not very . , ! ? ##s ##ing ##ed"
@@ -153,7 +155,8 @@ def make(family: Family, head: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     keys = family.config_keys
-    sizes = {keys[name]: value for name, value in SIZES.items() if name in keys}
+    # Copies, as transformers writes into nested fields.
+    sizes = {keys[name]: v for name, v in copy.deepcopy(SIZES).items() if name in keys}
     sizes["vocab_size"] = WRITE[family.tokenizer.name](folder)
     if family.positions_skip_padding:
         sizes["max_position_embeddings"] += 2
@@ -163,6 +166,8 @@ def make(family: Family, head: str) -> None:
     if family.name == "modernbert":
         sizes |= {"bos_token_id": 1, "cls_token_id": 1, "eos_token_id": 2, "sep_token_id": 2}
         sizes |= {"pad_token_id": 3}
+    if family.name == "gte":
+        sizes |= {"type_vocab_size": 2, "pad_token_id": 0}
     if family.name == "deberta-v2":
         sizes |= family.constants
     if head.endswith("Classification"):
@@ -209,4 +214,5 @@ def make(family: Family, head: str) -> None:
 if __name__ == "__main__":
     for family in map(get_family, sys.argv[1:] or FAMILIES):
         for head in {"Model", *family.heads} - {"ForPreTraining"}:
-            make(family, head)
+            if hasattr(transformers, family.class_prefix + head):
+                make(family, head)

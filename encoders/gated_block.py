@@ -1,0 +1,48 @@
+"""Blocks with a gated linear unit whose two projections are layers of their own.
+
+Comment letters: B batch, L sequence, D hidden, F intermediate.
+"""
+
+import keras
+
+from encoder_zoo.encoders.attention import SelfAttention
+from encoder_zoo.encoders.block import EncoderBlock
+from encoder_zoo.encoders.layers import activate
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class GatedBlock(EncoderBlock):
+    """`EncoderBlock` whose feed-forward net is (a(x W) ⊙ x V) W₂; the same arguments.
+
+    W and V have no bias.
+
+    Attributes:
+        attention_bias: whether the dense layers of the attention have a bias.
+        output_bias: whether W₂ has.
+
+    Source: Shazeer 2020, GLU Variants Improve Transformer, section 2.
+
+    Example:
+        >>> import numpy as np
+        >>> block = GatedBlock(hidden_dim=8, num_heads=2, intermediate_dim=16, activation="silu")
+        >>> keras.ops.shape(block(np.zeros((1, 3, 8), "float32")))
+        (1, 3, 8)
+    """
+
+    attention_bias = False
+    output_bias = False
+
+    def make_attention(self, kind: type[SelfAttention] = SelfAttention) -> SelfAttention:
+        return self.make_layer(kind, "attention", use_bias=self.attention_bias)
+
+    def make_feed_forward(self) -> None:
+        width, inner = self.hidden_dim, self.intermediate_dim
+        self.gate_dense = self.make_dense("gate", inner, use_bias=False)
+        self.up_dense = self.make_dense("up", inner, use_bias=False)
+        self.output_dense = self.make_dense(
+            "output", width, inner, stddev=self.output_stddev, use_bias=self.output_bias
+        )
+
+    def intermediate(self, x, training=None):
+        """Return a(x W) ⊙ x V, (B L, F)."""
+        return activate(self.activation, self.gate_dense(x), training) * self.up_dense(x)

@@ -1,0 +1,59 @@
+"""Rotary positions of texts longer than in pretraining, beside transformers' stored outputs."""
+
+import numpy as np
+import pytest
+from keras import ops
+from paths import CHECKPOINTS, GOLDEN
+
+import encoder_zoo as ez
+
+LENGTHS = (5, 8, 12, 20)  # scaling is for more than 8 tokens
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return dict(np.load(GOLDEN / "rope.npz"))
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    return ez.Backbone.from_preset(
+        CHECKPOINTS / "NomicBert_Model",
+        rope_scaling={"rope_type": "dynamic", "factor": 2.0},
+        trained_length=8,
+    )
+
+
+def test_a_texts_positions_depend_on_its_own_length_alone(stored, backbone):
+    real = np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]
+    ids = np.zeros(real.shape, "int32")
+    ids[real] = np.concatenate([stored[f"token_ids_{length}"] for length in LENGTHS])
+    found = backbone({"token_ids": ids, "padding_mask": real})["sequence_output"]
+    expected = np.concatenate([stored[f"outputs_{length}"] for length in LENGTHS])
+    np.testing.assert_allclose(ops.convert_to_numpy(found)[real], expected, atol=1e-5)
+
+
+def test_texts_in_one_example_are_scaled_each_by_its_length(stored, backbone):
+    ids = np.concatenate([stored[f"token_ids_{length}"] for length in LENGTHS])
+    ids = np.pad(ids, (0, 3))[None]
+    real = np.arange(ids.shape[1]) < sum(LENGTHS)
+    starts = np.cumsum([0, *LENGTHS[:-1]])[None]
+    inputs = {"token_ids": ids, "padding_mask": real[None], "text_starts": starts}
+    found = ops.convert_to_numpy(backbone(inputs)["sequence_output"])[0, : sum(LENGTHS)]
+    expected = np.concatenate([stored[f"outputs_{length}"] for length in LENGTHS])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "yarn", "factor": 2.0},
+        {"rope_type": "linear"},
+        {"rope_type": "linear", "factor": 0.5},
+        "linear",
+    ],
+)
+def test_other_scalings_are_refused(scaling):
+    sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
+    with pytest.raises(ValueError, match="rope_scaling is .*'linear' or 'dynamic', and factor"):
+        ez.GteBackbone(30, **sizes, rope_scaling=scaling)

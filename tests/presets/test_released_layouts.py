@@ -1,0 +1,215 @@
+"""Folders as the code wrote them that families were released with, before transformers had them."""
+
+import json
+import pathlib
+import re
+import shutil
+
+import numpy as np
+import pytest
+from keras import ops
+from safetensors.numpy import load_file, save_file
+
+import encoder_zoo as ez
+from encoder_zoo.encoders.families import gte, nomic_bert
+
+NOMIC_CONFIG = {  # of nomic-embed-text-v1.5, but for the sizes
+    "activation_function": "swiglu",
+    "attn_pdrop": 0.0,
+    "causal": False,
+    "embd_pdrop": 0.0,
+    "layer_norm_epsilon": 1e-12,
+    "max_trained_positions": 2048,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+    "model_type": "nomic_bert",
+    "n_embd": 8,
+    "n_head": 2,
+    "n_inner": 20,
+    "n_layer": 2,
+    "n_positions": 8192,
+    "parallel_block": False,
+    "prenorm": False,
+    "qkv_proj_bias": False,
+    "resid_pdrop": 0.0,
+    "rotary_emb_base": 1000,
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None,
+    "rotary_scaling_factor": None,
+    "type_vocab_size": 2,
+    "use_rms_norm": False,
+}
+GTE_CONFIG = {  # of gte-base-en-v1.5, but for the sizes
+    "attention_probs_dropout_prob": 0.0,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 8,
+    "intermediate_size": 20,
+    "layer_norm_eps": 1e-12,
+    "layer_norm_type": "layer_norm",
+    "logn_attention_clip1": False,
+    "logn_attention_scale": False,
+    "max_position_embeddings": 8192,
+    "model_type": "new",
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "pack_qkv": True,
+    "pad_token_id": 0,
+    "position_embedding_type": "rope",
+    # As the stored checkpoint's linear factor, 2 = 4 ** (2 / 4), and base, 160,000.
+    "rope_scaling": {"factor": 4.0, "type": "ntk"},
+    "rope_theta": 40_000,
+    "type_vocab_size": 2,
+    "unpad_inputs": False,
+    "use_memory_efficient_attention": False,
+}
+NAMES = {  # (name in transformers, older name), in this order
+    "nomic_bert": [
+        (r"layers\.(\d+)\.self_attn\.o_proj", r"layers.\1.attn.out_proj"),
+        (r"layers\.(\d+)\.mlp\.up_proj", r"layers.\1.mlp.fc11"),
+        (r"layers\.(\d+)\.mlp\.gate_proj", r"layers.\1.mlp.fc12"),
+        (r"layers\.(\d+)\.mlp\.down_proj", r"layers.\1.mlp.fc2"),
+        (r"layers\.(\d+)\.post_attention_layernorm", r"layers.\1.norm1"),
+        (r"layers\.(\d+)\.post_mlp_layernorm", r"layers.\1.norm2"),
+        (r"embeddings\.LayerNorm", "emb_ln"),
+        (r"(?<!encoder\.)layers\.", "encoder.layers."),
+        (r"^nomic_bert\.", "bert."),
+        (r"cls\.predictions\.bias", "cls.predictions.decoder.bias"),
+    ],
+    "gte": [
+        (r"layers\.(\d+)\.self_attn\.o_proj", r"layers.\1.attention.o_proj"),
+        (r"layers\.(\d+)\.post_attention_layernorm", r"layers.\1.attn_ln"),
+        (r"layers\.(\d+)\.post_mlp_layernorm", r"layers.\1.mlp_ln"),
+        (r"(?<!encoder\.)layers\.", "encoder.layer."),
+        (r"^gte\.", "new."),
+        (r"lm_head\.layer_norm", "lm_head.norm"),
+    ],
+}
+FUSED = {
+    "nomic_bert": {"attn.Wqkv": [f"self_attn.{name}_proj" for name in "qkv"]},
+    "gte": {
+        "attention.qkv_proj": [f"self_attn.{name}_proj" for name in "qkv"],
+        "mlp.up_gate_proj": ["mlp.up_proj", "mlp.gate_proj"],
+    },
+}
+CONFIGS = {"nomic_bert": NOMIC_CONFIG, "gte": GTE_CONFIG}
+PREFIXES = {"nomic_bert": "NomicBert", "gte": "Gte"}
+each = pytest.mark.parametrize("name", ["nomic_bert", "gte"])
+
+
+def older(name: str, stored: pathlib.Path, folder: pathlib.Path, **fields) -> pathlib.Path:
+    """Write a stored checkpoint in the older layout."""
+    tensors = load_file(stored / "model.safetensors")
+    for fused, parts in FUSED[name].items():
+        for first in [n for n in tensors if parts[0] in n]:
+            rows = [tensors.pop(first.replace(parts[0], part)) for part in parts]
+            tensors[first.replace(parts[0], fused)] = np.concatenate(rows)
+    renamed = {}
+    for tensor, value in tensors.items():
+        for pattern, old in NAMES[name]:
+            tensor = re.sub(pattern, old, tensor)
+        renamed[tensor] = value
+    shutil.copytree(stored, folder)
+    save_file(renamed, folder / "model.safetensors")
+    vocabulary = json.loads((stored / "config.json").read_text())["vocab_size"]
+    old_class = stored.name.replace("Gte_", "New").replace("_", "")
+    own = {"architectures": [old_class], "vocab_size": vocabulary, **CONFIGS[name], **fields}
+    (folder / "config.json").write_text(json.dumps(own))
+    return folder
+
+
+@each
+@pytest.mark.parametrize("task", ["Model", "ForMaskedLM", "ForSequenceClassification"])
+def test_an_older_folder_answers_as_transformers_does(name, task, golden, tmp_path, caplog):
+    stored = golden(f"{PREFIXES[name]}_{task}")
+    fields = {"rotary_emb_base": 1000}
+    if name == "nomic_bert":  # the stored checkpoint's positions are those divided by 2
+        fields["rope_scaling"] = {"type": "linear", "factor": 2.0}
+    if task == "ForSequenceClassification":
+        fields |= {"id2label": {"0": "O", "1": "B-PER", "2": "I-PER"}}
+    folder = older(name, stored.folder, tmp_path / "older", **fields)
+    opens = {"ForMaskedLM": ez.MaskedLM, "ForSequenceClassification": ez.SequenceClassifier}
+    model = opens.get(task, ez.Backbone).from_preset(folder)
+    assert [record for record in caplog.records if record.name == "encoder_zoo"] == []
+    found, real = model(stored.inputs), stored.inputs["padding_mask"]
+    expected = stored.expected["last_hidden_state" if task == "Model" else "logits"]
+    found = ops.convert_to_numpy(found["sequence_output"] if task == "Model" else found)
+    if found.shape[:2] == real.shape:
+        found, expected = found[real], expected[real]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+    assert getattr(model, "backbone", model).max_sequence_length == 8192
+
+
+@pytest.mark.parametrize(
+    "name, field, value",
+    [
+        ("nomic_bert", "prenorm", True),
+        ("nomic_bert", "rotary_emb_interleaved", True),
+        ("nomic_bert", "rotary_emb_fraction", 0.5),
+        ("nomic_bert", "activation_function", "gelu"),
+        ("nomic_bert", "qkv_proj_bias", True),
+        ("gte", "position_embedding_type", "absolute"),
+        ("gte", "logn_attention_scale", True),
+        ("gte", "rope_scaling", {"type": "yarn", "factor": 4.0}),
+    ],
+)
+def test_what_would_change_the_numbers_is_refused(name, field, value, golden, tmp_path):
+    stored = golden(f"{PREFIXES[name]}_Model").folder
+    folder = older(name, stored, tmp_path / "older", **{field: value})
+    with pytest.raises(ValueError, match=rf"config\.json: {field} is .*Expected"):
+        ez.Backbone.from_preset(folder)
+
+
+def test_a_scaling_factor_is_dynamic_from_the_trained_length_on(golden, tmp_path):
+    stored = golden("NomicBert_Model").folder
+    folder = older("nomic_bert", stored, tmp_path / "older", rotary_scaling_factor=2)
+    backbone = ez.Backbone.from_preset(folder)
+    assert backbone.rope_scaling == {"rope_type": "dynamic", "factor": 2}
+    assert (backbone.trained_length, backbone.max_sequence_length) == (2048, 8192)
+    backbone.save_to_preset(tmp_path / "ours")
+    saved = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert (saved["max_position_embeddings"], saved["n_positions"]) == (2048, 8192)
+
+
+@each
+def test_an_embedders_folder_opens_as_it_lies_on_the_hub(name, golden, tmp_path):
+    stored = golden(f"{PREFIXES[name]}_Model")
+    fields = {"rope_scaling": {"type": "linear", "factor": 2.0}} if name == "nomic_bert" else {}
+    folder = older(name, stored.folder, tmp_path / "older", **fields)
+    pooling = "pooling_mode_mean_tokens" if name == "nomic_bert" else "pooling_mode_cls_token"
+    modes = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
+    modules = ["Transformer", "Pooling"]
+    write = {
+        "modules.json": [
+            {
+                "idx": i,
+                "name": str(i),
+                "path": f"{i}_{kind}" if i else "",
+                "type": f"sentence_transformers.models.{kind}",
+            }
+            for i, kind in enumerate(modules)
+        ],
+        "sentence_bert_config.json": {"max_seq_length": 8192, "do_lower_case": False},
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": 8,
+            **{f"pooling_mode_{mode}": f"pooling_mode_{mode}" == pooling for mode in modes},
+        },
+    }
+    (folder / "1_Pooling").mkdir()
+    for path, content in write.items():
+        (folder / path).write_text(json.dumps(content))
+    embedder = ez.TextEmbedder.from_preset(folder)
+    assert embedder.preprocessor.max_sequence_length == 8192
+    found = ops.convert_to_numpy(embedder(stored.inputs))
+    states, real = stored.expected["last_hidden_state"], stored.inputs["padding_mask"][:, :, None]
+    mean = (states * real).sum(axis=1) / real.sum(axis=1)
+    np.testing.assert_allclose(found, mean if name == "nomic_bert" else states[:, 0], atol=1e-5)
+
+
+def test_read_config_leaves_what_it_does_not_know_to_the_rules():
+    strange = {"rope_scaling": "much", "hidden_size": "8", "num_attention_heads": None}
+    for read in (nomic_bert.read_config, gte.read_config):
+        assert read(strange)["rope_scaling"] == "much"
+    odd = {"model_type": "new", "architectures": [1], "rope_scaling": {"type": "ntk"}}
+    assert gte.read_config(odd)["rope_scaling"] == {"rope_type": "ntk"}
