@@ -85,6 +85,8 @@ class TextEmbedder(Retrieval, EmbedderPresets, Task):
     - texts and vectors, `fit(texts, teacher.embed(texts))`: it learns them (`VectorDistillation`).
 
     Without scores, the first text of a row gets the prompt "query" and the others "document".
+    `tf.data.Dataset.sample_from_datasets([first.batch(64), second.batch(64)])` mixes datasets, each
+    batch from one of them.
 
     Call arguments:
         inputs: the preprocessor's outputs.

@@ -23,7 +23,8 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
     The candidates of every row are the second texts of all rows, and all further texts, hard
     negatives. Texts that are known to be right are no negatives: those equal to the row's own
     first or second text, and the second texts of rows with an equal first text. Under
-    `tf.distribute` the rows of all replicas count.
+    `tf.distribute` the rows of all replicas count. A batch of one pair has no negatives, and its
+    loss is 0.
 
     Args:
         scale: factor of the similarities, 1 / temperature.

@@ -358,6 +358,19 @@ class TestFit:
         x = {name: values.numpy() for name, values in x.items()}
         np.testing.assert_allclose(trained(x, y.numpy()), expected, rtol=1e-5)
 
+    @pytest.mark.slow
+    def test_a_batch_of_mixed_datasets_is_of_one_of_them(self, build):
+        embedder = build()
+        parts = [
+            tf.data.Dataset.from_tensor_slices((columns,)).batch(6)
+            for columns in ((TEXTS, OTHERS), (OTHERS[::-1], TEXTS[::-1]))
+        ]
+        alone = [embedder.evaluate(part, verbose=0) for part in parts]
+        assert alone[0] != pytest.approx(alone[1], rel=1e-3)
+        mixed = tf.data.Dataset.choose_from_datasets(parts, tf.data.Dataset.range(2))
+        mixed = mixed.apply(tf.data.experimental.assert_cardinality(2))
+        assert embedder.evaluate(mixed, verbose=0) == pytest.approx(np.mean(alone), rel=1e-5)
+
     def test_validation_and_evaluation(self, build):
         embedder = build()
         data = (TEXTS, OTHERS)
