@@ -1,16 +1,19 @@
 """Modules that are imported at first use.
 
-TensorFlow, without which models work on prepared ids; and the presets, a layer above backbones and
+TensorFlow, or in its place operations in NumPy; and the presets, a layer above backbones and
 tokenizers, whose `from_preset`, `save_to_preset` and `push_to_hub` call them.
 """
 
 import importlib
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+import keras
+
 NO_TENSORFLOW = (
-    "Raw text is preprocessed by TensorFlow, which is not installed: `pip install tensorflow`, or "
-    "pass prepared token ids."
+    "This needs TensorFlow, which is not installed: `pip install tensorflow`. Without it, models "
+    "train and answer on JAX and PyTorch with texts, lists and arrays in memory."
 )
 
 
@@ -43,7 +46,34 @@ class LazyModule(types.ModuleType):
 loading = LazyModule("encoder_zoo.presets.loading")
 saving = LazyModule("encoder_zoo.presets.saving")
 pushing = LazyModule("encoder_zoo.presets.pushing")
+numpy_ops = LazyModule("encoder_zoo.common.numpy_ops")
+
+
+def in_tensorflow() -> bool:
+    """Return whether tensors are TensorFlow's: on its backend, and inside of its graphs.
+
+    Elsewhere, on JAX and PyTorch, they are arrays of NumPy, and TensorFlow need not be installed.
+    """
+    if keras.config.backend() == "tensorflow":
+        return True
+    eagerly = getattr(sys.modules.get("tensorflow"), "executing_eagerly", None)
+    return eagerly is not None and not eagerly()
+
+
+class Operations(types.ModuleType):
+    """TensorFlow where `in_tensorflow`, else `common.numpy_ops`, which has the same names.
+
+    What NumPy has no operation for, such as `tf.data`, is TensorFlow's everywhere.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        module = tensorflow if in_tensorflow() or not hasattr(numpy_ops, name) else numpy_ops
+        return getattr(module, name)
+
+
 if TYPE_CHECKING:
+    import tensorflow
     import tensorflow as tf
 else:
-    tf = LazyModule("tensorflow", NO_TENSORFLOW)
+    tensorflow = LazyModule("tensorflow", NO_TENSORFLOW)
+    tf = Operations("tensorflow")

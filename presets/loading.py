@@ -19,7 +19,6 @@ from encoder_zoo.common.configuration import argument_names
 from encoder_zoo.common.wording import shown, unknown_argument
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.encoders.tokenizers.stub import TokenizerStub
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, EnlargedCheckpoint
 from encoder_zoo.presets.formats.embedding_folder import check_modules
 from encoder_zoo.presets.formats.preset_task import PresetTask
@@ -130,7 +129,7 @@ def _read_task(
     from_files = cls.arguments_from_files(checkpoint, for_task)
     arguments = {**from_files, **cls.checkpoint_arguments(checkpoint.config, head, for_task)}
     task = cls(backbone, preprocessor, **{**built_in, **for_inference, **arguments})
-    if tokenizer is not None and not isinstance(tokenizer, TokenizerStub):
+    if tokenizer is not None:
         backbone.checkpoint_vocabulary = Vocabulary.of(tokenizer)
     task.learning_rate = settings.get("learning_rate", task.learning_rate)
     used |= restore_head(checkpoint, task, head, for_task, safeguards, new_pooler)
@@ -206,7 +205,7 @@ def load_from_keras_hub(
 
 def _require_tokenizer(
     preset: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping] = ()
-) -> Tokenizer | TokenizerStub:
+) -> Tokenizer:
     """Return the tokenizer; raise an error if there is none."""
     tokenizer = _read_tokenizer(preset, added_tokens)
     if tokenizer is None:
@@ -216,18 +215,13 @@ def _require_tokenizer(
 
 def _read_tokenizer(
     checkpoint: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping]
-) -> Tokenizer | TokenizerStub | None:
+) -> Tokenizer | None:
     """Return the tokenizer, checked against its model; None if the checkpoint has none."""
     family, stored = checkpoint.family, checkpoint.stored_tokenizer()
     if stored is None:
         return None
     template = stored.template(family)
-    try:
-        cls = stored.kind.load()
-    except ModuleNotFoundError as error:
-        if error.name != "tensorflow":
-            raise
-        return TokenizerStub(stored.files, {**_known_ids(checkpoint), **template})
+    cls = stored.kind.load()
     tokenizer = cls.from_files(stored.files, **template)
     if family and family.config_keys["vocabulary_size"] in checkpoint.config:
         _check_vocabulary(checkpoint, stored.kind, tokenizer)
@@ -240,14 +234,6 @@ def _read_tokenizer(
         added = [*tokenizer.added_tokens, *added_tokens]
         tokenizer = cls(**{**tokenizer.get_config(), "added_tokens": added})
     return tokenizer
-
-
-def _known_ids(checkpoint: Checkpoint | TokenizerPreset) -> dict[str, object]:
-    """Return {attribute of the tokenizer: its value in the configuration}."""
-    if (family := checkpoint.family) is None:
-        return {}
-    keys = {family.config_keys["vocabulary_size"]: "vocabulary_size", **family.token_ids}
-    return {name: checkpoint.config.get(key) for key, name in keys.items()}
 
 
 def _check_vocabulary(

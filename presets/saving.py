@@ -140,9 +140,7 @@ def _usage(task: PresetTask) -> Usage:
         there += suffix
     example = ""
     if task.preprocessor is not None:
-        # Where TensorFlow is not installed, a tokenizer has only what its files say.
-        known = vars(task.preprocessor.tokenizer)
-        example = example_call(task.text_method, known.get("mask_token", ""))
+        example = example_call(task.text_method, task.preprocessor.tokenizer.mask_token)
     return Usage(task.pipeline_tag, here, library, there, example)
 
 

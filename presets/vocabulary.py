@@ -11,7 +11,6 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.tokenizers.stub import TokenizerStub
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -59,15 +58,13 @@ def _digest(tokens: list[str]) -> str:
     return hashlib.sha256(b"%d\n%s" % (len(tokens), text)).hexdigest()
 
 
-def check_tokenizer(backbone: Backbone, tokenizer: Tokenizer | TokenizerStub) -> None:
+def check_tokenizer(backbone: Backbone, tokenizer: Tokenizer) -> None:
     """Raise an error if a tokenizer is not that of the backbone's checkpoint.
 
     Raises:
         ValueError: "The tokenizer is a RobertaTokenizer of 50265 tokens, but the backbone's
             checkpoint has a BertTokenizer of 30522, ..."
     """
-    if isinstance(tokenizer, TokenizerStub):
-        return
     known = backbone.checkpoint_vocabulary
     if known is None or known.is_of(tokenizer):
         return

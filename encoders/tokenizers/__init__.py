@@ -1,7 +1,6 @@
 """The tokenizers of the checkpoints, with identical ids.
 
-The records here list the classes as plain data, without importing TensorFlow; `choice` decides
-which of them a checkpoint has.
+The records here list the classes as plain data; `choice` decides which of them a checkpoint has.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _FOLDER = "encoder_zoo.encoders.tokenizers"
 
 
 class TokenizerClass(NamedTuple):
-    """Names a tokenizer class, which `load` imports together with TensorFlow.
+    """Names a tokenizer class, which `load` imports.
 
     Attributes:
         name: of the class.

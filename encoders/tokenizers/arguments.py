@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -18,7 +17,7 @@ from encoder_zoo.encoders.tokenizers.files.added_tokens import (
     complete_added_tokens,
     tokens_with_added,
 )
-from encoder_zoo.encoders.tokenizers.vocabulary import Vocabulary
+from encoder_zoo.encoders.tokenizers.vocabulary import Vocabulary, check_no_overlap
 
 if TYPE_CHECKING:
     from typing import Self
@@ -63,7 +62,7 @@ class TokenizerArguments(ConfigFromSignature):
         super().__init__()
         self._vocabulary = Vocabulary(vocabulary)  # of the model, without added tokens
         added = complete_added_tokens(added_tokens, self._vocabulary.ids)
-        self._added_json = json.dumps(added)  # tf.Module would wrap a list
+        self._added = added
         self._all_tokens = (
             Vocabulary(tokens_with_added(vocabulary, added)) if added else self._vocabulary
         )
@@ -72,6 +71,8 @@ class TokenizerArguments(ConfigFromSignature):
         self.start_token, self.end_token, self.pad_token = start_token, end_token, pad_token
         self.mask_token, self.unknown_token = mask_token, unknown_token
         self.special_tokens = (start_token, end_token, pad_token, mask_token, unknown_token)
+        if special_tokens_in_text:
+            check_no_overlap(self.special_tokens)
         ids = [self._vocabulary.id(token) for token in self.special_tokens]
         self.start_token_id, self.end_token_id, self.pad_token_id = ids[:3]
         self.mask_token_id, self.unknown_token_id = ids[3:]
@@ -87,7 +88,7 @@ class TokenizerArguments(ConfigFromSignature):
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def __reduce__(self) -> tuple:
-        """Pickle and copy the arguments, since TensorFlow's tables cannot be pickled."""
+        """Pickle and copy the arguments, since graphs cannot be pickled."""
         return type(self).from_config, (self.get_config(),)
 
     @classmethod
@@ -113,7 +114,7 @@ class TokenizerArguments(ConfigFromSignature):
     @property
     def added_tokens(self) -> list[dict]:
         """The added tokens as entries of tokenizer.json."""
-        return json.loads(self._added_json)
+        return [dict(token) for token in self._added]
 
     @property
     def special_token_ids(self) -> tuple[int, ...]:

@@ -1,26 +1,21 @@
 """BERTweet's tokenizer: words between white space, split by fastBPE's merges of characters."""
 
-import functools
+from __future__ import annotations
+
+import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import keras
-import numpy as np
-import tensorflow as tf
 
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers.files.bertweet import BertweetFiles
-from encoder_zoo.encoders.tokenizers.segmentation.bpe import BPE
-from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
-    Tokens,
-    WordTokens,
-    are_single_tokens,
-)
-from encoder_zoo.encoders.tokenizers.segmentation.word_table import MAX_SYMBOLS, WordTable
-from encoder_zoo.encoders.tokenizers.text.characters import Characters
-from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords, character_numbers
-from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, shift_left, shift_right
-from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable
+from encoder_zoo.encoders.tokenizers.files.byte_bpe import bpe_model
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 
 WORD_END = "</w>"  # on the last character of a word, in the merges
 CONTINUED = "@@"  # on tokens that do not end a word, in the vocabulary
@@ -66,23 +61,21 @@ class BertweetTokenizer(BertweetFiles, Tokenizer):
         first = [self.start_token, self.pad_token, self.end_token, self.unknown_token]
         _check_vocabulary(self.vocabulary, first)
         _check_merges(merges)
-        self._merge_lines = "\n".join(merges)
-        spaces = np.zeros(SPECIALS.stop, np.int32)
-        spaces[[code for code in range(LAST_SPACE + 1) if chr(code).isspace()]] = 1
-        self._spaces = CodePointTable(spaces)
-        spelled = [f"{t} ".removesuffix(f"{CONTINUED} ") for t in self.get_vocabulary()]
-        self._spelling = tf.constant(spelled)
-        numbers = self._numbered_characters()
-        self._numbers = CodePointTable(numbers)
-        self._num_characters = int(numbers.max()) + 1
-        self._make_bpe(numbers)
-        self._word_table = WordTable(*self._single_tokens(numbers))
-        self._index_added_tokens()
+        self._merges = list(merges)
+
+    def _make_graph(self) -> TokenizerGraph:
+        from encoder_zoo.encoders.tokenizers.graphs.bertweet import BertweetGraph
+
+        return BertweetGraph(self)
+
+    def spelling(self) -> list[str]:
+        """Return the text of each id."""
+        return [f"{t} ".removesuffix(f"{CONTINUED} ") for t in self.get_vocabulary()]
 
     @property
     def merges(self) -> list[str]:
         """Pairs of symbols in the order in which they were learned."""
-        return self._merge_lines.split("\n") if self._merge_lines else []
+        return list(self._merges)
 
     def starts_word(self, token: str) -> bool:
         """Return False: tokens only tell whether they end a word, see `ends_word`."""
@@ -95,85 +88,51 @@ class BertweetTokenizer(BertweetFiles, Tokenizer):
     def _clean_up(self, texts: tf.Tensor) -> tf.Tensor:
         return tf.strings.strip(texts)
 
-    def _numbered_characters(self) -> np.ndarray:
-        """Number the characters of the vocabulary and the merges, and special tokens in texts."""
-        texts = PackedWords.from_texts([*self.vocabulary, self._merge_lines])
-        special = PackedWords.from_symbols([[code] for code in SPECIALS[:5]])
-        return character_numbers(texts.concatenate(special))
+    @property
+    def white_space(self) -> list[str]:
+        """The characters between words."""
+        return [chr(code) for code in range(LAST_SPACE + 1) if chr(code).isspace()]
 
-    def _make_bpe(self, numbers: np.ndarray) -> None:
-        """Build the BPE, whose symbols have ids of their own since some are no tokens."""
-        known = np.flatnonzero(numbers[: SPECIALS.start] > 1)
-        ids: dict[str, int] = {}  # 0 is for characters without a token
-        symbol_ids = np.zeros(2 * self._num_characters, np.int32)
-        for code in known:
-            for symbol, offset in ((chr(code), 0), (chr(code) + WORD_END, self._num_characters)):
-                symbol_ids[numbers[code] + offset] = ids.setdefault(symbol, len(ids) + 1)
-        for merge in self.merges:
+    def symbols(self) -> dict[str, int]:
+        """Return {symbol of the merges: its number}; 0 is for characters without a token."""
+        letters = {c for token in (*self.vocabulary, *self._merges) for c in token} - {" "}
+        symbols = [symbol for c in sorted(letters) for symbol in (c, c + WORD_END)]
+        for merge in self._merges:
             left, _, right = merge.partition(" ")
-            for symbol in (left, right, left + right):
-                ids.setdefault(symbol, len(ids) + 1)
+            symbols += [left, right, left + right]
+        return {symbol: i for i, symbol in enumerate(dict.fromkeys(symbols), 1)}
+
+    def ids_of_symbols(self) -> tuple[list[int], list[int]]:
+        """Return the token id of every symbol's number: inside a word, and at its end."""
         special = set(self.special_token_ids)  # texts contain no special tokens
         tokens = {t: i for t, i in self._vocabulary.ids.items() if i not in special}
-        unknown = self.unknown_token_id
-        inner = [tokens.get(symbol + CONTINUED, unknown) for symbol in ids]
-        last = [tokens.get(symbol.removesuffix(WORD_END), unknown) for symbol in ids]
-        self._inner_ids = tf.constant([unknown, *inner], tf.int32)
-        self._last_ids = tf.constant([unknown, *last], tf.int32)
-        self._model = BPE(symbol_ids.tolist(), self.merges, ids)
+        unknown, symbols = self.unknown_token_id, self.symbols()
+        inner = [tokens.get(symbol + CONTINUED, unknown) for symbol in symbols]
+        last = [tokens.get(symbol.removesuffix(WORD_END), unknown) for symbol in symbols]
+        return [unknown, *inner], [unknown, *last]
 
-    def _single_tokens(self, numbers: np.ndarray) -> tuple[PackedWords, np.ndarray]:
-        """Return the words that the merges make one token, as numbers, and their ids."""
-        special = set(self.special_token_ids)
-        ids = {
-            token: i
-            for token, i in self._vocabulary.ids.items()
-            if 0 < len(token) <= MAX_SYMBOLS and i not in special
+    def library_steps(self, as_words: bool = False) -> dict:
+        """Return the steps: BPE of the symbols, whose numbers `library_ids` turns into ids."""
+        unknown = " 0"  # no text contains a space
+        symbols = {unknown: 0, **self.symbols()}
+        spaces = "".join(re.escape(space) for space in self.white_space)
+        words = {"Regex": f"[^{spaces}]+\\n?"}
+        model = bpe_model(symbols, self._merges, unknown)
+        return {
+            "pre_tokenizer": {
+                "type": "Split",
+                "pattern": words,
+                "behavior": "Removed",
+                "invert": True,
+            },
+            "model": {**model, "end_of_word_suffix": WORD_END, "continuing_subword_prefix": None},
         }
-        words, ids = PackedWords.from_texts(list(ids)), np.array(list(ids.values()), np.int64)
-        words = words._replace(symbols=numbers[words.symbols].astype(np.int64))
-        is_made = are_single_tokens(
-            lambda symbols, starts, ends: self._encode_words(symbols, ends, starts, ends),
-            words,
-            ids,
-        )
-        of_special = PackedWords.from_symbols([[numbers[code]] for code in SPECIALS[:5]])
-        words = words.where(is_made).concatenate(of_special)
-        return words, np.array([*ids[is_made], *self.special_token_ids[:5]])
 
-    def _encode_words(
-        self, numbers: tf.Tensor, all_ends: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
-    ) -> WordTokens:
-        """Return the tokens of the words at starts (W,) ... ends (W,) of the numbers (N,)."""
-        ends_word = tf.cast(index_mask(all_ends - 1, tf.size(numbers)), tf.int32)
-        symbols = numbers + self._num_characters * ends_word
-        tokens = self._model.encode(symbols, starts, ends)
-        is_last = index_mask(tokens.splits[1:] - 1, tf.size(tokens.ids))
-        last, inner = tf.gather(self._last_ids, tokens.ids), tf.gather(self._inner_ids, tokens.ids)
-        return tokens._replace(ids=tf.where(is_last, last, inner))
-
-    def _tokenize(self, chars: Characters) -> Tokens:
-        starts, ends = self._word_bounds(chars)
-        numbers = self._numbers(chars.codes)
-        ids, begins, ends, splits = self._word_table.tokens(
-            numbers, starts, ends, functools.partial(self._encode_words, numbers, ends)
-        )
-        rows = tf.gather(splits, tf.searchsorted(starts, chars.row_splits))
-        starts, ends = tf.gather(chars.starts, begins), tf.gather(chars.ends, ends - 1)
-        return Tokens(ids, starts, ends, rows)
-
-    def _word_bounds(self, chars: Characters) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return starts and ends (W,) of the words, with a line break directly after them."""
-        solid = self._spaces(chars.codes) == 0
-        special = chars.codes >= SPECIALS.start
-        alone = chars.row_starts() | special | shift_right(special, 1, False)
-        begins = solid & (alone | ~shift_right(solid, 1, False))
-        is_last = solid & (shift_left(begins, 1, True) | ~shift_left(solid, 1, False))
-        breaks = (chars.codes == ord("\n")) & ~chars.row_starts()
-        starts = tf.cast(tf.where(begins)[:, 0], tf.int32)
-        lasts = tf.cast(tf.where(is_last)[:, 0], tf.int32)
-        takes_break = shift_left(breaks, 1, False) & ~special
-        return starts, lasts + 1 + tf.cast(tf.gather(takes_break, lasts), tf.int32)
+    def library_ids(self) -> list[int]:
+        """Return the token id of each symbol's number."""
+        inner, last = self.ids_of_symbols()
+        ends = [False, *(symbol.endswith(WORD_END) for symbol in self.symbols())]
+        return [b if end else a for a, b, end in zip(inner, last, ends, strict=True)]
 
 
 def _check_vocabulary(vocabulary: list[str], first: list[str]) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import keras
-import tensorflow as tf
 
 from encoder_zoo.common.configuration import argument_defaults
 from encoder_zoo.common.validation import validate_arguments
@@ -17,8 +16,10 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
     read_bpe_model,
 )
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SPACE, SentencePieceTokenizer
-from encoder_zoo.encoders.tokenizers.text.characters import Characters, insert_spaces
-from encoder_zoo.encoders.tokenizers.text.precompiled import is_special_token
+
+if TYPE_CHECKING:
+    from encoder_zoo.common.lazy import tf
+    from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 
 # Steps of tokenizer.json; the first leaves no space for the second to split at.
 REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
@@ -94,16 +95,10 @@ class GemmaTokenizer(SentencePieceTokenizer):
     def _clean_up(self, texts: tf.Tensor) -> tf.Tensor:
         return texts
 
-    def _add_prefix_space(self, chars: Characters, as_words: bool) -> Characters:
-        if not as_words:
-            return chars
-        return insert_spaces(chars, chars.row_starts() & ~is_special_token(chars.codes))
+    def _make_graph(self) -> TokenizerGraph:
+        from encoder_zoo.encoders.tokenizers.graphs.sentencepiece import GemmaGraph
 
-    def _word_starts(
-        self, chars: Characters, numbers: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        solid, first, _ = super()._word_starts(chars, numbers)
-        return solid, first, tf.zeros_like(first)  # no space is added before a text
+        return GemmaGraph(self)
 
     def _normalizers(self) -> list[dict]:
         return [REPLACE]
@@ -117,6 +112,11 @@ class GemmaTokenizer(SentencePieceTokenizer):
             "pre_tokenizer": SPLIT,
             "decoder": {"type": "Sequence", "decoders": decoders},
         }
+
+    def library_word(self, word: str) -> str:
+        """Return the word behind a space, as the tokenizer itself adds none."""
+        special = self.special_tokens_in_text and word.startswith(self.special_tokens)
+        return word if special or not word else f" {word}"
 
     def _sentencepiece_model(self) -> None:
         """Return None: only tokenizer.json holds the model."""

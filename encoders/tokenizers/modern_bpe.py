@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import keras
 
@@ -11,9 +11,9 @@ from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
-from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens
-from encoder_zoo.encoders.tokenizers.text.characters import Characters
-from encoder_zoo.encoders.tokenizers.text.composition import NFCNormalizer
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -29,7 +29,7 @@ class ModernBertTokenizer(RobertaTokenizer):
         `RobertaTokenizer`.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.byte_bpe import byte_alphabet
+        >>> from encoder_zoo.encoders.tokenizers.files.byte_alphabet import byte_alphabet
         >>> tokens = ["[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]", *byte_alphabet()]
         >>> vocabulary = {token: i for i, token in enumerate(tokens)}
         >>> tokenizer = ModernBertTokenizer(vocabulary, [], added_tokens=["  "])
@@ -39,12 +39,9 @@ class ModernBertTokenizer(RobertaTokenizer):
     """
 
     normalizer = "NFC"
+    trims_spans = False
     defaults: ClassVar = BERT_DEFAULTS
     special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = WritesFiles.special_token_names
-
-    def __init__(self, *args, **options):
-        self._normalizer = NFCNormalizer()  # which the base applies to added tokens
-        super().__init__(*args, **options)
 
     @classmethod
     def from_files(cls, files: TokenizerFiles, **template) -> ModernBertTokenizer:
@@ -52,14 +49,10 @@ class ModernBertTokenizer(RobertaTokenizer):
             raise files.mismatch("normalizer is null", "NFC")
         return super().from_files(files, **template)
 
-    def _normalize(self, chars: Characters) -> Characters:
-        return self._normalizer(chars)
+    def _make_graph(self) -> TokenizerGraph:
+        from encoder_zoo.encoders.tokenizers.graphs.byte_bpe import ModernBPEGraph
 
-    def _span_options(self) -> dict[str, bool]:
-        return {}
-
-    def _trim_spans(self, tokens: Tokens) -> Tokens:
-        return tokens
+        return ModernBPEGraph(self)
 
     def _settings(self) -> dict:
         return {

@@ -1,10 +1,11 @@
 """The SentencePiece tokenizers of XLM-RoBERTa, CamemBERT, ALBERT and DeBERTa."""
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import keras
-import tensorflow as tf
 
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS
@@ -12,15 +13,9 @@ from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import describe_steps
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import SentencePieceModel
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
-from encoder_zoo.encoders.tokenizers.text.characters import Characters
-from encoder_zoo.encoders.tokenizers.text.composition import NFCNormalizer
-from encoder_zoo.encoders.tokenizers.text.folding import (
-    folding_map,
-    normalize_quotation_marks,
-    normalize_white_space,
-)
-from encoder_zoo.encoders.tokenizers.text.precompiled import CharacterMap, is_special_token
-from encoder_zoo.encoders.tokenizers.text.ragged import shift_right
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 
 # The normalizer that transformers 5 writes to tokenizer.json for DeBERTa.
 COMPOSING = [
@@ -114,7 +109,6 @@ class AlbertTokenizer(SentencePieceTokenizer):
     def __init__(self, *args, lowercase: bool = True, keep_accents: bool = False, **options):
         self.lowercase = lowercase
         self.keep_accents = keep_accents
-        self._map = CharacterMap(self._mapping())
         super().__init__(*args, **options)
 
     @classmethod
@@ -141,14 +135,10 @@ class AlbertTokenizer(SentencePieceTokenizer):
         case = [{"type": "Lowercase"}] if self.lowercase else []
         return [*quotes, *accents, *case, *super()._normalizers()]
 
-    def _mapping(self) -> Mapping[int, Sequence[int]]:
-        return folding_map(self.lowercase, self.keep_accents)
+    def _make_graph(self) -> TokenizerGraph:
+        from encoder_zoo.encoders.tokenizers.graphs.sentencepiece import AlbertGraph
 
-    def _lowers(self) -> bool:
-        return self.lowercase
-
-    def _normalize(self, chars: Characters) -> Characters:
-        return super()._normalize(self._map(normalize_quotation_marks(chars)))
+        return AlbertGraph(self)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -199,7 +189,6 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
                 "space. Received: another normalisation as well."
             )
         self.normalize_nfc = normalize_nfc
-        self._nfc = NFCNormalizer() if normalize_nfc else None
         options["remove_extra_whitespaces"] = remove_extra_whitespaces
         super().__init__(vocabulary, scores, precompiled_charsmap, **options)
 
@@ -216,27 +205,20 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         return {"normalize_nfc": {"type": "NFC"} in steps}
 
     @property
-    def _only_spaces(self) -> bool:
-        return self.normalize_nfc or super()._only_spaces
+    def only_spaces(self) -> bool:
+        return self.normalize_nfc or super().only_spaces
 
     @property
-    def _words_are_independent(self) -> bool:
+    def words_are_independent(self) -> bool:
         """False with normalize_nfc, where white space depends on its neighbours."""
-        return not self.normalize_nfc and super()._words_are_independent
+        return not self.normalize_nfc and super().words_are_independent
 
-    def _normalize(self, chars: Characters) -> Characters:
+    def _make_graph(self) -> TokenizerGraph:
         if not self.normalize_nfc:
-            return super()._normalize(chars)
-        return self._nfc(normalize_white_space(chars))
+            return super()._make_graph()
+        from encoder_zoo.encoders.tokenizers.graphs.sentencepiece import ComposingGraph
 
-    def _word_starts(
-        self, chars: Characters, numbers: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        solid, first, spaced = super()._word_starts(chars, numbers)
-        if self.normalize_nfc:  # a "▁" of the text itself gets another one before it
-            behind_space = shift_right(~solid, 1, False) & ~chars.row_starts()
-            spaced |= first & behind_space & ~is_special_token(chars.codes)
-        return solid, first, spaced
+        return ComposingGraph(self)
 
     def _normalizers(self) -> list[dict]:
         return COMPOSING if self.normalize_nfc else super()._normalizers()

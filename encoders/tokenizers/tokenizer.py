@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import weakref
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
-import tensorflow as tf
 
 from encoder_zoo.common.foreign_method import ForeignMethod
 from encoder_zoo.common.forks import refuse_in_fork
-from encoder_zoo.common.lazy import loading
+from encoder_zoo.common.lazy import in_tensorflow, loading, tf
 from encoder_zoo.common.preset_arguments import TokenizerPresetArguments
 from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.encoders.tokenizers.arguments import TokenizerArguments
-from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import make_finder, tokenize_around
-from encoder_zoo.encoders.tokenizers.segmentation.special_tokens import SpecialTokenFinder
-from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens
-from encoder_zoo.encoders.tokenizers.text.characters import Characters, characters
 from encoder_zoo.encoders.tokenizers.text.chunks import in_chunks
-from encoder_zoo.encoders.tokenizers.text.ragged import row_ids
 from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor, truncate_texts
 
 if TYPE_CHECKING:
     from typing import Self
 
+    from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
+    from encoder_zoo.encoders.tokenizers.library import LibraryTokenizer
 
-class Tokenizer(TokenizerArguments, tf.Module):
+
+class Tokenizer(TokenizerArguments):
     """Converts texts to token ids with character offsets, and ids to texts.
 
-    It works on eager strings, inside `tf.function` and `tf.data`, and in a SavedModel, with
-    TensorFlow's core operations only. A subclass implements `_tokenize(characters)`; its `__init__`
-    stores each argument under its own name, sets `_spelling`, a string tensor (V,) with the text
-    of each id, and calls `_index_added_tokens` at the end.
+    On TensorFlow, and inside `tf.function`, `tf.data` and a SavedModel, a graph of core operations
+    does the work; on JAX and PyTorch the library `tokenizers` does, with the same ids and offsets.
+    A subclass stores each argument of its `__init__` under its own name, and implements
+    `_make_graph`, `_steps`, which the library reads, and `spelling`.
 
     Args:
         vocabulary: tokens in the order of their ids.
@@ -64,36 +60,44 @@ class Tokenizer(TokenizerArguments, tf.Module):
     lstrip_mask: bool  # whether a mask in a text takes in the white space before it
 
     def __init__(self, *args, **options):
-        refuse_in_fork()
         super().__init__(*args, **{**self.defaults, **options})
-        self._special_finder = None
-        if self.special_tokens_in_text:
-            lstrip = self.mask_token if self.lstrip_mask else None
-            self._special_finder = SpecialTokenFinder(self.special_tokens, lstrip)
-        texts = tf.TensorSpec([None], tf.string)
-        self._ragged_ids = graph_of_method(self._ids_of_texts, [texts])
-        self._ragged = graph_of_method(self._tokens_of_texts, [texts])
-        self._ragged_words = graph_of_method(
-            self._ids_of_words, [tf.RaggedTensorSpec([None, None], tf.string)]
-        )
-        self._spelled = graph_of_method(self._texts_of_ids)
+        self._engines, self._lock = {}, threading.RLock()
 
-    def _index_added_tokens(self) -> None:
-        """Build the finders of added tokens, which need the subclass's normalizer."""
-        raw = [token for token in self.added_tokens if not token["normalized"]]
-        normalized = [token for token in self.added_tokens if token["normalized"]]
-        options = self._span_options()
-        contents = [[ord(c) for c in token["content"]] for token in raw]
-        self._raw_finder = make_finder(raw, contents, **options)
-        self._normalized_finder = None
-        if normalized:
-            chars = self._normalize(characters(tf.constant([t["content"] for t in normalized])))
-            contents = tf.RaggedTensor.from_row_splits(self._code_points(chars), chars.row_splits)
-            self._normalized_finder = make_finder(normalized, contents.to_list(), **options)
+    @property
+    def graph(self) -> TokenizerGraph:
+        """The graph of the rules in TensorFlow, made when it is first used."""
+        return self._engine("graph", self._make_graph_once)
 
-    def _span_options(self) -> dict[str, bool]:
-        """Return arguments of `AddedTokenFinder` for its spans."""
-        return {}
+    @property
+    def library(self) -> LibraryTokenizer:
+        """The same rules for the library `tokenizers`, made when they are first used."""
+        return self._engine("library", self._make_library)
+
+    def _engine(self, name: str, make: Callable):
+        with self._lock:
+            if name not in self._engines:
+                self._engines[name] = make()
+            return self._engines[name]
+
+    def _make_graph_once(self) -> TokenizerGraph:
+        refuse_in_fork()
+        from tensorflow import init_scope
+
+        with init_scope():  # its tables belong to no graph of the user
+            return self._make_graph()
+
+    def _make_graph(self) -> TokenizerGraph:
+        """Build the tables and graphs."""
+        raise NotImplementedError
+
+    def _make_library(self) -> LibraryTokenizer:
+        from encoder_zoo.encoders.tokenizers.library import LibraryTokenizer
+
+        return LibraryTokenizer(self)
+
+    def spelling(self) -> list[str] | list[bytes]:
+        """Return the text of each id."""
+        raise NotImplementedError
 
     def __call__(self, texts: object) -> tf.RaggedTensor:
         """Call `tokenize`."""
@@ -115,13 +119,17 @@ class Tokenizer(TokenizerArguments, tf.Module):
             ValueError: "texts[1] is None (NoneType); expected a string ..."
         """
         texts = as_text_tensor(texts)
-        whole = first is None or not self._words_are_independent
+        rows = tf.reshape(texts, [-1])
+        if in_tensorflow():
+            whole = first is None or not self.graph.words_are_independent
 
-        def function(rows: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
-            return (self._ragged_ids(rows if whole else truncate_texts(rows, first)),)
+            def function(rows: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+                return (self.graph.ids_of_texts(rows if whole else truncate_texts(rows, first)),)
 
-        [ids] = in_chunks(function, tf.reshape(texts, [-1]))
-        return ids[0] if texts.shape.rank == 0 else ids
+            [ids] = in_chunks(function, rows)
+        else:
+            ids = self.library.ids_of_texts(rows)
+        return ids if len(texts.shape) else ids[0]
 
     def tokenize_with_offsets(
         self, texts: object
@@ -137,77 +145,17 @@ class Tokenizer(TokenizerArguments, tf.Module):
             token of one byte of a character has the span of the character.
         """
         texts = as_text_tensor(texts)
-        parts = in_chunks(self._ragged, tf.reshape(texts, [-1]))
-        return tuple(part[0] for part in parts) if texts.shape.rank == 0 else parts
+        rows = tf.reshape(texts, [-1])
+        if in_tensorflow():
+            parts = in_chunks(self.graph.tokens_of_texts, rows)
+        else:
+            parts = self.library.tokens_of_texts(rows)
+        return parts if len(texts.shape) else tuple(part[0] for part in parts)
 
     @property
-    def _words_are_independent(self) -> bool:
+    def words_are_independent(self) -> bool:
         """Whether words can be tokenized apart: special and added tokens may span several."""
         return not (self.special_tokens_in_text or self.added_tokens)
-
-    def _ids_of_texts(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        with tf.device("CPU"):
-            return self._ids(texts, as_words=False)
-
-    def _ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
-        """Return the ids of `_encode`; overridden by tokenizers with a faster path to them."""
-        return self._encode(texts, as_words)[0]
-
-    def _tokens_of_texts(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
-        return self._encode(texts, as_words=False)
-
-    def _encode(self, texts: tf.Tensor, as_words: bool) -> tuple[tf.RaggedTensor, ...]:
-        """Return ids, starts and ends of texts (B,), or of words that each follow a space."""
-        with tf.device("CPU"):  # a GPU would only add copies
-            chars = self._characters(texts)
-            tokens = self._trim_spans(self._with_added(chars, as_words))
-            splits = tf.cast(tokens.row_splits, tf.int64)
-            ids = tf.RaggedTensor.from_row_splits(tokens.ids, splits, validate=False)
-            row = row_ids(tokens.row_splits, tf.size(tokens.ids))
-            row_start = tf.gather(chars.original_splits, row)
-            return (
-                ids,
-                ids.with_values(tokens.starts - row_start),
-                ids.with_values(tokens.ends - row_start),
-            )
-
-    def _characters(self, texts: tf.Tensor) -> Characters:
-        chars = characters(texts)
-        return self._special_finder(chars) if self.special_tokens_in_text else chars
-
-    def _with_added(self, chars: Characters, as_words: bool) -> Tokens:
-        """Find the added tokens, and tokenize the parts around them."""
-
-        def tokenize(parts: Characters) -> Tokens:
-            return self._tokenize(self._add_prefix_space(parts, as_words))
-
-        def normalize_and_tokenize(parts: Characters) -> Tokens:
-            parts = self._normalize(parts)
-            return tokenize_around(self._normalized_finder, tokenize)(
-                parts, self._code_points(parts)
-            )
-
-        return tokenize_around(self._raw_finder, normalize_and_tokenize)(chars)
-
-    def _normalize(self, chars: Characters) -> Characters:
-        """Apply the normalizer."""
-        return chars
-
-    def _code_points(self, chars: Characters) -> tf.Tensor:
-        """Return the code points, int32 (N,), of normalized characters."""
-        return chars.codes
-
-    def _add_prefix_space(self, chars: Characters, as_words: bool) -> Characters:
-        """Insert the space before the first word that the pre-tokenizer adds, if any."""
-        return chars
-
-    def _tokenize(self, chars: Characters) -> Tokens:
-        """Split normalized texts into the tokens of the model."""
-        raise NotImplementedError
-
-    def _trim_spans(self, tokens: Tokens) -> Tokens:
-        """Trim the spans of the tokens, as the post-processor does."""
-        return tokens
 
     def tokenize_words(self, words: object) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         """Convert texts that are split into words to token ids, and the word index of each token.
@@ -230,17 +178,9 @@ class Tokenizer(TokenizerArguments, tf.Module):
             lengths = [len(row) for row in words]
             values = tf.concat(flat, 0) if flat else tf.constant([], tf.string)
             words = tf.RaggedTensor.from_row_lengths(values, tf.constant(lengths, tf.int64))
-        return in_chunks(self._ragged_words, words)
-
-    def _ids_of_words(self, words: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-        with tf.device("CPU"):
-            ids = self._ids(words.values, as_words=True)  # (words, None)
-            per_text = words.with_values(ids)
-            within = tf.range(tf.size(words.values)) - tf.gather(
-                tf.cast(words.row_splits, tf.int32), tf.cast(words.value_rowids(), tf.int32)
-            )
-            merged = per_text.merge_dims(1, 2)
-            return merged, merged.with_values(tf.gather(within, ids.value_rowids()))
+        if in_tensorflow():
+            return in_chunks(self.graph.ids_of_words, words)
+        return self.library.ids_of_words(words)
 
     def ends_word(self, token: str) -> bool:
         """Return whether a token ends its word, whatever follows."""
@@ -266,25 +206,16 @@ class Tokenizer(TokenizerArguments, tf.Module):
         if isinstance(ids, list | tuple):
             single = all(np.ndim(token_id) == 0 for token_id in ids)
         else:
-            single = isinstance(ids, tf.Tensor | np.ndarray) and ids.ndim == 1
-        rows = ids if isinstance(ids, tf.Tensor | tf.RaggedTensor) else tf.ragged.constant(ids)
-        rows = tf.cast(tf.RaggedTensor.from_tensor(rows[None]) if single else rows, tf.int32)
-        if not isinstance(rows, tf.RaggedTensor):
-            rows = tf.RaggedTensor.from_tensor(rows)
-        texts = self._clean_up(self._spelled(rows, self._spelling, skip_special_tokens))
+            single = hasattr(ids, "ndim") and ids.ndim == 1
+        if single:
+            ids = [ids] if isinstance(ids, list | tuple) else ids[None]
+        engine = self.graph if in_tensorflow() else self.library
+        texts = self._clean_up(engine.texts_of_ids(as_rows(ids), skip_special_tokens))
         return texts[0] if single else texts
 
     def _clean_up(self, texts: tf.Tensor) -> tf.Tensor:
         """Remove the white space that joining the tokens (B,) leaves."""
         return texts
-
-    def _texts_of_ids(
-        self, rows: tf.RaggedTensor, spelling: tf.Tensor, skip_special_tokens: bool
-    ) -> tf.Tensor:
-        if skip_special_tokens:
-            special = tf.reduce_any(rows.values[:, None] == self.special_token_ids, 1)
-            rows = tf.ragged.boolean_mask(rows, rows.with_values(~special))
-        return tf.strings.reduce_join(rows.with_values(tf.gather(spelling, rows.values)), axis=1)
 
     @classmethod
     def from_preset(
@@ -311,18 +242,12 @@ class Tokenizer(TokenizerArguments, tf.Module):
         return loading.load_tokenizer(cls, source, **options)
 
 
-def _call(method: weakref.WeakMethod, *args):
-    return method()(*args)
-
-
-def graph_of_method(method: Callable, signature: Sequence[tf.TypeSpec] | None = None) -> Callable:
-    """Compile a method to a `tf.function` of its own object.
-
-    A partial function avoids TensorFlow's warning of repeated tracing, which counts the methods of
-    all objects of a class as one function. The graph holds a weak reference to the object, so that
-    the object's tables are freed with it.
-    """
-    partial = functools.partial(_call, weakref.WeakMethod(method))
-    return tf.function(
-        partial, input_signature=signature, autograph=False, reduce_retracing=signature is None
-    )
+def as_rows(ids: object) -> tf.RaggedTensor:
+    """Return ids (B, L), ragged or padded, as ragged int32."""
+    if isinstance(ids, list | tuple):
+        rows = [np.asarray(row, np.int32).reshape(-1) for row in ids]
+        values = np.concatenate([np.zeros(0, np.int32), *rows])
+        return tf.RaggedTensor.from_row_lengths(values, [len(row) for row in rows])
+    if hasattr(ids, "row_splits"):
+        return tf.cast(tf.convert_to_tensor(ids) if not tf.is_tensor(ids) else ids, tf.int32)
+    return tf.RaggedTensor.from_tensor(tf.cast(tf.convert_to_tensor(ids), tf.int32))

@@ -52,3 +52,19 @@ def _check_tokens(tokens: Sequence[str]) -> None:
             f"vocabulary[{i}] is {with_type(tokens[i])}, with half of a character, which UTF-8 "
             "cannot hold; expected a string of whole ones"
         ) from None
+
+
+def check_no_overlap(tokens: Sequence[str]) -> None:
+    """Raise an error for special tokens of which two may overlap in a text.
+
+    Raises:
+        ValueError: "the special tokens '<a<' and '<b' overlap ..."
+    """
+    for a in tokens:
+        for b in tokens:
+            tails = [a[i:] for i in range(1, len(a))] if a != b else []
+            if any(tail.startswith(b) or b.startswith(tail) for tail in tails):
+                raise ValueError(
+                    f"the special tokens {a!r} and {b!r} overlap, so that finding them in text "
+                    "would be ambiguous; use special_tokens_in_text=False"
+                )

@@ -111,7 +111,7 @@ def write_saved_model(
     module.weights = list(variables)
     module.tables = [
         value
-        for part in (tokenizer, *tokenizer.submodules)
+        for part in (tokenizer.graph, *tokenizer.graph.submodules)
         for value in vars(part).values()
         if isinstance(value, tf.lookup.StaticHashTable)
     ]

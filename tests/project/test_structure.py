@@ -12,6 +12,7 @@ FOLDERS = [
     "encoders.tokenizers.text",
     "encoders.tokenizers.segmentation",
     "encoders.tokenizers.files",
+    "encoders.tokenizers.graphs",
     "encoders.tokenizers",
     "encoders.kernels",
     "encoders",

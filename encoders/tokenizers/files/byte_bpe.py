@@ -18,9 +18,11 @@ class ByteBPEFiles(WritesFiles):
 
     Attributes:
         normalizer: type of the normalizer in tokenizer.json; None for none.
+        trims_spans: whether spans leave out the spaces around tokens.
     """
 
     normalizer: ClassVar[str | None] = None
+    trims_spans: ClassVar[bool] = True
     special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = SPECIAL_TOKENS
 
     @classmethod
@@ -91,6 +93,13 @@ class ByteBPEFiles(WritesFiles):
             "decoder": byte_level,
             "model": bpe_model(self.vocabulary, self.merges),
         }
+
+    def library_steps(self, as_words: bool = False) -> dict:
+        steps = super().library_steps(as_words)
+        steps["model"]["unk_token"] = self.unknown_token  # of bytes without a token
+        byte_level = dict(steps["pre_tokenizer"])
+        steps["pre_tokenizer"]["add_prefix_space"] |= as_words
+        return {**steps, **({"post_processor": byte_level} if self.trims_spans else {})}
 
     def _template(self) -> dict:
         if self.pair_separators != 2 or self.uses_segments:

@@ -19,7 +19,7 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
     read_bpe_model,
     read_unigram_model,
 )
-from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
+from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, without_gaps
 
 SPACES = {"Regex": " {2,}"}
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -249,7 +249,7 @@ class SentencePieceFiles(WritesFiles):
         return settings
 
     @property
-    def _only_spaces(self) -> bool:
+    def only_spaces(self) -> bool:
         """Whether white space other than spaces is an ordinary character after normalization."""
         return not self.remove_extra_whitespaces
 
@@ -270,6 +270,25 @@ class SentencePieceFiles(WritesFiles):
             "decoder": space,
             "model": self._unigram() if self.merges is None else self._bpe(),
         }
+
+    def library_steps(self, as_words: bool = False) -> dict:
+        """Return the steps, in which tokens that texts do not contain have names with a space.
+
+        Spaces in texts are removed or become "▁".
+        """
+        steps = super().library_steps(as_words)
+        model, found = steps["model"], set(self.ids_in_texts)
+        found |= set(self.byte_ids if self.byte_fallback else ())
+        names = [t if i in found else f" {i}" for i, t in enumerate(self.vocabulary)]
+        if self.merges is None:
+            model["vocab"] = [
+                [name, score] for name, (_, score) in zip(names, model["vocab"], strict=True)
+            ]
+        else:
+            model["vocab"] = without_gaps({name: i for i, name in enumerate(names)})
+            model["unk_token"] = names[self.unknown_token_id]
+            model["merges"] = [merge.split(" ") for merge in self.merges_in_texts]
+        return steps
 
     def _unigram(self) -> dict:
         """Return the Unigram model of tokenizer.json."""
@@ -304,7 +323,7 @@ class SentencePieceFiles(WritesFiles):
         found = [
             step
             for step in files.steps("normalizer")
-            if self._only_spaces or (step.get("type") != "Strip" and step.get("pattern") != SPACES)
+            if self.only_spaces or (step.get("type") != "Strip" and step.get("pattern") != SPACES)
         ]
         expected = self._normalizers()
         if found != expected:

@@ -1,6 +1,6 @@
 """Checks and orders the vocabularies in files."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from encoder_zoo.common.wording import shown
 
@@ -43,6 +43,26 @@ def check_count(count: int, name: str) -> None:
     """
     if count > MAX_TOKENS:
         raise ValueError(f"{name} has {count} tokens. Expected at most {MAX_TOKENS}.")
+
+
+def check_merges(merges: Sequence[str], ids: Mapping[str, int]) -> None:
+    """Raise an error if a merge is not of two tokens that together are a third.
+
+    Args:
+        merges: "a b" pairs.
+        ids: {token: id}.
+
+    Raises:
+        ValueError: "merges[0] is 'ab'; expected two tokens of the vocabulary, separated by a space,
+            that together are a third"
+    """
+    for i, merge in enumerate(merges):
+        left, _, right = merge.partition(" ")
+        if left not in ids or right not in ids or left + right not in ids:
+            raise ValueError(
+                f"merges[{i}] is {merge!r}; expected two tokens of the vocabulary, separated "
+                "by a space, that together are a third"
+            )
 
 
 def append_tokens(tokens: list[str], added: Mapping[str, int]) -> list[str]:

@@ -61,10 +61,35 @@ class WritesFiles:
 
     def _added_tokens(self) -> list[dict]:
         """Return the special tokens and the other added tokens as entries of tokenizer.json."""
+        special = self.special_entries()
+        known = {token["content"] for token in special}
+        return [*special, *(token for token in self.added_tokens if token["content"] not in known)]
+
+    def special_entries(self) -> list[dict]:
+        """Return the special tokens as entries of tokenizer.json."""
         tokens = [getattr(self, argument) for argument in SPECIAL_TOKENS]
         lstrip = self.mask_token if self.lstrip_mask else None
-        special = [special_added_token(self.token_to_id(t), t, t == lstrip) for t in tokens]
-        return [*special, *(token for token in self.added_tokens if token["content"] not in tokens)]
+        return [special_added_token(self.token_to_id(t), t, t == lstrip) for t in tokens]
+
+    def library_steps(self, as_words: bool = False) -> dict:
+        """Return the steps of tokenizer.json as the library `tokenizers` takes them here.
+
+        Args:
+            as_words: whether each text is a word that follows a space.
+        """
+        steps = self._steps()
+        model = steps["model"]
+        if isinstance(model["vocab"], dict):
+            model["vocab"] = without_gaps(model["vocab"])
+        return {name: steps[name] for name in ("normalizer", "pre_tokenizer", "model")}
+
+    def library_ids(self) -> list[int]:
+        """Return the ids of the library's ids, of the first of them."""
+        return []
+
+    def library_word(self, word: str) -> str:
+        """Return a word that follows a space as the library takes it."""
+        return word
 
     def _template(self) -> dict:
         """Return the post-processor: the special tokens around one text and around a pair."""
@@ -101,6 +126,17 @@ def _special(token: str, segment: int) -> dict:
 
 def _text(name: str, segment: int) -> dict:
     return {"Sequence": {"id": name, "type_id": segment}}
+
+
+def without_gaps(vocabulary: Mapping[str, int]) -> dict[str, int]:
+    """Return {token: id} with a token for every id; texts do not contain those with a space.
+
+    Example:
+        >>> without_gaps({"a": 0, "b": 2})
+        {'a': 0, 'b': 2, ' 1': 1}
+    """
+    missing = set(range(max(vocabulary.values()) + 1)).difference(vocabulary.values())
+    return {**vocabulary, **{f" {i}": i for i in sorted(missing)}}
 
 
 def as_json(content: object) -> str:

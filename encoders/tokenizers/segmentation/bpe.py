@@ -23,12 +23,9 @@ class BPE(tf.Module):
 
     Args:
         symbol_ids: token id of every symbol (byte or character).
-        merges: pairs of tokens, "a b", in the order in which they were learned.
+        merges: pairs of tokens, "a b", in the order in which they were learned; together they are
+            tokens, see `files.vocabularies.check_merges`.
         ids: {token: id}.
-
-    Raises:
-        ValueError: "merges[0] is 'ab'; expected two tokens of the vocabulary, separated by a space,
-            that together are a third"
 
     Source: Sennrich, Haddow & Birch, "Neural Machine Translation of Rare Words with Subword
         Units" (2016), section 3.2.
@@ -40,11 +37,6 @@ class BPE(tf.Module):
         merged = []
         for i, merge in enumerate(merges):
             left, _, right = merge.partition(" ")
-            if left not in ids or right not in ids or left + right not in ids:
-                raise ValueError(
-                    f"merges[{i}] is {merge!r}; expected two tokens of the vocabulary, separated "
-                    "by a space, that together are a third"
-                )
             ranks[ids[left] << 32 | ids[right]] = i
             merged.append(ids[left + right])
         self._symbol_ids = tf.constant(symbol_ids, tf.int32)

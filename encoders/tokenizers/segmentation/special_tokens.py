@@ -13,23 +13,12 @@ class SpecialTokenFinder(tf.Module):
     """Replaces special tokens in texts by code points of their own, `SPECIALS`.
 
     Args:
-        tokens: the special tokens, numbered in this order.
+        tokens: the special tokens, numbered in this order, none of which overlap.
         lstrip: a token that takes in the white space before it, or None.
-
-    Raises:
-        ValueError: "the special tokens '<a<' and '<b' overlap ..."
     """
 
     def __init__(self, tokens: Sequence[str], lstrip: str | None):
         super().__init__()
-        for a in tokens:
-            for b in tokens:
-                tails = [a[i:] for i in range(1, len(a))] if a != b else []
-                if any(tail.startswith(b) or b.startswith(tail) for tail in tails):
-                    raise ValueError(
-                        f"the special tokens {a!r} and {b!r} overlap, so that finding them in text "
-                        "would be ambiguous; use special_tokens_in_text=False"
-                    )
         # Longer tokens overwrite shorter ones.
         by_length = sorted(enumerate(tokens), key=lambda item: len(item[1]))
         self._lines = "\n".join(f"{i} {token}" for i, token in by_length)

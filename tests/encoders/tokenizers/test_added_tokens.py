@@ -146,7 +146,7 @@ def test_they_work_in_tf_data_and_with_tensorflow_alone(tmp_path):
     class Served(tf.Module):
         def __init__(self):
             super().__init__()
-            self.tokenizer = tokenizer
+            self.tables = tokenizer.graph
 
         @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
         def __call__(self, texts):

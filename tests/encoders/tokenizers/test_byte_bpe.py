@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer, byte_alphabet
+from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
+from encoder_zoo.encoders.tokenizers.files.byte_alphabet import byte_alphabet
 from encoder_zoo.encoders.tokenizers.segmentation.bpe import safe_in_parallel
 
 pytestmark = pytest.mark.eager
@@ -201,7 +202,7 @@ def test_configuration_round_trip():
 @pytest.mark.slow
 def test_saved_model(stored, tmp_path):
     module = tf.Module()
-    module.tokenizer = stored
+    module.tokenizer = stored.graph
     signature = [tf.TensorSpec([None], tf.string)]
     module.tokenize = tf.function(stored.tokenize, input_signature=signature)
     tf.saved_model.save(module, str(tmp_path))

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from paths import ROOT
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer, byte_alphabet
+from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
+from encoder_zoo.encoders.tokenizers.files.byte_alphabet import byte_alphabet
 from encoder_zoo.encoders.tokenizers.text.characters import characters
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
@@ -280,7 +281,7 @@ def test_parallel_pipeline(small):
 def test_saved_model(small, tmp_path):
     """That TensorFlow alone opens one is shown in test_export.py."""
     module = tf.Module()
-    module.tokenizer = small
+    module.tokenizer = small.graph
     signature = [tf.TensorSpec([None], tf.string)]
     module.wordpiece = tf.function(small.tokenize, input_signature=signature)
     tf.saved_model.save(module, str(tmp_path))

@@ -1,0 +1,209 @@
+"""TensorFlow's operations on numbers, loops and random numbers, in NumPy; see `numpy_ops`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.ragged_array import Array, RaggedArray, as_array
+
+
+def as_in_numpy(function: Callable) -> Callable:
+    """Return a function of NumPy that takes TensorFlow's positional arguments."""
+
+    def operation(*values, **options):
+        return as_array(function(*map(as_array, values), **options))
+
+    return operation
+
+
+def sizes_of(shape) -> tuple[int, ...]:
+    return tuple(np.asarray(shape, np.int64).reshape(-1).tolist())
+
+
+def stack(values, axis: int = 0) -> Array:
+    return as_array(np.stack([as_array(value) for value in values], axis))
+
+
+def zeros(shape, dtype=np.float32) -> Array:
+    return np.zeros(sizes_of(shape), dtype).view(Array)
+
+
+def argsort(values, axis: int = -1, direction: str = "ASCENDING", stable: bool = False) -> Array:
+    values = as_array(values)
+    if direction == "DESCENDING":  # of equal values the first stays first
+        last = values.shape[axis] - 1
+        turned = np.argsort(np.flip(values, axis), axis, kind="stable")
+        return as_array((last - np.flip(turned, axis)).astype(np.int32))
+    return as_array(np.argsort(values, axis, kind="stable").astype(np.int32))
+
+
+# -- numbers -------------------------------------------------------------------------------------
+
+
+def reduction(function: Callable, **options) -> Callable:
+    """Return a reduction along an axis that keeps the type of the values."""
+
+    def reduce(values, axis=None, keepdims: bool = False) -> Array:
+        if isinstance(values, RaggedArray):
+            rows = [function(row, **options) for row in values]
+            return as_array(np.asarray(rows, values.dtype))
+        values = as_array(values)
+        found = function(values, axis=axis, keepdims=keepdims, **options)
+        return as_array(found, values.dtype)
+
+    return reduce
+
+
+reduce_sum, reduce_all, reduce_any = reduction(np.sum), reduction(np.all), reduction(np.any)
+
+
+def reduce_max(values, axis=None, keepdims: bool = False) -> Array:
+    values = as_array(values)
+    least = {"f": -np.inf, "b": False}.get(values.dtype.kind)
+    least = np.iinfo(values.dtype).min if least is None else least
+    return as_array(np.max(values, axis, keepdims=keepdims, initial=least), values.dtype)
+
+
+def reduce_min(values, axis=None, keepdims: bool = False) -> Array:
+    values = as_array(values)
+    most = np.inf if values.dtype.kind == "f" else np.iinfo(values.dtype).max
+    return as_array(np.min(values, axis, keepdims=keepdims, initial=most), values.dtype)
+
+
+def reduce_logsumexp(values, axis=None) -> Array:
+    values = as_array(values)
+    most = np.max(values, axis=axis, keepdims=True)
+    total = np.log(np.sum(np.exp(values - most), axis=axis, keepdims=True)) + most
+    return as_array(np.squeeze(total, axis))
+
+
+def cumsum(values, axis: int = 0, exclusive: bool = False) -> Array:
+    values = as_array(values)
+    total = np.cumsum(values, axis, dtype=values.dtype)
+    return as_array(total - values if exclusive else total)
+
+
+def segments(function: np.ufunc, values, segment_ids) -> Array:
+    """Reduce the values of equal numbers, which ascend from 0 on and leave out none."""
+    values, ids = as_array(values), np.asarray(segment_ids)
+    starts = np.flatnonzero(np.diff(ids, prepend=-1))
+    return as_array(function.reduceat(values, starts)) if len(values) else values
+
+
+def segment_mean(values, segment_ids) -> Array:
+    values = as_array(values)
+    counts = np.bincount(np.asarray(segment_ids)).reshape(-1, *[1] * (values.ndim - 1))
+    total = segments(np.add, values, segment_ids)
+    return as_array((total / counts).astype(values.dtype)) if len(values) else values
+
+
+def unsorted_segment_max(values, segment_ids, num_segments) -> Array:
+    values = as_array(values)
+    found = np.full((int(num_segments), *values.shape[1:]), np.finfo(values.dtype).min)
+    found = found.astype(values.dtype)
+    np.maximum.at(found, np.asarray(segment_ids), values)
+    return as_array(found)
+
+
+def bincount(values, minlength: int = 0, maxlength: int = 0, axis=None, **options) -> Array:
+    rows = [np.bincount(row, minlength=int(minlength)) for row in np.asarray(values)]
+    return np.asarray(rows, np.int32).view(Array)
+
+
+def top_k(values, k: int) -> tuple[Array, Array]:
+    order = argsort(values, direction="DESCENDING")[..., : int(k)]
+    return as_array(np.take_along_axis(as_array(values), order, -1)), order
+
+
+def count_nonzero(values, axis=None, dtype=np.int64) -> Array:
+    return as_array(np.asarray(np.count_nonzero(as_array(values), axis), dtype))
+
+
+def softmax(values, axis: int = -1) -> Array:
+    values = as_array(values)
+    powers = np.exp(values - values.max(axis, keepdims=True, initial=-np.inf))
+    return as_array(powers / powers.sum(axis, keepdims=True))
+
+
+def sigmoid(values) -> Array:
+    values = as_array(values)
+    powers = np.exp(-np.abs(values))
+    return as_array((np.where(values >= 0, 1, powers) / (1 + powers)).astype(values.dtype))
+
+
+def frame(values, frame_length: int, frame_step: int) -> Array:
+    windows = np.lib.stride_tricks.sliding_window_view(as_array(values), int(frame_length), -1)
+    return as_array(windows[..., :: int(frame_step), :].copy())
+
+
+maximum, minimum = as_in_numpy(np.maximum), as_in_numpy(np.minimum)
+equal, logical_not = as_in_numpy(np.equal), as_in_numpy(np.logical_not)
+abs, exp, round = as_in_numpy(np.abs), as_in_numpy(np.exp), as_in_numpy(np.round)
+clip_by_value = as_in_numpy(np.clip)
+
+
+# -- loops ---------------------------------------------------------------------------------------
+
+
+class TensorArray:
+    """A list of arrays, written one by one."""
+
+    def __init__(self, dtype=None, size=0, **options):
+        self._values = [None] * int(size)
+
+    def write(self, index, value) -> TensorArray:
+        self._values[int(index)] = value
+        return self
+
+    def read(self, index):
+        return self._values[int(index)]
+
+    def stack(self) -> Array:
+        return as_array(np.stack(self._values)) if self._values else zeros([0])
+
+    def concat(self) -> Array:
+        return as_array(np.concatenate(self._values)) if self._values else zeros([0])
+
+
+def while_loop(cond: Callable, body: Callable, loop_vars, **options):
+    while cond(*loop_vars):
+        loop_vars = body(*loop_vars)
+    return loop_vars
+
+
+def cond(predicate, true_fn: Callable, false_fn: Callable):
+    return true_fn() if predicate else false_fn()
+
+
+def scan(function: Callable, elements, initializer):
+    """Return the results for the elements, one after the other, in the initializer's structure."""
+    found = list(itertools.accumulate(elements, function, initial=initializer))[1:]
+    return keras.tree.map_structure(lambda *parts: stack(parts), *found)
+
+
+def map_structure(function: Callable, *values, expand_composites: bool = False):
+    return keras.tree.map_structure(function, *values)
+
+
+# -- random numbers ------------------------------------------------------------------------------
+
+
+def generator(seed) -> np.random.Generator:
+    """Return the generator of a seed, (2,) int."""
+    return np.random.default_rng([int(number) % 2**63 for number in seed])
+
+
+def stateless_shuffle(values, seed) -> Array:
+    return as_array(generator(seed).permutation(as_array(values)))
+
+
+def stateless_uniform(shape, seed, minval=0, maxval=None, dtype=np.float32) -> Array:
+    draws, dtype = generator(seed), np.dtype(dtype)
+    if dtype.kind == "i":
+        return draws.integers(minval, maxval, sizes_of(shape), dtype).view(Array)
+    most = 1 if maxval is None else maxval
+    return (minval + (most - minval) * draws.random(sizes_of(shape), dtype)).view(Array)

@@ -1,0 +1,281 @@
+"""TensorFlow's operations that preprocessing uses, in NumPy, by the same names.
+
+`common.lazy.tf` is this module on JAX and PyTorch, so that preprocessing is written once for all
+backends. Arrays are `Array`, ragged tensors `RaggedArray`; strings are UTF-8 in arrays of objects.
+Only what differs from NumPy is said here; see TensorFlow for all else.
+"""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.numpy_numbers import (
+    as_in_numpy,
+    bincount,
+    count_nonzero,
+    frame,
+    map_structure,
+    segment_mean,
+    segments,
+    sizes_of,
+    softmax,
+    stateless_shuffle,
+    stateless_uniform,
+    top_k,
+    unsorted_segment_max,
+)
+from encoder_zoo.common.ragged_array import Array, RaggedArray, as_array, ranges
+
+Tensor, RaggedTensor = Array, RaggedArray
+bool, string = np.dtype("bool"), np.dtype(object)
+int32, int64 = np.dtype("int32"), np.dtype("int64")
+float32, float64 = np.dtype("float32"), np.dtype("float64")
+complex64, complex128 = np.dtype("complex64"), np.dtype("complex128")
+
+
+# -- arrays --------------------------------------------------------------------------------------
+
+
+def constant(value, dtype=None, shape=None) -> Array:
+    if isinstance(value, list | tuple) and any(isinstance(v, np.ndarray) for v in value):
+        value = np.stack(value)
+    array = as_array(value, dtype and np.dtype(dtype))
+    return array if shape is None else np.broadcast_to(array, tuple(shape)).view(Array)
+
+
+def convert_to_tensor(value, dtype=None):
+    if isinstance(value, RaggedArray):
+        return value
+    if hasattr(value, "row_splits"):  # a ragged tensor of TensorFlow
+        return RaggedArray(convert_to_tensor(value.values), value.row_splits)
+    return constant(value, dtype)
+
+
+def is_tensor(value) -> bool:
+    return isinstance(value, Array | RaggedArray)
+
+
+def is_symbolic_tensor(value) -> bool:
+    return False
+
+
+def executing_eagerly() -> bool:
+    return True
+
+
+def init_scope():
+    return keras.name_scope("init")
+
+
+def cast(value, dtype):
+    dtype = np.dtype(dtype)
+    if isinstance(value, RaggedArray):
+        return value.with_flat_values(cast(value.flat_values, dtype))
+    return as_array(value).astype(dtype)
+
+
+def identity(value):
+    return value
+
+
+def ensure_shape(value, shape):
+    sizes = zip(value.shape, shape, strict=True)
+    if any(wanted not in (None, size) for size, wanted in sizes):
+        raise ValueError(f"Expected the shape {tuple(shape)}. Received: {value.shape}.")
+    return value
+
+
+def shape(value, out_type=int32) -> Array:
+    if isinstance(value, RaggedArray):
+        return np.asarray([len(value), -1], out_type).view(Array)
+    return np.asarray(np.shape(value), out_type).view(Array)
+
+
+def size(value, out_type=int32) -> Array:
+    return as_array(np.asarray(np.size(value), out_type))
+
+
+def reshape(value, shape) -> Array:
+    return as_array(value).reshape(sizes_of(shape))
+
+
+def broadcast_to(value, shape) -> Array:
+    return as_array(np.broadcast_to(as_array(value), sizes_of(shape)))
+
+
+def fill(dims, value) -> Array:
+    value = as_array(value)
+    return np.full(sizes_of(dims), value, value.dtype).view(Array)
+
+
+def ones(shape, dtype=float32) -> Array:
+    return np.ones(sizes_of(shape), dtype).view(Array)
+
+
+def zeros_like(value, dtype=None) -> Array:
+    return as_array(np.zeros_like(as_array(value), dtype))
+
+
+def ones_like(value, dtype=None) -> Array:
+    return as_array(np.ones_like(as_array(value), dtype))
+
+
+def range(start, limit=None, delta=1, dtype=None) -> Array:
+    if limit is None:
+        start, limit = 0, start
+    values = [value for value in (start, limit) if isinstance(value, np.ndarray | np.generic)]
+    dtype = dtype or (np.result_type(*values) if values else int32)
+    return np.arange(int(start), int(limit), int(delta), dtype).view(Array)
+
+
+def unstack(value, num: int | None = None, axis: int = 0) -> list[Array]:
+    return [as_array(part) for part in np.moveaxis(as_array(value), axis, 0)]
+
+
+def concat(values, axis: int = 0):
+    if isinstance(values[0], RaggedArray):
+        inner = concat([rows.values for rows in values])
+        lengths = np.concatenate([rows.row_lengths() for rows in values])
+        return RaggedArray.from_row_lengths(inner, lengths)
+    values = [value if is_tensor(value) else np.asarray(value) for value in values]
+    first = next((value.dtype for value in values if is_tensor(value)), None)
+    values = [v if is_tensor(v) or first is None else v.astype(first) for v in values]
+    return as_array(np.concatenate(values, axis))
+
+
+def pad(value, paddings, constant_values=0) -> Array:
+    return as_array(np.pad(as_array(value), paddings, constant_values=constant_values))
+
+
+def repeat(value, repeats, axis=None) -> Array:
+    return as_array(np.repeat(as_array(value), repeats, axis))
+
+
+def transpose(value, perm=None) -> Array:
+    return as_array(np.transpose(as_array(value), perm))
+
+
+def where(condition, x=None, y=None) -> Array:
+    if x is None:
+        return np.stack(np.nonzero(condition), axis=1).astype(np.int64).view(Array)
+    x, y = (value if isinstance(value, np.ndarray) else np.asarray(value) for value in (x, y))
+    kinds = [value for value in (x, y) if isinstance(value, Array)]
+    dtype = kinds[0].dtype if kinds else None
+    found = np.where(condition, x, y)
+    return as_array(found, dtype) if dtype is not None else as_array(found.tolist())
+
+
+# -- indices -------------------------------------------------------------------------------------
+
+
+def gather(values, indices, axis: int | None = None, batch_dims: int = 0):
+    if isinstance(indices, RaggedArray):
+        return indices.with_flat_values(gather(values, indices.flat_values))
+    if isinstance(values, RaggedArray):
+        indices = np.asarray(indices)
+        return values.rows(indices) if indices.ndim else values[int(indices)]
+    values, indices = as_array(values), np.asarray(indices, np.int64)
+    if batch_dims:
+        rows = np.arange(len(values)).reshape(-1, *[1] * (indices.ndim - 1))
+        return values[rows, indices]
+    return as_array(np.take(values, indices, axis or 0))
+
+
+def gather_nd(values, indices) -> Array:
+    return as_array(values)[tuple(np.moveaxis(np.asarray(indices, np.int64), -1, 0))]
+
+
+def tensor_scatter_nd_update(values, indices, updates) -> Array:
+    values = as_array(values).copy()
+    values[tuple(np.moveaxis(np.asarray(indices, np.int64), -1, 0))] = updates
+    return values
+
+
+def boolean_mask(values, mask) -> Array:
+    return as_array(values)[np.asarray(mask)]
+
+
+def searchsorted(values, found, side: str = "left", out_type=int32) -> Array:
+    return np.searchsorted(values, found, side).astype(out_type).view(Array)
+
+
+def argmax(values, axis: int = 0, output_type=int64) -> Array:
+    return as_array(np.argmax(as_array(values), axis).astype(output_type))
+
+
+def unique(values) -> SimpleNamespace:
+    """Return `y`, the values in the order of their first appearance, and `idx`, int32."""
+    found, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    idx = np.argsort(order)[inverse].astype(np.int32)
+    return SimpleNamespace(y=found[order].view(Array), idx=idx.view(Array))
+
+
+def sequence_mask(lengths, maxlen=None, dtype=bool) -> Array:
+    lengths = np.asarray(lengths)
+    longest = int(lengths.max(initial=0)) if maxlen is None else int(maxlen)
+    return as_array((np.arange(longest) < lengths[..., None]).astype(dtype))
+
+
+# -- namespaces ----------------------------------------------------------------------------------
+
+
+def ragged_range(starts, limits=None) -> RaggedArray:
+    starts = as_array(starts)
+    if limits is None:
+        starts, limits = np.zeros_like(starts), starts
+    lengths = np.maximum(np.asarray(limits) - np.asarray(starts), 0)
+    values = ranges(np.asarray(starts), lengths).astype(starts.dtype)
+    return RaggedArray.from_row_lengths(values, lengths)
+
+
+def ragged_constant(rows, dtype=None, ragged_rank=None) -> RaggedArray:
+    if len(rows) and isinstance(rows[0], list) and rows[0] and isinstance(rows[0][0], list):
+        inner = ragged_constant([row for part in rows for row in part], dtype)
+    else:
+        flat = list(itertools.chain.from_iterable(rows))
+        inner = as_array(flat, dtype) if flat else np.zeros(0, dtype or int32).view(Array)
+    return RaggedArray.from_row_lengths(inner, [len(row) for row in rows])
+
+
+def ragged_boolean_mask(values: RaggedArray, mask: RaggedArray) -> RaggedArray:
+    kept = np.asarray(mask.flat_values)
+    lengths = np.bincount(values.value_rowids()[kept], minlength=len(values))
+    return RaggedArray.from_row_lengths(values.values[kept], lengths)
+
+
+def unique_rows(x, axis) -> tuple[Array, Array]:
+    """Return the rows in the order of their first appearance, and the number of each."""
+    found, first, inverse = np.unique(x, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    idx = np.argsort(order)[inverse.reshape(-1)]
+    return as_array(found[order]), as_array(idx.astype(np.int32))
+
+
+ragged = SimpleNamespace(
+    range=ragged_range, constant=ragged_constant, boolean_mask=ragged_boolean_mask
+)
+math = SimpleNamespace(
+    top_k=top_k,
+    segment_max=lambda values, ids: segments(np.maximum, values, ids),
+    segment_min=lambda values, ids: segments(np.minimum, values, ids),
+    segment_mean=segment_mean,
+    unsorted_segment_max=unsorted_segment_max,
+    is_finite=as_in_numpy(np.isfinite),
+    count_nonzero=count_nonzero,
+    bincount=bincount,
+    log=as_in_numpy(np.log),
+)
+nn = SimpleNamespace(softmax=softmax)
+nest = SimpleNamespace(map_structure=map_structure, flatten=keras.tree.flatten)
+linalg = SimpleNamespace(matvec=as_in_numpy(np.matmul))
+signal = SimpleNamespace(frame=frame)
+raw_ops = SimpleNamespace(UniqueV2=unique_rows)
+random = SimpleNamespace(
+    stateless_uniform=stateless_uniform,
+    experimental=SimpleNamespace(stateless_shuffle=stateless_shuffle),
+)

@@ -1,0 +1,237 @@
+"""Arrays of NumPy with the few methods of TensorFlow's tensors that preprocessing uses.
+
+Comment letters: N rows, P values of all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+class Array(np.ndarray):
+    """`numpy.ndarray` with `numpy()`, so that code for tensors takes it.
+
+    Example:
+        >>> as_array([3, 4])[1].numpy().item()
+        4
+    """
+
+    def numpy(self) -> np.ndarray:
+        """Return the values as an ordinary array."""
+        return self.view(np.ndarray)
+
+    def __getitem__(self, index):
+        value = super().__getitem__(index)
+        return value if isinstance(value, np.ndarray) else as_array(value, self.dtype)
+
+
+def as_array(values, dtype=None) -> Array:
+    """Return values as an `Array`, of TensorFlow's default types: int32, float32, bytes.
+
+    Example:
+        >>> [as_array(values).dtype.name for values in ([1], [0.5], ["é"], np.float64(1))]
+        ['int32', 'float32', 'object', 'float64']
+    """
+    if isinstance(values, Array) and dtype in (None, values.dtype):
+        return values
+    if hasattr(values, "dtype"):
+        array = np.asarray(values) if dtype is None else np.asarray(values).astype(dtype)
+    elif isinstance(values, str | bytes):
+        array = np.asarray(values, object)
+    else:
+        array = np.asarray(values, dtype)
+        default = {"int64": "int32", "float64": "float32"} if dtype is None else {}
+        if array.size or array.dtype.kind != "f":
+            array = array.astype(default.get(array.dtype.name, array.dtype))
+        else:
+            array = array.astype(dtype or "float32")
+        if array.dtype.kind in "US":
+            array = np.asarray(values, object)
+    if array.dtype.kind in "US":
+        array = array.astype(object)
+    return _encoded(array).view(Array)
+
+
+def _encoded(array: np.ndarray) -> np.ndarray:
+    """Return an array with its strings as UTF-8."""
+    if array.dtype != object or not any(isinstance(text, str) for text in array.flat):
+        return array
+    encoded = np.empty(array.shape, object)
+    encoded.flat = [t.encode() if isinstance(t, str) else t for t in array.flat]
+    return encoded
+
+
+class RaggedArray:
+    """Rows of different length, with the methods of `tf.RaggedTensor`.
+
+    Args:
+        values: (P, ...) array, or a `RaggedArray` of P rows.
+        row_splits: (N + 1,) int64, where the rows begin and end.
+
+    Example:
+        >>> rows = RaggedArray.from_row_lengths(as_array([5, 6, 7]), [2, 1])
+        >>> rows.to_list(), rows.row_lengths().tolist(), rows[1].tolist()
+        ([[5, 6], [7]], [2, 1], [7])
+    """
+
+    def __init__(self, values, row_splits):
+        self.values = values
+        self.row_splits = np.asarray(row_splits, np.int64).view(Array)
+
+    @classmethod
+    def from_row_splits(cls, values, row_splits, validate: bool = True) -> RaggedArray:
+        """Return rows that begin and end at the splits."""
+        return cls(_values(values), row_splits)
+
+    @classmethod
+    def from_row_lengths(cls, values, row_lengths, validate: bool = True) -> RaggedArray:
+        """Return rows of these lengths."""
+        return cls(_values(values), np.concatenate([[0], np.cumsum(row_lengths, dtype=np.int64)]))
+
+    @classmethod
+    def from_value_rowids(cls, values, value_rowids, nrows: int | None = None) -> RaggedArray:
+        """Return rows of the values with equal numbers, which ascend."""
+        rowids = np.asarray(value_rowids)
+        count = (int(rowids[-1]) + 1 if len(rowids) else 0) if nrows is None else int(nrows)
+        return cls.from_row_lengths(values, np.bincount(rowids, minlength=count))
+
+    @classmethod
+    def from_tensor(cls, tensor, padding=None) -> RaggedArray:
+        """Return the rows of an array (N, L, ...), without the padding at their ends."""
+        tensor = as_array(tensor)
+        lengths = np.full(len(tensor), tensor.shape[1], np.int64)
+        if padding is not None:
+            padding = as_array(padding, tensor.dtype)
+            real = np.arange(1, tensor.shape[1] + 1) * np.asarray(tensor != padding, np.int64)
+            lengths = real.max(axis=1, initial=0)
+        inside = np.arange(tensor.shape[1]) < lengths[:, None]
+        return cls.from_row_lengths(tensor[inside], lengths)
+
+    @property
+    def flat_values(self) -> Array:
+        """The values without any rows, (P, ...)."""
+        return self.values.flat_values if isinstance(self.values, RaggedArray) else self.values
+
+    @property
+    def ragged_rank(self) -> int:
+        """The number of axes with rows of different length."""
+        return 1 + (self.values.ragged_rank if isinstance(self.values, RaggedArray) else 0)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The type of the values."""
+        return self.values.dtype
+
+    @property
+    def shape(self) -> tuple:
+        """(N, None, ...)."""
+        return (len(self), None, *self.values.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.row_splits) - 1
+
+    def __repr__(self) -> str:
+        return f"RaggedArray({self.to_list()})"
+
+    def __iter__(self):
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return self.rows(np.arange(len(self))[index])
+        begin, end = self.row_splits.numpy()[index : (index + 2) or None][:2]
+        return self.values[begin:end]
+
+    def rows(self, indices) -> RaggedArray:
+        """Return the rows of these indices."""
+        indices = np.asarray(indices, np.int64)
+        splits = self.row_splits.numpy()
+        lengths = np.diff(splits)[indices]
+        chosen = ranges(splits[:-1][indices], lengths)
+        values = self.values
+        values = values.rows(chosen) if isinstance(values, RaggedArray) else values[chosen]
+        return RaggedArray.from_row_lengths(values, lengths)
+
+    def nrows(self) -> int:
+        """Return N."""
+        return len(self)
+
+    def row_starts(self) -> Array:
+        """Return where the rows begin, (N,) int64."""
+        return self.row_splits[:-1]
+
+    def row_lengths(self, axis: int = 1) -> Any:
+        """Return the lengths of the rows, (N,) int64; of axis 2 those of their rows."""
+        if axis == 2:
+            return RaggedArray(self.values.row_lengths(), self.row_splits)
+        return np.diff(self.row_splits)
+
+    def value_rowids(self) -> Array:
+        """Return the row of each value, (P,) int64."""
+        return np.repeat(np.arange(len(self)), self.row_lengths()).view(Array)
+
+    def with_values(self, values) -> RaggedArray:
+        """Return rows of the same lengths with other values."""
+        return RaggedArray(_values(values), self.row_splits)
+
+    def with_flat_values(self, values) -> RaggedArray:
+        """Return rows of the same lengths, on all axes, with other values."""
+        inner = self.values
+        return self.with_values(
+            inner.with_flat_values(values) if isinstance(inner, RaggedArray) else values
+        )
+
+    def merge_dims(self, outer_axis: int, inner_axis: int):
+        """Return the rows of rows put together: axes 1 and 2, or 0 and 1."""
+        if (outer_axis, inner_axis) == (0, 1):
+            return self.values
+        return RaggedArray(self.values.values, self.values.row_splits[self.row_splits])
+
+    def to_list(self) -> list:
+        """Return the rows as lists."""
+        return [row.to_list() if isinstance(row, RaggedArray) else row.tolist() for row in self]
+
+    def to_tensor(self, default_value=None, shape: Sequence | None = None) -> Array:
+        """Return the rows padded, and cut, to one length.
+
+        Args:
+            default_value: fills the rows; None for 0 or b"".
+            shape: (N, L, ...); None anywhere for what the rows need.
+        """
+        shape = [None] * 2 if shape is None else [None if s is None else int(s) for s in shape]
+        lengths, inner = self.row_lengths().numpy(), self.values
+        if isinstance(inner, RaggedArray):
+            inner = inner.to_tensor(default_value, [None, *shape[2:]])
+        length = shape[1] if shape[1] is not None else int(lengths.max(initial=0))
+        if default_value is None:
+            default_value = b"" if inner.dtype == object else 0
+        padded = np.full((len(self), length, *inner.shape[1:]), default_value, inner.dtype)
+        kept = np.minimum(lengths, length)
+        chosen = ranges(self.row_splits.numpy()[:-1], kept)
+        padded[np.arange(length) < kept[:, None]] = inner[chosen]
+        return padded.view(Array)
+
+    def numpy(self) -> np.ndarray:
+        """Return the rows as arrays, in an array of objects."""
+        rows = np.empty(len(self), object)
+        rows[:] = [row.numpy() for row in self]
+        return rows
+
+
+def _values(values):
+    return values if isinstance(values, RaggedArray) else as_array(values)
+
+
+def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the numbers from each start on, as many as the lengths, (P,) int64.
+
+    Example:
+        >>> ranges(np.array([7, 1]), np.array([2, 1])).tolist()
+        [7, 8, 1]
+    """
+    ends = np.cumsum(lengths, dtype=np.int64)
+    shifts = np.asarray(starts, np.int64) - (ends - lengths)
+    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(shifts, lengths)

@@ -1,0 +1,159 @@
+"""The base class of the tokenizers' graphs: characters, added tokens, offsets, words."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import make_finder, tokenize_around
+from encoder_zoo.encoders.tokenizers.segmentation.special_tokens import SpecialTokenFinder
+from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, characters
+from encoder_zoo.encoders.tokenizers.text.ragged import row_ids
+from encoder_zoo.encoders.tokenizers.text.spelling import join_spelling
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+
+
+class TokenizerGraph(tf.Module):
+    """The tables and graphs of a tokenizer, with TensorFlow's core operations only.
+
+    A subclass implements `_tokenize(characters)`; its `__init__` calls `_index_added_tokens` at the
+    end.
+
+    Args:
+        tokenizer: whose arguments describe the rules.
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        super().__init__()
+        self.words_are_independent = tokenizer.words_are_independent
+        self.special_token_ids = tokenizer.special_token_ids
+        self.unknown_token_id = tokenizer.unknown_token_id
+        self._special_finder = None
+        if tokenizer.special_tokens_in_text:
+            lstrip = tokenizer.mask_token if tokenizer.lstrip_mask else None
+            self._special_finder = SpecialTokenFinder(tokenizer.special_tokens, lstrip)
+        texts = tf.TensorSpec([None], tf.string)
+        words = tf.RaggedTensorSpec([None, None], tf.string)
+        self.ids_of_texts = graph_of_method(self._ids_of_texts, [texts])
+        self.tokens_of_texts = graph_of_method(self._tokens_of_texts, [texts])
+        self.ids_of_words = graph_of_method(self._ids_of_words, [words])
+        self._spelling = tf.constant(tokenizer.spelling(), tf.string)
+        self._spelled = tf.function(join_spelling, autograph=False, reduce_retracing=True)
+
+    def texts_of_ids(self, rows: tf.RaggedTensor, skip_special_tokens: bool) -> tf.Tensor:
+        """Return the texts (B,) of ids."""
+        skipped = self.special_token_ids if skip_special_tokens else ()
+        return self._spelled(rows, self._spelling, skipped)
+
+    def _index_added_tokens(self, added: Sequence[dict]) -> None:
+        """Build the finders of added tokens, which need the subclass's normalizer."""
+        raw = [token for token in added if not token["normalized"]]
+        normalized = [token for token in added if token["normalized"]]
+        options = self._span_options()
+        contents = [[ord(c) for c in token["content"]] for token in raw]
+        self._raw_finder = make_finder(raw, contents, **options)
+        self._normalized_finder = None
+        if normalized:
+            chars = self._normalize(characters(tf.constant([t["content"] for t in normalized])))
+            contents = tf.RaggedTensor.from_row_splits(self._code_points(chars), chars.row_splits)
+            self._normalized_finder = make_finder(normalized, contents.to_list(), **options)
+
+    def _span_options(self) -> dict[str, bool]:
+        """Return arguments of `AddedTokenFinder` for its spans."""
+        return {}
+
+    def _ids_of_texts(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        with tf.device("CPU"):
+            return self._ids(texts, as_words=False)
+
+    def _ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
+        """Return the ids of `_encode`; overridden by tokenizers with a faster path to them."""
+        return self._encode(texts, as_words)[0]
+
+    def _tokens_of_texts(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+        return self._encode(texts, as_words=False)
+
+    def _encode(self, texts: tf.Tensor, as_words: bool) -> tuple[tf.RaggedTensor, ...]:
+        """Return ids, starts and ends of texts (B,), or of words that each follow a space."""
+        with tf.device("CPU"):  # a GPU would only add copies
+            chars = self._characters(texts)
+            tokens = self._trim_spans(self._with_added(chars, as_words))
+            splits = tf.cast(tokens.row_splits, tf.int64)
+            ids = tf.RaggedTensor.from_row_splits(tokens.ids, splits, validate=False)
+            row = row_ids(tokens.row_splits, tf.size(tokens.ids))
+            row_start = tf.gather(chars.original_splits, row)
+            return (
+                ids,
+                ids.with_values(tokens.starts - row_start),
+                ids.with_values(tokens.ends - row_start),
+            )
+
+    def _characters(self, texts: tf.Tensor) -> Characters:
+        chars = characters(texts)
+        return chars if self._special_finder is None else self._special_finder(chars)
+
+    def _with_added(self, chars: Characters, as_words: bool) -> Tokens:
+        """Find the added tokens, and tokenize the parts around them."""
+
+        def tokenize(parts: Characters) -> Tokens:
+            return self._tokenize(self._add_prefix_space(parts, as_words))
+
+        def normalize_and_tokenize(parts: Characters) -> Tokens:
+            parts = self._normalize(parts)
+            return tokenize_around(self._normalized_finder, tokenize)(
+                parts, self._code_points(parts)
+            )
+
+        return tokenize_around(self._raw_finder, normalize_and_tokenize)(chars)
+
+    def _normalize(self, chars: Characters) -> Characters:
+        """Apply the normalizer."""
+        return chars
+
+    def _code_points(self, chars: Characters) -> tf.Tensor:
+        """Return the code points, int32 (N,), of normalized characters."""
+        return chars.codes
+
+    def _add_prefix_space(self, chars: Characters, as_words: bool) -> Characters:
+        """Insert the space before the first word that the pre-tokenizer adds, if any."""
+        return chars
+
+    def _tokenize(self, chars: Characters) -> Tokens:
+        """Split normalized texts into the tokens of the model."""
+        raise NotImplementedError
+
+    def _trim_spans(self, tokens: Tokens) -> Tokens:
+        """Trim the spans of the tokens, as the post-processor does."""
+        return tokens
+
+    def _ids_of_words(self, words: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        with tf.device("CPU"):
+            ids = self._ids(words.values, as_words=True)  # (words, None)
+            per_text = words.with_values(ids)
+            within = tf.range(tf.size(words.values)) - tf.gather(
+                tf.cast(words.row_splits, tf.int32), tf.cast(words.value_rowids(), tf.int32)
+            )
+            merged = per_text.merge_dims(1, 2)
+            return merged, merged.with_values(tf.gather(within, ids.value_rowids()))
+
+
+def _call(method: weakref.WeakMethod, *args):
+    return method()(*args)
+
+
+def graph_of_method(method: Callable, signature: Sequence[tf.TypeSpec]) -> Callable:
+    """Compile a method to a `tf.function` of its own object.
+
+    A partial function avoids TensorFlow's warning of repeated tracing, which counts the methods of
+    all objects of a class as one function. The graph holds a weak reference to the object, so that
+    the object's tables are freed with it.
+    """
+    partial = functools.partial(_call, weakref.WeakMethod(method))
+    return tf.function(partial, input_signature=signature, autograph=False)

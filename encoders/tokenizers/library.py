@@ -1,0 +1,106 @@
+"""The rules of a tokenizer in the library `tokenizers`, for backends without TensorFlow."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from encoder_zoo.common.lazy import LazyModule, tf
+from encoder_zoo.encoders.tokenizers.text.spelling import join_spelling
+
+if TYPE_CHECKING:
+    import tokenizers
+
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+else:
+    tokenizers = LazyModule(
+        "tokenizers",
+        "Without TensorFlow, texts are tokenized by the library tokenizers, which is not "
+        "installed: `pip install tokenizers`.",
+    )
+
+
+class LibraryTokenizer:
+    """Tokenizes by the library, with the ids and offsets of the tokenizer's own graph.
+
+    Args:
+        tokenizer: whose `library_steps` and added tokens describe the rules.
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._texts, self._ids = make_library(tokenizer, as_words=False)
+        self._words = None  # made when needed
+        self._tokenizer = tokenizer
+        self._spelling = tf.constant(tokenizer.spelling(), tf.string)
+
+    def ids_of_texts(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Return the ids of texts (B,)."""
+        return self._ids_of(self._texts.encode_batch_fast(decoded(texts), add_special_tokens=False))
+
+    def tokens_of_texts(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+        """Return ids, starts and ends of texts (B,)."""
+        found = self._texts.encode_batch(decoded(texts), add_special_tokens=False)
+        ids, spans = self._ids_of(found), [encoding.offsets for encoding in found]
+        flat = np.array(list(itertools.chain.from_iterable(spans)), np.int32).reshape(-1, 2)
+        starts, ends = flat[:, 0], flat[:, 1]
+        if self._tokenizer.special_tokens_in_text and self._tokenizer.lstrip_mask:
+            # The white space before a mask does not belong to its span.
+            is_mask = np.asarray(ids.values) == self._tokenizer.mask_token_id
+            starts = np.where(is_mask, ends - len(self._tokenizer.mask_token), starts)
+        return ids, ids.with_values(starts), ids.with_values(ends)
+
+    def ids_of_words(self, words: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        """Return the ids of words that each follow a space, and the number of each one's word."""
+        if self._words is None:
+            self._words, _ = make_library(self._tokenizer, as_words=True)
+        texts = [self._tokenizer.library_word(word) for word in decoded(words.values)]
+        ids = self._ids_of(self._words.encode_batch_fast(texts, add_special_tokens=False))
+        lengths = ids.row_lengths()
+        within = np.arange(len(texts)) - np.repeat(words.row_starts(), words.row_lengths())
+        merged = words.with_values(ids).merge_dims(1, 2)
+        return merged, merged.with_values(np.repeat(within, lengths).astype(np.int32))
+
+    def texts_of_ids(self, rows: tf.RaggedTensor, skip_special_tokens: bool) -> tf.Tensor:
+        """Return the texts (B,) of ids."""
+        skipped = self._tokenizer.special_token_ids if skip_special_tokens else ()
+        return join_spelling(rows, self._spelling, skipped)
+
+    def _ids_of(self, encodings: list) -> tf.RaggedTensor:
+        rows = [encoding.ids for encoding in encodings]
+        lengths = [len(row) for row in rows]
+        flat = itertools.chain.from_iterable(rows)
+        ids = self._ids[np.fromiter(flat, np.int32, sum(lengths))]
+        return tf.RaggedTensor.from_row_lengths(ids, lengths)
+
+
+def decoded(texts: tf.Tensor) -> list[str]:
+    """Return UTF-8 as strings."""
+    return [text.decode("utf-8", "replace") for text in np.asarray(texts).tolist()]
+
+
+def make_library(tokenizer: Tokenizer, as_words: bool) -> tuple[tokenizers.Tokenizer, np.ndarray]:
+    """Return the library's tokenizer, and our id of each of its ids.
+
+    Special tokens are found in texts only if ours finds them.
+
+    Args:
+        tokenizer: ours.
+        as_words: whether each text is a word that follows a space.
+    """
+    steps = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
+    steps |= {"normalizer": None, "post_processor": None, "decoder": None}
+    made = tokenizers.Tokenizer.from_str(json.dumps({**steps, **tokenizer.library_steps(as_words)}))
+    added = {token["content"]: token for token in tokenizer.added_tokens}
+    if tokenizer.special_tokens_in_text:
+        added = {token["content"]: token for token in tokenizer.special_entries()} | added
+    for token in added.values():
+        options = {name: value for name, value in token.items() if name != "id"}
+        made.add_tokens([tokenizers.AddedToken(**options)])
+    ids = np.arange(made.get_vocab_size(), dtype=np.int32)
+    known = tokenizer.library_ids()
+    ids[: len(known)] = known
+    ids[[made.token_to_id(content) for content in added]] = [t["id"] for t in added.values()]
+    return made, ids
