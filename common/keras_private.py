@@ -66,6 +66,57 @@ def compiled_parts(model: keras.Model) -> list:
     return [p for p in (model._compile_loss, model._compile_metrics) if p is not None]
 
 
+def compiled_metrics(model: keras.Model) -> list:
+    """Return the metrics given to `compile`, without and with sample weights: objects or names."""
+    compiled = model._compile_metrics
+    if compiled is None:
+        return []
+    given = (compiled._user_metrics, compiled._user_weighted_metrics)
+    return [metric for metric in keras.tree.flatten(given) if metric is not None]
+
+
+def update_compiled_metrics(model: keras.Model, y, y_pred, weights, weights_of_all) -> None:
+    """Update the metrics of one output, those that take no sample weights with weights as well.
+
+    Args:
+        model: compiled, with one output.
+        y: labels.
+        y_pred: outputs.
+        weights: of the metrics that take sample weights.
+        weights_of_all: of the others.
+    """
+    compiled = model._compile_metrics
+    if compiled is None:
+        return
+    if not compiled.built:
+        compiled.build(y, y_pred)
+    pairs = (compiled._flat_metrics, weights_of_all), (compiled._flat_weighted_metrics, weights)
+    for metrics, given in pairs:
+        for metric in filter(None, metrics):
+            metric.update_state(y, y_pred, given)
+
+
+def count_rows_of_loss(model: keras.Model, rows) -> None:
+    """Have the mean loss of an epoch weigh the next batch by its rows that count.
+
+    Keras weighs it by all rows of the inputs, also those that only fill the batch.
+
+    Args:
+        model: compiled.
+        rows: their number; None: all.
+    """
+    tracker = model._loss_tracker
+    vars(tracker).pop("update_state", None)
+    if rows is None or tracker is None:
+        return
+
+    def update_state(loss, sample_weight=None):
+        del vars(tracker)["update_state"]
+        return tracker.update_state(loss, sample_weight=rows)
+
+    vars(tracker)["update_state"] = update_state
+
+
 class HookedModel(keras.Model):
     """`keras.Model` with two of its private methods open to subclasses."""
 

@@ -33,6 +33,9 @@ class Dropout(keras.layers.Dropout):
 
     def call(self, inputs, training=False, residual=None):
         drops = training and self.rate > 0
+        if drops and keras.config.backend() == "jax":
+            dropped = _dropped_on_jax(inputs, self.rate, self.seed_generator)
+            return dropped if residual is None else residual + dropped
         if not drops or keras.config.backend() != "tensorflow":
             dropped = super().call(inputs, training=training)
             return dropped if residual is None else residual + dropped
@@ -76,3 +79,16 @@ class Dropout(keras.layers.Dropout):
         kept = ops.concatenate([upper, lower], axis=1)
         kept = kept[:, :size] if size % 2 else kept
         return ops.cast(kept, x.dtype) * (1 / (1 - self.rate))
+
+
+def _dropped_on_jax(x, rate: float, seed_generator):
+    """Return x with elements dropped by numbers of the device's own generator.
+
+    JAX's default generator computes each number of its own, which takes a tenth of a training step
+    on a CPU; 16 bits for each element are enough, as on TensorFlow.
+    """
+    import jax
+
+    key = jax.random.wrap_key_data(ops.tile(seed_generator.next(), 2), impl="rbg")
+    kept = jax.random.bits(key, x.shape, "uint16") >= round(rate * 2**16)
+    return ops.where(kept, x / (1 - rate), ops.zeros_like(x))

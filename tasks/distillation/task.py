@@ -115,6 +115,7 @@ class Distillation(ConfigFromSignature, Trainer):
     """
 
     task_name = "distillation"
+    fills_batches = False
 
     @validate_arguments
     def __init__(

@@ -14,11 +14,11 @@ import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.tasks.preprocessing.filling import filled_batch
+from encoder_zoo.tasks.preprocessing.lengths import lengths_now
 from encoder_zoo.tasks.preprocessing.packed_examples import pack_examples, packed_epoch_order
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 
-# Lengths for compilers that make a program for every shape: few, as each takes them seconds.
-BUCKETS = (16, 32, 64, 128, 256, 512)
 # Examples are sorted by length inside windows of so many batches: enough to leave hardly any
 # padding, few enough to keep the order random.
 WINDOW = 50
@@ -63,16 +63,16 @@ class Batches:
 
 
 def bucket_length(length: tf.Tensor) -> tf.Tensor:
-    """Return the smallest of `BUCKETS` that is not below the length; a longer length stays.
+    """Return the smallest of `lengths_now` that is not below a length; a longer one stays.
 
     Example:
         >>> import tensorflow as tf
         >>> bucket_length(tf.constant(17)).numpy().item()
         32
     """
-    buckets = tf.constant(BUCKETS)
+    buckets = tf.constant(lengths_now())
     fitting = tf.boolean_mask(buckets, buckets >= length)
-    return tf.reduce_min(tf.concat([fitting, [tf.maximum(length, BUCKETS[-1])]], axis=0))
+    return tf.reduce_min(tf.concat([fitting, [tf.maximum(length, buckets[-1])]], axis=0))
 
 
 def example_lengths(examples: dict) -> tf.Tensor:
@@ -129,10 +129,13 @@ class LengthGroupedBatcher:
 
     Args:
         collate: makes a batch of some examples, called with `(examples, seed)`.
+        multiple: if given, every batch is filled up to `batch_size` rows, or the next multiple of
+            this number: see `filling`.
     """
 
-    def __init__(self, collate: Callable):
+    def __init__(self, collate: Callable, multiple: int | None = None):
         self._collate = collate
+        self._multiple = multiple
         self._ordered = ShapePolymorphicFunction(self._in_order)
         self._training = {  # by whether examples are shuffled, and grouped by length
             order: ShapePolymorphicFunction(functools.partial(self._epochs, *order))
@@ -189,7 +192,7 @@ class LengthGroupedBatcher:
             return order[step * batch_size : (step + 1) * batch_size], tf.stack([0, step])
 
         steps = -(-tf.size(order, tf.int64) // batch_size)
-        return self._collated(tf.data.Dataset.range(steps).map(plan), examples)
+        return self._collated(tf.data.Dataset.range(steps).map(plan), examples, batch_size)
 
     def _epochs(
         self, shuffle: bool, group_lengths: bool, examples, shared, numbers
@@ -216,12 +219,12 @@ class LengthGroupedBatcher:
 
         plan = tf.data.Dataset.counter(first_epoch).flat_map(epoch_plan).take(total)
         plan = plan.apply(tf.data.experimental.assert_cardinality(total))
-        return self._collated(plan.skip(done), examples)
+        return self._collated(plan.skip(done), examples, batch_size)
 
-    def _collated(self, plan: tf.data.Dataset, examples: dict) -> tf.data.Dataset:
+    def _collated(self, plan: tf.data.Dataset, examples: dict, batch_size) -> tf.data.Dataset:
         def make(indices, seed):
             chosen = {name: tf.gather(values, indices) for name, values in examples.items()}
-            return self._collate(chosen, seed)
+            return filled_batch(self._collate, chosen, seed, batch_size, self._multiple)
 
         # Not tuned: padding is soon done, and the end of a tuned pipeline can take half a second.
         options = tf.data.Options()

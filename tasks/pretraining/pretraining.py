@@ -78,6 +78,7 @@ class Pretraining(PretrainingPresets, Task):
     pipeline_tag = "fill-mask"
     preprocessor_class = PretrainingPreprocessor
     pretrains = True
+    fills_batches = False
     instead_of_predict = "save_to_preset, and MaskedLM.from_preset for fill_mask"
     default_learning_rate = LEARNING_RATE
     default_warmup = WARMUP

@@ -88,6 +88,7 @@ class ReplacedTokenDetection(ReplacedTokensPresets, Task):
     pipeline_tag = "feature-extraction"
     preprocessor_class = ReplacedTokenDetectionPreprocessor
     pretrains = True
+    fills_batches = False
     text_method = "detect"
     instead_of_predict = "detect(texts)"
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.preprocessing.batching import Plan
+from encoder_zoo.tasks.preprocessing.filling import real_examples
 from encoder_zoo.tasks.training.divergence import stopping_at_divergence
 from encoder_zoo.tasks.training.resuming import resumed
 
@@ -65,7 +66,7 @@ class TrainingData:
 
     def one_pass(self) -> tf.data.Dataset:
         """Return the batches of one pass, to count labels in."""
-        return self.batches(0).take(self.steps)
+        return self.batches(0).take(self.steps).map(real_examples)
 
     def in_order(self):
         """Return the data for Keras's `evaluate`: batches of one pass, or a tuple of arrays."""

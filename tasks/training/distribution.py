@@ -16,13 +16,15 @@ import numpy as np
 
 from encoder_zoo.common.keras_private import clip_summed_gradients
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.training.recipe import FusedAdamW
+from encoder_zoo.tasks.training.optimizers import FusedAdamW
 from encoder_zoo.tasks.training.replicas import (
     check_loss,
     check_no_accumulation,
     global_loss,
     overflow_anywhere,
 )
+
+ROWS = (1, 8, 32)  # of the batches that answers are computed in, where each is compiled
 
 
 class Distribution:
@@ -111,11 +113,10 @@ class Distribution:
             x = self.strategy.experimental_distribute_values_from_function(
                 functools.partial(self._part_of_replica, x)
             )
-        devices = data_parallel_devices()
-        if devices == 1:
+        if keras.config.backend() != "jax":
             return predict(x)
         count = len(keras.tree.flatten(x)[0])
-        padded = pad_indices(count, devices)
+        padded = pad_indices(count, _rows_of_program(count, data_parallel_devices()))
         outputs = predict(keras.tree.map_structure(lambda values: values[padded], x))
         return keras.tree.map_structure(lambda output: output[:count], outputs)
 
@@ -220,6 +221,12 @@ def data_parallel_devices() -> int:
         return 1
     mesh = distribution.device_mesh
     return mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)]
+
+
+def _rows_of_program(count: int, devices: int) -> int:
+    """Return the number that the rows of a batch are a multiple of, so that programs are few."""
+    rows = next((n for n in ROWS if n >= count), ROWS[-1])
+    return -(-rows // devices) * devices
 
 
 def pad_indices(count: int, multiple: int) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -12,8 +11,12 @@ import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.kernels import long_attention
-from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher, bucket_length
+from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher
+from encoder_zoo.tasks.preprocessing.lengths import choose_lengths, padding_to
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction, is_long, of_texts
+from encoder_zoo.tasks.training.distribution import data_parallel_devices
+from encoder_zoo.tasks.training.filled_rows import can_be_filled
+from encoder_zoo.tasks.training.programs import keep_programs
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.training.trainer import Trainer
@@ -31,7 +34,8 @@ class GraphCache:
     def __init__(self, task: Trainer):
         self._task = task
         self._graphs = {}
-        self._warned_recompilation = False
+        self._lengths = None  # that batches are padded to where every shape is compiled
+        self._reported_lengths = None
 
     def get(self, name, make: Callable):
         """Return the graph of this name, made once per precision and setting of the preprocessor.
@@ -44,7 +48,7 @@ class GraphCache:
         settings = vars(task.preprocessor) if task.preprocessor is not None else {}
         plain = [(n, v) for n, v in settings.items() if not n.startswith("_") and n != "tokenizer"]
         plain.append(id(settings.get("tokenizer")))
-        key = name, self._compiles(), task.dtype_policy.name, repr(plain)
+        key = name, self._compiles(), self._lengths, task.dtype_policy.name, repr(plain)
         if key not in self._graphs:
             self._graphs[key] = make()
         return self._graphs[key]
@@ -65,31 +69,64 @@ class GraphCache:
         preprocessor = self._task.preprocessor
         return preprocessor is None or preprocessor.sequence_length is None
 
-    def warn_recompilation(self, examples: dict) -> None:
-        """Log, once, why the first steps of each length take long where they are compiled."""
-        compiled = keras.config.backend() == "jax" or self._task.jit_compile
-        if not compiled or not self.lengths_vary() or self._warned_recompilation:
+    # -- batches -------------------------------------------------------------------------------
+
+    def compiles_shapes(self) -> bool:
+        """Return whether a program is compiled for every shape of a batch."""
+        return keras.config.backend() == "jax" or self._compiles()
+
+    def fills(self) -> bool:
+        """Return whether batches for `fit` and `evaluate` are filled to one number of rows."""
+        task = self._task
+        if not self.compiles_shapes() or task.distribution.strategy:
+            return False
+        return can_be_filled(task)
+
+    def report_compiling(self, examples: dict) -> None:
+        """Log, once for each set of lengths, why the first steps of each take long."""
+        if not self.compiles_shapes() or not self.lengths_vary():
             return
-        self._warned_recompilation = True
-        lengths = tf.unique(tf.cast(examples["token_ids"].row_lengths(), tf.int32)).y
-        found = sorted({int(bucket_length(length)) for length in lengths})
+        self._choose_lengths(examples)
+        if self._reported_lengths == self._lengths:
+            return
+        self._reported_lengths = self._lengths
+        kept = keep_programs()
         logger.warning(
-            "Batches are padded to %s tokens, and each of these lengths is compiled once, which "
-            "takes some seconds. With sequence_length=... there is one length.",
-            " or ".join(map(str, found)),
+            "Batches are padded to %s tokens. The step is compiled once for each of these lengths "
+            "that occurs, in some seconds%s. With sequence_length=... there is one length.",
+            " or ".join(map(str, self._lengths)),
+            f", and kept in {kept} for other processes" if kept else "",
         )
 
-    # -- batches -------------------------------------------------------------------------------
+    def _choose_lengths(self, examples: dict) -> None:
+        longest = int(tf.reduce_max(examples["token_ids"].row_lengths()))
+        self._lengths = choose_lengths(longest, self._lengths)
 
     def collate(self) -> Callable:
         """Return the preprocessor's `collate`."""
         # Where every new shape is compiled, few shapes are worth some padding.
-        bucketed = keras.config.backend() == "jax" or self._compiles()
-        return functools.partial(self._task.preprocessor.collate, bucketed=bucketed)
+        bucketed, lengths = self.compiles_shapes(), self._lengths
+        preprocessor = self._task.preprocessor
 
-    def batcher(self) -> LengthGroupedBatcher:
-        """Return the batcher of encoded examples."""
-        return self.get("batches", lambda: LengthGroupedBatcher(self.collate()))
+        def collate(examples, seed=None):
+            with padding_to(lengths):
+                return preprocessor.collate(examples, seed, bucketed=bucketed)
+
+        return collate
+
+    def batcher(self, examples: dict, fills: bool) -> LengthGroupedBatcher:
+        """Return the batcher of encoded examples.
+
+        Args:
+            examples: to be batched.
+            fills: whether batches are filled to one number of rows.
+        """
+        if self.compiles_shapes() and self.lengths_vary():
+            self._choose_lengths(examples)
+        multiple = data_parallel_devices() if fills else None
+        return self.get(
+            ("batches", multiple), lambda: LengthGroupedBatcher(self.collate(), multiple)
+        )
 
     # -- steps ---------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ import numpy as np
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, in_graph_batches
 from encoder_zoo.tasks.preprocessing.preprocessor import as_texts
-from encoder_zoo.tasks.training.distribution import data_parallel_devices, pad_indices
 from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of, is_prepared
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset, training_data
 
@@ -31,7 +30,7 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
     in_dataset = is_dataset(x)
     prepared = is_prepared(inputs_of(x.element_spec) if in_dataset else x)
     if in_dataset and (prepared or not task.predicts_lists):
-        return predict(training_data(task, x, plan=Plan(batch_size)).in_order())
+        return predict(training_data(task, x, plan=Plan(batch_size)).in_order(fills=False))
     if prepared:
         return predict(checked_arrays(task, x), batch_size)
     check_preprocessor(task, x)
@@ -60,9 +59,8 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
     count = examples["token_ids"].shape[0]
     if not count:
         return task.graphs.predict_few(tuple(tf.constant([""]) for _ in texts))[:0]
-    padded = pad_indices(count, data_parallel_devices())
-    examples = {name: tf.gather(values, padded) for name, values in examples.items()}
-    batches = task.graphs.batcher().ordered(examples, batch_size)
+    batcher = task.graphs.batcher(examples, task.graphs.compiles_shapes())
+    batches = batcher.ordered(examples, batch_size)
     index = np.argsort(batches.order)[:count]
     return keras.tree.map_structure(lambda output: output[index], predict(batches.dataset))
 

@@ -14,10 +14,20 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.preprocessing.batching import Plan, grouped_batches, window_size
+from encoder_zoo.tasks.preprocessing.batching import (
+    LengthGroupedBatcher,
+    Plan,
+    grouped_batches,
+    window_size,
+)
+from encoder_zoo.tasks.preprocessing.filling import filled_batch
 from encoder_zoo.tasks.preprocessing.truncation import logged_once, reported_by_datasets
 from encoder_zoo.tasks.training.data import TrainingData, check_dataset_alone
-from encoder_zoo.tasks.training.distribution import check_divisible, count_batches
+from encoder_zoo.tasks.training.distribution import (
+    check_divisible,
+    count_batches,
+    data_parallel_devices,
+)
 from encoder_zoo.tasks.training.divergence import stopping_at_divergence
 from encoder_zoo.tasks.training.prepared import (
     checked_arrays,
@@ -95,23 +105,29 @@ class EncodedTexts(TrainingData):
 
     @functools.cached_property
     def _training(self) -> tuple[int, Callable]:
-        check_divisible(self._examples, self.plan.batch_size)
         capacity = self.task.preprocessor.packed_length
-        return self.task.graphs.batcher().training(self._examples, self.plan, capacity)
+        batcher = self._batcher(capacity is None)
+        return batcher.training(self._examples, self.plan, capacity)
+
+    def _batcher(self, may_fill: bool) -> LengthGroupedBatcher:
+        graphs = self.task.graphs
+        fills = may_fill and graphs.fills()
+        if not fills:
+            check_divisible(self._examples, self.plan.batch_size)
+        return graphs.batcher(self._examples, fills)
 
     @property
     def steps(self) -> int:
         return self._training[0]
 
     def check(self) -> None:
-        self.task.graphs.warn_recompilation(self._examples)
+        self.task.graphs.report_compiling(self._examples)
 
     def _batches(self, seed: int, done: int) -> tf.data.Dataset:
         return self._training[1](seed, done)
 
     def in_order(self) -> tf.data.Dataset:
-        check_divisible(self._examples, self.plan.batch_size)
-        return self.task.graphs.batcher().ordered(self._examples, self.plan.batch_size).dataset
+        return self._batcher(True).ordered(self._examples, self.plan.batch_size).dataset
 
     def describe(self) -> dict:
         order = {"batch_size": self.plan.batch_size, "shuffle": self.plan.shuffle}
@@ -167,23 +183,35 @@ class DatasetBatches(TrainingData):
             raw = grouped_batches(windows, plan.batch_size, seed, plan.group_lengths)
         return self._preprocessed(raw, seed, done)
 
-    def in_order(self) -> tf.data.Dataset:
-        return self._preprocessed(self._batched)
+    def in_order(self, fills: bool = True) -> tf.data.Dataset:
+        return self._preprocessed(self._batched, fills=fills)
 
-    def _preprocessed(self, batched, seed: int = 0, done: int = 0) -> tf.data.Dataset:
+    def _preprocessed(
+        self, batched, seed: int = 0, done: int = 0, fills: bool = True
+    ) -> tf.data.Dataset:
         """Return batches of raw inputs preprocessed, without the first that are done."""
         if self._is_prepared:
             return batched.skip(done) if done else batched
         preprocessor, collate = self.task.preprocessor, self.task.graphs.collate()
+        multiple = data_parallel_devices() if fills and self.task.graphs.fills() else None
+        rows = self._rows() if multiple else 0
 
         def prepare(data, number):
             examples = preprocessor.encode(*keras.utils.unpack_x_y_sample_weight(data))
-            return collate(examples, tf.stack([tf.cast(seed, tf.int64), number]))
+            seeds = tf.stack([tf.cast(seed, tf.int64), number])
+            return filled_batch(collate, examples, seeds, rows, multiple)
 
         numbered = tf.data.Dataset.zip(batched, tf.data.Dataset.counter()).skip(done)
         with reported_by_datasets():
             prepared = numbered.map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
         return prepared.prefetch(tf.data.AUTOTUNE)
+
+    def _rows(self) -> int:
+        """Return the number of raw inputs of a batch, of a dataset of batches that of its first."""
+        if self._is_single:
+            return self.plan.batch_size
+        first = next(iter(self._batched.map(lambda *data: keras.tree.flatten(inputs_of(data))[0])))
+        return int(first.shape[0])
 
     def describe(self) -> dict:
         order = {"batch_size": self.plan.batch_size, "shuffle": self.plan.shuffle}

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from keras import ops
+
+from encoder_zoo.common.keras_private import count_rows_of_loss, update_compiled_metrics
 from encoder_zoo.encoders.inputs import check_inputs
+from encoder_zoo.tasks.training.filled_rows import (
+    real_rows,
+    weights_of_loss,
+    weights_of_metrics,
+    without_marks,
+)
 from encoder_zoo.tasks.training.last_evaluation import RemembersEvaluation
 from encoder_zoo.tasks.training.logit_metrics import labels_for_loss
 from encoder_zoo.tasks.training.prepared import checked_arrays
@@ -14,15 +23,31 @@ class KerasSteps(RemembersEvaluation):
     """Base of `Trainer`: the methods of `keras.Model` that work on prepared batches."""
 
     def __call__(self, inputs, *args, **kwargs):
+        inputs = without_marks(inputs)
         check_inputs(inputs, tuple(self.input_ranges(0)), type(self).__name__)
         return super().__call__(inputs, *args, **kwargs)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Compute the loss as in Keras, but of the whole batch, with `labels_for_loss`."""
+        """Compute the loss as in Keras, but of the whole batch, with `labels_for_loss`; rows that
+        only fill the batch do not count."""
+        real = real_rows(x)
+        count_rows_of_loss(self, None if real is None else ops.sum(ops.cast(real, "float32")))
+        if real is not None:
+            sample_weight = weights_of_loss(self.loss, real, y_pred, sample_weight)
         y = labels_for_loss(self.loss, y, y_pred, self.output_activation)
         loss = super().compute_loss(x, y, y_pred, sample_weight, training)
         added = self.losses if self.distribution.in_replica() else []
         return self.distribution.loss_of_batch(self.loss, loss, y_pred, sample_weight, added)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """Update the metrics as in Keras, without rows that only fill the batch."""
+        real = real_rows(x)
+        if real is None:
+            return super().compute_metrics(x, y, y_pred, sample_weight)
+        y = ops.convert_to_tensor(y)
+        weights = (weights_of_metrics(real, y_pred, given) for given in (sample_weight, None))
+        update_compiled_metrics(self, y, y_pred, *weights)
+        return self.get_metrics_result()
 
     def get_metrics_result(self) -> dict:
         """Return results as in Keras, but in a replica those for the whole batch."""

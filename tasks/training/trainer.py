@@ -27,8 +27,9 @@ from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.distribution import Distribution
 from encoder_zoo.tasks.training.graphs import GraphCache
 from encoder_zoo.tasks.training.keyword_arguments import History
+from encoder_zoo.tasks.training.optimizers import WARMUP
 from encoder_zoo.tasks.training.predictor import Predictor
-from encoder_zoo.tasks.training.recipe import WARMUP
+from encoder_zoo.tasks.training.programs import keep_programs
 
 # Arguments of `compile` that Keras's gets unchanged.
 OPTIONS_OF_KERAS = ("loss_weights", "run_eagerly", "steps_per_execution", "auto_scale_loss")
@@ -48,6 +49,8 @@ class Trainer(Predictor):
             "sigmoid"; "linear" for numbers; None to take losses and metrics as they are.
         predicts_lists: whether `predict` returns a list of the outputs for each text.
         group_lengths: whether `fit` makes batches of examples of like length.
+        fills_batches: whether rows that fill a batch can be left out of the task's loss, where it
+            is one of Keras's: see `filled_rows`.
         traced_settings: the settings of a task that its training graphs depend on.
     """
 
@@ -57,6 +60,7 @@ class Trainer(Predictor):
     labels_tokens = False
     predicts_lists = False
     group_lengths = True
+    fills_batches = True
     traced_settings: tuple = ()
 
     @property
@@ -68,6 +72,7 @@ class Trainer(Predictor):
         """Set the state of a task before its first `compile`."""
         self.distribution = Distribution(strategy_of(self))
         self.graphs = GraphCache(self)
+        keep_programs()
         self.recipe = Recipe(self)
         self.learning_rate = self.default_learning_rate
         if keras.config.backend() == "tensorflow":

@@ -78,7 +78,7 @@ def test_padding_to_a_length_and_to_the_longest():
 
 
 @pytest.mark.parametrize(
-    "length, bucket", [(1, 16), (16, 16), (17, 32), (97, 128), (512, 512), (700, 700)]
+    "length, bucket", [(1, 16), (16, 16), (17, 32), (97, 128), (512, 512), (700, 1024)]
 )
 def test_buckets(length, bucket):
     assert int(bucket_length(tf.constant(length))) == bucket

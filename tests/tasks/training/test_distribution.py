@@ -515,8 +515,8 @@ def train():
     keras.utils.set_random_seed(0)
     model = ez.Classifier.from_preset(sys.argv[1], dropout=0.0, attention_dropout=0.0)
     model.compile(learning_rate=1e-2)
-    history = model.fit(texts[:18], labels[:18], epochs=2, batch_size=8, verbose=0).history
-    evaluated = model.evaluate(texts[:18], labels[:18], verbose=0)
+    history = model.fit(texts[:19], labels[:19], epochs=2, batch_size=8, verbose=0).history
+    evaluated = model.evaluate(texts[:19], labels[:19], verbose=0)
     return [*history["loss"], *evaluated, *model.predict(texts[:5], verbose=0).ravel()], model
 
 
@@ -527,10 +527,6 @@ keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devi
 two, model = train()
 np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-3)
 assert all(len(v.value.sharding.device_set) == 2 for v in model.trainable_variables)
-try:
-    model.fit(texts[:19], labels[:19], batch_size=8, verbose=0)
-except ValueError as error:
-    print(error)
 """
 
 
@@ -547,4 +543,3 @@ def test_jax_data_parallel_equals_one_device():
         timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "Received: 19 rows in batches of 8. Leave out 1" in done.stdout

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.training.recipe import FusedAdamW, LinearWarmupDecay
+from encoder_zoo.tasks.training.optimizers import FusedAdamW, LinearWarmupDecay
 
 
 def test_fused_adamw_takes_the_steps_of_keras():
