@@ -25,6 +25,7 @@ FAMILIES = {
     "deberta-v2": "DebertaV2Backbone",
     "bart": "BartBackbone",
     "mpnet": "MPNetBackbone",
+    "eurobert": "EuroBertBackbone",
     "nomic_bert": "NomicBertBackbone",
     "gte": "GteBackbone",
 }

@@ -94,6 +94,7 @@ class BackboneBase(
     family: Family
     defaults: ClassVar[Mapping[str, object]] = {}  # of a subclass, instead of those of `__init__`
     use_bias = True  # of the pooler
+    pools_logits = False  # whether a classifier's logits are the mean of those of all tokens
     decoder_blocks = ()  # those of `blocks` that are a decoder's, the last ones
 
     @validate_arguments

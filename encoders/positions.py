@@ -160,6 +160,28 @@ def take_positions(x: keras.KerasTensor, positions: keras.KerasTensor) -> keras.
     )
 
 
+def mean_of_tokens(x: keras.KerasTensor, padding_mask: keras.KerasTensor) -> keras.KerasTensor:
+    """Return the mean over the real tokens of every example.
+
+    Args:
+        x: (B, L, D).
+        padding_mask: (B, L), true or 1 at real tokens.
+
+    Returns:
+        (B, D), 0 where there is no real token.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.array([[[1.0], [2.0], [9.0]]])
+        >>> np.array(mean_of_tokens(x, np.array([[1, 1, 0]]))).tolist()
+        [[1.5]]
+    """
+    # In float32: thousands of tokens are too many for the sum in half precision.
+    real = ops.cast(padding_mask, "float32")[:, :, None]
+    total = ops.sum(ops.cast(x, "float32") * real, axis=1)
+    return ops.cast(total / ops.maximum(ops.sum(real, axis=1), 1.0), x.dtype)
+
+
 def rotation(
     positions: keras.KerasTensor, base: float | keras.KerasTensor, head_dim: int
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:

@@ -151,6 +151,8 @@ def _read_ntk(config: dict) -> dict:
     return {**config, "rope_theta": theta * factor, "rope_scaling": scaling}
 
 
+_CLASSIFIER = Head("classifier", Hidden("gte.pooler.dense", "tanh"), dropout="classifier_dropout")
+
 FAMILY = Family(
     name="gte",
     backbone=GteBackbone,
@@ -188,9 +190,8 @@ FAMILY = Family(
     tokenizer=WORDPIECE,
     uses_segments=True,
     heads={
-        "ForSequenceClassification": Head(
-            "classifier", Hidden("gte.pooler.dense", "tanh"), dropout="classifier_dropout"
-        ),
+        "ForSequenceClassification": _CLASSIFIER,
+        "ForMultipleChoice": _CLASSIFIER,
         "ForTokenClassification": Head("classifier", dropout="classifier_dropout"),
         "ForQuestionAnswering": Head("qa_outputs"),
         "ForMaskedLM": Head(

@@ -23,9 +23,10 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.block import EncoderBlock
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, TOKEN_IDS
 from encoder_zoo.encoders.family import Family, Head, Hidden
+from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.kernels.layers import LayerNorm
 from encoder_zoo.encoders.layers import INITIALIZER_RANGE
-from encoder_zoo.encoders.positions import positions_in_texts, rotation
+from encoder_zoo.encoders.positions import mean_of_tokens, positions_in_texts, rotation
 from encoder_zoo.encoders.rules import ABSENT, Size
 from encoder_zoo.encoders.tokenizers import MODERN_BPE
 
@@ -191,14 +192,7 @@ class ModernBertBackbone(Backbone):
     def text_vectors(self, sequence_output, inputs: Mapping):
         if self.pooling == "cls":
             return super().text_vectors(sequence_output, inputs)
-        real = inputs.get("padding_mask")
-        if real is None:
-            real = ops.ones_like(inputs["token_ids"])
-        # In float32: thousands of tokens are too many for the sum in half precision.
-        real = ops.cast(real, "float32")[:, :, None]
-        x = ops.cast(sequence_output, "float32")
-        mean = ops.sum(x * real, axis=1) / ops.maximum(ops.sum(real, axis=1), 1.0)
-        return ops.cast(mean, sequence_output.dtype)
+        return mean_of_tokens(sequence_output, with_padding_mask(inputs)["padding_mask"])
 
 
 def deep_stddev(backbone: Backbone) -> float:

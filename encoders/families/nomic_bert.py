@@ -156,6 +156,10 @@ _OLD_SETTINGS = (
     "causal",
 )
 
+_CLASSIFIER = Head(
+    "classifier", Hidden("nomic_bert.pooler.dense", "tanh"), dropout="classifier_dropout"
+)
+
 FAMILY = Family(
     name="nomic_bert",
     backbone=NomicBertBackbone,
@@ -194,9 +198,8 @@ FAMILY = Family(
     tokenizer=WORDPIECE,
     uses_segments=True,
     heads={
-        "ForSequenceClassification": Head(
-            "classifier", Hidden("nomic_bert.pooler.dense", "tanh"), dropout="classifier_dropout"
-        ),
+        "ForSequenceClassification": _CLASSIFIER,
+        "ForMultipleChoice": _CLASSIFIER,
         "ForTokenClassification": Head("classifier", dropout="classifier_dropout"),
         "ForQuestionAnswering": Head("qa_outputs"),
         "ForMaskedLM": Head(

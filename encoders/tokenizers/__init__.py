@@ -72,6 +72,12 @@ MODERN_BPE = TokenizerClass(
     ("vocab.json", "merges.txt"),
     ("PreTrainedTokenizer",),
 )
+LLAMA_BPE = TokenizerClass(
+    "EuroBertTokenizer",
+    "llama_bpe",
+    ("tokenizer.json",),
+    ("PreTrainedTokenizer",),
+)
 XLM_SENTENCEPIECE = TokenizerClass(
     "XLMRobertaTokenizer",
     "sentencepiece",
@@ -119,6 +125,7 @@ TOKENIZERS = (
     MPNET_WORDPIECE,
     BYTE_BPE,
     MODERN_BPE,
+    LLAMA_BPE,
     XLM_SENTENCEPIECE,
     CAMEMBERT_SENTENCEPIECE,
     ALBERT_SENTENCEPIECE,

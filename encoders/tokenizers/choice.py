@@ -12,6 +12,7 @@ from encoder_zoo.encoders.tokenizers import (
     CAMEMBERT_SENTENCEPIECE,
     DEBERTA_SENTENCEPIECE,
     GEMMA_BPE,
+    LLAMA_BPE,
     MODERN_BPE,
     MPNET_WORDPIECE,
     TOKENIZERS,
@@ -130,6 +131,8 @@ def _described(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
     normalizers = files.steps("normalizer")
     if kind == "BPE":
         splits = [step.get("type") for step in files.steps("pre_tokenizer")]
+        if "ByteLevel" in splits and "Split" in splits:
+            return (LLAMA_BPE,)
         if "ByteLevel" in splits:
             return (MODERN_BPE,) if {"type": "NFC"} in normalizers else (BYTE_BPE,)
         if [step.get("type") for step in normalizers] == ["Replace"]:

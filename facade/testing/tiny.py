@@ -5,6 +5,7 @@ Comment letters: B batch, L sequence.
 
 from __future__ import annotations
 
+import copy
 import functools
 from typing import TypeVar
 
@@ -49,6 +50,17 @@ GEMMA_MODEL = {
     "merges": [["▁", "a"], ["▁", "b"], ["▁", "c"], ["a", "b"], ["c", "d"]],
 }
 GEMMA_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+LLAMA_MODEL = {
+    "type": "BPE",
+    "ignore_merges": True,
+    "vocab": {
+        token: i
+        for i, token in enumerate(
+            ["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>", "u", "v", *BPE_TOKENS[5:]]
+        )
+    },
+    "merges": [["a", "b"], ["Ġ", "c"]],
+}
 TOKENIZER_FILES = {
     "GemmaTokenizer": {"tokenizer.json": {"normalizer": GEMMA_SPACES, "model": GEMMA_MODEL}},
     "BertTokenizer": {
@@ -56,6 +68,7 @@ TOKENIZER_FILES = {
             ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnop", "##a", "##b", "ab"]
         ),
     },
+    "EuroBertTokenizer": {"tokenizer.json": {"model": LLAMA_MODEL}},
     "MPNetTokenizer": {
         "vocab.txt": "\n".join(
             ["<s>", "<pad>", "</s>", "[UNK]", "<mask>", *"abcdefghijklmnop", "##a", "##b", "ab"]
@@ -115,7 +128,7 @@ def tokenizer(family: Family) -> Tokenizer:
 
 def sizes(family: Family) -> dict[str, object]:
     """Return arguments of the backbone."""
-    return {**SIZES, **family.tiny}
+    return copy.deepcopy({**SIZES, **family.tiny})
 
 
 def backbone(family: Family, **arguments: object) -> Backbone:

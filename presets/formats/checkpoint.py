@@ -123,7 +123,9 @@ class EnlargedCheckpoint(Checkpoint):
         self.config = {**checkpoint.config, key: vocabulary_size}
         embedding = f"{self.family.tensors['embeddings.token_embedding']}.weight"
         biases = [head.tied_bias for head in self.family.heads.values()]
-        enlarged = {embedding, *biases, *self.family.tied} & set(self.shapes)
+        masked_lm = self.family.heads.get("ForMaskedLM")
+        projection = masked_lm and f"{masked_lm.output}.weight"
+        enlarged = {embedding, projection, *biases, *self.family.tied} & set(self.shapes)
         # {tensor: whether its tokens are on the last axis, and not on the first}
         self._enlarged = {name: name in biases for name in enlarged}
         self.shapes = {n: self._enlarged_shape(n, vocabulary_size) for n in self.shapes}

@@ -5,13 +5,17 @@ Comment letters: B batch, L sequence, D hidden, C outputs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import keras
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head, Hidden
+from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.kernels.layers import LayerNorm
 from encoder_zoo.encoders.layers import INITIALIZER_RANGE, activation_function, initializer
+from encoder_zoo.encoders.positions import mean_of_tokens
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -214,6 +218,26 @@ def make_hidden(
         name="hidden",
         dtype=dtype,
     )
+
+
+def text_logits(
+    task: keras.Model, encoded: Mapping, inputs: Mapping, training: bool | None = None
+) -> keras.KerasTensor:
+    """Return the logits of texts, (B, C).
+
+    Args:
+        task: with a backbone and a head.
+        encoded: outputs of the backbone.
+        inputs: of the backbone.
+        training: see `Task.call`.
+    """
+    backbone, x = task.backbone, encoded["sequence_output"]  # (B, L, D)
+    if task.head_record.pooled:
+        return task.head(encoded["pooled_output"], training=training)
+    if backbone.pools_logits and isinstance(task.head, TaskHead):
+        logits = task.head(x, training=training)  # (B, L, C)
+        return mean_of_tokens(logits, with_padding_mask(inputs)["padding_mask"])
+    return task.head(backbone.text_vectors(x, inputs), training=training)
 
 
 def head_dropout(head: Head, backbone: Backbone, dropout: float | None) -> float:

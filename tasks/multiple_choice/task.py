@@ -14,7 +14,7 @@ from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.validation import Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE, inputs_of_all_texts
-from encoder_zoo.tasks.base.head import head_dropout, make_head
+from encoder_zoo.tasks.base.head import head_dropout, make_head, text_logits
 from encoder_zoo.tasks.base.task import Task, TinyData
 from encoder_zoo.tasks.multiple_choice.answering import Choosing
 from encoder_zoo.tasks.multiple_choice.pooling import logits_of_choices
@@ -120,11 +120,7 @@ class MultipleChoice(Choosing, MultipleChoicePresets, Task):
         return logits_of_choices(logits, inputs[CHOICE_INDEX], self.window_pooling)
 
     def logits_of(self, encoded, inputs, training=None):
-        if self.head_record.pooled:
-            x = encoded["pooled_output"]  # (B, D)
-        else:
-            x = self.backbone.text_vectors(encoded["sequence_output"], inputs)  # (B, D)
-        return self.head(x, training=training)  # (B, 1)
+        return text_logits(self, encoded, inputs, training)  # (B, 1)
 
     def compute_output_spec(self, inputs, training=None):
         batch, count = inputs["token_ids"].shape[0], 1

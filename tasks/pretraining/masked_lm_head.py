@@ -11,6 +11,7 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
+from encoder_zoo.encoders.layers import initializer
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.base.head import HiddenLayer, make_hidden
 
@@ -24,6 +25,8 @@ class MaskedLMHead(ConfigFromSignature, keras.layers.Layer):
         hidden: the layer that makes the token embedding's width of the backbone's; None: there is
             none, and the widths are equal.
         bias_axes: number of the bias's axes; those before the last have size 1.
+        tied: whether the projection is the token embedding's transpose; else it is a layer of the
+            head, without a bias.
 
     Call arguments:
         x: (B, M, D).
@@ -41,12 +44,18 @@ class MaskedLMHead(ConfigFromSignature, keras.layers.Layer):
     """
 
     def __init__(
-        self, vocabulary_size: int, hidden: HiddenLayer | None, bias_axes: int = 1, **kwargs
+        self,
+        vocabulary_size: int,
+        hidden: HiddenLayer | None,
+        bias_axes: int = 1,
+        tied: bool = True,
+        **kwargs,
     ):
         super().__init__(**kwargs)
         self.vocabulary_size = vocabulary_size
         self.hidden = hidden
         self.bias_axes = bias_axes
+        self.tied = tied
 
     def build(self, input_shape):
         width = input_shape[-1]
@@ -54,7 +63,17 @@ class MaskedLMHead(ConfigFromSignature, keras.layers.Layer):
             self.hidden.build(input_shape)
             width = self.hidden.units
         shape = (*[1] * (self.bias_axes - 1), self.vocabulary_size)
-        self.bias = self.add_weight(shape=shape, initializer="zeros", name="bias")
+        if self.tied:
+            self.bias = self.add_weight(shape=shape, initializer="zeros", name="bias")
+        else:
+            self.output_dense = keras.layers.Dense(
+                self.vocabulary_size,
+                use_bias=False,
+                kernel_initializer=initializer(),
+                name="output",
+                dtype=self.dtype_policy,
+            )
+            self.output_dense.build((*input_shape[:-1], width))
         self.output_shape = (*input_shape[:-1], width)  # for `summary()`
 
     def call(self, x):
@@ -90,7 +109,8 @@ def make_masked_lm_head(
             f"head_layer_norm_epsilon={layer_norm_epsilon!r}."
         )
     axes = record.tied_bias_axes
-    head = MaskedLMHead(backbone.vocabulary_size, hidden, axes, name="head", dtype=dtype)
+    tied = record.tied_bias is not None
+    head = MaskedLMHead(backbone.vocabulary_size, hidden, axes, tied, name="head", dtype=dtype)
     head.build((None, None, backbone.hidden_dim))
     return head
 
@@ -106,6 +126,8 @@ def token_logits(backbone: Backbone, head: MaskedLMHead, x, positions=None):
     """
     if positions is not None:
         x = take_positions(x, positions)  # (B, M, D)
+    if not head.tied:
+        return ops.cast(head.output_dense(head(x)), "float32")
     logits = backbone.embeddings.token_embedding(head(x), reverse=True)
     # The loss is taken in float32 also under mixed precision.
     return ops.cast(logits, "float32") + ops.cast(head.bias, "float32")

@@ -19,7 +19,7 @@ from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.inputs import inputs_of_all_texts
 from encoder_zoo.presets.formats import cross_encoders
 from encoder_zoo.tasks.base.class_names import labels_from_config
-from encoder_zoo.tasks.base.head import head_dropout, make_head
+from encoder_zoo.tasks.base.head import head_dropout, make_head, text_logits
 from encoder_zoo.tasks.base.task import Task, TinyData
 from encoder_zoo.tasks.losses.ranking import RankingLoss
 from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
@@ -137,11 +137,7 @@ class Reranker(Ranking, RerankerPresets, Task):
         return ops.reshape(logits, (-1, count))  # (B, K)
 
     def logits_of(self, encoded, inputs, training=None):
-        if self.head_record.pooled:
-            x = encoded["pooled_output"]  # (B, D)
-        else:
-            x = self.backbone.text_vectors(encoded["sequence_output"], inputs)  # (B, D)
-        return self.head(x, training=training)  # (B, 1)
+        return text_logits(self, encoded, inputs, training)  # (B, 1)
 
     def compute_output_spec(self, inputs, training=None):
         batch, count = inputs["token_ids"].shape[0], 1

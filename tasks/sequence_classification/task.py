@@ -20,7 +20,7 @@ from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.inputs import CANDIDATE, inputs_of_all_texts
 from encoder_zoo.tasks.base.class_names import labels_from_config
 from encoder_zoo.tasks.base.class_weights import label_weights, weighted_labels
-from encoder_zoo.tasks.base.head import head_dropout
+from encoder_zoo.tasks.base.head import head_dropout, text_logits
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.sequence_classification.answering import Answering
@@ -158,11 +158,7 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
         return pooled_logits(logits, windows["padding_mask"], count, self.window_pooling)
 
     def logits_of(self, encoded, inputs, training=None):
-        if self.head_record.pooled:
-            x = encoded["pooled_output"]  # (B, D)
-        else:
-            x = self.backbone.text_vectors(encoded["sequence_output"], inputs)  # (B, D)
-        return self.head(x, training=training)  # (B, C)
+        return text_logits(self, encoded, inputs, training)  # (B, C)
 
     def compute_output_spec(self, inputs, training=None):
         self._check_labels_known()

@@ -41,6 +41,7 @@ SIZES = {
     "convolution_width": 3,
     "convolution_activation": "gelu",
     "terms": ["c2p", "p2c"],
+    "num_key_value_heads": 1,
     "rope_scaling": {"rope_type": "linear", "factor": 2.0},
 }
 OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state", "pooler_output")
@@ -103,6 +104,33 @@ def write_modernbert_vocabulary(folder: pathlib.Path) -> int:
     return tokenizer.get_vocab_size()
 
 
+def write_llama_vocabulary(folder: pathlib.Path) -> int:
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    from encoder_zoo.encoders.tokenizers.llama_bpe import PATTERN
+
+    tokenizer = Tokenizer(models.BPE(ignore_merges=True))
+    split = pre_tokenizers.Split(Regex(PATTERN), "isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    tokenizer.decoder = decoders.ByteLevel()
+    start, end, mask = special = ["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    options = {"special_tokens": special, "initial_alphabet": alphabet, "show_progress": False}
+    text = ["the cat sat on the mat and the dog ran under the film was good, not very bad!"] * 5
+    tokenizer.train_from_iterator(text, trainers.BpeTrainer(vocab_size=300, **options))
+    ids = [(token, tokenizer.token_to_id(token)) for token in (start, end)]
+    single, pair = f"{start} $A {end}", f"{start} $A {end} $B {end}"
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=single, pair=pair, special_tokens=ids
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"bos_token": start, "eos_token": end, "pad_token": end, "mask_token": mask}
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return tokenizer.get_vocab_size()
+
+
 def write_sentencepiece_model(folder: pathlib.Path, name: str, special: list[str]) -> int:
     letters = [*"▁abcdefghijklmnopqrstuvwxyzé.,!?"]
     words = [f"▁{word}" for word in WORDS.split(" ") if word.isalpha()]
@@ -143,6 +171,7 @@ WRITE = {
     "MPNetTokenizer": write_mpnet_vocabulary,
     "RobertaTokenizer": write_roberta_vocabulary,
     "ModernBertTokenizer": write_modernbert_vocabulary,
+    "EuroBertTokenizer": write_llama_vocabulary,
     "XLMRobertaTokenizer": write_xlm_roberta_vocabulary,
     "CamembertTokenizer": write_camembert_vocabulary,
     "AlbertTokenizer": write_albert_vocabulary,
@@ -168,6 +197,8 @@ def make(family: Family, head: str) -> None:
         sizes |= {"pad_token_id": 3}
     if family.name == "gte":
         sizes |= {"type_vocab_size": 2, "pad_token_id": 0}
+    if family.name == "eurobert":
+        sizes |= {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, "mask_token_id": 2}
     if family.name == "deberta-v2":
         sizes |= family.constants
     if head.endswith("Classification"):

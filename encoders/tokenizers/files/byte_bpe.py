@@ -38,10 +38,8 @@ class ByteBPEFiles(WritesFiles):
             ValueError: "FILE: FIELD is ...; expected ..."
         """
         files.expect("normalizer", "type", cls.normalizer)
-        files.expect("pre_tokenizer", "type", "ByteLevel")
-        files.expect("pre_tokenizer", "use_regex", True)
         files.expect("model", "type", "BPE")
-        files.expect("model", "ignore_merges", False)
+        cls._check_words(files)
         if "vocab.json" in files and "merges.txt" in files:
             vocabulary = checked_vocabulary(files.contents["vocab.json"], "vocab.json")
             merges = parse_merges(files.contents["merges.txt"])
@@ -64,6 +62,13 @@ class ByteBPEFiles(WritesFiles):
             **roles,
             **template,
         )
+
+    @classmethod
+    def _check_words(cls, files: TokenizerFiles) -> None:
+        """Raise an error if tokenizer.json splits texts or words in another way."""
+        files.expect("pre_tokenizer", "type", "ByteLevel")
+        files.expect("pre_tokenizer", "use_regex", True)
+        files.expect("model", "ignore_merges", False)
 
     def _vocabulary_files(self) -> dict[str, str]:
         lines = ["#version: 0.2", *self.merges]

@@ -139,8 +139,9 @@ class TokenizerFiles:
         """Return {argument: special token} from the files, or by default from a class."""
         defaults = argument_defaults(cls)
         tokens = {name: defaults[name] for name in SPECIAL_TOKENS} | self.special_tokens()
-        # Byte-level BPE needs no unknown token, so that another one may serve as it.
+        # Byte-level BPE needs no unknown token, so that another may serve as it. The end may pad.
         named = [token for name, token in tokens.items() if name != "unknown_token"]
+        named = named[1:] if tokens["pad_token"] == tokens["end_token"] else named
         if len(set(named)) < len(named):
             raise ValueError(
                 f"{self.folder}: the tokens for start, end, padding and mask are "

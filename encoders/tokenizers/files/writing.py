@@ -67,7 +67,7 @@ class WritesFiles:
 
     def special_entries(self) -> list[dict]:
         """Return the special tokens as entries of tokenizer.json."""
-        tokens = [getattr(self, argument) for argument in SPECIAL_TOKENS]
+        tokens = dict.fromkeys(getattr(self, argument) for argument in SPECIAL_TOKENS)
         lstrip = self.mask_token if self.lstrip_mask else None
         return [special_added_token(self.token_to_id(t), t, t == lstrip) for t in tokens]
 

@@ -19,7 +19,11 @@ from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import (
     byte_level_character_kinds,
     byte_level_word_starts,
 )
-from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens, are_single_tokens
+from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
+    Tokens,
+    WordTokens,
+    are_single_tokens,
+)
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import MAX_SYMBOLS, WordTable
 from encoder_zoo.encoders.tokenizers.text.characters import Characters, insert_spaces
 from encoder_zoo.encoders.tokenizers.text.composition import NFCNormalizer
@@ -69,11 +73,23 @@ class ByteBPEGraph(TokenizerGraph):
             if 0 < len(token) <= MAX_SYMBOLS and all(c in byte_of for c in token)
         }
         words, ids = PackedWords.from_symbols(list(ids)), np.array(list(ids.values()), np.int64)
-        is_made = are_single_tokens(self._model.encode, words, ids)
+        is_made = self._are_whole(words, ids)
         special_ids = self.special_token_ids[:256]
         special = PackedWords.from_symbols([[256 + i] for i in range(len(special_ids))])
         words = words.where(is_made).concatenate(special)
         return words._replace(symbols=1 + words.symbols), np.array([*ids[is_made], *special_ids])
+
+    def _are_whole(self, words: PackedWords, ids: np.ndarray) -> np.ndarray:
+        """Return which words, boolean (W,), are one token."""
+        return are_single_tokens(self._model.encode, words, ids)
+
+    def _encode_words(self, symbols, starts, ends) -> WordTokens:
+        """Return the tokens of words (W,) that are not in the table."""
+        return self._model.encode(symbols, starts, ends)
+
+    def _word_starts(self, chars: Characters) -> tf.Tensor:
+        """Return the first characters (W,) of the words."""
+        return byte_level_word_starts(chars.codes, self._kinds(chars.codes), chars.row_starts())
 
     def _add_prefix_space(self, chars: Characters, as_words: bool) -> Characters:
         if not (self.add_prefix_space or as_words):
@@ -83,12 +99,12 @@ class ByteBPEGraph(TokenizerGraph):
         return insert_spaces(chars, first & ~special & (chars.codes != ord(" ")))
 
     def _tokenize(self, chars: Characters) -> Tokens:
-        starts = byte_level_word_starts(chars.codes, self._kinds(chars.codes), chars.row_starts())
+        starts = self._word_starts(chars)
         symbols, splits, owners = encode_utf8(chars.codes)  # (S,), (N + 1,), (S,)
         begins = tf.gather(splits, starts)
         ends = shift_left(begins, 1, tf.size(symbols))
         ids, begins, ends, tokens = self._word_table.tokens(
-            1 + symbols, begins, ends, functools.partial(self._model.encode, symbols)
+            1 + symbols, begins, ends, functools.partial(self._encode_words, symbols)
         )
         rows = tf.gather(tokens, tf.searchsorted(starts, chars.row_splits))
         starts = tf.gather(chars.starts, tf.gather(owners, begins))

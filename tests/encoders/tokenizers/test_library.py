@@ -76,6 +76,12 @@ def gemma(byte_fallback=True, **options):
     return ez.GemmaTokenizer(list(tokens), MERGES, byte_fallback, **options)
 
 
+def llama_bpe(**options):
+    special = ["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"]
+    tokens = [*special, *byte_alphabet(), "ab", "abé", "Ġa", "the"]
+    return ez.EuroBertTokenizer({t: i for i, t in enumerate(tokens)}, ["a b", "Ġ a"], **options)
+
+
 def bertweet(**options):
     words = [
         "hello",
@@ -108,6 +114,7 @@ KINDS = {
     "byte_bpe_prefixed": functools.partial(byte_bpe, add_prefix_space=True),
     "byte_bpe_with_gaps": functools.partial(byte_bpe, missing=("x", "z", "ð")),
     "modern_bpe": functools.partial(byte_bpe, ez.ModernBertTokenizer),
+    "llama_bpe": llama_bpe,
     "xlm_roberta": functools.partial(sentencepiece, ez.XLMRobertaTokenizer, "nmt_nfkc"),
     "camembert": functools.partial(sentencepiece, ez.CamembertTokenizer, "nmt_nfkc"),
     "albert": functools.partial(sentencepiece, ez.AlbertTokenizer, "albert"),

@@ -1,0 +1,264 @@
+"""EuroBERT: Llama's blocks, attending in both directions.
+
+Comment letters: B batch, L sequence, D hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import keras
+from keras import ops
+
+from encoder_zoo.common.validation import PositiveFloat, one_of, validate_arguments
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.embeddings import Embeddings
+from encoder_zoo.encoders.families.bert import CONFIG_KEYS, TOKEN_IDS
+from encoder_zoo.encoders.families.nomic_bert import ATTENTION
+from encoder_zoo.encoders.family import Family, Head, Hidden
+from encoder_zoo.encoders.gated_block import GatedBlock
+from encoder_zoo.encoders.grouped_attention import GroupedQueryAttention
+from encoder_zoo.encoders.inputs import with_padding_mask
+from encoder_zoo.encoders.positions import mean_of_tokens
+from encoder_zoo.encoders.rms_norm import MakesRMSNorms, RMSNorm
+from encoder_zoo.encoders.rope import RopeScaling, read_rope, scaled_rotation
+from encoder_zoo.encoders.rules import ABSENT, Size
+from encoder_zoo.encoders.tokenizers import LLAMA_BPE
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class TokenEmbeddings(Embeddings):
+    """Return the token's embedding, (B, L, D), not normalized; arguments as for `Embeddings`.
+
+    Example:
+        >>> layer = TokenEmbeddings(vocabulary_size=10, hidden_dim=4)
+        >>> keras.ops.shape(layer(keras.ops.array([[1, 2, 3]])))
+        (1, 3, 4)
+    """
+
+    def build(self, input_shape=None):
+        if not hasattr(self, "token_embedding"):  # else it is another's, see `share_tables`
+            kind = keras.layers.ReversibleEmbedding
+            self.token_embedding = self.make_table("token_embedding", self.vocabulary_size, kind)
+            self.position_embedding = self.segment_embedding = self.norm = None
+        self.dropout_layer = self.make_dropout(self.dropout)
+        self.projection = None
+
+    def call(self, token_ids, segment_ids=None, padding_mask=None, text_starts=None, training=None):
+        shape = (*ops.shape(token_ids), self.hidden_dim)
+        x = ops.reshape(self.token_embedding(token_ids), (-1, self.hidden_dim))
+        return ops.reshape(self.dropout_layer(x, training=training), shape)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class EuroBertBlock(MakesRMSNorms, GatedBlock):
+    """Return y + FFN(RMSNorm(y)) of y = x + attention(RMSNorm(x)).
+
+    Args:
+        num_key_value_heads: see `GroupedQueryAttention`.
+        **kwargs: the other arguments of `EncoderBlock`.
+
+    Source: Boizard et al. 2025, EuroBERT, section 2.1; Touvron et al. 2023, LLaMA, section 2.2.
+
+    Example:
+        >>> import numpy as np
+        >>> block = EuroBertBlock(
+        ...     hidden_dim=8, num_heads=4, intermediate_dim=16, num_key_value_heads=2
+        ... )
+        >>> keras.ops.shape(block(np.zeros((1, 3, 8), "float32")))
+        (1, 3, 8)
+    """
+
+    def __init__(self, *args, num_key_value_heads: int, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.num_key_value_heads = num_key_value_heads
+
+    def make_attention(self) -> GroupedQueryAttention:
+        return super().make_attention(GroupedQueryAttention)
+
+    def call(self, x, attention_mask=None, training=None, return_probabilities=False, **context):
+        context.update(training=training, return_probabilities=return_probabilities)
+        attended = self.attention(
+            self.attention_norm(x, training=training), attention_mask=attention_mask, **context
+        )
+        if return_probabilities:
+            attended, probabilities = attended
+        shape, rows = ops.shape(x), (-1, self.hidden_dim)
+        x, attended = ops.reshape(x, rows), ops.reshape(attended, rows)  # (B L, D)
+        x = self.attention_dropout_layer(attended, training=training, residual=x)
+        inner = self.intermediate(self.output_norm(x, training=training), training)
+        update = self.output_dense(inner)
+        x = ops.reshape(self.output_dropout_layer(update, training=training, residual=x), shape)
+        return (x, probabilities) if return_probabilities else x
+
+    def project(self, x, attention_mask=None, training=None, **context):
+        return super().project(self.attention_norm(x, training=training), **context)
+
+    @property
+    def projection_layers(self) -> list[keras.layers.Layer]:
+        return [self.attention_norm, *super().projection_layers]
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class EuroBertBackbone(MakesRMSNorms, Backbone):
+    """EuroBERT's encoder; inputs and outputs as for `Backbone`, with its own defaults.
+
+    Positions are rotary. There are no biases, no segments and no pooler.
+
+    Args:
+        num_key_value_heads: number of heads of keys and values, which the queries share in groups;
+            None: as many as of queries.
+        rope_theta: base of the rotary positions.
+        rope_scaling: see `GteBackbone`; None for none.
+        pooling: input of a sequence classifier: "bos", the first token, "mean", the mean of all,
+            or "late", all of them: the logits are the mean of theirs.
+        **kwargs: the other arguments of `Backbone`; `layer_norm_epsilon` is that of the RMSNorms.
+
+    Source: Boizard et al. 2025, EuroBERT: Scaling Multilingual Encoders for European Languages,
+    section 2.1.
+
+    Example:
+        >>> import numpy as np
+        >>> backbone = EuroBertBackbone(
+        ...     vocabulary_size=30, num_layers=1, num_heads=4, hidden_dim=8, intermediate_dim=16,
+        ...     num_key_value_heads=2,
+        ... )
+        >>> outputs = backbone({"token_ids": np.array([[2, 7, 3]])})
+        >>> {name: keras.ops.shape(value) for name, value in outputs.items()}
+        {'sequence_output': (1, 3, 8)}
+    """
+
+    use_bias = False
+    defaults: ClassVar = {
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "activation": "silu",
+        "layer_norm_epsilon": 1e-5,
+        "max_sequence_length": 8192,
+        "num_segments": 0,
+        "pooler": False,
+    }
+
+    @validate_arguments
+    def __init__(
+        self,
+        *args,
+        num_key_value_heads: Size | None = None,
+        rope_theta: PositiveFloat = 10_000.0,
+        rope_scaling: RopeScaling = None,
+        pooling: Literal["late", "mean", "bos"] = "late",
+        **kwargs,
+    ):
+        super().__init__(*args, **kwargs)
+        self.num_key_value_heads = num_key_value_heads or self.num_heads
+        self.rope_theta = rope_theta
+        self.rope_scaling = rope_scaling and dict(rope_scaling)
+        self.pooling = pooling
+
+    @property
+    def pools_logits(self) -> bool:
+        """Whether a classifier's logits are the mean of those of all tokens."""
+        return self.pooling == "late"
+
+    def make_embeddings(self) -> TokenEmbeddings:
+        return super().make_embeddings(TokenEmbeddings, max_positions=0)
+
+    def make_block(self, i: int) -> EuroBertBlock:
+        return super().make_block(i, EuroBertBlock, rotary=True)
+
+    def make_final_layer(self) -> RMSNorm:
+        return self.make_norm("norm")
+
+    def block_contexts(self, inputs: Mapping) -> list[Mapping]:
+        rotation = scaled_rotation(
+            inputs,
+            self.rope_theta,
+            self.hidden_dim // self.num_heads,
+            self.rope_scaling,
+            self.max_sequence_length,
+        )
+        return [{**context, "rotation": rotation} for context in super().block_contexts(inputs)]
+
+    def text_vectors(self, sequence_output, inputs: Mapping):
+        if self.pooling == "bos":
+            return super().text_vectors(sequence_output, inputs)
+        return mean_of_tokens(sequence_output, with_padding_mask(inputs)["padding_mask"])
+
+
+def read_config(config: Mapping) -> dict:
+    """Return a configuration with the same keys for any version of transformers.
+
+    Args:
+        config: contents of config.json.
+
+    Example:
+        >>> read_config({"num_attention_heads": 12, "rope_theta": 250000})["rope_theta"]
+        250000
+    """
+    config = read_rope(config)
+    if config.get("num_key_value_heads") is None and "num_attention_heads" in config:
+        config["num_key_value_heads"] = config["num_attention_heads"]
+    return config
+
+
+_CLASSIFIER = Head("classifier", Hidden("dense", "gelu"))
+
+FAMILY = Family(
+    name="eurobert",
+    backbone=EuroBertBackbone,
+    class_prefix="EuroBert",
+    prefix="model",
+    tensors={
+        "embeddings.token_embedding": "embed_tokens",
+        **{
+            f"blocks.{{}}.attention.{ours}_dense": f"layers.{{}}.self_attn.{theirs}_proj"
+            for ours, theirs in ATTENTION.items()
+        },
+        "blocks.{}.attention_norm": "layers.{}.input_layernorm",
+        "blocks.{}.output_norm": "layers.{}.post_attention_layernorm",
+        "blocks.{}.gate_dense": "layers.{}.mlp.gate_proj",
+        "blocks.{}.up_dense": "layers.{}.mlp.up_proj",
+        "blocks.{}.output_dense": "layers.{}.mlp.down_proj",
+        "final_layer": "norm",
+    },
+    config_keys={
+        **CONFIG_KEYS,
+        "dropout": "hidden_dropout",
+        "attention_dropout": "attention_dropout",
+        "layer_norm_epsilon": "rms_norm_eps",
+        "num_key_value_heads": "num_key_value_heads",
+        "rope_theta": "rope_theta",
+        "rope_scaling": "rope_scaling",
+        "pooling": "classifier_pooling",
+    },
+    read_config=read_config,
+    rules={
+        "attention_bias": one_of(None, False),
+        "mlp_bias": one_of(None, False),
+        "head_dim": ABSENT,
+        "tie_word_embeddings": one_of(None, False),
+    },
+    constants={
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.02,
+    },
+    token_ids={**TOKEN_IDS, "mask_token_id": "mask_token_id"},
+    tokenizer=LLAMA_BPE,
+    heads={
+        "ForSequenceClassification": _CLASSIFIER,
+        "ForMultipleChoice": _CLASSIFIER,
+        "ForTokenClassification": Head("classifier"),
+        "ForQuestionAnswering": Head("qa_outputs"),
+        "ForMaskedLM": Head("lm_head"),
+    },
+    tiny={
+        "num_key_value_heads": 1,
+        "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+        "pooling": "late",
+    },
+)
+EuroBertBackbone.family = FAMILY
