@@ -141,8 +141,7 @@ class TokenizerFiles:
         tokens = {name: defaults[name] for name in SPECIAL_TOKENS} | self.special_tokens()
         # Byte-level BPE needs no unknown token, so that another may serve as it. The end may pad.
         named = [token for name, token in tokens.items() if name != "unknown_token"]
-        named = named[1:] if tokens["pad_token"] == tokens["end_token"] else named
-        if len(set(named)) < len(named):
+        if len(set(named)) + (tokens["pad_token"] == tokens["end_token"]) < len(named):
             raise ValueError(
                 f"{self.folder}: the tokens for start, end, padding and mask are "
                 f"{', '.join(map(shown, named))}. Expected four different ones."
