@@ -22,15 +22,20 @@ SIZES = {
 }
 
 
+def whole(names: list[str]) -> list[str]:
+    """Return the vocabulary with unused names, one for every row of the embeddings."""
+    return names + [f"[unused{i}]" for i in range(SIZES["vocabulary_size"] - len(names))]
+
+
 def make_there(family: str, task: str | None):
     """A model of KerasHub's with random weights, biases among them."""
     backbone = getattr(keras_hub.models, f"{family}Backbone")(**SIZES)
     if family == "Bert":
         words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s"]
-        tokenizer = keras_hub.models.BertTokenizer(words, lowercase=True)
+        tokenizer = keras_hub.models.BertTokenizer(whole(words), lowercase=True)
     else:
         names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", "a", "b", "c", "Ġa", "ab"]
-        vocabulary = {name: i for i, name in enumerate(names)}
+        vocabulary = {name: i for i, name in enumerate(whole(names))}
         tokenizer = keras_hub.models.RobertaTokenizer(vocabulary, ["Ġ a", "a b"])
     model = backbone
     if task == "SequenceClassifier":
