@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import torch
+from released_layouts import CONFIGS, released_tensors
 from safetensors.torch import load_file, save_file
 
 from encoder_zoo.encoders.tokenizers.files.sentencepiece import BYTE_TOKENS
@@ -15,6 +16,9 @@ HERE = pathlib.Path(__file__).parent
 RECORDED = json.loads((HERE / "recorded" / "hub_listings.json").read_text("utf-8"))
 REPOSITORIES = RECORDED["repositories"]
 _CHECKPOINTS = HERE / "golden" / "checkpoints"
+_EMBEDDINGS = tuple(
+    f"{name}.weight" for name in ("word_embeddings", "tok_embeddings", "embed_tokens", "shared")
+)
 _MODEL = ("config.json", "model.safetensors", "expected.npz")
 
 
@@ -44,6 +48,8 @@ def _write(folder: pathlib.Path, repository: dict, weights: str) -> None:
     base = _CHECKPOINTS / layout["checkpoint"]
     folder.mkdir()
     config = json.loads((base / "config.json").read_text("utf-8"))
+    if released := layout.get("released"):
+        config = {**CONFIGS[released], "vocab_size": config["vocab_size"]}
     config |= layout.get("config", {})
     if model_type := repository.get("model_type"):
         config["model_type"] = model_type
@@ -81,10 +87,12 @@ def _write_tokenizer(folder: pathlib.Path, layout: dict) -> None:
 
 def _tensors(layout: dict, tensors: dict, dtype: str | None) -> dict:
     """The tensors of a checkpoint, under the names and in the types of a layout."""
+    if released := layout.get("released"):
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        arrays = released_tensors(released, arrays)
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     tensors = {layout.get("prefix", "") + name: tensor for name, tensor in tensors.items()}
-    embedding = next(
-        n for n in tensors if n.endswith(("word_embeddings.weight", "tok_embeddings.weight"))
-    )
+    embedding = next(n for n in tensors if n.endswith(_EMBEDDINGS))
     if "tokenizer_of" in layout:
         other = json.loads((_CHECKPOINTS / layout["tokenizer_of"] / "config.json").read_text())
         rows, old = other["vocab_size"], len(tensors[embedding])
