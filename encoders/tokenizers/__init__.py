@@ -26,6 +26,7 @@ class TokenizerClass(NamedTuple):
         pair_separators: number of end tokens between the two texts of a pair, unless
             tokenizer.json has a template.
         uses_segments: whether the second text of a pair has segment id 1, likewise.
+        first_column: see `Tokenizer`.
     """
 
     name: str
@@ -34,6 +35,7 @@ class TokenizerClass(NamedTuple):
     checkpoint_names: tuple[str, ...]
     pair_separators: int = 1
     uses_segments: bool = False
+    first_column: int = 1
 
     def load(self) -> type[Tokenizer]:
         """Import and return the class.

@@ -46,6 +46,8 @@ class Tokenizer(TokenizerArguments):
 
     Attributes:
         defaults: {argument: default} of the class, where they differ.
+        first_column: position in an example of a text's first token: 1, behind the start token; 0
+            where the start token is the example's last one, of a segment of its own.
         start_token_id, end_token_id, pad_token_id, mask_token_id, unknown_token_id: int.
         special_tokens: the start, end, padding, mask and unknown token.
 
@@ -57,6 +59,7 @@ class Tokenizer(TokenizerArguments):
     if not TYPE_CHECKING:  # so that editors do not offer it
         from_pretrained = ForeignMethod("from_preset(source)")
 
+    first_column = 1
     lstrip_mask: bool  # whether a mask in a text takes in the white space before it
 
     def __init__(self, *args, **options):

@@ -35,8 +35,18 @@ class StoredTokenizer(NamedTuple):
 
         Args:
             family: of the model; None if unknown.
+
+        Raises:
+            ValueError: "FILE: post_processor puts the start token at position -1 ..."
         """
         template = self.files.template() or self.kind
+        if template.first_column != self.kind.first_column:
+            last, first = "behind the texts", "before them"
+            puts, expected = (last, first) if self.kind.first_column else (first, last)
+            raise ValueError(
+                f"{self.files.json_path}: post_processor puts the start token {puts}; a "
+                f"{self.kind.name} has it {expected}, so the ids would differ"
+            )
         segments = template.uses_segments and (family is None or family.uses_segments)
         return {"uses_segments": segments, "pair_separators": template.pair_separators}
 

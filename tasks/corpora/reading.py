@@ -251,10 +251,9 @@ def read_examples(
         for row in range(first, behind):
             begin, limit = examples.example_splits[row : row + 2]
             spans = examples.spans[begin:limit].tolist()
-            parts.append(start)
-            for a, b in spans:
-                parts += [shard.tokens[a:b], end]
-            first_lengths.append(spans[0][1] - spans[0][0] + 2)
+            texts = [part for a, b in spans for part in (shard.tokens[a:b], end)]
+            parts += [start, *texts] if tokenizer.first_column else [*texts, start]
+            first_lengths.append(tokenizer.first_column + spans[0][1] - spans[0][0] + 1)
         if examples.labels is not None:
             labels += examples.labels[first:behind].tolist()
     ids = np.concatenate(parts, dtype="int64") if parts else np.zeros(0, "int64")

@@ -45,7 +45,8 @@ def _positions_of_chunk(
     tokens = [teacher.tokenizer.tokenize_with_offsets(text) for text in texts]
     separators, longest = teacher.tokenizer.pair_separators, teacher.max_sequence_length
     kept = kept_lengths([ids for ids, _, _ in tokens], separators, longest)
-    begins = [tf.ones_like(kept[0]), 1 + kept[0] + separators]
+    column = teacher.tokenizer.first_column
+    begins = [column * tf.ones_like(kept[0]), column + kept[0] + separators]
     positions = []
     for text, (_, starts, ends), count, begin in zip(texts, tokens, kept, begins, strict=False):
         found = corresponding(student.tokenizer.tokenize_with_offsets(text), starts, ends)
@@ -54,7 +55,9 @@ def _positions_of_chunk(
         position = tf.where(inside, found.values + tf.gather(begin, row), NOWHERE)
         positions.append(found.with_values(position))
     own = student.tokenizer
-    return pack(positions, 0, NOWHERE, own.pair_separators, student.max_sequence_length)[0]
+    start = 0 if column else NOWHERE
+    layout = own.pair_separators, student.max_sequence_length, own.first_column
+    return pack(positions, start, NOWHERE, *layout)[0]
 
 
 def corresponding(tokens: tuple, starts: tf.RaggedTensor, ends: tf.RaggedTensor):

@@ -143,7 +143,7 @@ class TextEmbedderPreprocessor(Preprocessor):
     def _prompt_length(self, prompt: str | None) -> int:
         """Return the number of tokens before those that are pooled: of prompt and [CLS]."""
         text = self.prompt_text(prompt)
-        return len(self.tokenizer.tokenize(text)) + 1 if text else 0
+        return len(self.tokenizer.tokenize(text)) + self.tokenizer.first_column if text else 0
 
     def encode_short(self, texts: tuple) -> dict:
         """Return examples of texts, ((N,),), that have their prompt and need not be truncated."""

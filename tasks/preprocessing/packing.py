@@ -53,7 +53,12 @@ def kept_lengths(segments: list[tf.RaggedTensor], separators: int, max_length: i
 
 
 def pack(
-    segments: list[tf.RaggedTensor], start_id: int, end_id: int, separators: int, max_length: int
+    segments: list[tf.RaggedTensor],
+    start_id: int,
+    end_id: int,
+    separators: int,
+    max_length: int,
+    first_column: int = 1,
 ) -> tuple[tf.RaggedTensor, tf.Tensor]:
     """Return an example per text or pair: start, first, end, and for pairs separators, second, end.
 
@@ -63,6 +68,7 @@ def pack(
         end_id: of the token after each text ([SEP], </s>).
         separators: number of end tokens between the texts of a pair (BERT 1, RoBERTa 2).
         max_length: the most tokens of an example; the longer text is truncated first.
+        first_column: position of the first text's first token; with 0 the start token is last.
 
     Returns:
         Ragged (B, None) int32 token ids, and (B,) the number of tokens up to and with the first
@@ -80,14 +86,37 @@ def pack(
     specials = 2 if len(segments) == 1 else 2 + separators
     kept = kept_lengths(segments, separators, max_length)
     splits = tf.concat([[0], tf.cumsum(sum(kept) + specials)], 0)
-    begins = splits[:-1]  # (B,)
+    begins = splits[:-1] + first_column  # (B,)
+    at = splits[:-1] if first_column else splits[1:] - 1  # (B,) of the start token
     ids = tf.fill([splits[-1] + 1], end_id)  # what is not written below; and an index for the rest
-    ids = tf.tensor_scatter_nd_update(ids, begins[:, None], tf.fill(tf.shape(begins), start_id))
-    ids = written(ids, segments[0], begins + 1, kept[0])
+    ids = tf.tensor_scatter_nd_update(ids, at[:, None], tf.fill(tf.shape(at), start_id))
+    ids = written(ids, segments[0], begins, kept[0])
     if len(segments) == 2:
-        ids = written(ids, segments[1], begins + 1 + kept[0] + separators, kept[1])
+        ids = written(ids, segments[1], begins + kept[0] + separators, kept[1])
     examples = tf.RaggedTensor.from_row_splits(ids[:-1], tf.cast(splits, tf.int64), validate=False)
-    return examples, kept[0] + 2
+    return examples, first_column + kept[0] + 1
+
+
+def segment_numbers(
+    columns: tf.Tensor, first_length: tf.Tensor, length: tf.Tensor, first_column: int = 1
+) -> tf.Tensor:
+    """Return the segment of tokens: 0 of the first text, 1 of the second, 2 of a last start token.
+
+    Args:
+        columns: positions of the tokens in their examples, int.
+        first_length: number of tokens of segment 0.
+        length: number of all tokens of an example; all are broadcast.
+        first_column: see `pack`.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> segment_numbers(tf.range(6), 2, 5).numpy().tolist()
+        [0, 0, 1, 1, 1, 0]
+        >>> segment_numbers(tf.range(6), 2, 5, first_column=0).numpy().tolist()
+        [0, 0, 1, 1, 2, 0]
+    """
+    second = tf.cast((columns >= first_length) & (columns < length), tf.int32)
+    return second if first_column else tf.where(columns == length - 1, 2, second)
 
 
 def written(
@@ -139,11 +168,12 @@ def pad(
     return {"token_ids": dense, "padding_mask": mask}
 
 
-def join_texts(examples: dict) -> dict:
+def join_texts(examples: dict, first_column: int = 1) -> dict:
     """Return packed sequences of several texts each, from texts that are grouped by sequence.
 
     Args:
         examples: encoded texts; "token_ids" is ragged (B, None, None), others ragged (B, None).
+        first_column: see `pack`.
 
     Returns:
         "token_ids", "segment_ids" and other values by token, ragged (B, None), and "text_starts",
@@ -167,9 +197,10 @@ def join_texts(examples: dict) -> dict:
         return joined.with_values(tf.gather(values.flat_values, text))
 
     result = {name: by_token(values) for name, values in examples.items()}
-    column = tf.ragged.range(texts.row_lengths()).flat_values
-    second = column >= tf.cast(result.pop("first_length").flat_values, tf.int64)
-    result["segment_ids"] = joined.with_values(tf.cast(second, tf.int32))
+    lengths = texts.row_lengths()
+    first_length = tf.cast(result.pop("first_length").flat_values, tf.int64)
+    of_text = tf.ragged.range(lengths).flat_values, first_length, tf.gather(lengths, text)
+    result["segment_ids"] = joined.with_values(segment_numbers(*of_text, first_column))
     starts = texts.row_starts() - tf.gather(joined.row_starts(), token_ids.value_rowids())
     result["text_starts"] = token_ids.with_values(tf.cast(starts, tf.int32))
     return result

@@ -19,7 +19,7 @@ from encoder_zoo.presets.vocabulary import check_tokenizer
 from encoder_zoo.tasks.preprocessing.batching import bucket_length
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import is_pairs, plain, single_column
-from encoder_zoo.tasks.preprocessing.packing import pack, pad
+from encoder_zoo.tasks.preprocessing.packing import pack, pad, segment_numbers
 from encoder_zoo.tasks.preprocessing.text_columns import text_columns_of
 from encoder_zoo.tasks.preprocessing.truncation import count_truncated
 
@@ -56,6 +56,8 @@ class Preprocessor(ConfigFromSignature):
     truncation_cure = "Split them into shorter texts."
     # Most tokens of a text that are read, where a preprocessor has such an argument.
     max_length: int | None = None
+    # Of the backbone, see `attach`.
+    num_segments: int = 3
     # Of the task, see `attach`.
     labels: list[str] | None = None
     num_classes: int | None = None
@@ -114,6 +116,7 @@ class Preprocessor(ConfigFromSignature):
                 f"sequence_length={self.sequence_length} is more than the backbone takes. "
                 f"Expected at most {backbone.max_sequence_length}."
             )
+        self.num_segments = 1 + backbone.input_ranges(1)["segment_ids"][1]
         limits = self.sequence_length, self.max_length, backbone.max_sequence_length
         self.max_sequence_length = min(filter(None, limits))
         for name in ("labels", "num_classes", "problem_type"):
@@ -182,7 +185,7 @@ class Preprocessor(ConfigFromSignature):
         what = f"{what} are longer than {most} tokens; the rest is not read."
         count_truncated(lengths > room, self, what)
         special = tokenizer.start_token_id, tokenizer.end_token_id, tokenizer.pair_separators
-        token_ids, first_length = pack(segments, *special, most)
+        token_ids, first_length = pack(segments, *special, most, tokenizer.first_column)
         return {"token_ids": token_ids, "first_length": first_length}
 
     def warn_truncated(self, texts: tuple[tf.Tensor, ...]) -> None:
@@ -233,8 +236,10 @@ class Preprocessor(ConfigFromSignature):
             inputs["segment_ids"] = examples["segment_ids"].to_tensor(shape=shape)
         elif self.tokenizer.uses_segments:
             columns = tf.range(tf.cast(shape[1], tf.int32))
-            second = inputs["padding_mask"] & (columns >= examples["first_length"][:, None])
-            inputs["segment_ids"] = tf.cast(second, "int32")
+            lengths = tf.cast(examples["token_ids"].row_lengths(), tf.int32)[:, None]
+            of_rows = examples["first_length"][:, None], lengths
+            segments = segment_numbers(columns, *of_rows, self.tokenizer.first_column)
+            inputs["segment_ids"] = tf.minimum(segments, self.num_segments - 1)
         return inputs
 
 

@@ -233,7 +233,7 @@ class MaskedLM(MaskedLMPresets, Task):
         columns, starts, ends = (
             tf.ragged.boolean_mask(values, is_mask) for values in (columns, starts, ends)
         )
-        positions = tf.cast(columns + 1, tf.int32)  # after the start token
+        positions = tf.cast(columns + self.preprocessor.tokenizer.first_column, tf.int32)
         return {**self.preprocessor.pack([ids]), "mask_positions": positions}, starts, ends
 
     def _mask_inputs(self, examples: dict) -> tuple[dict, tf.Tensor]:

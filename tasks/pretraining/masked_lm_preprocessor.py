@@ -132,7 +132,7 @@ class MaskedLMPreprocessor(Preprocessor):
 
     def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
         if examples["token_ids"].ragged_rank == 2:
-            examples = join_texts(examples)
+            examples = join_texts(examples, self.tokenizer.first_column)
         inputs = self.pad(examples, bucketed)
         token_ids = inputs["token_ids"]  # (B, L)
         length = tf.shape(token_ids)[1]

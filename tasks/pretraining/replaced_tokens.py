@@ -281,7 +281,8 @@ class ReplacedTokenDetection(ReplacedTokensPresets, Task):
     def _inner(self, logits: tf.Tensor, examples: dict) -> tf.Tensor:
         """Return the logits (T,) of the tokens between the special ones, from logits (N, L)."""
         lengths = examples["token_ids"].row_lengths() - 2
-        return tf.RaggedTensor.from_tensor(logits[:, 1:], lengths).values
+        column = self.preprocessor.tokenizer.first_column
+        return tf.RaggedTensor.from_tensor(logits[:, column:], lengths).values
 
     def _inner_logits(self, examples: dict) -> tf.Tensor:
         logits = self(self.preprocessor.pad(examples), training=False)

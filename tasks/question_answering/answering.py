@@ -282,12 +282,14 @@ class SpanAnswers(Task):
         contexts = self.preprocessor.contexts(questions, texts)
         examples = self.preprocessor.examples(contexts)
         columns, order, parts = self.preprocessor.context_column(examples), [], []
+        null = self.preprocessor.null_column(examples)
         tokens = take(contexts.has_characters, contexts.windows).to_tensor()
         wanted = top_k if top_k == 1 else top_k * ranking.SAME_CHARACTERS
         for numbers, logits in example_outputs(self, examples, batch_size):
             chosen = (tf.gather(values, numbers) for values in (columns, tokens))
             is_context = context_mask(*chosen, logits.shape[-1])
-            parts.append(find_spans(tf.constant(logits), is_context, max_answer_length, wanted))
+            options = max_answer_length, wanted, tf.gather(null, numbers)
+            parts.append(find_spans(tf.constant(logits), is_context, *options))
             order.extend(numbers)
         found = (tf.gather(tf.concat(f, 0), np.argsort(order)) for f in zip(*parts, strict=True))
         return ranking.best_answers(Candidates(*found), contexts, columns, top_k)
@@ -318,7 +320,8 @@ class SpanAnswers(Task):
             logits = tf.transpose(logits.to_tensor(), (0, 2, 1))
             tokens = take(contexts.has_characters, contexts.windows).to_tensor()
             is_context = context_mask(columns, tokens, tf.shape(logits)[2])
-            found = find_spans(logits, is_context, max_answer_length, 1)
+            null = self.preprocessor.null_column(examples)
+            found = find_spans(logits, is_context, max_answer_length, 1, null)
             found = ranking.best_answers(found, contexts, columns, 1)
             found = ranking.insert_null_answers(found, threshold)
             start, end, score = found.start[:, 0], found.end[:, 0], ranking.answer_scores(found)

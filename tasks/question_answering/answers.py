@@ -50,7 +50,11 @@ class Candidates(NamedTuple):
 
 
 def find_spans(
-    logits: tf.Tensor, is_context: tf.Tensor, max_answer_length: int, n_best: int
+    logits: tf.Tensor,
+    is_context: tf.Tensor,
+    max_answer_length: int,
+    n_best: int,
+    null_column: tf.Tensor | None = None,
 ) -> Candidates:
     """Find the best spans of every window among all spans.
 
@@ -62,6 +66,7 @@ def find_spans(
         is_context: (W, L) bool.
         max_answer_length: K, in tokens.
         n_best: n.
+        null_column: (W,) int32, of the token that says "no answer"; None: the first one.
 
     Source: Devlin et al. 2019, section 4.2 and 4.3.
 
@@ -86,7 +91,10 @@ def find_spans(
     first = index // reach
     total = tf.reduce_logsumexp(flat, axis=1)
     # Of no windows there is no first column either.
-    null = tf.cast(tf.reduce_sum(logits[:, :, :1], axis=[1, 2]), tf.float32)
+    null = logits[:, :, :1]
+    if null_column is not None:
+        null = tf.where(tf.range(tf.shape(logits)[2]) == null_column[:, None, None], logits, 0)
+    null = tf.cast(tf.reduce_sum(null, axis=[1, 2]), tf.float32)
     return Candidates(best, first, first + index % reach, total, null)
 
 

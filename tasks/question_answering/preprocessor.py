@@ -59,8 +59,8 @@ class SpanQAPreprocessor(Preprocessor):
     own separators.
 
     A context that is longer than the model takes becomes several examples, windows that overlap. In
-    each the labels are the columns of the answer's first and last token, or 0 and 0 (the start
-    token, which says "no answer") where the answer is not wholly inside.
+    each the labels are the columns of the answer's first and last token, or twice that of the start
+    token, which says "no answer", where the answer is not wholly inside.
 
     Args:
         tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
@@ -158,6 +158,11 @@ class SpanQAPreprocessor(Preprocessor):
         """Return (W,) int32, the position of the context's first token."""
         return examples["first_length"] + self.tokenizer.pair_separators - 1
 
+    def null_column(self, examples: dict) -> tf.Tensor:
+        """Return (W,) int32, the position of the start token, which says "no answer"."""
+        lengths = tf.cast(examples["token_ids"].row_lengths(), tf.int32)
+        return tf.zeros_like(lengths) if self.tokenizer.first_column else lengths - 1
+
     def encode(self, x, y=None, sample_weight=None) -> dict:
         questions, texts, y = split_examples(x, y)
         contexts = self.contexts(questions, texts)
@@ -181,7 +186,7 @@ class SpanQAPreprocessor(Preprocessor):
         inside = known & (first >= begin) & (last < begin + tf.cast(windows.length, tf.int32))
         shift = self.context_column(examples) - begin
         columns = tf.stack([first + shift, last + shift], axis=1)
-        return tf.where(inside[:, None], columns, 0)
+        return tf.where(inside[:, None], columns, self.null_column(examples)[:, None])
 
     @validate_arguments
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:

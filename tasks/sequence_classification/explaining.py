@@ -176,8 +176,8 @@ def _parts(
     number: int,
 ) -> list[Part]:
     """Return the texts of a window."""
-    second = int(examples["first_length"][number])
-    columns = 1, second + classifier.preprocessor.tokenizer.pair_separators - 1
+    tokenizer, second = classifier.preprocessor.tokenizer, int(examples["first_length"][number])
+    columns = tokenizer.first_column, second + tokenizer.pair_separators - 1
     found = []
     for part, of_part, column in zip(tokens, windows, columns, strict=False):
         row, begin, count = (int(of_part[field][number]) for field in range(3))

@@ -72,7 +72,8 @@ class TokenAnswers(LabelledTask):
         """Return the logits (P, C) of all tokens, merged from the windows' examples."""
         windows = self.preprocessor.windows(tokens)
         outputs = outputs_of(self.preprocessor.examples(tokens, windows))  # ragged (W, None, C)
-        return merge(outputs[:, 1:-1], windows)
+        column = self.preprocessor.tokenizer.first_column
+        return merge(outputs[:, column : column - 2], windows)
 
     @overload
     def extract_entities(

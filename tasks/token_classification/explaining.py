@@ -48,8 +48,9 @@ def explain_entities(
             members = members[(members >= begin) & (members < begin + length)]
             inputs = example_inputs(tagger, examples, window)
             tags = _tags(tagger, entity["label"], strategy)
-            weights = _weights(tagger, inputs, 1 + members - begin, tags)
-            part = part_of(tokens, row, 1, begin, length)
+            column = tagger.preprocessor.tokenizer.first_column
+            weights = _weights(tagger, inputs, column + members - begin, tags)
+            part = part_of(tokens, row, column, begin, length)
             values = attributions(tagger, inputs, [part], weights, method, batch_size)
             explained.append(EntityExplanation(**entity, **values))
         found.append(explained)

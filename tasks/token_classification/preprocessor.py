@@ -131,7 +131,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         if y is None:
             return examples
         labels, labelled = self._align(x, tokens, y)
-        labels = _framed(take(tokens.ids.with_flat_values(labels), windows))
+        labels = self._framed(take(tokens.ids.with_flat_values(labels), windows))
         weights = self._label_weights(tokens, windows, labelled, sample_weight)
         return {**examples, "labels": labels, "label_weights": weights}
 
@@ -155,7 +155,13 @@ class TokenClassifierPreprocessor(Preprocessor):
             weights *= tf.gather(sample_weight, tokens.ids.value_rowids())
         weights = take(tokens.ids.with_flat_values(weights), windows)
         counted = tf.cast(owned(windows).flat_values, "float32")
-        return _framed(weights.with_flat_values(weights.flat_values * counted))
+        return self._framed(weights.with_flat_values(weights.flat_values * counted))
+
+    def _framed(self, values: tf.RaggedTensor) -> tf.RaggedTensor:
+        """Return every row with a 0 at the start and end tokens."""
+        zeros = tf.zeros([values.nrows(), 2], values.dtype)
+        column = self.tokenizer.first_column
+        return tf.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
 
     def _align(self, x, tokens: TokenizedTexts, y) -> tuple[tf.Tensor, tf.Tensor]:
         """Return labels (P,) and whether each token has one."""
@@ -211,9 +217,3 @@ class TokenClassifierPreprocessor(Preprocessor):
         is_sentence = x.shape.rank == 1 and (tagged or isinstance(x, tf.RaggedTensorSpec))
         single = x.shape.rank == 0 or is_sentence
         return dataset.ragged_batch(batch_size) if single else dataset
-
-
-def _framed(values: tf.RaggedTensor) -> tf.RaggedTensor:
-    """Return every row with a 0 before and after it, at the start and end tokens."""
-    zero = tf.zeros([values.nrows(), 1], values.dtype)
-    return tf.concat([zero, values, zero], axis=1)

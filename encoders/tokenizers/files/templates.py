@@ -9,17 +9,22 @@ from encoder_zoo.common.wording import shown
 class Template(NamedTuple):
     """Holds the special tokens around texts: `start A end`, or `start A end ... end B end`.
 
+    The start token may be the last one instead: `A end start`, `A end ... end B end start`.
+
     Attributes:
         start_token: before the first text.
         end_token: after each text.
         pair_separators: number of end tokens between the two texts of a pair.
-        uses_segments: whether the second text of a pair has segment id 1.
+        uses_segments: whether the second text of a pair has segment id 1, and a start token that
+            is the last one segment id 2.
+        first_column: position of the first text: 1, or 0 where the start token is the last one.
     """
 
     start_token: str
     end_token: str
     pair_separators: int
     uses_segments: bool
+    first_column: int = 1
 
 
 def read_template(step: Mapping, name: str) -> Template | None:
@@ -64,21 +69,23 @@ def _of_parts(step: Mapping, name: str) -> Template:
     single, pair = _parts(step.get("single")), _parts(step.get("pair"))
     texts = [i for i, (is_text, *_) in enumerate(pair) if is_text]
     if len(pair) > 3 and len(texts) == 2:
-        start, end, second = pair[0][1], pair[-1][1], pair[-1][2]
-        separators = texts[1] - 2
-        expected = [
-            (False, start, 0),
-            (True, "A", 0),
-            (False, end, 0),
-            *[(False, end, second)] * (separators - 1),
+        first_column = texts[0]
+        start, end = (pair[0], pair[-1]) if first_column else (pair[-1], pair[-2])
+        second, separators = end[2], texts[1] - first_column - 1
+        first = [(True, "A", 0), (False, end[1], 0)]
+        more = [
+            *[(False, end[1], second)] * (separators - 1),
             (True, "B", second),
-            (False, end, second),
+            (False, end[1], second),
         ]
-        if pair == expected and single == expected[:3] and second in (0, 1):
-            return Template(start, end, separators, second == 1)
+        around = ([start], []) if first_column else ([], [start])
+        expected = [[*around[0], *parts, *around[1]] for parts in (first, first + more)]
+        segments = start[2] == (0 if first_column else 2 * second) and second in (0, 1)
+        if [single, pair] == expected and segments and not start[0] and first_column < 2:
+            return Template(start[1], end[1], separators, second == 1, first_column)
     raise ValueError(
         f"{name}: single is {_in_short(single)}, pair is {_in_short(pair)}; expected a start "
-        "token, and an end token behind each text: others would be left out"
+        "token, first or last, and an end token behind each text: others would be left out"
     )
 
 

@@ -95,12 +95,18 @@ class WritesFiles:
         """Return the post-processor: the special tokens around one text and around a pair."""
         start, end = self.start_token, self.end_token
         second = int(self.uses_segments)
-        single = [_special(start, 0), _text("A", 0), _special(end, 0)]
+        first = [_text("A", 0), _special(end, 0)]
         between = [_special(end, second)] * (self.pair_separators - 1)
+        both = [*first, *between, _text("B", second), _special(end, second)]
+
+        def with_start(parts: list[dict]) -> list[dict]:
+            last = _special(start, 2 * second)
+            return [_special(start, 0), *parts] if self.first_column else [*parts, last]
+
         return {
             "type": "TemplateProcessing",
-            "single": single,
-            "pair": [*single, *between, _text("B", second), _special(end, second)],
+            "single": with_start(first),
+            "pair": with_start(both),
             "special_tokens": {
                 token: {"id": token, "ids": [self.token_to_id(token)], "tokens": [token]}
                 for token in (start, end)
