@@ -24,6 +24,7 @@ FAMILIES = {
     "modernbert": "ModernBertBackbone",
     "deberta-v2": "DebertaV2Backbone",
     "bart": "BartBackbone",
+    "xlnet": "XLNetBackbone",
     "mpnet": "MPNetBackbone",
     "eurobert": "EuroBertBackbone",
     "nomic_bert": "NomicBertBackbone",

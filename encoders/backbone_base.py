@@ -95,6 +95,8 @@ class BackboneBase(
     defaults: ClassVar[Mapping[str, object]] = {}  # of a subclass, instead of those of `__init__`
     use_bias = True  # of the pooler
     pools_logits = False  # whether a classifier's logits are the mean of those of all tokens
+    # Whether tokens are predicted in an order, each from those before it, by `predictions`.
+    predicts_in_order = False
     decoder_blocks = ()  # those of `blocks` that are a decoder's, the last ones
 
     @validate_arguments

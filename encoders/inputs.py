@@ -16,6 +16,7 @@ INPUTS = ("token_ids", "padding_mask", "segment_ids", "text_starts")
 # Further inputs of tasks, which backbones ignore.
 TASK_INPUTS = (
     "mask_positions",
+    "prediction_order",
     "masked_token_ids",
     "positions_in_teacher",
     "soft_weights",

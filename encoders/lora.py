@@ -36,7 +36,7 @@ def choose_layers(backbone: Backbone, names: Sequence[str] | None) -> list[keras
         (layer.name.removesuffix("_dense"), layer)
         for block in blocks
         for layer in layers_in(block)
-        if isinstance(layer, keras.layers.Dense)
+        if isinstance(layer, keras.layers.Dense | keras.layers.EinsumDense)
     ]
     known = {name for name, _ in named}
     unknown = sorted(set(names) - known)

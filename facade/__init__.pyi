@@ -20,6 +20,7 @@ from encoder_zoo.encoders.families.mpnet import MPNetBackbone as MPNetBackbone
 from encoder_zoo.encoders.families.nomic_bert import NomicBertBackbone as NomicBertBackbone
 from encoder_zoo.encoders.families.roberta import RobertaBackbone as RobertaBackbone
 from encoder_zoo.encoders.families.xlm_roberta import XLMRobertaBackbone as XLMRobertaBackbone
+from encoder_zoo.encoders.families.xlnet import XLNetBackbone as XLNetBackbone
 from encoder_zoo.encoders.tokenizers.bertweet import BertweetTokenizer as BertweetTokenizer
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer as RobertaTokenizer
 from encoder_zoo.encoders.tokenizers.gemma import GemmaTokenizer as GemmaTokenizer
@@ -33,6 +34,7 @@ from encoder_zoo.encoders.tokenizers.sentencepiece import (
     XLMRobertaTokenizer as XLMRobertaTokenizer,
 )
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer as Tokenizer
+from encoder_zoo.encoders.tokenizers.xlnet import XLNetTokenizer as XLNetTokenizer
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer as BertTokenizer
 from encoder_zoo.presets.registry import list_presets as list_presets
 from encoder_zoo.presets.train_vocabulary import train_vocabulary as train_vocabulary

@@ -101,6 +101,14 @@ ALBERT_SENTENCEPIECE = TokenizerClass(
     ("AlbertTokenizer",),
     uses_segments=True,
 )
+XLNET_SENTENCEPIECE = TokenizerClass(
+    "XLNetTokenizer",
+    "xlnet",
+    ("spiece.model",),
+    ("XLNetTokenizer",),
+    uses_segments=True,
+    first_column=0,
+)
 DEBERTA_SENTENCEPIECE = TokenizerClass(
     "DebertaV2Tokenizer",
     "sentencepiece",
@@ -131,6 +139,7 @@ TOKENIZERS = (
     XLM_SENTENCEPIECE,
     CAMEMBERT_SENTENCEPIECE,
     ALBERT_SENTENCEPIECE,
+    XLNET_SENTENCEPIECE,
     DEBERTA_SENTENCEPIECE,
     GEMMA_BPE,
     BERTWEET,

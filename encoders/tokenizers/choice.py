@@ -18,6 +18,7 @@ from encoder_zoo.encoders.tokenizers import (
     TOKENIZERS,
     WORDPIECE,
     XLM_SENTENCEPIECE,
+    XLNET_SENTENCEPIECE,
     TokenizerClass,
 )
 from encoder_zoo.encoders.tokenizers.files.reading import (
@@ -141,9 +142,9 @@ def _described(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
         raise ValueError(
             f"{files.json_path}: model.type is {shown(kind)}. Expected WordPiece, BPE or Unigram."
         )
-    if any(step.get("pattern") == {"String": "``"} for step in normalizers):
-        return (ALBERT_SENTENCEPIECE,)
     tokens = _tokens(model)
+    if any(step.get("pattern") == {"String": "``"} for step in normalizers):
+        return (XLNET_SENTENCEPIECE if "<cls>" in tokens else ALBERT_SENTENCEPIECE,)
     if "<s>NOTUSED" in tokens:
         likeliest = CAMEMBERT_SENTENCEPIECE
     else:

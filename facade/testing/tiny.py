@@ -88,6 +88,12 @@ TOKENIZER_FILES = {
     "DebertaV2Tokenizer": {
         "spm.model": (["[PAD]", "[CLS]", "[SEP]", "[UNK]"], [*PIECES, "ef", "gh", "ij"])
     },
+    "XLNetTokenizer": {
+        "spiece.model": (
+            ["<unk>", "<cls>", "<sep>", "<pad>", "<mask>"],
+            [*PIECES, "ef", "gh", "ij"],
+        )
+    },
     "CamembertTokenizer": {"sentencepiece.bpe.model": (["<unk>", "<s>", "</s>"], PIECES)},
     "BertweetTokenizer": {
         "vocab.txt": "".join(f"{token} 1\n" for token in [*"abcdefghijklmnop", "a@@", "ab"]),

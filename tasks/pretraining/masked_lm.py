@@ -42,7 +42,12 @@ SPACE_AT_END = r"[\t-\r\x{1c}-\x{1f}\x{85}\pZ]+$"
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MaskedLM(MaskedLMPresets, Task):
-    """Predicts masked tokens, the pretraining of BERT and RoBERTa.
+    """Predicts masked tokens, the pretraining of BERT and RoBERTa; for XLNet, tokens in an order.
+
+    XLNet's tokens are not replaced: each is predicted by a stream of its own, from the tokens that
+    are not to be predicted and from those that come before it in a random order, the input
+    "prediction_order" (B, L), see `XLNetBackbone.predictions`. `fill_mask` predicts all masks at
+    once.
 
     Args:
         backbone: any `Backbone`.
@@ -94,6 +99,8 @@ class MaskedLM(MaskedLMPresets, Task):
         self.head = make_masked_lm_head(
             self.head_record, backbone, self.dtype_policy, head_activation, head_layer_norm_epsilon
         )
+        if self._in_order:
+            backbone.embeddings.mask_embedding.trainable = True  # other tasks do not use it
         hidden = self.head.hidden
         self.head_activation = hidden and hidden.activation
         self.head_layer_norm_epsilon = hidden and hidden.layer_norm_epsilon
@@ -102,9 +109,19 @@ class MaskedLM(MaskedLMPresets, Task):
     def tiny_questions(self) -> tuple:
         return ([f"{text} {self.served_tokenizer.mask_token}" for text in self.tiny_data().x],)
 
+    def encoded(self, inputs, training=None):
+        if not self._in_order:
+            return super().encoded(inputs, training)
+        return {"predictions": self.backbone.predictions(inputs, training)}
+
     def logits_of(self, encoded, inputs, training=None):
-        positions = inputs.get("mask_positions")
-        return token_logits(self.backbone, self.head, encoded["sequence_output"], positions)
+        name = "predictions" if self._in_order else "sequence_output"
+        if name not in encoded:
+            raise ValueError(
+                f"A MaskedLM of {self.backbone.family.name} predicts by a stream of its own, which "
+                "Distillation does not run. Expected another objective, or another family."
+            )
+        return token_logits(self.backbone, self.head, encoded[name], inputs.get("mask_positions"))
 
     def compute_output_spec(self, inputs, training=None):
         positions = inputs.get("mask_positions", inputs["token_ids"])
@@ -203,10 +220,16 @@ class MaskedLM(MaskedLMPresets, Task):
         return {"serving_default": fill}
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        return {**super().input_ranges(length), "mask_positions": (0, length - 1)}
+        ranges = {**super().input_ranges(length), "mask_positions": (0, length - 1)}
+        return ranges | ({"prediction_order": (0, length)} if self._in_order else {})
 
     def prepared_inputs(self) -> list[str]:
-        return [*super().prepared_inputs(), "mask_positions"]
+        order = ["prediction_order"] if self._in_order else []
+        return [*super().prepared_inputs(), "mask_positions", *order]
+
+    @property
+    def _in_order(self) -> bool:
+        return self.backbone.predicts_in_order
 
     def _check_masks(self, ids: tf.RaggedTensor) -> None:
         tokenizer, limit = self.preprocessor.tokenizer, self._most_tokens
@@ -240,6 +263,9 @@ class MaskedLM(MaskedLMPresets, Task):
         """Return the model's inputs, and which of their mask positions (B, M) are real."""
         positions = examples["mask_positions"]
         inputs = {**self.preprocessor.pad(examples), "mask_positions": positions.to_tensor()}
+        if self._in_order:
+            is_mask = inputs["token_ids"] == self.preprocessor.tokenizer.mask_token_id
+            inputs["prediction_order"] = tf.cast(is_mask, tf.int32)
         return inputs, tf.sequence_mask(positions.row_lengths())
 
     def _mask_logits(self, examples: dict) -> tf.Tensor:

@@ -105,6 +105,11 @@ class MaskedLMPreprocessor(Preprocessor):
         return self.max_sequence_length if self.pack_texts else None
 
     labels_pairs = False
+    predicts_in_order = False  # of the backbone, see `attach`
+
+    def attach(self, task) -> None:
+        super().attach(task)
+        self.predicts_in_order = task.backbone.predicts_in_order
 
     def corpus_examples(self, shard: Shard, rng: random.Random) -> ShardExamples:
         """Return examples of a shard of a corpus.
@@ -155,7 +160,10 @@ class MaskedLMPreprocessor(Preprocessor):
             count = max(1, round(self.mask_rate * self.sequence_length))
         positions, weights = order[:, :count], tf.cast(selected[:, :count], "float32")  # (B, M)
 
-        inputs["token_ids"] = self._replace(token_ids, positions, selected[:, :count], draws)
+        if self.predicts_in_order:
+            inputs["prediction_order"] = prediction_order(order, selected, draws[..., 1])
+        else:
+            inputs["token_ids"] = self._replace(token_ids, positions, selected[:, :count], draws)
         inputs["mask_positions"] = positions
         labels = tf.gather(token_ids, positions, batch_dims=1)
         if "sample_weight" in examples:
@@ -250,6 +258,30 @@ class MaskedLMPreprocessor(Preprocessor):
         tokenizer = self.tokenizer
         tokens = tokenizer.get_vocabulary()
         return np.array([[tokenizer.starts_word(t), tokenizer.ends_word(t)] for t in tokens])
+
+
+def prediction_order(order: tf.Tensor, selected: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
+    """Return 0 for tokens that are not selected, and the selected ones' numbers in a random order.
+
+    Args:
+        order: (B, L) positions.
+        selected: (B, L) bool, whether the token at each of these positions is selected.
+        draws: (B, L) random numbers of the tokens, from 0 up to below 1.
+
+    Returns:
+        (B, L) int32.
+
+    Source: Yang et al. 2019, XLNet, sections 2.2 and 2.3.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> order, selected = tf.constant([[1, 2, 0]]), tf.constant([[True, True, False]])
+        >>> prediction_order(order, selected, tf.constant([[0.1, 0.9, 0.5]])).numpy().tolist()
+        [[0, 2, 1]]
+    """
+    drawn = tf.where(selected, tf.gather(draws, order, batch_dims=1), 2.0)
+    rank = 1 + tf.argsort(tf.argsort(drawn, axis=1), axis=1)
+    return tf.gather(tf.where(selected, rank, 0), tf.argsort(order, axis=1), batch_dims=1)
 
 
 def put_at(token_ids: tf.Tensor, positions: tf.Tensor, values: tf.Tensor) -> tf.Tensor:

@@ -1,0 +1,443 @@
+"""XLNet: attention to contents, distances and segments, of Transformer-XL; two streams.
+
+Comment letters: B batch, L sequence, D hidden, H heads, d numbers of a head.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import keras
+from keras import ops
+
+from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.validation import Rate, one_of, validate_arguments
+from encoder_zoo.encoders.attention import SelfAttention
+from encoder_zoo.encoders.attention_masks import as_matrix
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.block import EncoderBlock
+from encoder_zoo.encoders.embeddings import Embeddings
+from encoder_zoo.encoders.family import Family, Head, Hidden
+from encoder_zoo.encoders.inputs import with_padding_mask
+from encoder_zoo.encoders.kernels.layers import Dropout
+from encoder_zoo.encoders.kernels.relative_shift import by_distance
+from encoder_zoo.encoders.last_tokens import last_tokens
+from encoder_zoo.encoders.layers import initializer
+from encoder_zoo.encoders.rules import ABSENT
+from encoder_zoo.encoders.tokenizers import XLNET_SENTENCEPIECE
+
+
+def distance_encodings(length: int, hidden_dim: int) -> keras.KerasTensor:
+    """Return sines and cosines of the distances from L - 1 down to -L.
+
+    Args:
+        length: L.
+        hidden_dim: D.
+
+    Returns:
+        (2 L, D) float32.
+
+    Source: Dai et al. 2019, Transformer-XL, section 3.3; Vaswani et al. 2017, section 3.5.
+
+    Example:
+        >>> distance_encodings(2, 2).numpy().round(2).tolist()[1:3]  # of 0 and of -1
+        [[0.0, 1.0], [-0.8399999737739563, 0.5400000214576721]]
+    """
+    distances = length - 1 - ops.arange(2 * length, dtype="int32")
+    speeds = 10_000.0 ** (-ops.arange(0, hidden_dim, 2, dtype="float32") / hidden_dim)
+    angles = ops.expand_dims(ops.cast(distances, "float32"), 1) * speeds
+    return ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class JoinedHeads(keras.layers.EinsumDense):
+    """`EinsumDense` of heads that lie side by side, (N, H d), with a kernel (D, H, d).
+
+    Example:
+        >>> import numpy as np
+        >>> layer = JoinedHeads("nhd,ohd->no", output_shape=(6,))
+        >>> layer.build((None, 2, 3))
+        >>> keras.ops.shape(layer(np.ones((5, 6), "float32"))), tuple(layer.kernel.shape)
+        ((5, 6), (6, 2, 3))
+    """
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        self.input_spec = None  # of heads that are apart
+
+    def call(self, inputs, training=None):
+        return super().call(ops.reshape(inputs, (-1, *self.kernel.shape[1:])), training)
+
+
+class RelativeTerms(ConfigFromSignature, keras.layers.Layer):
+    """Hold what attention adds to queries before the product with keys, of H heads.
+
+    Args:
+        heads: (H, d).
+
+    Attributes:
+        content: (H, d), added to queries of contents; `distance` and `segment` likewise.
+        embeddings: (2, H, d), keys of tokens of the same segment, and of other segments.
+
+    Source: Dai et al. 2019, Transformer-XL, section 3.3; Yang et al. 2019, XLNet, section 2.5.
+    """
+
+    def __init__(self, heads: tuple[int, int], **kwargs):
+        super().__init__(**kwargs)
+        self.heads = heads
+
+    def build(self, input_shape=None):
+        shapes = dict.fromkeys(("content", "distance", "segment"), tuple(self.heads))
+        for name, shape in {**shapes, "embeddings": (2, *self.heads)}.items():
+            setattr(self, name, self.add_weight(shape=shape, initializer=initializer(), name=name))
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class RelativeAttention(SelfAttention):
+    """`SelfAttention` whose scores have terms of distances and of segments added.
+
+    Args:
+        dropout: share of the encodings of distances dropped in training.
+        **kwargs: the other arguments of `SelfAttention`.
+
+    Call arguments:
+        content: (B, L, D), of which keys and values are made; None: of x.
+        distances: (2 L, D), see `distance_encodings`.
+        other_segment: (B, L, L) bool, whether two tokens are of different segments; None: all are
+            of one, and the term is left out, which changes no probability.
+
+    Source: Yang et al. 2019, XLNet, sections 2.4 and 2.5; Dai et al. 2019, Transformer-XL, 3.3.
+
+    Example:
+        >>> import numpy as np
+        >>> attention = RelativeAttention(hidden_dim=8, num_heads=2)
+        >>> x = np.zeros((1, 3, 8), "float32")
+        >>> keras.ops.shape(attention(x, distances=distance_encodings(3, 8)))
+        (1, 3, 8)
+    """
+
+    has_plain_scores = False
+
+    def __init__(self, *args, dropout: float = 0.0, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.dropout = dropout
+
+    def build(self, input_shape=None):
+        heads = (self.num_heads, self.hidden_dim // self.num_heads)
+        options = {"kernel_initializer": initializer(), "dtype": self.dtype_policy}
+        for part in ("query", "key", "value", "distance"):  # kernels are (D, H, d), without bias
+            dense = keras.layers.EinsumDense("nc,chd->nhd", heads, name=part, **options)
+            dense.build((None, self.hidden_dim))
+            setattr(self, f"{part}_dense", dense)
+        width = (self.hidden_dim,)
+        self.output_dense = JoinedHeads("nhd,chd->nc", width, name="output", **options)
+        self.output_dense.build((None, *heads))
+        self.terms = RelativeTerms(heads, name="terms", dtype=self.dtype_policy)
+        self.terms.build()
+        self.dropout_layer = self.make_dropout(self.attention_dropout)
+        self.distance_dropout_layer = self.make_dropout(self.dropout)
+
+    def project(self, x, content=None, **context):
+        content = x if content is None else content
+        heads = (*ops.shape(x)[:2], self.num_heads, self.hidden_dim // self.num_heads)
+        layers = (self.query_dense, x), (self.key_dense, content), (self.value_dense, content)
+        rows = (layer(ops.reshape(given, (-1, self.hidden_dim))) for layer, given in layers)
+        return tuple(ops.reshape(values, heads) for values in rows)
+
+    def scores(self, query, key, training=None, *, distances, other_segment=None, content=None):
+        whole, distance, segment = (
+            query + ops.cast(term, query.dtype)[:, None]  # (B, H, Q, d) + (H, 1, d)
+            for term in (self.terms.content, self.terms.distance, self.terms.segment)
+        )
+        scale = query.shape[-1] ** -0.5
+        scores = super().scores(whole, key, training=training)  # (B, H, L, L)
+        table = self.distance_dropout_layer(ops.cast(distances, query.dtype), training=training)
+        keys = ops.transpose(self.distance_dense(table), (1, 2, 0))  # (H, d, 2 L)
+        scores = scores + by_distance(ops.matmul(distance * scale, keys))
+        if other_segment is None:
+            return scores
+        keys = ops.transpose(ops.cast(self.terms.embeddings, query.dtype), (1, 2, 0))  # (H, d, 2)
+        same, other = ops.split(ops.matmul(segment * scale, keys), 2, axis=-1)  # (B, H, L, 1)
+        return scores + ops.where(ops.expand_dims(other_segment, 1), other, same)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class XLNetBlock(EncoderBlock):
+    """`EncoderBlock` with relative attention, and dropout inside the feed-forward net.
+
+    Source: Yang et al. 2019, XLNet, section 2.4.
+
+    Example:
+        >>> import numpy as np
+        >>> block = XLNetBlock(hidden_dim=8, num_heads=2, intermediate_dim=16)
+        >>> x = np.zeros((1, 3, 8), "float32")
+        >>> keras.ops.shape(block(x, distances=distance_encodings(3, 8)))
+        (1, 3, 8)
+    """
+
+    def build(self, input_shape=None):
+        super().build(input_shape)
+        self.inner_dropout_layer = self.make_dropout(self.dropout)
+
+    def make_attention(self) -> RelativeAttention:
+        return super().make_attention(RelativeAttention)
+
+    def intermediate(self, x, training=None):
+        return self.inner_dropout_layer(super().intermediate(x, training), training=training)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class TokenDropout(Dropout):
+    """`Dropout` of (B, L, D).
+
+    Example:
+        >>> import numpy as np
+        >>> keras.ops.shape(TokenDropout(0.5)(np.ones((1, 3, 8), "float32"), training=True))
+        (1, 3, 8)
+    """
+
+    def call(self, inputs, training=False):
+        rows = ops.reshape(inputs, (-1, inputs.shape[-1]))
+        return ops.reshape(super().call(rows, training=training), ops.shape(inputs))
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class XLNetEmbeddings(Embeddings):
+    """The token table alone, without a LayerNorm; and the vector of predicted tokens.
+
+    Attributes:
+        mask_embedding: (1, 1, D), which stands for tokens to predict in pretraining.
+
+    Source: Yang et al. 2019, XLNet, section 2.3.
+
+    Example:
+        >>> import numpy as np
+        >>> layer = XLNetEmbeddings(10, 4)
+        >>> keras.ops.shape(layer(np.array([[5, 6, 1]])))
+        (1, 3, 4)
+    """
+
+    def build(self, input_shape=None):
+        kind = keras.layers.ReversibleEmbedding
+        self.token_embedding = self.make_table("token_embedding", self.vocabulary_size, kind)
+        mask_embedding = keras.Variable(
+            initializer(), (1, 1, self.hidden_dim), self.variable_dtype, name="mask_embedding"
+        )
+        # Made as one that is trained, for which TensorFlow takes gradients; `MaskedLM` trains it.
+        mask_embedding.trainable = False
+        self.mask_embedding = mask_embedding
+        self.dropout_layer = TokenDropout(self.dropout, dtype=self.dtype_policy)
+
+    def call(self, token_ids, segment_ids=None, padding_mask=None, text_starts=None, training=None):
+        return self.dropout_layer(self.token_embedding(token_ids), training=training)
+
+    def queries(self, x, training=None):
+        """Return the input of the query stream, (B, L, D), beside that of the content stream."""
+        queries = ops.broadcast_to(ops.cast(self.mask_embedding, x.dtype), ops.shape(x))
+        return self.dropout_layer(queries, training=training)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class XLNetBackbone(Backbone):
+    """XLNet's encoder; inputs and outputs as for `Backbone`, with its own defaults.
+
+    `sequence_output` is that of the content stream; `predictions` runs the query stream beside it.
+
+    Positions are relative, so that padding may be on either side and texts may be longer than in
+    pretraining. Segment ids tell only whether two tokens are of one segment. There is no pooler;
+    classifiers read the last real token, <cls>.
+
+    Args:
+        attention_dropout: share of attention probabilities dropped in training; None: `dropout`,
+            as in all checkpoints.
+        **kwargs: the other arguments of `Backbone`.
+
+    Source: Yang et al. 2019, XLNet: Generalized Autoregressive Pretraining for Language
+    Understanding, sections 2.3 to 2.5.
+
+    Example:
+        >>> import numpy as np
+        >>> backbone = XLNetBackbone(
+        ...     vocabulary_size=30, num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=16
+        ... )
+        >>> outputs = backbone({"token_ids": np.array([[7, 8, 4, 3]]),
+        ...                     "segment_ids": np.array([[0, 0, 0, 2]])})
+        >>> {name: keras.ops.shape(value) for name, value in outputs.items()}
+        {'sequence_output': (1, 4, 8)}
+    """
+
+    # Segments are those of two texts, of <cls>, and in transformers of padding.
+    defaults: ClassVar = {"num_segments": 4, "pooler": False}
+    predicts_in_order = True
+
+    @validate_arguments
+    def __init__(self, *args, attention_dropout: Rate | None = None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.attention_dropout = attention_dropout
+
+    def make_embeddings(self) -> XLNetEmbeddings:
+        return super().make_embeddings(XLNetEmbeddings, max_positions=0, num_segments=0)
+
+    def make_block(self, i: int) -> XLNetBlock:
+        own = self.attention_dropout
+        own = self.dropout if own is None else own
+        return super().make_block(i, XLNetBlock, attention_dropout=own)
+
+    def make_final_layer(self) -> TokenDropout:
+        return TokenDropout(self.dropout, dtype=self.dtype_policy)
+
+    def block_contexts(self, inputs: Mapping) -> list[Mapping]:
+        segments, length = inputs.get("segment_ids"), ops.shape(inputs["token_ids"])[1]
+        context = {"distances": distance_encodings(length, self.hidden_dim)}
+        if segments is not None:
+            segments = ops.convert_to_tensor(segments)
+            pairs = ops.expand_dims(segments, 2), ops.expand_dims(segments, 1)
+            context["other_segment"] = ops.not_equal(*pairs)
+        return [{**given, **context} for given in super().block_contexts(inputs)]
+
+    def predictions(self, inputs: Mapping, training: bool | None = None):
+        """Return the query stream's outputs: of each token without its own content.
+
+        Args:
+            inputs: as for calling the backbone. "prediction_order", (B, L) int, is 0 at tokens that
+                all read; others are read by those alone whose number is larger. Without it each
+                token is predicted from all others of the content stream.
+            training: whether to drop.
+
+        Returns:
+            (B, L, D).
+
+        Source: Yang et al. 2019, XLNet, section 2.3 and figure 1.
+
+        Example:
+            >>> import numpy as np
+            >>> backbone = XLNetBackbone(
+            ...     vocabulary_size=30, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+            ... )
+            >>> inputs = {"token_ids": np.array([[7, 8, 9, 4, 3]]),
+            ...           "prediction_order": np.array([[0, 2, 1, 0, 0]])}
+            >>> keras.ops.shape(backbone.predictions(inputs))
+            (1, 5, 8)
+        """
+        inputs = with_padding_mask(inputs)
+        x = self._embed(inputs, training)  # (B, L, D) of contents
+        y = self.embeddings.queries(x, training)  # likewise of queries
+        of_contents, of_queries = self._order_masks(inputs)
+        for block, context in zip(self.blocks, self.block_contexts(inputs), strict=True):
+            query = {**context, "attention_mask": of_queries, "content": x}
+            y = self._run([block], [query], y, training)[0][-1]
+            x = self._run([block], [{**context, "attention_mask": of_contents}], x, training)[0][-1]
+        return self.final_layer(y, training=training)
+
+    def _order_masks(self, inputs: Mapping) -> tuple:
+        """Return which contents each content, and each query, reads: two (B, 1, L, L), bool."""
+        mask, order = as_matrix(self.attention_mask(inputs)), inputs.get("prediction_order")
+        numbers = ops.arange(ops.shape(inputs["token_ids"])[1])
+        itself = numbers[:, None] == numbers
+        if order is None:
+            return mask, mask & ~itself
+        order = ops.convert_to_tensor(order)
+        of_queries, of_contents = order[:, None, :, None], order[:, None, None, :]
+        read = (of_queries > of_contents) | (of_contents == 0)  # (B, 1, L, L)
+        return mask & (read | itself), mask & read
+
+    def text_vectors(self, sequence_output, inputs: Mapping):
+        """Return the input of classifiers, (B, D): the last real token's output."""
+        return last_tokens(sequence_output, inputs.get("padding_mask"))
+
+
+def read_config(config: Mapping) -> dict:
+    """Return a configuration without fields that repeat others or say what is always so.
+
+    Args:
+        config: contents of config.json.
+
+    Example:
+        >>> read_config({"d_model": 8, "n_head": 2, "d_head": 4})
+        {'d_model': 8, 'n_head': 2}
+    """
+    config = dict(config)
+    width, heads = config.get("d_model"), config.get("n_head")
+    sizes = type(width) is type(heads) is int and heads > 0
+    if sizes and config.get("d_head") == width / heads:
+        config.pop("d_head")
+    return config
+
+
+_SUMMARY = Head(
+    "logits_proj",
+    Hidden("sequence_summary.summary", "tanh"),
+    dropout="summary_last_dropout",
+    default_dropout=0.1,
+)
+_BLOCK = "layer.{}"
+_ATTENTION = f"{_BLOCK}.rel_attn"
+FAMILY = Family(
+    name="xlnet",
+    backbone=XLNetBackbone,
+    class_prefix="XLNet",
+    prefix="transformer",
+    tensors={
+        "embeddings.token_embedding": "word_embedding",
+        "embeddings.mask_embedding": "mask_emb",
+        "blocks.{}.output_dense": f"{_BLOCK}.ff.layer_2",
+        "blocks.{}.intermediate_dense": f"{_BLOCK}.ff.layer_1",
+        "blocks.{}.output_norm": f"{_BLOCK}.ff.layer_norm",
+        "blocks.{}.attention.query_dense.kernel": f"{_ATTENTION}.q",
+        "blocks.{}.attention.key_dense.kernel": f"{_ATTENTION}.k",
+        "blocks.{}.attention.value_dense.kernel": f"{_ATTENTION}.v",
+        "blocks.{}.attention.output_dense.kernel": f"{_ATTENTION}.o",
+        "blocks.{}.attention.distance_dense.kernel": f"{_ATTENTION}.r",
+        "blocks.{}.attention.terms.content": f"{_ATTENTION}.r_w_bias",
+        "blocks.{}.attention.terms.distance": f"{_ATTENTION}.r_r_bias",
+        "blocks.{}.attention.terms.segment": f"{_ATTENTION}.r_s_bias",
+        "blocks.{}.attention.terms.embeddings": f"{_ATTENTION}.seg_embed",
+        "blocks.{}.attention_norm": f"{_ATTENTION}.layer_norm",
+    },
+    config_keys={
+        "vocabulary_size": "vocab_size",
+        "num_layers": "n_layer",
+        "num_heads": "n_head",
+        "hidden_dim": "d_model",
+        "intermediate_dim": "d_inner",
+        "dropout": "dropout",
+        "activation": "ff_activation",
+        "layer_norm_epsilon": "layer_norm_eps",
+        # transformers has no limit; it keeps the field.
+        "max_sequence_length": "max_sequence_length",
+    },
+    read_config=read_config,
+    rules={
+        "attn_type": one_of(None, "bi"),
+        "bi_data": one_of(None, False),
+        "clamp_len": one_of(None, -1),
+        "same_length": one_of(None, False),
+        "untie_r": one_of(None, True),
+        "d_head": ABSENT,
+        "summary_type": one_of(None, "last"),
+        "summary_use_proj": one_of(None, True),
+        "summary_activation": one_of("tanh"),
+    },
+    constants={
+        "attn_type": "bi",
+        "bi_data": False,
+        "clamp_len": -1,
+        "same_length": False,
+        "untie_r": True,
+        "summary_type": "last",
+        "summary_use_proj": True,
+        "summary_activation": "tanh",
+        "initializer_range": 0.02,
+    },
+    tokenizer=XLNET_SENTENCEPIECE,
+    uses_segments=True,
+    # Yang et al. 2019, appendix A.4: 2e-5 or 3e-5.
+    learning_rate=2e-5,
+    heads={
+        "ForSequenceClassification": _SUMMARY,
+        "ForTokenClassification": Head("classifier"),
+        "ForQuestionAnswering": Head("qa_outputs", class_suffix="ForQuestionAnsweringSimple"),
+        "ForMultipleChoice": _SUMMARY,
+        "ForMaskedLM": Head("lm_loss", tied_bias="lm_loss.bias", class_suffix="LMHeadModel"),
+    },
+)
+XLNetBackbone.family = FAMILY
