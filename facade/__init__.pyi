@@ -49,6 +49,7 @@ from encoder_zoo.tasks.embedding.preprocessor import (
     TextEmbedderPreprocessor as TextEmbedderPreprocessor,
 )
 from encoder_zoo.tasks.embedding.task import TextEmbedder as TextEmbedder
+from encoder_zoo.tasks.few_shot.classifier import FewShotClassifier as FewShotClassifier
 from encoder_zoo.tasks.multiple_choice.preprocessor import (
     MultipleChoicePreprocessor as MultipleChoicePreprocessor,
 )

@@ -97,7 +97,7 @@ def module_files() -> list[str]:
 def replaced_module_files() -> list[str]:
     """Return patterns of the files and folders that saving replaces, of those of `module_files`."""
     own = [MODULES, MODEL_SETTINGS, *TRANSFORMER_SETTINGS]
-    kinds = ("Transformer", "Pooling", "Dense", "Normalize")
+    kinds = ("Transformer", "Pooling", "Dense", "Normalize", "Classifier")
     return [*own, *(f"[0-9]*_{kind}" for kind in kinds)]
 
 

@@ -36,6 +36,7 @@ FOLDERS = [
     "tasks.question_answering",
     "tasks.pretraining",
     "tasks.embedding",
+    "tasks.few_shot",
     "tasks.reranking",
     "tasks.distillation",
     "tasks.display",

@@ -1,0 +1,1 @@
+"""Few-shot classification: contrastive training of an embedder, then a logistic head."""

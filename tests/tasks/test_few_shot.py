@@ -1,0 +1,163 @@
+"""Classification from few examples: pairs, the logistic head, training, presets, exports."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import encoder_zoo as ez
+from encoder_zoo.encoders import get_family
+from encoder_zoo.tasks.base.class_names import softmax
+from encoder_zoo.tasks.few_shot.logistic import fit_logistic
+from encoder_zoo.tasks.few_shot.pairs import contrastive_pairs
+
+TEXTS = ["a b", "a b a", "b a", "c d", "d c d", "d", "p o", "o p p"]
+LABELS = ["x", "x", "x", "y", "y", "y", "z", "z"]
+
+
+def classifier_of(tiny, **arguments):
+    family = get_family("bert")
+    preprocessor = ez.TextEmbedderPreprocessor(tiny.tokenizer(family))
+    backbone = tiny.backbone(family, pooler=False, dropout=0.0, attention_dropout=0.0)
+    return ez.FewShotClassifier(tiny.moved(backbone), preprocessor, **arguments)
+
+
+@pytest.fixture(scope="module")
+def fitted(tiny):
+    """With a head alone, of the encoder as it is."""
+    classifier = classifier_of(tiny)
+    classifier.fit(TEXTS, LABELS, epochs=0, verbose=0)
+    return classifier
+
+
+class TestPairs:
+    def test_are_of_one_class_and_of_two_as_often_for_every_text(self):
+        classes = np.array([0, 0, 0, 1, 1, 2])
+        pairs = contrastive_pairs(classes, 4, np.random.default_rng(0))
+        alike = classes[pairs.first] == classes[pairs.second]
+        np.testing.assert_array_equal(alike, pairs.score == 1)
+        assert (pairs.first != pairs.second).all()
+        for i in range(6):
+            scores = pairs.score[pairs.first == i]
+            # The only text of its class has none of one class.
+            assert (scores == 1).sum() == (0 if i == 5 else 4) and (scores == 0).sum() == 4
+
+    def test_do_not_repeat_while_there_are_others(self):
+        pairs = contrastive_pairs(np.repeat([0, 1], 9), 8, np.random.default_rng(0))
+        assert len(set(zip(pairs.first.tolist(), pairs.second.tolist(), strict=True))) == 18 * 16
+
+
+class TestLogisticHead:
+    @pytest.mark.parametrize("seed", [0, 1])
+    def test_is_at_the_optimum(self, seed):
+        """The gradient of its convex objective is zero."""
+        rng = np.random.default_rng(seed)
+        x, classes = rng.normal(size=(60, 7)), rng.integers(0, 4, 60)
+        kernel, bias = fit_logistic(x, classes, 4)
+        errors = softmax(x @ kernel + bias) - np.eye(4)[classes]
+        assert np.abs(x.T @ errors + kernel).max() < 2e-4 * 60
+        assert np.abs(errors.sum(axis=0)).max() < 2e-4 * 60
+
+    def test_is_that_of_scikit_learn(self):
+        linear_model = pytest.importorskip("sklearn.linear_model")
+        rng = np.random.default_rng(0)
+        x, classes = rng.normal(size=(60, 7)), rng.integers(0, 4, 60)
+        theirs = linear_model.LogisticRegression(tol=1e-8, max_iter=10_000).fit(x, classes)
+        kernel, bias = fit_logistic(x, classes, 4)
+        np.testing.assert_allclose(softmax(x @ kernel + bias), theirs.predict_proba(x), atol=2e-3)
+
+
+class TestFit:
+    def test_trains_the_encoder_on_pairs_and_then_the_head(self, tiny):
+        classifier = classifier_of(tiny)
+        classifier.compile(learning_rate=0.02)
+        before = classifier.similarity(TEXTS, TEXTS)
+        history = classifier.fit(TEXTS, LABELS, epochs=8, pairs_per_text=4, verbose=0)
+        assert history.history["loss"][-1] < 0.5 * history.history["loss"][0]
+        after = classifier.similarity(TEXTS, TEXTS)
+        alike = np.equal.outer(LABELS, LABELS)
+        gap = [s[alike].mean() - s[~alike].mean() for s in (before, after)]
+        assert gap[1] > gap[0] + 0.3
+        assert classifier.evaluate(TEXTS, LABELS) == {"accuracy": 1.0}
+        assert classifier.labels == ["x", "y", "z"]
+
+    def test_without_epochs_leaves_the_encoder_as_it_is(self, tiny):
+        classifier = classifier_of(tiny)
+        before = classifier.embed(TEXTS)
+        classifier.fit(TEXTS, LABELS, epochs=0, verbose=0)
+        np.testing.assert_array_equal(classifier.embed(TEXTS), before)
+        kernel, bias = fit_logistic(before, np.array([0, 0, 0, 1, 1, 1, 2, 2]), 3)
+        np.testing.assert_allclose(classifier.predict(TEXTS), before @ kernel + bias, atol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("labels", "message"),
+        [
+            (["x"] * 8, "Every label is 'x'"),
+            (LABELS[:7], "Expected one label for each text"),
+            ([*LABELS[:7], None], "Row 7 has no label"),
+        ],
+    )
+    def test_of_wrong_labels_is_an_error(self, tiny, labels, message):
+        classifier = classifier_of(tiny)
+        with pytest.raises(ValueError, match=message):
+            classifier.fit(TEXTS, labels)
+
+    def test_comes_before_answers(self, tiny):
+        with pytest.raises(ValueError, match="has no classes yet. Call fit"):
+            classifier_of(tiny).classify("a")
+
+
+class TestAnswers:
+    def test_are_labels_and_probabilities(self, fitted):
+        scores = fitted.predict_proba(TEXTS)
+        np.testing.assert_allclose(scores.sum(axis=1), 1, atol=1e-6)
+        found = fitted.classify(TEXTS)
+        assert [a["label"] for a in found] == [fitted.labels[i] for i in scores.argmax(axis=1)]
+        assert fitted.classify(TEXTS[0]) == found[0]
+        best = fitted.classify(TEXTS, top_k=3)
+        assert [row[0] for row in best] == found
+        assert all(sorted(a["label"] for a in row) == ["x", "y", "z"] for row in best)
+
+    def test_of_numbered_classes_are_numbers(self, tiny):
+        classifier = classifier_of(tiny)
+        classifier.fit(TEXTS, [0, 0, 0, 1, 1, 1, 2, 2], epochs=0, verbose=0)
+        assert classifier.labels is None and classifier.classify("a b")["label"] in (0, 1, 2)
+
+
+class TestFiles:
+    def test_a_preset_has_the_head_and_opens_as_an_embedder_too(self, fitted, tmp_path, caplog):
+        fitted.save_to_preset(tmp_path / "mine")
+        again = ez.FewShotClassifier.from_preset(tmp_path / "mine")
+        assert again.labels == ["x", "y", "z"]
+        np.testing.assert_array_equal(again.predict(TEXTS), fitted.predict(TEXTS))
+        embedder = ez.TextEmbedder.from_preset(tmp_path / "mine")
+        np.testing.assert_array_equal(embedder.embed(TEXTS), fitted.embed(TEXTS))
+        embedder.save_to_preset(tmp_path / "mine")
+        assert ez.FewShotClassifier.from_preset(tmp_path / "mine").head is None
+        assert "FewShotClassifier" not in (tmp_path / "mine" / "README.md").read_text()
+
+    def test_a_head_of_other_labels_is_refused(self, fitted, tmp_path):
+        fitted.save_to_preset(tmp_path)
+        config = json.loads((tmp_path / "config.json").read_text())
+        config |= {"id2label": {"0": "x", "1": "y"}, "label2id": {"x": 0, "y": 1}}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ValueError, match=r"linear.weight is \(3, 8\), expected \(2, 8\)"):
+            ez.FewShotClassifier.from_preset(tmp_path, verify=False)
+
+    def test_a_keras_file_round_trip(self, fitted, tmp_path):
+        fitted.save(tmp_path / "model.keras")
+        again = keras.saving.load_model(tmp_path / "model.keras")
+        assert again.labels == fitted.labels
+        np.testing.assert_array_equal(again.predict(TEXTS), fitted.predict(TEXTS))
+
+    def test_an_export_answers_alike(self, fitted, tmp_path):
+        fitted.export(tmp_path / "1")
+        served = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]
+        found = served(text=tf.constant(TEXTS))
+        expected = fitted.classify(TEXTS, top_k=3)
+        labels = [[label.decode() for label in row] for row in found["label"].numpy()]
+        assert labels == [[answer["label"] for answer in row] for row in expected]
+        scores = [[answer["score"] for answer in row] for row in expected]
+        np.testing.assert_allclose(found["score"], scores, atol=1e-5)
