@@ -51,7 +51,7 @@ def reduction(function: Callable, **options) -> Callable:
         if isinstance(values, RaggedArray):
             rows = [function(row, **options) for row in values]
             return as_array(np.asarray(rows, values.dtype))
-        values = as_array(values)
+        values, axis = as_array(values), tuple(axis) if isinstance(axis, list) else axis
         found = function(values, axis=axis, keepdims=keepdims, **options)
         return as_array(found, values.dtype)
 

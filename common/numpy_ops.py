@@ -7,27 +7,52 @@ Only what differs from NumPy is said here; see TensorFlow for all else.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from types import SimpleNamespace
 
 import keras
 import numpy as np
 
-from encoder_zoo.common.numpy_numbers import (
+from encoder_zoo.common.numpy_numbers import (  # noqa: F401 -- names of this module too
+    TensorArray,
+    abs,
+    argsort,
     as_in_numpy,
     bincount,
+    clip_by_value,
+    cond,
     count_nonzero,
+    cumsum,
+    equal,
+    exp,
     frame,
+    logical_not,
     map_structure,
+    maximum,
+    minimum,
+    reduce_all,
+    reduce_any,
+    reduce_logsumexp,
+    reduce_max,
+    reduce_min,
+    reduce_sum,
+    round,
+    scan,
     segment_mean,
     segments,
+    sigmoid,
     sizes_of,
     softmax,
+    stack,
     stateless_shuffle,
     stateless_uniform,
     top_k,
     unsorted_segment_max,
+    while_loop,
+    zeros,
 )
+from encoder_zoo.common.numpy_strings import strings  # noqa: F401
 from encoder_zoo.common.ragged_array import Array, RaggedArray, as_array, ranges
 
 Tensor, RaggedTensor = Array, RaggedArray
@@ -35,6 +60,27 @@ bool, string = np.dtype("bool"), np.dtype(object)
 int32, int64 = np.dtype("int32"), np.dtype("int64")
 float32, float64 = np.dtype("float32"), np.dtype("float64")
 complex64, complex128 = np.dtype("complex64"), np.dtype("complex128")
+
+
+class TensorShape(tuple):
+    """A shape with `rank`; None is an axis of any size."""
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self)
+
+    def is_compatible_with(self, other) -> bool:
+        """Return whether sizes are equal where both are known."""
+        pairs = zip(self, other, strict=False)
+        return len(self) == len(other) and all(None in (a, b) or a == b for a, b in pairs)
+
+
+def as_dtype(dtype) -> SimpleNamespace:
+    """Return a type with the questions that TensorFlow's answer."""
+    kind = np.dtype(dtype).kind
+    answers = {"is_floating": kind == "f", "is_integer": kind in "iu", "is_bool": kind == "b"}
+    return SimpleNamespace(name=np.dtype(dtype).name, **answers)
 
 
 # -- arrays --------------------------------------------------------------------------------------
@@ -68,7 +114,11 @@ def executing_eagerly() -> bool:
 
 
 def init_scope():
-    return keras.name_scope("init")
+    return contextlib.nullcontext()
+
+
+def device(name: str):
+    return contextlib.nullcontext()
 
 
 def cast(value, dtype):
@@ -137,6 +187,8 @@ def unstack(value, num: int | None = None, axis: int = 0) -> list[Array]:
 
 
 def concat(values, axis: int = 0):
+    if axis == 1 and any(isinstance(part, RaggedArray) for part in values):
+        return _concat_rows(values)
     if isinstance(values[0], RaggedArray):
         inner = concat([rows.values for rows in values])
         lengths = np.concatenate([rows.row_lengths() for rows in values])
@@ -145,6 +197,15 @@ def concat(values, axis: int = 0):
     first = next((value.dtype for value in values if is_tensor(value)), None)
     values = [v if is_tensor(v) or first is None else v.astype(first) for v in values]
     return as_array(np.concatenate(values, axis))
+
+
+def _concat_rows(parts) -> RaggedArray:
+    """Return ragged and dense rows put together row by row."""
+    parts = [p if isinstance(p, RaggedArray) else RaggedArray.from_tensor(p) for p in parts]
+    rows = np.concatenate([part.value_rowids() for part in parts])
+    flat = np.concatenate([part.values for part in parts])
+    lengths = sum(part.row_lengths() for part in parts)
+    return RaggedArray.from_row_lengths(flat[np.argsort(rows, kind="stable")], lengths)
 
 
 def pad(value, paddings, constant_values=0) -> Array:
@@ -193,6 +254,13 @@ def tensor_scatter_nd_update(values, indices, updates) -> Array:
     values = as_array(values).copy()
     values[tuple(np.moveaxis(np.asarray(indices, np.int64), -1, 0))] = updates
     return values
+
+
+def scatter_nd(indices, updates, shape) -> Array:
+    updates = as_array(updates)
+    values = np.zeros(sizes_of(shape), updates.dtype)
+    np.add.at(values, tuple(np.moveaxis(np.asarray(indices, np.int64), -1, 0)), updates)
+    return values.view(Array)
 
 
 def boolean_mask(values, mask) -> Array:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import sys
+import unicodedata
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -63,15 +66,45 @@ def as_string(values) -> Array:
 
 
 def regex_replace(texts, pattern: str, rewrite: str) -> Array:
-    """Return the strings with the matches replaced; the pattern is one of RE2 and of Python."""
-    compiled = re.compile(pattern)
+    """Return the strings with the matches of a pattern of RE2 replaced."""
+    compiled = compile_re2(pattern)
     return each(lambda text: compiled.sub(rewrite, decoded(text)).encode(), texts)
 
 
 def regex_full_match(texts, pattern: str) -> Array:
     """Return whether the pattern matches each whole string."""
-    compiled = re.compile(pattern)
+    compiled = compile_re2(pattern)
     return each(lambda text: compiled.fullmatch(decoded(text)) is not None, texts, dtype=bool)
+
+
+@functools.lru_cache(maxsize=32)
+def compile_re2(pattern: str) -> re.Pattern:
+    r"""Return a pattern of RE2 in Python's syntax: `\pX` in sets, `\x{85}`, and `\s` of ASCII.
+
+    Example:
+        >>> compile_re2(r"[\p{N}\x{85}\s]+").fullmatch("1½²\x85 ") is not None
+        True
+    """
+    found, in_set = [], False
+    for part in re.findall(r"\\p\{\w+\}|\\p\w|\\x\{\w+\}|\\.|.", pattern, re.DOTALL):
+        in_set = part == "[" or (in_set and part != "]")
+        if part.startswith("\\p"):
+            part = category_ranges(part[2:].strip("{}"))
+        elif part.startswith("\\x{"):
+            part = f"\\U{int(part[3:-1], 16):08x}"
+        elif part == "\\s":
+            part = r"\t\n\f\r " if in_set else r"[\t\n\f\r ]"
+        found.append(part)
+    return re.compile("".join(found))
+
+
+@functools.lru_cache(maxsize=16)
+def category_ranges(category: str) -> str:
+    """Return the ranges of a set with the characters of a Unicode category, such as "L"."""
+    codes = [i for i in range(sys.maxunicode + 1) if unicodedata.category(chr(i))[0] == category]
+    starts = [i for i, before in zip(codes, [-9, *codes], strict=False) if i != before + 1]
+    ends = [i for i, after in zip(codes, [*codes[1:], -9], strict=True) if i != after - 1]
+    return "".join(f"\\U{a:08x}-\\U{b:08x}" for a, b in zip(starts, ends, strict=True))
 
 
 def unicode_transcode(texts, input_encoding: str, output_encoding: str) -> Array:

@@ -15,17 +15,13 @@ class Array(np.ndarray):
     """`numpy.ndarray` with `numpy()`, so that code for tensors takes it.
 
     Example:
-        >>> as_array([3, 4])[1].numpy().item()
-        4
+        >>> as_array([3, 4])[1:].numpy().tolist()
+        [4]
     """
 
     def numpy(self) -> np.ndarray:
         """Return the values as an ordinary array."""
         return self.view(np.ndarray)
-
-    def __getitem__(self, index):
-        value = super().__getitem__(index)
-        return value if isinstance(value, np.ndarray) else as_array(value, self.dtype)
 
 
 def as_array(values, dtype=None) -> Array:
@@ -99,15 +95,16 @@ class RaggedArray:
         return cls.from_row_lengths(values, np.bincount(rowids, minlength=count))
 
     @classmethod
-    def from_tensor(cls, tensor, padding=None) -> RaggedArray:
+    def from_tensor(cls, tensor, lengths=None, padding=None) -> RaggedArray:
         """Return the rows of an array (N, L, ...), without the padding at their ends."""
         tensor = as_array(tensor)
-        lengths = np.full(len(tensor), tensor.shape[1], np.int64)
+        if lengths is None:
+            lengths = np.full(len(tensor), tensor.shape[1], np.int64)
         if padding is not None:
             padding = as_array(padding, tensor.dtype)
             real = np.arange(1, tensor.shape[1] + 1) * np.asarray(tensor != padding, np.int64)
             lengths = real.max(axis=1, initial=0)
-        inside = np.arange(tensor.shape[1]) < lengths[:, None]
+        inside = np.arange(tensor.shape[1]) < np.asarray(lengths)[:, None]
         return cls.from_row_lengths(tensor[inside], lengths)
 
     @property
@@ -140,10 +137,24 @@ class RaggedArray:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, index):
+        if isinstance(index, tuple):
+            return self._columns(*index)
         if isinstance(index, slice):
             return self.rows(np.arange(len(self))[index])
         begin, end = self.row_splits.numpy()[index : (index + 2) or None][:2]
         return self.values[begin:end]
+
+    def _columns(self, rows: slice, columns: slice) -> RaggedArray:
+        """Return some columns of some rows."""
+        part = self[rows]
+        starts, lengths = part.row_starts(), part.row_lengths()
+        bounds = [columns.indices(length) for length in lengths.tolist()]
+        counts = np.array([len(range(*bound)) for bound in bounds], np.int64)
+        begins = starts + np.array([bound[0] for bound in bounds], np.int64)
+        chosen = ranges(np.minimum(begins, part.row_splits[1:]), counts)
+        values = part.values
+        values = values.rows(chosen) if isinstance(values, RaggedArray) else values[chosen]
+        return RaggedArray.from_row_lengths(values, counts)
 
     def rows(self, indices) -> RaggedArray:
         """Return the rows of these indices."""
@@ -154,6 +165,17 @@ class RaggedArray:
         values = self.values
         values = values.rows(chosen) if isinstance(values, RaggedArray) else values[chosen]
         return RaggedArray.from_row_lengths(values, lengths)
+
+    def _binary(self, function, other) -> RaggedArray:
+        """Return a function of the values and a number, or the values of equal rows."""
+        other = other.flat_values if isinstance(other, RaggedArray) else other
+        return self.with_flat_values(function(self.flat_values, other))
+
+    def __add__(self, other) -> RaggedArray:
+        return self._binary(np.add, other)
+
+    def __sub__(self, other) -> RaggedArray:
+        return self._binary(np.subtract, other)
 
     def nrows(self) -> int:
         """Return N."""

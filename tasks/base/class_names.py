@@ -87,7 +87,11 @@ def label_indices(given: tf.Tensor | Sequence, labels: Sequence[str] | None) -> 
     """
     as_names = numbers_are_names(labels)
     if tf.is_tensor(given):
-        given = tf.strings.as_string(given) if as_names and given.dtype.is_integer else given
+        given = (
+            tf.strings.as_string(given)
+            if as_names and tf.as_dtype(given.dtype).is_integer
+            else given
+        )
         if given.dtype != tf.string:
             return tf.cast(given, tf.int32)
         matches = tf.equal(given[:, None], tf.constant(list(labels or [""]), tf.string))  # (P, C)

@@ -98,7 +98,9 @@ def weighted(x, y, sample_weight=None, *, weights: np.ndarray):
         [3.0, 1.0]
     """
     y = tf.convert_to_tensor(y)
-    of_class = tf.linalg.matvec(y, weights) if y.dtype.is_floating else tf.gather(weights, y)
+    of_class = (
+        tf.linalg.matvec(y, weights) if tf.as_dtype(y.dtype).is_floating else tf.gather(weights, y)
+    )
     if sample_weight is not None:
         of_class *= tf.cast(sample_weight, tf.float32)
     return x, y, of_class

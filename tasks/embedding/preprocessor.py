@@ -173,7 +173,7 @@ class TextEmbedderPreprocessor(Preprocessor):
         if CANDIDATE + "token_ids" in examples:
             x |= self._padded_candidates(examples, bucketed)
         labels = examples.get("labels")
-        if labels is not None and labels.dtype.is_integer:
+        if labels is not None and tf.as_dtype(labels.dtype).is_integer:
             labels = _numbered(labels)  # small numbers, which float32 holds exactly
         return keras.utils.pack_x_y_sample_weight(x, labels, examples.get("sample_weight"))
 
@@ -209,9 +209,9 @@ def _count_of(labels: tf.Tensor | None) -> int:
     """Return K, as far as labels tell it before a graph runs; else -1."""
     if labels is None:
         return -1
-    if labels.shape.rank == 1:
+    if len(labels.shape) == 1:
         return 1
-    return labels.shape[1] - 1 if labels.dtype.is_integer else labels.shape[1]
+    return labels.shape[1] - 1 if tf.as_dtype(labels.dtype).is_integer else labels.shape[1]
 
 
 def _numbered(values: tf.Tensor) -> tf.Tensor:
@@ -233,7 +233,11 @@ def as_scores(y) -> tf.Tensor:
     """
     check_no_iterator(y, "y")
     scores = tf.convert_to_tensor(plain(y))
-    if not (scores.dtype.is_floating or scores.dtype.is_integer or scores.dtype.is_bool):
+    if not (
+        tf.as_dtype(scores.dtype).is_floating
+        or tf.as_dtype(scores.dtype).is_integer
+        or tf.as_dtype(scores.dtype).is_bool
+    ):
         raise ValueError(
             f"y is of type {scores.dtype.name}. Expected scores of the pairs, numbers."
         )
@@ -250,7 +254,7 @@ def as_vectors(y) -> tf.Tensor:
         ValueError: "x has one column of texts, so y must be vectors (N, D). ..."
     """
     vectors = as_scores(y)
-    if vectors.shape.rank != 2:
+    if len(vectors.shape) != 2:
         raise ValueError(
             "x has one column of texts, so y must be their vectors, (texts, width). Received the "
             f"shape {tuple(vectors.shape)}. Scores are of pairs: x=(first, second)."

@@ -172,14 +172,15 @@ def choice_numbers(y, counts: tf.Tensor) -> tf.Tensor:
     """
     check_no_iterator(y, "y")
     labels = tf.convert_to_tensor(plain(y))
-    if not labels.dtype.is_integer:
+    if not tf.as_dtype(labels.dtype).is_integer:
         raise ValueError(
             f"y has values of type {labels.dtype.name}. Expected the index of the right choice of "
             "each question, a whole number from 0 on."
         )
-    if labels.shape.rank == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    if labels.shape.rank not in (1, None):
+    rank = tf.TensorShape(labels.shape).rank
+    if rank == 2 and labels.shape[1] == 1:
+        labels, rank = labels[:, 0], 1
+    if rank not in (1, None):
         raise ValueError(
             f"y has the shape {tuple(labels.shape)}. Expected one label for each question."
         )

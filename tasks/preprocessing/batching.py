@@ -12,16 +12,19 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
-from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.common.lazy import in_tensorflow, tf
+from encoder_zoo.tasks.preprocessing.array_batches import array_batches, epochs_of_arrays
+from encoder_zoo.tasks.preprocessing.epoch_order import (
+    WINDOW,
+    epoch_order,
+    example_lengths,
+    order_of_epoch,
+)
 from encoder_zoo.tasks.preprocessing.filling import filled_batch
 from encoder_zoo.tasks.preprocessing.lengths import lengths_now
-from encoder_zoo.tasks.preprocessing.packed_examples import pack_examples, packed_epoch_order
+from encoder_zoo.tasks.preprocessing.packed_examples import pack_examples
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 
-# Examples are sorted by length inside windows of so many batches: enough to leave hardly any
-# padding, few enough to keep the order random.
-WINDOW = 50
 # Batches that are padded ahead of the one that the model works on.
 AHEAD = 4
 # Examples of a batch inside an exported graph.
@@ -75,55 +78,6 @@ def bucket_length(length: tf.Tensor) -> tf.Tensor:
     return tf.reduce_min(tf.concat([fitting, [tf.maximum(length, buckets[-1])]], axis=0))
 
 
-def example_lengths(examples: dict) -> tf.Tensor:
-    """Return the tokens of every example, (N,) int64, those of all its texts added up.
-
-    Example:
-        >>> import tensorflow as tf
-        >>> first = tf.ragged.constant([[2, 7, 3], [2, 3]])
-        >>> others = tf.ragged.constant([[[2, 3], [2, 5, 3]], [[2, 3], [2, 3]]])
-        >>> examples = {"token_ids": first, "candidate_token_ids": others}
-        >>> example_lengths(examples).numpy().tolist()
-        [8, 6]
-    """
-    lengths = examples["token_ids"].row_lengths()
-    if (others := f"{CANDIDATE}token_ids") in examples:
-        lengths += tf.reduce_sum(examples[others].row_lengths(axis=2), axis=1)
-    return lengths
-
-
-def epoch_order(
-    lengths: tf.Tensor, batch_size: int, seed: tf.Tensor, group_lengths: bool = True
-) -> tf.Tensor:
-    """Return a random order in which neighbours have like lengths, for batches of little padding.
-
-    Args:
-        lengths: (N,) int, tokens of every example.
-        batch_size: B.
-        seed: (2,) int; the same seed gives the same order.
-        group_lengths: whether neighbours have like lengths.
-
-    Returns:
-        (N,) int64, every example exactly once. Shuffled, then sorted by length inside windows of
-        `WINDOW` batches, then the batches shuffled. A last, smaller batch has examples of any
-        length: sorted with the others, it would always have the longest.
-    """
-    count = tf.size(lengths, tf.int64)
-    full = count // batch_size * batch_size
-    order = tf.random.experimental.stateless_shuffle(tf.range(count), seed)
-    if not group_lengths:
-        return order
-    order, rest = order[:full], order[full:]
-    window = tf.range(full) // (batch_size * WINDOW)
-    shuffled = tf.cast(tf.gather(lengths, order), tf.int64)
-    key = window * (tf.reduce_max(shuffled) + 1) + shuffled
-    order = tf.gather(order, tf.argsort(key, stable=True))
-
-    batches = tf.reshape(order, (-1, batch_size))
-    batches = tf.random.experimental.stateless_shuffle(batches, seed + 1)
-    return tf.concat([tf.reshape(batches, (-1,)), rest], axis=0)
-
-
 class LengthGroupedBatcher:
     """Make batches of encoded examples, in graphs that are traced once.
 
@@ -155,6 +109,9 @@ class LengthGroupedBatcher:
             The batches, with the index of the example at each position.
         """
         order = np.argsort(-example_lengths(examples).numpy(), kind="stable")
+        if not in_tensorflow():
+            collate = self._filling(batch_size)
+            return Batches(array_batches(collate, examples, order, batch_size), order)
         return Batches(self._ordered(examples, order, np.int64(batch_size)), order)
 
     def training(
@@ -182,10 +139,21 @@ class LengthGroupedBatcher:
         graph = self._training[plan.shuffle, plan.shuffle and plan.group_lengths]
 
         def batches(seed, done=0):
+            if not in_tensorflow():
+                numbers = seed, steps, done, total
+                return epochs_of_arrays(
+                    self._filling(plan.batch_size), examples, shared, plan, numbers
+                )
             numbers = (seed, plan.epochs.start, steps, plan.batch_size, total, done)
             return graph(examples, shared, tuple(map(np.int64, numbers)))
 
         return steps, batches
+
+    def _filling(self, rows) -> Callable:
+        """Return `collate`, followed by filling to a number of rows where batches are filled."""
+        return lambda examples, seed: filled_batch(
+            self._collate, examples, seed, rows, self._multiple
+        )
 
     def _in_order(self, examples, order, batch_size) -> tf.data.Dataset:
         def plan(step):
@@ -202,11 +170,7 @@ class LengthGroupedBatcher:
 
         def order_of(epoch):
             epoch_seed = tf.stack([seed, epoch if shuffle else tf.zeros_like(epoch)])
-            if shared:
-                return packed_epoch_order(lengths, *shared, epoch_seed)
-            if shuffle:
-                return epoch_order(lengths, batch_size, epoch_seed, group_lengths)
-            return tf.range(tf.size(lengths, tf.int64))
+            return order_of_epoch(lengths, shared, batch_size, epoch_seed, shuffle, group_lengths)
 
         def epoch_plan(epoch):
             order = order_of(epoch)
@@ -224,7 +188,7 @@ class LengthGroupedBatcher:
     def _collated(self, plan: tf.data.Dataset, examples: dict, batch_size) -> tf.data.Dataset:
         def make(indices, seed):
             chosen = {name: tf.gather(values, indices) for name, values in examples.items()}
-            return filled_batch(self._collate, chosen, seed, batch_size, self._multiple)
+            return self._filling(batch_size)(chosen, seed)
 
         # Not tuned: padding is soon done, and the end of a tuned pipeline can take half a second.
         options = tf.data.Options()
@@ -291,7 +255,7 @@ def text_sizes(x) -> tf.Tensor:
         if texts.dtype != tf.string:
             continue
         sizes = tf.strings.length(texts)
-        while sizes.shape.rank > 1:
+        while len(sizes.shape) > 1:
             sizes = tf.reduce_sum(sizes, axis=-1)
         total += sizes
     return total

@@ -65,7 +65,8 @@ def has_text(texts: tf.Tensor) -> tf.Tensor:
 def _shown(part, i: int) -> str:
     if callable(part):
         return part(i)
-    value = part[i].numpy() if tf.is_tensor(part) else part[i]
+    value = part[i]
+    value = value.numpy() if hasattr(value, "numpy") else value
     value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
     return repr(value.decode() if isinstance(value, bytes) else value)
 
@@ -95,4 +96,4 @@ def assert_right(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
 def _first(part: tf.Tensor, wrong: tf.Tensor) -> tf.Tensor:
     values = tf.boolean_mask(part, wrong)[:1]
     text = tf.strings.reduce_join(tf.strings.as_string(values), separator=", ")
-    return tf.strings.join(["[", text, "]"]) if part.shape.rank == 2 else text
+    return tf.strings.join(["[", text, "]"]) if len(part.shape) == 2 else text

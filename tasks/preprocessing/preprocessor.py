@@ -135,7 +135,7 @@ class Preprocessor(ConfigFromSignature):
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
         """Return a dataset of single raw inputs in batches; one of batches unchanged."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
-        single = keras.tree.flatten(x)[0].shape.rank == 0
+        single = len(keras.tree.flatten(x)[0].shape) == 0
         return dataset.batch(batch_size) if single else dataset
 
     def encode(self, x, y=None, sample_weight=None) -> dict[str, tf.Tensor | tf.RaggedTensor]:
@@ -288,7 +288,7 @@ def as_column(x, name: str = "texts") -> tf.Tensor:
     from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor
 
     texts = as_text_tensor(single_column(plain(x)), name)
-    if texts.shape.rank == 0:
+    if len(texts.shape) == 0:
         raise ValueError(f"{name} is {with_type(x)}; expected a list, array or tensor of texts")
     return texts
 
@@ -302,7 +302,11 @@ def as_weights(sample_weight) -> tf.Tensor:
     """
     check_no_iterator(sample_weight, "sample_weight")
     weights = tf.convert_to_tensor(plain(sample_weight))
-    if not (weights.dtype.is_floating or weights.dtype.is_integer or weights.dtype.is_bool):
+    if not (
+        tf.as_dtype(weights.dtype).is_floating
+        or tf.as_dtype(weights.dtype).is_integer
+        or tf.as_dtype(weights.dtype).is_bool
+    ):
         raise ValueError(
             f"sample_weight is of type {weights.dtype.name}. Expected a number of 0 or more for "
             "each text."

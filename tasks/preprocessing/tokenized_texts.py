@@ -43,7 +43,7 @@ def is_words(x) -> bool:
     if isinstance(x, tf.RaggedTensor):
         return True
     if tf.is_tensor(x):
-        return x.shape.rank == 2
+        return len(x.shape) == 2
     return is_list(x) and len(x) > 0 and is_list(x.iloc[0] if hasattr(x, "iloc") else x[0])
 
 

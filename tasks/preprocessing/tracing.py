@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import keras
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import in_tensorflow, tf
 from encoder_zoo.encoders.kernels import long_attention
 
 
@@ -15,7 +15,7 @@ class ShapePolymorphicFunction:
 
     `tf.function` alone traces anew for the first few sizes that it meets, and each trace is
     optimized anew: for a model that takes seconds. Here every size of the leading axes is open from
-    the start.
+    the start. On JAX and PyTorch the function is called as it is, on arrays of NumPy.
 
     Args:
         function: of tensors and ragged tensors, in any structure.
@@ -35,6 +35,8 @@ class ShapePolymorphicFunction:
         self._graphs = {}
 
     def __call__(self, *arguments):
+        if not in_tensorflow():
+            return self._function(*arguments)
         arguments = tf.nest.map_structure(_as_tensor, arguments)
         signature = tf.nest.map_structure(self._spec, arguments)
         key = str(signature)

@@ -285,7 +285,7 @@ def _answer_columns(y, contexts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedT
 def _answer_tensors(y: dict) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
     """Return texts and first characters of answers in tensors, each ragged (N, None)."""
     text, start = y["text"], tf.cast(y["answer_start"], tf.int32)
-    if text.shape.rank == 1:
+    if len(text.shape) == 1:
         text, start = text[:, None], start[:, None]
     text, start = (v.to_tensor() if isinstance(v, tf.RaggedTensor) else v for v in (text, start))
     text = tf.RaggedTensor.from_tensor(text, padding="")

@@ -151,9 +151,9 @@ def pair_scores(y, probabilities: bool = False) -> tf.Tensor:
         ValueError: Row 1 has the score 5.0. Expected a number from 0 to 1 for binary ...
     """
     scores = _numbers(y)
-    if scores.shape.rank == 2 and scores.shape[1] == 1:
+    if len(scores.shape) == 2 and scores.shape[1] == 1:
         scores = scores[:, 0]
-    if scores.shape.rank != 1:
+    if len(scores.shape) != 1:
         raise ValueError(f"y has the shape {scores.shape}. Expected one score for each pair.")
     return _checked(scores, probabilities)
 
@@ -212,7 +212,11 @@ def _numbers(values) -> tf.Tensor:
     if isinstance(values, list | tuple) and any(value is None for value in values):
         raise ValueError("y has None among its scores. Expected numbers.")
     scores = tf.convert_to_tensor(values)
-    if not (scores.dtype.is_floating or scores.dtype.is_integer or scores.dtype.is_bool):
+    if not (
+        tf.as_dtype(scores.dtype).is_floating
+        or tf.as_dtype(scores.dtype).is_integer
+        or tf.as_dtype(scores.dtype).is_bool
+    ):
         raise ValueError(f"y has values of type {scores.dtype.name}. Expected scores, numbers.")
     return tf.cast(scores, "float32")
 

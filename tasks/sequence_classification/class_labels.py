@@ -198,7 +198,7 @@ def class_numbers(y, labels: list[str] | None, num_classes: int | None) -> tf.Te
         y = tf.convert_to_tensor(y) if not isinstance(y, list) and y.dtype.kind in "fiub" else y
     if isinstance(y, list) or y.dtype == tf.string:
         return _numbers_of_names(y, labels)
-    rank = y.shape.rank if tf.is_tensor(y) else -1
+    rank = tf.TensorShape(y.shape).rank if tf.is_tensor(y) else -1
     if rank == 2 and (None in (num_classes, y.shape[1]) or num_classes == y.shape[1]):
         return _probabilities(y)
     if rank not in (None, 1):
@@ -228,7 +228,7 @@ def _numbers_of_names(names: tf.Tensor | list, labels: list[str] | None) -> tf.T
 
 def _probabilities(y: tf.Tensor) -> tf.Tensor:
     """Return rows (B, C) that each add up to 1; if there is a 1 in each, its index (B,)."""
-    is_hot = not y.dtype.is_floating
+    is_hot = not tf.as_dtype(y.dtype).is_floating
     y = tf.cast(y, tf.float32)
     right = tf.reduce_all(y >= 0, axis=1) & (abs(tf.reduce_sum(y, axis=1) - 1) <= ROUNDING)
     expected = ". Expected a 1 among 0s, or probabilities of the classes, which add up to 1."

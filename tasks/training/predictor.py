@@ -94,7 +94,7 @@ class Predictor(KerasSteps):
         self._begin_evaluate(x, y)
         size = batch_size or BATCH_SIZE
         data = sources.evaluation_data(self, x, y, sample_weight, size)
-        if sources.is_dataset(data):
+        if not isinstance(data, tuple):  # of arrays
             build_metrics(self, data)
             return self._run(super().evaluate, data, **options)
         x, y, sample_weight = data

@@ -1,6 +1,8 @@
 """Operations on the flat values of ragged rows: spans, masks, shifts."""
 
-import tensorflow as tf
+from __future__ import annotations
+
+from encoder_zoo.common.lazy import tf
 
 
 def row_ids(splits: tf.Tensor, num: tf.Tensor) -> tf.Tensor:
@@ -9,6 +11,7 @@ def row_ids(splits: tf.Tensor, num: tf.Tensor) -> tf.Tensor:
     It is faster than `value_rowids` for rows of very different lengths.
 
     Example:
+        >>> import tensorflow as tf
         >>> row_ids(tf.constant([0, 2, 2, 3]), 3).numpy().tolist()
         [0, 0, 2]
     """
@@ -30,6 +33,7 @@ def span_indices(starts: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
         splits: int32 (W + 1,), where the indices of each span start.
 
     Example:
+        >>> import tensorflow as tf
         >>> span_indices(tf.constant([1, 7]), tf.constant([3, 8]))[0].numpy().tolist()
         [1, 2, 7]
     """
@@ -62,6 +66,7 @@ def replace_by_spans(
         As `span_indices`: indices (P,) among all values, value replaced (P,), splits (N + 1,).
 
     Example:
+        >>> import tensorflow as tf
         >>> arguments = map(tf.constant, ([1], [0], [0, 2]))
         >>> replace_by_spans(tf.constant(3), *arguments)[0].numpy().tolist()
         [0, 3, 4, 2]
@@ -89,6 +94,7 @@ def every_other(flags: tf.Tensor) -> tf.Tensor:
     """Keep the first, third, ... of every run of true values.
 
     Example:
+        >>> import tensorflow as tf
         >>> every_other(tf.constant([True, True, True, False, True])).numpy().tolist()
         [True, False, True, False, True]
     """

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from encoder_zoo.common.forks import refuse_in_fork
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import in_tensorflow, tf
 from encoder_zoo.common.missing import missing_rows
 from encoder_zoo.common.wording import with_type
 
@@ -84,12 +84,12 @@ def _checked_text(text: object, name: str) -> bytes:
 
 def _checked_tensor(texts: tf.Tensor, name: str) -> tf.Tensor:
     """Check type and rank of a string tensor, and the bytes of an eager one."""
-    if texts.dtype != tf.string or (texts.shape.rank or 0) > 1:
+    if texts.dtype != tf.string or (tf.TensorShape(texts.shape).rank or 0) > 1:
         raise ValueError(
             f"{name} is a tensor of {texts.dtype.name} with shape {texts.shape}; expected strings "
             "of rank 0 or 1"
         )
-    if not tf.is_symbolic_tensor(texts):
+    if in_tensorflow() and not tf.is_symbolic_tensor(texts):  # arrays were checked when made
         repaired = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
         for row in np.flatnonzero(np.atleast_1d(tf.not_equal(texts, repaired).numpy())):
             _checked_text(np.atleast_1d(texts.numpy())[row], f"{name}[{row}]")

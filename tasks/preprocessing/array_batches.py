@@ -1,0 +1,113 @@
+"""Batches of texts in memory without TensorFlow, for JAX and PyTorch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.epoch_order import example_lengths, order_of_epoch
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.preprocessing.batching import Plan
+
+
+class ArrayBatches(keras.utils.PyDataset):
+    """Batches in NumPy, each made when it is needed, with the methods of datasets that tasks use.
+
+    Args:
+        make: makes the batch of a number.
+        numbers: of the batches, in their order.
+
+    Example:
+        >>> batches = ArrayBatches(lambda number: {"x": np.full(2, number)}, range(5))
+        >>> len(batches.skip(1).take(3)), batches.skip(1)[0]["x"].tolist()
+        (3, [1, 1])
+    """
+
+    def __init__(self, make: Callable[[int], object], numbers: Sequence[int]):
+        super().__init__()
+        self._make = make
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: int):
+        return keras.tree.map_structure(np.asarray, self._make(self._numbers[index]))
+
+    def __iter__(self):
+        return (self[index] for index in range(len(self)))
+
+    def take(self, count: int) -> ArrayBatches:
+        """Return the first batches."""
+        return ArrayBatches(self._make, self._numbers[:count])
+
+    def skip(self, count: int) -> ArrayBatches:
+        """Return the batches without the first."""
+        return ArrayBatches(self._make, self._numbers[count:])
+
+    def map(self, function: Callable) -> ArrayBatches:
+        """Return what a function makes of each batch; the parts of a tuple are its arguments."""
+
+        def make(number: int):
+            batch = self._make(number)
+            return function(*batch) if isinstance(batch, tuple) else function(batch)
+
+        return ArrayBatches(make, self._numbers)
+
+
+def array_batches(
+    collate: Callable, examples: dict, order: np.ndarray, batch_size: int
+) -> ArrayBatches:
+    """Return one pass over encoded examples in an order.
+
+    Args:
+        collate: makes a batch of some examples, called with `(examples, seed)`.
+        examples: encoded, with N examples.
+        order: (N,) int.
+        batch_size: B.
+    """
+
+    def make(number: int):
+        rows = order[number * batch_size : (number + 1) * batch_size]
+        return collate(chosen(examples, rows), np.array([0, number]))
+
+    return ArrayBatches(make, range(-(-len(order) // batch_size)))
+
+
+def epochs_of_arrays(
+    collate: Callable, examples: dict, shared: tuple, plan: Plan, numbers: tuple
+) -> ArrayBatches:
+    """Return the batches of all epochs without the first that are done.
+
+    Args:
+        collate, examples: as for `array_batches`.
+        shared: the plan of `pack_examples`, or nothing.
+        plan: how the examples are read.
+        numbers: the seed, the batches of a pass, of those that are done and of all.
+    """
+    seed, steps, done, total = numbers
+    lengths, size = tf.cast(example_lengths(examples), tf.int32), plan.batch_size
+
+    @functools.lru_cache(maxsize=1)
+    def order_of(epoch: int):
+        of_epoch = np.array([seed, epoch if plan.shuffle else 0])
+        return order_of_epoch(lengths, shared, size, of_epoch, plan.shuffle, plan.group_lengths)
+
+    def make(number: int):
+        step = number % steps
+        rows = order_of(number // steps)[step * size : (step + 1) * size]
+        return collate(chosen(examples, rows), np.array([seed, number]))
+
+    first = plan.epochs.start * steps
+    return ArrayBatches(make, range(first + done, first + total))
+
+
+def chosen(examples: dict, rows) -> dict:
+    """Return the examples of some rows."""
+    return {name: tf.gather(values, rows) for name, values in examples.items()}

@@ -1,0 +1,87 @@
+"""The order of examples in an epoch: neighbours have like lengths.
+
+Comment letters: N examples, B batch.
+"""
+
+from __future__ import annotations
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.tasks.preprocessing.packed_examples import packed_epoch_order
+
+# Examples are sorted by length inside windows of so many batches: enough to leave hardly any
+# padding, few enough to keep the order random.
+WINDOW = 50
+
+
+def example_lengths(examples: dict) -> tf.Tensor:
+    """Return the tokens of every example, (N,) int64, those of all its texts added up.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> first = tf.ragged.constant([[2, 7, 3], [2, 3]])
+        >>> others = tf.ragged.constant([[[2, 3], [2, 5, 3]], [[2, 3], [2, 3]]])
+        >>> examples = {"token_ids": first, "candidate_token_ids": others}
+        >>> example_lengths(examples).numpy().tolist()
+        [8, 6]
+    """
+    lengths = examples["token_ids"].row_lengths()
+    if (others := f"{CANDIDATE}token_ids") in examples:
+        lengths += tf.reduce_sum(examples[others].row_lengths(axis=2), axis=1)
+    return lengths
+
+
+def epoch_order(
+    lengths: tf.Tensor, batch_size: int, seed: tf.Tensor, group_lengths: bool = True
+) -> tf.Tensor:
+    """Return a random order in which neighbours have like lengths, for batches of little padding.
+
+    Args:
+        lengths: (N,) int, tokens of every example.
+        batch_size: B.
+        seed: (2,) int; the same seed gives the same order.
+        group_lengths: whether neighbours have like lengths.
+
+    Returns:
+        (N,) int64, every example exactly once. Shuffled, then sorted by length inside windows of
+        `WINDOW` batches, then the batches shuffled. A last, smaller batch has examples of any
+        length: sorted with the others, it would always have the longest.
+    """
+    count = tf.size(lengths, tf.int64)
+    full = count // batch_size * batch_size
+    order = tf.random.experimental.stateless_shuffle(tf.range(count), seed)
+    if not group_lengths:
+        return order
+    order, rest = order[:full], order[full:]
+    window = tf.range(full) // (batch_size * WINDOW)
+    shuffled = tf.cast(tf.gather(lengths, order), tf.int64)
+    key = window * (tf.reduce_max(shuffled) + 1) + shuffled
+    order = tf.gather(order, tf.argsort(key, stable=True))
+
+    batches = tf.reshape(order, (-1, batch_size))
+    batches = tf.random.experimental.stateless_shuffle(batches, seed + 1)
+    return tf.concat([tf.reshape(batches, (-1,)), rest], axis=0)
+
+
+def order_of_epoch(
+    lengths: tf.Tensor,
+    shared: tuple,
+    batch_size: int,
+    seed: tf.Tensor,
+    shuffle: bool,
+    group_lengths: bool,
+) -> tf.Tensor | tf.RaggedTensor:
+    """Return the order of the examples, or of packed sequences of them, in an epoch.
+
+    Args:
+        lengths: (N,) int32, tokens of every example.
+        shared: the plan of `pack_examples`, or nothing.
+        batch_size: B.
+        seed: (2,) int, of the epoch.
+        shuffle, group_lengths: see `Plan`.
+    """
+    if shared:
+        return packed_epoch_order(lengths, *shared, seed)
+    if shuffle:
+        return epoch_order(lengths, batch_size, seed, group_lengths)
+    return tf.range(tf.size(lengths, tf.int64))

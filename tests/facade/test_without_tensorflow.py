@@ -1,0 +1,115 @@
+"""JAX and PyTorch where TensorFlow is not installed: raw texts train and are answered alike."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import encoder_zoo as ez
+from encoder_zoo.encoders import all_families
+from encoder_zoo.tasks import all_tasks
+
+pytestmark = pytest.mark.slow
+
+NAMES = [
+    f"{family.name} {task.__name__}"
+    for i, family in enumerate(all_families())
+    for j, task in enumerate(task for task in all_tasks() if task.supports(family))
+    if family.name == "bert" or j == i % 4
+]
+# Each result is a line, so that each is a test of its own.
+CHECK = """
+import json, sys, traceback
+sys.modules["tensorflow"] = None
+import encoder_zoo as ez
+from encoder_zoo.encoders import get_family
+from encoder_zoo.tasks import all_tasks
+
+tasks = {task.__name__: task for task in all_tasks()}
+for name in json.loads(sys.argv[1]):
+    family, task = name.split(" ")
+    for title, check in ez.testing.task_checks(tasks[task], [get_family(family)]):
+        if "raw inputs" in title:
+            try:
+                check()
+                error = ""
+            except Exception:
+                error = traceback.format_exc()
+            print("RESULT", json.dumps([name, error]), flush=True)
+"""
+ANSWER = """
+import json, sys
+sys.modules["tensorflow"] = None
+import encoder_zoo as ez
+
+texts = json.loads(sys.argv[1])
+classifier = ez.SequenceClassifier.from_preset("bert_nano_en_uncased_sentiment")
+print("RESULT", json.dumps({
+    "logits": classifier.predict(texts, batch_size=4, verbose=0).tolist(),
+    "few": classifier.classify(texts),
+    "entities": ez.TokenClassifier.from_preset("bert_nano_en_uncased_ner").extract_entities(texts),
+    "vectors": ez.TextEmbedder.from_preset("bert_nano_en_uncased_embedder").embed([t for t in texts if t]).tolist(),
+    "fills": ez.MaskedLM.from_preset("roberta_nano_en").fill_mask(["It is <mask>."], top_k=2),
+}))
+"""
+TEXTS = [
+    "A great movie!",
+    "Anna lives in  Rome.",
+    "",
+    "naïve Ünï中 \u0301x " * 9,
+    "no",
+    "[MASK] bad",
+]
+
+
+def lines(backend: str, code: str, argument) -> list:
+    """What a new process of the backend, without TensorFlow, prints as results."""
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed: `pip install {backend}`")
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(argument)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "KERAS_BACKEND": backend},
+        timeout=3000,  # for one that hangs
+    )
+    assert done.returncode == 0, done.stderr
+    found = [line for line in done.stdout.split("\n") if line.startswith("RESULT ")]
+    return [json.loads(line.removeprefix("RESULT ")) for line in found]
+
+
+@pytest.fixture(scope="module", params=["jax", "torch"])
+def checked(request):
+    """{family and task: error} of the conformance suite's check of raw inputs."""
+    return dict(lines(request.param, CHECK, NAMES))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_raw_inputs_are_trained_on(checked, name):
+    assert not checked[name], checked[name]
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_answers_are_those_of_tensorflow(backend):
+    [found] = lines(backend, ANSWER, TEXTS)
+    classifier = ez.SequenceClassifier.from_preset("bert_nano_en_uncased_sentiment")
+    logits = classifier.predict(TEXTS, batch_size=4, verbose=0)
+    np.testing.assert_allclose(found["logits"], logits, atol=1e-4)
+    expected = classifier.classify(TEXTS)
+    assert [answer["label"] for answer in found["few"]] == [a["label"] for a in expected]
+    tagger = ez.TokenClassifier.from_preset("bert_nano_en_uncased_ner")
+    ours = [
+        [(e["label"], e["start"], e["end"], e["text"]) for e in row] for row in found["entities"]
+    ]
+    theirs = tagger.extract_entities(TEXTS)
+    assert ours == [[(e["label"], e["start"], e["end"], e["text"]) for e in row] for row in theirs]
+    embedder = ez.TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
+    np.testing.assert_allclose(
+        found["vectors"], embedder.embed([text for text in TEXTS if text]), atol=1e-4
+    )
+    [fills] = ez.MaskedLM.from_preset("roberta_nano_en").fill_mask(["It is <mask>."], top_k=2)
+    assert [fill["text"] for fill in found["fills"][0]] == [fill["text"] for fill in fills]
