@@ -22,6 +22,8 @@ SIZES = {
 }
 MODERN = {"local_attention": 4, "pad_token_id": 1, "bos_token_id": 2, "cls_token_id": 2}
 MODERN |= {"eos_token_id": 3, "sep_token_id": 3}
+EURO = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 1, "mask_token_id": 0}
+LINEAR = {"rope_type": "linear", "factor": 3.0, "rope_theta": 7.0}
 VARIATIONS = [
     ("DistilBert", {**DISTILBERT, "activation": "relu"}),
     ("DistilBert", {**DISTILBERT, "sinusoidal_pos_embds": True}),
@@ -37,6 +39,15 @@ VARIATIONS = [
     ("ModernBert", {**SIZES, **MODERN, "local_attention": 3, "global_attn_every_n_layers": 2}),
     ("ModernBert", {**SIZES, **MODERN, "global_rope_theta": 7.0, "local_rope_theta": 3.0}),
     ("ModernBert", {**SIZES, **MODERN, "hidden_activation": "silu", "norm_eps": 1e-3}),
+    ("MPNet", SIZES),
+    ("MPNet", {**SIZES, "hidden_act": "relu", "layer_norm_eps": 1e-3}),
+    ("NomicBert", {**SIZES, "num_hidden_layers": 2}),
+    ("NomicBert", {**SIZES, "hidden_act": "gelu", "rope_parameters": LINEAR}),
+    ("Gte", {**SIZES, "type_vocab_size": 0}),
+    ("Gte", {**SIZES, "hidden_act": "silu", "rope_parameters": LINEAR}),
+    ("EuroBert", {**SIZES, **EURO}),
+    ("EuroBert", {**SIZES, **EURO, "num_attention_heads": 4, "num_key_value_heads": 2}),
+    ("EuroBert", {**SIZES, **EURO, "rms_norm_eps": 1e-2, "rope_parameters": LINEAR}),
 ]
 IDS = np.array([[2, 17, 29, 8, 3], [2, 9, 3, 1, 1]])
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
@@ -55,8 +66,8 @@ def made_there(name: str, head: str, settings: dict):
 def test_every_hidden_state_is_theirs(name, settings, tmp_path):
     there = made_there(name, "Model", settings)
     there.save_pretrained(tmp_path)
-    with torch.inference_mode():
-        expected = there(
+    with torch.inference_mode():  # in double precision: its own roundings reach 1e-5
+        expected = there.double()(
             input_ids=torch.tensor(IDS),
             attention_mask=torch.tensor(MASK),
             output_hidden_states=True,
@@ -70,8 +81,10 @@ def test_every_hidden_state_is_theirs(name, settings, tmp_path):
     assert len(found) == len(expected) == backbone.num_layers + 1
     for ours, theirs in list(zip(found, expected, strict=True))[first:]:
         real = MASK == 1
-        ours = ops.convert_to_numpy(ours)[real]
-        np.testing.assert_allclose(ours, theirs[real], rtol=1e-5, atol=1e-5)
+        ours, theirs = ops.convert_to_numpy(ours)[real], theirs.numpy()[real]
+        # A sum's error is a share of its largest term, and that of the largest output.
+        atol = 1e-5 * max(1.0, float(np.abs(theirs).max()))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=atol)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
@@ -100,6 +113,27 @@ def test_a_modernbert_classifies_by_either_pooling_padded_on_either_side(
     here.save_to_preset(tmp_path / "ours")
     there = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "ours")
     assert there.config.classifier_pooling == pooling
+
+
+@pytest.mark.parametrize("pooling", ["bos", "mean", "late"])
+@pytest.mark.parametrize("padded", ["left", "right"])
+def test_a_eurobert_classifies_by_each_pooling_padded_on_either_side(
+    tiny, padded, pooling, tmp_path
+):
+    tokenizer = tiny.tokenizer(ez.EuroBertBackbone.family)
+    settings = {**SIZES, **EURO, "classifier_pooling": pooling, "num_labels": 3}
+    there = made_there("EuroBert", "ForSequenceClassification", settings | sizes_of(tokenizer))
+    mask, ids = np.arange(12) < np.array([[12], [7], [1]]), np.minimum(LONG, 20)
+    mask = mask[:, ::-1] if padded == "left" and pooling != "bos" else mask
+    save(there, tokenizer, tmp_path)
+    with torch.inference_mode():
+        expected = there.double()(
+            input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask.astype("int64"))
+        ).logits
+    here = ez.SequenceClassifier.from_preset(tmp_path)
+    assert here.backbone.pooling == pooling
+    found = here({"token_ids": ids, "padding_mask": mask})
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("padded", ["left", "right"])

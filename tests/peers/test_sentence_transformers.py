@@ -26,7 +26,7 @@ TEXTS = [
     "  dogs  and   cats ",
 ]
 FAMILIES = ["Bert", "Roberta", "XLMRoberta", "DistilBert", "ModernBert", "DebertaV2", "Albert"]
-FAMILIES += ["Electra", "Camembert"]
+FAMILIES += ["Electra", "Camembert", "MPNet", "NomicBert", "Gte", "EuroBert"]
 POOLINGS = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 POOLINGS += [("mean", "cls"), ("cls", "max", "weightedmean")]
 PROMPT = "query : "
@@ -36,7 +36,7 @@ def encoder(family: str, tmp_path: pathlib.Path, head: str = "Model") -> pathlib
     """A stored checkpoint, whose tokenizer.json adds the special tokens."""
     folder = shutil.copytree(CHECKPOINTS / f"{family}_{head}", tmp_path / "encoder")
     path = folder / "tokenizer.json"
-    if path.exists():  # ModernBERT's
+    if family == "ModernBert":
         from tokenizers import Tokenizer
         from tokenizers.processors import TemplateProcessing
 
