@@ -17,7 +17,8 @@ RECORDED = json.loads((HERE / "recorded" / "hub_listings.json").read_text("utf-8
 REPOSITORIES = RECORDED["repositories"]
 _CHECKPOINTS = HERE / "golden" / "checkpoints"
 _EMBEDDINGS = tuple(
-    f"{name}.weight" for name in ("word_embeddings", "tok_embeddings", "embed_tokens", "shared")
+    f"{name}.weight"
+    for name in ("word_embeddings", "tok_embeddings", "embed_tokens", "word_embedding", "shared")
 )
 _MODEL = ("config.json", "model.safetensors", "expected.npz")
 
