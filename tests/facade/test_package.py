@@ -109,10 +109,8 @@ FROM_PRESET_WITHOUT_TENSORFLOW = """
         y = (ids[:, 1] > 150).astype("int32")
         losses = classifier.fit(x, y, epochs=8, batch_size=16, verbose=0).history["loss"]
         print(losses[-1] < losses[0])
-        try:
-            classifier.fit(["a text"], [1], verbose=0)
-        except ImportError as error:
-            print(error)
+        losses = classifier.fit(["a text", "b"], [1, 0], verbose=0).history["loss"]
+        print(np.isfinite(losses).all())
         classifier.save_to_preset({folder!r} + preset)
         np.save({folder!r} + preset + ".npy", classifier.predict(x, verbose=0))
 """
@@ -132,9 +130,8 @@ def trained(tmp_path_factory):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_loads_trains_and_is_saved_where_tensorflow_is_not_installed(preset, trained):
     folder, lines = trained
-    learned, message = lines[2 * PRESETS.index(preset) :][:2]
-    assert learned == "True"
-    assert message.startswith("Raw text is preprocessed by TensorFlow, which is not installed")
+    learned, finite = lines[2 * PRESETS.index(preset) :][:2]
+    assert learned == finite == "True"  # on prepared ids, and on texts
     # Whoever has TensorFlow opens it with its tokenizer.
     loaded = ez.Classifier.from_preset(folder + preset)
     ids = np.random.default_rng(0).integers(5, 300, (32, 6)).astype("int32")

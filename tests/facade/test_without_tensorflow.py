@@ -47,12 +47,13 @@ sys.modules["tensorflow"] = None
 import encoder_zoo as ez
 
 texts = json.loads(sys.argv[1])
+embedder = ez.TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
 classifier = ez.SequenceClassifier.from_preset("bert_nano_en_uncased_sentiment")
 print("RESULT", json.dumps({
     "logits": classifier.predict(texts, batch_size=4, verbose=0).tolist(),
     "few": classifier.classify(texts),
     "entities": ez.TokenClassifier.from_preset("bert_nano_en_uncased_ner").extract_entities(texts),
-    "vectors": ez.TextEmbedder.from_preset("bert_nano_en_uncased_embedder").embed([t for t in texts if t]).tolist(),
+    "vectors": embedder.embed([text for text in texts if text]).tolist(),
     "fills": ez.MaskedLM.from_preset("roberta_nano_en").fill_mask(["It is <mask>."], top_k=2),
 }))
 """
