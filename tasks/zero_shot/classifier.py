@@ -20,7 +20,6 @@ from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 from encoder_zoo.tasks.sequence_classification.answering import LabelScore
 from encoder_zoo.tasks.sequence_classification.presets import ClassifierPresetArguments
 from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier
-from encoder_zoo.tasks.serving.export import write_saved_model
 from encoder_zoo.tasks.zero_shot.entailment import (
     find_nli_classes,
     hypotheses_of,
@@ -242,6 +241,8 @@ class ZeroShotClassifier:
         Raises:
             ValueError: "Export needs Keras's TensorFlow backend. ...", and as of `classify`.
         """
+        from encoder_zoo.tasks.serving.export import write_saved_model
+
         if keras.config.backend() != "tensorflow":
             raise ValueError(
                 "Export needs Keras's TensorFlow backend. Received: a classifier on the backend "
