@@ -236,8 +236,9 @@ def test_another_process_opens_it(tiny, saved, answers, family, task):
     assert not error.exists(), error.read_text()
     expected = arrays(saved[0][name], tiny.rows(family))
     found = np.load(answers / f"{name}.npz")
-    # Half a rounding step in the weights of this small ModernBERT moves its logits by 4e-5.
-    atol = 1e-4 if family.name == "modernbert" else 1e-5
+    # Half a rounding step in the weights of this small ModernBERT moves its logits by 4e-5, and in
+    # those of GTE the logits at padding.
+    atol = 1e-4 if family.name in ("modernbert", "gte") else 1e-5
     assert_same(list(found.values()), expected, atol=atol)
 
 
