@@ -138,7 +138,10 @@ def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
 
 def _names(backbone: Backbone) -> KerasHubNames:
     if backbone.family.keras_hub is None:
-        raise ValueError(f"KerasHub has no {type(backbone).__name__}, so no preset of it either.")
+        raise ValueError(
+            f"KerasHub has no {type(backbone).__name__}, or its format is not known here. Save "
+            'with format="huggingface".'
+        )
     return backbone.family.keras_hub
 
 

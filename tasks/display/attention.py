@@ -67,12 +67,12 @@ def _checked(model: Task, layer: int, head: int) -> int:
     backbone = model.backbone
     if getattr(model, "preprocessor", None) is None:
         raise ValueError("The model has no preprocessor; pass a task made by from_preset.")
-    if not -backbone.num_layers <= layer < backbone.num_layers:
-        last = backbone.num_layers - 1
-        raise ValueError(f"layer={layer}; expected {-backbone.num_layers} to {last}.")
+    count = len(backbone.blocks)
+    if not -count <= layer < count:
+        raise ValueError(f"layer={layer}; expected {-count} to {count - 1}.")
     if not 0 <= head < backbone.num_heads:
         raise ValueError(f"head={head}; expected 0 to {backbone.num_heads - 1}.")
-    return layer % backbone.num_layers
+    return layer % count
 
 
 def _row(model: Task, first: str, second: str | None) -> tuple[dict, int]:

@@ -22,6 +22,7 @@ def predicted(backbone, inputs) -> np.ndarray:
 # -- special tokens behind the texts -----------------------------------------------------------
 
 
+@pytest.mark.eager
 def test_texts_and_pairs_end_with_the_classifiers_token(tiny):
     tokenizer = tiny.tokenizer(FAMILY)
     sep, cls, pad = map(tokenizer.token_to_id, ("<sep>", "<cls>", "<pad>"))
@@ -55,6 +56,7 @@ def test_padding_on_the_left_changes_nothing(tiny):
     np.testing.assert_allclose(numbers(classifier, left), numbers(classifier, rows), atol=1e-5)
 
 
+@pytest.mark.eager
 def test_entities_and_answers_are_at_their_characters(tiny):
     """The text begins in the first column, where other families have their start token."""
     tagger = tiny.task(FAMILY, "TokenClassifier")
@@ -109,6 +111,7 @@ def test_without_an_order_no_query_reads_its_own_token_directly(tiny):
     assert same.tolist() == [False, True, False, False, False]
 
 
+@pytest.mark.eager
 def test_masks_are_filled_all_at_once_whatever_stands_beside(tiny):
     task = tiny.task(FAMILY, "MaskedLM")
     alone = task.fill_mask("a <mask> b", top_k=3)
@@ -144,6 +147,7 @@ def test_orders_are_uniform():
     assert len(kinds) == 6 and counts.min() > 400
 
 
+@pytest.mark.slow
 def test_distillation_does_not_run_the_query_stream(tiny):
     student = tiny.task(FAMILY, "MaskedLM")
     distillation = ez.Distillation(tiny.task(FAMILY, "MaskedLM"), student)
