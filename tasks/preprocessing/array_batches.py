@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.tasks.preprocessing.epoch_order import example_lengths, order_of_epoch
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ class ArrayBatches(keras.utils.PyDataset):
         return keras.tree.map_structure(np.asarray, self._make(self._numbers[index]))
 
     def __iter__(self):
-        return (self[index] for index in range(len(self)))
+        # Tasks read these, Keras the ordinary arrays of `__getitem__`.
+        return (keras.tree.map_structure(as_array, self._make(n)) for n in self._numbers)
 
     def take(self, count: int) -> ArrayBatches:
         """Return the first batches."""

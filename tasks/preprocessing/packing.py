@@ -164,7 +164,7 @@ def pad(
     dense = token_ids.to_tensor(pad_id, shape=shape)
     mask = tf.sequence_mask(token_ids.row_lengths(), tf.shape(dense)[1])
     if isinstance(length, int):
-        mask.set_shape((None, length))
+        mask = tf.ensure_shape(mask, (None, length))
     return {"token_ids": dense, "padding_mask": mask}
 
 
