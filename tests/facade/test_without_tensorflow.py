@@ -114,3 +114,43 @@ def test_answers_are_those_of_tensorflow(backend):
     )
     [fills] = ez.MaskedLM.from_preset("roberta_nano_en").fill_mask(["It is <mask>."], top_k=2)
     assert [fill["text"] for fill in found["fills"][0]] == [fill["text"] for fill in fills]
+
+
+MORE = """
+import sys, tempfile
+sys.modules["tensorflow"] = None
+import numpy as np
+import encoder_zoo as ez
+
+texts, labels = ["A great movie!", "Terrible."] * 4, ["pos", "neg"] * 4
+
+def tried(name, function):
+    result = function()
+    print("RESULT", '"' + name + '"', flush=True)
+    return result
+
+def fresh(cls=ez.SequenceClassifier, **arguments):
+    of_classes = {"labels": ["neg", "pos"]} if cls is ez.SequenceClassifier else {}
+    arguments = {**of_classes, **arguments}
+    return cls.from_preset("bert_nano_en_uncased", **arguments)
+
+classifier = ez.SequenceClassifier.from_preset("bert_nano_en_uncased_sentiment")
+tried("explain", lambda: classifier.explain("A great movie!"))
+options = {"class_weight": "balanced", "validation_split": 0.25, "epochs": 2, "verbose": 0}
+tried("class weights", lambda: fresh().fit(texts, labels, **options))
+backup = ez.BackupAndRestore(tempfile.mkdtemp())
+tried("backup", lambda: fresh().fit(texts, labels, callbacks=[backup], verbose=0))
+packing = fresh(ez.MaskedLM, sequence_length=32, pack_texts=True)
+tried("packed", lambda: packing.fit(texts, verbose=0))
+windows = fresh(sequence_length=16, doc_stride=4)
+tried("windows", lambda: windows.predict(["a great movie " * 20] * 3, verbose=0))
+distillation = ez.Distillation(classifier, fresh(labels=classifier.labels))
+tried("distil", lambda: distillation.fit(texts, verbose=0))
+embedder = ez.TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
+tried("index", lambda: embedder.index(["a cat", "red wine"]).search("kitten", top_k=1))
+"""
+
+
+def test_what_else_works_without_tensorflow():
+    names = ["explain", "class weights", "backup", "packed", "windows", "distil", "index"]
+    assert lines("torch", MORE, None) == names
