@@ -37,8 +37,8 @@ class Preprocessor(ConfigFromSignature):
 
     Works in two steps, so that texts are tokenized once and padded anew in every batch:
     `encode` makes examples of different length, `collate` pads some of them into a batch.
-    Calling the preprocessor does both. All steps are TensorFlow ops: they run in `tf.data` and
-    travel inside a SavedModel.
+    Calling the preprocessor does both. All steps are TensorFlow ops, which run in `tf.data` and
+    travel inside a SavedModel; on JAX and PyTorch they are NumPy's, see `common.lazy`.
 
     Args:
         tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
