@@ -294,6 +294,7 @@ class XLNetBackbone(Backbone):
             context["other_segment"] = ops.not_equal(*pairs)
         return [{**given, **context} for given in super().block_contexts(inputs)]
 
+    @validate_arguments
     def predictions(self, inputs: Mapping, training: bool | None = None):
         """Return the query stream's outputs: of each token without its own content.
 
