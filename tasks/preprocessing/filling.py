@@ -45,8 +45,8 @@ def fill(examples: dict, rows) -> dict:
 
     Example:
         >>> import tensorflow as tf
-        >>> fill({"labels": tf.constant([1, 2])}, 3)["labels"].numpy().tolist()
-        [1, 2, 2]
+        >>> fill({"token_ids": tf.ragged.constant([[2, 5, 3], [2, 3]])}, 3)["token_ids"].to_list()
+        [[2, 5, 3], [2, 3], [2, 3]]
     """
     count = count_examples(examples)
     rows = tf.maximum(tf.cast(rows, count.dtype), count)
