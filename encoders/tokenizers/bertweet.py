@@ -111,8 +111,8 @@ class BertweetTokenizer(BertweetFiles, Tokenizer):
         last = [tokens.get(symbol.removesuffix(WORD_END), unknown) for symbol in symbols]
         return [unknown, *inner], [unknown, *last]
 
-    def library_steps(self, as_words: bool = False) -> dict:
-        """Return the steps: BPE of the symbols, whose numbers `library_ids` turns into ids."""
+    def _library_steps(self, as_words: bool = False) -> dict:
+        """Return the steps: BPE of the symbols, whose numbers `_library_ids` turns into ids."""
         unknown = " 0"  # no text contains a space
         symbols = {unknown: 0, **self.symbols()}
         spaces = "".join(re.escape(space) for space in self.white_space)
@@ -128,7 +128,7 @@ class BertweetTokenizer(BertweetFiles, Tokenizer):
             "model": {**model, "end_of_word_suffix": WORD_END, "continuing_subword_prefix": None},
         }
 
-    def library_ids(self) -> list[int]:
+    def _library_ids(self) -> list[int]:
         """Return the token id of each symbol's number."""
         inner, last = self.ids_of_symbols()
         ends = [False, *(symbol.endswith(WORD_END) for symbol in self.symbols())]

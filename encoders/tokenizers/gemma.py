@@ -113,7 +113,7 @@ class GemmaTokenizer(SentencePieceTokenizer):
             "decoder": {"type": "Sequence", "decoders": decoders},
         }
 
-    def library_word(self, word: str) -> str:
+    def _library_word(self, word: str) -> str:
         """Return the word behind a space, as the tokenizer itself adds none."""
         special = self.special_tokens_in_text and word.startswith(self.special_tokens)
         return word if special or not word else f" {word}"

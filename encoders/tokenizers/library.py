@@ -27,7 +27,7 @@ class LibraryTokenizer:
     """Tokenizes by the library, with the ids and offsets of the tokenizer's own graph.
 
     Args:
-        tokenizer: whose `library_steps` and added tokens describe the rules.
+        tokenizer: whose `_library_steps` and added tokens describe the rules.
     """
 
     def __init__(self, tokenizer: Tokenizer):
@@ -56,7 +56,7 @@ class LibraryTokenizer:
         """Return the ids of words that each follow a space, and the number of each one's word."""
         if self._words is None:
             self._words, _ = make_library(self._tokenizer, as_words=True)
-        texts = [self._tokenizer.library_word(word) for word in decoded(words.values)]
+        texts = [self._tokenizer._library_word(word) for word in decoded(words.values)]
         ids = self._ids_of(self._words.encode_batch_fast(texts, add_special_tokens=False))
         lengths = ids.row_lengths()
         within = np.arange(len(texts)) - np.repeat(words.row_starts(), words.row_lengths())
@@ -92,7 +92,9 @@ def make_library(tokenizer: Tokenizer, as_words: bool) -> tuple[tokenizers.Token
     """
     steps = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
     steps |= {"normalizer": None, "post_processor": None, "decoder": None}
-    made = tokenizers.Tokenizer.from_str(json.dumps({**steps, **tokenizer.library_steps(as_words)}))
+    made = tokenizers.Tokenizer.from_str(
+        json.dumps({**steps, **tokenizer._library_steps(as_words)})
+    )
     added = {token["content"]: token for token in tokenizer.added_tokens}
     if tokenizer.special_tokens_in_text:
         added = {token["content"]: token for token in tokenizer.special_entries()} | added
@@ -100,7 +102,7 @@ def make_library(tokenizer: Tokenizer, as_words: bool) -> tuple[tokenizers.Token
         options = {name: value for name, value in token.items() if name != "id"}
         made.add_tokens([tokenizers.AddedToken(**options)])
     ids = np.arange(made.get_vocab_size(), dtype=np.int32)
-    known = tokenizer.library_ids()
+    known = tokenizer._library_ids()
     ids[: len(known)] = known
     ids[[made.token_to_id(content) for content in added]] = [t["id"] for t in added.values()]
     return made, ids

@@ -83,12 +83,12 @@ class EuroBertTokenizer(RobertaTokenizer):
             "model": {**steps["model"], "ignore_merges": True},
         }
 
-    def library_steps(self, as_words: bool = False) -> dict:
-        steps = WritesFiles.library_steps(self, as_words)
+    def _library_steps(self, as_words: bool = False) -> dict:
+        steps = WritesFiles._library_steps(self, as_words)
         steps["model"]["unk_token"] = self.unknown_token  # of bytes without a token
         return steps
 
-    def library_word(self, word: str) -> str:
+    def _library_word(self, word: str) -> str:
         """Return the word behind a space, as the tokenizer itself adds none."""
         special = self.special_tokens_in_text and word.startswith(self.special_tokens)
         return word if special or not word else f" {word}"

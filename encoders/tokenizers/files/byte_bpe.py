@@ -99,8 +99,8 @@ class ByteBPEFiles(WritesFiles):
             "model": bpe_model(self.vocabulary, self.merges),
         }
 
-    def library_steps(self, as_words: bool = False) -> dict:
-        steps = super().library_steps(as_words)
+    def _library_steps(self, as_words: bool = False) -> dict:
+        steps = super()._library_steps(as_words)
         steps["model"]["unk_token"] = self.unknown_token  # of bytes without a token
         byte_level = dict(steps["pre_tokenizer"])
         steps["pre_tokenizer"]["add_prefix_space"] |= as_words

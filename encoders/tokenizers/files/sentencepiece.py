@@ -271,12 +271,12 @@ class SentencePieceFiles(WritesFiles):
             "model": self._unigram() if self.merges is None else self._bpe(),
         }
 
-    def library_steps(self, as_words: bool = False) -> dict:
+    def _library_steps(self, as_words: bool = False) -> dict:
         """Return the steps, in which tokens that texts do not contain have names with a space.
 
         Spaces in texts are removed or become "▁".
         """
-        steps = super().library_steps(as_words)
+        steps = super()._library_steps(as_words)
         model, found = steps["model"], set(self.ids_in_texts)
         found |= set(self.byte_ids if self.byte_fallback else ())
         names = [t if i in found else f" {i}" for i, t in enumerate(self.vocabulary)]

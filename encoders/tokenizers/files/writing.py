@@ -71,7 +71,7 @@ class WritesFiles:
         lstrip = self.mask_token if self.lstrip_mask else None
         return [special_added_token(self.token_to_id(t), t, t == lstrip) for t in tokens]
 
-    def library_steps(self, as_words: bool = False) -> dict:
+    def _library_steps(self, as_words: bool = False) -> dict:
         """Return the steps of tokenizer.json as the library `tokenizers` takes them here.
 
         Args:
@@ -83,11 +83,11 @@ class WritesFiles:
             model["vocab"] = without_gaps(model["vocab"])
         return {name: steps[name] for name in ("normalizer", "pre_tokenizer", "model")}
 
-    def library_ids(self) -> list[int]:
+    def _library_ids(self) -> list[int]:
         """Return the ids of the library's ids, of the first of them."""
         return []
 
-    def library_word(self, word: str) -> str:
+    def _library_word(self, word: str) -> str:
         """Return a word that follows a space as the library takes it."""
         return word
 
