@@ -146,6 +146,7 @@ class TestFiles:
         with pytest.raises(ValueError, match=r"linear.weight is \(3, 8\), expected \(2, 8\)"):
             ez.FewShotClassifier.from_preset(tmp_path, verify=False)
 
+    @pytest.mark.slow
     def test_a_keras_file_round_trip(self, fitted, tmp_path):
         fitted.save(tmp_path / "model.keras")
         again = keras.saving.load_model(tmp_path / "model.keras")

@@ -138,7 +138,7 @@ class TestErrors:
 
 
 class TestTraining:
-    @pytest.mark.parametrize("as_dataset", [False, True])
+    @pytest.mark.parametrize("as_dataset", [False, pytest.param(True, marks=pytest.mark.slow)])
     def test_learns_which_choice_is_right(self, tiny, as_dataset):
         model, x = model_of(tiny), (QUESTIONS, CHOICES, ["a", "b", "c"])
         model.compile(learning_rate=0.02)
@@ -188,7 +188,7 @@ class TestWindows:
             model.predict((QUESTIONS, CHOICES, CONTEXTS), verbose=0)
         assert "window_length=16) reads all of a text" in caplog.text
 
-    @pytest.mark.parametrize("pooling", ["mean", "max"])
+    @pytest.mark.parametrize("pooling", ["mean", pytest.param("max", marks=pytest.mark.slow)])
     def test_are_trained_on_as_they_answer(self, tiny, pooling):
         model = model_of(tiny, pooling, window_length=12)
         x = QUESTIONS, CHOICES, CONTEXTS

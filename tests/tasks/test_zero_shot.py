@@ -40,7 +40,8 @@ class TestClasses:
         assert find_nli_classes(labels, len(labels)) == expected
 
     def test_without_names_are_an_error_with_its_cure(self, tiny, tmp_path):
-        classifier = ez.SequenceClassifier(nli(tiny).backbone, nli(tiny).preprocessor, 3)
+        named = nli(tiny)
+        classifier = ez.SequenceClassifier(named.backbone, named.preprocessor, 3)
         classifier.save_to_preset(tmp_path / "nli")
         with pytest.raises(ValueError, match=r"no names, LABEL_0, LABEL_1, LABEL_2.*labels=\["):
             ez.ZeroShotClassifier.from_preset(tmp_path / "nli")
