@@ -8,10 +8,11 @@ import keras
 
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.encoders.lora import choose_layers, train_updates
+from encoder_zoo.encoders.sharding import megatron_layout
 
 
 class BackboneTraining:
-    """Mixin of `Backbone`: gradient checkpointing, low-rank updates, freezing.
+    """Mixin of `Backbone`: gradient checkpointing, low-rank updates, freezing, sharding.
 
     Attributes:
         pooler_is_new: whether the pooler has its first, random weights beside those of a checkpoint
@@ -49,6 +50,37 @@ class BackboneTraining:
             >>> history = classifier.fit(["good", "bad"], [1, 0], verbose=0)
         """
         self._checkpoints_gradients = True
+
+    @classmethod
+    @validate_arguments
+    def layout_map(
+        cls, mesh: keras.distribution.DeviceMesh, vocabulary_size: PositiveInt | None = None
+    ) -> keras.distribution.LayoutMap:
+        """Return where each weight lies, for `keras.distribution.ModelParallel` on JAX.
+
+        Attention is split by heads and the feed-forward net by its inner width, so that in each of
+        them devices add up once; the table of tokens is split by tokens, the rest is on every
+        device. Set the distribution before the model is made. Widths must be multiples of the
+        mesh's second axis.
+
+        Args:
+            mesh: of two axes: for the rows of a batch, and for the weights.
+            vocabulary_size: of the backbone. If it is not given, or no multiple of the second axis,
+                the table of tokens is split by its width.
+
+        Raises:
+            ValueError: "The mesh must have two axes, ..."
+
+        Source: Shoeybi et al. 2019, Megatron-LM, section 3.
+
+        Example:
+            >>> from encoder_zoo import Backbone
+            >>> mesh = keras.distribution.DeviceMesh((1, 1), ("batch", "model"), ["cpu:0"])
+            >>> layout = Backbone.layout_map(mesh, vocabulary_size=30522)
+            >>> layout["bert_backbone/block_0/attention/query/kernel"].axes
+            (None, 'model')
+        """
+        return megatron_layout(mesh, vocabulary_size)
 
     @validate_arguments
     def enable_lora(

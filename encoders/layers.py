@@ -16,10 +16,16 @@ def _tanh_gelu(x):
     return ops.gelu(x, approximate=True)
 
 
+def _gelu(x):
+    if keras.config.backend() == "torch":
+        return ops.gelu(x, approximate=False)  # one kernel
+    # Keras's own takes two passes more over the memory on TensorFlow.
+    return 0.5 * x * (1 + ops.erf(x * 2**-0.5))
+
+
 # The names that checkpoints use. "gelu" is exact (erf); the tanh form has several names.
 ACTIVATIONS: dict[str, Callable] = {
-    # Keras's own takes two passes more over the memory on TensorFlow.
-    "gelu": lambda x: 0.5 * x * (1 + ops.erf(x * 2**-0.5)),
+    "gelu": _gelu,
     "gelu_new": _tanh_gelu,
     "gelu_pytorch_tanh": _tanh_gelu,
     "linear": lambda x: x,

@@ -48,10 +48,11 @@ texts, labels = table["sentence"], table["label"].map({0: "negative", 1: "positi
 """
 ## One length, one program
 
-XLA makes a program for every shape that it meets. Here lengths are rounded up to one of few, so
-that there are few programs; with a fixed `sequence_length` there is one, which suits TPUs and short
-texts such as these. `attention_dropout=0.0` lets training use the fused kernels of GPUs and TPUs,
-as they have no dropout in Keras.
+XLA makes a program for every shape that it meets. Here lengths are rounded up to one of few and the
+last batch is filled, so that there are few programs, which are kept on disk. With a fixed
+`sequence_length` there is one, which suits TPUs and short texts such as these.
+`attention_dropout=0.0` lets training use the fused kernels of GPUs and TPUs, as they have no
+dropout in Keras.
 """
 
 # %%
@@ -74,8 +75,7 @@ axes = ez.display.learning_curves(history)
 
 A preset has no backend: what JAX trained, TensorFlow or PyTorch opens.
 
-Several devices take one line before the model is made. Every batch, the last one too, must then
-hold a multiple of their number:
+Several devices take one line before the model is made:
 
 ```python
 keras.distribution.set_distribution(keras.distribution.DataParallel(devices=jax.devices()))

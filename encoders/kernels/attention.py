@@ -76,7 +76,13 @@ def attend_fast(
 
 def _attend_heads(layer, query, key, value, mask, training):
     """Return (B, H, Q, d), of (B, H, Q or K, d), by the backend's kernel if it has one."""
-    if keras.config.backend() == "tensorflow" or (training and layer.dropout_layer.rate):
+    rate = layer.dropout_layer.rate if training else 0.0
+    if rate and keras.config.backend() == "torch":
+        from torch.nn.functional import scaled_dot_product_attention
+
+        # Keras's function for it has no dropout.
+        return scaled_dot_product_attention(query, key, value, mask, dropout_p=rate)
+    if rate or keras.config.backend() == "tensorflow":
         return layer.attend(query, key, value, mask, training)[0]
     tokens = (_transpose(t) for t in (query, key, value))
     return _transpose(fused_attention(*tokens, mask))

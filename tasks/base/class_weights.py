@@ -77,9 +77,9 @@ def _number(key, labels: list[str] | None, num_classes: int) -> int:
 def _counts(batch: tuple, num_classes: int) -> np.ndarray:
     """Return the number of examples of each class in a batch, (C,)."""
     _, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
-    y = y.numpy()
+    y = np.asarray(y)
     y = np.eye(num_classes)[y] if y.dtype.kind in "iu" else y  # (..., C)
-    counts = np.ones(y.shape[:-1]) if weights is None else weights.numpy() > 0
+    counts = np.ones(y.shape[:-1]) if weights is None else np.asarray(weights) > 0
     return np.sum(y * counts[..., None], axis=tuple(range(y.ndim - 1)))
 
 
@@ -132,8 +132,8 @@ def label_weights(
         return np.stack([np.ones_like(weights), weights])
     total, present = 0.0, np.zeros(num_classes)
     for _, y, sample_weight in map(keras.utils.unpack_x_y_sample_weight, data):
-        counted = np.ones(len(y)) if sample_weight is None else sample_weight.numpy() > 0
-        total, present = total + np.sum(counted), present + counted @ y.numpy()
+        counted = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight) > 0
+        total, present = total + np.sum(counted), present + counted @ np.asarray(y)
     counts = np.stack([total - present, present])
     # A label that all or none of the examples have weighs 1.
     weights = total / (2 * np.maximum(counts, 1e-9))

@@ -1,0 +1,135 @@
+"""Training and forward passes on an accelerator, on JAX and PyTorch, beside transformers.
+
+    python benchmarks/accelerator.py                       # at most nine minutes
+    python benchmarks/accelerator.py --models BERT-base --lengths 512 --json results.json
+    python benchmarks/accelerator.py --tiny                # the kit itself, on any machine
+
+Models have the sizes of BERT-base, ModernBERT-base and DeBERTa-v3-base, random weights and two
+classes; weights are float32, computations bfloat16, without dropout, in batches of 16,384 tokens
+without padding. Training is a whole step: forward, backward, clipping, AdamW. transformers has its
+`sdpa` attention where a model has it, autocast, and `torch.compile`. The share of the peak counts
+the products of the model alone, three times as many in training. Nothing is downloaded, and
+TensorFlow is not imported. Needs jax, torch and transformers, for the sides that are asked for.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).parent
+SIDES = {"encoder_zoo on JAX": "jax", "encoder_zoo on torch": "torch", "transformers": "torch"}
+MODELS = {  # layers, width, inner width and vocabulary; heads are of 64
+    "BERT-base": (12, 768, 3072, 30522),
+    "ModernBERT-base": (22, 768, 1152, 50368),
+    "DeBERTa-v3-base": (12, 768, 3072, 128100),
+}
+LONGEST = {"BERT-base": 512}  # tokens, where there is a limit
+LENGTHS = (128, 512, 8192)
+BATCH_TOKENS = 16384
+MINUTES = 9
+# Dense products in bfloat16, 10^12 a second, of the makers' data sheets; by a part of the name.
+PEAKS = {
+    "H100": 989, "H200": 989, "A100": 312, "L40S": 362, "L4": 121, "B200": 2250,
+    "TPU v4": 275, "TPU v5 lite": 197, "TPU v5": 459, "TPU v6 lite": 918,
+}  # fmt: skip
+
+
+def operations(model: str, length: int, tiny: bool) -> float:
+    """Operations of a forward pass for each token: the model's own products, twice as many."""
+    layers, width, inner, _ = sizes(model, tiny)
+    gated = model == "ModernBERT-base"
+    dense = 4 * width**2 + (3 if gated else 2) * width * inner
+    reached = length
+    if gated:  # two of three layers look at a window of 128 tokens
+        reached = (length + 2 * min(length, 129)) / 3
+    pairs = 2 * width * reached  # scores, and the mean of values
+    if model == "DeBERTa-v3-base":  # two more kinds of scores, of 512 distances
+        pairs += 2 * width * min(2 * length, 512)
+    return 2.0 * layers * (dense + pairs)
+
+
+def sizes(model: str, tiny: bool) -> tuple[int, int, int, int]:
+    """Layers, width, inner width, vocabulary."""
+    return (2, 64, 96, 300) if tiny else MODELS[model]
+
+
+def measure(side: str, model: str, options: argparse.Namespace, seconds: float) -> list[dict]:
+    """The results of one side for one model at all lengths, from a process of its own."""
+    lengths = [n for n in options.lengths if n <= LONGEST.get(model, n)]
+    work = {"side": side, "model": model, "sizes": sizes(model, options.tiny), "lengths": lengths}
+    work |= {"tokens": options.tokens, "seconds": options.seconds}
+    environment = {**os.environ, "KERAS_BACKEND": SIDES[side]}
+    command = [sys.executable, str(HERE / "accelerator_sides.py"), json.dumps(work)]
+    rows, why = [], ""
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=seconds
+        )
+        if done.returncode:
+            print(f"{side}: {done.stderr.strip()[-200:]}", file=sys.stderr)
+        output, why = done.stdout, (done.stderr.strip().split("\n") or [""])[-1]
+    except subprocess.TimeoutExpired as error:
+        output, why = (error.stdout or b"").decode(), f"stopped after {seconds:.0f} s"
+    rows = [json.loads(line) for line in output.split("\n") if line.startswith('{"side"')]
+    found = {(row["length"], row["work"]) for row in rows}
+    return rows + [
+        {"side": side, "model": model, "length": n, "work": kind, "error": why[:120] or "no result"}
+        for n in lengths
+        for kind in ("forward", "train")
+        if (n, kind) not in found
+    ]
+
+
+def completed(row: dict, options: argparse.Namespace) -> dict:
+    """A result with its share of the device's peak."""
+    peak = options.peak or next((p for n, p in PEAKS.items() if n in row.get("device", "")), None)
+    if peak and "tokens_per_second" in row:
+        each = operations(row["model"], row["length"], options.tiny)
+        each *= 3 if row["work"] == "train" else 1
+        row["share_of_peak"] = each * row["tokens_per_second"] / (peak * 1e12)
+    return row
+
+
+def print_row(row: dict) -> None:
+    """A line of the table."""
+    cells = [row["model"], row["length"], row["work"], row["side"]]
+    if "error" in row:
+        print("|", " | ".join(map(str, cells)), "|", row["error"], "| | | |", flush=True)
+        return
+    share = f"{row['share_of_peak']:.0%}" if "share_of_peak" in row else ""
+    cells += [f"{row['tokens_per_second']:,.0f}", share, f"{row['peak_mb']:,.0f}"]
+    print("|", " | ".join(map(str, cells)), "|", f"{row['first_seconds']:.1f} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
+    parser.add_argument("--tokens", type=int, default=BATCH_TOKENS, help="of a batch")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser.add_argument("--peak", type=float, help="of the device, 10^12 operations a second")
+    parser.add_argument("--json", type=pathlib.Path, default=pathlib.Path("accelerator.json"))
+    parser.add_argument("--tiny", action="store_true", help="small models and batches")
+    options = parser.parse_args()
+    if options.tiny:
+        options.lengths, options.tokens, options.seconds = (16, 32), 64, 0.05
+    end, rows = time.monotonic() + 60 * MINUTES, []
+    print("| model | tokens | work | side | tokens/s | of peak | peak MB | first step, s |")
+    print("|---" * 8 + "|")
+    works = [(model, side) for model in options.models for side in options.sides]
+    for i, (model, side) in enumerate(works):
+        left = (end - time.monotonic()) / (len(works) - i)  # a fair part of what is left
+        for row in measure(side, model, options, max(left, 1.0)):
+            rows.append(completed(row, options))
+            print_row(rows[-1])
+    options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    print("\nDevices:", ", ".join(sorted({row["device"] for row in rows if "device" in row})))
+
+
+if __name__ == "__main__":
+    main()
