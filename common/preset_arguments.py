@@ -42,6 +42,11 @@ class BackbonePresetArguments(PresetArguments, total=False):
     pooling: str | Sequence[str]
     max_relative_positions: int  # DeBERTa
     convolution_activation: str
+    activation_dropout: float  # BART
+    decoder_start_token_id: int
+    trained_length: int  # NomicBERT
+    rope_theta: float  # and GTE, EuroBERT
+    rope_scaling: Mapping[str, object]
 
 
 class SaveOptions(TypedDict, total=False):

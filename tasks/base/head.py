@@ -231,9 +231,9 @@ def text_logits(
         inputs: of the backbone.
         training: see `Task.call`.
     """
-    backbone, x = task.backbone, encoded["sequence_output"]  # (B, L, D)
     if task.head_record.pooled:
         return task.head(encoded["pooled_output"], training=training)
+    backbone, x = task.backbone, encoded["sequence_output"]  # (B, L, D)
     if backbone.pools_logits and isinstance(task.head, TaskHead):
         logits = task.head(x, training=training)  # (B, L, C)
         return mean_of_tokens(logits, with_padding_mask(inputs)["padding_mask"])

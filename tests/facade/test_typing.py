@@ -26,7 +26,7 @@ WINGS = ("common", "encoders", "presets", "tasks")
 SHAPES = {
     "vocabulary_size", "num_layers", "hidden_dim", "intermediate_dim", "max_sequence_length",
     "num_segments", "embedding_dim", "num_groups", "position_buckets", "terms",
-    "convolution_width", "normalizes_first",
+    "convolution_width", "normalizes_first", "num_decoder_layers", "num_key_value_heads",
 }  # fmt: skip
 CHECKS = {"verify", "max_bytes", "allow_nonfinite"}
 # Arguments that `from_preset` makes itself.

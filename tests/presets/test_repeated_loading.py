@@ -122,7 +122,7 @@ def test_a_tokenizer_is_freed_with_the_last_reference(tiny, family):
         tokenizer = copy.copy(tiny.tokenizer(family))  # made anew; the fixture keeps its own
         tokenizer.tokenize(["ab ba", "unable"])
         tokenizer.tokenize_with_offsets(["ab ba"])
-        parts = [weakref.ref(part) for part in (tokenizer, *tokenizer.submodules)]
+        parts = [weakref.ref(part) for part in (tokenizer, *tokenizer.graph.submodules)]
         del tokenizer
         assert [part() for part in parts] == [None] * len(parts)
     finally:
