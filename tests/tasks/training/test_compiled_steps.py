@@ -46,6 +46,8 @@ def results(cls, jit_compile):
     keras.utils.set_random_seed(0)
     options = {"batch_size": 4, "verbose": 0, "shuffle": False}
     history = task.fit(x, y, epochs=2, validation_data=(x, y), **options).history
+    if cls is ez.ReplacedTokenDetection:  # its generator's draws are others under XLA
+        history = {name: values for name, values in history.items() if "generator" in name}
     found = [np.array(values) for values in history.values()]
     if task.instead_of_predict is None:
         found += keras.tree.flatten(task.predict(x, batch_size=4, verbose=0))
