@@ -68,6 +68,7 @@ class JoinedHeads(keras.layers.EinsumDense):
         return super().call(ops.reshape(inputs, (-1, *self.kernel.shape[1:])), training)
 
 
+@keras.saving.register_keras_serializable(package="encoder_zoo")
 class RelativeTerms(ConfigFromSignature, keras.layers.Layer):
     """Hold what attention adds to queries before the product with keys, of H heads.
 
