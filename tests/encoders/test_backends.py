@@ -30,7 +30,8 @@ texts = ["the cat sat on the mat", "a dog ran", "the film was good", "bad"] * 4
 labels = [0, 1, 2, 1] * 4
 classifier = make_classifier(dropout=0.0, learning_rate=1e-3)
 history = classifier.fit(  # in batches of one size, as each is compiled
-    texts, labels, validation_data=(texts[:8], labels[:8]), epochs=3, batch_size=8, shuffle=False, verbose=0
+    texts, labels, validation_data=(texts[:8], labels[:8]), epochs=3, batch_size=8, shuffle=False,
+    verbose=0,
 ).history
 print(*history["loss"], *history["val_loss"], *classifier.predict(texts[:8], verbose=0).ravel())
 
