@@ -177,7 +177,8 @@ def mean_of_tokens(x: keras.KerasTensor, padding_mask: keras.KerasTensor) -> ker
         [[1.5]]
     """
     # In float32: thousands of tokens are too many for the sum in half precision.
-    real = ops.cast(padding_mask, "float32")[:, :, None]
+    # LiteRT has `expand_dims`, but not the slice with a new axis at the end.
+    real = ops.expand_dims(ops.cast(padding_mask, "float32"), -1)  # (B, L, 1)
     total = ops.sum(ops.cast(x, "float32") * real, axis=1)
     return ops.cast(total / ops.maximum(ops.sum(real, axis=1), 1.0), x.dtype)
 
