@@ -6,6 +6,7 @@ release of Keras renames one, or calls it in another way.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TypedDict
 
@@ -31,6 +32,14 @@ def strategy_of(model: keras.Model) -> tf.distribute.Strategy | None:
     only Keras's trainer for TensorFlow has either.
     """
     return getattr(model, "_distribute_strategy", None)
+
+
+def adapter_that_calls() -> object:
+    """Return Keras's adapter of a `PyDataset`, in a method of the dataset that it calls.
+
+    Nothing leads from the data to it, and only it can be told that an epoch has ended early.
+    """
+    return sys._getframe(2).f_locals["self"]
 
 
 def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:

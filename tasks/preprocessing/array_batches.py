@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
+from encoder_zoo.common.keras_private import adapter_that_calls
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.tasks.preprocessing.epoch_order import example_lengths, order_of_epoch
@@ -34,6 +35,14 @@ class ArrayBatches(keras.utils.PyDataset):
         super().__init__()
         self._make = make
         self._numbers = numbers
+        self._adapter = None
+
+    def on_epoch_begin(self):
+        self._adapter = adapter_that_calls()
+
+    def end_epoch(self) -> None:
+        """Tell Keras that an epoch is over, which a callback ended before its last step."""
+        self._adapter.on_epoch_end()
 
     def __len__(self) -> int:
         return len(self._numbers)

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
 from encoder_zoo.tasks.training.backup import BackupAndRestore
 from encoder_zoo.tasks.training.backup_folder import Position
 from encoder_zoo.tasks.training.distribution import of_all_workers
@@ -64,6 +65,8 @@ class RestOfEpoch(keras.callbacks.CallbackList):
         if self._done:
             self.model.stop_training = self._stop_wanted
             self._done = 0
+            if isinstance(self._batches, ArrayBatches):
+                self._batches.end_epoch()
         super().on_epoch_end(epoch, logs)
 
 
