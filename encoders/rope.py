@@ -36,6 +36,29 @@ RopeScaling = Annotated[
 ]
 
 
+class ScaledRotation:
+    """Mixin of backbones: every block rotates queries and keys, as these say.
+
+    Attributes:
+        rope_theta: base of the angles.
+        rope_scaling: see `scaled_rotation`.
+    """
+
+    def block_contexts(self, inputs: Mapping) -> list[Mapping]:
+        rotation = scaled_rotation(
+            inputs,
+            self.rope_theta,
+            self.hidden_dim // self.num_heads,
+            self.rope_scaling,
+            self._longest_unscaled(),
+        )
+        return [{**context, "rotation": rotation} for context in super().block_contexts(inputs)]
+
+    def _longest_unscaled(self) -> int:
+        """Return the number of tokens from which on dynamic scaling begins."""
+        return self.max_sequence_length
+
+
 def scaled_rotation(
     inputs: Mapping,
     theta: float,

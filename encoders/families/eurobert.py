@@ -22,7 +22,7 @@ from encoder_zoo.encoders.grouped_attention import GroupedQueryAttention
 from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.positions import mean_of_tokens
 from encoder_zoo.encoders.rms_norm import MakesRMSNorms, RMSNorm
-from encoder_zoo.encoders.rope import RopeScaling, read_rope, scaled_rotation
+from encoder_zoo.encoders.rope import RopeScaling, ScaledRotation, read_rope
 from encoder_zoo.encoders.rules import ABSENT, Size
 from encoder_zoo.encoders.tokenizers import LLAMA_BPE
 
@@ -101,7 +101,7 @@ class EuroBertBlock(MakesRMSNorms, GatedBlock):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class EuroBertBackbone(MakesRMSNorms, Backbone):
+class EuroBertBackbone(MakesRMSNorms, ScaledRotation, Backbone):
     """EuroBERT's encoder; inputs and outputs as for `Backbone`, with its own defaults.
 
     Positions are rotary. There are no biases, no segments and no pooler.
@@ -158,7 +158,7 @@ class EuroBertBackbone(MakesRMSNorms, Backbone):
 
     @property
     def pools_logits(self) -> bool:
-        """Whether a classifier's logits are the mean of those of all tokens."""
+        """Return whether a classifier's logits are the mean of those of all tokens."""
         return self.pooling == "late"
 
     def make_embeddings(self) -> TokenEmbeddings:
@@ -169,16 +169,6 @@ class EuroBertBackbone(MakesRMSNorms, Backbone):
 
     def make_final_layer(self) -> RMSNorm:
         return self.make_norm("norm")
-
-    def block_contexts(self, inputs: Mapping) -> list[Mapping]:
-        rotation = scaled_rotation(
-            inputs,
-            self.rope_theta,
-            self.hidden_dim // self.num_heads,
-            self.rope_scaling,
-            self.max_sequence_length,
-        )
-        return [{**context, "rotation": rotation} for context in super().block_contexts(inputs)]
 
     def text_vectors(self, sequence_output, inputs: Mapping):
         if self.pooling == "bos":

@@ -13,7 +13,7 @@ from encoder_zoo.encoders.families.bert import KEYS_WITH_SEGMENTS
 from encoder_zoo.encoders.families.nomic_bert import ATTENTION, QUERIES_KEYS_VALUES, TENSORS
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.gated_block import GatedBlock
-from encoder_zoo.encoders.rope import LINEAR, RopeScaling, read_rope, scaled_rotation
+from encoder_zoo.encoders.rope import LINEAR, RopeScaling, ScaledRotation, read_rope
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 
@@ -40,7 +40,7 @@ class GteBlock(GatedBlock):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class GteBackbone(Backbone):
+class GteBackbone(ScaledRotation, Backbone):
     """GTE's encoder; inputs and outputs as for `Backbone`, with its own defaults.
 
     Positions are rotary. The classifier's tanh layer is part of its head; there is no pooler.
@@ -89,16 +89,6 @@ class GteBackbone(Backbone):
 
     def make_block(self, i: int) -> GteBlock:
         return super().make_block(i, GteBlock, rotary=True)
-
-    def block_contexts(self, inputs: Mapping) -> list[Mapping]:
-        rotation = scaled_rotation(
-            inputs,
-            self.rope_theta,
-            self.hidden_dim // self.num_heads,
-            self.rope_scaling,
-            self.max_sequence_length,
-        )
-        return [{**context, "rotation": rotation} for context in super().block_contexts(inputs)]
 
 
 # -- config.json -------------------------------------------------------------------------------

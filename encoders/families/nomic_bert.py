@@ -12,13 +12,13 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.bert import KEYS_WITH_SEGMENTS
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.gated_block import GatedBlock
-from encoder_zoo.encoders.rope import DYNAMIC, RopeScaling, read_rope, scaled_rotation
+from encoder_zoo.encoders.rope import DYNAMIC, RopeScaling, ScaledRotation, read_rope
 from encoder_zoo.encoders.rules import ABSENT, Size
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class NomicBertBackbone(Backbone):
+class NomicBertBackbone(ScaledRotation, Backbone):
     """NomicBERT's encoder; inputs and outputs as for `Backbone`, with its own defaults.
 
     Positions are rotary. The classifier's tanh layer is part of its head; there is no pooler.
@@ -73,15 +73,8 @@ class NomicBertBackbone(Backbone):
     def make_block(self, i: int) -> GatedBlock:
         return super().make_block(i, GatedBlock, rotary=True)
 
-    def block_contexts(self, inputs: Mapping) -> list[Mapping]:
-        rotation = scaled_rotation(
-            inputs,
-            self.rope_theta,
-            self.hidden_dim // self.num_heads,
-            self.rope_scaling,
-            self.trained_length,
-        )
-        return [{**context, "rotation": rotation} for context in super().block_contexts(inputs)]
+    def _longest_unscaled(self) -> int:
+        return self.trained_length
 
 
 # -- config.json -------------------------------------------------------------------------------
