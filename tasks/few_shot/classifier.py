@@ -38,7 +38,7 @@ from encoder_zoo.tasks.embedding.preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.embedding.task import SCORES, TextEmbedder
 from encoder_zoo.tasks.few_shot.logistic import fit_logistic
 from encoder_zoo.tasks.few_shot.pairs import contrastive_pairs
-from encoder_zoo.tasks.sequence_classification.answering import LabelScore
+from encoder_zoo.tasks.sequence_classification.answering import LabelScore, labels_in_order
 from encoder_zoo.tasks.sequence_classification.class_labels import class_numbers, learn_classes
 from encoder_zoo.tasks.training.keyword_arguments import History
 
@@ -249,12 +249,8 @@ class FewShotClassifier(TextEmbedder):
         if isinstance(texts, str | bytes):
             return self.classify([texts], batch_size, top_k)[0]
         scores = self.predict_proba(texts, batch_size)
-        names = self.class_names
         order = np.argsort(-scores, axis=1, kind="stable")[:, : top_k or 1]
-        rows = [
-            [{"label": names[i], "score": row[i].item()} for i in best]
-            for row, best in zip(scores, order.tolist(), strict=True)
-        ]
+        rows = labels_in_order(self.class_names, scores, order)
         return [row[0] for row in rows] if top_k is None else rows
 
     def served(self) -> dict[str, Callable]:

@@ -17,8 +17,8 @@ from encoder_zoo.tasks.multiple_choice.columns import as_choices
 from encoder_zoo.tasks.multiple_choice.pooling import ABSENT
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import has_text
+from encoder_zoo.tasks.sequence_classification.answering import pooled_predictions
 from encoder_zoo.tasks.sequence_classification.pooling import pooled_by_text
-from encoder_zoo.tasks.training.inference import example_outputs
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 
@@ -118,11 +118,7 @@ class Choosing:
     def _predict_texts(self, x, batch_size: int, predict: Callable) -> list[np.ndarray]:
         """Return the logits of the choices (K,) of each question, in their order."""
         examples, counts = self.preprocessor.encode_choices(x)
-        index = examples.pop("text_index")
-        logits = np.zeros((index.shape[0], 1), "float32")
-        for windows, values in example_outputs(self, examples, batch_size):
-            logits[windows] = values
-        pooled = pooled_by_text(tf.constant(logits), index, self.window_pooling).numpy()  # (T, 1)
+        pooled = pooled_predictions(self, examples, batch_size, 1)  # (T, 1)
         return np.split(pooled[:, 0], np.cumsum(counts.numpy())[:-1]) if len(counts) else []
 
     def served(self) -> dict[str, Callable]:

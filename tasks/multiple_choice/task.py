@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import Unpack
 
 import keras
-from keras import ops
 
 from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.validation import Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.inputs import CANDIDATE, inputs_of_all_texts
-from encoder_zoo.tasks.base.head import head_dropout, make_head, text_logits
-from encoder_zoo.tasks.base.task import Task, TinyData
+from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.tasks.base.head import head_dropout, make_head
+from encoder_zoo.tasks.base.list_scores import ListScores
+from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.multiple_choice.answering import Choosing
 from encoder_zoo.tasks.multiple_choice.pooling import logits_of_choices
 from encoder_zoo.tasks.multiple_choice.preprocessor import (
@@ -29,7 +29,7 @@ from encoder_zoo.tasks.training.sources import is_dataset
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class MultipleChoice(Choosing, MultipleChoicePresets, Task):
+class MultipleChoice(Choosing, MultipleChoicePresets, ListScores):
     """Choose the text that answers a question, or continues a text, from a list of them.
 
         model = ez.MultipleChoice.from_preset("roberta_base_en")
@@ -110,29 +110,13 @@ class MultipleChoice(Choosing, MultipleChoicePresets, Task):
     # -- the model -----------------------------------------------------------------------------
 
     def call(self, inputs, training=None):
-        if CANDIDATE + "token_ids" not in inputs:
-            return super().call(inputs, training)  # (B, 1)
-        count = 1 + ops.shape(inputs[CANDIDATE + "token_ids"])[1]
-        logits = super().call(inputs_of_all_texts(inputs), training)  # (B * M, 1)
-        logits = ops.reshape(logits, (-1, count))  # (B, M)
-        if CHOICE_INDEX not in inputs:
+        logits = super().call(inputs, training)  # (B, M)
+        if not {CHOICE_INDEX, CANDIDATE + "token_ids"} <= inputs.keys():
             return logits
         return logits_of_choices(logits, inputs[CHOICE_INDEX], self.window_pooling)
 
-    def logits_of(self, encoded, inputs, training=None):
-        return text_logits(self, encoded, inputs, training)  # (B, 1)
-
-    def compute_output_spec(self, inputs, training=None):
-        batch, count = inputs["token_ids"].shape[0], 1
-        if CANDIDATE + "token_ids" in inputs:
-            others = inputs[CANDIDATE + "token_ids"].shape[1]
-            count = None if others is None else 1 + others
-        return keras.KerasTensor((batch, count), "float32")
-
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        ranges = super().input_ranges(length)
-        further = {CANDIDATE + name: both for name, both in ranges.items()}
-        return {**ranges, **further, CHOICE_INDEX: (-1, 2**31 - 1)}
+        return {**super().input_ranges(length), CHOICE_INDEX: (-1, 2**31 - 1)}
 
     # -- training ------------------------------------------------------------------------------
 

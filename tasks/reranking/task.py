@@ -9,18 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Unpack
 
 import keras
-from keras import ops
 
 from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
-from encoder_zoo.encoders.inputs import inputs_of_all_texts
 from encoder_zoo.presets.formats import cross_encoders
 from encoder_zoo.tasks.base.class_names import labels_from_config
-from encoder_zoo.tasks.base.head import head_dropout, make_head, text_logits
-from encoder_zoo.tasks.base.task import Task, TinyData
+from encoder_zoo.tasks.base.head import head_dropout, make_head
+from encoder_zoo.tasks.base.list_scores import ListScores
+from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.losses.ranking import RankingLoss
 from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
@@ -45,7 +44,7 @@ Activation = Literal["sigmoid", "linear"]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Reranker(Ranking, RerankerPresets, Task):
+class Reranker(Ranking, RerankerPresets, ListScores):
     """Score texts for a query: both are read together, as one input (cross-encoder).
 
         reranker = ez.Reranker.from_preset("hf://cross-encoder/ms-marco-MiniLM-L6-v2")
@@ -126,29 +125,6 @@ class Reranker(Ranking, RerankerPresets, Task):
         with self.distribution.scope():
             self.head = make_head(record, backbone, 1, self.dropout, self.dtype_policy)
         self._finish_building()
-
-    # -- the model -----------------------------------------------------------------------------
-
-    def call(self, inputs, training=None):
-        if CANDIDATE + "token_ids" not in inputs:
-            return super().call(inputs, training)  # (B, 1)
-        count = 1 + ops.shape(inputs[CANDIDATE + "token_ids"])[1]
-        logits = super().call(inputs_of_all_texts(inputs), training)  # (B * K, 1)
-        return ops.reshape(logits, (-1, count))  # (B, K)
-
-    def logits_of(self, encoded, inputs, training=None):
-        return text_logits(self, encoded, inputs, training)  # (B, 1)
-
-    def compute_output_spec(self, inputs, training=None):
-        batch, count = inputs["token_ids"].shape[0], 1
-        if CANDIDATE + "token_ids" in inputs:
-            others = inputs[CANDIDATE + "token_ids"].shape[1]
-            count = None if others is None else 1 + others
-        return keras.KerasTensor((batch, count), "float32")
-
-    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        ranges = super().input_ranges(length)
-        return {**ranges, **{CANDIDATE + name: both for name, both in ranges.items()}}
 
     # -- training ------------------------------------------------------------------------------
 

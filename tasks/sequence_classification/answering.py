@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypedDict, overload
 
+import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
@@ -133,20 +134,13 @@ class Answering:
         order = np.argsort(-scores, axis=-1, kind="stable")
         if threshold is not None and not self._takes_several():
             order = (scores[:, 1:] >= threshold).astype(int)
-        ranked = [
-            [self._answer(row, i) for i in numbers]
-            for row, numbers in zip(scores, order, strict=True)
-        ]
+        ranked = labels_in_order(self.class_names, scores, order)
         if top_k is not None:
             return [row[:top_k] for row in ranked]
         if self._takes_several():
             least = 0.5 if threshold is None else threshold
             return [[label for label in row if label["score"] >= least] for row in ranked]
         return [row[0] for row in ranked]
-
-    def _answer(self, scores: np.ndarray, number: int) -> LabelScore:
-        """Return one class of a text and its probability."""
-        return {"label": self.class_names[number], "score": scores[number].item()}
 
     @property
     def class_names(self) -> Sequence:
@@ -174,11 +168,7 @@ class Answering:
         if not self.preprocessor.pools_windows:
             return predict_texts(self, texts, batch_size, predict)
         examples = self.preprocessor.encode_windows(texts)
-        index = examples.pop("text_index")
-        logits = np.zeros((index.shape[0], self.num_classes), "float32")
-        for windows, values in example_outputs(self, examples, batch_size):
-            logits[windows] = values
-        return pooled_by_text(tf.constant(logits), index, self.window_pooling).numpy()
+        return pooled_predictions(self, examples, batch_size, self.num_classes)
 
     def _logits_in_graph(self, texts: tuple) -> tf.Tensor:
         """Return the logits of texts (N, C), or pairs of them, inside `tf.function`."""
@@ -217,6 +207,44 @@ class Answering:
             "serving_default": lambda text: answer(text),
             "pairs": lambda first, second: answer(first, second),
         }
+
+
+def pooled_predictions(
+    task: keras.Model, examples: dict, batch_size: int, num_classes: int
+) -> np.ndarray:
+    """Return the logits of texts in memory from those of their windows, (N, C).
+
+    Args:
+        task: with a `window_pooling`.
+        examples: of all windows, and "text_index" (W,), the text of each.
+        batch_size: of windows.
+        num_classes: C.
+    """
+    index = examples.pop("text_index")
+    logits = np.zeros((index.shape[0], num_classes), "float32")
+    for windows, values in example_outputs(task, examples, batch_size):
+        logits[windows] = values
+    return pooled_by_text(tf.constant(logits), index, task.window_pooling).numpy()
+
+
+def labels_in_order(
+    names: Sequence, scores: np.ndarray, order: np.ndarray
+) -> list[list[LabelScore]]:
+    """Return the labels of each text with their scores.
+
+    Args:
+        names: of the classes.
+        scores: (N, C).
+        order: (N, M), the classes of each text, in the order in which they are given.
+
+    Example:
+        >>> labels_in_order(["no", "yes"], np.array([[0.25, 0.75]]), np.array([[1, 0]]))
+        [[{'label': 'yes', 'score': 0.75}, {'label': 'no', 'score': 0.25}]]
+    """
+    return [
+        [{"label": names[i], "score": row[i].item()} for i in numbers]
+        for row, numbers in zip(scores, order.tolist(), strict=True)
+    ]
 
 
 def is_single(texts) -> bool:

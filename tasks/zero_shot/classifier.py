@@ -17,7 +17,7 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
-from encoder_zoo.tasks.sequence_classification.answering import LabelScore
+from encoder_zoo.tasks.sequence_classification.answering import LabelScore, labels_in_order
 from encoder_zoo.tasks.sequence_classification.presets import ClassifierPresetArguments
 from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier
 from encoder_zoo.tasks.zero_shot.entailment import (
@@ -210,7 +210,8 @@ class ZeroShotClassifier:
             more = {"top_k": top_k, "threshold": threshold}
             return self.classify([texts], labels, **options, **more)[0]
         scores = self.predict_proba(texts, labels, **options)
-        ranked = [_ranked(labels, row) for row in scores.tolist()]
+        order = np.argsort(-scores, axis=1, kind="stable")
+        ranked = labels_in_order([str(label) for label in labels], scores, order)
         if top_k is not None:
             return [row[:top_k] for row in ranked]
         if several:
@@ -274,9 +275,3 @@ class ZeroShotClassifier:
             return {"label": tf.gather(names, order), "score": scores}
 
         return answer
-
-
-def _ranked(labels: Sequence[str], scores: list[float]) -> list[LabelScore]:
-    """Return the labels with their scores, the best first."""
-    answers = [{"label": str(n), "score": score} for n, score in zip(labels, scores, strict=True)]
-    return sorted(answers, key=lambda answer: -answer["score"])

@@ -43,6 +43,31 @@ def test_strategy_of():
         assert keras_private.strategy_of(Model()) is strategy
 
 
+def test_adapter_that_calls():
+    class Data(keras.utils.PyDataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return X, Y
+
+        def on_epoch_begin(self):
+            self.adapter = keras_private.adapter_that_calls()
+
+    class EndsEarly(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = True
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = False
+            data.adapter.on_epoch_end()
+
+    data, model = Data(), keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    history = model.fit(data, epochs=3, callbacks=[EndsEarly()], verbose=0)
+    assert history.epoch == [0, 1, 2]
+
+
 def test_layers_in():
     names = [layer.name for layer in keras_private.layers_in(nested())]
     assert names[0] == "outer" and {"a", "b", "c"} < set(names)

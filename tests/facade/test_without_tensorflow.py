@@ -68,7 +68,7 @@ TEXTS = [
 
 
 def lines(backend: str, code: str, argument) -> list:
-    """What a new process of the backend, without TensorFlow, prints as results."""
+    """Return what a new process of the backend, without TensorFlow, prints as results."""
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed: `pip install {backend}`")
     done = subprocess.run(

@@ -1,0 +1,41 @@
+"""The base of tasks that read a list of texts in each row and give each text a score.
+
+Comment letters: B batch, K texts of a row, L sequence.
+"""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from encoder_zoo.encoders.inputs import CANDIDATE, inputs_of_all_texts
+from encoder_zoo.tasks.base.head import text_logits
+from encoder_zoo.tasks.base.task import Task
+
+
+class ListScores(Task):
+    """A task with one logit for a text: of inputs (B, L), and of all K texts of each row.
+
+    The first text is under the inputs' own names, the others (B, K - 1, L) under "candidate_...".
+    """
+
+    def call(self, inputs, training=None):
+        if CANDIDATE + "token_ids" not in inputs:
+            return super().call(inputs, training)  # (B, 1)
+        count = 1 + ops.shape(inputs[CANDIDATE + "token_ids"])[1]
+        logits = super().call(inputs_of_all_texts(inputs), training)  # (B * K, 1)
+        return ops.reshape(logits, (-1, count))  # (B, K)
+
+    def logits_of(self, encoded, inputs, training=None):
+        return text_logits(self, encoded, inputs, training)  # (B, 1)
+
+    def compute_output_spec(self, inputs, training=None):
+        batch, count = inputs["token_ids"].shape[0], 1
+        if CANDIDATE + "token_ids" in inputs:
+            others = inputs[CANDIDATE + "token_ids"].shape[1]
+            count = None if others is None else 1 + others
+        return keras.KerasTensor((batch, count), "float32")
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        ranges = super().input_ranges(length)
+        return {**ranges, **{CANDIDATE + name: both for name, both in ranges.items()}}
