@@ -19,6 +19,14 @@ PATTERN = (
 )
 SPLIT = {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Isolated", "invert": False}
 
+# Puts a space before what does not begin with one.
+SPACE_BEFORE = {
+    "type": "Metaspace",
+    "replacement": " ",
+    "prepend_scheme": "always",
+    "split": False,
+}
+
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class EuroBertTokenizer(RobertaTokenizer):
@@ -86,9 +94,9 @@ class EuroBertTokenizer(RobertaTokenizer):
     def _library_steps(self, as_words: bool = False) -> dict:
         steps = WritesFiles._library_steps(self, as_words)
         steps["model"]["unk_token"] = self.unknown_token  # of bytes without a token
+        if as_words:
+            steps["pre_tokenizer"]["pretokenizers"] = [
+                SPACE_BEFORE,
+                *steps["pre_tokenizer"]["pretokenizers"],
+            ]
         return steps
-
-    def _library_word(self, word: str) -> str:
-        """Return the word behind a space, as the tokenizer itself adds none."""
-        special = self.special_tokens_in_text and word.startswith(self.special_tokens)
-        return word if special or not word else f" {word}"

@@ -115,9 +115,9 @@ class ByteBPEGraph(TokenizerGraph):
         """Remove the spaces around tokens from their spans, as RobertaProcessing does."""
         ids, starts, ends, rows = tokens
         leading, trailing = tf.unstack(tf.gather(self._spaces, ids), num=2, axis=1)
-        if self.add_prefix_space:  # the first space of a text counts as the added one
+        if self.add_prefix_space:  # the only space before a text counts as the added one
             first = tf.boolean_mask(rows[:-1], rows[:-1] < rows[1:])
-            ones = tf.minimum(tf.gather(leading, first), 1)
+            ones = tf.cast(tf.gather(leading, first) == 1, tf.int32)
             leading = tf.tensor_scatter_nd_sub(leading, first[:, None], ones)
         starts = tf.minimum(starts + leading, ends)
         return Tokens(ids, starts, tf.maximum(ends - trailing, starts), rows)
