@@ -6,13 +6,14 @@ import contextlib
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
-from encoder_zoo.common.validation import PositiveInt, Verbosity, validate_arguments
+from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, validate_arguments
 from encoder_zoo.presets.files.folder_files import size_of
 from encoder_zoo.presets.files.manifest import checksum
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.corpora.documents import Documents, TextFiles
+from encoder_zoo.tasks.corpora.joining import Parts
 from encoder_zoo.tasks.corpora.manifest import (
     COUNTS,
     NAME,
@@ -23,13 +24,21 @@ from encoder_zoo.tasks.corpora.manifest import (
 )
 from encoder_zoo.tasks.corpora.reading import CorpusBatches
 from encoder_zoo.tasks.corpora.shards import Shard
-from encoder_zoo.tasks.corpora.writing import write
+from encoder_zoo.tasks.corpora.writing import Texts, write
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.tasks.preprocessing.batching import Plan
 
 SHARD_TOKENS = 2**23
+
+
+def _is_part(value) -> bool:
+    i, n = value
+    return type(i) is int and type(n) is int and 0 <= i < n
+
+
+Part = Annotated[tuple[int, int], Rule(_is_part, "(i, n) with i from 0 to n - 1")]
 
 
 class PretrainingCorpus:
@@ -47,6 +56,7 @@ class PretrainingCorpus:
         num_shards: number of files.
         vocabulary_size: of its tokenizer.
         sha256: checksum of its contents.
+        manifest: the contents of its `corpus.json`.
 
     Raises:
         ValueError: "... is not complete: it has 3 files so far. ...", "... is damaged or changed"
@@ -63,11 +73,11 @@ class PretrainingCorpus:
 
     def __init__(self, folder: str | os.PathLike[str]):
         self.folder = pathlib.Path(folder)
-        self._manifest = read_manifest(self.folder)
-        if not self._manifest:
+        self.manifest = read_manifest(self.folder)
+        if not self.manifest:
             raise ValueError(f"{self.folder} holds no corpus: there is no {NAME}.")
-        shards = self._manifest["shards"]
-        if not self._manifest["complete"]:
+        shards = self.manifest["shards"]
+        if not self.manifest["complete"]:
             raise ValueError(
                 f"{self.folder} is not complete: it has {len(shards)} files so far. Call "
                 "PretrainingCorpus.from_files or from_documents again as before to continue."
@@ -76,8 +86,8 @@ class PretrainingCorpus:
             sum(shard[name] for shard in shards) for name in COUNTS
         )
         self.num_shards = len(shards)
-        self.vocabulary_size = self._manifest["tokenizer"]["vocabulary_size"]
-        self.sha256 = self._manifest["sha256"]
+        self.vocabulary_size = self.manifest["tokenizer"]["vocabulary_size"]
+        self.sha256 = self.manifest["sha256"]
 
     @classmethod
     @validate_arguments
@@ -88,11 +98,13 @@ class PretrainingCorpus:
         tokenizer: Tokenizer,
         shard_tokens: PositiveInt = SHARD_TOKENS,
         verbose: Verbosity = "auto",
+        part: Part | None = None,
     ) -> PretrainingCorpus:
         """Tokenize text files with a sentence on each line and a blank line between documents.
 
         The same call, after a crash, continues after the last complete file; for a complete corpus
-        it returns at once. Memory is that of one file.
+        it returns at once. Memory is that of one file. Several processes or hosts make a part
+        each, which `join` makes one corpus of.
 
         Args:
             folder: to write to, for this corpus alone.
@@ -102,12 +114,15 @@ class PretrainingCorpus:
             shard_tokens: approximate number of tokens in a file. Examples are shuffled over several
                 files; only their positions are in memory.
             verbose: 0 is silent; otherwise progress and speed are printed.
+            part: (i, n): only part i of n, from 0, about equally long; a file that is packed by
+                gzip is in one part. All parts have the same other arguments, but for `folder`.
 
         Raises:
             FileNotFoundError: "... is not there."
             ValueError: "... belongs to another corpus: ...", "... is not text in UTF-8: ..."
         """
-        write(pathlib.Path(folder), TextFiles(paths), tokenizer, shard_tokens, verbose)
+        source = Texts(TextFiles(paths, part), tokenizer, part)
+        write(pathlib.Path(folder), source, shard_tokens, verbose)
         return cls(folder)
 
     @classmethod
@@ -119,6 +134,7 @@ class PretrainingCorpus:
         tokenizer: Tokenizer,
         shard_tokens: PositiveInt = SHARD_TOKENS,
         verbose: Verbosity = "auto",
+        part: Part | None = None,
     ) -> PretrainingCorpus:
         """Tokenize documents that are given one by one; otherwise as `from_files`.
 
@@ -127,11 +143,52 @@ class PretrainingCorpus:
             documents: a generator, a list, a `tf.data.Dataset`: of texts with a sentence on each
                 line, or of lists of sentences. To continue after a crash it must give the same
                 documents in the same order; those that are done are skipped.
+            part: (i, n): these documents are part i of n, from 0, of a corpus; the caller divides
+                them.
 
         Raises:
             ValueError: "... belongs to another corpus: ...", "Document 3 is or holds 7. ..."
         """
-        write(pathlib.Path(folder), Documents(documents), tokenizer, shard_tokens, verbose)
+        source = Texts(Documents(documents), tokenizer, part)
+        write(pathlib.Path(folder), source, shard_tokens, verbose)
+        return cls(folder)
+
+    @classmethod
+    @validate_arguments
+    def join(
+        cls,
+        folder: str | os.PathLike[str],
+        parts: Sequence[str | os.PathLike[str]],
+        verbose: Verbosity = "auto",
+    ) -> PretrainingCorpus:
+        """Make one corpus of the parts that several processes made.
+
+        Its files are those that one process would have written, byte by byte. As there, the same
+        call continues after a crash. The parts are not needed afterwards.
+
+        Args:
+            folder: to write to, for this corpus alone.
+            parts: folders of all parts, in any order.
+            verbose: 0 is silent; otherwise progress and speed are printed.
+
+        Raises:
+            ValueError: "Expected parts 0 to 3 of 4, each once. ...", "... are of different corpora:
+                ...", "... is damaged or changed: ..."
+
+        Example:
+            >>> import tempfile
+            >>> import encoder_zoo as ez
+            >>> folder = tempfile.mkdtemp()
+            >>> tokenizer = ez.BertTokenizer.from_preset("bert_nano_en_uncased")
+            >>> for i, documents in enumerate([[["A cat."]], [["A dog."], ["It ran."]]]):
+            ...     _ = ez.PretrainingCorpus.from_documents(
+            ...         f"{folder}/{i}", documents, tokenizer, verbose=0, part=(i, 2))
+            >>> parts = [f"{folder}/0", f"{folder}/1"]
+            >>> ez.PretrainingCorpus.join(f"{folder}/all", parts, verbose=0)
+            <PretrainingCorpus: 9 tokens of 3 documents in 1 file>
+        """
+        source = Parts([cls(part) for part in parts])
+        write(pathlib.Path(folder), source, source.shard_tokens, verbose)
         return cls(folder)
 
     def __repr__(self) -> str:
@@ -147,10 +204,15 @@ class PretrainingCorpus:
         Raises:
             ValueError: "... is damaged or changed: ..."
         """
-        for entry in self._manifest["shards"]:
-            with self._opened(entry) as file:
-                if checksum(file) != entry["sha256"]:
-                    raise damaged(file.name)
+        for number in range(self.num_shards):
+            self.verify_file(number)
+
+    def verify_file(self, number: int) -> None:
+        """Read one of the files, from 0, and compare it with its checksum."""
+        entry = self.manifest["shards"][number]
+        with self._opened(entry) as file:
+            if checksum(file) != entry["sha256"]:
+                raise damaged(file.name)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Raise a ValueError for a tokenizer that is not the corpus's.
@@ -158,10 +220,10 @@ class PretrainingCorpus:
         Raises:
             ValueError: "... was made with another tokenizer ..."
         """
-        if self._manifest["tokenizer"] != described_tokenizer(tokenizer):
+        if self.manifest["tokenizer"] != described_tokenizer(tokenizer):
             raise ValueError(
                 f"{self.folder} was made with another tokenizer than this task has: a "
-                f"{self._manifest['tokenizer']['class']} of {self.vocabulary_size} tokens. Load "
+                f"{self.manifest['tokenizer']['class']} of {self.vocabulary_size} tokens. Load "
                 "that one, or make the corpus anew."
             )
 
@@ -171,7 +233,7 @@ class PretrainingCorpus:
 
     def shard(self, number: int) -> Shard:
         """Open one of the files, from 0."""
-        entry = self._manifest["shards"][number]
+        entry = self.manifest["shards"][number]
         with self._opened(entry) as file:
             if size_of(file) != entry["bytes"]:
                 raise damaged(file.name)

@@ -37,6 +37,8 @@ class TextFiles:
 
     Args:
         paths: of the files, in UTF-8.
+        part: (i, n): only part i of n, from 0. Parts are about equally long; they begin behind a
+            blank line, or with a file that is packed by gzip.
 
     Raises:
         FileNotFoundError: "... is not there."
@@ -49,14 +51,15 @@ class TextFiles:
         [['A cat sat.', 'It ate.'], ['A dog.']]
     """
 
-    start = (0, 0)  # number of the file, byte of its text
-
-    def __init__(self, paths: Sequence[str | os.PathLike]):
+    def __init__(self, paths: Sequence[str | os.PathLike], part: tuple[int, int] | None = None):
         self.paths = [pathlib.Path(path) for path in paths]
         for path in self.paths:
             if not path.is_file():
                 raise FileNotFoundError(f"{path} is not there. Expected a text file.")
         self.sizes = [path.stat().st_size for path in self.paths]
+        i, n = part or (0, 1)
+        # Number of the file, byte of its text.
+        self.start, self._end = (self._border(sum(self.sizes) * k // n) for k in (i, i + 1))
 
     def describe(self) -> dict:
         """Return names and sizes, which must be the same for a corpus to be continued."""
@@ -68,15 +71,37 @@ class TextFiles:
         Raises:
             ValueError: "... is not text in UTF-8: line ..."
         """
-        first, offset = position
-        for number in range(first, len(self.paths)):
+        if tuple(position) >= self._end:
+            return
+        (first, offset), (last, limit) = position, self._end
+        begin, end = (sum(self.sizes[:number]) + byte for number, byte in (self.start, self._end))
+        for number in range(first, last + (limit > 0)):
             path = self.paths[number]
             with open(path, "rb") as raw, _unpacked(path, raw) as text:
                 text.seek(offset)
-                for sentences, end in _in_lines(path, text, offset):
+                stop = limit if number == last else None
+                for sentences, behind in _in_lines(path, text, offset, stop):
                     read = sum(self.sizes[:number]) + raw.tell()
-                    yield Document(sentences, [number, end], read / sum(self.sizes))
+                    share = min(1.0, (read - begin) / max(1, end - begin))
+                    yield Document(sentences, [number, behind], share)
             offset = 0
+
+    def _border(self, byte: int) -> tuple[int, int]:
+        """Return where the first part begins that does not begin before a byte of all files."""
+        number = 0
+        while number < len(self.sizes) and byte >= self.sizes[number]:
+            byte -= self.sizes[number]
+            number += 1
+        if not byte or number == len(self.sizes):
+            return number, 0
+        if self.paths[number].suffix == ".gz":
+            return number + 1, 0
+        with open(self.paths[number], "rb") as file:
+            file.seek(byte)
+            file.readline()  # the rest of a line
+            if any(not line.strip() for line in iter(file.readline, b"")):
+                return number, file.tell()
+        return number + 1, 0
 
 
 class Documents:
@@ -157,8 +182,10 @@ def _unpacked(path: pathlib.Path, file: BinaryIO) -> contextlib.AbstractContextM
     return gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else contextlib.nullcontext(file)
 
 
-def _in_lines(path: pathlib.Path, text: BinaryIO, offset: int) -> Iterator[tuple[list[str], int]]:
-    """Yield the sentences of each document, and the byte after it."""
+def _in_lines(
+    path: pathlib.Path, text: BinaryIO, offset: int, limit: int | None
+) -> Iterator[tuple[list[str], int]]:
+    """Yield the sentences of each document before a byte, and the byte after it."""
     sentences, size = [], 0
     for line in text:
         offset += len(line)
@@ -174,5 +201,7 @@ def _in_lines(path: pathlib.Path, text: BinaryIO, offset: int) -> Iterator[tuple
         if sentences and (not sentence or size >= MOST_CHARACTERS):
             yield sentences, offset
             sentences, size = [], 0
+        if offset == limit:
+            return
     if sentences:
         yield sentences, offset

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 NAME = "corpus.json"
 FORMAT = 1
 COUNTS = ("tokens", "sentences", "documents")
+PART = "part"  # (i, n) of a part of a corpus; None of a whole one
 
 
 def described_tokenizer(tokenizer: Tokenizer) -> dict:
@@ -58,10 +59,12 @@ def manifest_in(files: OpenFolder) -> dict:
 def _is_sound(manifest: dict) -> bool:
     """Return whether all required fields exist and have their types."""
     numbers = dict.fromkeys(("bytes", *COUNTS), int)
-    kinds = {"file": str, "sha256": str, "position": list, **numbers}
+    kinds = {"file": str, "sha256": str, **numbers}
     try:
         size = manifest["tokenizer"]["vocabulary_size"]
         whole = isinstance(manifest["complete"], bool) and type(size) is int and size > 0
+        if not manifest["complete"]:
+            kinds["position"] = list  # from where it is continued
         fields = [(s[name], kind) for s in manifest["shards"] for name, kind in kinds.items()]
         return whole and all(type(value) is kind for value, kind in fields)
     except (KeyError, TypeError):

@@ -71,6 +71,18 @@ class Shard:
                 )
         return shard
 
+    def part(self, first: int, behind: int) -> Shard:
+        """Return the documents from one to before another.
+
+        Example:
+            >>> Shard.of([[[5, 6], [7]], [[8]]]).part(1, 2).tokens.tolist()
+            [8]
+        """
+        documents = self.documents[first : behind + 1]
+        sentences = self.sentences[documents[0] : documents[-1] + 1]
+        tokens = self.tokens[sentences[0] : sentences[-1]]
+        return Shard(tokens, sentences - sentences[0], documents - documents[0])
+
     def write(self, path: pathlib.Path, vocabulary_size: int) -> None:
         """Write the shard as a file."""
         arrays = {

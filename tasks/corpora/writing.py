@@ -1,12 +1,16 @@
-"""Tokenizing of documents into the files of a corpus, continued after a crash."""
+"""Tokenizing of documents into the files of a corpus, continued after a crash.
+
+A file ends with the document that fills it, so that the files do not depend on how the documents
+came: parts that were tokenized apart, joined, are the files that one process writes.
+"""
 
 from __future__ import annotations
 
 import json
 import pathlib
 import time
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,6 +22,7 @@ from encoder_zoo.tasks.corpora.manifest import (
     COUNTS,
     FORMAT,
     NAME,
+    PART,
     described_tokenizer,
     read_manifest,
 )
@@ -30,28 +35,81 @@ BLOCK = 2**22  # characters that are tokenized at a time, at most
 SECONDS = 10  # between two lines of progress
 
 
-def write(
-    folder: pathlib.Path,
-    source: TextFiles | Documents,
-    tokenizer: Tokenizer,
-    shard_tokens: int,
-    verbose: int | str,
-) -> None:
+class Block(NamedTuple):
+    """Tokenized documents.
+
+    Attributes:
+        shard: the documents.
+        positions: in the source, after each document, plain numbers.
+        share: how much of the source has been read, from 0 to 1; None if unknown.
+    """
+
+    shard: Shard
+    positions: Sequence[list[int]]
+    share: float | None
+
+
+class Source(Protocol):
+    """Gives the tokenized documents of a corpus.
+
+    Attributes:
+        start: the position of the first.
+        tokenizer: its description.
+        description: of the documents, plain data, the same for a corpus to be continued.
+        part: (i, n) of a part, or None.
+    """
+
+    start: Sequence[int]
+    tokenizer: dict
+    description: dict
+    part: Sequence[int] | None
+
+    def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
+        """Yield the documents from a position on, several at a time."""
+
+
+class Texts:
+    """Tokenizes documents: a `Source`.
+
+    Args:
+        documents: to tokenize.
+        tokenizer: that does it.
+        part: (i, n) of a part, or None.
+    """
+
+    def __init__(
+        self,
+        documents: TextFiles | Documents,
+        tokenizer: Tokenizer,
+        part: Sequence[int] | None = None,
+    ):
+        self._documents, self._tokenizer = documents, tokenizer
+        self.start, self.part = documents.start, part
+        self.tokenizer, self.description = described_tokenizer(tokenizer), documents.describe()
+
+    def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
+        documents = self._documents.documents(position)
+        for block in _blocks(documents, min(BLOCK, 4 * shard_tokens)):
+            shard, kept = _tokenized([document.sentences for document in block], self._tokenizer)
+            yield Block(shard, [block[i].position for i in kept], block[-1].share)
+
+
+def write(folder: pathlib.Path, source: Source, shard_tokens: int, verbose: int | str) -> None:
     """Write a corpus, or the rest of one.
 
     Raises:
         ValueError: "... belongs to another corpus: ...", "There is no text in it."
     """
-    manifest = _begun(folder, source, tokenizer, shard_tokens)
+    manifest = _begun(folder, source, shard_tokens)
     if manifest["complete"]:
         return
     shards = manifest["shards"]
     position = shards[-1]["position"] if shards else source.start
     progress = Progress(shards) if verbose else None
-    for shard, end in _shards(source.documents(position), tokenizer, shard_tokens, progress):
+    for shard, end in _shards(source.blocks(position, shard_tokens), shard_tokens, progress):
         path = folder / f"shard-{len(shards):05d}.safetensors"
         with replacing_file(path) as new:
-            shard.write(new, tokenizer.vocabulary_size)
+            shard.write(new, source.tokenizer["vocabulary_size"])
         counts = (len(shard.tokens), len(shard.sentences) - 1, len(shard.documents) - 1)
         shards.append(
             {
@@ -63,20 +121,23 @@ def write(
             }
         )
         _write_manifest(folder, manifest)
-    if not shards:
+    if not shards and source.part is None:
         raise ValueError("There is no text in the documents. Expected sentences.")
+    for shard in shards:  # joined parts have other positions than texts
+        del shard["position"]
     _write_manifest(folder, {**manifest, "complete": True})
     if progress:
         progress.show(", complete")
 
 
-def _begun(folder, source, tokenizer: Tokenizer, shard_tokens: int) -> dict:
+def _begun(folder: pathlib.Path, source: Source, shard_tokens: int) -> dict:
     """Return the manifest in the folder, which must be of the same corpus, or a new one."""
     settings = {
         "format": FORMAT,
-        "tokenizer": described_tokenizer(tokenizer),
-        "source": source.describe(),
+        "tokenizer": source.tokenizer,
+        "source": source.description,
         "shard_tokens": shard_tokens,
+        PART: source.part and list(source.part),
     }
     found = read_manifest(folder)
     if not found:
@@ -97,24 +158,26 @@ def _write_manifest(folder: pathlib.Path, manifest: dict) -> None:
 
 
 def _shards(
-    documents: Iterable[Document],
-    tokenizer: Tokenizer,
-    shard_tokens: int,
-    progress: Progress | None,
+    blocks: Iterable[Block], shard_tokens: int, progress: Progress | None
 ) -> Iterator[tuple[Shard, list[int]]]:
-    """Yield shards of at least so many tokens, but for the last, and the position after each."""
-    parts, size = [], 0
-    for block in _blocks(documents, min(BLOCK, 4 * shard_tokens)):
-        part = _tokenized([document.sentences for document in block], tokenizer)
-        parts.append(part)
-        size += len(part.tokens)
+    """Yield shards, and the position after each: of as few documents as have so many tokens."""
+    parts, size, position = [], 0, None
+    for shard, positions, share in blocks:
         if progress:
-            progress.add(part, block[-1].share)
-        if size >= shard_tokens:
-            yield _joined(parts), block[-1].position
-            parts, size = [], 0
+            progress.add(shard, share)
+        ends = shard.sentences[shard.documents[1:]]  # tokens up to the end of each document
+        first, before = 0, 0
+        while first < len(ends):
+            behind = int(np.searchsorted(ends, before + shard_tokens - size)) + 1
+            behind = min(behind, len(ends))
+            parts.append(shard.part(first, behind))
+            size += int(ends[behind - 1]) - before
+            first, before, position = behind, int(ends[behind - 1]), positions[behind - 1]
+            if size >= shard_tokens:
+                yield _joined(parts), position
+                parts, size = [], 0
     if size:
-        yield _joined(parts), block[-1].position
+        yield _joined(parts), position
 
 
 def _blocks(documents: Iterable[Document], characters: int) -> Iterator[list[Document]]:
@@ -130,17 +193,18 @@ def _blocks(documents: Iterable[Document], characters: int) -> Iterator[list[Doc
         yield block
 
 
-def _tokenized(documents: list[list[str]], tokenizer: Tokenizer) -> Shard:
-    """Return documents as ids, without sentences and documents of no token."""
+def _tokenized(documents: list[list[str]], tokenizer: Tokenizer) -> tuple[Shard, list[int]]:
+    """Return documents as ids, without sentences and documents of no token, and which are left."""
     ids = tokenizer.tokenize([sentence for document in documents for sentence in document])
     lengths = ids.row_lengths().numpy()
     document = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
     sentences = np.bincount(document[lengths > 0], minlength=len(documents))
-    return Shard(
+    shard = Shard(
         ids.flat_values.numpy(),
         splits(lengths[lengths > 0]),
         splits(sentences[sentences > 0]),
     )
+    return shard, np.flatnonzero(sentences).tolist()
 
 
 def _joined(parts: list[Shard]) -> Shard:

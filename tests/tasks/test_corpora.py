@@ -219,6 +219,97 @@ class TestDamage:
             read_examples(slots, tokenizer, len(TOKENS))
 
 
+# -- parts -------------------------------------------------------------------------------------
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_parts_of_files_joined_are_what_one_process_writes(tokenizer, tmp_path, count):
+    texts = documents(90, seed=3)
+    lines = ["\n".join(document) for document in texts]
+    lines[5] += "\n\u3000\n\x01\n\n\n \n"  # a blank line of another kind, no tokens, blank lines
+    (tmp_path / "a.txt").write_text("\n\n".join(lines[:50]), encoding="utf-8")
+    (tmp_path / "empty.txt").touch()
+    with gzip.open(tmp_path / "b.txt.gz", "wt") as file:
+        file.write("\n\n".join(lines[50:70]))
+    (tmp_path / "c.txt").write_text("\r\n\r\n".join(lines[70:]))
+    paths = [tmp_path / name for name in ("a.txt", "empty.txt", "b.txt.gz", "c.txt")]
+    make = ez.PretrainingCorpus.from_files
+    whole = make(tmp_path / "whole", paths, tokenizer, 150, verbose=0)
+    assert whole.num_shards > 5 and whole.num_documents == 90
+    folders = [tmp_path / f"part{i}" for i in range(count)]
+    parts = [
+        make(folder, paths, tokenizer, 150, verbose=0, part=(i, count))
+        for i, folder in enumerate(folders)
+    ]
+    assert sum(part.num_documents for part in parts) == 90
+    if count < 4:
+        assert min(part.num_documents for part in parts) > 10
+    joined = ez.PretrainingCorpus.join(tmp_path / "joined", folders[::-1], verbose=0)
+    assert contents(joined.folder) == contents(whole.folder)
+    assert held(joined) == [document for part in parts for document in held(part)]
+
+
+def test_parts_of_documents_are_joined_in_their_order(tokenizer, tmp_path, monkeypatch):
+    texts, make = documents(), ez.PretrainingCorpus.from_documents
+    whole = make(tmp_path / "whole", texts, tokenizer, 100, verbose=0)
+    folders = [tmp_path / f"part{i}" for i in range(3)]
+    for i, folder in enumerate(folders):  # the last is empty
+        given = texts[i * 40 : (i + 1) * 40]
+        make(folder, given, tokenizer, 100, verbose=0, part=(i, 3))
+    # A join that failed goes on.
+    write, written = Shard.write, []
+
+    def fail_at_the_third(self, path, size):
+        if len(written) == 2:
+            raise InterruptedError
+        written.append(path)
+        write(self, path, size)
+
+    monkeypatch.setattr(Shard, "write", fail_at_the_third)
+    with pytest.raises(InterruptedError):
+        ez.PretrainingCorpus.join(tmp_path / "joined", folders, verbose=0)
+    monkeypatch.setattr(Shard, "write", write)
+    joined = ez.PretrainingCorpus.join(tmp_path / "joined", folders, verbose=0)
+    assert contents(joined.folder) == contents(whole.folder) and joined.sha256 == whole.sha256
+
+
+def test_parts_that_do_not_belong_together_are_refused(tokenizer, tmp_path):
+    texts, make = documents(), ez.PretrainingCorpus.from_documents
+    join = ez.PretrainingCorpus.join
+
+    def part(name, given=texts, words=tokenizer, shard_tokens=100, **arguments):
+        make(tmp_path / name, given, words, shard_tokens, verbose=0, **arguments)
+        return tmp_path / name
+
+    first, whole = part("first", part=(0, 2)), part("whole")
+    for others, message in (
+        ([], r"Expected parts 0 to 1 of 2, each once\. Received: 0 of 2\."),
+        ([first], "Received: 0 of 2, 0 of 2"),
+        ([part("of3", part=(1, 3))], "Received: 0 of 2, 1 of 3"),
+        ([whole], "whole is no part: it was made without `part`"),
+        ([part("sizes", shard_tokens=99, part=(1, 2))], "different corpora: shard_tokens is 100"),
+        (
+            [part("words", words=ez.BertTokenizer(TOKENS, lowercase=False), part=(1, 2))],
+            "different corpora: tokenizer is",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            join(tmp_path / "joined", [first, *others], verbose=0)
+    with pytest.raises(ValueError, match="belongs to another corpus: part is"):
+        part("first", part=(1, 2))
+    with pytest.raises(ValueError, match=r"part is \(2, 2\)\. Expected \(i, n\) with i from 0"):
+        part("more", part=(2, 2))
+    second = part("second", part=(1, 2))
+    shard = second / "shard-00000.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-2] + b"\0\0")
+    with pytest.raises(ValueError, match="shard-00000.safetensors is damaged or changed"):
+        join(tmp_path / "joined", [first, second], verbose=0)
+
+
 # -- which rows are made -----------------------------------------------------------------------
 
 
