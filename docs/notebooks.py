@@ -19,6 +19,7 @@ PROGRAMS = (
     "distributed_training",
     "many_languages",
     "many_texts",
+    "many_texts_on_ray",
     "pretraining",
     "small_encoders",
     "small_embedder",

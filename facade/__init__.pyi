@@ -43,6 +43,8 @@ from encoder_zoo.tasks import (
     losses as losses,
     register_task as register_task,
 )
+from encoder_zoo.tasks.bulk.batches import BatchAnswers as BatchAnswers
+from encoder_zoo.tasks.bulk.files import answer_files as answer_files
 from encoder_zoo.tasks.corpora.corpus import PretrainingCorpus as PretrainingCorpus
 from encoder_zoo.tasks.distillation.task import Distillation as Distillation
 from encoder_zoo.tasks.embedding.preprocessor import (

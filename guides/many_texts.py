@@ -1,103 +1,135 @@
 # %% [markdown]
 """
-Title: Embed more texts than fit into memory
+Title: Answer more texts than fit into memory
 Author: the authors of encoder_zoo
 Date created: 2026/11/24
 Last modified: 2026/11/24
-Description: Vectors of a file of any size, part by part, resumed after a kill.
+Description: Files of any size in, Parquet out, in order, continued after a kill.
 Accelerator: None
 
-Millions of texts take hours, and machines fail. This program reads a file line by line, embeds
-some thousand lines at a time, and writes the vectors of each part to a file of its own:
+Millions of texts take hours, and machines fail. `ez.answer_files` reads files row by row, answers
+some thousand rows at a time, and writes the answers as Parquet. It needs `pip install pyarrow`.
 
-    python guides/many_texts.py texts.txt.gz vectors
+    python guides/many_texts.py
 
-A part is there or it is absent, never half. Killed and started again, the program goes on with the
-first part that is absent. `vectors/00000.npy` has the vectors of the first part, in the order of
-the lines.
+classifies the review sentences beside this file (UCI "Sentiment Labelled Sentences", CC BY 4.0) in
+a process that is killed in the middle, goes on in another, and reads the answers. With your own:
+
+    python guides/many_texts.py "reviews/*.jsonl" answers --columns body --keep id
+    python guides/many_texts.py texts.txt.gz vectors --task TextEmbedder \\
+        --preset bert_nano_en_uncased_embedder
 """
 
 # %%
 import argparse
-import gzip
-import itertools
 import os
 import pathlib
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+import time
 
-import numpy as np
+import pyarrow.dataset
 
 import encoder_zoo as ez
 
+HERE = pathlib.Path(__file__).parent
+
 # %% [markdown]
 """
-## Read the file in parts
+## One call
+
+Every row is read and checked first: a line that is no JSON, a row with too few fields or a number
+where a text should be is an error that names file, row and line, before any work. A row without
+text has null for its answer. A line now and then tells how far it is.
+
+The answers are in shards, `00000.parquet` and so on, in the order of the rows. A shard is there or
+it is absent, never half: it is written under another name, and renamed in one step. The same call
+after a kill goes on with the first shard that is absent. It compares files, model and settings by
+checksum with those of the shards that are there, and refuses to mix two runs.
 """
 
 
 # %%
-def parts(path: pathlib.Path, size: int) -> Iterator[list[str]]:
-    """Yield the lines of a text file, so many at a time."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as file:
-        while lines := [line.strip() for line in itertools.islice(file, size)]:
-            yield lines
+def answer(options: argparse.Namespace) -> None:
+    """Answer the rows of files."""
+    task = getattr(ez, options.task).from_preset(options.preset)
+    ez.answer_files(
+        task,
+        options.texts,
+        options.answers,
+        columns=options.columns,
+        keep=options.keep,
+        shard_rows=options.shard_rows,
+        batch_size=64,
+    )
 
 
 # %% [markdown]
 """
-## Write each part at once
-
-`os.replace` renames a file in one step: a part that was being written when the process died has the
-other name, and is written again. A line without text has no vector, so it gets one of zeros, which
-is near to nothing.
+## Killed, and started again
 """
 
 
 # %%
-def embed_file(embedder: ez.TextEmbedder, path: pathlib.Path, folder: pathlib.Path, size: int):
-    """Write the vectors of a file's lines, (size, D) for each part."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, texts in enumerate(parts(path, size)):
-        target, unfinished = folder / f"{number:05}.npy", folder / "unfinished"
-        if target.exists():
-            continue
-        vectors = np.zeros((len(texts), embedder.embedding_dim), "float32")
-        rows = [i for i, text in enumerate(texts) if text]
-        vectors[rows] = embedder.embed([texts[i] for i in rows], batch_size=128)
-        with open(unfinished, "wb") as file:
-            np.save(file, vectors)
-        os.replace(unfinished, target)
-        print(f"{target}: {len(texts)} texts", flush=True)
+def kill_in_the_middle(arguments: list[str], answers: pathlib.Path) -> None:
+    """Run this program in a process that is killed when it has written two shards."""
+    process = subprocess.Popen([sys.executable, __file__, *arguments])
+    while len(list(answers.glob("*.parquet"))) < 2 and process.poll() is None:
+        time.sleep(0.01)
+    if process.poll() is None:
+        os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    print(f"killed; {len(list(answers.glob('*.parquet')))} shards are there", flush=True)
 
 
 # %% [markdown]
 """
-## Read the vectors
+## Read the answers
 
-Memory-mapped, they need no memory before they are used; and an index can be made of them without
-embedding the texts again.
+pandas, polars, DuckDB and Spark read the folder as one table. If that is too large, read it batch
+by batch: here only the first rows, and how many there are of each label.
 """
 
 
 # %%
-def read_vectors(folder: pathlib.Path) -> Iterator[np.ndarray]:
-    """Yield the vectors of each part, in order."""
-    for path in sorted(folder.glob("*.npy")):
-        yield np.load(path, mmap_mode="r")
+def show(answers: pathlib.Path) -> None:
+    """Print some answers, and the rows of each label."""
+    dataset = pyarrow.dataset.dataset(answers)
+    print(dataset.head(3).drop_columns(["file"]).to_pylist())
+    counts = {}
+    for batch in dataset.to_batches(columns=dataset.schema.names[-2:-1]):
+        for entry in batch.column(0).value_counts().to_pylist():
+            counts[str(entry["values"])] = counts.get(str(entry["values"]), 0) + entry["counts"]
+    rows = dataset.to_table(columns=["row"])["row"].to_pylist()
+    print(f"{len(rows)} rows, each once and in order: {rows == list(range(len(rows)))}")
+    print(dict(list(counts.items())[:5]))
 
 
 # %%
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("texts", type=pathlib.Path, help="a text on each line; may end in .gz")
-    parser.add_argument("vectors", type=pathlib.Path, help="the folder to write to")
-    parser.add_argument("--preset", default="bert_nano_en_uncased_embedder")
-    parser.add_argument("--part", type=int, default=20_000, help="lines of a part")
+    parser = argparse.ArgumentParser(description="Answers the texts of files of any size.")
+    parser.add_argument("texts", nargs="?", help="a file, or a pattern of files")
+    parser.add_argument("answers", nargs="?", help="the folder to write to")
+    parser.add_argument("--task", default="SequenceClassifier")
+    parser.add_argument("--preset", default="bert_nano_en_uncased_sentiment")
+    parser.add_argument("--columns", default="text", help="the column with the texts")
+    parser.add_argument("--keep", nargs="*", default=[], help="columns to copy")
+    parser.add_argument("--shard-rows", type=int, default=100_000)
     options = parser.parse_args()
-    embedder = ez.TextEmbedder.from_preset(options.preset)
-    embed_file(embedder, options.texts, options.vectors, options.part)
-    print(sum(len(part) for part in read_vectors(options.vectors)), "vectors")
+    if options.texts:
+        return answer(options)
+
+    answers = HERE / "output" / "answers"
+    if answers.exists():
+        for path in answers.iterdir():
+            path.unlink()
+    sentences = str(HERE / "data" / "sentiment_sentences.tsv")
+    arguments = [sentences, str(answers), "--columns", "sentence", "--keep", "source"]
+    arguments += ["--shard-rows", "500"]
+    kill_in_the_middle(arguments, answers)
+    answer(parser.parse_args(arguments))
+    show(answers)
 
 
 if __name__ == "__main__":

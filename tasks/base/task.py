@@ -68,6 +68,7 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
         learns_soft_labels: whether `Distillation` trains it on a teacher's outputs.
         peft_task_type: peft's name for the task; None: it cannot be saved as adapters.
         text_method: the method that answers to raw text, such as "classify"; None: there is none.
+        answer_type: TypedDict of its answers, where these may be lists that are empty.
         instead_of_predict: for raw texts, of a task that takes only prepared inputs in `predict`.
         answer_settings: constructor arguments that decide how it answers, saved in
             `encoder_zoo.json` among the preprocessor's.
@@ -83,6 +84,7 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
     learns_soft_labels: bool = False
     peft_task_type: str | None = None
     text_method: str | None = None
+    answer_type: type | None = None
     instead_of_predict: str | None = None
     answer_settings: tuple[str, ...] = ()
 

@@ -90,6 +90,7 @@ class ReplacedTokenDetection(ReplacedTokensPresets, Task):
     pretrains = True
     fills_batches = False
     text_method = "detect"
+    answer_type = ReplacedToken
     instead_of_predict = "detect(texts)"
 
     @classmethod

@@ -23,7 +23,7 @@ from encoder_zoo.tasks.base.class_weights import label_weights, weighted_labels
 from encoder_zoo.tasks.base.head import head_dropout, text_logits
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.task import TinyData
-from encoder_zoo.tasks.sequence_classification.answering import Answering
+from encoder_zoo.tasks.sequence_classification.answering import Answering, LabelScore
 from encoder_zoo.tasks.sequence_classification.class_labels import (
     classes_among,
     labels_of_dataset,
@@ -110,6 +110,7 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
     learns_soft_labels = True
     peft_task_type = "SEQ_CLS"
     text_method = "classify"
+    answer_type = LabelScore
     answer_settings = ("window_pooling",)
     expected_labels = "one label for each text"
 

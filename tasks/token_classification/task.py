@@ -19,7 +19,7 @@ from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.token_classification import metrics, token_labels
 from encoder_zoo.tasks.token_classification.answering import TokenAnswers
 from encoder_zoo.tasks.token_classification.decoding import is_possible, transitions
-from encoder_zoo.tasks.token_classification.entities import Strategy
+from encoder_zoo.tasks.token_classification.entities import Entity, Strategy
 from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.token_classification.presets import TokenClassifierPresets
 from encoder_zoo.tasks.token_classification.tags import parse_tags
@@ -82,6 +82,7 @@ class TokenClassifier(TokenClassifierPresets, TokenAnswers):
     learns_soft_labels = True
     peft_task_type = "TOKEN_CLS"
     text_method = "extract_entities"
+    answer_type = Entity
     output_activation = "softmax"
     labels_tokens = True
     predicts_lists = True

@@ -61,6 +61,9 @@ class ZeroShotClassifier:
         ['label', 'score']
     """
 
+    text_method = "classify"
+    answer_type = LabelScore
+
     def __init__(self, classifier: SequenceClassifier):
         if not isinstance(classifier, SequenceClassifier):
             raise TypeError(

@@ -5,6 +5,8 @@ import collections
 import importlib
 import pathlib
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -82,30 +84,15 @@ def test_a_small_encoder_goes_on_from_another(small_encoders):
     np.testing.assert_allclose(no_letter, old.mean(0), rtol=1e-5)
 
 
-def test_many_texts_go_on_where_they_were_interrupted(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(GUIDES)
-    guide = importlib.import_module("many_texts")
-    lines = [f"text {i}" if i != 7 else "" for i in range(25)]
-    (tmp_path / "texts.txt").write_text("\n".join(lines), encoding="utf-8")
-
-    class Embedder:
-        embedding_dim, parts = 2, 0
-
-        def embed(self, texts, batch_size):
-            self.parts += 1
-            if self.parts == 3:
-                raise KeyboardInterrupt
-            return np.array([[int(text.split()[1]), 1] for text in texts], "float32")
-
-    embedder, folder = Embedder(), tmp_path / "vectors"
-    with pytest.raises(KeyboardInterrupt):
-        guide.embed_file(embedder, tmp_path / "texts.txt", folder, size=10)
-    assert len(list(folder.glob("*.npy"))) == 2
-    guide.embed_file(embedder, tmp_path / "texts.txt", folder, size=10)
-    assert embedder.parts == 4  # those that were done are not made again
-    vectors = np.concatenate(list(guide.read_vectors(folder)))
-    expected = [[i, 1] if i != 7 else [0, 0] for i in range(25)]
-    np.testing.assert_array_equal(vectors, expected)
+@pytest.mark.slow
+def test_many_texts_go_on_after_a_kill(tmp_path):
+    pytest.importorskip("pyarrow")
+    shutil.copytree(GUIDES / "data", tmp_path / "data")
+    path = shutil.copy(GUIDES / "many_texts.py", tmp_path)
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "killed; 2 shards are there" in done.stdout
+    assert "3000 rows, each once and in order: True" in done.stdout
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ FOLDERS = [
     "tasks.serving",
     "tasks.base",
     "tasks.corpora",
+    "tasks.bulk",
     "tasks.explanation",
     "tasks.retrieval",
     "tasks.sequence_classification",

@@ -1,0 +1,141 @@
+"""A task's answers to columns of texts, some of which may be missing.
+
+Comment letters: N rows.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from encoder_zoo.common.missing import is_missing
+from encoder_zoo.common.validation import Rule, check_argument, rules_of
+from encoder_zoo.common.wording import with_type
+from encoder_zoo.tasks.bulk.columns import answer_columns, spread
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from encoder_zoo.tasks.base.task import Task
+
+
+def _are_columns(value) -> bool:
+    names = [*value, *value.values()] if isinstance(value, Mapping) else value
+    return bool(value) and all(isinstance(name, str) and name for name in names)
+
+
+Columns = Annotated[
+    str | Sequence[str] | Mapping[str, str],
+    Rule(_are_columns, "the name of a column, a list of names, or {argument: name}"),
+]
+MethodName = Annotated[str, Rule(lambda v: isinstance(v, str) and v.isidentifier(), "a method")]
+
+
+class Answering:
+    """A method of a task, the columns that it reads, and its further arguments.
+
+    Args:
+        task, columns, method: see `BatchAnswers`.
+        options: further arguments of the method.
+
+    Raises:
+        ValueError: "classify cannot be called like that: ...", "... has no method clasify."
+    """
+
+    def __init__(
+        self,
+        task: Task | Callable[[], Task],
+        columns: str | Sequence[str] | Mapping[str, str],
+        method: str | None,
+        options: dict[str, Any],
+    ):
+        self.task = task if hasattr(task, "text_method") else task()
+        self.columns = columns
+        self.method = method or self.task.text_method
+        self._function = getattr(self.task, self.method or "", None)
+        if self._function is None:
+            raise ValueError(f"{type(self.task).__name__} has no method {self.method}.")
+        self.options = dict(options)
+        self._check_call()
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the columns that the method reads."""
+        if isinstance(self.columns, str):
+            return [self.columns]
+        return list(self.columns.values() if isinstance(self.columns, Mapping) else self.columns)
+
+    def answers(self, values: Sequence[Sequence], present: Sequence[bool]) -> pyarrow.Table | None:
+        """Return the answers' columns (N,); None if no row has text.
+
+        Args:
+            values: of the columns `names`, each (N,).
+            present: (N,), which rows have text.
+        """
+        chosen = [[v for v, p in zip(column, present, strict=True) if p] for column in values]
+        count = len(chosen[0])
+        if not count:
+            return None
+        args, named = self._arguments(chosen)
+        answers = self._function(*args, **named, **self.options)
+        found = answers.shape[0] if hasattr(answers, "shape") else len(answers)
+        if found != count:
+            raise ValueError(f"{self.method} gave {found} answers to {count} texts.")
+        kind = getattr(self.task, "answer_type", None)
+        return spread(answer_columns(answers, self.method, kind), present)
+
+    def _arguments(self, values: Sequence) -> tuple[tuple, dict]:
+        """Return the positional and the named arguments that the method gets."""
+        if isinstance(self.columns, str):
+            return (values[0],), {}
+        if isinstance(self.columns, Mapping):
+            return (), dict(zip(self.columns, values, strict=True))
+        return (tuple(values),), {}
+
+    def _check_call(self) -> None:
+        """Raise an error for arguments that the method does not take, before there are texts."""
+        signature = inspect.signature(self._function)
+        if "verbose" in signature.parameters:
+            self.options.setdefault("verbose", 0)
+        args, named = self._arguments([None] * len(self.names))
+        try:
+            signature.bind(*args, **named, **self.options)
+        except TypeError as error:
+            raise ValueError(
+                f"{self.method} cannot be called like that: {error}. Its arguments are "
+                f"{', '.join(signature.parameters)}; columns={{argument: name}} gives each its "
+                "column."
+            ) from None
+        for name, rule in rules_of(self._function).items():
+            if name in self.options:
+                check_argument(name, self.options[name], rule)
+
+
+def has_text(row: Sequence, names: Sequence[str], place: str) -> bool:
+    """Return whether all values of a row are texts or lists of texts, and none of them is blank.
+
+    Args:
+        row: values of the columns `names`.
+        names: for the error.
+        place: of the row, for the error.
+
+    Raises:
+        ValueError: "Row 3 of 'text' is 7 (int). Expected a text, or a list of texts."
+
+    Example:
+        >>> has_text(["a", ["b"]], ["x", "y"], "Row 0"), has_text([None], ["x"], "Row 0")
+        (True, False)
+    """
+    found = True
+    for value, name in zip(row, names, strict=True):
+        texts = value if isinstance(value, list | tuple) else [value]
+        if is_missing(value):
+            found = False
+        elif all(isinstance(text, str) for text in texts):
+            found = found and len(texts) > 0 and all(text.strip() for text in texts)
+        else:
+            raise ValueError(
+                f"{place} of {name!r} is {with_type(value)}. Expected a text, or a list of texts."
+            )
+    return bool(found)

@@ -1,0 +1,223 @@
+"""Answers to the texts of files of any size, in Parquet files, continued after a kill."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, validate_arguments
+from encoder_zoo.presets.files.atomic import replacing_file
+from encoder_zoo.tasks.bulk.answering import Answering, Columns, MethodName, has_text
+from encoder_zoo.tasks.bulk.batches import joined
+from encoder_zoo.tasks.bulk.columns import pa
+from encoder_zoo.tasks.bulk.progress import Progress
+from encoder_zoo.tasks.bulk.rows import Paths, files_of, parquet, rows_of
+from encoder_zoo.tasks.bulk.run import Run
+from encoder_zoo.tasks.preprocessing.truncation import logged_once
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from encoder_zoo.tasks.base.task import Task
+
+SHARD_ROWS = 100_000
+# Of a chunk, which is answered at once: whatever comes first. They bound the memory.
+CHUNK_ROWS = 8192
+CHUNK_CHARACTERS = 2**24
+MARK = b"encoder_zoo"  # key of a shard's range and run in its footer
+PLACE = ("file", "row")  # columns of every answer
+
+
+Kept = Annotated[
+    Sequence[str],
+    Rule(
+        lambda v: not isinstance(v, str) and all(isinstance(n, str) and n not in PLACE for n in v),
+        "a list of names of columns, other than 'file' and 'row'",
+    ),
+]
+
+
+class Row(NamedTuple):
+    """A row of the files: its file, its number there from 0, its texts, its kept values."""
+
+    file: str
+    number: int
+    texts: Sequence
+    kept: Sequence
+    has_text: bool
+
+
+@validate_arguments
+def answer_files(
+    task: Task,
+    paths: Paths,
+    folder: str | os.PathLike[str],
+    columns: Columns = "text",
+    method: MethodName | None = None,
+    *,
+    keep: Kept = (),
+    shard_rows: PositiveInt = SHARD_ROWS,
+    verbose: Verbosity = "auto",
+    **options: Any,
+) -> list[pathlib.Path]:
+    """Answer the texts of files of any size, in order, and write the answers as Parquet.
+
+    Rows are read, answered and written some thousand at a time, so that memory does not grow with
+    the files. A first pass checks every row. Killed and called again, it goes on with the first
+    shard that is not there: a shard is written atomically, and holds its range of rows. Each answer
+    has the columns "file" and "row" (from 0), those of `keep`, and those of the answer: of a dict
+    one for each key ("label", "score"), of vectors "embedding", of entities "entities". A row
+    without text, null or blank, has null there. `pandas.read_parquet(folder)` and other readers of
+    Parquet open the folder as one table. It needs the package pyarrow.
+
+    Args:
+        task: any task that answers to raw texts, or a `ZeroShotClassifier`.
+        paths: a path, a pattern such as "texts/*.jsonl", or a list of these: `.txt` (a text on each
+            line, the column "text"), `.csv`, `.tsv` (tabs, no quotes), `.jsonl`, each perhaps
+            packed, `.csv.gz`, in UTF-8; or `.parquet`.
+        folder: to write to, for these answers alone.
+        columns: of the texts: the name of one; a list of names for pairs; or {argument of the
+            method: name of its column}, such as `{"question": "q", "context": "page"}`.
+        method: of the task, such as "predict_proba"; None is the one that answers to texts.
+        keep: columns that are copied, such as `["id"]`.
+        shard_rows: rows of a file of answers, which is what a kill loses at most.
+        verbose: 0 is silent; otherwise progress and speed are printed.
+        **options: further arguments of the method, such as `batch_size=64` or `top_k=3`.
+
+    Returns:
+        The files of the answers, in order.
+
+    Raises:
+        ValueError: "a.jsonl, row 3 (line 4) ..." for a row that cannot be answered, "... holds
+            answers of another run: columns is ['text'] there, ['body'] now. ..."
+        FileNotFoundError: "texts/*.txt: there is no such file."
+
+    Example:
+        >>> import pytest
+        >>> _ = pytest.importorskip("pyarrow")
+        >>> import pathlib, tempfile
+        >>> import encoder_zoo as ez
+        >>> classifier = ez.Classifier.from_preset("bert_nano_en_uncased", labels=["bad", "good"])
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "texts.txt").write_text("A great movie!\\nBoring.\\n")
+        >>> paths = folder / "texts.txt", folder / "answers"
+        >>> shards = ez.answer_files(classifier, *paths, verbose=0)
+        >>> [path.name for path in shards]
+        ['00000.parquet']
+    """
+    answering = Answering(task, columns, method, options)
+    run = Run.begun(pathlib.Path(folder), answering, files_of(paths), list(keep), shard_rows)
+    shards = [Shard.of(run, number) for number in range(-(-run.rows // shard_rows))]
+    left = [shard for shard in shards if not shard.is_finished()]
+    if left:
+        progress = Progress(run.rows, sum(shard.count for shard in left)) if verbose else None
+        rows = _rows(run)
+        with logged_once():
+            for shard in shards[: left[-1].number + 1]:
+                mine = itertools.islice(rows, shard.count)
+                if shard in left:
+                    shard.write(mine, progress)
+                else:
+                    collections.deque(mine, maxlen=0)
+        if progress:
+            progress.show()
+    return [shard.path for shard in shards]
+
+
+class Shard(NamedTuple):
+    """A file of answers, and the range of rows that it holds."""
+
+    run: Run
+    number: int
+    first: int
+    count: int
+
+    @classmethod
+    def of(cls, run: Run, number: int) -> Shard:
+        """Return the shard of a number."""
+        first = number * run.shard_rows
+        return cls(run, number, first, min(run.shard_rows, run.rows - first))
+
+    @property
+    def path(self) -> pathlib.Path:
+        return self.run.folder / f"{self.number:05d}.parquet"
+
+    @property
+    def _mark(self) -> bytes:
+        return f"{self.run.sha256} rows {self.first} to {self.first + self.count}".encode()
+
+    def is_finished(self) -> bool:
+        """Return whether its file is there, readable, and holds these rows of this run."""
+        try:
+            with parquet.ParquetFile(self.path) as file:
+                metadata = file.schema_arrow.metadata or {}
+                return file.metadata.num_rows == self.count and metadata.get(MARK) == self._mark
+        except (OSError, pa.ArrowInvalid):
+            return False
+
+    def write(self, rows: Iterator[Row], progress: Progress | None) -> None:
+        """Answer rows and write them, atomically."""
+        schema = self.run.schema.with_metadata({MARK: self._mark})
+        written = 0
+        with replacing_file(self.path) as new, contextlib.ExitStack() as stack:
+            file = stack.enter_context(
+                parquet.ParquetWriter(new, schema, write_page_checksum=True, compression="zstd")
+            )
+            for chunk in _chunks(rows):
+                file.write_table(_answered(self.run, chunk).cast(schema))
+                written += len(chunk)
+                if progress:
+                    progress.add(len(chunk))
+            if written != self.count:
+                raise ValueError(
+                    f"The files have other rows than before, after row {self.first + written} in "
+                    "all: they were changed meanwhile. Write to another folder."
+                )
+
+
+def _rows(run: Run) -> Iterator[Row]:
+    """Yield all rows of the files."""
+    names = run.answering.names
+    for path in run.paths:
+        rows = rows_of(path, [*names, *run.keep])
+        for number, (place, values) in enumerate(rows):
+            texts, kept = values[: len(names)], values[len(names) :]
+            yield Row(str(path), number, texts, kept, has_text(texts, names, place))
+
+
+def _chunks(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    """Yield rows that are answered at once."""
+    chunk, size = [], 0
+    for row in rows:
+        chunk.append(row)
+        size += sum(map(_characters, row.texts))
+        if len(chunk) >= CHUNK_ROWS or size >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _characters(value) -> int:
+    return sum(map(len, value)) if isinstance(value, list) else len(value or "")
+
+
+def _answered(run: Run, rows: list[Row]) -> pyarrow.Table:
+    """Return the table of some rows and their answers."""
+    fields = run.schema
+    columns = {"file": [row.file for row in rows], "row": [row.number for row in rows]}
+    kept = zip(*(row.kept for row in rows), strict=True)
+    columns |= dict(zip(run.keep, kept, strict=True))
+    schema = pa.schema([fields.field(name) for name in columns])
+    table = pa.table({n: list(values) for n, values in columns.items()}, schema=schema)
+    texts = list(zip(*(row.texts for row in rows), strict=True))
+    answers = run.answering.answers(texts, [row.has_text for row in rows])
+    if answers is None:
+        rest = [field for field in fields if field.name not in columns]
+        answers = pa.table([pa.nulls(len(rows), f.type) for f in rest], schema=pa.schema(rest))
+    return joined(table, answers)

@@ -1,0 +1,190 @@
+"""Rows of files, one after the other: lines of text, CSV, JSON lines, Parquet."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import gzip
+import json
+import os
+import pathlib
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, NoReturn
+
+from encoder_zoo.common.lazy import LazyModule
+from encoder_zoo.common.validation import Rule
+from encoder_zoo.common.wording import shown
+from encoder_zoo.tasks.bulk.columns import pa
+
+parquet = LazyModule("pyarrow.parquet", "This needs the package pyarrow: `pip install pyarrow`.")
+BATCH = 1024  # rows of Parquet that are read at a time
+
+
+def _are_paths(value) -> bool:
+    one = (str, os.PathLike)
+    return isinstance(value, one) or (len(value) > 0 and all(isinstance(v, one) for v in value))
+
+
+Paths = Annotated[
+    str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    Rule(_are_paths, "a path, a pattern such as 'texts/*.txt', or a list of them"),
+]
+
+
+def files_of(paths: str | os.PathLike | Sequence) -> list[pathlib.Path]:
+    """Return the files of paths and patterns, those of a pattern by name.
+
+    Raises:
+        FileNotFoundError: "texts/*.txt: there is no such file."
+        ValueError: "a.doc is of no kind that is read here. Expected .txt, .csv, ..."
+    """
+    found = []
+    for path in [paths] if isinstance(paths, str | os.PathLike) else paths:
+        is_pattern = not os.path.exists(path) and glob.has_magic(os.fspath(path))
+        files = sorted(glob.glob(os.fspath(path))) if is_pattern else [os.fspath(path)]
+        files = [pathlib.Path(file) for file in files]
+        if not files or not all(file.is_file() for file in files):
+            raise FileNotFoundError(f"{path}: there is no such file.")
+        found += files
+    for file in found:
+        _reader_of(file)
+    return found
+
+
+def rows_of(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
+    """Yield the values of some columns of a file, row by row.
+
+    Args:
+        path: a `.txt`, where each line is a row of the one column "text"; a `.csv`, with names in
+            its first line; a `.tsv`, the same with tabs and without quotes; a `.jsonl`, an object
+            on each line. These may be packed, `.jsonl.gz`. Or a `.parquet`.
+        names: of the columns.
+
+    Yields:
+        The place of each row, for errors, and its values.
+
+    Raises:
+        ValueError: "a.jsonl, row 3 (line 4): ..." for a row that cannot be read, "a.csv has no
+            column 'text'. It has id, body."
+
+    Example:
+        >>> import tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "texts.csv"
+        >>> _ = path.write_text('id,text\\n1,"Good, really"\\n2,Bad\\n')
+        >>> [values for _, values in rows_of(path, ["text"])]
+        [['Good, really'], ['Bad']]
+    """
+    return _reader_of(path)(path, names)
+
+
+def is_parquet(path: pathlib.Path) -> bool:
+    """Return whether a file has types of its own for its columns."""
+    return path.suffix.lower() == ".parquet"
+
+
+def _reader_of(path: pathlib.Path) -> Callable:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    packed = suffixes[-1:] == [".gz"]
+    kind = (suffixes[:-1] if packed else suffixes)[-1:]
+    if not kind or kind[0] not in READERS or (packed and is_parquet(path.with_suffix(""))):
+        raise ValueError(
+            f"{path} is of no kind that is read here. Expected {', '.join(READERS)}; all but the "
+            "last may end in .gz as well."
+        )
+    return READERS[kind[0]]
+
+
+def _lines(path: pathlib.Path) -> Iterator[str]:
+    """Yield the lines of a text file in UTF-8, with their ends."""
+    opener = gzip.open if path.suffix.lower() == ".gz" else open
+    number = 0
+    with opener(path, "rb") as file:
+        try:
+            for number, line in enumerate(file, 1):
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}, line {number} is not text in UTF-8: {error}.") from None
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(
+                f"{path} is damaged or cut off behind line {number}: {error}"
+            ) from None
+
+
+def _text_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
+    _positions(path, names, ["text"])
+    for row, line in enumerate(_lines(path)):
+        yield f"{path}, row {row} (line {row + 1})", [line.rstrip("\r\n")] * len(names)
+
+
+def _csv_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
+    csv.field_size_limit(2**31 - 1)  # of long texts
+    is_tsv = ".tsv" in [suffix.lower() for suffix in path.suffixes]
+    form = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {"strict": True}
+    reader, row = csv.reader(_lines(path), **form), -1
+    try:
+        header = next(reader, [])
+        positions = _positions(path, names, header)
+        for row, values in enumerate(filter(None, reader)):  # without blank lines
+            place = f"{path}, row {row} (line {reader.line_num})"
+            if len(values) != len(header):
+                _bad(place, f"has {len(values)} fields", f"{len(header)}, as the first line has")
+            yield place, [values[position] for position in positions]
+    except csv.Error as error:
+        place = f"{path}, row {row + 1} (line {reader.line_num})"
+        raise ValueError(f"{place} cannot be read as CSV: {error}.") from None
+
+
+def _json_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
+    row = 0
+    for number, line in enumerate(_lines(path), 1):
+        if not line.strip():
+            continue
+        place = f"{path}, row {row} (line {number})"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            _bad(place, f"cannot be read: {error}", "a JSON object on each line")
+        if not isinstance(record, dict):
+            _bad(place, f"is {shown(record)}", "a JSON object on each line")
+        missing = [name for name in names if name not in record]
+        if missing:
+            _bad(place, f"has no {missing[0]!r}, but {', '.join(record)}", "it in every row")
+        yield place, [record[name] for name in names]
+        row += 1
+
+
+def _parquet_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
+    wanted, row = list(dict.fromkeys(names)), 0
+    try:
+        with parquet.ParquetFile(path, buffer_size=2**20) as file:
+            _positions(path, names, file.schema_arrow.names)
+            for batch in file.iter_batches(BATCH, columns=wanted):
+                for values in zip(*(batch[name].to_pylist() for name in names), strict=True):
+                    yield f"{path}, row {row}", values
+                    row += 1
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(f"{path}, row {row} cannot be read as Parquet: {error}") from None
+
+
+READERS = {
+    ".txt": _text_rows,
+    ".csv": _csv_rows,
+    ".tsv": _csv_rows,
+    ".jsonl": _json_rows,
+    ".parquet": _parquet_rows,
+}
+
+
+def _positions(path: pathlib.Path, names: Sequence[str], header: list[str]) -> list[int]:
+    """Return where the columns stand in a file's header."""
+    for name in names:
+        if name not in header:
+            raise ValueError(
+                f"{path} has no column {name!r}. It has {', '.join(map(str, header)) or 'none'}."
+            )
+    return [header.index(name) for name in names]
+
+
+def _bad(place: str, found: str, expected: str) -> NoReturn:
+    raise ValueError(f"{place} {found}. Expected {expected}.")

@@ -1,0 +1,162 @@
+"""The description of answers to files, which is the same when a run is continued."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import json
+import logging
+import pathlib
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.version import __version__
+from encoder_zoo.presets.files.atomic import replacing_file
+from encoder_zoo.presets.files.manifest import checksum_of, digest
+from encoder_zoo.tasks.bulk.answering import Answering
+from encoder_zoo.tasks.bulk.columns import pa
+from encoder_zoo.tasks.bulk.scanning import scan
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from encoder_zoo.tasks.base.task import Task
+
+logger = logging.getLogger("encoder_zoo")
+
+NAME = "_answers.json"  # readers of Parquet leave out names that begin with _
+FORMAT = 1
+PLAIN = (str, int, float, bool, list, tuple, type(None))
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Answers of one model to the texts of some files.
+
+    Attributes:
+        folder: of the answers.
+        answering: gives the answers.
+        paths: of the files.
+        keep: columns that are copied.
+        shard_rows: rows of a shard.
+        rows: of all files.
+        schema: of the answers' table.
+        sha256: of all that decides the answers.
+    """
+
+    folder: pathlib.Path
+    answering: Answering
+    paths: list[pathlib.Path]
+    keep: list[str]
+    shard_rows: int
+    rows: int
+    schema: pyarrow.Schema
+    sha256: str
+
+    @classmethod
+    def begun(
+        cls,
+        folder: pathlib.Path,
+        answering: Answering,
+        paths: list[pathlib.Path],
+        keep: list[str],
+        shard_rows: int,
+    ) -> Run:
+        """Return the run that the folder holds, which must be this one, or a new one.
+
+        Raises:
+            ValueError: "... holds answers of another run: ...", and see `scan`.
+        """
+        settings = {
+            "format": FORMAT,
+            "files": [[str(path), path.stat().st_size, checksum_of(path)] for path in paths],
+            "task": type(answering.task).__name__,
+            "model": checksum_of_model(answering.task),
+            "method": answering.method,
+            "columns": answering.columns,
+            "keep": keep,
+            "shard_rows": shard_rows,
+            "options": {name: repr(value) for name, value in answering.options.items()},
+        }
+        settings = json.loads(json.dumps(settings))
+        found = _read(folder)
+        if not found:
+            counts, schema = _scanned(answering, paths, keep)
+            found = {**settings, "rows": counts, "schema": schema, "encoder_zoo": __version__}
+            _write(folder, found)
+        _check_same(folder, found, settings)
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"])))
+        identity = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        return cls(folder, answering, paths, keep, shard_rows, sum(found["rows"]), schema, identity)
+
+
+def checksum_of_model(task: Task) -> str:
+    """Return a checksum of the weights and settings that decide a task's answers."""
+    model = getattr(task, "classifier", task)  # of a ZeroShotClassifier
+    preprocessor = model.preprocessor.get_config()
+    tokenizer = model.preprocessor.tokenizer.get_config()
+    settings = {n: v for n, v in model.get_config().items() if n != "name" and type(v) in PLAIN}
+    settings |= {name: value for name, value in preprocessor.items() if type(value) in PLAIN}
+    settings |= {"tokenizer": tokenizer, "for_cpu": model.lite_model is not None}
+    found = hashlib.sha256(json.dumps(settings, sort_keys=True, default=repr).encode())
+    for weight in model.weights:
+        found.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)))
+    return found.hexdigest()
+
+
+def _scanned(answering: Answering, paths: list[pathlib.Path], keep: list[str]) -> tuple:
+    """Return the number of rows of each file, and the serialized schema of the answers."""
+    scanned = scan(paths, answering.names, keep)
+    if scanned.without_text:
+        logger.warning(
+            "%d of %d rows have no text: their answers are null.",
+            scanned.without_text,
+            sum(scanned.rows),
+        )
+    sample = answering.answers([[value] for value in scanned.sample], [True])
+    names = ["file", "row", *keep]
+    again = [name for name in sample.column_names if name in names]
+    if again or len(set(names)) < len(names):
+        raise ValueError(
+            f"The answers have columns {', '.join(sample.column_names)} of their own. keep is "
+            f"{keep}: expected other names, each once."
+        )
+    place = pa.schema([("file", pa.string()), ("row", pa.int64())])
+    fields = [*place, *scanned.kept, *sample.schema]
+    schema = pa.schema(fields).remove_metadata()
+    return scanned.rows, base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def _read(folder: pathlib.Path) -> dict:
+    """Return the description of the answers in a folder; {} if it is empty or not there."""
+    path = folder / NAME
+    if not path.exists():
+        if folder.exists() and any(file.name[0] != "." for file in folder.iterdir()):
+            raise ValueError(f"{folder} holds other files. Expected an empty folder, or none.")
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        sound = found["sha256"] == digest(found)
+    except (ValueError, KeyError, TypeError):
+        sound = False
+    if not sound:
+        raise ValueError(f"{path} is damaged. Write to another folder.")
+    return found
+
+
+def _write(folder: pathlib.Path, description: dict) -> None:
+    description = {**description, "sha256": digest(description)}
+    with replacing_file(folder / NAME) as new:
+        new.write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
+
+
+def _check_same(folder: pathlib.Path, found: dict, settings: dict) -> None:
+    for name, value in settings.items():
+        if found.get(name) != value:
+            raise ValueError(
+                f"{folder} holds answers of another run: {name} is {found.get(name)} there, "
+                f"{value} now. Write to another folder, or delete that one."
+            )

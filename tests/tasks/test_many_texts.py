@@ -1,0 +1,414 @@
+"""Answers to files of any size: what is read, written, continued after a kill, refused."""
+
+import csv
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import types
+from typing import TypedDict
+
+import numpy as np
+import pytest
+
+import encoder_zoo as ez
+from encoder_zoo.common.validation import PositiveInt
+from encoder_zoo.tasks.bulk import files
+
+pa = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+
+class Reversing:
+    """A task that answers with the texts turned round."""
+
+    text_method = "classify"
+    answer_type = None
+    lite_model = None
+    weights = ()
+    preprocessor = types.SimpleNamespace(
+        get_config=dict, tokenizer=types.SimpleNamespace(get_config=dict)
+    )
+
+    def __init__(self, setting=0, fails_at=None):
+        self.setting, self.fails_at, self.calls = setting, fails_at, []
+
+    def get_config(self):
+        return {"setting": self.setting}
+
+    def classify(self, texts, top_k: PositiveInt | None = None):
+        self.calls.append(len(texts))
+        if len(self.calls) == self.fails_at:
+            raise InterruptedError
+        return [{"label": text[::-1], "score": len(text) / 2} for text in texts]
+
+    def compare(self, first, second):
+        return np.float32([len(a) - len(b) for a, b in zip(first, second, strict=True)])
+
+    def embed(self, texts):
+        return np.float32([[len(text), 1] for text in texts])
+
+    def find(self, texts):
+        return [[{"label": "A", "start": text.index("a")}] if "a" in text else [] for text in texts]
+
+    def tag(self, pairs):
+        return [np.full((len(a), 2), len(b), "float32") for a, b in zip(*pairs, strict=True)]
+
+
+ROWS = [{"id": i, "text": f"text\n{i}, ä" if i % 3 else f'"{i}" a', "b": "x"} for i in range(40)]
+
+
+def written(folder, kind, rows=ROWS):
+    """A file of rows."""
+    path = folder / f"rows.{kind}"
+    if kind == "parquet":
+        parquet.write_table(
+            pa.Table.from_pylist(rows), path, row_group_size=max(7, len(rows) // 100)
+        )
+    elif kind.startswith("jsonl"):
+        lines = "".join(json.dumps(row) + "\n\n" for row in rows).encode()
+        path.write_bytes(gzip.compress(lines) if kind.endswith("gz") else lines)
+    else:
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "jsonl.gz", "csv"])
+def test_every_row_has_its_answer_in_order(tmp_path, kind, capsys):
+    path, task = written(tmp_path, kind), Reversing()
+    shards = ez.answer_files(task, path, tmp_path / "out", keep=["id"], shard_rows=15)
+    assert [shard.name for shard in shards] == ["00000.parquet", "00001.parquet", "00002.parquet"]
+    found = parquet.read_table(tmp_path / "out")
+    assert found.column_names == ["file", "row", "id", "label", "score"]
+    ids = [str(row["id"]) if kind == "csv" else row["id"] for row in ROWS]
+    assert found["id"].to_pylist() == ids and found["row"].to_pylist() == list(range(40))
+    assert found["label"].to_pylist() == [row["text"][::-1] for row in ROWS]
+    assert "40 of 40 rows" in capsys.readouterr().out
+    # A finished run is not made again.
+    times = [shard.stat().st_mtime_ns for shard in shards]
+    again = ez.answer_files(Reversing(), path, tmp_path / "out", keep=["id"], shard_rows=15)
+    assert [shard.stat().st_mtime_ns for shard in again] == times
+    assert capsys.readouterr().out == ""
+
+
+def test_lines_of_several_files_are_rows(tmp_path):
+    (tmp_path / "a.txt").write_bytes("\ufeffone\r\ntwo \n\nfour".encode())
+    with gzip.open(tmp_path / "b.txt.gz", "wt", encoding="utf-8") as file:
+        file.write("five\n")
+    (tmp_path / "c.tsv").write_text('id\ttext\n1\t"six\n')
+    given = [tmp_path / "*.txt*", tmp_path / "c.tsv"]
+    ez.answer_files(Reversing(), given, tmp_path / "out", shard_rows=3, verbose=0)
+    found = parquet.read_table(tmp_path / "out")
+    assert found["label"].to_pylist() == ["eno", " owt", None, "ruof", "evif", 'xis"']
+    assert found["row"].to_pylist() == [0, 1, 2, 3, 0, 0]
+    names = [os.path.basename(name) for name in found["file"].to_pylist()]
+    assert names == ["a.txt"] * 4 + ["b.txt.gz", "c.tsv"]
+
+
+def test_columns_become_the_arguments_of_a_method(tmp_path):
+    path, task = written(tmp_path, "jsonl"), Reversing()
+    columns = {"second": "b", "first": "text"}
+    ez.answer_files(task, path, tmp_path / "c", columns=columns, method="compare", verbose=0)
+    lengths = [len(row["text"]) - 1 for row in ROWS]
+    assert parquet.read_table(tmp_path / "c")["answer"].to_pylist() == lengths
+    ez.answer_files(task, path, tmp_path / "t", columns=["text", "b"], method="tag", verbose=0)
+    found = parquet.read_table(tmp_path / "t")["answer"].to_pylist()
+    assert found == [[[1.0, 1.0]] * len(row["text"]) for row in ROWS]
+    ez.answer_files(task, path, tmp_path / "e", method="embed", verbose=0)
+    table = parquet.read_table(tmp_path / "e")
+    assert table.schema.field("embedding").type == pa.list_(pa.float32(), 2)
+    assert table["embedding"].to_pylist() == [[len(row["text"]), 1] for row in ROWS]
+
+
+def test_lists_have_one_type_also_where_all_are_empty(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("".join("b\n" if i < 20 else "ba\n" for i in range(30)))
+    task = Reversing()
+    task.answer_type = TypedDict("Found", {"label": str, "start": int})
+    ez.answer_files(task, path, tmp_path / "out", method="find", shard_rows=10, verbose=0)
+    found = parquet.read_table(tmp_path / "out")["answer"].to_pylist()
+    assert found == [[]] * 20 + [[{"label": "A", "start": 1}]] * 10
+
+
+def test_rows_without_text_have_null(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(files, "CHUNK_ROWS", 2)
+    texts = [None, " ", "", None, "a", "b", None]
+    path = written(
+        tmp_path, "jsonl", [{"text": text, "n": i or None} for i, text in enumerate(texts)]
+    )
+    ez.answer_files(Reversing(), path, tmp_path / "out", keep=["n"], shard_rows=3, verbose=0)
+    found = parquet.read_table(tmp_path / "out")
+    assert found["label"].to_pylist() == [None] * 4 + ["a", "b", None]
+    assert found["n"].to_pylist() == [None, 1, 2, 3, 4, 5, 6]
+    assert "5 of 7 rows have no text: their answers are null." in caplog.text
+    path.write_text('{"text": ""}\n')
+    with pytest.raises(ValueError, match="There is no text in"):
+        ez.answer_files(Reversing(), path, tmp_path / "new")
+
+
+def test_an_interrupted_run_goes_on_with_the_next_shard(tmp_path, monkeypatch):
+    path = written(tmp_path, "csv")
+    ez.answer_files(Reversing(), path, tmp_path / "whole", shard_rows=10, verbose=0)
+    task = Reversing(fails_at=4)  # the first call finds out the columns
+    with pytest.raises(InterruptedError):
+        ez.answer_files(task, path, tmp_path / "out", shard_rows=10, verbose=0)
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
+        "00000.parquet",
+        "00001.parquet",
+        "_answers.json",
+    ]
+    (tmp_path / "out" / "00000.parquet").write_bytes(b"PAR1 cut off")
+    task = Reversing()
+    shards = ez.answer_files(task, path, tmp_path / "out", shard_rows=10, verbose=0)
+    assert task.calls == [10, 10, 10]  # without the second
+    for shard in shards:
+        assert shard.read_bytes() == (tmp_path / "whole" / shard.name).read_bytes()
+
+
+def test_another_run_is_refused(tmp_path):
+    path, out = written(tmp_path, "csv"), tmp_path / "out"
+    ez.answer_files(Reversing(), path, out, verbose=0)
+    for task, arguments, name in (
+        (Reversing(1), {}, "model is"),
+        (Reversing(), {"method": "embed"}, "method is classify there, embed now"),
+        (Reversing(), {"columns": "b"}, "columns is text there, b now"),
+        (Reversing(), {"keep": ["id"]}, "keep is"),
+        (Reversing(), {"top_k": 2}, "options is"),
+        (Reversing(), {"shard_rows": 3}, "shard_rows is 100000 there, 3 now"),
+    ):
+        with pytest.raises(ValueError, match=f"out holds answers of another run: {name}"):
+            ez.answer_files(task, path, out, **arguments)
+    with open(path, "a") as file:
+        file.write("41,more,x\r\n")
+    with pytest.raises(ValueError, match="answers of another run: files is"):
+        ez.answer_files(Reversing(), path, out)
+    with pytest.raises(ValueError, match="holds other files. Expected an empty folder"):
+        ez.answer_files(Reversing(), path, tmp_path)
+    (out / "_answers.json").write_text("{}")
+    with pytest.raises(ValueError, match="_answers.json is damaged"):
+        ez.answer_files(Reversing(), path, out)
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        (
+            "a.jsonl",
+            b'{"text": "a"}\n\n{"text": 7}\n',
+            r"a\.jsonl, row 1 \(line 3\) of 'text' is 7",
+        ),
+        ("a.jsonl", b'{"text": "a"}\n{"text\n', r"row 1 \(line 2\) cannot be read: Invalid"),
+        ("a.jsonl", b'{"text": "a"}\n[1]\n', r"row 1 \(line 2\) is \[1\]\. Expected a JSON object"),
+        ("a.jsonl", b'{"txt": "a"}\n', r"row 0 \(line 1\) has no 'text', but txt\. Expected it in"),
+        (
+            "a.csv",
+            b"id,text\n1,a\n2\n",
+            r"row 1 \(line 3\) has 1 fields\. Expected 2, as the first",
+        ),
+        (
+            "a.csv",
+            b'id,text\n1,a\n2,"b\n',
+            r"row 1 \(line 3\) cannot be read as CSV: unexpected end",
+        ),
+        ("a.csv", b"id,body\n1,a\n", r"a\.csv has no column 'text'\. It has id, body\."),
+        ("a.txt", b"a\n\xff\n", r"a\.txt, line 2 is not text in UTF-8"),
+        ("a.txt.gz", gzip.compress(b"a\n" * 99)[:-9], r"a\.txt\.gz is damaged or cut off"),
+        ("a.parquet", b"PAR1PAR1", r"a\.parquet, row 0 cannot be read as Parquet"),
+        ("a.doc", b"a", r"a\.doc is of no kind that is read here\. Expected \.txt, \.csv"),
+    ],
+)
+def test_a_row_that_cannot_be_answered_is_named_before_any_work(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    task = Reversing()
+    with pytest.raises(ValueError, match=message):
+        ez.answer_files(task, tmp_path / name, tmp_path / "out")
+    assert not task.calls and not (tmp_path / "out").exists()
+
+
+def test_arguments_are_checked_before_any_work(tmp_path):
+    path, task = written(tmp_path, "jsonl"), Reversing()
+    for arguments, message in (
+        ({"method": "clasify"}, "Reversing has no method clasify"),
+        ({"topk": 3}, "classify cannot be called like that: got an unexpected .*'topk'"),
+        ({"method": "compare"}, "compare cannot be called like that: missing .*'second'"),
+        ({"top_k": 0}, "top_k is 0. Expected a whole number of 1"),
+        ({"keep": "id"}, "keep is 'id'. Expected a list of names"),
+        ({"keep": ["row"]}, "keep is"),
+        ({"keep": ["no"]}, "has no 'no', but id, text, b"),
+        ({"columns": 7}, "columns is 7. Expected the name of a column"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ez.answer_files(task, path, tmp_path / "out", **arguments)
+    with pytest.raises(FileNotFoundError, match=r"none\*\.txt: there is no such file"):
+        ez.answer_files(task, tmp_path / "none*.txt", tmp_path / "out")
+    mixed = written(tmp_path, "jsonl", [{"text": "a", "n": 1}, {"text": "b", "n": "x"}])
+    with pytest.raises(ValueError, match="'n' holds int and str. Expected one type"):
+        ez.answer_files(task, mixed, tmp_path / "out", keep=["n"])
+    with pytest.raises(ValueError, match="answers have columns label, score of their own"):
+        path = written(tmp_path, "csv", [{"text": "a", "label": 1}])
+        ez.answer_files(task, path, tmp_path / "out", keep=["label"])
+
+
+# -- batches -----------------------------------------------------------------------------------
+
+
+def test_batches_of_any_table_get_the_answers_columns():
+    pandas = pytest.importorskip("pandas")
+    columns = {"id": [1, 2, 3], "text": ["ab", None, "c"]}
+    opened = []
+    answers = ez.BatchAnswers(lambda: opened.append(1) or Reversing())
+    arrays = {name: np.array(values, object) for name, values in columns.items()}
+    expected = {**columns, "label": ["ba", None, "c"], "score": [1.0, None, 0.5]}
+    for batch in (columns, arrays, pa.table(columns), pandas.DataFrame(columns)):
+        found = answers(batch).to_pydict()
+        assert [found[name] for name in ("text", "label")] == [columns["text"], expected["label"]]
+        assert list(found) == list(expected)
+    assert opened == [1]
+    with pytest.raises(ValueError, match=r"Row 0 of 'text' is 6 \(int\). Expected a text"):
+        answers({"text": [6, 7]})
+
+
+# -- real models -------------------------------------------------------------------------------
+
+TEXTS = ["A wonderful movie!", "", "Anna Smith lives in Paris.", "Bad. " * 40, "The food was cold."]
+
+
+def test_answers_are_those_of_the_task_in_memory(tmp_path):
+    classifier = ez.Classifier.from_preset("bert_nano_en_uncased", labels=["bad", "good"])
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(TEXTS * 3))
+    ez.answer_files(classifier, path, tmp_path / "out", shard_rows=8, verbose=0)
+    found = parquet.read_table(tmp_path / "out").to_pylist()
+    texts = [text for text in TEXTS * 3 if text]
+    expected = classifier.classify(texts)
+    answers = [row for row in found if row["label"] is not None]
+    assert [row["label"] for row in answers] == [answer["label"] for answer in expected]
+    scores = [[row["score"] for row in rows] for rows in (answers, expected)]
+    np.testing.assert_allclose(*scores, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_every_task_answers_files(tmp_path):
+    rows = [{"text": text or "x", "second": "Who?", "choices": ["a", "b c"]} for text in TEXTS]
+    path = written(tmp_path, "jsonl", rows)
+    qa = {"question": "second", "context": "text"}
+    choices = {"questions": "text", "choices": "choices"}
+    nli = ["contradiction", "neutral", "entailment"]
+    cases = [
+        ("TextEmbedder", {}, {}, "embedding"),
+        ("TokenClassifier", {"labels": ["O", "B-X"]}, {}, "entities"),
+        ("SpanQA", {}, {"columns": qa}, "start"),
+        ("Reranker", {}, {"columns": ["second", "text"]}, "score"),
+        ("MultipleChoice", {}, {"columns": choices}, "index"),
+        ("ZeroShotClassifier", {"labels": nli}, {"labels": ["food", "art"]}, "label"),
+        ("Classifier", {"num_classes": 2}, {"method": "predict"}, "output"),
+    ]
+    for name, arguments, options, column in cases:
+        task = getattr(ez, name).from_preset("bert_nano_en_uncased", **arguments)
+        ez.answer_files(task, path, tmp_path / name, shard_rows=3, verbose=0, **options)
+        found = parquet.read_table(tmp_path / name)
+        assert len(found[column]) == 5 and found[column].null_count == 0, name
+
+
+# Answers texts and dies in the middle, if it is told to, by SIGKILL.
+SCRIPT = """
+import os, signal, sys
+import encoder_zoo as ez
+
+path, out, dies_at = sys.argv[1:]
+classifier = ez.Classifier.from_preset("bert_nano_en_uncased_sentiment")
+classify, calls = classifier.classify, []
+
+
+def counted(texts, **options):
+    calls.append(len(texts))
+    if len(calls) == int(dies_at):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return classify(texts, **options)
+
+
+classifier.classify = counted
+ez.answer_files(classifier, path, out, shard_rows=100)
+print(calls)
+"""
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=1800,  # for one that hangs
+    )
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_and_loses_nothing(tmp_path):
+    rng = np.random.default_rng(0)
+    words = "good bad food movie was the never again great phone".split()
+    texts = [" ".join(rng.choice(words, rng.integers(1, 30))) for _ in range(450)]
+    (tmp_path / "texts.txt").write_text("\n".join(texts))
+    assert run(tmp_path / "texts.txt", tmp_path / "whole", 0).returncode == 0
+    killed = run(tmp_path / "texts.txt", tmp_path / "out", 4)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list((tmp_path / "out").glob("*.parquet"))) == 2
+    assert list((tmp_path / "out").glob(".*.saving-*"))  # what it was writing
+    done = run(tmp_path / "texts.txt", tmp_path / "out", 0)
+    assert done.stdout.splitlines()[-1] == "[100, 100, 50]", done.stderr
+    tables = [parquet.read_table(tmp_path / name) for name in ("whole", "out")]
+    assert tables[0].equals(tables[1]) and tables[0]["row"].to_pylist() == list(range(450))
+    assert not list((tmp_path / "out").glob(".*"))
+
+
+@pytest.mark.slow
+def test_a_process_killed_at_any_moment_goes_on(tmp_path):
+    (tmp_path / "texts.txt").write_text("".join(f"text {i}\n" for i in range(20_000)))
+    arguments = [tmp_path / "texts.txt", tmp_path / "out", 0]
+    command = [sys.executable, "-c", SCRIPT.replace("100)", "2000)"), *map(str, arguments)]
+    process = subprocess.Popen(command)
+    limit = time.monotonic() + 600
+    while len(list((tmp_path / "out").glob("*.parquet"))) < 3 and time.monotonic() < limit:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert len(list((tmp_path / "out").glob("*.parquet"))) < 10
+    assert subprocess.run(command, timeout=1800).returncode == 0
+    assert parquet.read_table(tmp_path / "out")["row"].to_pylist() == list(range(20_000))
+
+
+# Answers a file with 1 MB at a time; prints the peak of memory before and after, in KB.
+MEMORY = """
+import resource, sys
+sys.path.insert(0, sys.argv[1])
+import encoder_zoo as ez
+from encoder_zoo.tasks.bulk import files
+from test_many_texts import Reversing
+
+files.CHUNK_CHARACTERS = 2**20
+for path, out in zip(sys.argv[2::2], sys.argv[3::2]):
+    ez.answer_files(Reversing(), path, out, method="embed", keep=["id"], verbose=0)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_memory_does_not_grow_with_the_file(tmp_path, kind):
+    rng = np.random.default_rng(0)
+    noise = [rng.bytes(2000).hex() for _ in range(100)]
+    for name, count in (("small", 1000), ("large", 50_000)):  # 4 MB and 200 MB
+        (tmp_path / name).mkdir()
+        written(tmp_path / name, kind, [{"id": i, "text": noise[i % 100]} for i in range(count)])
+    paths = [tmp_path / name / f"rows.{kind}" for name in ("small", "large")]
+    arguments = [str(p) for path in paths for p in (path, path.parent / "out")]
+    command = [sys.executable, "-c", MEMORY, os.path.dirname(__file__), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    small, large = map(int, done.stdout.split())
+    assert large - small < 40_000, (small, large)
