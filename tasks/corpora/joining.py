@@ -36,6 +36,8 @@ class Parts:
         for corpus in corpora[1:]:
             _check_same_corpus(corpora[0], corpus)
         _check_complete(corpora)
+        for corpus in corpora:
+            corpus.verify()
         first = corpora[0].manifest
         self.tokenizer, self.shard_tokens = first["tokenizer"], first["shard_tokens"]
         self.description = first["source"]
@@ -45,7 +47,6 @@ class Parts:
         begin, document = position
         for number in range(begin, len(self._shards)):
             corpus, of_part = self._shards[number]
-            corpus.verify_file(of_part)
             shard = corpus.shard(of_part)
             count = len(shard.documents) - 1
             if document < count:
