@@ -69,18 +69,22 @@ def measure_speed(count: int, batches: list[int], rounds: int) -> None:
     print(f"target for float32: at most {TARGET} of faiss")
 
 
-def real_vectors(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors of `count` paragraphs and of 500 questions."""
+def real_texts(count: int) -> tuple[list[str], list[str]]:
+    """`count` paragraphs, and 500 questions."""
     articles = json.loads((DATA / "qa" / "squad" / "dev.json").read_text("utf-8"))["data"]
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
     texts = [paragraph["context"] for paragraph in paragraphs]
     questions = [qa["question"] for paragraph in paragraphs for qa in paragraph["qas"]]
     with gzip.open(DATA / "text" / "wikipedia_train.txt.gz", "rt", encoding="utf-8") as file:
         texts += [line.strip() for line in file if len(line) > 100]
-    step = max(1, len(questions) // 500)
-    embedder = ez.TextEmbedder.from_preset(MINILM)
-    embed = embedder.embed
-    return embed([text[:300] for text in texts[:count]]), embed(questions[::step])
+    return texts[:count], questions[:: max(1, len(questions) // 500)]
+
+
+def real_vectors(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors of `count` paragraphs and of 500 questions."""
+    texts, questions = real_texts(count)
+    embed = ez.TextEmbedder.from_preset(MINILM).embed
+    return embed([text[:300] for text in texts]), embed(questions)
 
 
 def measure_recall(count: int) -> None:

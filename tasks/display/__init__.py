@@ -1,7 +1,7 @@
 """Pictures of answers and of training: HTML in a notebook, plain text in a terminal.
 
-`entities`, `answer`, `explanation`, `errors`, `fill_mask`, `attention` and `neighbours` return a
-`Picture`: a notebook draws it, `print` writes it as text, and its `save` makes a page.
+`entities`, `answer`, `explanation`, `errors`, `fill_mask`, `attention`, `neighbours` and `matches`
+return a `Picture`: a notebook draws it, `print` writes it as text, and its `save` makes a page.
 `learning_curves` and `confusion_matrix` draw with matplotlib and return its axes.
 
 Example:
@@ -15,6 +15,7 @@ from encoder_zoo.tasks.display.attention import attention
 from encoder_zoo.tasks.display.candidates import fill_mask
 from encoder_zoo.tasks.display.charts import confusion_matrix, learning_curves
 from encoder_zoo.tasks.display.marks import answer, entities
+from encoder_zoo.tasks.display.matches import matches
 from encoder_zoo.tasks.display.mistakes import errors
 from encoder_zoo.tasks.display.neighbours import neighbours
 from encoder_zoo.tasks.display.picture import Picture
@@ -30,5 +31,6 @@ __all__ = [
     "explanation",
     "fill_mask",
     "learning_curves",
+    "matches",
     "neighbours",
 ]

@@ -63,7 +63,7 @@ def entities(
     types = sorted({str(row["label"]) for row in rows})
     colors = {name: COLORS[i % len(COLORS)] for i, name in enumerate(types)}
     pictures = [
-        _marked(text, _entity_marks(text, f, r, colors))
+        marked(text, _entity_marks(text, f, r, colors))
         for text, f, r in zip(texts, found, right, strict=True)
     ]
     return Picture(
@@ -110,9 +110,9 @@ def answer(
     bold = '<p dir="auto" style="margin-bottom:0"><b>{}</b></p>'
     head = bold.format(html.escape(question)) if question else ""
     head += f'<p dir="auto" style="margin:.2em 0">{html.escape(told)}</p>'
-    body = _marked(context, _answer_marks(len(context), answers, right)).html
+    body = marked(context, _answer_marks(len(context), answers, right)).html
     start, end = best["start"], best["end"]
-    lines.append(_marked(context, [Mark(start, end, "")]).text if end else context)
+    lines.append(marked(context, [Mark(start, end, "")]).text if end else context)
     return Picture(head + body, "\n".join(lines))
 
 
@@ -183,7 +183,7 @@ def _answer_marks(length: int, answers: list[Mapping], right: list[tuple[int, in
     return marks
 
 
-def _marked(text: str, marks: list[Mark]) -> Picture:
+def marked(text: str, marks: list[Mark]) -> Picture:
     """Return the text with marks, which must be in order and not overlap."""
     tagged, plain, offset = [], [], 0
     for mark in marks:

@@ -58,7 +58,7 @@ def evaluate_retrieval(
         >>> found["ndcg@10"], found["recall@1"]
         (1.0, 1.0)
     """
-    cutoffs = _checked_cutoffs(cutoffs)
+    cutoffs = checked_cutoffs(cutoffs)
     texts = judged(questions, passages, relevant)
     queries = embedded(embedder, texts.questions, question_prompt, dim, batch_size)
     vectors = embedded(embedder, texts.passages, passage_prompt, dim, batch_size)
@@ -112,7 +112,8 @@ def evaluate_similarity(
     return {"spearman": spearman(similarities, scores), "pearson": pearson(similarities, scores)}
 
 
-def _checked_cutoffs(cutoffs) -> list[int]:
+def checked_cutoffs(cutoffs) -> list[int]:
+    """Return numbers of ranks as a list; raise an error for others than whole numbers above 0."""
     cutoffs = list(cutoffs)
     if not cutoffs or any(type(k) is not int or k < 1 for k in cutoffs):
         raise ValueError(f"cutoffs is {cutoffs!r}. Expected one or more whole numbers above 0.")

@@ -13,15 +13,22 @@ import numpy as np
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.retrieval.faiss_engine import FaissVectors
 from encoder_zoo.tasks.retrieval.index_checks import (
+    PROBES,
     check_embedder,
     check_engine,
+    check_text_count,
     checked_texts,
     checked_vectors,
     comparable,
     probe_of,
 )
-from encoder_zoo.tasks.retrieval.index_files import read_index, write_index
-from encoder_zoo.tasks.retrieval.top_k import nearest, reranked
+from encoder_zoo.tasks.retrieval.index_files import (
+    check_shape,
+    read_index,
+    write_index,
+)
+from encoder_zoo.tasks.retrieval.searching import Index
+from encoder_zoo.tasks.retrieval.top_k import nearest
 from encoder_zoo.tasks.retrieval.typed_dicts import Hit, SearchOptions
 from encoder_zoo.tasks.retrieval.vectors import STORES, Float32Vectors, Precision
 
@@ -29,10 +36,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 Engine = Literal["faiss"]
-RERANKED = 50  # documents that a reranker scores
+KIND = "vector_index"  # where the manifest of a preset names its task
 
 
-class VectorIndex:
+class VectorIndex(Index):
     """Find the documents that are nearest to a text. Made by `TextEmbedder.index`.
 
         index = embedder.index(documents)
@@ -152,8 +159,7 @@ class VectorIndex:
         check_engine(engine, precision)
         vectors = checked_vectors(vectors, embedder.embedding_dim)
         texts = None if texts is None else checked_texts(texts, "texts")
-        if texts is not None and len(texts) != len(vectors):
-            raise ValueError(f"There are {len(texts)} texts for {len(vectors)} vectors.")
+        check_text_count(texts, len(vectors), "vectors")
         return cls._of(embedder, vectors, texts, precision, prompt, engine)
 
     @classmethod
@@ -241,34 +247,17 @@ class VectorIndex:
             >>> [[hit["index"] for hit in hits] for hits in index.search(["Tax law.", "A cat."])]
             [[1, 0], [0, 1]]
         """
-        if isinstance(queries, str | bytes):
-            return self.search([queries], top_k, prompt, reranker, candidates)[0]
-        if candidates is not None and reranker is None:
-            raise ValueError(f"candidates={candidates} is for a reranker. Pass reranker=..., too.")
-        if reranker is not None and self.texts is None:
-            raise ValueError("A reranker reads texts, and this index holds vectors alone.")
-        texts = checked_texts(queries, "queries", least=0)
-        if not texts:
-            return []
-        wanted = top_k if reranker is None else max(top_k, candidates or RERANKED)
-        vectors = np.array(self.embedder.embed(texts, prompt=prompt, dim=self.dim), "float32")
-        indices, scores = self._nearest(vectors, wanted)
-        hits = [self._hits(*one) for one in zip(indices, scores, strict=True)]
-        if reranker is None:
-            return hits
-        return [reranked(reranker, *one, top_k) for one in zip(texts, hits, strict=True)]
+        return self._search(queries, top_k, reranker, candidates, prompt=prompt)
+
+    def _find(self, queries: list[str], top_k: int, prompt: str | None):
+        vectors = np.array(self.embedder.embed(queries, prompt=prompt, dim=self.dim), "float32")
+        return zip(*self._nearest(vectors, top_k), strict=True)
 
     def _nearest(self, vectors: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return indices (Q, k) and scores (Q, k) of the documents nearest to vectors (Q, D)."""
         function = self.embedder.similarity_function
         vectors = comparable(vectors, function, "The vectors of queries")
         return nearest(self._store, vectors, function, min(top_k, len(self)))
-
-    def _hits(self, indices: np.ndarray, scores: np.ndarray) -> list[Hit]:
-        return [
-            {"index": i, "score": score, "text": None if self.texts is None else self.texts[i]}
-            for i, score in zip(indices.tolist(), scores.tolist(), strict=True)
-        ]
 
     # -- changes and files ---------------------------------------------------------------------
 
@@ -304,7 +293,7 @@ class VectorIndex:
             "similarity_function": self.embedder.similarity_function,
             "prompt": self.prompt,
         }
-        write_index(folder, self._store, self.texts, self._probe, settings)
+        write_index(folder, KIND, self._store, {"probe": self._probe}, self.texts, settings)
 
     @classmethod
     @validate_arguments
@@ -328,7 +317,11 @@ class VectorIndex:
             ValueError: "... holds no index: ...", "... is damaged or changed: ...", "... is the
                 index of another embedder: ..."
         """
-        store, texts, probe, manifest = read_index(folder, verify)
+        types = {"probe": ("float32", 2)}
+        store, beside, texts, manifest = read_index(folder, KIND, STORES, types, verify)
+        probe = beside["probe"]
+        check_shape(folder, "probe", probe.shape, (len(PROBES), store.width))
+        check_text_count(texts, len(store), f"vectors in {folder}")
         check_engine(engine, store.precision)
         check_embedder(embedder, store.width, probe, manifest, folder)
         if engine:

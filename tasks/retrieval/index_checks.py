@@ -6,6 +6,7 @@ Comment letters: N documents, D width.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -65,6 +66,16 @@ def checked_vectors(vectors, most: int) -> np.ndarray:
     return np.array(found, "float32")
 
 
+def check_text_count(texts: Sequence[str] | None, count: int, name: str) -> None:
+    """Raise an error if there are texts, and not one for each document.
+
+    Raises:
+        ValueError: "There are 2 texts for 3 vectors."
+    """
+    if texts is not None and len(texts) != count:
+        raise ValueError(f"There are {len(texts)} texts for {count} {name}.")
+
+
 def comparable(vectors: np.ndarray, function: str, name: str) -> np.ndarray:
     """Return vectors (N, D), checked, and changed to unit length if they are for "cosine".
 
@@ -86,8 +97,18 @@ def probe_of(embedder, dim: int) -> np.ndarray:
     return np.array(embedder.embed(list(PROBES), prompt="query", dim=dim), "float32")
 
 
-def check_embedder(embedder, dim: int, probe: np.ndarray, manifest: dict, folder) -> None:
+def check_embedder(
+    embedder, dim: int, probe: np.ndarray, manifest: dict, folder, probe_of: Callable = probe_of
+) -> None:
     """Raise an error if an index was not built with this embedder.
+
+    Args:
+        embedder: to be used.
+        dim: the width of the index's vectors.
+        probe: the vectors of `PROBES` when it was built.
+        manifest: of the index.
+        folder: of the index, for the message.
+        probe_of: makes those vectors.
 
     Raises:
         ValueError: "... is the index of another embedder: ... Build it anew with this one: ..."
@@ -99,7 +120,8 @@ def check_embedder(embedder, dim: int, probe: np.ndarray, manifest: dict, folder
         reason = f"it was built for {function!r}, this one compares by "
         reason += repr(embedder.similarity_function)
     else:
-        apart = np.linalg.norm(probe_of(embedder, dim) - probe, axis=1)
+        now = probe_of(embedder, dim)
+        apart = np.linalg.norm(now - probe, axis=1) if now.shape == probe.shape else np.inf
         if (apart <= MOST_APART * np.linalg.norm(probe, axis=1)).all():
             return
         reason = "its vectors of the same texts are others"

@@ -6,7 +6,7 @@ Comment letters: Q queries, N documents, D width.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import keras
@@ -15,6 +15,7 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.serving.export import write_saved_model
 
 if TYPE_CHECKING:
+    from encoder_zoo.tasks.base.task import Task
     from encoder_zoo.tasks.retrieval.index import VectorIndex
 
 MOST_BYTES = 2**31 - 1  # of the vectors
@@ -48,25 +49,47 @@ def export_index(index: VectorIndex, path: str | os.PathLike, top_k: int = 10) -
         >>> search(query=tf.constant(["Tax law."]))["text"].numpy().tolist()
         [[b'Tax law.']]
     """
-    _check(index)
     embedder = index.embedder
+    check_exportable(embedder, len(index), index.dim)
     corpus = tf.Variable(index.vectors, trainable=False, name="vectors")
-    texts = None if index.texts is None else tf.Variable(index.texts, trainable=False, name="texts")
     embed = embedder.served(dim=index.dim)["query"]
     nearest = _nearest(embedder.similarity_function, corpus, min(top_k, len(index)))
+    write_search(
+        path, embedder, lambda query: nearest(embed(query)["embedding"]), [corpus], index.texts
+    )
+
+
+def write_search(
+    path: str | os.PathLike,
+    model: Task,
+    find: Callable,
+    variables: Sequence[tf.Variable],
+    texts: Sequence[str] | None,
+) -> None:
+    """Write a SavedModel whose only signature takes "query" and returns "index", "score", "text".
+
+    Args:
+        path: the version folder.
+        model: of the queries.
+        find: the function from queries (Q,) to scores (Q, K) and indices (Q, K), in a graph.
+        variables: that it uses beside the model's.
+        texts: N of them, or None: then there is no "text".
+    """
+    held = [] if texts is None else [tf.Variable(texts, trainable=False, name="texts")]
 
     def search(query):
-        score, found = nearest(embed(query)["embedding"])
-        text = {} if texts is None else {"text": tf.gather(texts.read_value(), found)}
-        return {"index": found, "score": score, **text}
+        score, found = find(query)
+        answer = {"index": found, "score": score}
+        for column in held:
+            answer["text"] = tf.gather(column.read_value(), found)
+        return answer
 
-    variables = [variable.value for variable in embedder.variables]
-    variables += [corpus] if texts is None else [corpus, texts]
-    write_saved_model(path, {"serving_default": search}, embedder.served_tokenizer, variables)
+    variables = [*(variable.value for variable in model.variables), *variables, *held]
+    write_saved_model(path, {"serving_default": search}, model.served_tokenizer, variables)
 
 
-def _check(index: VectorIndex) -> None:
-    """Raise an error if the index cannot be exported."""
+def check_exportable(model: Task, count: int, width: int) -> None:
+    """Raise an error if an index with so many vectors of this width cannot be exported."""
     backend = keras.config.backend()
     if backend != "tensorflow":
         raise ValueError(
@@ -74,12 +97,12 @@ def _check(index: VectorIndex) -> None:
             f"backend {backend!r}. Save both, then load and export them in a process started with "
             "KERAS_BACKEND=tensorflow."
         )
-    if index.embedder.preprocessor is None:
+    if model.preprocessor is None:
         raise ValueError(
             "The index's embedder has no preprocessor, so it cannot take text. Pass "
             "preprocessor=..., or load it with from_preset."
         )
-    size = 4 * len(index) * index.dim
+    size = 4 * count * width
     if size > MOST_BYTES:
         raise ValueError(
             f"The vectors take {size / 1e9:.1f} GB as float32. An export holds at most "

@@ -22,12 +22,17 @@ class RankedText(TypedDict):
     text: str
 
 
-class SearchOptions(TypedDict, total=False):
+class RerankOptions(TypedDict, total=False):
+    """Keyword arguments of the `search` of all indexes after `top_k`."""
+
+    reranker: object
+    candidates: int | None
+
+
+class SearchOptions(RerankOptions, total=False):
     """Keyword arguments of `VectorIndex.search` after `top_k`."""
 
     prompt: str | None
-    reranker: object
-    candidates: int | None
 
 
 class IndexOptions(TypedDict, total=False):
@@ -38,6 +43,16 @@ class IndexOptions(TypedDict, total=False):
     batch_size: int | None
     dim: int | None
     engine: Literal["faiss"] | None
+    keep_texts: bool
+
+
+class MultiVectorIndexOptions(TypedDict, total=False):
+    """Keyword arguments of `MultiVectorIndex.build` after `documents`."""
+
+    precision: Literal["float32", "int8", "binary"]
+    pool_factor: int
+    prompt: str | None
+    batch_size: int | None
     keep_texts: bool
 
 

@@ -10,7 +10,8 @@ Comment letters: Q queries, N vectors, D width, P pairs of a query and a vector,
 from __future__ import annotations
 
 import functools
-from typing import Literal
+import os
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -35,7 +36,7 @@ class Float32Vectors:
     """
 
     precision = "float32"
-    types: tuple[tuple[str, str], ...] = (("vectors", "float32"),)  # of the arrays
+    types: ClassVar[dict[str, tuple[str, int]]] = {"vectors": ("float32", 2)}  # with axes
 
     def __init__(self, vectors: np.ndarray):
         self.vectors = vectors
@@ -44,6 +45,17 @@ class Float32Vectors:
     def of(cls, vectors: np.ndarray) -> Float32Vectors:
         """Return a store of vectors (N, D) float32."""
         return cls(vectors)
+
+    @classmethod
+    def shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the arrays that fit those of some of them, as found in a file."""
+        return {"vectors": found["vectors"]}
+
+    def check(self, path: str | os.PathLike) -> None:
+        """Raise an error if numbers that were read from a file cannot be."""
+        for name, array in self.arrays.items():
+            if array.dtype.kind == "f":
+                check_finite(array, f"{path}: {name}")
 
     def __len__(self) -> int:
         return self.vectors.shape[0]
@@ -59,7 +71,7 @@ class Float32Vectors:
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arguments of the constructor, for a file."""
-        return {name: getattr(self, name) for name, _ in self.types}
+        return {name: getattr(self, name) for name in self.types}
 
     @property
     def nbytes(self) -> int:
@@ -114,7 +126,7 @@ class Int8Vectors(Float32Vectors):
     """
 
     precision = "int8"
-    types = (("vectors", "int8"), ("ranges", "float32"))
+    types: ClassVar = {"vectors": ("int8", 2), "ranges": ("float32", 2)}
 
     def __init__(self, vectors: np.ndarray, ranges: np.ndarray):
         super().__init__(vectors)
@@ -124,6 +136,10 @@ class Int8Vectors(Float32Vectors):
     def of(cls, vectors: np.ndarray) -> Int8Vectors:
         ranges = np.stack([vectors.min(axis=0), vectors.max(axis=0)])
         return cls(quantized(vectors, ranges), ranges)
+
+    @classmethod
+    def shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        return {**super().shapes(found), "ranges": (2, found["vectors"][1])}
 
     def joined(self, vectors: np.ndarray) -> Int8Vectors:
         return type(self)(
@@ -160,7 +176,7 @@ class BinaryVectors(Int8Vectors):
     """
 
     precision = "binary"
-    types = (("vectors", "int8"), ("ranges", "float32"), ("signs", "uint64"))
+    types: ClassVar = {**Int8Vectors.types, "signs": ("uint64", 2)}
 
     def __init__(self, vectors: np.ndarray, ranges: np.ndarray, signs: np.ndarray):
         super().__init__(vectors, ranges)
@@ -170,6 +186,11 @@ class BinaryVectors(Int8Vectors):
     def of(cls, vectors: np.ndarray) -> BinaryVectors:
         coarse = Int8Vectors.of(vectors)
         return cls(coarse.vectors, coarse.ranges, packed_signs(vectors))
+
+    @classmethod
+    def shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        count, width = found["vectors"]
+        return {**super().shapes(found), "signs": (-(-width // 64), count)}
 
     def joined(self, vectors: np.ndarray) -> BinaryVectors:
         coarse = Int8Vectors(self.vectors, self.ranges).joined(vectors)

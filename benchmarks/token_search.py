@@ -1,0 +1,134 @@
+"""Search among 10,000 documents of 180 tokens (MaxSim): time, memory, and how much is found.
+
+    python benchmarks/token_search.py
+
+The vectors of the timing are drawn: a token is one of 30,000 words and some noise. The sides take
+turns, so that a busy machine slows all of them; "CPU" counts all threads of the process. faiss has
+no index of documents: its exact index finds the 1,000 nearest tokens for each token of the query,
+and only products of these are summed. tachiom, an index of documents in Rust, takes part where it
+is installed. Recall is of token vectors of all-MiniLM-L6-v2 (which comes as a package), projected
+to 128 numbers: questions of SQuAD (`qa/squad/dev.json`) and its paragraphs among those of Wikipedia
+(`text/wikipedia_train.txt.gz`); it is the part of float32's 10 best that is found. Needs faiss-cpu.
+"""
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import faiss
+import numpy as np
+from search import real_texts
+from sources import MINILM, need_data
+
+import encoder_zoo as ez
+from encoder_zoo.tasks.retrieval.token_pooling import pooled
+from encoder_zoo.tasks.retrieval.token_vectors import STORES, TokenVectors
+
+TOKENS, WIDTH, QUERY, TOP_K, WORDS = 180, 128, 32, 10, 30_000
+TARGET = 300  # milliseconds for a query among 10,000 documents
+NEAREST = 1_000  # tokens that faiss finds for each of the query's
+
+
+def drawn(counts: list[int], seed: int) -> list[np.ndarray]:
+    """Texts of so many tokens, each a word's vector and noise, (tokens, WIDTH) of unit length."""
+    words = np.random.default_rng(0).standard_normal((WORDS, WIDTH), dtype="float32")
+    draw = np.random.default_rng(seed)
+    return [_unit(words[draw.integers(WORDS, size=n)] + _noise(draw, n)) for n in counts]
+
+
+def _noise(draw: np.random.Generator, count: int) -> np.ndarray:
+    return 0.5 * draw.standard_normal((count, WIDTH), dtype="float32")
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def ours(documents: list[np.ndarray]) -> dict[str, Callable]:
+    """Functions from a query (tokens, WIDTH) to the indices of the best documents."""
+    searches = {}
+    start = time.process_time()
+    halved = [pooled(tokens, 2) for tokens in documents]
+    print(f"pool_factor=2: {time.process_time() - start:.0f} CPU s", flush=True)
+    for name, given in [*((p, documents) for p in STORES), ("float32, pool_factor=2", halved)]:
+        start = time.process_time()
+        tokens = TokenVectors.of(given, name.split(",")[0])
+        spent, size = time.process_time() - start, tokens.store.nbytes / 1e6
+        print(f"{name}: {size:.0f} MB, built in {spent:.0f} CPU s", flush=True)
+        searches[name] = lambda query, tokens=tokens: tokens.nearest([query], TOP_K)[0][0]
+    return searches
+
+
+def faiss_search(documents: list[np.ndarray]) -> Callable:
+    """The search among tokens with faiss's exact index."""
+    index = faiss.IndexFlatIP(WIDTH)
+    index.add(np.concatenate(documents))
+    owners = np.repeat(np.arange(len(documents)), [len(tokens) for tokens in documents])
+
+    def search(query: np.ndarray) -> np.ndarray:
+        products, found = index.search(query, NEAREST)
+        scores = np.zeros(len(documents))
+        for row, of_row in zip(products, owners[found], strict=True):
+            best = np.zeros(len(documents))
+            np.maximum.at(best, of_row, row)
+            scores += best
+        return np.argsort(-scores, kind="stable")[:TOP_K]
+
+    return search
+
+
+def measure_speed(count: int, rounds: int) -> None:
+    """Prints medians of milliseconds and CPU milliseconds for a query."""
+    searches = ours(documents := drawn([TOKENS] * count, 1))
+    searches["faiss IndexFlatIP of tokens"] = faiss_search(documents)
+    queries = drawn([QUERY] * (rounds + 1), 2)
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in searches}
+    for query in queries:  # the first one warms up
+        for name, search in searches.items():
+            start = time.perf_counter(), time.process_time()
+            search(query)
+            ends = time.perf_counter(), time.process_time()
+            times[name].append(tuple(1000 * (b - a) for a, b in zip(start, ends, strict=True)))
+    print(f"\n| search among {count:,} documents of {TOKENS} tokens | ms | CPU ms |\n|---|---|---|")
+    for name, (_, *rows) in times.items():
+        wall, cpu = (statistics.median(column) for column in zip(*rows, strict=True))
+        print(f"| {name} | {wall:.0f} | {cpu:.0f} |", flush=True)
+    print(f"target: at most {TARGET} ms for a query among 10,000 documents")
+
+
+def measure_recall(count: int) -> None:
+    """Prints recall@10 beside float32's, of real tokens."""
+    texts, questions = real_texts(count)
+    model = ez.LateInteraction.from_preset(MINILM, dim=WIDTH)
+    searches = ours(documents := model.embed(texts))
+    searches["faiss IndexFlatIP of tokens"] = faiss_search(documents)
+    found = {name: [] for name in searches}
+    for query in model.embed(questions[:: max(1, len(questions) // 200)], prompt="query"):
+        for name, search in searches.items():
+            found[name].append(set(search(query).tolist()))
+    print(f"\nrecall@{TOP_K}, {len(found['float32'])} questions, {len(texts):,} paragraphs:")
+    for name, sets in found.items():
+        same = [len(a & b) for a, b in zip(sets, found["float32"], strict=True)]
+        print(f"{name:30} {np.mean(same) / TOP_K:.3f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--documents", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--texts", type=int, default=2_000, help="of recall; 0: leave it out")
+    options = parser.parse_args()
+    if options.texts:
+        need_data("qa", "text")
+    if options.documents:
+        measure_speed(options.documents, options.rounds)
+    if options.texts:
+        measure_recall(options.texts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Late interaction: which words of a document each token of a query found."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from encoder_zoo.tasks.display.marks import COLORS, MARK, Mark, marked
+from encoder_zoo.tasks.display.picture import Picture
+
+BAR_WIDTH = 12  # characters in a terminal
+# Letters, but for the scripts that have no spaces: there every token is shown by itself.
+WORD = re.compile(
+    "[^\\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uf900-\ufaff]+"
+)
+NOTHING = "(no word)"  # a marker, such as [CLS]
+HEAD = '<p style="margin-bottom:0"><b>Query</b>, score {score:.2f}</p>'
+DOCUMENT = '<p style="margin-bottom:0"><b>Document</b></p>'
+ROW = (
+    '<tr style="vertical-align:baseline"><td dir="auto" style="text-align:left;padding:.15em .8em '
+    '.15em 0;white-space:nowrap"><mark style="{style}">{token}</mark></td>'
+    '<td dir="auto" style="text-align:left;padding:.15em .8em .15em 0">{found}</td>'
+    '<td style="text-align:right;padding:.15em .8em .15em 0;font-variant-numeric:tabular-nums">'
+    '{score:.2f}</td><td style="width:45%;min-width:4em"><div style="background:#4dabf7;'
+    'height:.7em;min-width:1px;border-radius:.2em;width:{percent:.1f}%"></div></td></tr>'
+)
+TABLE = '<table style="width:100%;max-width:34em;border-collapse:collapse">{rows}</table>'
+REST = '<p style="margin:.4em 0;font-size:.85em">{}</p>'
+
+
+class Match(NamedTuple):
+    """A token of the query, the document's token that is nearest to it, and their product.
+
+    Attributes:
+        token: characters (begin, end) of the query.
+        word: those of the word that the token is of.
+        found: characters of a word of the document, or None of a marker.
+        score: the product.
+    """
+
+    token: tuple[int, int]
+    word: tuple[int, int]
+    found: tuple[int, int] | None
+    score: float
+
+
+def matches(model: Any, query: str, document: str) -> Picture:
+    """Draw which words of a document each token of a query found.
+
+    Each word of the query has a colour. In the document the words that its tokens found have that
+    of the token that is nearest to them, and behind them, in small letters, the words of the query
+    that found them. The table has the tokens with their products: the score is the sum of these,
+    and of those of markers and expansion tokens, which stand below it.
+
+    Args:
+        model: a `LateInteraction`.
+        query: a text.
+        document: a text.
+
+    Raises:
+        ValueError: "query is ['a', 'b']. Expected one text."
+
+    Example:
+        >>> import re
+        >>> import numpy as np
+        >>> class Letters:  # in place of a model: a word as the vector of its first letter
+        ...     def embed_with_spans(self, texts, prompt=None):
+        ...         words = list(re.finditer(r"\\w+", texts[0].lower()))
+        ...         vectors = np.eye(128, dtype="float32")[[ord(word[0][0]) for word in words]]
+        ...         return [vectors], [np.array([word.span() for word in words])]
+        >>> matches(Letters(), "Who sings?", "A song by Anna.")
+        Who sings? (score 1.00)
+           0.00                Who    A
+           1.00  ████████████  sings  song
+        [A Who] [song sings] by Anna.
+    """
+    for name, text in (("query", query), ("document", document)):
+        if not isinstance(text, str):
+            raise ValueError(f"{name} is {text!r:.60}. Expected one text.")
+    found, score, others = _found(model, query, document)
+    words = dict.fromkeys(match.word for match in found)
+    colors = {word: COLORS[i % len(COLORS)] for i, word in enumerate(words)}
+    of_query = marked(query, [Mark(*word, _style(color)) for word, color in colors.items()])
+    of_document = marked(document, _document_marks(found, query, colors))
+    rest = score - sum(match.score for match in found)
+    told = f"{others} markers and expansion tokens: {rest:.2f}" if others else ""
+    rows = "".join(_row(match, query, document, colors[match.word]) for match in found)
+    page = HEAD.format(score=score) + of_query.html + DOCUMENT + of_document.html
+    page += TABLE.format(rows=rows) + (REST.format(told) if told else "")
+    lines = [f"{query} (score {score:.2f})", *_lines(found, query, document)]
+    lines += [f"  {told}"] if told else []
+    return Picture(page, "\n".join([*lines, of_document.text]))
+
+
+def _found(model, query: str, document: str) -> tuple[list[Match], float, int]:
+    """Return the matches of the tokens with characters, the score, and how many have none."""
+    (of_query,), (query_spans,) = model.embed_with_spans([query], prompt="query")
+    (of_document,), (spans,) = model.embed_with_spans([document], prompt="document")
+    products = of_query @ of_document.T
+    best = products.argmax(axis=1)
+    score = products.max(axis=1)
+    has_text = query_spans[:, 0] >= 0
+    found = [
+        Match(
+            tuple(query_spans[i].tolist()),
+            _word_around(query, *query_spans[i].tolist()),
+            _word_around(document, *spans[best[i]].tolist()) if spans[best[i], 0] >= 0 else None,
+            float(score[i]),
+        )
+        for i in np.flatnonzero(has_text)
+    ]
+    return found, float(score.sum()), int((~has_text).sum())
+
+
+def _word_around(text: str, begin: int, end: int) -> tuple[int, int]:
+    """Return the characters of the word that a token is of.
+
+    Example:
+        >>> _word_around("He resets it.", 3, 6), _word_around("Rom, 東京", 5, 6)
+        ((3, 9), (5, 6))
+    """
+    for word in WORD.finditer(text):
+        if word.start() <= begin and end <= word.end():
+            return word.span()
+    return begin, end
+
+
+def _document_marks(found: list[Match], query: str, colors: dict) -> list[Mark]:
+    """Return a mark for each word that was found, with the words of the query that found it."""
+    finders: dict[tuple[int, int], list[Match]] = {}
+    for match in found:
+        if match.found is not None:
+            finders.setdefault(match.found, []).append(match)
+    marks, last = [], 0
+    for (begin, end), by in sorted(finders.items()):
+        if begin < last:  # a token that reaches over the end of a word
+            continue
+        best = max(by, key=lambda match: match.score)
+        names = dict.fromkeys(query[slice(*match.word)] for match in by)
+        marks.append(Mark(begin, end, _style(colors[best.word]), ", ".join(names)))
+        last = end
+    return marks
+
+
+def _style(color: str) -> str:
+    return f"{MARK}background:{color};"
+
+
+def _row(match: Match, query: str, document: str, color: str) -> str:
+    return ROW.format(
+        style=_style(color),
+        token=html.escape(query[slice(*match.token)]),
+        found=html.escape(_name(match, document)),
+        score=match.score,
+        percent=100 * min(max(match.score, 0.0), 1.0),
+    )
+
+
+def _lines(found: list[Match], query: str, document: str) -> list[str]:
+    """Return the matches with bars, for a terminal."""
+    tokens = [query[slice(*match.token)] for match in found]
+    width = max(map(len, tokens), default=0)
+    return [
+        f"  {match.score:5.2f}  {'█' * round(BAR_WIDTH * min(max(match.score, 0), 1)):{BAR_WIDTH}}"
+        f"  {token:{width}}  {_name(match, document)}"
+        for match, token in zip(found, tokens, strict=True)
+    ]
+
+
+def _name(match: Match, document: str) -> str:
+    return NOTHING if match.found is None else document[slice(*match.found)]

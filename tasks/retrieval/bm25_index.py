@@ -1,0 +1,177 @@
+"""An index of words: BM25, by the package bm25s.
+
+Comment letters: N documents.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
+
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.presets.files.atomic import replacing
+from encoder_zoo.presets.files.manifest import NAME, write_manifest
+from encoder_zoo.presets.files.open_folder import OpenFolder
+from encoder_zoo.tasks.retrieval.index_checks import checked_texts
+from encoder_zoo.tasks.retrieval.index_files import (
+    TEXTS,
+    checked_manifest,
+    read_texts,
+    write_texts,
+)
+from encoder_zoo.tasks.retrieval.searching import Index
+from encoder_zoo.tasks.retrieval.typed_dicts import Hit, RerankOptions
+
+if TYPE_CHECKING:
+    from typing import Self, Unpack
+
+KIND = "bm25_index"  # where the manifest of a preset names its task
+WORD = re.compile(r"\w+")
+
+
+class BM25Index(Index):
+    """Find the documents that share the rarest words with a text, without any model.
+
+        words = ez.BM25Index(documents)
+        words.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
+
+    Words are runs of letters, digits and `_`, in lower case. Needs the package bm25s.
+
+    Args:
+        documents: a list, array or column of texts.
+
+    Attributes:
+        texts: the documents.
+
+    Raises:
+        ValueError: "documents is empty. ...", "documents[3] is empty. ..."
+        ImportError: "BM25 needs the package bm25s: ..."
+
+    Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and Beyond,
+    section 3.
+
+    """
+
+    def __init__(self, documents: object):
+        self._package = import_bm25s()
+        self._set(checked_texts(documents, "documents"))
+
+    def _set(self, texts: list[str]) -> None:
+        self.texts = texts
+        self._bm25 = self._package.BM25()
+        self._bm25.index([words_of(text) for text in texts], show_progress=False)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __repr__(self) -> str:
+        return f"<BM25Index: {len(self):,} texts>"
+
+    @overload
+    def search(
+        self, queries: str, top_k: int = 10, **options: Unpack[RerankOptions]
+    ) -> list[Hit]: ...
+    @overload
+    def search(
+        self, queries: object, top_k: int = 10, **options: Unpack[RerankOptions]
+    ) -> list[list[Hit]]: ...
+    @validate_arguments
+    def search(
+        self,
+        queries: object,
+        top_k: PositiveInt = 10,
+        reranker: object = None,
+        candidates: PositiveInt | None = None,
+    ) -> list[Hit] | list[list[Hit]]:
+        """Return the documents with the highest scores, of equal ones the earlier; those that share
+        no word with the query are not among them.
+
+        Args:
+            queries: a text, or a list, array or column of texts.
+            top_k, reranker, candidates: see `VectorIndex.search`.
+
+        Returns:
+            Of a single query a list of `{"index", "score", "text"}`, otherwise a list of these for
+            each query.
+
+        Raises:
+            ValueError: "queries[1] is empty. ..."
+        """
+        return self._search(queries, top_k, reranker, candidates)
+
+    def _find(self, queries: list[str], top_k: int):
+        return [self._best(query, top_k) for query in queries]
+
+    def _best(self, query: str, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+        ids = self._bm25.get_tokens_ids(words_of(query))
+        if not ids:
+            return np.zeros(0, "int64"), np.zeros(0, "float32")
+        scores = self._bm25.get_scores_from_ids(ids)
+        least = max(np.partition(scores, -top_k)[-top_k], np.finfo("float32").tiny)
+        found = np.flatnonzero(scores >= least)
+        found = found[np.argsort(-scores[found], kind="stable")[:top_k]]
+        return found, scores[found]
+
+    def add(self, documents: object) -> None:
+        """Add documents behind those that are there. All words are counted anew.
+
+        Args:
+            documents: a list, array or column of texts.
+
+        Raises:
+            ValueError: as the class.
+        """
+        self._set([*self.texts, *checked_texts(documents, "documents")])
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the texts into a folder of their own, replaced in one step; see `load`.
+
+        Args:
+            folder: to write.
+        """
+        with replacing(folder) as new:
+            write_texts(new / TEXTS, self.texts)
+            write_manifest(new, {"task": KIND})
+
+    @classmethod
+    @validate_arguments
+    def load(cls, folder: str | os.PathLike[str], verify: bool = True) -> Self:
+        """Return an index of the texts that `save` wrote, whose words are counted again.
+
+        Args:
+            folder: written by `save`.
+            verify: whether to verify the checksums of the files.
+
+        Raises:
+            FileNotFoundError: if there is no such folder.
+            ValueError: "... holds no index: ...", "... is damaged or changed: ..."
+        """
+        with OpenFolder(folder, [NAME, TEXTS]) as files:
+            checked_manifest(files, KIND, verify)
+            return cls(read_texts(files) or [])
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text, in lower case.
+
+    Example:
+        >>> words_of("It's naïve, No. 5!")
+        ['it', 's', 'naïve', 'no', '5']
+    """
+    return WORD.findall(text.lower())
+
+
+def import_bm25s():
+    """Return the module bm25s.
+
+    Raises:
+        ImportError: "BM25 needs the package bm25s: `pip install bm25s`."
+    """
+    try:
+        import bm25s
+    except ImportError as error:
+        raise ImportError("BM25 needs the package bm25s: `pip install bm25s`.") from error
+    return bm25s

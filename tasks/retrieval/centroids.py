@@ -1,0 +1,60 @@
+"""Centroids of vectors, by spherical k-means.
+
+Comment letters: T vectors, K centroids, D width.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from encoder_zoo.tasks.retrieval.similarity import unit_rows
+from encoder_zoo.tasks.retrieval.vectors import BLOCK
+
+MOST = 2**16  # centroids, whose numbers take two bytes
+FOR_EACH = 64  # vectors that a centroid is learned of
+ROUNDS = 5
+
+
+def centroids_of(vectors: np.ndarray) -> np.ndarray:
+    """Return centroids (K, D) of unit length of vectors (T, D) of unit length.
+
+    K is the largest power of two up to `4 sqrt(T)`. They are learned of a sample.
+
+    Source: Santhanam et al. 2022, ColBERTv2, section 3.3, for centroids of tokens.
+
+    Example:
+        >>> vectors = np.repeat(np.eye(3, dtype="float32"), 50, axis=0)
+        >>> centroids_of(vectors).shape
+        (32, 3)
+    """
+    count = min(MOST, 2 ** int(np.log2(max(1.0, 4 * np.sqrt(len(vectors))))), len(vectors))
+    draw = np.random.default_rng(0)  # the same vectors give the same index
+    size = min(len(vectors), FOR_EACH * count)
+    sample = np.asarray(vectors[np.sort(draw.choice(len(vectors), size, replace=False))])
+    centroids = sample[draw.choice(size, count, replace=False)]
+    for _ in range(ROUNDS):
+        centroids = _means(sample, nearest_centroids(sample, centroids), centroids)
+    return centroids
+
+
+def nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
+    """Return the number of the nearest of centroids (K, D) for each of vectors (T, D), uint16.
+
+    Example:
+        >>> nearest_centroids(np.array([[0.0, 1.0], [1.0, 0.1]]), np.eye(2)).tolist()
+        [1, 0]
+    """
+    found = np.empty(len(vectors), "uint16")
+    step = max(1, BLOCK // len(centroids))
+    for i in range(0, len(vectors), step):
+        found[i : i + step] = (vectors[i : i + step] @ centroids.T).argmax(axis=1)
+    return found
+
+
+def _means(vectors: np.ndarray, codes: np.ndarray, centroids: np.ndarray) -> np.ndarray:
+    """Return the mean direction of the vectors of each centroid; without any, the centroid."""
+    order = np.argsort(codes, kind="stable")
+    present, starts = np.unique(codes[order], return_index=True)
+    means = centroids.copy()
+    means[present] = unit_rows(np.add.reduceat(vectors[order], starts, axis=0))
+    return means

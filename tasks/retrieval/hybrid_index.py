@@ -1,0 +1,223 @@
+"""Several indexes of the same documents as one: their rankings, fused."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.presets.files.atomic import replacing
+from encoder_zoo.presets.files.manifest import NAME, write_manifest
+from encoder_zoo.presets.files.open_folder import OpenFolder
+from encoder_zoo.tasks.retrieval.bm25_index import BM25Index
+from encoder_zoo.tasks.retrieval.index_checks import checked_texts
+from encoder_zoo.tasks.retrieval.index_files import checked_manifest
+from encoder_zoo.tasks.retrieval.searching import Index
+from encoder_zoo.tasks.retrieval.typed_dicts import Hit, RerankOptions
+
+if TYPE_CHECKING:
+    from typing import Self, Unpack
+
+KIND = "hybrid_index"  # where the manifest of a preset names its task
+
+
+class HybridIndex(Index):
+    """Find the documents that several indexes rank high, by reciprocal rank fusion.
+
+        index = ez.HybridIndex([embedder.index(documents), ez.BM25Index(documents)])
+        index.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
+
+    The score of a document is the sum of `1 / (rank_constant + rank)` over the indexes that find
+    it, with the ranks 1, 2, ...: scores of the indexes need not be comparable.
+
+    Args:
+        indexes: of the same documents in the same order: `VectorIndex`, `MultiVectorIndex`,
+            `SparseIndex`, `BM25Index`, or others with their `search` and `len`.
+        rank_constant: the larger, the less the first ranks count.
+        depth: so many documents of each index are fused; `top_k` if that is more.
+
+    Attributes:
+        indexes, rank_constant, depth: as given.
+        texts: of the first index that has them, or None.
+
+    Raises:
+        ValueError: "indexes is empty. ...", "The indexes have 3 and 4 documents. ...", "The indexes
+            differ in the text of document 2. ..."
+
+    Source: Cormack et al. 2009, Reciprocal Rank Fusion Outperforms Condorcet and Individual Rank
+    Learning Methods.
+
+    Example:
+        >>> from encoder_zoo import TextEmbedder
+        >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+        >>> documents = ["A cat.", "Tax law of 1990.", "A dog."]
+        >>> index = HybridIndex([embedder.index(documents), embedder.index(documents, dim=64)])
+        >>> index
+        <HybridIndex: VectorIndex, VectorIndex; 3 documents>
+        >>> [hit] = index.search("Tax law of 1990.", top_k=1)
+        >>> hit["index"], round(hit["score"], 4)  # 2 / 61
+        (1, 0.0328)
+    """
+
+    @validate_arguments
+    def __init__(
+        self, indexes: Sequence[Any], rank_constant: PositiveInt = 60, depth: PositiveInt = 100
+    ):
+        self.indexes = list(indexes)
+        self.rank_constant = rank_constant
+        self.depth = depth
+        self._check()
+
+    def _check(self) -> None:
+        """Raise an error if the indexes are not of the same documents."""
+        if not self.indexes:
+            raise ValueError("indexes is empty. Expected one or more.")
+        counts = [len(index) for index in self.indexes]
+        if len(set(counts)) > 1:
+            raise ValueError(
+                f"The indexes have {', '.join(map(str, counts[:-1]))} and {counts[-1]} documents. "
+                "Expected indexes of the same documents."
+            )
+        columns = [index.texts for index in self.indexes if getattr(index, "texts", None)]
+        for i, texts in enumerate(zip(*columns, strict=True)):
+            if len(set(texts)) > 1:
+                raise ValueError(
+                    f"The indexes differ in the text of document {i}. Expected indexes of the same "
+                    "documents, in the same order."
+                )
+
+    @property
+    def texts(self) -> list[str] | None:
+        """Return the texts of the first index that has them."""
+        columns = (getattr(index, "texts", None) for index in self.indexes)
+        return next((texts for texts in columns if texts is not None), None)
+
+    def __len__(self) -> int:
+        return len(self.indexes[0])
+
+    def __repr__(self) -> str:
+        names = ", ".join(type(index).__name__ for index in self.indexes)
+        return f"<HybridIndex: {names}; {len(self):,} documents>"
+
+    @overload
+    def search(
+        self, queries: str, top_k: int = 10, **options: Unpack[RerankOptions]
+    ) -> list[Hit]: ...
+    @overload
+    def search(
+        self, queries: object, top_k: int = 10, **options: Unpack[RerankOptions]
+    ) -> list[list[Hit]]: ...
+    @validate_arguments
+    def search(
+        self,
+        queries: object,
+        top_k: PositiveInt = 10,
+        reranker: object = None,
+        candidates: PositiveInt | None = None,
+    ) -> list[Hit] | list[list[Hit]]:
+        """Return the documents with the highest scores; of equal ones that of the earlier index.
+
+        Args:
+            queries: a text, or a list, array or column of texts.
+            top_k, reranker, candidates: see `VectorIndex.search`.
+
+        Returns:
+            Of a single query a list of `{"index", "score", "text"}`, otherwise a list of these for
+            each query.
+
+        Raises:
+            ValueError: "queries[1] is empty. ...", "A reranker reads texts, and ..."
+        """
+        return self._search(queries, top_k, reranker, candidates)
+
+    def _find(self, queries: list[str], top_k: int):
+        found = [index.search(queries, max(top_k, self.depth)) for index in self.indexes]
+        for rankings in zip(*found, strict=True):
+            best = fused([[hit["index"] for hit in hits] for hits in rankings], self.rank_constant)
+            yield [i for i, _ in best[:top_k]], [score for _, score in best[:top_k]]
+
+    def add(self, documents: object) -> None:
+        """Add documents behind those that are there, to every index.
+
+        Args:
+            documents: a list, array or column of texts.
+
+        Raises:
+            ValueError: as the `add` of the indexes.
+        """
+        texts = checked_texts(documents, "documents")
+        for index in self.indexes:
+            index.add(texts)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write all indexes into a folder, replaced in one step; `load` opens it.
+
+        Args:
+            folder: to write.
+        """
+        names = [f"{i}_{type(index).__name__}" for i, index in enumerate(self.indexes)]
+        settings = {"rank_constant": self.rank_constant, "depth": self.depth}
+        with replacing(folder) as new:
+            for name, index in zip(names, self.indexes, strict=True):
+                index.save(new / name)
+            write_manifest(new, {"task": KIND, "indexes": names, **settings})
+
+    @classmethod
+    @validate_arguments
+    def load(
+        cls, folder: str | os.PathLike[str], models: Sequence[Any], verify: bool = True
+    ) -> Self:
+        """Return the index that `save` wrote.
+
+        Args:
+            folder: written by `save`.
+            models: for each index the model that it was built with, whose `load_index` opens it;
+                None for a `BM25Index`.
+            verify: whether to verify the checksums of the files.
+
+        Raises:
+            FileNotFoundError: if there is no such folder.
+            ValueError: "... holds no index: ...", "... is damaged or changed: ...", "There are 1
+                models for 2 indexes: ...", "... was replaced while it was loaded. ..."
+        """
+        manifest = _read(folder, verify)
+        names = manifest["indexes"]
+        if len(models) != len(names):
+            raise ValueError(
+                f"There are {len(models)} models for {len(names)} indexes: {', '.join(names)}. "
+                "Expected one for each, None for a BM25Index."
+            )
+        indexes = []
+        for name, model in zip(names, models, strict=True):
+            load = BM25Index.load if model is None else model.load_index
+            indexes.append(load(pathlib.Path(folder) / name, verify=verify))
+        if _read(folder, verify=False) != manifest:
+            raise ValueError(f"{folder} was replaced while it was loaded. Load it again.")
+        return cls(indexes, manifest["rank_constant"], manifest["depth"])
+
+
+def _read(folder: str | os.PathLike, verify: bool) -> dict:
+    """Return the manifest of a folder, checked; the indexes in it check their own files."""
+    with OpenFolder(folder, [NAME, "*/*"]) as files:
+        manifest = checked_manifest(files, KIND, verify)
+        names = manifest.get("indexes")
+        folders = {name.split("/")[0] for name in manifest["files"]}
+        if not isinstance(names, list) or not names or set(names) != folders:
+            raise ValueError(f"{files.path / NAME}: indexes are {names}. Expected its subfolders.")
+        return manifest
+
+
+def fused(rankings: Sequence[Sequence[int]], rank_constant: int) -> list[tuple[int, float]]:
+    """Return the documents of some rankings with their fused scores, the best first.
+
+    Example:
+        >>> fused([[7, 3], [3]], rank_constant=1)  # 1/2; 1/3 + 1/2
+        [(3, 0.8333333333333333), (7, 0.5)]
+    """
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        for rank, i in enumerate(ranking, 1):
+            scores[i] = scores.get(i, 0.0) + 1 / (rank_constant + rank)
+    return sorted(scores.items(), key=lambda item: -item[1])

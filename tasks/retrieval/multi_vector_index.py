@@ -1,0 +1,338 @@
+"""An index of documents as many vectors each, one for a token, for late interaction.
+
+Comment letters: N documents, D width.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Unpack, overload
+
+import numpy as np
+
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.wording import shown
+from encoder_zoo.tasks.retrieval.index_checks import (
+    PROBES,
+    check_embedder,
+    check_text_count,
+    checked_texts,
+    comparable,
+)
+from encoder_zoo.tasks.retrieval.index_files import read_index, write_index
+from encoder_zoo.tasks.retrieval.searching import Index
+from encoder_zoo.tasks.retrieval.token_pooling import import_hierarchy, pooled
+from encoder_zoo.tasks.retrieval.token_vectors import STORES, TokenPrecision, TokenVectors
+from encoder_zoo.tasks.retrieval.typed_dicts import Hit, SearchOptions
+
+if TYPE_CHECKING:
+    from typing import Self
+
+KIND = "multi_vector_index"  # where the manifest of a preset names its task
+
+
+class MultiVectorIndex(Index):
+    """Find the documents that match a text best, token by token. Made by `LateInteraction.index`.
+
+        index = colbert.index(documents, pool_factor=2)
+        index.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
+        index.save("index")
+        index = colbert.load_index("index")
+
+    The score of a document is MaxSim: the sum over the query's tokens of the largest product with
+    one of the document's. `precision` is that of the documents' vectors, the query is always
+    float32. Of a document of 180 tokens and vectors of 128 numbers:
+
+    - "float32": 92 kB. A query is compared with all tokens of all documents: nothing is learned,
+      nothing is approximated.
+    - "int8": 23 kB. A vector is the number of its nearest centroid, and the difference from it in
+      256 steps. The documents are compared by the centroids of their tokens; the
+      best of them, 16 for each result, 256 at least, are scored by their vectors.
+    - "binary": 3 kB. The same, with one bit for each number of the difference.
+
+    `pool_factor=2` halves all of these, and the time of a search: tokens with like meanings become
+    one.
+
+    Args:
+        model: of the queries; a `LateInteraction`, or an object with its `embed`,
+            `embedding_dim` and `similarity_function`.
+        tokens: the vectors.
+        texts: N of them, or None.
+        prompt: of further documents.
+        pool_factor: of further documents.
+        probe: the model's vectors of `index_checks.PROBES`.
+
+    Attributes:
+        model, texts, prompt, pool_factor: as given.
+
+    Source: Khattab and Zaharia 2020, ColBERT, section 3; Santhanam et al. 2022, PLAID, section 4,
+    for the search by centroids.
+
+    Example:
+        >>> class Letters:  # in place of a model: a text as vectors of its letters
+        ...     embedding_dim, similarity_function = 256, "maxsim"
+        ...     def embed(self, texts, prompt=None, batch_size=None):
+        ...         return [np.eye(256, dtype="float32")[list(text.encode())] for text in texts]
+        >>> index = MultiVectorIndex.build(Letters(), ["A cat.", "Tax law."])
+        >>> index
+        <MultiVectorIndex: 2 texts, 14 vectors of 256, float32>
+        >>> index.search("Tax", top_k=1)
+        [{'index': 1, 'score': 3.0, 'text': 'Tax law.'}]
+    """
+
+    def __init__(
+        self,
+        model,
+        tokens: TokenVectors,
+        texts: list[str] | None,
+        prompt: str | None,
+        pool_factor: int,
+        probe: np.ndarray,
+    ):
+        self.model = model
+        self.texts = texts
+        self.prompt = prompt
+        self.pool_factor = pool_factor
+        self._tokens = tokens
+        self._probe = probe
+
+    @classmethod
+    @validate_arguments
+    def build(
+        cls,
+        model: Any,
+        documents: object,
+        precision: TokenPrecision = "float32",
+        pool_factor: PositiveInt = 1,
+        prompt: str | None = "document",
+        batch_size: PositiveInt | None = None,
+        keep_texts: bool = True,
+    ) -> Self:
+        """Return an index of texts.
+
+        Args:
+            model: see the class.
+            documents: a list, array or column of texts.
+            precision: see the class. The centroids of "int8" and "binary" are learned of these
+                documents, and serve those that are added later too.
+            pool_factor: so many tokens of a document become one vector; 1 leaves them as they are.
+            prompt, batch_size: of `embed`.
+            keep_texts: whether results have the text itself; without it, "text" is None.
+
+        Raises:
+            ValueError: "documents is empty. ...", "documents[3] is empty. ...", "precision is ..."
+            ImportError: "pool_factor needs the package scipy: ..."
+        """
+        texts = checked_texts(documents, "documents")
+        if pool_factor > 1:
+            import_hierarchy()
+        vectors = model.embed(texts, prompt=prompt, batch_size=batch_size)
+        vectors = _prepared(vectors, model.embedding_dim, pool_factor)
+        return cls._of(
+            model, vectors, texts if keep_texts else None, precision, prompt, pool_factor
+        )
+
+    @classmethod
+    @validate_arguments
+    def of_vectors(
+        cls,
+        model: Any,
+        vectors: Sequence[np.ndarray],
+        texts: object = None,
+        precision: TokenPrecision = "float32",
+        pool_factor: PositiveInt = 1,
+        prompt: str | None = "document",
+    ) -> Self:
+        """Return an index of vectors that the model made before.
+
+        Args:
+            vectors: N arrays (tokens, D) of floating-point numbers; they are copied.
+            texts: N texts to return with the results, or None.
+            model, precision, pool_factor, prompt: as for `build`.
+
+        Raises:
+            ValueError: "vectors is empty. ...", "vectors[2] has the shape (8,) and the type
+                float32. Expected (tokens, 128) ...", "There are 2 texts for 3 documents."
+        """
+        vectors = _prepared(vectors, model.embedding_dim, pool_factor)
+        texts = None if texts is None else checked_texts(texts, "texts")
+        check_text_count(texts, len(vectors), "documents")
+        return cls._of(model, vectors, texts, precision, prompt, pool_factor)
+
+    @classmethod
+    def _of(cls, model, vectors, texts, precision, prompt, pool_factor) -> Self:
+        tokens = TokenVectors.of(vectors, precision)
+        return cls(model, tokens, texts, prompt, pool_factor, _probe_of(model))
+
+    # -- description ---------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __repr__(self) -> str:
+        kind = "documents" if self.texts is None else "texts"
+        return (
+            f"<MultiVectorIndex: {len(self):,} {kind}, {len(self._tokens.store):,} vectors of "
+            f"{self.dim}, {self.precision}>"
+        )
+
+    @property
+    def dim(self) -> int:
+        """Return the width of the vectors."""
+        return self._tokens.store.width
+
+    @property
+    def precision(self) -> str:
+        """Return the precision of the vectors."""
+        return self._tokens.store.precision
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of memory that the vectors take, or of the file they are mapped from."""
+        return self._tokens.store.nbytes + self._tokens.ends.nbytes
+
+    @property
+    def vectors(self) -> list[np.ndarray]:
+        """Return the vectors of each document, (tokens, D) float32, as the search sees them: of
+        unit length, pooled, and rounded where the precision is lower."""
+        return [self._tokens.document(i) for i in range(len(self))]
+
+    # -- search --------------------------------------------------------------------------------
+
+    @overload
+    def search(
+        self, queries: str, top_k: int = 10, **options: Unpack[SearchOptions]
+    ) -> list[Hit]: ...
+    @overload
+    def search(
+        self, queries: object, top_k: int = 10, **options: Unpack[SearchOptions]
+    ) -> list[list[Hit]]: ...
+    @validate_arguments
+    def search(
+        self,
+        queries: object,
+        top_k: PositiveInt = 10,
+        prompt: str | None = "query",
+        reranker: object = None,
+        candidates: PositiveInt | None = None,
+    ) -> list[Hit] | list[list[Hit]]:
+        """Return the documents that match each query best, the best first, of equal ones the
+        earlier.
+
+        Args:
+            queries: a text, or a list, array or column of texts.
+            top_k, prompt, reranker, candidates: see `VectorIndex.search`.
+
+        Returns:
+            Of a single query a list of `{"index", "score", "text"}`, otherwise a list of these for
+            each query.
+
+        Raises:
+            ValueError: "queries[1] is empty. ...", "A reranker reads texts, and ..."
+        """
+        return self._search(queries, top_k, reranker, candidates, prompt=prompt)
+
+    def _find(self, queries: list[str], top_k: int, prompt: str | None):
+        vectors = self.model.embed(queries, prompt=prompt)
+        return zip(*self._tokens.nearest(_prepared(vectors, self.dim), top_k), strict=True)
+
+    # -- changes and files ---------------------------------------------------------------------
+
+    @validate_arguments
+    def add(self, documents: object, batch_size: PositiveInt | None = None) -> None:
+        """Add documents behind those that are there. A call copies all vectors: add many at once.
+
+        Args:
+            documents: a list, array or column of texts.
+            batch_size: of `embed`.
+
+        Raises:
+            ValueError: as `build`.
+        """
+        texts = checked_texts(documents, "documents")
+        vectors = self.model.embed(texts, prompt=self.prompt, batch_size=batch_size)
+        self._tokens = self._tokens.joined(_prepared(vectors, self.dim, self.pool_factor))
+        if self.texts is not None:
+            self.texts = [*self.texts, *texts]
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the index into a folder of its own, replaced in one step; `load` opens it.
+
+        Args:
+            folder: to write. A program that reads an older index in it is not disturbed.
+
+        Raises:
+            OSError: naming the folder, such as for a full disk.
+        """
+        settings = {
+            "similarity_function": self.model.similarity_function,
+            "prompt": self.prompt,
+            "pool_factor": self.pool_factor,
+        }
+        beside = {"ends": self._tokens.ends, "probe": self._probe}
+        write_index(folder, KIND, self._tokens.store, beside, self.texts, settings)
+
+    @classmethod
+    @validate_arguments
+    def load(cls, folder: str | os.PathLike[str], model: Any, verify: bool = True) -> Self:
+        """Return the index that `save` wrote. Its vectors are read from the file when needed.
+
+        Args:
+            folder: written by `save`.
+            model: the one that the index was built with, or an equal one.
+            verify: whether to verify the checksums of the files.
+
+        Raises:
+            FileNotFoundError: if there is no such folder.
+            ValueError: "... holds no index: ...", "... is damaged or changed: ...", "... is the
+                index of another embedder: ..."
+        """
+        types = {"ends": ("int64", 1), "probe": ("float32", 2)}
+        store, beside, texts, manifest = read_index(folder, KIND, STORES, types, verify)
+        tokens = TokenVectors(store, beside["ends"])
+        tokens.check(folder)
+        check_text_count(texts, len(tokens), f"documents in {folder}")
+        probe, pool_factor = beside["probe"], manifest.get("pool_factor")
+        if type(pool_factor) is not int or pool_factor < 1:
+            raise ValueError(f"{folder}: pool_factor is {shown(pool_factor)}. Expected 1 or more.")
+        check_embedder(model, store.width, probe, manifest, folder, _probe_of)
+        return cls(model, tokens, texts, manifest.get("prompt"), pool_factor, probe)
+
+    @validate_arguments
+    def export(self, path: str | os.PathLike[str], top_k: PositiveInt = 10) -> None:
+        """Write the model and the documents as one SavedModel; see `export_multi_vector_index`.
+
+        Args:
+            path: the version folder, such as "served/1".
+            top_k: how many documents it finds for each query.
+        """
+        from encoder_zoo.tasks.retrieval.multi_vector_export import export_multi_vector_index
+
+        export_multi_vector_index(self, path, top_k)
+
+
+def _probe_of(model, dim: int | None = None) -> np.ndarray:
+    """Return the model's vectors of `PROBES` (tokens, D), by which an index knows it again."""
+    return np.concatenate(model.embed(list(PROBES), prompt="query")).astype("float32")
+
+
+def _prepared(vectors, width: int, pool_factor: int = 1) -> list[np.ndarray]:
+    """Return copies of the vectors of each document, checked, of unit length, and pooled.
+
+    Raises:
+        ValueError: "vectors is empty. ...", "vectors[2] has the shape (8,) ..."
+    """
+    if not len(vectors):
+        raise ValueError("vectors is empty. Expected an array (tokens, D) for each document.")
+    prepared = []
+    for i, tokens in enumerate(vectors):
+        tokens = np.asarray(tokens)
+        if tokens.shape[1:] != (width,) or tokens.dtype.kind != "f" or not len(tokens):
+            raise ValueError(
+                f"vectors[{i}] has the shape {tokens.shape} and the type {tokens.dtype}. Expected "
+                f"(tokens, {width}) floating-point numbers, one token or more, as of embed."
+            )
+        tokens = comparable(np.array(tokens, "float32"), "cosine", f"vectors[{i}]")
+        prepared.append(pooled(tokens, pool_factor))
+    return prepared

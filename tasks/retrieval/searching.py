@@ -1,0 +1,88 @@
+"""The base of all indexes: from queries to hits, in the order of a reranker if there is one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from encoder_zoo.tasks.retrieval.index_checks import checked_texts
+from encoder_zoo.tasks.retrieval.top_k import reranked
+from encoder_zoo.tasks.retrieval.typed_dicts import Hit
+
+RERANKED = 50  # documents that a reranker scores
+
+
+class Index(ABC):
+    """Base of the indexes. A subclass finds documents; this class makes hits of them.
+
+    Attributes:
+        texts: N of them, or None.
+
+    Example:
+        >>> class Longest(Index):
+        ...     def __init__(self, texts):
+        ...         self.texts = texts
+        ...     def __len__(self):
+        ...         return len(self.texts)
+        ...     def _find(self, queries, top_k):
+        ...         best = sorted(range(len(self)), key=lambda i: -len(self.texts[i]))[:top_k]
+        ...         return [(best, [float(len(self.texts[i])) for i in best]) for _ in queries]
+        >>> Longest(["a", "abc"])._search("any", 1, None, None)
+        [{'index': 1, 'score': 3.0, 'text': 'abc'}]
+    """
+
+    texts: list[str] | None
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return N."""
+
+    @abstractmethod
+    def _find(
+        self, queries: list[str], top_k: int, **options
+    ) -> Iterable[tuple[Sequence[int], Sequence[float]]]:
+        """Return for each query the indices of its documents, the nearest first, and their scores.
+
+        Args:
+            queries: one or more texts.
+            top_k: how many documents, at most N.
+            **options: of the index's `search`.
+        """
+
+    def _search(
+        self,
+        queries: object,
+        top_k: int,
+        reranker: object,
+        candidates: int | None,
+        **options: object,
+    ) -> list[Hit] | list[list[Hit]]:
+        """Return the hits of a query, or of each of several; see `VectorIndex.search`."""
+        if isinstance(queries, str | bytes):
+            return self._search([queries], top_k, reranker, candidates, **options)[0]
+        if candidates is not None and reranker is None:
+            raise ValueError(f"candidates={candidates} is for a reranker. Pass reranker=..., too.")
+        if reranker is not None and self.texts is None:
+            raise ValueError("A reranker reads texts, and this index holds vectors alone.")
+        texts = checked_texts(queries, "queries", least=0)
+        if not texts:
+            return []
+        wanted = top_k if reranker is None else max(top_k, candidates or RERANKED)
+        found = self._find(texts, min(wanted, len(self)), **options)
+        hits = [self._hits(*one) for one in found]
+        if reranker is None:
+            return hits
+        return [
+            reranked(reranker, *one, top_k) if one[1] else []
+            for one in zip(texts, hits, strict=True)
+        ]
+
+    def _hits(self, indices: Sequence[int], scores: Sequence[float]) -> list[Hit]:
+        return [
+            {"index": i, "score": score, "text": None if self.texts is None else self.texts[i]}
+            for i, score in zip(
+                np.asarray(indices).tolist(), np.asarray(scores).tolist(), strict=True
+            )
+        ]

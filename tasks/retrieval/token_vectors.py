@@ -1,0 +1,133 @@
+"""Documents as vectors of their tokens, and the search for those that match queries best (MaxSim).
+
+The score of a document is the sum over the query's tokens of the largest product with one of the
+document's tokens. In float32 all documents are compared. As residuals the documents are compared by
+the centroids of their tokens, and those that match best by all that is stored of them.
+
+Comment letters: Q queries, N documents, T tokens of all documents, L tokens of all queries, D
+width, B tokens of a block, M documents of a block.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from encoder_zoo.tasks.retrieval.residuals import BinaryResiduals, Int8Residuals
+from encoder_zoo.tasks.retrieval.top_k import scan
+from encoder_zoo.tasks.retrieval.vectors import Float32Vectors
+
+TokenPrecision = Literal["float32", "int8", "binary"]
+STORES = {store.precision: store for store in (Float32Vectors, Int8Residuals, BinaryResiduals)}
+OVERSAMPLED = 16  # documents scored in full for each result of the search by centroids
+LEAST_CANDIDATES = 256
+AT_ONCE = 8  # queries that are compared with a block
+
+
+class TokenVectors:
+    """The tokens' vectors of documents, one document after the other.
+
+    Args:
+        store: of `STORES`, T vectors.
+        ends: (N,) int64, where the tokens of each document end.
+
+    Example:
+        >>> documents = [np.eye(2, dtype="float32"), np.array([[0.6, 0.8]], "float32")]
+        >>> tokens = TokenVectors.of(documents, "float32")
+        >>> len(tokens), tokens.document(1).round(1).tolist()
+        (2, [[0.6000000238418579, 0.800000011920929]])
+        >>> indices, scores = tokens.nearest([np.eye(2, dtype="float32")], k=2)
+        >>> indices.tolist(), scores.round(1).tolist()
+        ([[0, 1]], [[2.0, 1.399999976158142]])
+    """
+
+    def __init__(self, store: Float32Vectors, ends: np.ndarray):
+        self.store = store
+        self.ends = ends
+        self._begins = np.concatenate([[0], ends[:-1]])
+
+    @classmethod
+    def of(cls, documents: Sequence[np.ndarray], precision: TokenPrecision) -> TokenVectors:
+        """Return the tokens of documents, each (tokens, D) float32 of unit length."""
+        return cls(STORES[precision].of(np.concatenate(documents)), _ends(documents))
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def check(self, path: str | os.PathLike) -> None:
+        """Raise an error if the ends that were read from a file cannot be.
+
+        Raises:
+            ValueError: "...: ends is no growing list up to the 90 vectors."
+        """
+        if self._begins[0] or (self.ends <= self._begins).any() or self.ends[-1] != len(self.store):
+            raise ValueError(
+                f"{path}: ends is no growing list up to the {len(self.store)} vectors."
+            )
+
+    def joined(self, documents: Sequence[np.ndarray]) -> TokenVectors:
+        """Return these documents and further ones behind them."""
+        ends = np.concatenate([self.ends, self.ends[-1] + _ends(documents)])
+        return TokenVectors(self.store.joined(np.concatenate(documents)), ends)
+
+    def document(self, index: int) -> np.ndarray:
+        """Return the vectors of a document, (tokens, D) float32."""
+        return self.store.rows(slice(self._begins[index], self.ends[index]))
+
+    def nearest(self, queries: Sequence[np.ndarray], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the `k` documents that match each query best, of equal ones the earlier.
+
+        Args:
+            queries: Q arrays (tokens, D) float32.
+            k: at most N.
+
+        Returns:
+            Indices (Q, k) int64, scores (Q, k) float32.
+        """
+        found = []
+        for i in range(0, len(queries), AT_ONCE):
+            part = queries[i : i + AT_ONCE]
+            rows, columns = self._candidates(part, k)
+            found += [self._best(q, columns[rows == j], k) for j, q in enumerate(part)]
+        return np.stack([f[0] for f in found]), np.stack([f[1] for f in found])
+
+    def _candidates(self, queries: Sequence[np.ndarray], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return pairs of queries and documents that can be among the `k` best of each query."""
+        starts = np.concatenate([[0], _ends(queries)[:-1]])
+        of_queries = np.concatenate(queries)  # (L, D)
+        if isinstance(self.store, Int8Residuals):
+            products = self.store.coarse(of_queries)
+            k = min(len(self), max(OVERSAMPLED * k, LEAST_CANDIDATES))
+        else:
+            products = lambda part: of_queries @ self.store.rows(part).T  # noqa: E731
+
+        def scores(first: int, last: int) -> np.ndarray:
+            return np.add.reduceat(self._best_of_tokens(products, first, last), starts, axis=0)
+
+        made = len(of_queries) * -(-int(self.ends[-1]) // len(self))  # numbers for a document
+        return scan(scores, len(queries), len(self), made, k)
+
+    def _best_of_tokens(self, products: Callable, first: int, last: int) -> np.ndarray:
+        """Return the largest product of each query token with each of some documents, (L, M)."""
+        begins = self._begins[first:last]
+        part = slice(int(begins[0]), int(self.ends[last - 1]))
+        return np.maximum.reduceat(products(part), begins - part.start, axis=1)
+
+    def _best(self, query: np.ndarray, documents: np.ndarray, k: int):
+        """Return the indices (k,) and scores (k,) of the best of some documents, in float64."""
+        lengths = self.ends[documents] - self._begins[documents]
+        starts = np.cumsum(lengths) - lengths
+        tokens = np.repeat(self._begins[documents] - starts, lengths) + np.arange(lengths.sum())
+        products = query.astype("float64") @ self.store.rows(tokens).astype("float64").T
+        best = np.maximum.reduceat(products, starts, axis=1)
+        scores = best.sum(axis=0).astype("float32")
+        order = np.lexsort((documents, -scores))[:k]
+        return documents[order], scores[order]
+
+
+def _ends(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Return where each of some arrays ends, one behind the other."""
+    return np.cumsum([len(array) for array in arrays], dtype="int64")
