@@ -5,7 +5,6 @@ Comment letters: B batch, N texts, K further texts of an example, L sequence, D 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Unpack
 
@@ -16,11 +15,9 @@ from keras import ops
 from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.task import Task, TinyData
 from encoder_zoo.tasks.embedding import inference
-from encoder_zoo.tasks.embedding.columns import as_columns
 from encoder_zoo.tasks.embedding.pooling import (
     Projection,
     checked_modes,
@@ -31,19 +28,11 @@ from encoder_zoo.tasks.embedding.pooling import (
 from encoder_zoo.tasks.embedding.preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.embedding.presets import EmbedderPresets
 from encoder_zoo.tasks.embedding.retrieval import Retrieval
-from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
+from encoder_zoo.tasks.embedding.text_pairs import PAIRS, SCORES, VECTORS, LearnsFromPairs
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.retrieval.similarity import Similarity, unit_rows
-from encoder_zoo.tasks.training.keyword_arguments import CompileOptions
-from encoder_zoo.tasks.training.prepared import is_prepared
-from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
+from encoder_zoo.tasks.training.sources import check_preprocessor
 
-logger = logging.getLogger("encoder_zoo")
-
-NO_NEGATIVES = """gradient_accumulation_steps adds no negatives: texts are compared inside each \
-batch. For more of them, use a larger batch_size with compile(chunk_size=...)."""
-# The forms of the data of `fit`.
-PAIRS, SCORES, VECTORS = "pairs", "scores", "vectors"
 DEFAULT_LOSSES = {
     PAIRS: losses.InfoNCE,
     SCORES: losses.CoSENT,
@@ -52,7 +41,7 @@ DEFAULT_LOSSES = {
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class TextEmbedder(Retrieval, EmbedderPresets, Task):
+class TextEmbedder(Retrieval, EmbedderPresets, LearnsFromPairs, Task):
     """Embed texts: from the vectors of a text's tokens to one vector, of unit length by default.
 
         embedder = ez.TextEmbedder.from_preset("all_minilm_l6_en_uncased")
@@ -113,6 +102,7 @@ class TextEmbedder(Retrieval, EmbedderPresets, Task):
     pipeline_tag = "sentence-similarity"
     preprocessor_class = TextEmbedderPreprocessor
     text_method = "embed"
+    default_losses = DEFAULT_LOSSES
 
     @validate_arguments
     def __init__(
@@ -132,8 +122,6 @@ class TextEmbedder(Retrieval, EmbedderPresets, Task):
         self.normalize = normalize
         self.dim = dim
         self.similarity_function = similarity_function
-        self.chunk_size = None
-        self._objective = PAIRS
         with self.distribution.scope():
             self.dense_layers = self._make_dense()
         self._check_dim(dim)
@@ -160,27 +148,6 @@ class TextEmbedder(Retrieval, EmbedderPresets, Task):
         if dim is not None and dim > self.embedding_dim:
             raise ValueError(f"dim is {dim}. Expected at most {self.embedding_dim}.")
 
-    # -- the model -----------------------------------------------------------------------------
-
-    def call(self, inputs, training=None):
-        first = self._vectors(inputs, training)  # (B, D)
-        if CANDIDATE + "token_ids" not in inputs:
-            return first
-        batch = ops.shape(first)[0]
-        others = {  # (B * K, L)
-            name.removeprefix(CANDIDATE): ops.reshape(values, (-1, ops.shape(values)[-1]))
-            for name, values in inputs.items()
-            if name.startswith(CANDIDATE)
-        }
-        others = ops.reshape(self._vectors(others, training), (batch, -1, self.embedding_dim))
-        return ops.concatenate([first[:, None], others], axis=1)  # (B, 1 + K, D)
-
-    def _vectors(self, inputs, training):
-        """Return the vectors of inputs (B, L), part by part if it trains with `chunk_size`."""
-        if training and self.chunk_size:
-            return recomputed_in_chunks(self, super().call, inputs, self.chunk_size)
-        return super().call(inputs, training)
-
     def logits_of(self, encoded, inputs, training=None):
         """Return the vectors (B, D), of the backbone's outputs."""
         mask = inputs.get("pooling_mask", inputs.get("padding_mask"))
@@ -190,94 +157,6 @@ class TextEmbedder(Retrieval, EmbedderPresets, Task):
         for layer in self.dense_layers:
             x = layer(x)
         return to_unit_length(x) if self.normalize else x
-
-    def compute_output_spec(self, inputs, training=None):
-        shape = inputs["token_ids"].shape[0], self.embedding_dim
-        if CANDIDATE + "token_ids" in inputs:
-            further = inputs[CANDIDATE + "token_ids"].shape[1]
-            shape = shape[0], None if further is None else 1 + further, shape[1]
-        return keras.KerasTensor(shape, "float32")
-
-    def prepared_inputs(self) -> list[str]:
-        whole = self.preprocessor is None or self.preprocessor.include_prompt
-        return [*super().prepared_inputs(), *([] if whole else ["pooling_mask"])]
-
-    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        ranges = {**super().input_ranges(length), "pooling_mask": (0, 1)}
-        names = ("token_ids", "padding_mask", "pooling_mask")
-        return {**ranges, **{CANDIDATE + name: ranges[name] for name in names}}
-
-    # -- training ------------------------------------------------------------------------------
-
-    @validate_arguments
-    def compile(
-        self,
-        optimizer: str | keras.optimizers.Optimizer | None = None,
-        loss: object = None,
-        metrics: Sequence[object] | Mapping[str, object] | str | None = None,
-        *,
-        chunk_size: PositiveInt | None = None,
-        **options: Unpack[CompileOptions],
-    ) -> None:
-        """Compile as the other tasks, see `Trainer.compile`.
-
-        Args:
-            optimizer, metrics: see there.
-            loss: any of `ez.losses`; "auto" fits the data.
-            chunk_size: embed so many texts at a time, and compute them again for the gradients
-                (GradCache): the same loss and gradients as of the whole batch, so that large
-                batches, with many negatives, need the memory of a small one. None changes nothing.
-            **options: the others of `Trainer.compile`.
-
-        Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited
-        Setup, section 3.
-        """
-        self.chunk_size = chunk_size or self.chunk_size
-        super().compile(optimizer, loss, metrics, **options)
-        if self.recipe.arguments["gradient_accumulation_steps"]:
-            logger.warning(NO_NEGATIVES)
-
-    def get_compile_config(self) -> dict | None:
-        config = super().get_compile_config()
-        return config and {**config, "chunk_size": self.chunk_size}
-
-    @property
-    def traced_settings(self) -> tuple:
-        return (self.chunk_size, self._objective)
-
-    def default_loss(self) -> keras.losses.Loss:
-        return DEFAULT_LOSSES[self._objective]()
-
-    def default_metrics(self) -> list:
-        return []
-
-    def _separate(self, x, y) -> tuple:
-        """Return the columns of texts, checked; texts without anything else twice."""
-        if is_dataset(x) or is_prepared(x):
-            return x, y
-        columns = as_columns(x)
-        if len(columns) == 1 and y is not None:
-            return columns[0], y
-        return tuple(columns if len(columns) > 1 else columns * 2), y
-
-    def _adapt(self, x, y) -> None:
-        """Choose the default loss for the form of the data."""
-        if is_prepared(x):
-            return
-        if is_dataset(x):
-            x, y, _ = keras.utils.unpack_x_y_sample_weight(x.element_spec)
-        of_pairs = PAIRS if y is None else SCORES
-        objective = of_pairs if isinstance(x, tuple) else VECTORS
-        if objective != self._objective:
-            self._objective = objective
-            if self.compiled:
-                settings = {**self.recipe.arguments, **self.recipe.options}
-                self.compile(**settings, chunk_size=self.chunk_size)
-
-    def _begin_evaluate(self, x, y) -> None:
-        if not self.compiled:
-            self._adapt(*self._separate(x, y))
-        super()._begin_evaluate(x, y)
 
     @validate_arguments
     def embed(
