@@ -18,13 +18,13 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Fraction, PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.rules import Activation
-from encoder_zoo.tasks.base.head import make_hidden
 from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column, as_valid_text
 from encoder_zoo.tasks.pretraining.answers import FilledMask
 from encoder_zoo.tasks.pretraining.masked_lm_head import (
+    check_head_representable,
     make_masked_lm_head,
     masked_lm_loss,
     token_logits,
@@ -128,18 +128,7 @@ class MaskedLM(MaskedLMPresets, Task):
         return keras.KerasTensor((*positions.shape, self.backbone.vocabulary_size), "float32")
 
     def check_representable(self) -> None:
-        if self.head.hidden is None:
-            return
-        default = make_hidden(self.head_record.hidden, self.backbone, 1, self.dtype_policy)
-        for name in ("activation", "layer_norm_epsilon"):
-            found, expected = getattr(self, f"head_{name}"), getattr(default, name)
-            if found != expected:
-                raise ValueError(
-                    f"head_{name} is {found!r}, for which the Hugging Face format has no field: "
-                    f"there it is {expected!r}. If these other numbers are wanted, load the task "
-                    f"with from_preset(..., head_{name}={expected!r}) and save that; or save with "
-                    'format="keras_hub".'
-                )
+        check_head_representable(self)
 
     def default_loss(self) -> keras.losses.Loss:
         return masked_lm_loss()

@@ -126,11 +126,44 @@ def token_logits(backbone: Backbone, head: MaskedLMHead, x, positions=None):
     """
     if positions is not None:
         x = take_positions(x, positions)  # (B, M, D)
+    return with_bias(head, project(backbone, head, x))
+
+
+def project(backbone: Backbone, head: MaskedLMHead, x) -> keras.KerasTensor:
+    """Return logits of all tokens without their bias, (B, M, V), of the backbone's output."""
     if not head.tied:
-        return ops.cast(head.output_dense(head(x)), "float32")
-    logits = backbone.embeddings.token_embedding(head(x), reverse=True)
+        return head.output_dense(head(x))
+    return backbone.embeddings.token_embedding(head(x), reverse=True)
+
+
+def with_bias(head: MaskedLMHead, logits) -> keras.KerasTensor:
+    """Return logits (..., V) plus the head's bias, if it has one, float32."""
     # The loss is taken in float32 also under mixed precision.
-    return ops.cast(logits, "float32") + ops.cast(head.bias, "float32")
+    logits = ops.cast(logits, "float32")
+    return logits + ops.cast(head.bias, "float32") if head.tied else logits
+
+
+def check_head_representable(task: keras.Model) -> None:
+    """Raise an error if the Hugging Face format has no field for a setting of a task's head.
+
+    Args:
+        task: with a `MaskedLMHead`, and `head_activation` and `head_layer_norm_epsilon`.
+
+    Raises:
+        ValueError: "head_activation is 'relu', for which the Hugging Face format has no field: ..."
+    """
+    if task.head.hidden is None:
+        return
+    default = make_hidden(task.head_record.hidden, task.backbone, 1, task.dtype_policy)
+    for name in ("activation", "layer_norm_epsilon"):
+        found, expected = getattr(task, f"head_{name}"), getattr(default, name)
+        if found != expected:
+            raise ValueError(
+                f"head_{name} is {found!r}, for which the Hugging Face format has no field: "
+                f"there it is {expected!r}. If these other numbers are wanted, load the task "
+                f"with from_preset(..., head_{name}={expected!r}) and save that; or save with "
+                'format="keras_hub".'
+            )
 
 
 def masked_lm_loss() -> keras.losses.Loss:
