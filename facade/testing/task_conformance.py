@@ -126,7 +126,8 @@ def raw_inputs_are_trained_on(cls: type[Task], family: Family) -> None:
         with assert_refused("takes prepared inputs"):
             task.predict(data.x, verbose=0)
     if task.text_method:
-        found = len(getattr(task, task.text_method)(*task.tiny_questions()))
+        answers = getattr(task, task.text_method)(*task.tiny_questions())
+        found = answers.shape[0] if hasattr(answers, "shape") else len(answers)
         assert found == count, f"{task.text_method} gives {found} answers for {count} inputs"
 
 

@@ -28,6 +28,10 @@ LOSSES = {
     "MarginMSE": ({"similarity": "cosine"}, SCORES),
     "ScoreDistillation": ({"temperature": 2.0, "similarity": "cosine", "min_max": True}, SCORES),
     "VectorDistillation": ({"distance": "mse"}, VECTORS),
+    "SPLADE": (
+        {"loss": losses.InfoNCE(1.0, "dot"), "query_weight": 0.1, "document_weight": 0.2},
+        NUMBERS,
+    ),
     "Matryoshka": (
         {"loss": losses.InfoNCE(2.0), "dims": [6, 3], "weights": [1.0, 0.5]},
         NUMBERS,

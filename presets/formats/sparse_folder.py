@@ -1,0 +1,142 @@
+"""A folder of sentence-transformers' SparseEncoder as arguments of `SparseEncoder`, and back.
+
+Written is the layout of versions 5.0 to 5.3, which later ones read as well.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import keras
+
+from encoder_zoo.common.wording import shown
+from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.formats import sentence_transformers as theirs
+from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.formats.embedding_modules import read_splade_pooling
+from encoder_zoo.presets.formats.preset_files import (
+    CONFIG,
+    MODEL_SETTINGS,
+    MODULES,
+    TRANSFORMER_SETTINGS,
+)
+from encoder_zoo.presets.formats.sentence_transformers import Module
+
+if TYPE_CHECKING:
+    from encoder_zoo.presets.opening import TokenizerPreset
+
+SIMILARITIES = ("dot", "cosine")
+# Of `SparseEncoder` and its preprocessor, that these files hold.
+ARGUMENTS = ("pooling", "activation", "max_terms", "similarity_function")
+ARGUMENTS += ("max_length", "prompts", "default_prompt")
+_TYPES = "sentence_transformers.sparse_encoder.models."
+
+
+def encoder_arguments(checkpoint: Checkpoint) -> dict[str, object]:
+    """Return the arguments of `SparseEncoder` that a preset's files hold.
+
+    A folder without a `SpladePooling` is an encoder, or a masked language model: {}.
+
+    Args:
+        checkpoint: the opened preset.
+
+    Raises:
+        ValueError: naming the file and what is expected there.
+    """
+    files = checkpoint.files.root
+    modules = theirs.read_modules(files) if MODULES in files else []
+    if not any(module.kind == "SpladePooling" for module in modules):
+        return {}
+    _check_modules(files, modules, checkpoint.files)
+    pooling, activation = read_splade_pooling(files, modules[1])
+    settings, path = theirs.model_settings(files), files.path / MODEL_SETTINGS
+    similarity, most = settings.get("similarity_fn_name"), settings.get("max_active_dims")
+    if similarity not in (None, *SIMILARITIES):
+        raise ValueError(
+            f"{path}: similarity_fn_name is {shown(similarity)}. Expected one of "
+            f"{', '.join(SIMILARITIES)}."
+        )
+    if most is not None and (type(most) is not int or most < 1):
+        raise ValueError(
+            f"{path}: max_active_dims is {shown(most)}. Expected a whole number of 1 or more."
+        )
+    return {
+        "pooling": pooling,
+        "activation": activation,
+        "max_terms": most,
+        "similarity_function": similarity or "dot",
+    }
+
+
+def _check_modules(files: FolderFiles, modules: list[Module], encoder: FolderFiles) -> None:
+    """Raise an error for other modules than a masked language model and its pooling."""
+    kinds = [module.kind for module in modules]
+    if kinds not in (["MLMTransformer", "SpladePooling"], ["Transformer", "SpladePooling"]):
+        raise ValueError(
+            f"{files.path / MODULES}: the modules are {', '.join(kinds)}. Expected an "
+            "MLMTransformer, or a Transformer, and a SpladePooling, in this order."
+        )
+    name, settings = theirs.transformer_settings(encoder)
+    if kinds[0] == "Transformer" and "transformer_task" not in settings:
+        raise ValueError(
+            f"{encoder.path / name}: transformer_task is missing, and the Transformer has no head "
+            "then. Expected 'fill-mask'."
+        )
+    theirs.check_transformer(encoder, "fill-mask")
+
+
+def preprocessor_arguments(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
+    """Return the arguments of `SparseEncoderPreprocessor` that a preset's files hold.
+
+    Args:
+        preset: opened.
+        tokenizer: of the preset.
+
+    Raises:
+        ValueError: naming the file and what is expected there.
+    """
+    theirs.check_case(preset.files, tokenizer)
+    length = theirs.read_length(preset.files)
+    return {"max_length": length, **theirs.read_prompts(preset.files.root)}
+
+
+def encoder_files(task: keras.Model) -> dict[str, bytes]:
+    """Return the files of sentence-transformers for a `SparseEncoder`.
+
+    Args:
+        task: the encoder.
+
+    Returns:
+        {path in the folder: contents}.
+    """
+    prepares = task.preprocessor
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"{_TYPES}{kind}"}
+        for i, (kind, path) in enumerate(
+            [("MLMTransformer", ""), ("SpladePooling", "1_SpladePooling")]
+        )
+    ]
+    settings = {
+        "model_type": "SparseEncoder",
+        "prompts": prepares.prompts if prepares else {},
+        "default_prompt_name": prepares.default_prompt if prepares else None,
+        "similarity_fn_name": task.similarity_function,
+        **({"max_active_dims": task.max_terms} if task.max_terms else {}),
+    }
+    length = (prepares or task.backbone).max_sequence_length
+    pooling = {
+        "pooling_strategy": task.pooling,
+        "activation_function": task.activation,
+        "word_embedding_dimension": task.backbone.vocabulary_size,
+    }
+    files = {
+        MODULES: modules,
+        MODEL_SETTINGS: settings,
+        TRANSFORMER_SETTINGS[0]: {"max_seq_length": length, "do_lower_case": False},
+        f"1_SpladePooling/{CONFIG}": pooling,
+    }
+    return {
+        name: (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+        for name, value in files.items()
+    }

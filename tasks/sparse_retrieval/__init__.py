@@ -1,0 +1,1 @@
+"""Sparse vectors of texts, weights of the vocabulary's terms, and search with them (SPLADE)."""

@@ -1,0 +1,100 @@
+"""From the logits of a text's tokens to a weight for each term of the vocabulary.
+
+Logits of all positions, (B, L, V), are the largest tensor of the model: 2 GB for 32 texts of 512
+tokens and 30,522 terms. They are made for some positions at a time, unless gradients need them all.
+
+Comment letters: B batch, L sequence, D hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import keras
+from keras import ops
+
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.tasks.embedding.pooling import POOLINGS
+from encoder_zoo.tasks.pretraining.masked_lm_head import MaskedLMHead, project, with_bias
+
+Pooling = Literal["max", "sum"]
+Activation = Literal["relu", "log1p_relu"]
+POSITIONS = 32  # whose logits are in memory at once
+
+
+def _log1p_relu(x):
+    """Return log(1 + max(x, 0)), of Formal et al. 2021, SPLADE, equation 1."""
+    return ops.log1p(ops.relu(x))
+
+
+# {name in sentence-transformers: function of logits}; neither makes larger logits smaller.
+ACTIVATIONS: dict[str, Callable] = {
+    "relu": _log1p_relu,
+    "log1p_relu": lambda x: ops.log1p(_log1p_relu(x)),
+}
+
+
+def term_weights(
+    backbone: Backbone,
+    head: MaskedLMHead,
+    x: keras.KerasTensor,
+    mask: keras.KerasTensor,
+    pooling: Pooling,
+    activation: Activation,
+    training: bool | None = None,
+) -> keras.KerasTensor:
+    """Return the weight of each term in each text, (B, V) float32.
+
+    Args:
+        backbone: with the token embedding.
+        head: of a masked language model.
+        x: (B, L, D), the backbone's output.
+        mask: (B, L), true or 1 at the tokens that are pooled.
+        pooling: "max" or "sum" over the tokens of a text.
+        activation: a key of `ACTIVATIONS`.
+        training: whether gradients are taken.
+
+    Source: Formal et al. 2021, SPLADE v2, equations 1 and 3; `log1p_relu` Shen et al. 2025,
+    Exploring l0 Sparsification for Inference-free Sparse Retrievers, section 3.
+    """
+    function = ACTIVATIONS[activation]
+    mask = ops.cast(mask, "float32")
+    if pooling == "sum":
+
+        def weights(x, mask):
+            logits = function(with_bias(head, project(backbone, head, x)))  # (B, l, V)
+            return ops.matmul(mask[:, None], logits)[:, 0]
+
+        return _over_positions(weights, ops.add, x, mask, training)
+
+    # The largest logit does not change if padding repeats a token, the bias is added after it, and
+    # the activation is of it alone.
+    first = POOLINGS["cls"](x, mask)
+    x = ops.where(mask[..., None] > 0, x, first[:, None])
+
+    def largest(x, mask):
+        return ops.max(project(backbone, head, x), axis=1)
+
+    found = _over_positions(largest, ops.maximum, x, mask, training)
+    return function(with_bias(head, found))
+
+
+def _over_positions(function: Callable, join: Callable, x, mask, training) -> keras.KerasTensor:
+    """Return the function of x (B, L, D) and a mask (B, L), joined over parts of the positions."""
+    length = ops.shape(x)[1]
+    if training or (isinstance(length, int) and length <= POSITIONS):
+        return function(x, mask)
+    start = POSITIONS
+    found = function(x[:, :start], mask[:, :start])
+    if isinstance(length, int):
+        for start in range(POSITIONS, length, POSITIONS):
+            part = slice(start, start + POSITIONS)
+            found = join(found, function(x[:, part], mask[:, part]))
+        return found
+
+    def step(start, found):
+        part = slice(start, start + POSITIONS)
+        return start + POSITIONS, join(found, function(x[:, part], mask[:, part]))
+
+    return ops.while_loop(lambda start, _: start < length, step, (start, found))[1]

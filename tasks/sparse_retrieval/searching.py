@@ -1,0 +1,172 @@
+"""Methods of `SparseEncoder` on top of its vectors: similarity, ranking, search, evaluation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Unpack
+
+import numpy as np
+
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.tasks.retrieval.evaluation import checked_cutoffs
+from encoder_zoo.tasks.retrieval.index_checks import checked_texts
+from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, ranking_metrics
+from encoder_zoo.tasks.retrieval.questions import judged
+from encoder_zoo.tasks.retrieval.typed_dicts import RankedText
+from encoder_zoo.tasks.sparse_retrieval.index import SparseIndex, SparseIndexOptions
+from encoder_zoo.tasks.sparse_retrieval.rows import import_scipy, unit_rows
+
+
+class TermSearch:
+    """Mixin of `SparseEncoder`."""
+
+    @validate_arguments
+    def similarity(self, a: object, b: object) -> np.ndarray:
+        """Return how similar each of some texts is to each of others.
+
+        Args:
+            a: texts, or vectors (N, V).
+            b: texts, or vectors (M, V).
+
+        Returns:
+            (N, M) float32, by the model's `similarity_function`; more is closer. Of a single text
+            the axis is left out.
+
+        Example:
+            >>> from encoder_zoo import SparseEncoder
+            >>> encoder = SparseEncoder.from_preset("bert_nano_en_uncased")
+            >>> encoder.similarity("A cat.", ["A cat.", "A dog."]).shape
+            (2,)
+        """
+        sparse = import_scipy()
+        single = [isinstance(x, str | bytes) for x in (a, b)]
+        a, b = (x if sparse.issparse(x) else self.embed(x) for x in (a, b))
+        if self.similarity_function == "cosine":
+            a, b = (unit_rows(sparse.csr_array(x)) for x in (a, b))
+        found = (a @ b.T).toarray()
+        return found[tuple(0 if one else slice(None) for one in single)]
+
+    @validate_arguments
+    def rank(
+        self,
+        query: str,
+        texts: object,
+        top_k: PositiveInt | None = None,
+        batch_size: PositiveInt | None = None,
+    ) -> list[RankedText]:
+        """Return texts in the order of their similarity to a query, as `Reranker.rank` does.
+
+        Args:
+            query: a text, embedded with the prompt "query".
+            texts: one or more texts, embedded with the prompt "document".
+            top_k: return so many; None is all.
+            batch_size: default 32.
+
+        Returns:
+            For each text `{"index", "score", "text"}`. Texts of equal scores stay in their order.
+
+        Raises:
+            ValueError: "query is ['a']. Expected one text.", "texts is empty. ..."
+
+        Example:
+            >>> from encoder_zoo import SparseEncoder
+            >>> encoder = SparseEncoder.from_preset("bert_nano_en_uncased")
+            >>> [best] = encoder.rank("Who sings?", ["She sings.", "Here."], top_k=1)
+            >>> sorted(best)
+            ['index', 'score', 'text']
+        """
+        if not isinstance(query, str):
+            raise ValueError(f"query is {query!r:.60}. Expected one text.")
+        texts = checked_texts(texts, "texts")
+        documents = self.embed(texts, "document", batch_size=batch_size)
+        scores = self.similarity(self.embed([query], "query"), documents)[0]
+        order = np.argsort(-scores, kind="stable")[:top_k].tolist()
+        return [{"index": i, "score": float(scores[i]), "text": texts[i]} for i in order]
+
+    def index(self, documents: object, **options: Unpack[SparseIndexOptions]) -> SparseIndex:
+        """Return an index that finds the documents nearest to a text; see `SparseIndex.build`.
+
+        Args:
+            documents: texts.
+            **options: of `SparseIndex.build`, such as `max_terms=200`.
+
+        Example:
+            >>> from encoder_zoo import SparseEncoder
+            >>> encoder = SparseEncoder.from_preset("bert_nano_en_uncased")
+            >>> len(encoder.index(["A cat.", "Tax law."]))
+            2
+        """
+        return SparseIndex.build(self, documents, **options)
+
+    @validate_arguments
+    def load_index(self, folder: str | os.PathLike[str], verify: bool = True) -> SparseIndex:
+        """Open an index that `SparseIndex.save` wrote; see `SparseIndex.load`.
+
+        Args:
+            folder: of the index.
+            verify: whether to verify the checksums of the files.
+        """
+        return SparseIndex.load(folder, self, verify)
+
+    @validate_arguments
+    def evaluate_retrieval(
+        self,
+        questions: object,
+        passages: object,
+        relevant: Sequence | None = None,
+        cutoffs: Sequence[int] = (1, 5, 10),
+        batch_size: PositiveInt | None = None,
+        question_prompt: str | None = "query",
+        passage_prompt: str | None = "document",
+    ) -> dict[str, float]:
+        """Return how near the top each question has its relevant passages, among all passages.
+
+        Passages with the same text count as one. A passage without a term of the question is not
+        found.
+
+        Args:
+            questions: texts.
+            passages: texts.
+            relevant: for each question the index of its passage, or a list of indices, or {index:
+                grade}; None: the passage with the question's own index.
+            cutoffs: how many of the nearest passages are looked at.
+            batch_size: of `embed`.
+            question_prompt: of `embed`, for questions.
+            passage_prompt: of `embed`, for passages.
+
+        Returns:
+            As `TextEmbedder.evaluate_retrieval`; and "question_terms" and "passage_terms", the
+            mean numbers of terms of a question and of a passage, and "flops", the mean number of
+            products for the score of a question and a passage.
+
+        Raises:
+            ValueError: "questions is empty. ...", "relevant has 3 entries for 4 questions. ...",
+                "relevant[2] has the passage 9. Expected indices from 0 to 8.", "cutoffs is ..."
+
+        Source: `flops` Paria et al. 2020, Minimizing FLOPs to Learn Efficient Sparse
+        Representations, section 3.
+
+        Example:
+            >>> from encoder_zoo import SparseEncoder
+            >>> encoder = SparseEncoder.from_preset("bert_nano_en_uncased")
+            >>> found = encoder.evaluate_retrieval(["A cat.", "Tax."], ["Tax.", "A cat."], [1, 0])
+            >>> sorted(found)[-3:]
+            ['question_terms', 'recall@1', 'recall@10']
+        """
+        cutoffs = checked_cutoffs(cutoffs)
+        texts = judged(questions, passages, relevant)
+        documents = self.embed(texts.passages, passage_prompt, batch_size=batch_size)
+        queries = self.embed(texts.questions, question_prompt, batch_size=batch_size)
+        index = SparseIndex.of_vectors(self, documents)
+        k = min(len(index), max(*cutoffs, MAP_CUTOFF))
+        rankings = np.full((len(texts.questions), k), -1)  # -1: of no passage
+        for row, (indices, _) in zip(rankings, index.nearest(queries, k), strict=True):
+            row[: len(indices)] = indices
+        shares = [(rows > 0).mean(axis=0) for rows in (queries, documents)]
+        return {
+            **ranking_metrics(rankings, texts.relevant, cutoffs),
+            "question_terms": queries.nnz / queries.shape[0],
+            "passage_terms": documents.nnz / documents.shape[0],
+            "flops": float(shares[0] @ shares[1]),
+        }

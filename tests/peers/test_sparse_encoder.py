@@ -1,0 +1,97 @@
+"""SparseEncoder beside sentence-transformers: vectors of every family, both ways, and its loss."""
+
+import numpy as np
+import pytest
+from test_sentence_transformers import TEXTS, encoder
+
+import encoder_zoo as ez
+
+pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.eager,
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+# Those with a class for AutoModelForMaskedLM: not XLNet; the code of Gte is not in transformers.
+FAMILIES = ["Bert", "Roberta", "XLMRoberta", "DistilBert", "ModernBert", "DebertaV2", "Albert"]
+FAMILIES += ["Electra", "Camembert", "MPNet", "NomicBert", "EuroBert"]
+PROMPT = "query : "
+
+
+def st_model(folder, pooling="max", activation="relu", **arguments):
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.base.modules.transformer import Transformer
+    from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+    first = Transformer(str(folder), max_seq_length=20, transformer_task="fill-mask")
+    modules = [first, SpladePooling(pooling, activation)]
+    return SparseEncoder(modules=modules, device="cpu", **arguments).eval()
+
+
+def assert_same(theirs, ours, prompt=None) -> None:
+    options = {} if prompt is None else {"prompt": prompt}
+    expected = theirs.encode(TEXTS, convert_to_sparse_tensor=False, **options).numpy()
+    np.testing.assert_allclose(ours.embed(TEXTS, prompt).toarray(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("pooling", "activation"), [("max", "relu"), ("sum", "log1p_relu")])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_both_ways(family, pooling, activation, tmp_path):
+    from sentence_transformers import SparseEncoder
+
+    model = st_model(encoder(family, tmp_path, "ForMaskedLM"), pooling, activation)
+    model.save(str(tmp_path / "theirs"))
+    ours = ez.SparseEncoder.from_preset(tmp_path / "theirs")
+    assert_same(model, ours)
+    assert_same(model, ours, PROMPT)
+    ours.save_to_preset(tmp_path / "ours")
+    assert_same(SparseEncoder(str(tmp_path / "ours"), device="cpu"), ours)
+
+
+def test_settings_open_there(tmp_path):
+    from sentence_transformers import SparseEncoder
+
+    ours = ez.SparseEncoder.from_preset(
+        encoder("Bert", tmp_path, "ForMaskedLM"),
+        max_terms=4,
+        max_length=20,
+        prompts={"query": PROMPT},
+        similarity_function="cosine",
+    )
+    ours.save_to_preset(tmp_path / "ours")
+    theirs = SparseEncoder(str(tmp_path / "ours"), device="cpu")
+    assert theirs.prompts["query"] == PROMPT and theirs.max_seq_length == 20
+    assert (theirs.max_active_dims, theirs.similarity_fn_name) == (4, "cosine")
+    assert_same(theirs, ours)
+    vectors = theirs.encode(TEXTS)
+    expected = theirs.similarity(vectors, vectors).numpy()
+    np.testing.assert_allclose(ours.similarity(TEXTS, TEXTS), expected, atol=1e-5)
+    decoded = theirs.decode(vectors, top_k=3)
+    for one, other in zip(decoded, ours.top_terms(TEXTS, 3), strict=True):
+        assert dict(one).keys() == dict(other).keys()
+
+
+@pytest.mark.parametrize("teacher", [False, True])
+def test_the_loss(teacher, tmp_path):
+    import torch
+    from sentence_transformers.sparse_encoder import losses
+
+    model = st_model(encoder("Bert", tmp_path, "ForMaskedLM"))
+    rng = np.random.default_rng(0)
+    y_pred = np.maximum(rng.normal(size=(5, 3, 9)), 0).astype("float32")
+    scores = rng.normal(size=(5, 2)).astype("float32")
+    inner = losses.SparseMarginMSELoss if teacher else losses.SparseMultipleNegativesRankingLoss
+    theirs = losses.SpladeLoss(
+        model, inner(model), document_regularizer_weight=0.3, query_regularizer_weight=0.2
+    )
+    columns = [torch.tensor(column) for column in y_pred.swapaxes(0, 1)]
+    labels = torch.tensor(scores) if teacher else None
+    base = theirs.loss.compute_loss_from_embeddings(columns, labels)
+    expected = (
+        base
+        + 0.3 * theirs.document_regularizer.compute_loss_from_embeddings(torch.cat(columns[1:]))
+        + 0.2 * theirs.query_regularizer.compute_loss_from_embeddings(columns[0])
+    )
+    loss = ez.losses.SPLADE(ez.losses.MarginMSE() if teacher else None, 0.2, 0.3)
+    y_true = scores if teacher else np.arange(15).reshape(5, 3)
+    assert float(loss(y_true, y_pred)) == pytest.approx(float(expected), rel=1e-5)
