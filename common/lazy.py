@@ -4,9 +4,12 @@ TensorFlow, or in its place operations in NumPy; and the presets, a layer above 
 tokenizers, whose `from_preset`, `save_to_preset` and `push_to_hub` call them.
 """
 
+import contextlib
+import contextvars
 import importlib
 import sys
 import types
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -31,16 +34,17 @@ class LazyModule(types.ModuleType):
 
     def __init__(self, name: str, missing: str | None = None):
         super().__init__(name)
-        self._missing = missing
+        self._missing, self._module = missing, None
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            module = importlib.import_module(self.__name__)
-        except ImportError as error:
-            if self._missing is None:
-                raise
-            raise ImportError(self._missing) from error
-        return getattr(module, name)
+        if self._module is None:
+            try:
+                self._module = importlib.import_module(self.__name__)
+            except ImportError as error:
+                if self._missing is None:
+                    raise
+                raise ImportError(self._missing) from error
+        return getattr(self._module, name)
 
 
 loading = LazyModule("encoder_zoo.presets.loading")
@@ -49,13 +53,32 @@ pushing = LazyModule("encoder_zoo.presets.pushing")
 numpy_ops = LazyModule("encoder_zoo.common.numpy_ops")
 
 
+_in_numpy = contextvars.ContextVar("in_numpy", default=False)
+
+
+@contextlib.contextmanager
+def in_numpy() -> Iterator[None]:
+    """Preprocess in NumPy on TensorFlow's backend too: faster than its operations one by one.
+
+    Example:
+        >>> with in_numpy():
+        ...     type(tf.constant([1])).__name__
+        'Array'
+    """
+    token = _in_numpy.set(True)
+    try:
+        yield
+    finally:
+        _in_numpy.reset(token)
+
+
 def in_tensorflow() -> bool:
     """Return whether tensors are TensorFlow's: on its backend, and inside of its graphs.
 
     Elsewhere, on JAX and PyTorch, they are arrays of NumPy, and TensorFlow need not be installed.
     """
     if keras.config.backend() == "tensorflow":
-        return True
+        return not _in_numpy.get()
     eagerly = getattr(sys.modules.get("tensorflow"), "executing_eagerly", None)
     return eagerly is not None and not eagerly()
 

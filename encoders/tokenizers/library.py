@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +34,7 @@ class LibraryTokenizer:
     def __init__(self, tokenizer: Tokenizer):
         self._texts, self._ids = make_library(tokenizer, as_words=False)
         self._words = None  # made when needed
-        self._tokenizer = tokenizer
+        self._tokenizer = weakref.proxy(tokenizer)  # which holds this, and is freed without a cycle
         self._spelling = tf.constant(tokenizer.spelling(), tf.string)
 
     def ids_of_texts(self, texts: tf.Tensor) -> tf.RaggedTensor:

@@ -213,6 +213,11 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         """False with normalize_nfc, where white space depends on its neighbours."""
         return not self.normalize_nfc and super().words_are_independent
 
+    @property
+    def library_is_equal(self) -> bool:
+        """False with normalize_nfc, where composed characters have other spans in the library."""
+        return not self.normalize_nfc and super().library_is_equal
+
     def _make_graph(self) -> TokenizerGraph:
         if not self.normalize_nfc:
             return super()._make_graph()

@@ -74,6 +74,11 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         if byte_fallback:
             self._check_byte_tokens()
 
+    @property
+    def library_is_equal(self) -> bool:
+        """False where spaces are kept and tokens added: it wants a space before some of these."""
+        return self.remove_extra_whitespaces or not self.added_tokens
+
     def _make_graph(self) -> TokenizerGraph:
         from encoder_zoo.encoders.tokenizers.graphs.sentencepiece import SentencePieceGraph
 

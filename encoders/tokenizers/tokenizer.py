@@ -26,11 +26,15 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.library import LibraryTokenizer
 
 
+LIBRARY_BYTES = 2**20  # a graph is faster than the library, but tracing it takes a second
+
+
 class Tokenizer(TokenizerArguments):
     """Converts texts to token ids with character offsets, and ids to texts.
 
-    On TensorFlow, and inside `tf.function`, `tf.data` and a SavedModel, a graph of core operations
-    does the work; on JAX and PyTorch the library `tokenizers` does, with the same ids and offsets.
+    Inside `tf.function`, `tf.data` and a SavedModel, and for large inputs on TensorFlow, a graph of
+    core operations does the work; elsewhere the library `tokenizers` does, with the same ids and
+    offsets.
     A subclass stores each argument of its `__init__` under its own name, and implements
     `_make_graph`, `_steps`, which the library reads, and `spelling`.
 
@@ -123,7 +127,7 @@ class Tokenizer(TokenizerArguments):
         """
         texts = as_text_tensor(texts)
         rows = tf.reshape(texts, [-1])
-        if in_tensorflow():
+        if self._runs_in_graph(rows):
             whole = first is None or not self.graph.words_are_independent
 
             def function(rows: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
@@ -149,11 +153,24 @@ class Tokenizer(TokenizerArguments):
         """
         texts = as_text_tensor(texts)
         rows = tf.reshape(texts, [-1])
-        if in_tensorflow():
+        if self._runs_in_graph(rows):
             parts = in_chunks(self.graph.tokens_of_texts, rows)
         else:
             parts = self.library.tokens_of_texts(rows)
         return parts if len(texts.shape) else tuple(part[0] for part in parts)
+
+    def _runs_in_graph(self, texts: tf.Tensor) -> bool:
+        """Return whether the graph tokenizes texts (B,), not the library."""
+        if not in_tensorflow():
+            return False
+        if tf.is_symbolic_tensor(texts) or not self.library_is_equal:
+            return True
+        return int(tf.reduce_sum(tf.strings.length(texts))) > LIBRARY_BYTES
+
+    @property
+    def library_is_equal(self) -> bool:
+        """Whether the library gives the graph's ids and offsets for all texts."""
+        return True
 
     @property
     def words_are_independent(self) -> bool:
@@ -181,7 +198,7 @@ class Tokenizer(TokenizerArguments):
             lengths = [len(row) for row in words]
             values = tf.concat(flat, 0) if flat else tf.constant([], tf.string)
             words = tf.RaggedTensor.from_row_lengths(values, tf.constant(lengths, tf.int64))
-        if in_tensorflow():
+        if self._runs_in_graph(words.values):
             return in_chunks(self.graph.ids_of_words, words)
         return self.library.ids_of_words(words)
 

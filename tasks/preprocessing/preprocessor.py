@@ -188,16 +188,6 @@ class Preprocessor(ConfigFromSignature):
         token_ids, first_length = pack(segments, *special, most, tokenizer.first_column)
         return {"token_ids": token_ids, "first_length": first_length}
 
-    def warn_truncated(self, texts: tuple[tf.Tensor, ...]) -> None:
-        """Log how many texts are longer than what is read, where a graph will read them.
-
-        Args:
-            texts: one or two (N,), in memory.
-        """
-        most = sum(int(tf.reduce_max(tf.strings.length(part))) for part in texts)  # bytes
-        if most >= self.max_sequence_length - 2:  # in general a token has a byte or more
-            self.encode(texts)
-
     def encode_unlabelled(self, x, sample_weight=None) -> dict:
         """Return examples as `encode` with labels, but only marks the tokens that have one."""
         return self.encode(x, sample_weight=sample_weight)

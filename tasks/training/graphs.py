@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
-from encoder_zoo.encoders.kernels import long_attention
+from encoder_zoo.common.lazy import in_numpy, tf
+from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher
 from encoder_zoo.tasks.preprocessing.lengths import choose_lengths, padding_to
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction, is_long, of_texts
@@ -179,7 +180,7 @@ class GraphCache:
     # -- answers -------------------------------------------------------------------------------
 
     def predict_few(self, texts: tuple, encode: Callable | None = None) -> np.ndarray:
-        """Return the outputs of one batch of texts, on TensorFlow by a single graph.
+        """Return the outputs of one batch of texts.
 
         Keras's loop over a dataset takes longer than the model.
 
@@ -187,51 +188,35 @@ class GraphCache:
             texts: one or two (B,) string tensors.
             encode: makes examples of the texts; None is the preprocessor's `encode`.
         """
-        encode = encode or self._task.preprocessor.encode
-        collate = self.collate()
-        return self._predict(
-            encode.__name__, lambda texts: collate(encode(texts)), texts, self._may_be_long(texts)
-        )
+        preprocessor = self._task.preprocessor
+        encode, collate = encode or preprocessor.encode, self.collate()
+        quick = preprocessor.tokenizer.library_is_equal
+        with in_numpy() if quick else contextlib.nullcontext():
+            texts = tuple(as_array(np.asarray(part)) for part in texts) if quick else texts
+            batch = collate(encode(texts))
+        return self._outputs(keras.utils.unpack_x_y_sample_weight(batch)[0])
 
-    def predict_chosen(self, examples: dict, indices: np.ndarray, longest: int) -> np.ndarray:
-        """Return the outputs of some encoded examples, on TensorFlow by a single graph.
+    def predict_chosen(self, examples: dict, indices: np.ndarray) -> np.ndarray:
+        """Return the outputs of some encoded examples.
 
         Args:
             examples: encoded, tensors with N examples.
             indices: (B,) of those that make the batch.
-            longest: the number of tokens of the longest of them.
         """
-        collate, length = self.collate(), self._task.preprocessor.sequence_length
-
-        def batch_of(arguments):
-            examples, indices = arguments
-            return collate({name: tf.gather(values, indices) for name, values in examples.items()})
-
-        long = (length or longest) > long_attention.SHORT
-        return self._predict("chosen", batch_of, (examples, indices), long)
-
-    def _predict(self, name: str, batch_of: Callable, arguments, long: bool | None) -> np.ndarray:
-        """Return the outputs of the batch that a function of this name makes of the arguments."""
-        task = self._task
+        collate = self.collate()
 
         def inputs_of(arguments):
-            return keras.utils.unpack_x_y_sample_weight(batch_of(arguments))[0]
+            examples, indices = arguments
+            batch = collate({name: tf.gather(values, indices) for name, values in examples.items()})
+            return keras.utils.unpack_x_y_sample_weight(batch)[0]
 
+        make = self.get("chosen", lambda: ShapePolymorphicFunction(inputs_of))
+        return self._outputs(make((examples, indices)))
+
+    def _outputs(self, inputs: dict) -> np.ndarray:
+        """Return the outputs of one batch of inputs."""
+        task = self._task
         if not self.has_one_graph():
-            make = self.get(("inputs", name), lambda: ShapePolymorphicFunction(inputs_of))
-            inputs = make(arguments)
-            return task.predict_on_batch({n: values.numpy() for n, values in inputs.items()})
+            return task.predict_on_batch({n: np.asarray(values) for n, values in inputs.items()})
         task.make_predict_function()
-        forward = self._forward(long)
-        answer = self.get(
-            ("answer", name, id(forward)),
-            lambda: ShapePolymorphicFunction(lambda arguments: forward(inputs_of(arguments))),
-        )
-        return answer(arguments).numpy()
-
-    def _may_be_long(self, texts: tuple) -> bool | None:
-        """Return False for texts that are certainly short for attention, else None."""
-        if self._task.preprocessor.max_sequence_length <= long_attention.SHORT:
-            return False
-        most = sum(int(tf.reduce_max(tf.strings.length(part))) for part in texts)  # bytes
-        return False if most < long_attention.SHORT else None
+        return self._forward(is_long(inputs))(inputs).numpy()

@@ -53,7 +53,6 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
     given = {name: value for name, value in predict.keywords.items() if value is not None}
     texts, few = tuple(as_texts(x)), given == {"verbose": 0}
     if few and 0 < texts[0].shape[0] <= batch_size:
-        task.preprocessor.warn_truncated(texts)
         return task.graphs.predict_few(texts)
     examples = task.preprocess(texts)
     count = examples["token_ids"].shape[0]
@@ -82,7 +81,7 @@ def example_outputs(
     order, size = np.argsort(-lengths, kind="stable"), batch_size or BATCH_SIZE
     for start in range(0, len(order), size):
         indices = order[start : start + size]
-        yield indices, task.graphs.predict_chosen(examples, indices, int(lengths[indices[0]]))
+        yield indices, task.graphs.predict_chosen(examples, indices)
 
 
 def unpadded_outputs(

@@ -11,6 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import encoder_zoo as ez
+from encoder_zoo.encoders.tokenizers import tokenizer as engine_choice
 from encoder_zoo.encoders.tokenizers.files.byte_alphabet import byte_alphabet
 from encoder_zoo.encoders.tokenizers.files.sentencepiece import BYTE_TOKENS
 
@@ -248,3 +249,31 @@ def test_vocabularies_of_presets(name):
     tokenizer = cls.from_preset(name)
     lines = (paths.GOLDEN.parents[1] / "guides/data/sentiment_sentences.tsv").read_text()
     check_equal(tokenizer, [line.partition("\t")[0] for line in lines.split("\n")[:300]])
+
+
+class TestChoice:
+    """On TensorFlow the library tokenizes what is small, where it gives what the graph gives."""
+
+    @pytest.fixture(autouse=True)
+    def few_bytes(self, monkeypatch):
+        monkeypatch.setattr(engine_choice, "LIBRARY_BYTES", 20)
+
+    def test_large_inputs_take_the_graph(self):
+        tokenizer = wordpiece()
+        small = tokenizer.tokenize(["a b", "cafe"]).to_list()
+        assert set(tokenizer._engines) == {"library"}
+        assert tokenizer.tokenize(["a b", "cafe"] * 9).to_list() == small * 9
+        assert set(tokenizer._engines) == {"library", "graph"}
+
+    def test_graphs_take_the_graph(self):
+        tokenizer = wordpiece()
+        tf.function(tokenizer.tokenize)(tf.constant(["a b"]))
+        assert set(tokenizer._engines) == {"graph"}
+
+    @pytest.mark.parametrize(
+        "make", [composing, functools.partial(gemma, added_tokens=MARKERS)], ids=["nfc", "gemma"]
+    )
+    def test_where_they_differ_the_graph_tokenizes(self, make):
+        tokenizer = make()
+        tokenizer.tokenize_with_offsets(["a b"])
+        assert set(tokenizer._engines) == {"graph"}

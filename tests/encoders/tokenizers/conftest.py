@@ -1,0 +1,13 @@
+"""Texts of these tests are tokenized by the graph, which is compared with others; see also
+test_library.py."""
+
+import pytest
+
+from encoder_zoo.encoders.tokenizers import tokenizer
+
+
+@pytest.fixture(autouse=True, scope="session")
+def by_the_graph():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer, "LIBRARY_BYTES", -1)
+        yield
