@@ -67,6 +67,8 @@ class BackboneBase(
             Packed examples, which hold several texts, have "text_starts", (B, K) int, the
             positions where the texts begin; those of fewer than K texts are filled up with L. The
             outputs are those of the texts in examples of their own.
+            "attended_mask", (B, L), is 0 at tokens that no token attends to, though they have
+            outputs; without it, it is `padding_mask`.
         return_hidden_states: whether to return the input and output of all blocks.
         return_projections: whether to return the last block's queries, keys and values.
 
@@ -182,7 +184,7 @@ class BackboneBase(
         """
         # With a single segment, its embedding is that of all tokens, whatever the ids are.
         segments = max(self.num_segments, 2 if self.family.uses_segments else 1)
-        ranges = (0, self.vocabulary_size - 1), (0, 1), (0, segments - 1), (0, length)
+        ranges = (0, self.vocabulary_size - 1), (0, 1), (0, segments - 1), (0, length), (0, 1)
         return dict(zip(INPUTS, ranges, strict=True))
 
     def make_final_layer(self) -> keras.layers.Layer | None:
@@ -202,7 +204,8 @@ class BackboneBase(
             inputs: as for `block_contexts`.
             reach: the largest distance at which one attends to another; None: any.
         """
-        mask = make_attention_mask(inputs["padding_mask"], inputs.get("text_starts"), reach)
+        real = inputs.get("attended_mask", inputs["padding_mask"])
+        mask = make_attention_mask(real, inputs.get("text_starts"), reach)
         return mask if self.max_sequence_length > long_attention.SHORT else mask.matrix()
 
     def __call__(self, inputs, *args, **kwargs):

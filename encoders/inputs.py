@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 # Inputs that every backbone takes.
-INPUTS = ("token_ids", "padding_mask", "segment_ids", "text_starts")
+INPUTS = ("token_ids", "padding_mask", "segment_ids", "text_starts", "attended_mask")
 # Further inputs of tasks, which backbones ignore.
 TASK_INPUTS = (
     "mask_positions",
@@ -148,7 +148,7 @@ def _check_type(name: str, values: object) -> None:
     good, expected = "int" in dtype, "integers"
     if name.endswith("soft_weights"):
         good, expected = good or "float" in dtype, "numbers"
-    elif name.endswith(("padding_mask", "pooling_mask")):
+    elif name.endswith("_mask"):
         good, expected = good or dtype == "bool", "booleans, or the integers 0 and 1"
     if not good:
         raise ValueError(f"{name} is of type {dtype}. Expected {expected}.")
