@@ -52,6 +52,10 @@ from encoder_zoo.tasks.embedding.preprocessor import (
 )
 from encoder_zoo.tasks.embedding.task import TextEmbedder as TextEmbedder
 from encoder_zoo.tasks.few_shot.classifier import FewShotClassifier as FewShotClassifier
+from encoder_zoo.tasks.late_interaction.preprocessor import (
+    LateInteractionPreprocessor as LateInteractionPreprocessor,
+)
+from encoder_zoo.tasks.late_interaction.task import LateInteraction as LateInteraction
 from encoder_zoo.tasks.multiple_choice.preprocessor import (
     MultipleChoicePreprocessor as MultipleChoicePreprocessor,
 )
@@ -90,6 +94,11 @@ from encoder_zoo.tasks.sequence_classification.preprocessor import (
     SequenceClassifierPreprocessor as SequenceClassifierPreprocessor,
 )
 from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier as SequenceClassifier
+from encoder_zoo.tasks.sparse_retrieval.index import SparseIndex as SparseIndex
+from encoder_zoo.tasks.sparse_retrieval.preprocessor import (
+    SparseEncoderPreprocessor as SparseEncoderPreprocessor,
+)
+from encoder_zoo.tasks.sparse_retrieval.task import SparseEncoder as SparseEncoder
 from encoder_zoo.tasks.token_classification.conll import read_conll as read_conll
 from encoder_zoo.tasks.token_classification.metrics import EntityF1 as EntityF1
 from encoder_zoo.tasks.token_classification.preprocessor import (

@@ -15,6 +15,7 @@ from encoder_zoo.presets.formats import kerashub
 from encoder_zoo.presets.formats.huggingface import no_weights
 from encoder_zoo.presets.formats.preset_files import (
     CARD,
+    COLBERT_SETTINGS,
     CONFIG,
     MANIFEST,
     MODEL_SETTINGS,
@@ -35,7 +36,7 @@ logger = logging.getLogger("encoder_zoo")
 _ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
 # The hub's converter to safetensors, and the title of its pull requests.
 _CONVERTER, _CONVERSION = "SFconvertbot", "Adding `safetensors` variant of this model"
-_SETTINGS = {CONFIG, MANIFEST, MODULES, MODEL_SETTINGS, *TRANSFORMER_SETTINGS}
+_SETTINGS = {CONFIG, MANIFEST, MODULES, MODEL_SETTINGS, COLBERT_SETTINGS, *TRANSFORMER_SETTINGS}
 _SETTINGS |= {*tokenizer_file_names()}
 _MODULE_FILE = re.compile(r"(\d+_\w+)/([^/]+)")
 _NO_LISTING = (TypeError, KeyError, AttributeError, ValueError)

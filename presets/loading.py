@@ -109,6 +109,8 @@ def _read_task(
 
     for_backbone.setdefault("pooler", head.pooled)
     tokenizer = _read_tokenizer(checkpoint, added_tokens)
+    if tokenizer is not None:
+        tokenizer = _with_added(tokenizer, cls.tokens_to_add(checkpoint, tokenizer, arguments))
     preprocessor, for_inference = None, {}
     if tokenizer is None:
         message = "%s has no tokenizer: this %s takes prepared inputs only."
@@ -133,7 +135,7 @@ def _read_task(
         backbone.checkpoint_vocabulary = Vocabulary.of(tokenizer)
     task.learning_rate = settings.get("learning_rate", task.learning_rate)
     used |= restore_head(checkpoint, task, head, for_task, safeguards, new_pooler)
-    task.load_from_files(checkpoint, for_task, safeguards.allow_nonfinite)
+    used |= task.load_from_files(checkpoint, for_task, safeguards.allow_nonfinite) or set()
     report_unused(checkpoint, used, cls.__name__)
     return task
 
@@ -230,10 +232,15 @@ def _read_tokenizer(
         [(twice, _)] = Counter(tokens).most_common(1)
         message = "%s: the vocabulary holds %r more than once; the last one counts."
         logger.warning(message, checkpoint.folder.name, twice)
-    if added_tokens:
-        added = [*tokenizer.added_tokens, *added_tokens]
-        tokenizer = cls(**{**tokenizer.get_config(), "added_tokens": added})
-    return tokenizer
+    return _with_added(tokenizer, added_tokens)
+
+
+def _with_added(tokenizer: Tokenizer, added_tokens: Sequence[str | Mapping]) -> Tokenizer:
+    """Return the tokenizer with further tokens."""
+    if not added_tokens:
+        return tokenizer
+    added = [*tokenizer.added_tokens, *added_tokens]
+    return type(tokenizer)(**{**tokenizer.get_config(), "added_tokens": added})
 
 
 def _check_vocabulary(

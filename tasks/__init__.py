@@ -19,8 +19,10 @@ TASKS = {
     "pretraining": "pretraining.pretraining.Pretraining",
     "replaced_token_detection": "pretraining.replaced_tokens.ReplacedTokenDetection",
     "text_embedder": "embedding.task.TextEmbedder",
+    "sparse_encoder": "sparse_retrieval.task.SparseEncoder",
     "reranker": "reranking.task.Reranker",
     "multiple_choice": "multiple_choice.task.MultipleChoice",
+    "late_interaction": "late_interaction.task.LateInteraction",
 }
 _REGISTERED: dict[str, type[Task]] = {}  # by `register_task`
 

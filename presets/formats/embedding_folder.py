@@ -11,29 +11,23 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import keras
-import numpy as np
-from safetensors.numpy import save
 
 from encoder_zoo.common.wording import shown
-from encoder_zoo.presets.files.arrays import check_floats
-from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
+from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.formats import sentence_transformers as theirs
-from encoder_zoo.presets.formats.checkpoint import (
-    Checkpoint,
-    check_not_quantized,
-    copy,
-    match,
-    named_weights,
-    stored_array,
+from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.formats.dense_module import (
+    check_weights,
+    dense_config,
+    dense_weights,
+    load_dense,
 )
 from encoder_zoo.presets.formats.embedding_modules import (
-    ACTIVATIONS,
     POOLING_FLAGS,
     check_normalize,
     read_dense,
     read_pooling,
 )
-from encoder_zoo.presets.formats.huggingface import open_weights
 from encoder_zoo.presets.formats.preset_files import (
     CONFIG,
     MODEL_SETTINGS,
@@ -41,7 +35,6 @@ from encoder_zoo.presets.formats.preset_files import (
     SAFETENSORS,
     TRANSFORMER_SETTINGS,
 )
-from encoder_zoo.presets.formats.sentence_transformers import Module
 
 if TYPE_CHECKING:
     from encoder_zoo.presets.opening import TokenizerPreset
@@ -52,28 +45,6 @@ SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 # Of `TextEmbedder` and its preprocessor, that these files hold.
 ARGUMENTS = ("pooling", "dense", "normalize", "dim", "similarity_function")
 ARGUMENTS += ("max_length", "prompts", "default_prompt", "include_prompt")
-# {attribute of a projection: name in its weights}
-_LAYERS = {"dense": "linear", "residual_dense": "residual"}
-
-
-class ModuleCheckpoint(Checkpoint):
-    """The weights of a module in a subfolder.
-
-    Args:
-        files: of the whole folder.
-        module: with weights.
-    """
-
-    def __init__(self, files: FolderFiles, module: Module):
-        self.files = Subfolder(files, module.path)
-        weights = open_weights(self.files)
-        self._tensors = {name: file for file in weights for name in file.shapes}
-        self.shapes = {name: file.shapes[name] for name, file in self._tensors.items()}
-
-    def tensor(self, name: str) -> np.ndarray:
-        file = self._tensors[name]
-        check_floats(file.dtype(name), file.path, name)
-        return file.read(name)
 
 
 def embedder_arguments(checkpoint: Checkpoint, given: Mapping[str, object]) -> dict[str, object]:
@@ -108,26 +79,10 @@ def embedder_arguments(checkpoint: Checkpoint, given: Mapping[str, object]) -> d
             normalize = True
         else:
             dense.append(read_dense(files, module, width))
-            _check_weights(files, module, dense[-1], width)
+            check_weights(files, module, dense[-1], width)
             width = dense[-1]["units"]
     arguments = {"pooling": pooling, "dense": dense, "normalize": normalize}
     return {**arguments, **_model_arguments(files, width)}
-
-
-def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: int) -> None:
-    """Check the shapes of a Dense before a layer is made by its configuration."""
-    units = dense["units"]
-    expected = {"linear.weight": (units, width)}
-    if dense["use_bias"]:
-        expected["linear.bias"] = (units,)
-    if dense["residual"] and units != width:
-        expected["residual.weight"] = (units, width)
-    found = ModuleCheckpoint(files, module).shapes
-    if found != expected:
-        raise ValueError(
-            f"{files.path / module.path}: the weights are {shown(found)}. Expected {expected}, as "
-            f"its {CONFIG} says."
-        )
 
 
 def _model_arguments(files: FolderFiles, width: int) -> dict[str, object]:
@@ -206,15 +161,7 @@ def restore_dense(
     modules = theirs.embedding_modules(files) if task.dense_layers else []
     dense = [module for module in modules if module.kind == "Dense"]
     for layer, module in zip(task.dense_layers, dense, strict=True):
-        weights = ModuleCheckpoint(files, module)
-        matched, misfits = match(weights, layer, _LAYERS)
-        if misfits:
-            found = "; ".join(f"{name} {misfit}" for name, misfit in misfits.items())
-            raise ValueError(
-                f"{weights.folder}: {found}. The pooling given is not the one that its dense "
-                "layers take: leave it out, or pass dense=() as well."
-            )
-        copy(weights, matched, allow_nonfinite)
+        load_dense(layer, files, module, allow_nonfinite)
 
 
 def embedder_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
@@ -248,8 +195,8 @@ def embedder_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
     width = task.backbone.hidden_dim * len(_as_list(task.pooling))
     for i, layer in enumerate(task.dense_layers):
         path = paths[2 + i]
-        files[f"{path}/{CONFIG}"] = _dense_config(layer, width, f"dense[{i}]")
-        files[f"{path}/{SAFETENSORS.file}"] = _dense_weights(layer, dtype)
+        files[f"{path}/{CONFIG}"] = dense_config(layer, width, f"dense[{i}]")
+        files[f"{path}/{SAFETENSORS.file}"] = dense_weights(layer, dtype)
         width = layer.units
     return {name: v if isinstance(v, bytes) else _as_json(v) for name, v in files.items()}
 
@@ -282,32 +229,6 @@ def _pooling_config(task: keras.Model) -> dict[str, object]:
         config = {"embedding_dimension": width, "pooling_mode": modes}
     includes_prompt = task.preprocessor is None or task.preprocessor.include_prompt
     return config if includes_prompt else {**config, "include_prompt": False}
-
-
-def _dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict[str, object]:
-    activation = "silu" if layer.activation == "swish" else layer.activation
-    if activation not in ACTIVATIONS:
-        raise ValueError(
-            f"{name}: activation is {activation!r}, which sentence-transformers does not read. "
-            f"Expected one of {', '.join(ACTIVATIONS)}."
-        )
-    return {
-        "in_features": width,
-        "out_features": layer.units,
-        "bias": layer.use_bias,
-        "activation_function": ACTIVATIONS[activation],
-        **({"use_residual": True} if layer.residual else {}),
-    }
-
-
-def _dense_weights(layer: keras.layers.Layer, dtype: object) -> bytes:
-    for path in _LAYERS:
-        check_not_quantized(layer, path)
-    arrays = {
-        name: stored_array(weight, transposed, dtype)
-        for name, weight, transposed in named_weights(layer, _LAYERS)
-    }
-    return save(arrays, metadata={"format": "pt"})
 
 
 def _as_list(pooling: str | list[str]) -> list[str]:

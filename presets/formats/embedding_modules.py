@@ -29,7 +29,8 @@ ACTIVATIONS = {
     "silu": "torch.nn.modules.activation.SiLU",
 }
 _ACTIVATION = re.compile(r"torch\.nn\.(?:modules\.\w+\.)?(\w+)")
-_EMBEDDING = "sentence_embedding"
+# The tensors that modules read: a text's vector, or those of its tokens.
+SENTENCE, TOKENS = "sentence_embedding", "token_embeddings"
 
 
 def read_pooling(
@@ -68,13 +69,16 @@ def read_pooling(
     return modes[0] if len(modes) == 1 else modes, config.get("include_prompt", True)
 
 
-def read_dense(files: FolderFiles, module: Module, width: int) -> dict[str, object]:
+def read_dense(
+    files: FolderFiles, module: Module, width: int, embedding: str = SENTENCE
+) -> dict[str, object]:
     """Read the configuration of a Dense.
 
     Args:
         files: of the whole folder.
         module: the Dense.
         width: of the vectors before it.
+        embedding: name of the tensor that it reads, `SENTENCE` or `TOKENS`.
 
     Returns:
         An entry of `dense` of `TextEmbedder`.
@@ -94,7 +98,7 @@ def read_dense(files: FolderFiles, module: Module, width: int) -> dict[str, obje
         found = config["in_features"]
         raise ValueError(f"{path}: in_features is {found}, but the vectors before it have {width}.")
     _check_flags(config, flags, path)
-    _check_names(config, names, path)
+    _check_names(config, names, path, embedding)
     return {
         "units": config["out_features"],
         "activation": read_activation(config.get("activation_function", ACTIVATIONS["tanh"]), path),
@@ -103,8 +107,44 @@ def read_dense(files: FolderFiles, module: Module, width: int) -> dict[str, obje
     }
 
 
-def check_normalize(files: FolderFiles, module: Module) -> None:
+def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
+    """Read the configuration of a SpladePooling.
+
+    Args:
+        files: of the whole folder.
+        module: the SpladePooling.
+
+    Returns:
+        The pooling and the activation of `SparseEncoder`.
+
+    Raises:
+        ValueError: ".../1_SpladePooling/config.json: pooling_strategy is 'mean'. Expected ..."
+
+    Source: sentence-transformers 6.2, `sparse_encoder/modules/splade_pooling.py`.
+    """
+    config, path = _module_config(files, module)
+    sizes = ("embedding_dimension", "word_embedding_dimension")  # noted; the vocabulary's
+    _check_fields(config, ("pooling_strategy", "activation_function", *sizes), path)
+    found = []
+    for field, expected in (
+        ("pooling_strategy", ("max", "sum")),
+        ("activation_function", ("relu", "log1p_relu")),
+    ):
+        found.append(config.get(field, expected[0]))
+        if found[-1] not in expected:
+            raise ValueError(
+                f"{path}: {field} is {shown(found[-1])}. Expected {' or '.join(expected)}."
+            )
+    return found[0], found[1]
+
+
+def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENCE) -> None:
     """Check the configuration of a Normalize, if it has one.
+
+    Args:
+        files: of the whole folder.
+        module: the Normalize.
+        embedding: name of the tensor that it reads, `SENTENCE` or `TOKENS`.
 
     Raises:
         ValueError: "...: module_input_name is 'token_embeddings'. Expected 'sentence_embedding'."
@@ -113,7 +153,7 @@ def check_normalize(files: FolderFiles, module: Module) -> None:
         config, path = _module_config(files, module)
         names = ("module_input_name", "module_output_name")
         _check_fields(config, names, path)
-        _check_names(config, names, path)
+        _check_names(config, names, path, embedding)
 
 
 def read_activation(name: object, field: object, expected: tuple[str, ...] = ()) -> str:
@@ -156,8 +196,8 @@ def _check_flags(config: Mapping, names: tuple[str, ...], path: object) -> None:
             raise ValueError(f"{path}: {name} is {shown(config[name])}. Expected true or false.")
 
 
-def _check_names(config: Mapping, names: tuple[str, ...], path: object) -> None:
+def _check_names(config: Mapping, names: tuple[str, ...], path: object, embedding: str) -> None:
     """Raise an error if a module reads or writes another tensor than the embedding."""
     for name in names:
-        if config.get(name) not in (None, _EMBEDDING):
-            raise ValueError(f"{path}: {name} is {shown(config[name])}. Expected {_EMBEDDING!r}.")
+        if config.get(name) not in (None, embedding):
+            raise ValueError(f"{path}: {name} is {shown(config[name])}. Expected {embedding!r}.")

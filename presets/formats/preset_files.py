@@ -12,6 +12,8 @@ from encoder_zoo.presets.files.manifest import NAME as MANIFEST
 CONFIG = "config.json"
 # Of sentence-transformers: the list of modules; prompts and similarity; the encoder's length.
 MODULES, MODEL_SETTINGS = "modules.json", "config_sentence_transformers.json"
+# Of the ColBERT of its authors: markers and lengths.
+COLBERT_SETTINGS = "artifact.metadata"
 TRANSFORMER_SETTINGS = (
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -89,15 +91,16 @@ def module_files() -> list[str]:
         >>> {"modules.json", "[0-9]*_*/config.json"} <= set(module_files())
         True
     """
-    own = [MODULES, MODEL_SETTINGS, *TRANSFORMER_SETTINGS]
+    own = [MODULES, MODEL_SETTINGS, COLBERT_SETTINGS, *TRANSFORMER_SETTINGS]
     inner = [*preset_files(), *TRANSFORMER_SETTINGS]
     return [*own, *(f"{_MODULE_FOLDER}/{name}" for name in inner)]
 
 
 def replaced_module_files() -> list[str]:
     """Return patterns of the files and folders that saving replaces, of those of `module_files`."""
-    own = [MODULES, MODEL_SETTINGS, *TRANSFORMER_SETTINGS]
-    kinds = ("Transformer", "Pooling", "Dense", "Normalize", "Classifier")
+    own = [MODULES, MODEL_SETTINGS, COLBERT_SETTINGS, *TRANSFORMER_SETTINGS]
+    kinds = ("Transformer", "Pooling", "SpladePooling", "Dense", "Normalize")
+    kinds += ("Classifier", "MultiVectorMask")
     return [*own, *(f"[0-9]*_{kind}" for kind in kinds)]
 
 

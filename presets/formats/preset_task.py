@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from encoder_zoo.encoders.backbone import Backbone
@@ -65,8 +65,17 @@ class PresetTask(Protocol):
     def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
         """Return constructor arguments from other files than config.json."""
 
-    def load_from_files(self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool) -> None:
-        """Load weights of layers after the backbone from other files than the backbone's."""
+    @classmethod
+    def tokens_to_add(cls, checkpoint: Checkpoint, tokenizer: object, given: dict) -> Sequence[str]:
+        """Return the tokens that the task needs and a preset's tokenizer lacks."""
+
+    def load_from_files(
+        self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool
+    ) -> set[str] | None:
+        """Load weights of layers after the backbone that its family's heads do not name.
+
+        Returns the names of those that are among the checkpoint's tensors; None for none.
+        """
 
     def files_to_save(self, dtype: object) -> dict[str, bytes]:
         """Return further files of the preset: {path in the folder: contents}."""

@@ -18,8 +18,10 @@ from encoder_zoo.presets.formats.preset_files import (
     TRANSFORMER_SETTINGS,
 )
 
+ENCODERS = ("Transformer", "MLMTransformer")  # the second up to version 5.3
 KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
-_TYPE = re.compile(r"sentence_transformers(?:\.\w+)*\.(\w+)")
+KINDS += ("MLMTransformer", "SpladePooling", "MultiVectorMask")
+_TYPE = re.compile(r"(?:sentence_transformers|pylate)(?:\.\w+)*\.(\w+)")
 _LONGEST = 2**20  # tokens; tokenizers without a limit say 1e30
 _TEXT_OUTPUT = "last_hidden_state"
 
@@ -41,11 +43,20 @@ def encoder_files(files: FolderFiles) -> FolderFiles:
 
     Args:
         files: of a preset; its modules need not be supported.
+
+    Raises:
+        ValueError: "...: [0]: type is '....Router'. Models that have other encoders ..."
     """
     entries = files.read_json_array(MODULES) if MODULES in files else []
     first = entries[0] if entries and isinstance(entries[0], dict) else {}
     path, matched = first.get("path"), _TYPE.fullmatch(str(first.get("type")))
-    is_encoder = matched is not None and matched[1] == "Transformer"
+    if matched is not None and matched[1] == "Router":
+        raise ValueError(
+            f"{files.path / MODULES}: [0]: type is {shown(first['type'])}. Models that have "
+            "other encoders for queries and documents, such as a table for queries "
+            "(SparseStaticEmbedding), are not implemented."
+        )
+    is_encoder = matched is not None and matched[1] in ENCODERS
     if is_encoder and is_plain(path) and f"{path}/{CONFIG}" in files:
         return Subfolder(files, path)
     return files
@@ -73,7 +84,7 @@ def read_modules(files: FolderFiles) -> list[Module]:
                 f"{', '.join(KINDS)}. Others are not implemented, and code that a folder brings "
                 "along is never run."
             )
-        if not (is_plain(path) or (path == "" and matched[1] == "Transformer")):
+        if not (is_plain(path) or (path == "" and matched[1] in ENCODERS)):
             raise ValueError(
                 f"{field}: path is {shown(path)}. Expected a subfolder such as '{i}_{matched[1]}'."
             )

@@ -17,6 +17,7 @@ from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_a
 if TYPE_CHECKING:
     from typing import Self
 
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
 
 
@@ -52,14 +53,36 @@ class TaskPresets:
         """
         return {}
 
+    @classmethod
+    def tokens_to_add(
+        cls, checkpoint: Checkpoint, tokenizer: Tokenizer, given: dict
+    ) -> Sequence[str]:
+        """Return the tokens that the task needs and a preset's tokenizer lacks.
+
+        Args:
+            checkpoint, given: as of `arguments_from_files`.
+            tokenizer: of the preset.
+        """
+        return ()
+
     @validate_arguments
-    def load_from_files(self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool) -> None:
-        """Load the weights of layers after the backbone that have files of their own.
+    def load_from_files(
+        self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool
+    ) -> set[str] | None:
+        """Load the weights of layers after the backbone that `Family.heads` does not name.
 
         Args:
             checkpoint, given: as of `arguments_from_files`.
             allow_nonfinite: see `presets.opening.Safeguards`.
+
+        Returns:
+            The names of those that are among the checkpoint's tensors, not in files of their own.
         """
+
+    @property
+    def weights_in_files(self) -> list[keras.Variable]:
+        """Return the trained weights that `files_to_save` writes, which no head has."""
+        return []
 
     def files_to_save(self, dtype: object) -> dict[str, bytes]:
         """Return further files of a preset.

@@ -12,18 +12,10 @@ import keras
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import SequenceLength, validate_arguments
-from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats import embedding_folder
 from encoder_zoo.tasks.embedding.columns import as_columns
 from encoder_zoo.tasks.embedding.prompts import checked_prompts, prompt_text
-from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.columns import plain
-from encoder_zoo.tasks.preprocessing.preprocessor import (
-    Preprocessor,
-    as_weights,
-    check_no_iterator,
-    check_same_count,
-)
+from encoder_zoo.tasks.embedding.separate_texts import SeparateTexts
 from encoder_zoo.tasks.preprocessing.windows import make_windows, take
 
 if TYPE_CHECKING:
@@ -32,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class TextEmbedderPreprocessor(Preprocessor):
+class TextEmbedderPreprocessor(SeparateTexts):
     """Texts to `[CLS] text [SEP]`; of pairs, triplets and so on each text is an input of its own.
 
     Args:
@@ -61,7 +53,7 @@ class TextEmbedderPreprocessor(Preprocessor):
     """
 
     task_name = "text_embedder"
-    one_example_per_text = True
+    numbers_of_texts = ("pooled_from",)  # with `include_prompt=False`: tokens that are not pooled
     truncation_cure = 'embed(texts, windows="mean") reads all of a text.'
 
     @validate_arguments
@@ -89,45 +81,7 @@ class TextEmbedderPreprocessor(Preprocessor):
         """Return the text of a prompt, by its name; see `TextEmbedder.embed`."""
         return prompt_text(self.prompts, prompt, self.default_prompt)
 
-    def encode(self, x, y=None, sample_weight=None, prompt: str | None = None) -> dict:
-        """Return examples of token ids, not padded.
-
-        Args:
-            x: see `TextEmbedder.fit`.
-            y: scores of pairs, (N,) or (N, K); vectors of single texts, (N, D); or None.
-            sample_weight: one number for each example, or None.
-            prompt: of single texts, see `TextEmbedder.embed`. Of several texts without scores the
-                first gets the prompt "query", the others "document".
-
-        Returns:
-            Tensors with one row per example: "token_ids" ragged (N, None); of several texts
-            "candidate_token_ids" ragged (N, K, None); with `include_prompt=False` the same with
-            "pooled_from" in place of "token_ids", the number of tokens that are not pooled; and
-            "labels" and "sample_weight".
-        """
-        first, *others = as_columns(x)
-        retrieval = others and y is None
-        examples = self._encoded(first, "query" if retrieval else prompt)
-        if others:
-            texts = tf.stack(others, axis=1)  # (N, K)
-            prompt = "document" if retrieval else prompt
-            encoded = self._encoded(tf.reshape(texts, [-1]), prompt)
-            splits = tf.range(tf.shape(texts, tf.int64)[0] + 1) * texts.shape[1]
-            examples |= {
-                CANDIDATE + name: tf.RaggedTensor.from_row_splits(values, splits, validate=False)
-                for name, values in encoded.items()
-            }
-            every = tf.concat([first[:, None], texts], axis=1)  # (N, 1 + K)
-            examples["labels"] = _numbered(every) if y is None else as_scores(y)
-        elif y is not None:
-            examples["labels"] = as_vectors(y)
-        if sample_weight is not None:
-            examples["sample_weight"] = as_weights(sample_weight)
-        check_same_count(examples)
-        return examples
-
-    def _encoded(self, texts: tf.Tensor, prompt: str | None) -> dict:
-        """Return the tokens of texts (N,) after a prompt, truncated."""
+    def encoded_texts(self, texts: tf.Tensor, prompt: str | None) -> dict:
         # One more than is read, to count the texts that are cut.
         tokens = self._tokens(texts, prompt, self.max_sequence_length - 1)
         examples = {"token_ids": self.pack([tokens])["token_ids"]}
@@ -168,15 +122,6 @@ class TextEmbedderPreprocessor(Preprocessor):
             examples["pooled_from"] = tf.where(first, self._prompt_length(prompt), 0)
         return {**examples, "text_index": windows.example}
 
-    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
-        x = self.pad(examples, bucketed)
-        if CANDIDATE + "token_ids" in examples:
-            x |= self._padded_candidates(examples, bucketed)
-        labels = examples.get("labels")
-        if labels is not None and tf.as_dtype(labels.dtype).is_integer:
-            labels = _numbered(labels)  # small numbers, which float32 holds exactly
-        return keras.utils.pack_x_y_sample_weight(x, labels, examples.get("sample_weight"))
-
     @validate_arguments
     def pad(self, examples: dict, bucketed: bool = False) -> dict[str, tf.Tensor]:
         """Return the model's inputs (B, L) of the first texts."""
@@ -188,75 +133,3 @@ class TextEmbedderPreprocessor(Preprocessor):
             pooled = columns >= examples["pooled_from"][:, None]
             inputs["pooling_mask"] = inputs["padding_mask"] & pooled
         return inputs
-
-    def _padded_candidates(self, examples: dict, bucketed: bool) -> dict:
-        """Return the model's inputs (B, K, L) of the other texts."""
-        names = ("token_ids", "pooled_from")
-        parts = {n: examples[CANDIDATE + n] for n in names if CANDIDATE + n in examples}
-        flat = self.pad({name: value.values for name, value in parts.items()}, bucketed)
-        rows, count = parts["token_ids"].nrows(), _count_of(examples.get("labels"))
-        names = ("token_ids", "padding_mask", "pooling_mask")
-        padded = {name: flat[name] for name in names if name in flat}  # (B * K, L)
-        return {
-            CANDIDATE + name: tf.reshape(
-                values, tf.stack([rows, count, tf.shape(values, tf.int64)[1]])
-            )
-            for name, values in padded.items()
-        }
-
-
-def _count_of(labels: tf.Tensor | None) -> int:
-    """Return K, as far as labels tell it before a graph runs; else -1."""
-    if labels is None:
-        return -1
-    if len(labels.shape) == 1:
-        return 1
-    return labels.shape[1] - 1 if tf.as_dtype(labels.dtype).is_integer else labels.shape[1]
-
-
-def _numbered(values: tf.Tensor) -> tf.Tensor:
-    """Return int32 of the same shape, equal where the values are equal, from 0 on."""
-    return tf.reshape(tf.unique(tf.reshape(values, [-1])).idx, tf.shape(values))
-
-
-def as_scores(y) -> tf.Tensor:
-    """Return scores of pairs as float32, (N,) or (N, K), checked.
-
-    Raises:
-        ValueError: "y is of type string. Expected ...", "Row 3 has the score nan. Expected a
-            finite number."
-
-    Example:
-        >>> as_scores([0.5, float("nan")])
-        Traceback (most recent call last):
-        ValueError: Row 1 has the score nan. Expected a finite number.
-    """
-    check_no_iterator(y, "y")
-    scores = tf.convert_to_tensor(plain(y))
-    if not (
-        tf.as_dtype(scores.dtype).is_floating
-        or tf.as_dtype(scores.dtype).is_integer
-        or tf.as_dtype(scores.dtype).is_bool
-    ):
-        raise ValueError(
-            f"y is of type {scores.dtype.name}. Expected scores of the pairs, numbers."
-        )
-    scores = tf.cast(scores, "float32")
-    finite = tf.math.is_finite(scores)
-    right = tf.reduce_all(tf.reshape(finite, [tf.shape(scores)[0], -1]), axis=1)
-    return check_each(scores, right, " has the score ", scores, ". Expected a finite number.")
-
-
-def as_vectors(y) -> tf.Tensor:
-    """Return the vectors that single texts shall have, as float32 (N, D), checked.
-
-    Raises:
-        ValueError: "x has one column of texts, so y must be vectors (N, D). ..."
-    """
-    vectors = as_scores(y)
-    if len(vectors.shape) != 2:
-        raise ValueError(
-            "x has one column of texts, so y must be their vectors, (texts, width). Received the "
-            f"shape {tuple(vectors.shape)}. Scores are of pairs: x=(first, second)."
-        )
-    return vectors

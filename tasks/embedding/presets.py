@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
+import keras
+
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.presets.formats import embedding_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
@@ -59,6 +61,10 @@ class EmbedderPresets(TaskPresets):
     @validate_arguments
     def load_from_files(self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool) -> None:
         embedding_folder.restore_dense(self, checkpoint, given, allow_nonfinite)
+
+    @property
+    def weights_in_files(self) -> list[keras.Variable]:
+        return [weight for layer in self.dense_layers for weight in layer.weights]
 
     def files_to_save(self, dtype: object) -> dict[str, bytes]:
         return embedding_folder.embedder_files(self, dtype)

@@ -13,6 +13,8 @@ from encoder_zoo.tasks.losses.cosine_similarity import CosineSimilarity as Cosin
 from encoder_zoo.tasks.losses.guided_info_nce import GuidedInfoNCE as GuidedInfoNCE
 from encoder_zoo.tasks.losses.info_nce import InfoNCE as InfoNCE
 from encoder_zoo.tasks.losses.matryoshka import Matryoshka as Matryoshka
+from encoder_zoo.tasks.losses.max_sim import MaxSimDistillation as MaxSimDistillation
+from encoder_zoo.tasks.losses.max_sim import MaxSimInfoNCE as MaxSimInfoNCE
 from encoder_zoo.tasks.losses.ranking import ListMarginMSE as ListMarginMSE
 from encoder_zoo.tasks.losses.ranking import ListNet as ListNet
 from encoder_zoo.tasks.losses.ranking import MultipleNegatives as MultipleNegatives
@@ -21,5 +23,6 @@ from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss as LambdaLoss
 from encoder_zoo.tasks.losses.ranking_pairs import RankNet as RankNet
 from encoder_zoo.tasks.losses.score_distillation import MarginMSE as MarginMSE
 from encoder_zoo.tasks.losses.score_distillation import ScoreDistillation as ScoreDistillation
+from encoder_zoo.tasks.losses.splade import SPLADE as SPLADE
 from encoder_zoo.tasks.losses.triplet import Triplet as Triplet
 from encoder_zoo.tasks.losses.vector_distillation import VectorDistillation as VectorDistillation

@@ -68,11 +68,12 @@ def recomputed_in_chunks(
     vectors, states = every_part(run, parts, [ops.copy(state) for state in draws], learning)
     for state, value in zip(draws, states, strict=True):
         state.assign(value)
+    rest = ops.shape(vectors)[2:]
     if order is not None:
-        vectors = ops.reshape(vectors, (-1, *vectors.shape[2:]))[:count]
+        vectors = ops.reshape(vectors, (-1, *rest))[:count]
         return ops.take(vectors, ops.argsort(order), axis=0)
     vectors = ops.swapaxes(vectors, 0, 1)  # (S, P, ...)
-    return ops.reshape(vectors, (-1, *vectors.shape[2:]))[:count]
+    return ops.reshape(vectors, (-1, *rest))[:count]
 
 
 def _compiles(model: keras.Model) -> bool:

@@ -53,3 +53,24 @@ def _replicas() -> tf.distribute.ReplicaContext | None:
         return None
     context = tf.distribute.get_replica_context()
     return context if context and context.num_replicas_in_sync > 1 else None
+
+
+def padded_alike(value: keras.KerasTensor, axis: int) -> keras.KerasTensor:
+    """Return a tensor with zeros at the end of an axis, as long as that of the longest replica.
+
+    Args:
+        value: (B, ...).
+        axis: above 0, whose size the replicas may differ in.
+
+    Example:
+        >>> padded_alike(keras.ops.ones((2, 3)), 1).shape
+        TensorShape([2, 3])
+    """
+    context = _replicas()
+    if context is None:
+        return value
+    size = tf.shape(value)[axis]
+    most = tf.reduce_max(context.all_gather(size[None], axis=0))
+    padding = [[0, 0]] * len(value.shape)
+    padding[axis] = [0, most - size]
+    return tf.pad(value, padding)

@@ -113,11 +113,25 @@ class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
     def call(self, y_true, y_pred):
         check_rows(self, y_pred, 3, "a text and two or more passages")
         y_true = scores_like(self, y_true, y_pred)
-        student, teacher = (
-            ops.log_softmax((_min_max(scores) if self.min_max else scores) / self.temperature)
-            for scores in (similarities(y_pred, self.similarity), y_true)
-        )
-        return self.temperature**2 * ops.sum(ops.exp(teacher) * (teacher - student), axis=-1)
+        student = similarities(y_pred, self.similarity)
+        return divergence(student, y_true, self.temperature, self.min_max)
+
+
+def divergence(
+    student: keras.KerasTensor, teacher: keras.KerasTensor, temperature: float, min_max: bool
+) -> keras.KerasTensor:
+    """Return the KL divergence of the student's scores from the teacher's, (B,).
+
+    Args:
+        student, teacher: (B, K), made probabilities by a softmax over the K of a row.
+        temperature: by which both are divided; the divergence is multiplied by its square.
+        min_max: scale the scores of each row to 0 to 1 first.
+    """
+    student, teacher = (
+        ops.log_softmax((_min_max(scores) if min_max else scores) / temperature)
+        for scores in (student, teacher)
+    )
+    return temperature**2 * ops.sum(ops.exp(teacher) * (teacher - student), axis=-1)
 
 
 def _margins(scores):

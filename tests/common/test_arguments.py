@@ -42,7 +42,7 @@ ELSEWHERE = {
     "a", "b", "pairs", "passages", "relevant", "prompt", "prompts", "default_prompt", "pooling",
     "loss_weights", "validation_freq", "of_keras",
     "dense", "checkpoint", "given", "vectors", "embedder", "reranker", "store", "probe", "cutoffs",
-    "classifier", "choices", "word", "as_words",
+    "classifier", "choices", "word", "as_words", "projections", "skiplist",
 }  # fmt: skip
 # Methods that Keras calls, with tensors or from inside of graphs.
 IN_GRAPHS = {

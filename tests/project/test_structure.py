@@ -37,6 +37,8 @@ FOLDERS = [
     "tasks.question_answering",
     "tasks.pretraining",
     "tasks.embedding",
+    "tasks.late_interaction",
+    "tasks.sparse_retrieval",
     "tasks.few_shot",
     "tasks.reranking",
     "tasks.distillation",

@@ -52,10 +52,8 @@ class TokenizerFiles:
 
     def mismatch(self, found: str, expected: object) -> ValueError:
         """Return the error for a part of tokenizer.json that this kind of tokenizer lacks."""
-        return ValueError(
-            f"{self.json_path}: {found}; this kind of tokenizer has {expected}, so the ids would "
-            "differ"
-        )
+        ours = f"this kind of tokenizer has {expected}"
+        return ValueError(f"{self.json_path}: {found}; {ours}, so the ids would differ")
 
     def part(self, name: str) -> dict:
         """Return a part of tokenizer.json, such as "model"; {} if it is missing or null."""
@@ -139,6 +137,8 @@ class TokenizerFiles:
         """Return {argument: special token} from the files, or by default from a class."""
         defaults = argument_defaults(cls)
         tokens = {name: defaults[name] for name in SPECIAL_TOKENS} | self.special_tokens()
+        if tokens["pad_token"] == tokens["mask_token"]:  # PyLate fills queries up with it
+            tokens["pad_token"] = defaults["pad_token"]
         # Byte-level BPE needs no unknown token, so that another may serve as it. The end may pad.
         named = [token for name, token in tokens.items() if name != "unknown_token"]
         if len(set(named)) + (tokens["pad_token"] == tokens["end_token"]) < len(named):

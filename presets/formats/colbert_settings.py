@@ -1,0 +1,214 @@
+"""Markers, lengths, expansion and skiplist of late interaction models, in the forms of three
+libraries, as arguments of `LateInteractionPreprocessor`.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import string
+from collections.abc import Mapping
+
+from encoder_zoo.common.wording import shown
+from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.formats import sentence_transformers as theirs
+from encoder_zoo.presets.formats.preset_files import COLBERT_SETTINGS, CONFIG, MODEL_SETTINGS
+from encoder_zoo.presets.formats.sentence_transformers import Module
+
+MARKERS = ("query_marker", "document_marker")
+PUNCTUATION = list(string.punctuation)
+ROLES = {"query": ("query",), "document": ("document", "passage", "corpus")}
+_PROBE = "a b"  # any text of two words
+
+
+def of_pylate(files: FolderFiles) -> dict[str, object]:
+    """Read the settings of PyLate in `config_sentence_transformers.json`.
+
+    Args:
+        files: of the encoder.
+
+    Raises:
+        ValueError: "...: query_length is 0. Expected a whole number of 3 or more."
+
+    Source: PyLate 1.6, `models/colbert.py`, for the defaults.
+    """
+    settings, path = theirs.model_settings(files.root), files.root.path / MODEL_SETTINGS
+    expands = _flag(settings, "do_query_expansion", True, path)
+    return {
+        "query_marker": _text(settings, "query_prefix", "[Q] ", path) or None,
+        "document_marker": _text(settings, "document_prefix", "[D] ", path) or None,
+        "prompts": _prompts(files.root),
+        "query_length": _length(settings, "query_length", 32, path),
+        "document_length": _length(settings, "document_length", 180, path),
+        "expand_queries": expands,
+        "attend_to_expansion": expands
+        and _flag(settings, "attend_to_expansion_tokens", False, path),
+        "skiplist": _words(settings, PUNCTUATION, path),
+    }
+
+
+def of_stanford(files: FolderFiles) -> dict[str, object]:
+    """Read the settings of ColBERT's authors in `artifact.metadata`.
+
+    Args:
+        files: of the folder.
+
+    Raises:
+        ValueError: "...: similarity is 'l2'. Expected 'cosine'."
+
+    Source: Santhanam et al. 2022, ColBERTv2, released code, `infra/config/settings.py`.
+    """
+    known = COLBERT_SETTINGS in files
+    settings = files.read_json(COLBERT_SETTINGS) if known else {}
+    path = files.path / COLBERT_SETTINGS
+    if settings.get("similarity", "cosine") != "cosine":
+        raise ValueError(
+            f"{path}: similarity is {shown(settings['similarity'])}. Expected 'cosine'."
+        )
+    skips = _flag(settings, "mask_punctuation", True, path)
+    return {
+        "query_marker": _text(settings, "query_token_id", "[unused0]", path),
+        "document_marker": _text(settings, "doc_token_id", "[unused1]", path),
+        "query_length": _length(settings, "query_maxlen", 32, path),
+        "document_length": _length(settings, "doc_maxlen", 220, path),
+        "attend_to_expansion": _flag(settings, "attend_to_mask_tokens", False, path),
+        "skiplist": PUNCTUATION if skips else [],
+    }
+
+
+def of_sentence_transformers(
+    files: FolderFiles, masks: list[Module], tokenizer
+) -> dict[str, object]:
+    """Read the settings of a MultiVectorEncoder: of its Transformer, its mask, and its prompts.
+
+    A prompt that is one token is a marker.
+
+    Args:
+        files: of the encoder.
+        masks: the modules of kind MultiVectorMask.
+        tokenizer: of the encoder.
+
+    Raises:
+        ValueError: naming the file and what is expected there.
+
+    Source: sentence-transformers 6.2, `base/modules/transformer.py`, `multi_vector_encoder`.
+    """
+    name, settings = theirs.transformer_settings(files)
+    path, longest = files.path / name, theirs.read_length(files)
+    found = {
+        "query_length": _length(settings, "query_length", longest, path),
+        "document_length": _length(settings, "document_length", longest, path),
+        **_expansion(settings.get("query_expansion"), tokenizer, path),
+        "skiplist": _skiplist(files.root, masks),
+    }
+    if found["expand_queries"]:
+        if not masks:
+            raise ValueError(
+                f"{path}: query_expansion is {shown(settings['query_expansion'])}, but there is no "
+                "MultiVectorMask, so that the tokens it adds have no vectors. Expected null."
+            )
+        fixed = settings["query_expansion"]["strategy"] == "fixed"
+        if fixed or found["query_length"] is None:
+            found["query_length"] = found["expansion_length"] if fixed else longest
+        found["expansion_length"] = None if fixed else found["expansion_length"]
+    prompts, markers = _prompts(files.root), {}
+    for role, marker in zip(ROLES, MARKERS, strict=True):
+        markers[marker] = _marker(prompts.get(role, ""), tokenizer)
+        if markers[marker] is not None:
+            del prompts[role]
+    return {**found, **markers, "prompts": prompts}
+
+
+def _expansion(expansion: object, tokenizer, path: pathlib.Path) -> dict[str, object]:
+    """Return the arguments for a `query_expansion`, {strategy, attend, token, length} or null."""
+    if expansion is None:
+        return {"expand_queries": False, "attend_to_expansion": False}
+    known = ("strategy", "attend", "token", "length")
+    if not isinstance(expansion, dict) or not set(expansion) <= set(known):
+        raise ValueError(
+            f"{path}: query_expansion is {shown(expansion)}. Expected null, or {', '.join(known)}."
+        )
+    field = f"{path}: query_expansion"
+    if expansion.get("strategy") not in ("fixed", "min"):
+        found = shown(expansion.get("strategy"))
+        raise ValueError(f"{field}: strategy is {found}. Expected 'fixed' or 'min'.")
+    if expansion.get("token") not in (None, tokenizer.mask_token):
+        found = shown(expansion["token"])
+        raise ValueError(f"{field}: token is {found}. Expected null or {tokenizer.mask_token!r}.")
+    return {
+        "expand_queries": True,
+        "attend_to_expansion": _flag(expansion, "attend", False, field),
+        "expansion_length": _length(expansion, "length", None, field, required=True),
+    }
+
+
+def _skiplist(files: FolderFiles, masks: list[Module]) -> list[str]:
+    """Return the words that documents skip, of the configurations of MultiVectorMasks."""
+    words: list[str] = []
+    for module in masks:
+        path = files.path / module.path / CONFIG
+        config = files.read_json(CONFIG, module.path) if f"{module.path}/{CONFIG}" in files else {}
+        if config.get("keep_only_token_ids"):
+            raise ValueError(f"{path}: keep_only_token_ids is not implemented. Expected null.")
+        own = _words(config, [], path)
+        if own and config.get("skiplist_tasks", ["document"]) != ["document"]:
+            found = shown(config["skiplist_tasks"])
+            raise ValueError(f"{path}: skiplist_tasks is {found}. Expected ['document'].")
+        words += own
+    return words
+
+
+def _prompts(files: FolderFiles) -> dict[str, str]:
+    """Return the texts before queries and documents, where there are any."""
+    prompts = theirs.read_prompts(files).get("prompts", {})
+    found = {
+        role: next((prompts[name] for name in names if name in prompts), "")
+        for role, names in ROLES.items()
+    }
+    return {role: text for role, text in found.items() if text}
+
+
+def _marker(prompt: str, tokenizer) -> str | None:
+    """Return the token that a prompt is, if a text behind it has the same tokens as alone."""
+    contents = {token["content"] for token in tokenizer.added_tokens}
+    for token in (prompt, prompt.strip()):
+        if token in contents:
+            together = [
+                tokenizer.tokenize(text).numpy().tolist() for text in (prompt + _PROBE, _PROBE)
+            ]
+            if together[0] == [tokenizer.token_to_id(token), *together[1]]:
+                return token
+    return None
+
+
+def _flag(settings: Mapping, name: str, default: bool, path: object) -> bool:
+    value = settings.get(name)
+    if value is not None and type(value) is not bool:
+        raise ValueError(f"{path}: {name} is {shown(value)}. Expected true or false.")
+    return default if value is None else value
+
+
+def _text(settings: Mapping, name: str, default: str, path: object) -> str:
+    value = settings.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{path}: {name} is {shown(value)}. Expected a text.")
+    return default if value is None else value
+
+
+def _length(
+    settings: Mapping, name: str, default: int | None, path: object, required: bool = False
+) -> int | None:
+    value = settings.get(name)
+    if value is None and not required:
+        return default
+    if type(value) is not int or value < 3:
+        raise ValueError(f"{path}: {name} is {shown(value)}. Expected a whole number of 3 or more.")
+    return value
+
+
+def _words(settings: Mapping, default: list[str], path: object) -> list[str]:
+    words = settings.get("skiplist_words")
+    if words is None:
+        return list(default)
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ValueError(f"{path}: skiplist_words is {shown(words)}. Expected a list of texts.")
+    return list(words)

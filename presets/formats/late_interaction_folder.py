@@ -1,0 +1,285 @@
+"""Folders of late interaction models as arguments and weights of `LateInteraction`, and back.
+
+Three libraries have a form of their own: ColBERT's authors, PyLate, and sentence-transformers from
+version 6 on. Written is PyLate's, which version 6 reads as well. Any encoder, and a model of text
+embeddings, can become a late interaction model: their projections are new.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import string
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import keras
+
+from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.formats import sentence_transformers as theirs
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, copy, match
+from encoder_zoo.presets.formats.colbert_settings import (
+    MARKERS,
+    of_pylate,
+    of_sentence_transformers,
+    of_stanford,
+)
+from encoder_zoo.presets.formats.dense_module import (
+    check_weights,
+    dense_config,
+    dense_weights,
+    load_dense,
+)
+from encoder_zoo.presets.formats.embedding_modules import (
+    SENTENCE,
+    TOKENS,
+    check_normalize,
+    read_dense,
+)
+from encoder_zoo.presets.formats.preset_files import (
+    CONFIG,
+    MODEL_SETTINGS,
+    MODULES,
+    SAFETENSORS,
+    TRANSFORMER_SETTINGS,
+)
+from encoder_zoo.presets.formats.sentence_transformers import Module
+
+if TYPE_CHECKING:
+    from encoder_zoo.presets.opening import TokenizerPreset
+
+logger = logging.getLogger("encoder_zoo")
+
+# Of `LateInteraction` and its preprocessor, that these files hold.
+ARGUMENTS = ("projections", "normalize", "query_length", "document_length", "prompts", "skiplist")
+ARGUMENTS += (*MARKERS, "expand_queries", "attend_to_expansion")
+# The markers of a model that has none yet: PyLate's, each with its space one token.
+NEW_MARKERS = {"query_marker": "[Q] ", "document_marker": "[D] "}
+_STANFORD, _PYLATE, _ST, _ENCODER = "HF_ColBERT", "ColBERT", "MultiVectorEncoder", "encoder"
+_PROJECTION = {"dense": "linear"}  # of ColBERT's authors: its name beside the encoder's weights
+
+
+def _form(preset: Checkpoint | TokenizerPreset) -> str:
+    """Return whose form a preset's files have."""
+    settings = theirs.model_settings(preset.files.root)
+    if _STANFORD in (preset.config.get("architectures") or []):
+        return _STANFORD
+    if settings.get("model_type") == _PYLATE or "query_prefix" in settings:
+        return _PYLATE
+    return _ST if settings.get("model_type") == _ST else _ENCODER
+
+
+def tokens_to_add(preset: Checkpoint, tokenizer, given: Mapping[str, object]) -> list[str]:
+    """Return the markers that a model needs and its tokenizer lacks.
+
+    Args:
+        preset: opened.
+        tokenizer: of the preset.
+        given: arguments of the caller.
+    """
+    known = set(tokenizer.get_vocabulary())
+    markers = {**_settings(preset, tokenizer), **given}
+    needed = dict.fromkeys(markers.get(name) for name in MARKERS)
+    return [token for token in needed if isinstance(token, str) and token and token not in known]
+
+
+def preprocessor_arguments(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
+    """Return the arguments of `LateInteractionPreprocessor` that a preset's files hold.
+
+    Args:
+        preset: opened.
+        tokenizer: of the preset, perhaps with `tokens_to_add`; a marker that it lacks is None.
+
+    Raises:
+        ValueError: naming the file and what is expected there.
+    """
+    theirs.check_case(preset.files, tokenizer)
+    known = set(tokenizer.get_vocabulary())
+    found = _settings(preset, tokenizer)
+    return {n: None if n in MARKERS and v not in known else v for n, v in found.items()}
+
+
+def _settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
+    """Return markers, lengths and so on of a preset in any form."""
+    form, files = _form(preset), preset.files
+    if form == _STANFORD:
+        return of_stanford(files)
+    if form == _PYLATE:
+        return of_pylate(files)
+    if form == _ST:
+        masks = [m for m in theirs.read_modules(files.root) if m.kind == "MultiVectorMask"]
+        return of_sentence_transformers(files, masks, tokenizer)
+    return dict(NEW_MARKERS)
+
+
+def model_arguments(checkpoint: Checkpoint, given: Mapping[str, object]) -> dict[str, object]:
+    """Return the arguments of `LateInteraction` that a preset's files hold.
+
+    Args:
+        checkpoint: the opened preset.
+        given: arguments of the caller.
+
+    Raises:
+        ValueError: naming the file and what is expected there; "dim is 64, but ...".
+    """
+    form = _form(checkpoint)
+    projections, normalize = [], True
+    if form == _STANFORD:
+        projections = [_stanford_projection(checkpoint)]
+    elif MODULES in checkpoint.files.root:
+        if form == _ST:
+            theirs.check_transformer(checkpoint.files, "feature-extraction")
+        modules = _modules(checkpoint.files.root, form)
+        projections = _projections(checkpoint, modules, SENTENCE if form == _ENCODER else TOKENS)
+        normalize = form != _ST or any(module.kind == "Normalize" for module in modules)
+    if not projections or "projections" in given:
+        return {"normalize": normalize}
+    width = projections[-1]["units"]
+    if given.get("dim") not in (None, width):
+        raise ValueError(
+            f"dim is {given['dim']}, but the projections of {checkpoint.folder} make vectors of "
+            f"{width}. Leave dim out, or pass projections=[] as well for a new one."
+        )
+    return {"projections": projections, "normalize": normalize}
+
+
+def _stanford_projection(checkpoint: Checkpoint) -> dict[str, object]:
+    shape = checkpoint.shapes.get("linear.weight", ())
+    width = checkpoint.config[checkpoint.family.config_keys["hidden_dim"]]
+    if len(shape) != 2 or shape[1] != width:
+        raise ValueError(
+            f"{checkpoint.folder}: linear.weight is {shape or None}. Expected (width, {width})."
+        )
+    return _settings_of_projection(shape[0], "linear", use_bias=False, residual=False)
+
+
+def _settings_of_projection(units: int, activation: str, use_bias: bool, residual: bool) -> dict:
+    """Return an entry of `projections`, without what is the default there."""
+    chosen = {"activation": activation, "use_bias": use_bias, "residual": residual}
+    usual = {"activation": "linear", "use_bias": False, "residual": False}
+    return {"units": units, **{n: v for n, v in chosen.items() if v != usual[n]}}
+
+
+def _modules(files: FolderFiles, form: str) -> list[Module]:
+    """Return the modules of a folder, checked."""
+    modules = theirs.read_modules(files)
+    kinds = [module.kind for module in modules]
+    allowed = {
+        _PYLATE: {"Dense"},
+        _ST: {"Dense", "MultiVectorMask", "Normalize"},
+        _ENCODER: {"Pooling", "Dense", "Normalize"},
+    }[form]
+    if kinds[:1] != ["Transformer"] or not set(kinds[1:]) <= allowed:
+        raise ValueError(
+            f"{files.path / MODULES}: the modules are {', '.join(kinds) or 'none'}. Expected a "
+            f"Transformer, and behind it some of {', '.join(sorted(allowed))}."
+        )
+    for module in modules:
+        if module.kind == "Normalize":
+            check_normalize(files, module, SENTENCE if form == _ENCODER else TOKENS)
+    return modules
+
+
+def _projections(checkpoint: Checkpoint, modules: list[Module], embedding: str) -> list[dict]:
+    """Return the entries of `projections` for the Dense among the modules."""
+    files, found = checkpoint.files.root, []
+    width = checkpoint.config[checkpoint.family.config_keys["hidden_dim"]]
+    for module in modules:
+        if module.kind == "Dense":
+            dense = read_dense(files, module, width, embedding)
+            check_weights(files, module, dense, width)
+            found.append(_settings_of_projection(**dense))
+            width = dense["units"]
+    return found
+
+
+def restore_projections(
+    task: keras.Model, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
+) -> set[str]:
+    """Load the weights of `task.projection_layers`; returns the names of the checkpoint's tensors.
+
+    Args:
+        task: a `LateInteraction` that was made by `model_arguments`.
+        checkpoint: the opened preset.
+        given: arguments of the caller; if `projections` is one, its layers are new.
+        allow_nonfinite: see `Safeguards`.
+    """
+    form, files = _form(checkpoint), checkpoint.files.root
+    if "projections" not in given and form == _STANFORD:
+        matched, _ = match(checkpoint, task.projection_layers[0], _PROJECTION)
+        copy(checkpoint, matched, allow_nonfinite)
+        return set(matched)
+    modules = _modules(files, form) if MODULES in files and "projections" not in given else []
+    dense = [module for module in modules if module.kind == "Dense"]
+    if not dense and task.projection_layers:
+        message = "%s: the projection starts from random weights. Fine-tune before use."
+        logger.warning(message, checkpoint.folder.name)
+        return set()
+    for layer, module in zip(task.projection_layers, dense, strict=True):
+        load_dense(layer, files, module, allow_nonfinite)
+    return set()
+
+
+def late_interaction_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
+    """Return the files of PyLate for a `LateInteraction`.
+
+    Args:
+        task: the model.
+        dtype: of the weights of its projections; None stores them in their own.
+
+    Returns:
+        {path in the folder: contents}.
+
+    Raises:
+        ValueError: "PyLate and sentence-transformers normalize vectors: ...", "projections[0]:
+            activation is 'gelu_new', which sentence-transformers does not read. ..."
+    """
+    if not task.normalize:
+        raise ValueError(
+            "PyLate normalizes vectors: a model with normalize=False cannot be saved in its form."
+        )
+    layers = task.projection_layers
+    modules = [("", "sentence_transformers.models.Transformer")]
+    modules += [(f"{i}_Dense", "pylate.models.Dense.Dense") for i in range(1, 1 + len(layers))]
+    entries = [
+        {"idx": i, "name": str(i), "path": path, "type": kind}
+        for i, (path, kind) in enumerate(modules)
+    ]
+    settings = _pylate_settings(task.preprocessor, task.backbone)
+    length = settings["document_length"]
+    files: dict[str, object] = {
+        MODULES: entries,
+        MODEL_SETTINGS: settings,
+        TRANSFORMER_SETTINGS[0]: {"max_seq_length": length, "do_lower_case": False},
+    }
+    width = task.backbone.hidden_dim
+    for i, layer in enumerate(layers):
+        path = f"{i + 1}_Dense"
+        files[f"{path}/{CONFIG}"] = dense_config(layer, width, f"projections[{i}]")
+        files[f"{path}/{SAFETENSORS.file}"] = dense_weights(layer, dtype)
+        width = layer.units
+    return {name: v if isinstance(v, bytes) else _as_json(v) for name, v in files.items()}
+
+
+def _pylate_settings(prepares, backbone: keras.Model) -> dict[str, object]:
+    """Return the settings of a model, with PyLate's defaults for one without a preprocessor."""
+    longest = backbone.max_sequence_length
+    settings = {"model_type": _PYLATE, "similarity_fn_name": "MaxSim", "default_prompt_name": None}
+    if prepares is None:
+        words = list(string.punctuation)
+        return {**settings, "document_length": longest, "prompts": {}, "skiplist_words": words}
+    return {
+        **settings,
+        "prompts": dict(prepares.prompts),
+        "query_prefix": prepares.query_marker or "",
+        "document_prefix": prepares.document_marker or "",
+        "query_length": prepares.query_length or longest,
+        "document_length": prepares.document_length or longest,
+        "do_query_expansion": prepares.expand_queries,
+        "attend_to_expansion_tokens": prepares.attend_to_expansion,
+        "skiplist_words": list(prepares.skiplist),
+    }
+
+
+def _as_json(value: object) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,161 @@
+"""Rows of several texts, each of which is an input of its own, to examples and batches.
+
+Comment letters: B batch, N examples, K further texts of each, L sequence.
+"""
+
+from __future__ import annotations
+
+import keras
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.tasks.embedding.columns import as_columns
+from encoder_zoo.tasks.preprocessing.checks import check_each
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.preprocessor import (
+    Preprocessor,
+    as_weights,
+    check_no_iterator,
+    check_same_count,
+)
+
+
+class SeparateTexts(Preprocessor):
+    """Base of preprocessors of texts that are compared, each an input of its own.
+
+    Attributes:
+        numbers_of_texts: names of an example's values beside "token_ids", one for each text.
+    """
+
+    one_example_per_text = True
+    numbers_of_texts: tuple[str, ...] = ()
+
+    def encoded_texts(self, texts: tf.Tensor, prompt: str | None) -> dict:
+        """Return the tokens of texts (N,) after a prompt, truncated, and `numbers_of_texts`."""
+        raise NotImplementedError
+
+    def prompts_of_rows(self, prompt: str | None, scored: bool) -> tuple[str | None, str | None]:
+        """Return the prompts of the first and of the other texts of rows of several.
+
+        Args:
+            prompt: that was asked for.
+            scored: whether the texts have scores.
+        """
+        return (prompt, prompt) if scored else ("query", "document")
+
+    def encode(self, x, y=None, sample_weight=None, prompt: str | None = None) -> dict:
+        """Return examples of token ids, not padded.
+
+        Args:
+            x: see `fit` of the task.
+            y: scores of pairs, (N,) or (N, K); vectors of single texts, (N, D); or None.
+            sample_weight: one number for each example, or None.
+            prompt: of single texts, see `embed` of the task. Of several texts without scores the
+                first gets the prompt "query", the others "document".
+
+        Returns:
+            Tensors with one row per example: "token_ids" ragged (N, None); of several texts
+            "candidate_token_ids" ragged (N, K, None); `numbers_of_texts` likewise, without the last
+            axis; and "labels" and "sample_weight".
+        """
+        first, *others = as_columns(x)
+        of_first, of_others = prompt, None
+        if others:
+            of_first, of_others = self.prompts_of_rows(prompt, y is not None)
+        examples = self.encoded_texts(first, of_first)
+        if others:
+            texts = tf.stack(others, axis=1)  # (N, K)
+            encoded = self.encoded_texts(tf.reshape(texts, [-1]), of_others)
+            splits = tf.range(tf.shape(texts, tf.int64)[0] + 1) * texts.shape[1]
+            examples |= {
+                CANDIDATE + name: tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+                for name, values in encoded.items()
+            }
+            every = tf.concat([first[:, None], texts], axis=1)  # (N, 1 + K)
+            examples["labels"] = _numbered(every) if y is None else as_scores(y)
+        elif y is not None:
+            examples["labels"] = as_vectors(y)
+        if sample_weight is not None:
+            examples["sample_weight"] = as_weights(sample_weight)
+        check_same_count(examples)
+        return examples
+
+    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        x = self.pad(examples, bucketed)
+        if CANDIDATE + "token_ids" in examples:
+            x |= self._padded_candidates(examples, bucketed)
+        labels = examples.get("labels")
+        if labels is not None and tf.as_dtype(labels.dtype).is_integer:
+            labels = _numbered(labels)  # small numbers, which float32 holds exactly
+        return keras.utils.pack_x_y_sample_weight(x, labels, examples.get("sample_weight"))
+
+    def _padded_candidates(self, examples: dict, bucketed: bool) -> dict:
+        """Return the model's inputs (B, K, L) of the other texts."""
+        names = ("token_ids", *self.numbers_of_texts)
+        parts = {n: examples[CANDIDATE + n] for n in names if CANDIDATE + n in examples}
+        flat = self.pad({name: value.values for name, value in parts.items()}, bucketed)
+        rows, count = parts["token_ids"].nrows(), _count_of(examples.get("labels"))
+        return {
+            CANDIDATE + name: tf.reshape(
+                values, tf.stack([rows, count, tf.shape(values, tf.int64)[1]])
+            )
+            for name, values in flat.items()  # (B * K, L)
+            if name == "token_ids" or name.endswith("_mask")
+        }
+
+
+def _count_of(labels: tf.Tensor | None) -> int:
+    """Return K, as far as labels tell it before a graph runs; else -1."""
+    if labels is None:
+        return -1
+    if len(labels.shape) == 1:
+        return 1
+    return labels.shape[1] - 1 if tf.as_dtype(labels.dtype).is_integer else labels.shape[1]
+
+
+def _numbered(values: tf.Tensor) -> tf.Tensor:
+    """Return int32 of the same shape, equal where the values are equal, from 0 on."""
+    return tf.reshape(tf.unique(tf.reshape(values, [-1])).idx, tf.shape(values))
+
+
+def as_scores(y) -> tf.Tensor:
+    """Return scores of pairs as float32, (N,) or (N, K), checked.
+
+    Raises:
+        ValueError: "y is of type string. Expected ...", "Row 3 has the score nan. Expected a
+            finite number."
+
+    Example:
+        >>> as_scores([0.5, float("nan")])
+        Traceback (most recent call last):
+        ValueError: Row 1 has the score nan. Expected a finite number.
+    """
+    check_no_iterator(y, "y")
+    scores = tf.convert_to_tensor(plain(y))
+    if not (
+        tf.as_dtype(scores.dtype).is_floating
+        or tf.as_dtype(scores.dtype).is_integer
+        or tf.as_dtype(scores.dtype).is_bool
+    ):
+        raise ValueError(
+            f"y is of type {scores.dtype.name}. Expected scores of the pairs, numbers."
+        )
+    scores = tf.cast(scores, "float32")
+    finite = tf.math.is_finite(scores)
+    right = tf.reduce_all(tf.reshape(finite, [tf.shape(scores)[0], -1]), axis=1)
+    return check_each(scores, right, " has the score ", scores, ". Expected a finite number.")
+
+
+def as_vectors(y) -> tf.Tensor:
+    """Return the vectors that single texts shall have, as float32 (N, D), checked.
+
+    Raises:
+        ValueError: "x has one column of texts, so y must be vectors (N, D). ..."
+    """
+    vectors = as_scores(y)
+    if len(vectors.shape) != 2:
+        raise ValueError(
+            "x has one column of texts, so y must be their vectors, (texts, width). Received the "
+            f"shape {tuple(vectors.shape)}. Scores are of pairs: x=(first, second)."
+        )
+    return vectors

@@ -1,0 +1,1 @@
+"""Texts as vectors of their tokens, compared by late interaction (ColBERT)."""

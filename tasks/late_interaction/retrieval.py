@@ -1,0 +1,175 @@
+"""Methods of `LateInteraction` on top of its vectors: similarity, ranking, search, evaluation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.wording import with_type
+from encoder_zoo.tasks.embedding.columns import check_not_empty_texts
+from encoder_zoo.tasks.late_interaction.preprocessor import DOCUMENT, QUERY
+from encoder_zoo.tasks.late_interaction.scoring import max_sim
+from encoder_zoo.tasks.preprocessing.preprocessor import as_column
+from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, ranking_metrics
+from encoder_zoo.tasks.retrieval.questions import judged
+from encoder_zoo.tasks.retrieval.typed_dicts import RankedText
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.retrieval.multi_vector_index import MultiVectorIndex
+
+
+class LateRetrieval:
+    """Mixin of `LateInteraction`."""
+
+    def similarity(self, queries: object, documents: object) -> np.ndarray:
+        """Return how well each of some queries matches each of some documents (MaxSim).
+
+        Args:
+            queries: texts, or their vectors: arrays (tokens, D), as of `embed`.
+            documents: likewise.
+
+        Returns:
+            (Q, N) float32: the sum over the query's tokens of the largest product with a token of
+            the document. Of a single text or array the axis is left out.
+
+        Example:
+            >>> from encoder_zoo import LateInteraction
+            >>> model = LateInteraction.from_preset("bert_nano_en_uncased", dim=16)
+            >>> model.similarity("A cat.", ["A cat.", "A dog."]).shape
+            (2,)
+        """
+        queries, one_query = self._vectors_of(queries, QUERY, "queries")
+        documents, one_document = self._vectors_of(documents, DOCUMENT, "documents")
+        scores = max_sim(queries, documents)
+        scores = scores[0] if one_query else scores
+        return scores[..., 0] if one_document else scores
+
+    def _vectors_of(self, x: object, prompt: str, name: str) -> tuple[list[np.ndarray], bool]:
+        """Return the vectors of texts, or given ones, checked; and whether it is a single one."""
+        if isinstance(x, str | bytes):
+            return self.embed([x], prompt), True
+        single = isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.ndim == 2
+        given = [x] if single else x
+        is_list = isinstance(given, list | tuple | np.ndarray) and len(given) > 0
+        if not (is_list and isinstance(given[0], np.ndarray) and given[0].dtype.kind == "f"):
+            return self.embed(x, prompt), False
+        for i, vectors in enumerate(given):
+            if np.shape(vectors)[1:] != (self.embedding_dim,) or not len(vectors):
+                raise ValueError(
+                    f"{name}[{i}] has the shape {np.shape(vectors)}. Expected (tokens, "
+                    f"{self.embedding_dim}), of one token or more."
+                )
+        return list(given), single
+
+    @validate_arguments
+    def rank(
+        self,
+        query: str,
+        texts: object,
+        top_k: PositiveInt | None = None,
+        batch_size: PositiveInt | None = None,
+    ) -> list[RankedText]:
+        """Return the texts in the order of how well they match a query, the best first.
+
+        Args:
+            query: a text.
+            texts: one or more texts.
+            top_k: return so many; None is all.
+            batch_size: default 32.
+
+        Returns:
+            For each text `{"index", "score", "text"}`: its number among the texts given, and its
+            score as of `similarity`. Texts of equal scores stay in their order.
+
+        Raises:
+            ValueError: "rank takes one query, a text. ...", "There are no texts to rank. ..."
+
+        Example:
+            >>> from encoder_zoo import LateInteraction
+            >>> model = LateInteraction.from_preset("bert_nano_en_uncased", dim=16)
+            >>> [best] = model.rank("Who sings?", ["She sings.", "Here."], top_k=1)
+            >>> sorted(best)
+            ['index', 'score', 'text']
+        """
+        if not isinstance(query, str | bytes):
+            raise ValueError(f"rank takes one query, a text. Received: {with_type(query):.80}.")
+        column = as_column(texts)
+        if not column.shape[0]:
+            raise ValueError("There are no texts to rank. Expected one or more.")
+        check_not_empty_texts(column, "texts")
+        documents = self.embed(column, DOCUMENT, batch_size)
+        [scores] = max_sim(self.embed([query], QUERY, batch_size), documents)
+        order, texts = np.argsort(-scores, kind="stable")[:top_k].tolist(), column.numpy()
+        return [{"index": i, "score": scores[i].item(), "text": texts[i].decode()} for i in order]
+
+    def index(self, documents: object, **options: Any) -> MultiVectorIndex:
+        """Return an index that finds the documents that match a text; see `MultiVectorIndex.build`.
+
+        Args:
+            documents: texts.
+            **options: of `MultiVectorIndex.build`, such as `precision="int8"` or `pool_factor=2`.
+        """
+        from encoder_zoo.tasks.retrieval.multi_vector_index import MultiVectorIndex
+
+        return MultiVectorIndex.build(self, documents, **options)
+
+    def load_index(self, folder: str | os.PathLike[str], **options: Any) -> MultiVectorIndex:
+        """Open an index that `MultiVectorIndex.save` wrote; see `MultiVectorIndex.load`.
+
+        Args:
+            folder: of the index.
+            **options: of `MultiVectorIndex.load`.
+        """
+        from encoder_zoo.tasks.retrieval.multi_vector_index import MultiVectorIndex
+
+        return MultiVectorIndex.load(folder, self, **options)
+
+    @validate_arguments
+    def evaluate_retrieval(
+        self,
+        questions: object,
+        passages: object,
+        relevant: Sequence[object] | None = None,
+        cutoffs: Sequence[int] = (1, 5, 10),
+        batch_size: PositiveInt | None = None,
+    ) -> dict[str, float]:
+        """Return how near the top each question has its relevant passages, among all passages.
+
+        Passages with the same text count as one. Of passages with equal scores the first in the
+        list comes first.
+
+        Args:
+            questions: texts.
+            passages: texts.
+            relevant: for each question the index of its passage, or a list of indices, or {index:
+                grade}; None: the passage with the question's own index.
+            cutoffs: how many of the nearest passages are looked at.
+            batch_size: of `embed`.
+
+        Returns:
+            For each cutoff k "ndcg@k", "mrr@k", "recall@k" and "accuracy@k", and "map@100".
+
+        Raises:
+            ValueError: "questions is empty. ...", "relevant has 3 entries for 4 questions. ...",
+                "cutoffs is ..."
+
+        Example:
+            >>> from encoder_zoo import LateInteraction
+            >>> model = LateInteraction.from_preset("bert_nano_en_uncased", dim=16)
+            >>> found = model.evaluate_retrieval(["A cat.", "Tax."], ["Tax.", "A cat."], [1, 0])
+            >>> sorted(found)[:2]
+            ['accuracy@1', 'accuracy@10']
+        """
+        cutoffs = list(cutoffs)
+        if not cutoffs or any(type(k) is not int or k < 1 for k in cutoffs):
+            raise ValueError(f"cutoffs is {cutoffs!r}. Expected one or more whole numbers above 0.")
+        texts = judged(questions, passages, relevant)
+        queries = self.embed(texts.questions, QUERY, batch_size)
+        scores = max_sim(queries, self.embed(texts.passages, DOCUMENT, batch_size))
+        k = max(*cutoffs, MAP_CUTOFF)
+        rankings = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        return ranking_metrics(rankings, texts.relevant, cutoffs)

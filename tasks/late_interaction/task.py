@@ -1,0 +1,342 @@
+"""The task of late interaction: a vector for each token, compared token by token.
+
+Comment letters: B batch, K further texts of an example, L sequence, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Unpack
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.layer_arguments import LayerArguments
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.tasks import losses
+from encoder_zoo.tasks.base.task import Task, TinyData
+from encoder_zoo.tasks.embedding.columns import as_columns
+from encoder_zoo.tasks.embedding.inference import only_column
+from encoder_zoo.tasks.embedding.pooling import Projection, to_unit_length
+from encoder_zoo.tasks.embedding.text_pairs import PAIRS, SCORES, LearnsFromPairs
+from encoder_zoo.tasks.late_interaction import inference
+from encoder_zoo.tasks.late_interaction.preprocessor import LateInteractionPreprocessor
+from encoder_zoo.tasks.late_interaction.presets import LateInteractionPresets
+from encoder_zoo.tasks.late_interaction.retrieval import LateRetrieval
+from encoder_zoo.tasks.late_interaction.scoring import max_sim
+from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
+from encoder_zoo.tasks.training.prepared import is_prepared
+from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
+
+DIM = 128  # of a new projection
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class LateInteraction(LateRetrieval, LateInteractionPresets, LearnsFromPairs, Task):
+    """Embed the tokens of texts, and compare queries with documents token by token (ColBERT).
+
+        colbert = ez.LateInteraction.from_preset("hf://lightonai/GTE-ModernColBERT-v1")
+        colbert.embed(documents)  # a list of (tokens, 128)
+        colbert.rank("How do I reset it?", documents, top_k=3)
+        index = colbert.index(documents, pool_factor=2)
+        index.search("How do I reset it?")
+
+    `from_preset` opens folders of ColBERT's authors, of PyLate, and of MultiVectorEncoder of
+    sentence-transformers 6; and any encoder, which gets a new projection. Presets are saved in
+    PyLate's form, which sentence-transformers 6 reads too.
+
+    Args:
+        backbone: any `Backbone`.
+        preprocessor: for raw text.
+        dim: width of the vectors, if there are no `projections`; None is 128.
+        projections: linear layers of the tokens' vectors, each a dict of `units` and, where they
+            differ, `activation` ("linear"), `use_bias` (False), `residual` (False); without any,
+            there is one of `dim` units.
+        normalize: whether vectors get unit length.
+
+    `fit` takes x in these forms:
+
+    - pairs `(questions, passages)`: the loss (`MaxSimInfoNCE`) puts each question near its passage
+      and away from the others of the batch. `(questions, passages, negatives)` adds passages to
+      stay away from, one column, several, or a list of equally many in every row.
+    - questions with a list of passages each, and a teacher's scores of these, such as those of a
+      `Reranker`: `fit((questions, lists), scores)`. The loss (`MaxSimDistillation`) makes the
+      model's scores like the teacher's.
+
+    Call arguments:
+        inputs: the preprocessor's outputs.
+
+    Returns:
+        (B, L, D) float32, zeros at tokens without a vector; of inputs with candidates
+        (B, 1 + K, L, D).
+
+    Raises:
+        ValueError: "dim is 64, and the last of projections has 128 units. ..."
+
+    Source: Khattab and Zaharia 2020, ColBERT, section 3; Santhanam et al. 2022, ColBERTv2.
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                         intermediate_dim=16)
+        >>> model = LateInteraction(backbone, dim=4)
+        >>> keras.ops.shape(model({"token_ids": np.array([[2, 7, 3]])}))
+        (1, 3, 4)
+    """
+
+    task_name = "late_interaction"
+    pipeline_tag = "sentence-similarity"
+    preprocessor_class = LateInteractionPreprocessor
+    text_method = "embed"
+    similarity_function = "maxsim"
+    predicts_lists = True
+
+    @validate_arguments
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocessor: LateInteractionPreprocessor | None = None,
+        dim: PositiveInt | None = None,
+        projections: Sequence[Mapping] = (),
+        normalize: bool = True,
+        **kwargs: Unpack[LayerArguments],
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        self.dim = dim
+        self.projections = [dict(settings) for settings in projections]
+        self.normalize = normalize
+        with self.distribution.scope():
+            self.projection_layers = self._make_projections()
+        if dim not in (None, self.embedding_dim):
+            raise ValueError(
+                f"dim is {dim}, and the last of projections has {self.embedding_dim} units. Leave "
+                "one of them out."
+            )
+        self._finish_building()
+        self.built = True
+
+    def _make_projections(self) -> list[Projection]:
+        width, layers = self.backbone.hidden_dim, []
+        for i, settings in enumerate(self.projections or [{"units": self.dim or DIM}]):
+            settings = {"activation": "linear", "use_bias": False, **settings}
+            layers.append(Projection(**settings, name=f"projection_{i}"))
+            layers[-1].build((None, width))
+            width = layers[-1].units
+        return layers
+
+    @property
+    def embedding_dim(self) -> int:
+        """Return the width of the vectors."""
+        return self.projection_layers[-1].units
+
+    @property
+    def default_losses(self) -> dict[str, Callable[[], keras.losses.Loss]]:
+        """Return {form of the data: makes its loss}."""
+        prepares = self.preprocessor
+        length = prepares and prepares.sequence_length is None and prepares.longest("query")
+        return {
+            PAIRS: lambda: losses.MaxSimInfoNCE(query_length=length or None),
+            SCORES: lambda: losses.MaxSimDistillation(query_length=length or None),
+        }
+
+    # -- the model -----------------------------------------------------------------------------
+
+    def call(self, inputs, training=None):
+        first = {n: v for n, v in inputs.items() if not n.startswith(CANDIDATE)}
+        queries = self._vectors(first, training)  # (B, L, D)
+        if CANDIDATE + "token_ids" not in inputs:
+            return queries
+        batch = ops.shape(queries)[0]
+        others = {  # (B * K, L)
+            name.removeprefix(CANDIDATE): ops.reshape(values, (-1, ops.shape(values)[-1]))
+            for name, values in inputs.items()
+            if name.startswith(CANDIDATE)
+        }
+        documents = self._vectors(others, training)
+        lengths = [ops.shape(x)[1] for x in (queries, documents)]
+        longest = max(lengths) if all(type(n) is int for n in lengths) else ops.maximum(*lengths)
+        queries, documents = filled_up(queries, longest), filled_up(documents, longest)
+        documents = ops.reshape(documents, (batch, -1, longest, self.embedding_dim))
+        return ops.concatenate([queries[:, None], documents], axis=1)  # (B, 1 + K, L, D)
+
+    def _vectors(self, inputs, training):
+        """Return the vectors of inputs (B, L), part by part if it trains with `chunk_size`."""
+        if not (training and self.chunk_size):
+            return Task.call(self, inputs, training)
+        length = ops.shape(inputs["token_ids"])[1]
+
+        def of_part(part, training):
+            return filled_up(Task.call(self, part, training), length)
+
+        return recomputed_in_chunks(self, of_part, inputs, self.chunk_size)
+
+    def logits_of(self, encoded, inputs, training=None):
+        """Return the vectors (B, L, D), of the backbone's outputs."""
+        x = ops.cast(encoded["sequence_output"], "float32")
+        for layer in self.projection_layers:
+            x = layer(x)
+        x = to_unit_length(x) if self.normalize else x
+        mask = inputs.get("scored_mask", inputs.get("padding_mask"))
+        return x if mask is None else x * ops.expand_dims(ops.cast(mask, "float32"), 2)
+
+    def compute_output_spec(self, inputs, training=None):
+        batch, length = inputs["token_ids"].shape
+        if CANDIDATE + "token_ids" not in inputs:
+            return keras.KerasTensor((batch, length, self.embedding_dim), "float32")
+        _, further, other = inputs[CANDIDATE + "token_ids"].shape
+        longest = None if None in (length, other) else max(length, other)
+        texts = None if further is None else 1 + further
+        return keras.KerasTensor((batch, texts, longest, self.embedding_dim), "float32")
+
+    def prepared_inputs(self) -> list[str]:
+        prepares = self.preprocessor
+        expands = prepares and prepares.expand_queries and not prepares.attend_to_expansion
+        own = ["scored_mask", *(["attended_mask"] if expands else [])]
+        return [*Task.prepared_inputs(self), *own]
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        ranges = {**Task.input_ranges(self, length), "scored_mask": (0, 1)}
+        names = ("token_ids", "padding_mask", "scored_mask")
+        return {**ranges, **{CANDIDATE + name: ranges[name] for name in names}}
+
+    # -- training ------------------------------------------------------------------------------
+
+    def _separate(self, x, y) -> tuple:
+        if is_dataset(x) or is_prepared(x):
+            return x, y
+        columns = as_columns(x)
+        if len(columns) < 2:
+            raise ValueError(
+                "LateInteraction learns from questions and their passages, x=(questions, "
+                "passages). Received: one column of texts."
+            )
+        if y is not None and len(columns) < 3:
+            raise ValueError(
+                "y has scores, but each question has one passage. Expected lists of two passages "
+                "or more, x=(questions, lists of passages), and a list of scores for each."
+            )
+        return tuple(columns), y
+
+    # -- answers -------------------------------------------------------------------------------
+
+    @validate_arguments
+    def embed(
+        self,
+        texts: object,
+        prompt: str | None = "document",
+        batch_size: PositiveInt | None = None,
+    ) -> list[np.ndarray] | np.ndarray:
+        """Return the vectors of each text's tokens.
+
+        Texts that are longer than the model reads are counted in one log line.
+
+        Args:
+            texts: a text, or a list, array, tensor or column of texts.
+            prompt: "query" or "document": queries are filled up with [MASK] tokens, which have
+                vectors too, and in documents the words of the skiplist have none.
+            batch_size: default 32.
+
+        Returns:
+            For each text, in their order, (tokens, D) float32; of a single text one array.
+
+        Raises:
+            ValueError: "Row 3 of texts is empty. ...", "prompt is 'qeury'. Expected 'query' or
+                'document'."
+
+        Example:
+            >>> from encoder_zoo import LateInteraction
+            >>> model = LateInteraction.from_preset("bert_nano_en_uncased", dim=16)
+            >>> [vectors.shape for vectors in model.embed(["Cats sleep.", "Cats"])]
+            [(5, 16), (4, 16)]
+            >>> model.embed("Cats", prompt="query").shape
+            (32, 16)
+        """
+        if isinstance(texts, str | bytes):
+            return self.embed([texts], prompt, batch_size)[0]
+        check_preprocessor(self, texts)
+        examples = self.preprocessor.encode(only_column(texts), prompt=prompt)
+        return inference.embed(self, examples, batch_size)
+
+    @validate_arguments
+    def embed_with_spans(
+        self,
+        texts: object,
+        prompt: str | None = "document",
+        batch_size: PositiveInt | None = None,
+    ) -> list[tuple[np.ndarray, np.ndarray]] | tuple[np.ndarray, np.ndarray]:
+        """Return the vectors of each text's tokens, and the characters of these tokens.
+
+        Args:
+            texts, prompt, batch_size: see `embed`.
+
+        Returns:
+            For each text (tokens, D) float32 and (tokens, 2) int32: where each token begins and
+            ends in the text, -1 for special tokens and those that fill a query up; of a single
+            text one pair.
+
+        Example:
+            >>> from encoder_zoo import LateInteraction
+            >>> model = LateInteraction.from_preset("bert_nano_en_uncased", dim=16)
+            >>> vectors, spans = model.embed_with_spans("Cats sleep.")
+            >>> ["Cats sleep."[begin:end] for begin, end in spans if end > 0]
+            ['Cats', 'sleep']
+        """
+        if isinstance(texts, str | bytes):
+            return self.embed_with_spans([texts], prompt, batch_size)[0]
+        check_preprocessor(self, texts)
+        column = only_column(texts)
+        examples = self.preprocessor.encode(column, prompt=prompt)
+        kept = inference.scored_tokens(self, examples)
+        spans = self.preprocessor.spans(column, prompt) if kept else []
+        vectors = inference.embed(self, examples, batch_size)
+        return [(v, s[k]) for v, s, k in zip(vectors, spans, kept, strict=True)]
+
+    def _predict_texts(self, x, batch_size: int, predict: Callable) -> list[np.ndarray]:
+        """Return the vectors of texts; of queries with further texts their scores, (K,) of each."""
+        first, *others = as_columns(x)
+        if not others:
+            return self.embed(first, batch_size=batch_size)
+        queries = self.embed(first, "query", batch_size)
+        documents = self.embed(tf.reshape(tf.stack(others, axis=1), [-1]), batch_size=batch_size)
+        count = len(others)
+        return [
+            max_sim([query], documents[i * count : (i + 1) * count])[0]
+            for i, query in enumerate(queries)
+        ]
+
+    def served(self) -> dict[str, Callable]:
+        """Return `embed` for exports: of documents, the default, and as "query" and "document".
+
+        Returns:
+            Functions whose results are "embedding" (N, tokens, D), padded with zeros, and "length"
+            (N,) int32, the number of tokens of each text.
+        """
+        return inference.served(self)
+
+    # -- checks of `encoder_zoo.testing` -------------------------------------------------------
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        x = ["a b ab", "c", "c d e a b", "p"], ["d e", "a b", "p", "a b c"], ["c", "f", "a", "d e"]
+        return TinyData({"dim": 4}, x)
+
+    def tiny_questions(self) -> tuple:
+        return (self.tiny_data().x[0],)
+
+
+def filled_up(x: keras.KerasTensor, length) -> keras.KerasTensor:
+    """Return vectors (B, L, D) with zeros at the end, (B, length, D).
+
+    Example:
+        >>> filled_up(ops.ones((1, 2, 3)), 4).shape
+        TensorShape([1, 4, 3])
+    """
+    batch, own, width = ops.shape(x)
+    if type(own) is int and type(length) is int and own == length:
+        return x
+    return ops.concatenate([x, ops.zeros((batch, length - own, width), x.dtype)], axis=1)

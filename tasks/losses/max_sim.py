@@ -1,0 +1,218 @@
+"""Losses of late interaction: a text and its passages are vectors of tokens, compared by MaxSim.
+
+Comment letters: B batch, N rows of all replicas, K further texts of a row, M documents of all rows,
+L tokens of a text, Q tokens of a query, D width.
+"""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
+from encoder_zoo.tasks.losses.info_nce import EXCLUDED, improbability, known, own_columns
+from encoder_zoo.tasks.losses.replicas import of_all_replicas, padded_alike
+from encoder_zoo.tasks.losses.score_distillation import divergence
+from encoder_zoo.tasks.losses.vectors import differ
+
+
+def max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.KerasTensor:
+    """Return the score of each query with each document, (B, M).
+
+    It is the sum over the query's tokens of the largest product with a token of the document. A
+    vector of zeros is none.
+
+    Args:
+        queries: (B, Q, D).
+        documents: (M, L, D).
+
+    Source: Khattab and Zaharia 2020, ColBERT, equation 3.
+
+    Example:
+        >>> queries = ops.convert_to_tensor([[[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]]])
+        >>> documents = ops.convert_to_tensor([[[3.0, -1.0], [0.0, 0.0]], [[4.0, 5.0], [9.0, 0.0]]])
+        >>> max_sim(queries, documents).numpy().tolist()
+        [[1.0, 19.0]]
+    """
+    count, length, width = ops.shape(documents)
+    batch, tokens = ops.shape(queries)[:2]
+    flat = ops.reshape(documents, (-1, width))  # (M L, D)
+    products = ops.matmul(ops.reshape(queries, (-1, width)), ops.transpose(flat))  # (B Q, M L)
+    products = ops.reshape(products + _absent(flat), (batch, tokens, count, length))
+    return _summed(products, queries)
+
+
+def max_sim_of_rows(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.KerasTensor:
+    """Return the score of each query with the documents of its own row, (B, K).
+
+    Args:
+        queries: (B, Q, D).
+        documents: (B, K, L, D).
+
+    Example:
+        >>> queries = ops.convert_to_tensor([[[1.0, 0.0], [0.0, 2.0]]])
+        >>> documents = ops.convert_to_tensor([[[[3.0, -1.0]], [[4.0, 5.0]]]])
+        >>> max_sim_of_rows(queries, documents).numpy().tolist()
+        [[1.0, 14.0]]
+    """
+    batch, count, length, width = ops.shape(documents)
+    flat = ops.reshape(documents, (batch, -1, width))  # (B, K L, D)
+    products = ops.matmul(queries, ops.swapaxes(flat, 1, 2))  # (B, Q, K L)
+    products = products + ops.expand_dims(_absent(flat), 1)
+    products = ops.reshape(products, (batch, -1, count, length))
+    return _summed(products, queries)
+
+
+def _absent(vectors):
+    """Return what is added to the products with tokens (..., D): very low where there is none."""
+    present = ops.any(vectors != 0, axis=-1)
+    return ops.where(present, 0.0, EXCLUDED)
+
+
+def _summed(products, queries):
+    """Return the sums (B, M) of the best products of (B, Q, M, L), without absent query tokens."""
+    best = ops.max(products, axis=-1)  # (B, Q, M)
+    present = ops.cast(ops.any(queries != 0, axis=-1, keepdims=True), best.dtype)
+    return ops.sum(best * present, axis=1)
+
+
+class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
+    """Base of the losses of tokens' vectors.
+
+    Args:
+        query_length: so many tokens of the first text are looked at, which saves memory where
+            documents are longer; None is all.
+        **kwargs: of `keras.losses.Loss`.
+    """
+
+    @validate_arguments
+    def __init__(self, query_length: PositiveInt | None = None, **kwargs):
+        super().__init__(**kwargs)
+        self.query_length = query_length
+
+    def _parts(self, y_true, y_pred, least: int) -> tuple:
+        """Return queries (B, Q, D) and documents (B, K, L, D), checked."""
+        texts, labels = y_pred.shape[1], self._labels_of(y_pred)
+        if len(y_pred.shape) != 4 or (texts or least) < least:
+            raise ValueError(
+                f"{type(self).__name__} needs y_pred (B, 1 + K, L, D), the vectors of the tokens "
+                f"of {least} texts or more in each row. Received: {tuple(y_pred.shape)}."
+            )
+        if len(y_true.shape) != 2 or differ(y_true.shape[1], labels):
+            raise ValueError(
+                f"{type(self).__name__} needs y_true (B, {labels}), {self._labels}. "
+                f"Received: {tuple(y_true.shape)}."
+            )
+        return y_pred[:, 0, : self.query_length], y_pred[:, 1:]
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class MaxSimInfoNCE(_MaxSimLoss):
+    """Computes how improbable a text's own passage is among the passages of the whole batch.
+
+    As `InfoNCE`, of texts that are many vectors each: candidates of every row are the second and
+    further texts of all rows, without those that are known to be right. Under `tf.distribute` the
+    rows of all replicas count.
+
+    Args:
+        scale: factor of the scores, 1 / temperature.
+        query_length: so many tokens of the first text are looked at, which saves memory where
+            documents are longer; None is all.
+        **kwargs: of `keras.losses.Loss`.
+
+    Call arguments:
+        y_true: (B, 1 + K), numbers that are equal where texts are equal.
+        y_pred: (B, 1 + K, L, D), vectors of the tokens of each text; zeros are no token.
+
+    Returns:
+        (B,), of `call`.
+
+    Raises:
+        ValueError: "MaxSimInfoNCE needs y_pred (B, 1 + K, L, D), the vectors of the tokens of ..."
+
+    Source: Santhanam et al. 2022, ColBERTv2, section 3.2.
+
+    Example:
+        >>> import math
+        >>> import numpy as np
+        >>> y_pred = np.array([[[[1.0, 0.0]], [[1.0, 0.0]]], [[[0.0, 1.0]], [[0.0, 1.0]]]])
+        >>> loss = MaxSimInfoNCE()(np.arange(4).reshape(2, 2), y_pred)
+        >>> float(loss), math.log(1 + 1 / math.e)
+        (0.313261..., 0.313261...)
+    """
+
+    _labels = "numbers that are equal where texts are equal, which fit makes without scores"
+
+    @validate_arguments
+    def __init__(
+        self, scale: PositiveFloat = 1.0, query_length: PositiveInt | None = None, **kwargs
+    ):
+        super().__init__(query_length, **{"name": "max_sim_info_nce", **kwargs})
+        self.scale = scale
+
+    def _labels_of(self, y_pred) -> int | None:
+        return y_pred.shape[1]
+
+    def call(self, y_true, y_pred):
+        queries, documents = self._parts(y_true, y_pred, 2)
+        all_documents, all_texts, first = of_all_replicas(padded_alike(documents, 2), y_true)
+        # One column of documents after the other, as in `known`: (M, L, D).
+        columns = ops.swapaxes(all_documents, 0, 1)
+        columns = ops.reshape(columns, (-1, *ops.shape(columns)[2:]))
+        scores = self.scale * max_sim(queries, columns)  # (B, M)
+        return improbability(scores, own_columns(scores, first), known(y_true, all_texts))
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class MaxSimDistillation(_MaxSimLoss):
+    """Computes the KL divergence of the student's from the teacher's scores of a text's passages.
+
+    Args:
+        temperature: by which both scores are divided; the divergence is multiplied by its square.
+        min_max: scale the scores of each row, the student's and the teacher's, to 0 to 1 first.
+        query_length: so many tokens of the first text are looked at, which saves memory where
+            documents are longer; None is all.
+        **kwargs: of `keras.losses.Loss`.
+
+    Call arguments:
+        y_true: (B, K), the teacher's scores.
+        y_pred: (B, 1 + K, L, D), vectors of the tokens of a text and of two or more passages; zeros
+            are no token.
+
+    Returns:
+        (B,), of `call`.
+
+    Raises:
+        ValueError: "MaxSimDistillation needs y_pred (B, 1 + K, L, D), the vectors of the ..."
+
+    Source: Clavié 2024, JaColBERTv2.5, section 3.2.
+
+    Example:
+        >>> import numpy as np
+        >>> y_pred = np.array([[[[1.0, 0.0]], [[0.9, 0.0]], [[0.1, 0.0]]]])
+        >>> float(MaxSimDistillation()(np.array([[7.0, 2.0]]), y_pred))
+        0.0
+    """
+
+    _labels = "the teacher's scores"
+
+    @validate_arguments
+    def __init__(
+        self,
+        temperature: PositiveFloat = 1.0,
+        min_max: bool = True,
+        query_length: PositiveInt | None = None,
+        **kwargs,
+    ):
+        super().__init__(query_length, **{"name": "max_sim_distillation", **kwargs})
+        self.temperature = temperature
+        self.min_max = min_max
+
+    def _labels_of(self, y_pred) -> int | None:
+        return y_pred.shape[1] and y_pred.shape[1] - 1
+
+    def call(self, y_true, y_pred):
+        queries, documents = self._parts(y_true, y_pred, 3)
+        scores = max_sim_of_rows(queries, documents)
+        return divergence(scores, y_true, self.temperature, self.min_max)

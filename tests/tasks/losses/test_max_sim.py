@@ -1,0 +1,155 @@
+"""MaxSim losses: by hand, shapes, and two replicas of different lengths beside one device."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import encoder_zoo as ez
+from encoder_zoo.tasks.losses.max_sim import max_sim, max_sim_of_rows
+
+PATIENCE = 900  # seconds for a process, so that one that hangs ends even on a busy machine
+
+
+def tokens(shape, seed=0):
+    """Vectors of texts with different numbers of tokens."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, shape[-2] + 1, shape[:-2])
+    present = np.arange(shape[-2]) < lengths[..., None]
+    return (rng.normal(size=shape) * present[..., None]).astype("float32")
+
+
+def by_hand(query, document):
+    query, document = (x[x.any(1)] for x in (query, document))
+    return (query @ document.T).max(1).sum()
+
+
+def test_scores_leave_out_vectors_of_zeros():
+    queries, documents = tokens((3, 4, 5)), tokens((4, 6, 5), seed=1)
+    expected = [[by_hand(q, d) for d in documents] for q in queries]
+    np.testing.assert_allclose(max_sim(queries, documents), expected, rtol=1e-5)
+    rows = tokens((3, 2, 6, 5), seed=2)
+    expected = [[by_hand(q, d) for d in row] for q, row in zip(queries, rows, strict=True)]
+    np.testing.assert_allclose(max_sim_of_rows(queries, rows), expected, rtol=1e-5)
+
+
+def test_a_shorter_query_length_changes_nothing_where_no_query_is_longer():
+    y_pred, y_true = tokens((3, 3, 6, 4)), np.arange(9).reshape(3, 3)
+    y_pred[:, 0, 2:] = 0
+    for make, y in (
+        (ez.losses.MaxSimInfoNCE, y_true),
+        (ez.losses.MaxSimDistillation, y_true[:, 1:]),
+    ):
+        whole, short = make()(y, y_pred), make(query_length=2)(y, y_pred)
+        np.testing.assert_allclose(short, whole, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "y_true", "y_pred", "message"),
+    [
+        (ez.losses.MaxSimInfoNCE(), (2, 2), (2, 2, 3), "needs y_pred"),
+        (ez.losses.MaxSimInfoNCE(), (2, 3), (2, 2, 4, 3), r"needs y_true \(B, 2\)"),
+        (ez.losses.MaxSimDistillation(), (2, 1), (2, 2, 4, 3), "3 texts or more"),
+        (ez.losses.MaxSimDistillation(), (2, 3), (2, 3, 4, 3), r"needs y_true \(B, 2\)"),
+    ],
+)
+def test_other_shapes_are_refused(loss, y_true, y_pred, message):
+    with pytest.raises(ValueError, match=message):
+        loss(tf.zeros(y_true), tf.zeros(y_pred))
+
+
+REPLICAS = """
+import json, sys
+import numpy as np
+import tensorflow as tf
+
+[cpu] = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+import contextlib
+import keras
+import encoder_zoo as ez
+from encoder_zoo.tasks.training.replicas import global_loss
+
+sys.path[:0] = [sys.argv[1]]
+from test_max_sim import tokens
+
+x = tokens((5, 3, 6, 4))
+x[:3, :, 4:] = 0  # the first rows are shorter
+x = tf.constant(x)
+start = tf.constant(np.random.default_rng(0).normal(size=(4, 4)), "float32")
+numbers = tf.constant([[0, 1, 2], [3, 1, 4], [0, 5, 6], [7, 8, 9], [3, 10, 2]], "float32")
+loss = ez.losses.MaxSimInfoNCE()
+with strategy.scope():
+    weights = tf.Variable(start)
+
+
+def one(rows, length):
+    with tf.GradientTape() as tape:
+        y_pred = tf.einsum("btld,de->btle", x[rows, :, :length], weights)
+        value = loss(numbers[rows], y_pred)
+        if tf.distribute.has_strategy():
+            value = global_loss(loss, value, [], y_pred, None)
+    return value, tape.gradient(value, weights)
+
+
+def part(first):
+    context = tf.distribute.get_replica_context()
+    is_first = tf.equal(context.replica_id_in_sync_group, 0)
+    rows = tf.where(is_first, [0, first], [first, 5])
+    return one(slice(rows[0], rows[1]), tf.where(is_first, 4, 6))
+
+
+@tf.function
+def parts(first):
+    return [strategy.reduce("SUM", value, axis=None) for value in strategy.run(part, (first,))]
+
+
+def train(scope, chunk_size):
+    '''Losses of 9 rows in batches of 4: of the last, one replica has none.'''
+    keras.utils.set_random_seed(0)
+    words = "the cat sat on a mat and dog ran away".split()
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(words, 1 + i % 7)) for i in range(18)]
+    with scope:
+        sizes = dict(num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16)
+        backbone = ez.BertBackbone(30, **sizes, dropout=0.0, attention_dropout=0.0)
+        tokenizer = ez.BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
+        prepares = ez.LateInteractionPreprocessor(tokenizer, query_length=6)
+        model = ez.LateInteraction(backbone, prepares, dim=4)
+        model.compile(learning_rate=1e-3, chunk_size=chunk_size)
+    history = model.fit((texts[:9], texts[9:]), epochs=2, batch_size=4, verbose=0)
+    return history.history["loss"]
+
+
+runs = [one(slice(0, 5), 6), *(parts(tf.constant(first)) for first in (3, 2))]
+results = {"losses": [[np.array(value).tolist() for value in run] for run in runs]}
+results["one"] = [train(contextlib.nullcontext(), size) for size in (None, 2)]
+results["two"] = [train(strategy.scope(), size) for size in (None, 2)]
+print(json.dumps(results))
+"""
+
+
+@pytest.mark.slow
+def test_two_replicas_of_different_lengths_learn_as_one_device():
+    done = subprocess.run(
+        [sys.executable, "-c", REPLICAS, os.path.dirname(__file__)],
+        env={**os.environ, "KERAS_BACKEND": "tensorflow"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    (right, right_gradient), *parts = found["losses"]
+    assert np.abs(right_gradient).max() > 1e-3
+    for loss, gradient in parts:
+        np.testing.assert_allclose(loss, right, rtol=1e-5)
+        np.testing.assert_allclose(gradient, right_gradient, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found["two"], found["one"], rtol=1e-4)
+    np.testing.assert_allclose(found["one"][0], found["one"][1], rtol=1e-4)  # in chunks

@@ -1,0 +1,62 @@
+"""LateInteraction on JAX and PyTorch: the vectors of TensorFlow, and training."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from paths import GOLDEN
+
+SCRIPT = """
+import json, sys
+import keras, numpy as np
+import encoder_zoo as ez
+
+model = ez.LateInteraction.from_preset(sys.argv[1])
+texts = ["the cat sat on the mat .", "good film !", "dogs", "it was bad"]
+found = {
+    prompt: [vectors.tolist() for vectors in model.embed(texts, prompt)]
+    for prompt in ("query", "document")
+}
+found["spans"] = [spans.tolist() for _, spans in model.embed_with_spans(texts)]
+losses = {}
+for chunk_size in (None, 2):
+    keras.utils.set_random_seed(0)
+    model = ez.LateInteraction.from_preset(sys.argv[1], dropout=0.0, attention_dropout=0.0)
+    model.compile(keras.optimizers.SGD(0.01), chunk_size=chunk_size)
+    history = model.fit((texts, texts[::-1]), epochs=3, batch_size=4, shuffle=False, verbose=0)
+    losses[str(chunk_size)] = history.history["loss"]
+model.compile("auto")
+lists = [texts[:3]] * 4
+model.fit((texts, lists), np.tile([1.0, 2.0, 0.0], (4, 1)), batch_size=4, verbose=0)
+print(json.dumps({**found, "losses": losses}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_other_backends_embed_and_learn_alike(backend):
+    folder = GOLDEN / "late_interaction" / "pylate"
+    done = {
+        name: subprocess.run(
+            [sys.executable, "-c", SCRIPT, str(folder)],
+            env={**os.environ, "KERAS_BACKEND": name},
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
+        for name in (backend, "tensorflow")
+    }
+    for process in done.values():
+        assert process.returncode == 0, process.stderr[-3000:]
+    found, expected = (json.loads(p.stdout.splitlines()[-1]) for p in done.values())
+    for prompt in ("query", "document"):
+        for one, other in zip(found[prompt], expected[prompt], strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+    assert found["spans"] == expected["spans"]
+    for size in ("None", "2"):
+        np.testing.assert_allclose(
+            found["losses"][size], expected["losses"]["None"], rtol=1e-4, atol=1e-5
+        )
