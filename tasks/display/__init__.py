@@ -1,8 +1,8 @@
 """Pictures of answers and of training: HTML in a notebook, plain text in a terminal.
 
-`entities`, `answer`, `explanation`, `errors`, `fill_mask`, `attention`, `neighbours` and `matches`
-return a `Picture`: a notebook draws it, `print` writes it as text, and its `save` makes a page.
-`learning_curves` and `confusion_matrix` draw with matplotlib and return its axes.
+`entities`, `answer`, `explanation`, `errors`, `fill_mask`, `attention`, `neighbours`, `matches` and
+`terms` return a `Picture`: a notebook draws it, `print` writes it as text, and its `save` makes a
+page. `learning_curves` and `confusion_matrix` draw with matplotlib and return its axes.
 
 Example:
     >>> import encoder_zoo as ez
@@ -19,6 +19,7 @@ from encoder_zoo.tasks.display.matches import matches
 from encoder_zoo.tasks.display.mistakes import errors
 from encoder_zoo.tasks.display.neighbours import neighbours
 from encoder_zoo.tasks.display.picture import Picture
+from encoder_zoo.tasks.display.terms import terms
 from encoder_zoo.tasks.display.words import explanation
 
 __all__ = [
@@ -33,4 +34,5 @@ __all__ = [
     "learning_curves",
     "matches",
     "neighbours",
+    "terms",
 ]
