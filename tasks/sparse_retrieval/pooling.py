@@ -17,6 +17,7 @@ from keras import ops
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.embedding.pooling import POOLINGS
 from encoder_zoo.tasks.pretraining.masked_lm_head import MaskedLMHead, project, with_bias
+from encoder_zoo.tasks.sparse_retrieval.largest_logits import largest_logits
 
 Pooling = Literal["max", "sum"]
 Activation = Literal["relu", "log1p_relu"]
@@ -43,6 +44,7 @@ def term_weights(
     pooling: Pooling,
     activation: Activation,
     training: bool | None = None,
+    sparse_gradients: bool = False,
 ) -> keras.KerasTensor:
     """Return the weight of each term in each text, (B, V) float32.
 
@@ -54,6 +56,7 @@ def term_weights(
         pooling: "max" or "sum" over the tokens of a text.
         activation: a key of `ACTIVATIONS`.
         training: whether gradients are taken.
+        sparse_gradients: take them as `largest_logits` does, on TensorFlow without XLA.
 
     Source: Formal et al. 2021, SPLADE v2, equations 1 and 3; `log1p_relu` Shen et al. 2025,
     Exploring l0 Sparsification for Inference-free Sparse Retrievers, section 3.
@@ -72,6 +75,10 @@ def term_weights(
     # the activation is of it alone.
     first = POOLINGS["cls"](x, mask)
     x = ops.where(mask[..., None] > 0, x, first[:, None])
+
+    if training and sparse_gradients and head.tied:
+        table = ops.convert_to_tensor(backbone.embeddings.token_embedding.embeddings)
+        return function(with_bias(head, largest_logits(head(x), table, POSITIONS)))
 
     def largest(x, mask):
         return ops.max(project(backbone, head, x), axis=1)

@@ -156,8 +156,14 @@ class SparseEncoder(TermSearch, SparseEncoderPresets, LearnsFromPairs, Task):
         """Return the weights of terms (B, V), of the backbone's outputs."""
         mask = inputs.get("pooling_mask", with_padding_mask(inputs)["padding_mask"])
         x = encoded["sequence_output"]
-        settings = self.pooling, self.activation, training
+        settings = self.pooling, self.activation, training, self._sparse_gradients
         return term_weights(self.backbone, self.head, x, mask, *settings)
+
+    @property
+    def _sparse_gradients(self) -> bool:
+        """Return whether gradients are taken of those terms alone that have one."""
+        in_graphs = keras.config.backend() == "tensorflow" and not self.jit_compile
+        return in_graphs and self.compute_dtype == "float32"
 
     def check_representable(self) -> None:
         check_head_representable(self)

@@ -1,8 +1,11 @@
 """SparseEncoder beside sentence-transformers: vectors of every family, both ways, and its loss."""
 
+import pathlib
+import shutil
+
 import numpy as np
 import pytest
-from test_sentence_transformers import TEXTS, encoder
+from paths import CHECKPOINTS
 
 import encoder_zoo as ez
 
@@ -11,11 +14,36 @@ pytestmark = [
     pytest.mark.eager,
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning"),
 ]
 # Those with a class for AutoModelForMaskedLM: not XLNet; the code of Gte is not in transformers.
 FAMILIES = ["Bert", "Roberta", "XLMRoberta", "DistilBert", "ModernBert", "DebertaV2", "Albert"]
 FAMILIES += ["Electra", "Camembert", "MPNet", "NomicBert", "EuroBert"]
 PROMPT = "query : "
+TEXTS = [
+    "the cat sat on the mat.",
+    "a",
+    "Good film! It was not bad, it was very good",
+    "the dog ran under the mat and the cat ran under the dog, it was very bad " * 3,
+    "  dogs  and   cats ",
+]
+
+
+def model_folder(family: str, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A stored masked language model, whose tokenizer.json adds the special tokens."""
+    folder = shutil.copytree(CHECKPOINTS / f"{family}_ForMaskedLM", tmp_path / "model")
+    if family == "ModernBert":
+        from tokenizers import Tokenizer
+        from tokenizers.processors import TemplateProcessing
+
+        path = str(folder / "tokenizer.json")
+        tokenizer = Tokenizer.from_file(path)
+        ids = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+        tokenizer.post_processor = TemplateProcessing(
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=ids
+        )
+        tokenizer.save(path)
+    return folder
 
 
 def st_model(folder, pooling="max", activation="relu", **arguments):
@@ -39,7 +67,7 @@ def assert_same(theirs, ours, prompt=None) -> None:
 def test_every_family_both_ways(family, pooling, activation, tmp_path):
     from sentence_transformers import SparseEncoder
 
-    model = st_model(encoder(family, tmp_path, "ForMaskedLM"), pooling, activation)
+    model = st_model(model_folder(family, tmp_path), pooling, activation)
     model.save(str(tmp_path / "theirs"))
     ours = ez.SparseEncoder.from_preset(tmp_path / "theirs")
     assert_same(model, ours)
@@ -52,7 +80,7 @@ def test_settings_open_there(tmp_path):
     from sentence_transformers import SparseEncoder
 
     ours = ez.SparseEncoder.from_preset(
-        encoder("Bert", tmp_path, "ForMaskedLM"),
+        model_folder("Bert", tmp_path),
         max_terms=4,
         max_length=20,
         prompts={"query": PROMPT},
@@ -76,7 +104,7 @@ def test_the_loss(teacher, tmp_path):
     import torch
     from sentence_transformers.sparse_encoder import losses
 
-    model = st_model(encoder("Bert", tmp_path, "ForMaskedLM"))
+    model = st_model(model_folder("Bert", tmp_path))
     rng = np.random.default_rng(0)
     y_pred = np.maximum(rng.normal(size=(5, 3, 9)), 0).astype("float32")
     scores = rng.normal(size=(5, 2)).astype("float32")

@@ -11,6 +11,7 @@ from scipy import sparse
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.sparse_retrieval import pooling
+from encoder_zoo.tasks.sparse_retrieval.largest_logits import largest_logits
 
 WORDS = "good fine nice bad poor awful the a film was it very query : passage".split()
 TEXTS = ["good film", "the film was bad", "very nice", "awful", "it was fine", "poor film"]
@@ -277,6 +278,7 @@ class TestFit:
     def test_a_saved_model_learns_on(self, build, tmp_path):
         encoder = build(max_terms=5)
         encoder.compile(loss=ez.losses.SPLADE(ez.losses.MarginMSE(), 0.1, 0.2), chunk_size=2)
+        encoder.fit((TEXTS, OTHERS, TEXTS[::-1]), np.ones((6, 2)), verbose=0)
         encoder.save(tmp_path / "model.keras")
         again = keras.saving.load_model(tmp_path / "model.keras")
         assert (again.loss.query_weight, again.loss.document_weight) == (0.1, 0.2)
@@ -316,3 +318,42 @@ class TestDisplay:
     def test_several_texts_are_refused(self, shared):
         with pytest.raises(ValueError, match="Expected one text"):
             ez.display.terms(shared, ["good"])
+
+
+class TestGradients:
+    @pytest.mark.parametrize("positions", [2, 32])
+    def test_of_the_terms_that_have_one_are_those_of_all(self, positions):
+        """Beside TensorFlow's own, also where tokens have equal logits."""
+        rng = np.random.default_rng(0)
+        x = tf.constant(rng.normal(size=(3, 5, 4)), "float32")
+        x = tf.concat([x, x[:, :1], x[:, :1]], axis=1)  # padding repeats the first token
+        table = tf.constant(rng.normal(size=(9, 4)), "float32")
+        kept = tf.constant(rng.random((3, 9)) < 0.4, "float32")
+
+        def found(largest):
+            with tf.GradientTape() as tape:
+                tape.watch([x, table])
+                values = largest(x, table)
+                loss = tf.reduce_sum(kept * tf.sin(values))
+            return [values, *tape.gradient(loss, [x, table])]
+
+        def plain(x, table):
+            return tf.reduce_max(tf.matmul(x, table, transpose_b=True), axis=1)
+
+        sparse = found(lambda x, table: largest_logits(x, table, positions))
+        for one, other in zip(sparse, found(plain), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+
+    def test_a_model_has_the_same_with_and_without(self, build):
+        encoder = build()
+        x, y = encoder.preprocessor((TEXTS, OTHERS))
+        found = []
+        for compiles in (False, True):  # for XLA they are those of all terms
+            encoder.jit_compile = compiles
+            assert encoder._sparse_gradients is not compiles
+            with tf.GradientTape() as tape:
+                loss = ez.losses.SPLADE()(y, encoder(x, training=True))
+            gradients = tape.gradient(loss, [v.value for v in encoder.trainable_variables])
+            found.append([np.array(tf.convert_to_tensor(g)) for g in gradients])
+        for one, other in zip(*found, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)

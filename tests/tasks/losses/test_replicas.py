@@ -39,6 +39,7 @@ guide = tf.constant(rng.normal(size=(5, 3, 6)), "float32")
 LOSSES = [
     (ez.losses.InfoNCE(), numbers),
     (ez.losses.InfoNCE(2.0, "dot", symmetric=True, margin=0.3), numbers),
+    (ez.losses.SPLADE(query_weight=0.3, document_weight=0.2), numbers),
     (ez.losses.GuidedInfoNCE(5.0), guide),
     (ez.losses.CoSENT(), scores),
     (ez.losses.AnglE(), scores),
