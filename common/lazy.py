@@ -54,6 +54,7 @@ numpy_ops = LazyModule("encoder_zoo.common.numpy_ops")
 
 
 _in_numpy = contextvars.ContextVar("in_numpy", default=False)
+_for_graphs = contextvars.ContextVar("for_graphs", default=False)
 
 
 @contextlib.contextmanager
@@ -72,11 +73,30 @@ def in_numpy() -> Iterator[None]:
         _in_numpy.reset(token)
 
 
+@contextlib.contextmanager
+def for_graphs() -> Iterator[None]:
+    """Compute in TensorFlow on every backend, eagerly too: the tables of its graphs.
+
+    Example:
+        >>> import tensorflow
+        >>> with for_graphs():
+        ...     tf.is_tensor is tensorflow.is_tensor
+        True
+    """
+    token = _for_graphs.set(True)
+    try:
+        yield
+    finally:
+        _for_graphs.reset(token)
+
+
 def in_tensorflow() -> bool:
     """Return whether tensors are TensorFlow's: on its backend, and inside of its graphs.
 
     Elsewhere, on JAX and PyTorch, they are arrays of NumPy, and TensorFlow need not be installed.
     """
+    if _for_graphs.get():
+        return True
     if keras.config.backend() == "tensorflow":
         return not _in_numpy.get()
     eagerly = getattr(sys.modules.get("tensorflow"), "executing_eagerly", None)

@@ -11,7 +11,7 @@ import numpy as np
 
 from encoder_zoo.common.foreign_method import ForeignMethod
 from encoder_zoo.common.forks import refuse_in_fork
-from encoder_zoo.common.lazy import in_tensorflow, loading, tf
+from encoder_zoo.common.lazy import for_graphs, in_tensorflow, loading, tf
 from encoder_zoo.common.preset_arguments import TokenizerPresetArguments
 from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
 from encoder_zoo.common.wording import with_type
@@ -90,7 +90,7 @@ class Tokenizer(TokenizerArguments):
         refuse_in_fork()
         from tensorflow import init_scope
 
-        with init_scope():  # its tables belong to no graph of the user
+        with init_scope(), for_graphs():  # its tables belong to no graph of the user
             return self._make_graph()
 
     def _make_graph(self) -> TokenizerGraph:
