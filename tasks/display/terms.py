@@ -47,7 +47,7 @@ def terms(model: SparseEncoder, text: str, top_k: int = 20, prompt: str | None =
     Example:
         >>> import encoder_zoo as ez
         >>> encoder = ez.SparseEncoder.from_preset("bert_nano_en_uncased", max_terms=100)
-        >>> print(str(terms(encoder, "A good film.", top_k=5)).split("; ")[0])
+        >>> print(str(terms(encoder, "A good film.", top_k=5)).split(",")[0])
         A good film.
         100 terms
     """

@@ -58,15 +58,16 @@ class SparseIndex(Index):
     at, and no score is approximate.
 
     Args:
-        encoder: of the queries; a `SparseEncoder`.
-        postings: (V, N), the weight of each term in each document.
+        embedder: of the queries; a `SparseEncoder`.
+        store: (V, N), the weight of each term in each document.
         texts: N of them, or None.
         prompt: of further documents.
         max_terms: of further documents.
         probe: see `index_files.probe_of`.
 
     Attributes:
-        encoder, postings, texts, prompt, max_terms: as given.
+        embedder, texts, prompt, max_terms: as given.
+        postings: the store.
 
     Example:
         >>> from encoder_zoo import SparseEncoder
@@ -78,27 +79,28 @@ class SparseIndex(Index):
         1
     """
 
+    @validate_arguments
     def __init__(
         self,
-        encoder,
-        postings: csr_array,
+        embedder,
+        store: csr_array,
         texts: list[str] | None,
         prompt: str | None,
-        max_terms: int | None,
+        max_terms: PositiveInt | None,
         probe: np.ndarray,
     ):
-        self.encoder = encoder
+        self.embedder = embedder
         self.texts = texts
         self.prompt = prompt
         self.max_terms = max_terms
-        self.postings = postings
+        self.postings = store
         self._probe = probe
 
     @classmethod
     @validate_arguments
     def build(
         cls,
-        encoder: Any,
+        embedder: Any,
         documents: object,
         prompt: str | None = "document",
         batch_size: PositiveInt | None = None,
@@ -108,7 +110,7 @@ class SparseIndex(Index):
         """Return an index of texts.
 
         Args:
-            encoder: a `SparseEncoder`.
+            embedder: a `SparseEncoder`.
             documents: a list, array or column of texts.
             prompt, batch_size, max_terms: of `embed`.
             keep_texts: whether results have the text itself; without it, "text" is None.
@@ -117,14 +119,14 @@ class SparseIndex(Index):
             ValueError: "documents is empty. ...", "documents[3] is empty. ..."
         """
         texts = checked_texts(documents, "documents")
-        vectors = encoder.embed(texts, prompt, max_terms, batch_size)
-        return cls._of(encoder, vectors, texts if keep_texts else None, prompt, max_terms)
+        vectors = embedder.embed(texts, prompt, max_terms, batch_size)
+        return cls._of(embedder, vectors, texts if keep_texts else None, prompt, max_terms)
 
     @classmethod
     @validate_arguments
     def of_vectors(
         cls,
-        encoder: Any,
+        embedder: Any,
         vectors: object,
         texts: object = None,
         prompt: str | None = "document",
@@ -132,7 +134,7 @@ class SparseIndex(Index):
         """Return an index of vectors that the encoder made before.
 
         Args:
-            encoder, prompt: as for `build`.
+            embedder, prompt: as for `build`.
             vectors: (N, V), a sparse matrix of scipy.
             texts: N texts to return with the results, or None.
 
@@ -148,7 +150,7 @@ class SparseIndex(Index):
             >>> hit["text"] is None
             True
         """
-        width = encoder.embedding_dim
+        width = embedder.embedding_dim
         known = import_scipy().issparse(vectors)
         if not known or vectors.shape[1:] != (width,) or not vectors.shape[0]:
             raise ValueError(
@@ -156,12 +158,12 @@ class SparseIndex(Index):
             )
         texts = None if texts is None else checked_texts(texts, "texts")
         check_text_count(texts, vectors.shape[0], "vectors")
-        return cls._of(encoder, vectors, texts, prompt, None)
+        return cls._of(embedder, vectors, texts, prompt, None)
 
     @classmethod
-    def _of(cls, encoder, vectors, texts, prompt, max_terms) -> Self:
-        postings = _postings(encoder, vectors)
-        return cls(encoder, postings, texts, prompt, max_terms, probe_of(encoder))
+    def _of(cls, embedder, vectors, texts, prompt, max_terms) -> Self:
+        postings = _postings(embedder, vectors)
+        return cls(embedder, postings, texts, prompt, max_terms, probe_of(embedder))
 
     # -- description ---------------------------------------------------------------------------
 
@@ -172,7 +174,7 @@ class SparseIndex(Index):
         kind = "vectors" if self.texts is None else "texts"
         return (
             f"<SparseIndex: {len(self):,} {kind}; {self.mean_terms:.0f} terms each; "
-            f"{self.encoder.similarity_function}>"
+            f"{self.embedder.similarity_function}>"
         )
 
     @property
@@ -240,11 +242,14 @@ class SparseIndex(Index):
         return self._search(queries, top_k, reranker, candidates, **options)
 
     def _find(self, queries: list[str], top_k: int, **options):
-        return self.nearest(self.encoder.embed(queries, **options), top_k)
+        return self.nearest(self.embedder.embed(queries, **options), top_k)
 
-    def nearest(self, vectors: csr_array, top_k: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    @validate_arguments
+    def nearest(
+        self, vectors: object, top_k: PositiveInt
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield for each of the vectors (Q, V) the indices of its nearest documents, and scores."""
-        if self.encoder.similarity_function == "cosine":
+        if self.embedder.similarity_function == "cosine":
             vectors = unit_rows(vectors)
         for start in range(0, vectors.shape[0], QUERIES):
             scores = (vectors[start : start + QUERIES] @ self.postings).tocsr()
@@ -267,8 +272,8 @@ class SparseIndex(Index):
             ValueError: as `build`.
         """
         texts = checked_texts(documents, "documents")
-        vectors = self.encoder.embed(texts, self.prompt, self.max_terms, batch_size)
-        both = [self.postings, _postings(self.encoder, vectors)]
+        vectors = self.embedder.embed(texts, self.prompt, self.max_terms, batch_size)
+        both = [self.postings, _postings(self.embedder, vectors)]
         self.postings = import_scipy().hstack(both, format="csr")
         if self.texts is not None:
             self.texts = [*self.texts, *texts]
@@ -284,7 +289,7 @@ class SparseIndex(Index):
             OSError: naming the folder, such as for a full disk.
         """
         settings = {
-            "similarity_function": self.encoder.similarity_function,
+            "similarity_function": self.embedder.similarity_function,
             "prompt": self.prompt,
             "max_terms": self.max_terms,
         }
@@ -292,12 +297,12 @@ class SparseIndex(Index):
 
     @classmethod
     @validate_arguments
-    def load(cls, folder: str | os.PathLike[str], encoder: Any, verify: bool = True) -> Self:
+    def load(cls, folder: str | os.PathLike[str], embedder: Any, verify: bool = True) -> Self:
         """Return the index that `save` wrote.
 
         Args:
             folder: written by `save`.
-            encoder: the one that the index was built with, or an equal one.
+            embedder: the one that the index was built with, or an equal one.
             verify: whether to verify the checksums of the files.
 
         Raises:
@@ -306,9 +311,9 @@ class SparseIndex(Index):
                 index of another embedder: ..."
         """
         vectors, texts, probe, manifest = read_index(folder, verify)
-        check_embedder(encoder, vectors.shape[1], probe, manifest, folder, probe_of)
+        check_embedder(embedder, vectors.shape[1], probe, manifest, folder, probe_of)
         settings = manifest.get("prompt"), manifest.get("max_terms")
-        return cls(encoder, vectors.T.tocsr(), texts, *settings, probe)
+        return cls(embedder, vectors.T.tocsr(), texts, *settings, probe)
 
     @validate_arguments
     def export(self, path: str | os.PathLike[str], top_k: PositiveInt = 10) -> None:
@@ -323,9 +328,9 @@ class SparseIndex(Index):
         export_index(self, path, top_k)
 
 
-def _postings(encoder, vectors) -> csr_array:
+def _postings(embedder, vectors) -> csr_array:
     """Return the weights of terms in documents (V, N), of vectors (N, V)."""
     vectors = import_scipy().csr_array(vectors).astype("float32")
-    if encoder.similarity_function == "cosine":
+    if embedder.similarity_function == "cosine":
         vectors = unit_rows(vectors)
     return vectors.T.tocsr()

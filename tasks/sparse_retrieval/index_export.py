@@ -43,7 +43,7 @@ def export_index(index: SparseIndex, path: str | os.PathLike, top_k: int = 10) -
         >>> search(query=tf.constant(["Tax law."]))["score"].shape
         TensorShape([1, 1])
     """
-    encoder, postings, k = index.encoder, index.postings, min(top_k, len(index))
+    encoder, postings, k = index.embedder, index.postings, min(top_k, len(index))
     check_exportable(encoder, postings.nnz, 1)
     arrays = {
         "weights": postings.data,

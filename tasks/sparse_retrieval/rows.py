@@ -51,8 +51,8 @@ def unit_rows(rows: csr_array) -> csr_array:
     """Return rows (N, V) divided by their Euclidean length; rows of zeros unchanged.
 
     Example:
-        >>> unit_rows(as_rows(np.array([[3.0, 4.0], [0.0, 0.0]]))).toarray().tolist()
-        [[0.6, 0.8], [0.0, 0.0]]
+        >>> unit_rows(as_rows(np.array([[0.0, 4.0], [0.0, 0.0]]))).toarray().tolist()
+        [[0.0, 1.0], [0.0, 0.0]]
     """
     lengths = np.sqrt(rows.multiply(rows).sum(axis=1))
     scale = (1 / np.maximum(lengths, 1e-12)).astype(rows.dtype)

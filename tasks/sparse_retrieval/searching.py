@@ -151,8 +151,8 @@ class TermSearch:
             >>> from encoder_zoo import SparseEncoder
             >>> encoder = SparseEncoder.from_preset("bert_nano_en_uncased")
             >>> found = encoder.evaluate_retrieval(["A cat.", "Tax."], ["Tax.", "A cat."], [1, 0])
-            >>> sorted(found)[-3:]
-            ['question_terms', 'recall@1', 'recall@10']
+            >>> found["question_terms"] > 0, found["flops"] > 0
+            (True, True)
         """
         cutoffs = checked_cutoffs(cutoffs)
         texts = judged(questions, passages, relevant)

@@ -43,6 +43,7 @@ ELSEWHERE = {
     "loss_weights", "validation_freq", "of_keras",
     "dense", "checkpoint", "given", "vectors", "embedder", "reranker", "store", "probe", "cutoffs",
     "classifier", "choices", "word", "as_words", "projections", "skiplist",
+    "question_prompt", "passage_prompt",
 }  # fmt: skip
 # Methods that Keras calls, with tensors or from inside of graphs.
 IN_GRAPHS = {
