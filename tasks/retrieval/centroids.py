@@ -11,23 +11,23 @@ from encoder_zoo.tasks.retrieval.similarity import unit_rows
 from encoder_zoo.tasks.retrieval.vectors import BLOCK
 
 MOST = 2**16  # centroids, whose numbers take two bytes
-FOR_EACH = 64  # vectors that a centroid is learned of
-ROUNDS = 5
+FOR_EACH = 32  # vectors that a centroid is learned of
+ROUNDS = 4
 
 
 def centroids_of(vectors: np.ndarray) -> np.ndarray:
     """Return centroids (K, D) of unit length of vectors (T, D) of unit length.
 
-    K is the largest power of two up to `4 sqrt(T)`. They are learned of a sample.
+    K is the largest power of two up to `2 sqrt(T)`. They are learned of a sample.
 
     Source: Santhanam et al. 2022, ColBERTv2, section 3.3, for centroids of tokens.
 
     Example:
         >>> vectors = np.repeat(np.eye(3, dtype="float32"), 50, axis=0)
         >>> centroids_of(vectors).shape
-        (32, 3)
+        (16, 3)
     """
-    count = min(MOST, 2 ** int(np.log2(max(1.0, 4 * np.sqrt(len(vectors))))), len(vectors))
+    count = min(MOST, 2 ** int(np.log2(max(1.0, 2 * np.sqrt(len(vectors))))), len(vectors))
     draw = np.random.default_rng(0)  # the same vectors give the same index
     size = min(len(vectors), FOR_EACH * count)
     sample = np.asarray(vectors[np.sort(draw.choice(len(vectors), size, replace=False))])

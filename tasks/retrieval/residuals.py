@@ -108,8 +108,8 @@ class Int8Residuals(Float32Vectors):
         Args:
             queries: (L, D).
         """
-        products = queries @ self.centroids.T  # (L, K)
-        return lambda part: np.take(products, self.codes[part], axis=1)
+        products = self.centroids @ queries.T  # (K, L)
+        return lambda part: np.take(products, self.codes[part], axis=0)
 
     @staticmethod
     def _packed_width(width: int) -> int:

@@ -10,21 +10,28 @@ width, B tokens of a block, M documents of a block.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import numpy as np
 
 from encoder_zoo.tasks.retrieval.residuals import BinaryResiduals, Int8Residuals
-from encoder_zoo.tasks.retrieval.top_k import scan
+from encoder_zoo.tasks.retrieval.top_k import BestPairs
 from encoder_zoo.tasks.retrieval.vectors import Float32Vectors
 
 TokenPrecision = Literal["float32", "int8", "binary"]
 STORES = {store.precision: store for store in (Float32Vectors, Int8Residuals, BinaryResiduals)}
 OVERSAMPLED = 16  # documents scored in full for each result of the search by centroids
 LEAST_CANDIDATES = 256
-AT_ONCE = 8  # queries that are compared with a block
+AT_ONCE = 2  # queries that are compared with a block
+CACHED = 2**18  # products at a time: 1 MB
+THREADS = min(8, os.cpu_count() or 1)
+# Multiplications of a matrix product that OpenBLAS leaves to one thread. Its own threads wait for
+# each other: twice the time for products as flat as these.
+ONE_THREAD = 2**17
 
 
 class TokenVectors:
@@ -96,25 +103,44 @@ class TokenVectors:
 
     def _candidates(self, queries: Sequence[np.ndarray], k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return pairs of queries and documents that can be among the `k` best of each query."""
-        starts = np.concatenate([[0], _ends(queries)[:-1]])
         of_queries = np.concatenate(queries)  # (L, D)
         if isinstance(self.store, Int8Residuals):
             products = self.store.coarse(of_queries)
             k = min(len(self), max(OVERSAMPLED * k, LEAST_CANDIDATES))
         else:
-            products = lambda part: of_queries @ self.store.rows(part).T  # noqa: E731
+            products = functools.partial(_products, self.store, of_queries)
+        starts = np.concatenate([[0], _ends(queries)[:-1]])
+        scores = np.empty((len(queries), len(self)), "float32")
 
-        def scores(first: int, last: int) -> np.ndarray:
-            return np.add.reduceat(self._best_of_tokens(products, first, last), starts, axis=0)
+        def score(blocks: np.ndarray) -> None:
+            for first, last in blocks:
+                best = self._best_of_tokens(products, first, last)
+                scores[:, first:last] = np.add.reduceat(best, starts, axis=1).T
 
-        made = len(of_queries) * -(-int(self.ends[-1]) // len(self))  # numbers for a document
-        return scan(scores, len(queries), len(self), made, k)
+        with ThreadPoolExecutor(THREADS) as threads:
+            parts = np.array_split(self._blocks(len(of_queries)), THREADS)
+            list(threads.map(score, parts))
+        best = BestPairs(len(queries), k)
+        best.add(scores, start=0)
+        return best.pairs()
+
+    def _blocks(self, made: int) -> np.ndarray:
+        """Return the first and the last document of blocks whose products stay in a cache.
+
+        Args:
+            made: products of each token.
+        """
+        cuts = [0]
+        while cuts[-1] < len(self):
+            most = self._begins[cuts[-1]] + CACHED // made
+            cuts.append(max(cuts[-1] + 1, int(np.searchsorted(self.ends, most, "right"))))
+        return np.stack([cuts[:-1], cuts[1:]], axis=1)
 
     def _best_of_tokens(self, products: Callable, first: int, last: int) -> np.ndarray:
-        """Return the largest product of each query token with each of some documents, (L, M)."""
+        """Return the largest product of each document's tokens with each query token, (M, L)."""
         begins = self._begins[first:last]
         part = slice(int(begins[0]), int(self.ends[last - 1]))
-        return np.maximum.reduceat(products(part), begins - part.start, axis=1)
+        return np.maximum.reduceat(products(part), begins - part.start, axis=0)
 
     def _best(self, query: np.ndarray, documents: np.ndarray, k: int):
         """Return the indices (k,) and scores (k,) of the best of some documents, in float64."""
@@ -126,6 +152,18 @@ class TokenVectors:
         scores = best.sum(axis=0).astype("float32")
         order = np.lexsort((documents, -scores))[:k]
         return documents[order], scores[order]
+
+
+def _products(store: Float32Vectors, queries: np.ndarray, part: slice) -> np.ndarray:
+    """Return the products of a part of the vectors with query tokens (L, D), (B, L)."""
+    tokens, width = store.rows(part), store.width
+    rows = max(1, ONE_THREAD // queries.size)
+    whole = len(tokens) // rows * rows
+    found = np.empty((len(tokens), len(queries)), "float32")
+    shape = (-1, rows, len(queries))
+    np.matmul(tokens[:whole].reshape(-1, rows, width), queries.T, out=found[:whole].reshape(shape))
+    np.matmul(tokens[whole:], queries.T, out=found[whole:])
+    return found
 
 
 def _ends(arrays: Sequence[np.ndarray]) -> np.ndarray:
