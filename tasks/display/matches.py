@@ -71,7 +71,7 @@ def matches(model: Any, query: str, document: str) -> Picture:
         ...     def embed_with_spans(self, texts, prompt=None):
         ...         words = list(re.finditer(r"\\w+", texts[0].lower()))
         ...         vectors = np.eye(128, dtype="float32")[[ord(word[0][0]) for word in words]]
-        ...         return [vectors], [np.array([word.span() for word in words])]
+        ...         return [(vectors, np.array([word.span() for word in words]))]
         >>> matches(Letters(), "Who sings?", "A song by Anna.")
         Who sings? (score 1.00)
            0.00                Who    A
@@ -98,8 +98,8 @@ def matches(model: Any, query: str, document: str) -> Picture:
 
 def _found(model, query: str, document: str) -> tuple[list[Match], float, int]:
     """Return the matches of the tokens with characters, the score, and how many have none."""
-    (of_query,), (query_spans,) = model.embed_with_spans([query], prompt="query")
-    (of_document,), (spans,) = model.embed_with_spans([document], prompt="document")
+    [(of_query, query_spans)] = model.embed_with_spans([query], prompt="query")
+    [(of_document, spans)] = model.embed_with_spans([document], prompt="document")
     products = of_query @ of_document.T
     best = products.argmax(axis=1)
     score = products.max(axis=1)

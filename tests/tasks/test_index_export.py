@@ -106,3 +106,36 @@ def test_tensorflow_alone(embedder, tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     for index, line in zip(indices.values(), done.stdout.splitlines(), strict=True):
         assert_found(json.loads(line), index, top_k=4)
+
+
+@pytest.fixture(scope="module")
+def late_interaction():
+    return ez.LateInteraction.from_preset("bert_nano_en_uncased_embedder", query_length=16)
+
+
+@pytest.mark.slow
+def test_tokens_with_tensorflow_alone(late_interaction, tmp_path):
+    indexes = [
+        late_interaction.index(DOCUMENTS),
+        late_interaction.index(DOCUMENTS, precision="int8", pool_factor=2),
+    ]
+    requests = []
+    for i, index in enumerate(indexes):
+        index.export(tmp_path / str(i) / "1", top_k=4)
+        requests.append({"folder": str(tmp_path / str(i) / "1"), "queries": QUERIES})
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], input=json.dumps(requests), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    for index, line in zip(indexes, done.stdout.splitlines(), strict=True):
+        assert_found(json.loads(line), index, top_k=4)
+
+
+@pytest.mark.slow
+def test_tokens_without_texts(late_interaction, tmp_path):
+    index = late_interaction.index(DOCUMENTS, keep_texts=False)
+    index.export(tmp_path / "1", top_k=100)
+    search = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]
+    found = search(query=tf.constant(QUERIES))
+    assert sorted(found) == ["index", "score"]
+    assert found["index"].shape == (len(QUERIES), len(DOCUMENTS))

@@ -21,7 +21,7 @@ class Pieces:
         spans = [(-1, -1), *(m.span() for m in PIECES.finditer(text)), (-1, -1)]
         vectors = np.asarray(self.vectors[prompt], "float32")
         assert len(vectors) == len(spans)
-        return [vectors], [np.array(spans)]
+        return [(vectors, np.array(spans))]
 
 
 def one_hot(numbers, strengths=1.0):
@@ -67,7 +67,7 @@ def test_scripts_without_spaces_are_shown_by_token():
     class Letters(Pieces):
         def embed_with_spans(self, texts, prompt=None):
             spans = np.array([(i, i + 1) for i in range(len(texts[0]))])
-            return [np.asarray(self.vectors[prompt], "float32")], [spans]
+            return [(np.asarray(self.vectors[prompt], "float32"), spans)]
 
     model = Letters(one_hot([1, 2]), one_hot([3, 1, 2, 4]))
     assert (
