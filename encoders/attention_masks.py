@@ -22,11 +22,13 @@ class AttentionMask:
         texts: (B, L) int, index of the token's text in a packed example: tokens attend to those of
             the same text; None: every example is one text.
         reach: the largest distance at which one attends to another; None: any.
+        has_unattended: whether some tokens that are not real have outputs that count.
     """
 
     real: keras.KerasTensor
     texts: keras.KerasTensor | None = None
     reach: int | None = None
+    has_unattended: bool = False
 
     def matrix(self) -> keras.KerasTensor:
         """Return (B, 1, 1 or L, L), bool: true where the last axis may be attended to."""
@@ -50,21 +52,25 @@ class AttentionMask:
             allowed = allowed & (query_texts[:, None, :, None] == key_texts[:, None, None, :])
         if self.reach is None:
             return allowed
+        near, itself = allowed & (distances <= self.reach), distances == 0
         # Padding far from all tokens attends to itself: a kernel makes NaN of a mean of nothing.
-        return (allowed & (distances <= self.reach)) | (distances == 0)
+        if self.has_unattended:
+            itself = itself & ~ops.any(near, axis=-1, keepdims=True)
+        return near | itself
 
 
 def make_attention_mask(
     padding_mask: keras.KerasTensor,
     text_starts: keras.KerasTensor | None = None,
     reach: int | None = None,
+    has_unattended: bool = False,
 ) -> AttentionMask:
     """Make a mask without attention to padding and to other texts.
 
     Args:
         padding_mask: (B, L), true or 1 at real tokens, false or 0 at padding.
         text_starts: (B, K) int, where the texts of packed examples begin, see `text_numbers`.
-        reach: see `AttentionMask`.
+        reach, has_unattended: see `AttentionMask`.
 
     Example:
         >>> import numpy as np
@@ -74,7 +80,7 @@ def make_attention_mask(
     texts = None
     if text_starts is not None:
         texts = text_numbers(text_starts, ops.shape(padding_mask)[1])
-    return AttentionMask(ops.cast(padding_mask, "bool"), texts, reach)
+    return AttentionMask(ops.cast(padding_mask, "bool"), texts, reach, has_unattended)
 
 
 def as_matrix(mask: AttentionMask | keras.KerasTensor | None) -> keras.KerasTensor | None:

@@ -204,8 +204,9 @@ class BackboneBase(
             inputs: as for `block_contexts`.
             reach: the largest distance at which one attends to another; None: any.
         """
-        real = inputs.get("attended_mask", inputs["padding_mask"])
-        mask = make_attention_mask(real, inputs.get("text_starts"), reach)
+        attended = inputs.get("attended_mask")
+        real = inputs["padding_mask"] if attended is None else attended
+        mask = make_attention_mask(real, inputs.get("text_starts"), reach, attended is not None)
         return mask if self.max_sequence_length > long_attention.SHORT else mask.matrix()
 
     def __call__(self, inputs, *args, **kwargs):
