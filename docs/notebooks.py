@@ -23,6 +23,7 @@ PROGRAMS = (
     "pretraining",
     "small_encoders",
     "small_embedder",
+    "train_colbert",
 )
 # TensorFlow's own, about the machine.
 LOG_LINES = re.compile(
