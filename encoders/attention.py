@@ -7,6 +7,7 @@ from encoder_zoo.encoders.attention_masks import as_matrix, mask_scores
 from encoder_zoo.encoders.base_layers import AttentionBase
 from encoder_zoo.encoders.kernels import gradients
 from encoder_zoo.encoders.kernels.attention import attend_fast
+from encoder_zoo.encoders.kernels.shapes import reshape
 from encoder_zoo.encoders.positions import rotate
 
 
@@ -27,7 +28,6 @@ class SelfAttention(AttentionBase):
         self.dropout_layer = self.make_dropout(self.attention_dropout)
 
     def call(self, x, attention_mask=None, training=None, return_probabilities=False, **context):
-        batch, length = ops.shape(x)[:2]
         query, key, value = self.project(x, **context)  # (B, L, H, d) each
         if return_probabilities or not self.has_plain_scores:
             heads = (ops.transpose(t, (0, 2, 1, 3)) for t in (query, key, value))  # (B, H, L, d)
@@ -36,21 +36,21 @@ class SelfAttention(AttentionBase):
             mixed = ops.transpose(mixed, (0, 2, 1, 3))  # (B, L, H, d)
         else:  # the same numbers, faster
             mixed = attend_fast(self, query, key, value, attention_mask, training)
-        output = self.output_dense(ops.reshape(mixed, (-1, self.hidden_dim)))  # (B L, D)
-        output = ops.reshape(output, (batch, length, self.hidden_dim))
+        output = self.output_dense(reshape(mixed, (-1, self.hidden_dim)))  # (B L, D)
+        output = reshape(output, ops.shape(x))
         return (output, probabilities) if return_probabilities else output
 
     def project(self, x, rotation=None, **context):
         """Return Q = x W_Q, K = x W_K and V = x W_V, each (B, L, H, d)."""
         batch, length = ops.shape(x)[:2]
-        rows = ops.reshape(x, (-1, self.hidden_dim))  # (B L, D)
+        rows = reshape(x, (-1, self.hidden_dim))  # (B L, D)
         heads = (batch, length, self.num_heads, self.hidden_dim // self.num_heads)
         if self.fused_qkv:
             qkv = self.query_key_value_dense(rows)  # (B L, 3 D)
-            query, key, value = ops.unstack(ops.reshape(qkv, (*heads[:2], 3, *heads[2:])), 3, 2)
+            query, key, value = ops.unstack(reshape(qkv, (*heads[:2], 3, *heads[2:])), 3, 2)
         else:
             layers = (self.query_dense, self.key_dense, self.value_dense)
-            query, key, value = (ops.reshape(layer(rows), heads) for layer in layers)
+            query, key, value = (reshape(layer(rows), heads) for layer in layers)
         if self.rotary:  # Su et al. 2021, RoFormer, equation 34
             query, key = rotate(query, rotation), rotate(key, rotation)
         return query, key, value

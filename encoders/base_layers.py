@@ -10,6 +10,7 @@ from __future__ import annotations
 import keras
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.encoders.kernels.layers import CalledDirectly
 from encoder_zoo.encoders.layer_maker import MakesLayers
 from encoder_zoo.encoders.layers import INITIALIZER_RANGE, activation_function
 
@@ -100,7 +101,7 @@ class EmbeddingsBase(MakesLayers, ConfigFromSignature, keras.layers.Layer):
             )
 
 
-class AttentionBase(MakesLayers, ConfigFromSignature, keras.layers.Layer):
+class AttentionBase(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layers.Layer):
     """Base of `SelfAttention`.
 
     Args:
@@ -132,6 +133,8 @@ class AttentionBase(MakesLayers, ConfigFromSignature, keras.layers.Layer):
         >>> keras.ops.shape(attention(keras.ops.zeros((1, 3, 8))))
         (1, 3, 8)
     """
+
+    calls_layers = True
 
     def __init__(
         self,
@@ -171,7 +174,7 @@ class AttentionBase(MakesLayers, ConfigFromSignature, keras.layers.Layer):
         return self.projection_layers[::2]
 
 
-class BlockBase(MakesLayers, ConfigFromSignature, keras.layers.Layer):
+class BlockBase(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layers.Layer):
     """Base of `EncoderBlock`.
 
     Args:
@@ -206,6 +209,8 @@ class BlockBase(MakesLayers, ConfigFromSignature, keras.layers.Layer):
         >>> keras.ops.shape(block(keras.ops.zeros((1, 3, 8))))
         (1, 3, 8)
     """
+
+    calls_layers = True
 
     def __init__(
         self,

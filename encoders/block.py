@@ -5,6 +5,7 @@ from keras import ops
 
 from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.base_layers import BlockBase
+from encoder_zoo.encoders.kernels.shapes import reshape
 from encoder_zoo.encoders.layers import activate
 
 
@@ -40,12 +41,12 @@ class EncoderBlock(BlockBase):
         if return_probabilities:
             attended, probabilities = attended
         shape, rows = ops.shape(x), (-1, self.hidden_dim)
-        x, attended = ops.reshape(x, rows), ops.reshape(attended, rows)  # (B L, D)
+        x, attended = reshape(x, rows), reshape(attended, rows)  # (B L, D)
         x = self.attention_dropout_layer(attended, training=training, residual=x)
         x = self.attention_norm(x, training=training)
         update = self.output_dense(self.intermediate(x, training))
         x = self.output_dropout_layer(update, training=training, residual=x)
-        x = ops.reshape(self.output_norm(x, training=training), shape)
+        x = reshape(self.output_norm(x, training=training), shape)
         return (x, probabilities) if return_probabilities else x
 
     def intermediate(self, x, training=None):

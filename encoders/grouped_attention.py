@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.encoders.attention import SelfAttention
+from encoder_zoo.encoders.kernels.shapes import reshape
 from encoder_zoo.encoders.positions import rotate
 
 
@@ -52,11 +53,10 @@ class GroupedQueryAttention(SelfAttention):
     def project(self, x, rotation=None, **context):
         """Return queries, keys and values, each (B, L, H, d); G of the latter are different."""
         batch, length = ops.shape(x)[:2]
-        rows, width = ops.reshape(x, (-1, self.hidden_dim)), self.hidden_dim // self.num_heads
+        rows, width = reshape(x, (-1, self.hidden_dim)), self.hidden_dim // self.num_heads
         layers = (self.query_dense, self.key_dense, self.value_dense)
         query, key, value = (
-            ops.reshape(layer(rows), (batch, length, layer.units // width, width))
-            for layer in layers
+            reshape(layer(rows), (batch, length, layer.units // width, width)) for layer in layers
         )
         if self.rotary:
             query, key = rotate(query, rotation), rotate(key, rotation)

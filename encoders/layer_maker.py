@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 
 from encoder_zoo.common.configuration import argument_names
-from encoder_zoo.encoders.kernels.layers import Dropout, LayerNorm
+from encoder_zoo.encoders.kernels.layers import Dense, Dropout, LayerNorm
 from encoder_zoo.encoders.layers import INITIALIZER_RANGE, initializer
 
 
@@ -25,7 +25,7 @@ class MakesLayers:
         stddev: float = INITIALIZER_RANGE,
         activation: str | None = None,
         use_bias: bool | None = None,
-    ) -> keras.layers.Dense:
+    ) -> Dense:
         """Return a built dense layer.
 
         Args:
@@ -36,7 +36,7 @@ class MakesLayers:
             activation: of its output, by Keras's name.
             use_bias: whether it has a bias; None: as the attribute says.
         """
-        layer = keras.layers.Dense(
+        layer = Dense(
             units,
             activation,
             use_bias=self.use_bias if use_bias is None else use_bias,

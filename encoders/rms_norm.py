@@ -9,11 +9,12 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.encoders.kernels.layers import CalledDirectly
 from encoder_zoo.encoders.layer_maker import MakesLayers
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class RMSNorm(ConfigFromSignature, keras.layers.Layer):
+class RMSNorm(CalledDirectly, ConfigFromSignature, keras.layers.Layer):
     """Return x / sqrt(mean(x²) + ε) ⊙ γ over the last axis, the mean in float32.
 
     Args:

@@ -77,15 +77,23 @@ def attend_fast(
 def _attend_heads(layer, query, key, value, mask, training):
     """Return (B, H, Q, d), of (B, H, Q or K, d), by the backend's kernel if it has one."""
     rate = layer.dropout_layer.rate if training else 0.0
-    if rate and keras.config.backend() == "torch":
-        from torch.nn.functional import scaled_dot_product_attention
-
-        # Keras's function for it has no dropout.
-        return scaled_dot_product_attention(query, key, value, mask, dropout_p=rate)
+    if keras.config.backend() == "torch":
+        return _attend_on_torch(query, key, value, mask, rate)
     if rate or keras.config.backend() == "tensorflow":
         return layer.attend(query, key, value, mask, training)[0]
     tokens = (_transpose(t) for t in (query, key, value))
     return _transpose(fused_attention(*tokens, mask))
+
+
+def _attend_on_torch(query, key, value, mask, rate):
+    """Return (B, H, Q, d) by PyTorch's kernel, without the copies that Keras's function makes."""
+    import torch
+
+    if mask is not None:
+        # Finite, so that an example of padding alone stays finite.
+        mask = torch.where(mask, 0.0, torch.finfo(query.dtype).min / 2).to(query.dtype)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return attend(query, key, value, mask, dropout_p=rate)
 
 
 def fused_attention(

@@ -1,6 +1,10 @@
-"""LayerNorm and dropout as in Keras, with less to compute and to trace on TensorFlow."""
+"""Dense layers, LayerNorm and dropout as in Keras, with less to compute, to trace and to check.
+
+Comment letters: B batch, L sequence, D inputs, U outputs.
+"""
 
 import contextlib
+import functools
 from collections.abc import Callable
 
 import keras
@@ -8,12 +12,70 @@ from keras import ops
 
 from encoder_zoo.encoders.kernels import gradients
 
+_dtype_name = functools.cache(keras.backend.standardize_dtype)
+
+
+class CalledDirectly:
+    """Mixin of layers of one tensor, which on PyTorch does without Keras's checks and conversions.
+
+    They take as long as the work of a small layer. Layers with hooks of PyTorch, quantized ones,
+    and those in mixed precision that call other layers, are called as Keras does it.
+
+    Attributes:
+        calls_layers: whether the layer calls others.
+    """
+
+    calls_layers = False
+
+    if keras.config.backend() == "torch":
+
+        def __call__(self, inputs, *others, **options):
+            call = self.call if self._is_right(inputs, **options) else super().__call__
+            return call(inputs, *others, **options)
+
+    def _is_right(self, inputs, training: bool | None = False, **others) -> bool:
+        """Return whether there is nothing to build, to convert or to find out before `call`."""
+        if training is None or not self.built or not ops.is_tensor(inputs):
+            return False
+        policy = self.dtype_policy
+        if self.calls_layers and policy.compute_dtype != policy.variable_dtype:
+            return False
+        hooks = self._forward_hooks or self._forward_pre_hooks
+        if hooks or getattr(policy, "quantization_mode", None):
+            return False
+        return _dtype_name(inputs.dtype) == policy.compute_dtype
+
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class LayerNorm(keras.layers.LayerNormalization):
+class Dense(CalledDirectly, keras.layers.Dense):
+    """Keras's dense layer, with the bias added in the product on PyTorch; the same arguments."""
+
+    def call(self, inputs, training=None):
+        if keras.config.backend() != "torch" or self.bias is None or len(inputs.shape) != 2:
+            return super().call(inputs)
+        import torch
+
+        kernel = self.kernel  # with LoRA a tensor
+        kernel = kernel.value if isinstance(kernel, keras.Variable) else kernel
+        kernel, bias = kernel.to(inputs.dtype), self.bias.value.to(inputs.dtype)
+        return self.activation(torch.addmm(bias, inputs, kernel))  # (B L, U)
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        return super().quantize(mode, type_check=False, config=config)  # though a subclass
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class LayerNorm(CalledDirectly, keras.layers.LayerNormalization):
     """Keras's LayerNorm over the last axis, cheaper on TensorFlow; the same arguments."""
 
     def call(self, inputs, training=None):
+        if keras.config.backend() == "torch":
+            from torch.nn.functional import layer_norm
+
+            gamma, beta = (w if w is None else w.value for w in (self.gamma, self.beta))
+            x = ops.cast(inputs, self.gamma.dtype)
+            x = layer_norm(x, x.shape[-1:], gamma, beta, self.epsilon)
+            return ops.cast(x, self.compute_dtype)
         if keras.config.backend() != "tensorflow":
             return super().call(inputs)
         operation = gradients.layer_norm(self.epsilon)
@@ -23,7 +85,7 @@ class LayerNorm(keras.layers.LayerNormalization):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Dropout(keras.layers.Dropout):
+class Dropout(CalledDirectly, keras.layers.Dropout):
     """Keras's dropout, cheaper on TensorFlow; the same arguments.
 
     Call arguments:

@@ -112,6 +112,38 @@ for weight, old in zip(task.trainable_variables, before):
     assert not np.array_equal(keras.ops.convert_to_numpy(weight), old), weight.path
 """
 
+DIRECTLY = """
+from unittest import mock
+
+import keras
+import numpy as np
+from encoder_zoo.encoders import all_families
+from encoder_zoo.encoders.kernels.layers import CalledDirectly
+from encoder_zoo.testing import tiny
+
+
+def outputs(backbone, inputs):
+    return keras.ops.convert_to_numpy(backbone(inputs, training=False)["sequence_output"])
+
+
+checked = mock.patch.object(CalledDirectly, "_is_right", return_value=False)
+for family in all_families():
+    for dtype in ("float32", "mixed_bfloat16"):
+        backbone, inputs = tiny.backbone(family, dtype=dtype), tiny.examples(family)
+        found = outputs(backbone, inputs)
+        with checked:
+            np.testing.assert_array_equal(found, outputs(backbone, inputs), err_msg=family.name)
+
+backbone, inputs, seen = tiny.backbone(all_families()[0]), tiny.examples(all_families()[0]), []
+hook = backbone.blocks[0].output_dense.register_forward_hook(lambda *call: seen.append(call))
+before = outputs(backbone, inputs)
+assert len(seen) == 1
+hook.remove()
+backbone.enable_lora(2)
+np.testing.assert_array_equal(outputs(backbone, inputs), before)
+assert len(seen) == 1
+"""
+
 
 def run(script: str, backend: str, *arguments: str) -> str:
     """What a script prints on a backend."""
@@ -152,3 +184,9 @@ def test_training_on_raw_text_equals_tensorflow(backend, golden):
 def test_a_generator_and_a_discriminator_learn_with_all_their_weights(backend):
     skip_without(backend)
     run(TWO_MODELS, backend)
+
+
+@pytest.mark.slow
+def test_layers_called_directly_compute_the_same():
+    skip_without("torch")
+    run(DIRECTLY, "torch")
