@@ -91,10 +91,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--limit", type=int, help="pairs to learn from")
+    parser.add_argument("--limit", type=int, help="pairs to learn from, and questions held out")
     options = parser.parse_args()
     need_data("qa")
-    pairs, _, held_out = read_squad(options.limit)
+    pairs, _, (questions, paragraphs, relevant) = read_squad(options.limit)
+    held_out = questions[: options.limit], paragraphs, relevant[: options.limit]
     for seed in options.seeds:
         for side in options.sides:
             found = SIDES[side](pairs, held_out, seed)
