@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -60,6 +61,39 @@ def test_a_shorter_query_length_changes_nothing_where_no_query_is_longer():
 def test_other_shapes_are_refused(loss, y_true, y_pred, message):
     with pytest.raises(ValueError, match=message):
         loss(tf.zeros(y_true), tf.zeros(y_pred))
+
+
+NUMBERS = np.arange(12).reshape(4, 3)
+LOSSES = [
+    (ez.losses.MaxSimInfoNCE(scale=0.5, query_length=5), NUMBERS),
+    (ez.losses.MaxSimDistillation(temperature=2.0, min_max=False), NUMBERS[:, 1:]),
+    (ez.losses.MaxSimDistillation(), NUMBERS[:, 1:]),
+]
+
+
+@pytest.mark.parametrize(("loss", "y_true"), LOSSES)
+def test_configuration_and_finite_values(loss, y_true):
+    saved = json.loads(json.dumps(keras.saving.serialize_keras_object(loss)))
+    again = keras.saving.deserialize_keras_object(saved)
+    for y_pred in (np.zeros((4, 3, 6, 5)), np.ones((4, 3, 6, 5)), 100 * tokens((4, 3, 6, 5))):
+        x = tf.constant(y_pred, "float32")
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            values = loss.call(tf.constant(y_true, "float32"), x)
+        assert values.shape == (4,)
+        assert np.isfinite(values).all() and np.isfinite(tape.gradient(values, x)).all()
+        np.testing.assert_array_equal(again.call(tf.constant(y_true, "float32"), x), values)
+
+
+@pytest.mark.parametrize(("loss", "y_true"), LOSSES)
+def test_one_graph_for_batches_of_any_size(loss, y_true):
+    y_true = y_true.astype("float32")
+    shapes = [tf.TensorSpec((None, *y_true.shape[1:])), tf.TensorSpec((None, None, None, 5))]
+    graph = tf.function(lambda y_true, y_pred: loss(y_true, y_pred), input_signature=shapes)
+    for rows, length in ((4, 6), (2, 3)):
+        y_pred = tokens((rows, 3, length, 5))
+        expected = loss(y_true[:rows], y_pred)
+        np.testing.assert_allclose(graph(y_true[:rows], y_pred), expected, rtol=1e-5, atol=1e-6)
 
 
 REPLICAS = """
