@@ -43,8 +43,9 @@ For your own machines:
     tf.tpu.experimental.initialize_tpu_system(resolver)
     strategy = tf.distribute.TPUStrategy(resolver)
 
-- JAX: `keras.distribution.set_distribution(keras.distribution.DataParallel(devices=...))` before
-  `from_preset`; every batch, the last too, must hold a multiple of the number of devices.
+- JAX: `keras.distribution.set_distribution(keras.distribution.DataParallel())` before
+  `from_preset`; in several processes or hosts `keras.distribution.initialize("host0:1234",
+  num_processes=2, process_id=0)` before it.
 """
 
 # %%

@@ -36,9 +36,12 @@ class ArrayBatches(keras.utils.PyDataset):
         self._make = make
         self._numbers = numbers
         self._adapter = None
+        self._mapped_from: ArrayBatches | None = None
 
     def on_epoch_begin(self):
         self._adapter = adapter_that_calls()
+        if self._mapped_from is not None:  # which a callback may hold
+            self._mapped_from._adapter = self._adapter
 
     def end_epoch(self) -> None:
         """Tell Keras that an epoch is over, which a callback ended before its last step."""
@@ -69,7 +72,9 @@ class ArrayBatches(keras.utils.PyDataset):
             batch = self._make(number)
             return function(*batch) if isinstance(batch, tuple) else function(batch)
 
-        return ArrayBatches(make, self._numbers)
+        mapped = ArrayBatches(make, self._numbers)
+        mapped._mapped_from = self
+        return mapped
 
 
 def array_batches(

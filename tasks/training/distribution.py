@@ -1,8 +1,11 @@
-"""Training on several devices or machines through `tf.distribute`.
+"""Training on several devices or machines through `tf.distribute`, or in processes of JAX.
 
 A model that is built in a strategy's scope learns from a batch what one device would learn: every
 replica gets its part of the batch, loss and gradients are those of the whole batch. Keras 3.15 does
 not do so in seven cases, each named where it is corrected.
+
+Under `keras.distribution` on JAX a batch is one array over all devices, of which each process gives
+its own part.
 """
 
 from __future__ import annotations
@@ -17,6 +20,13 @@ import numpy as np
 from encoder_zoo.common.keras_private import clip_summed_gradients
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.training.optimizers import FusedAdamW
+from encoder_zoo.tasks.training.processes import (
+    part_of_batch,
+    part_of_process,
+    shard_of_process,
+    unsharded,
+    whole_batches,
+)
 from encoder_zoo.tasks.training.replicas import (
     check_loss,
     check_no_accumulation,
@@ -44,20 +54,26 @@ class Distribution:
         return self.strategy.scope() if self.strategy else contextlib.nullcontext()
 
     @contextlib.contextmanager
-    def explained_errors(self):
-        """Raise an error with advice where TensorFlow reports an aborted operation."""
+    def running(self):
+        """Let Keras take batches that are divided; explain the error after a worker has gone."""
         try:
-            yield
+            with unsharded():
+                yield
         except Exception as error:
-            if not is_multi_worker(self.strategy) or not isinstance(
-                error, (tf.errors.UnavailableError, tf.errors.AbortedError)
-            ):
+            if not self._lost_worker(error):
                 raise
             raise RuntimeError(
                 "Another worker of this training has gone, was killed or lost its connection: "
-                "look at its log. A strategy cannot go on with fewer. Start all workers again; "
+                "look at its log. Training cannot go on with fewer. Start all workers again; "
                 "with a backup callback, fit continues at the last backup."
             ) from error
+
+    def _lost_worker(self, error: Exception) -> bool:
+        """Return whether an error says that another process has gone."""
+        if shard_of_process()[1] > 1:
+            return type(error).__name__ == "JaxRuntimeError" and "Connection" in str(error)
+        lost = (tf.errors.UnavailableError, tf.errors.AbortedError)
+        return is_multi_worker(self.strategy) and isinstance(error, lost)
 
     def fix_compiled(self, model: keras.Model) -> None:
         """Check the loss of a compiled model, and correct its optimizer for replicas."""
@@ -92,7 +108,9 @@ class Distribution:
             dataset: of batches; anything else is returned as it is.
             steps: its number of batches; None counts them.
         """
-        if self.strategy is None or not isinstance(dataset, tf.data.Dataset):
+        if self.strategy is None:
+            return part_of_process(dataset), steps
+        if not isinstance(dataset, tf.data.Dataset):
             return dataset, steps
         steps = steps or count_batches(dataset)
         parts = functools.partial(parts_of_batches, dataset.repeat())
@@ -117,7 +135,8 @@ class Distribution:
             return predict(x)
         count = len(keras.tree.flatten(x)[0])
         padded = pad_indices(count, _rows_of_program(count, data_parallel_devices()))
-        outputs = predict(keras.tree.map_structure(lambda values: values[padded], x))
+        with whole_batches():
+            outputs = predict(keras.tree.map_structure(lambda values: values[padded], x))
         return keras.tree.map_structure(lambda output: output[:count], outputs)
 
     def _part_of_replica(self, batch, context):
@@ -169,6 +188,10 @@ class Distribution:
 
 def of_all_workers(strategy: tf.distribute.Strategy | None, numbers: list[int]) -> list[list[int]]:
     """Return the numbers of every worker, once for each of its replicas, the first worker first."""
+    if shard_of_process()[1] > 1:
+        from jax.experimental import multihost_utils
+
+        return multihost_utils.process_allgather(np.array(numbers)).tolist()
     if not is_multi_worker(strategy):
         return [numbers]
     mine = strategy.run(tf.function(lambda: tf.constant([numbers], tf.int64)))
@@ -280,18 +303,3 @@ def parts_of_batches(
         return numbers.map(lambda number: part_of_batch(batch, number, count))
 
     return dataset.flat_map(parts).prefetch(tf.data.AUTOTUNE)
-
-
-def part_of_batch(batch, number, count: int):
-    """Return the rows of one of `count` replicas: equally many, give or take one, or none.
-
-    Example:
-        >>> [part_of_batch(np.array([1, 2, 3]), i, 2).tolist() for i in range(2)]
-        [[1], [2, 3]]
-    """
-
-    def part(rows):
-        size = len(rows) if not tf.is_symbolic_tensor(rows) else tf.shape(rows, tf.int64)[0]
-        return rows[size * number // count : size * (number + 1) // count]
-
-    return keras.tree.map_structure(part, batch)

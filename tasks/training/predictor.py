@@ -16,6 +16,7 @@ from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.compiling import build_metrics
 from encoder_zoo.tasks.training.inference import predict_inputs, predict_texts
 from encoder_zoo.tasks.training.keyword_arguments import EvaluateOptions
+from encoder_zoo.tasks.training.processes import shard_of_process, whole_batches
 from encoder_zoo.tasks.training.steps import KerasSteps
 
 
@@ -88,9 +89,9 @@ class Predictor(KerasSteps):
             "callbacks": callbacks,
             **of_keras,
         }
-        if of_keras.get(VALIDATION_OF_FIT):  # checked and preprocessed by `fit`
-            weights = {"sample_weight": sample_weight}
-            return self._run(super().evaluate, x, y, batch_size, **weights, **options)
+        if of_keras.get(VALIDATION_OF_FIT):  # checked, preprocessed and divided by `fit`
+            with self.distribution.running():
+                return super().evaluate(x, y, batch_size, sample_weight=sample_weight, **options)
         self._begin_evaluate(x, y)
         size = batch_size or BATCH_SIZE
         data = sources.evaluation_data(self, x, y, sample_weight, size)
@@ -108,8 +109,15 @@ class Predictor(KerasSteps):
     def _run(self, function: Callable, x, *args, steps: int | None = None, **kwargs):
         """Call Keras's `evaluate` or `predict`, under a strategy on parts of batches."""
         x, steps = self.distribution.divided(x, steps)
-        with self.distribution.explained_errors():
+        with self.distribution.running():
             return function(x, *args, steps=steps, **kwargs)
+
+    def _run_whole(self, function: Callable, x, *args, **kwargs):
+        """Call Keras's `predict`: as `_run`, but processes of JAX compute whole batches."""
+        if shard_of_process()[1] == 1:
+            return self._run(function, x, *args, **kwargs)
+        with self.distribution.running(), whole_batches():
+            return function(x, *args, **kwargs)
 
     @validate_arguments
     def predict(
@@ -144,7 +152,7 @@ class Predictor(KerasSteps):
         refuse_in_fork()
         self._check_answers(x)
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
-        predict = functools.partial(self._run, super().predict, **options)
+        predict = functools.partial(self._run_whole, super().predict, **options)
         return predict_inputs(self, x, batch_size or BATCH_SIZE, predict)
 
     _predict_texts = predict_texts

@@ -264,7 +264,7 @@ class Trainer(Predictor):
         """Call Keras's `fit`, under a strategy on parts of batches."""
         data.check()
         self.recipe.start(data.total_steps)
-        with self.distribution.explained_errors():
+        with self.distribution.running():
             arguments = {**data.start(callbacks, verbose), **options}
             build_metrics(self, arguments["x"])
             return super().fit(**self.distribution.divided_arguments(arguments))

@@ -3,9 +3,12 @@
 import contextlib
 import json
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 
 import keras
 import numpy as np
@@ -543,3 +546,129 @@ def test_jax_data_parallel_equals_one_device():
         timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+# Two processes of JAX that train as one, or one alone; called with the number of the process or
+# "alone", the port of the first, the folder of a checkpoint, a file for the results, a folder for
+# backups, and what to do.
+JAX_PROCESSES = """
+import json, os, signal, sys
+import keras
+import numpy as np
+
+number, address, folder, results, backups, todo = sys.argv[1:]
+if number != "alone":
+    keras.distribution.initialize(address, num_processes=2, process_id=int(number))
+    keras.distribution.set_distribution(keras.distribution.DataParallel())
+
+import jax
+import tensorflow as tf
+import encoder_zoo as ez
+
+assert len(jax.devices()) == (1 if number == "alone" else 2)
+texts, labels = ["the cat sat", "a dog", "the film was good", "bad"] * 5, [0, 1, 2, 1] * 5
+
+
+class Steps(keras.callbacks.Callback):
+    losses = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.losses.append(float(logs["loss"]))
+        if todo == "die" and (self.epoch, batch, number) == (1, 1, "1"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+# Resumed with another seed: order and weights can come from the backup alone.
+keras.utils.set_random_seed(7 if todo == "resume" else 0)
+model = ez.Classifier.from_preset(folder, dropout=0.1, attention_dropout=0.0)
+model.compile(learning_rate=1e-2)
+backup = ez.BackupAndRestore(backups, save_freq=1)
+callbacks = [Steps()] if todo == "train" else [Steps(), backup]
+history = model.fit(
+    texts[:19], labels[:19], validation_data=(texts[:7], labels[:7]), epochs=2, batch_size=8,
+    verbose=0, callbacks=callbacks,
+)
+dataset = tf.data.Dataset.from_tensor_slices((texts[:11], labels[:11])).batch(4)
+found = {
+    "losses": Steps.losses,
+    "dataset": model.evaluate(dataset, verbose=0),
+    "val_loss": history.history["val_loss"],
+    "evaluated": model.evaluate(texts[:11], labels[:11], batch_size=4, verbose=0),
+    "few": model.predict(texts[:5], verbose=0).tolist(),
+    "many": model.predict(texts[:19], batch_size=4, verbose=0).tolist(),
+    "labels": [answer["label"] for answer in model.classify(texts[:5])],
+    "weights": [float(np.sum(np.abs(w))) for w in model.get_weights()],
+}
+if number != "alone":
+    try:
+        model.fit(model.preprocessor(texts), np.array(labels))
+    except ValueError as error:
+        assert "Several processes take parts of batches of texts" in str(error), error
+with open(results, "w") as file:
+    json.dump(found, file)
+"""
+
+
+class TestProcessesOfJax:
+    def start(self, number, address, folder, todo):
+        path = folder / f"{todo}{number}.json"
+        arguments = [number, address, CHECKPOINT, path, folder / f"backups_{todo[0]}", todo]
+        with open(f"{path}.log", "w") as log:
+            return path, subprocess.Popen(
+                [sys.executable, "-c", JAX_PROCESSES, *map(str, arguments)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={
+                    **os.environ,
+                    "KERAS_BACKEND": "jax",
+                    "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
+                },
+            )
+
+    def run_two(self, folder, todo):
+        """Run two processes; return their exit codes, results and logs."""
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{s.getsockname()[1]}"
+        started = [self.start(number, address, folder, todo) for number in "01"]
+        limit = time.monotonic() + PATIENCE
+        try:
+            started[1][1].wait(PATIENCE)
+            log = folder / f"{started[0][0].name}.log"
+            while started[0][1].poll() is None and time.monotonic() < limit:
+                if "Start all workers again" in log.read_text():  # it ends a minute later
+                    break
+                time.sleep(0.5)
+        finally:
+            for _, process in started:
+                process.kill()
+                process.wait()
+        codes = [process.returncode for _, process in started]
+        logs = [(folder / f"{path.name}.log").read_text() for path, _ in started]
+        found = [json.loads(path.read_text()) for path, _ in started if path.exists()]
+        return codes, found, logs
+
+    @pytest.mark.slow
+    def test_two_learn_what_one_learns_also_after_a_kill(self, tmp_path):
+        pytest.importorskip("jax")
+        path, process = self.start("alone", "", tmp_path, "train")
+        assert process.wait(PATIENCE) == 0, (tmp_path / f"{path.name}.log").read_text()[-3000:]
+        one = json.loads(path.read_text())
+        codes, two, logs = self.run_two(tmp_path, "train")
+        assert codes == [0, 0], logs[1][-3000:]
+        codes, _, logs = self.run_two(tmp_path, "die")
+        assert codes[1] == -signal.SIGKILL
+        assert "RuntimeError: Another worker of this training has gone" in logs[0], logs[0][-3000:]
+        shutil.copytree(tmp_path / "backups_d", tmp_path / "backups_r")
+        codes, resumed, logs = self.run_two(tmp_path, "resume")
+        assert codes == [0, 0], logs[1][-3000:]
+        assert len(resumed[0]["losses"]) < len(one["losses"])
+        for found in (*two, *resumed):
+            count = len(found["losses"])
+            np.testing.assert_allclose(found["losses"], one["losses"][-count:], rtol=1e-3)
+            assert found["labels"] == one["labels"]
+            for name in ("evaluated", "dataset", "few", "many", "weights"):
+                np.testing.assert_allclose(found[name], one[name], rtol=2e-3, atol=2e-3)
