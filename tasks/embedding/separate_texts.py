@@ -34,7 +34,7 @@ class SeparateTexts(Preprocessor):
         """Return the tokens of texts (N,) after a prompt, truncated, and `numbers_of_texts`."""
         raise NotImplementedError
 
-    def prompts_of_rows(self, prompt: str | None, scored: bool) -> tuple[str | None, str | None]:
+    def _prompts_of_rows(self, prompt: str | None, scored: bool) -> tuple[str | None, str | None]:
         """Return the prompts of the first and of the other texts of rows of several.
 
         Args:
@@ -61,7 +61,7 @@ class SeparateTexts(Preprocessor):
         first, *others = as_columns(x)
         of_first, of_others = prompt, None
         if others:
-            of_first, of_others = self.prompts_of_rows(prompt, y is not None)
+            of_first, of_others = self._prompts_of_rows(prompt, y is not None)
         examples = self.encoded_texts(first, of_first)
         if others:
             texts = tf.stack(others, axis=1)  # (N, K)

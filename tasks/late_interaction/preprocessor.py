@@ -125,12 +125,12 @@ class LateInteractionPreprocessor(SeparateTexts):
     def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
         return late_interaction_folder.preprocessor_arguments(preset, tokenizer)
 
-    def prompts_of_rows(self, prompt: str | None, scored: bool) -> tuple[str, str]:
+    def _prompts_of_rows(self, prompt: str | None, scored: bool) -> tuple[str, str]:
         return QUERY, DOCUMENT
 
-    def longest(self, role: str) -> int:
-        """Return the number of tokens of the longest query, or document."""
-        length = self.query_length if role == QUERY else self.document_length
+    def longest(self, kind: str) -> int:
+        """Return the number of tokens of the longest "query", or "document"."""
+        length = self.query_length if kind == QUERY else self.document_length
         return min(length or self.max_sequence_length, self.max_sequence_length)
 
     @property
