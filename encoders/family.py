@@ -199,7 +199,7 @@ class KerasHubNames:
         tokenizer_built_in: {attribute of our tokenizer: its fixed value in KerasHub's}.
         arguments: {backbone argument: KerasHub's name, if different}; arguments with one name are
             one argument there.
-        block: prefix of the groups of blocks.
+        blocks: {list of blocks in the backbone: prefix of their groups}.
     """
 
     backbone: str
@@ -212,7 +212,9 @@ class KerasHubNames:
     tokenizer_arguments: Mapping[str, str]
     tokenizer_built_in: Mapping[str, object] = dataclasses.field(default_factory=dict)
     arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    block: str = "transformer_encoder"
+    blocks: Mapping[str, str] = dataclasses.field(
+        default_factory=lambda: {"blocks": "transformer_encoder"}
+    )
 
 
 @dataclasses.dataclass(frozen=True)

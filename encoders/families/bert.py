@@ -76,22 +76,23 @@ RULES = {"position_embedding_type": one_of(None, "absolute")}
 CONSTANTS = {"position_embedding_type": "absolute", "initializer_range": 0.02}
 
 
-def keras_hub_blocks(block: str, projection: str) -> dict[str, str]:
+def keras_hub_blocks(block: str, projection: str, blocks: str = "blocks") -> dict[str, str]:
     """Return {attribute path in the backbone: group in KerasHub's h5 file} of the blocks.
 
     Args:
         block: group of a block, with {} for its number.
         projection: that of the attention's dense layers, with {} for "query" and the like.
+        blocks: attribute of the backbone with their list.
     """
     layers = ("query", "key", "value", "output")
-    paths = {f"attention.{name}_dense": projection.format(name) for name in layers}
-    return {
-        **{f"blocks.{{}}.{ours}": f"{block}/{theirs}" for ours, theirs in paths.items()},
-        "blocks.{}.attention_norm": f"{block}/_self_attention_layer_norm",
-        "blocks.{}.intermediate_dense": f"{block}/_feedforward_intermediate_dense",
-        "blocks.{}.output_dense": f"{block}/_feedforward_output_dense",
-        "blocks.{}.output_norm": f"{block}/_feedforward_layer_norm",
+    paths = {
+        **{f"attention.{name}_dense": projection.format(name) for name in layers},
+        "attention_norm": "_self_attention_layer_norm",
+        "intermediate_dense": "_feedforward_intermediate_dense",
+        "output_dense": "_feedforward_output_dense",
+        "output_norm": "_feedforward_layer_norm",
     }
+    return {f"{blocks}.{{}}.{ours}": f"{block}/{theirs}" for ours, theirs in paths.items()}
 
 
 KERAS_HUB_BLOCKS = keras_hub_blocks("transformer_encoder_{}", "_self_attention_layer/{}_dense")

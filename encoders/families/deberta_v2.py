@@ -324,7 +324,7 @@ _KERAS_HUB = KerasHubNames(
         "position_buckets": "bucket_size",
         "max_relative_positions": "max_sequence_length",
     },
-    block=_BLOCK.removesuffix("_{}"),
+    blocks={"blocks": _BLOCK.removesuffix("_{}")},
 )
 _CLASSIFIER = Head("classifier", Hidden("pooler.dense", "gelu"), dropout="cls_dropout")
 

@@ -95,6 +95,11 @@ class RobertaBackbone(Backbone):
         )
 
 
+KERAS_HUB_BYTE_BPE = {
+    "tokenizer_file_names": {"vocab.json": "vocabulary.json", "merges.txt": "merges.txt"},
+    "tokenizer_settings": {"add_prefix_space": ("add_prefix_space", False)},
+    "tokenizer_arguments": {name: name for name in ("vocabulary", "merges", "add_prefix_space")},
+}
 _KERAS_HUB = KerasHubNames(
     backbone="RobertaBackbone",
     built_in={
@@ -109,13 +114,7 @@ _KERAS_HUB = KerasHubNames(
         "ForMaskedLM": KerasHubHead("RobertaMaskedLM", **KERAS_HUB_MASKED_LM),
     },
     tokenizer="RobertaTokenizer",
-    tokenizer_file_names={"vocab.json": "vocabulary.json", "merges.txt": "merges.txt"},
-    tokenizer_settings={"add_prefix_space": ("add_prefix_space", False)},
-    tokenizer_arguments={
-        "vocabulary": "vocabulary",
-        "merges": "merges",
-        "add_prefix_space": "add_prefix_space",
-    },
+    **KERAS_HUB_BYTE_BPE,
 )
 
 FAMILY = Family(

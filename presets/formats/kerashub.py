@@ -87,16 +87,17 @@ class KerasHubCheckpoint(Checkpoint):
         self._kernels: set[str] = set()
         self.shapes = {}
         file = Hdf5File(files.file(WEIGHTS))
-        blocks = {"blocks": range(file.count(self._names.block))}
+        kinds = self._names.blocks.items()
+        blocks = {ours: range(file.count(theirs)) for ours, theirs in kinds}
         groups = numbered(self._names.groups, blocks)
         names = numbered(self.family.tensors, blocks)
         if file.count("dense") < 2:  # the only one is the pooler
             groups.pop("embeddings.projection", None)
         self._add(file, groups, {**names, "pooler_dense": self.family.pooler})
-        if TASK in files:
+        if TASK in files and self._names.heads:  # else a task that is not here
             self._read_head()
-        if self.family.positions_skip_padding:
-            self._skip_padding(names[_POSITIONS])
+        self._positions = {f"{names[path]}.weight" for path in groups if path.endswith(_POSITIONS)}
+        self._add_positions()
         if _SEGMENTS in names and _SEGMENTS not in groups:
             hidden = self.shapes[f"{names[_POSITIONS]}.weight"][1]
             self.shapes[f"{names[_SEGMENTS]}.weight"] = (self.config[keys["num_segments"]], hidden)
@@ -107,7 +108,7 @@ class KerasHubCheckpoint(Checkpoint):
             return np.zeros(shape, "float32")
         file, path = self._tensors[name]
         value = file.read(path)
-        if name == f"{self.family.tensors.get(_POSITIONS)}.weight":
+        if name in self._positions:
             return np.pad(value, ((shape[0] - len(value), 0), (0, 0)))
         if name in self._kernels:
             return value.reshape(shape[::-1]).T
@@ -139,8 +140,8 @@ class KerasHubCheckpoint(Checkpoint):
         """Add the arrays of layers, with their shapes in the Hugging Face format."""
         for path, group in groups.items():
             parts = [""] if path == "head.bias" else [".weight", ".bias"]
-            block = self._names.block
-            group = group.replace(f"{block}_0/", f"{block}/")  # without a number
+            for block in self._names.blocks.values():
+                group = group.replace(f"{block}_0/", f"{block}/")  # without a number
             for i, (part, stored) in enumerate(zip(parts, file.shapes(group), strict=False)):
                 name = f"{names[path]}{part}"
                 self._tensors[name] = (file, f"{group}/vars/{i}")
@@ -151,14 +152,17 @@ class KerasHubCheckpoint(Checkpoint):
                 elif not path.endswith("embedding"):
                     self.shapes[name] = (math.prod(stored),)
 
-    def _skip_padding(self, positions: str) -> None:
-        """Add the positions of padding, which KerasHub does not have."""
-        skipped = self.config["pad_token_id"] + 1
-        rows, hidden = self.shapes[f"{positions}.weight"]
-        self.shapes[f"{positions}.weight"] = (rows + skipped, hidden)
-        key = self.family.config_keys["max_sequence_length"]
-        if isinstance(self.config.get(key), int):
-            self.config[key] += skipped
+    def _add_positions(self) -> None:
+        """Add the first positions, of padding or unused, which KerasHub does not have."""
+        added = self.family.unused_positions
+        if self.family.positions_skip_padding:
+            added = self.config["pad_token_id"] + 1
+            key = self.family.config_keys["max_sequence_length"]
+            if isinstance(self.config.get(key), int):
+                self.config[key] += added
+        for name in self._positions:
+            rows, hidden = self.shapes[name]
+            self.shapes[name] = (rows + added, hidden)
 
 
 def tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:

@@ -62,11 +62,11 @@ def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Mo
     if not backbone.pooler and hasattr(there, "pooled_dense"):
         groups.pop("pooler_dense", None)
         logger.warning("KerasHub's %s has a pooler: it is written untrained.", names.backbone)
-    positions = groups.pop(_POSITIONS, None)
+    tables = {path: groups.pop(path) for path in list(groups) if path.endswith(_POSITIONS)}
     _copy(backbone, there, groups)
-    if positions is not None:
-        table = _positions(backbone, with_segment=_SEGMENTS not in groups)
-        _layer(there, positions).weights[0].assign(table)
+    for path, group in tables.items():
+        table = _positions(backbone, path, with_segment=_SEGMENTS not in groups)
+        _layer(there, group).weights[0].assign(table)
     return there
 
 
@@ -92,9 +92,8 @@ def keras_hub_tokenizer(tokenizer, backbone: Backbone) -> keras.layers.Layer:
     _check_built_in(names.tokenizer, {"added_tokens": [], **names.tokenizer_built_in}, tokenizer)
     arguments = {word: getattr(tokenizer, ours) for word, ours in names.tokenizer_arguments.items()}
     there = _class(names.tokenizer)(**arguments)
-    _check_built_in(
-        names.tokenizer, {name: getattr(there, name) for name in _SPECIAL_IDS}, tokenizer
-    )
+    ids = {name: getattr(there, name) for name in _SPECIAL_IDS if hasattr(there, name)}
+    _check_built_in(names.tokenizer, ids, tokenizer)
     return there
 
 
@@ -110,7 +109,7 @@ def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
     """
     backbone, names = task.backbone, _names(task.backbone)
     record = names.heads.get(task.checkpoint_class_suffix)
-    if record is None:
+    if record is None or task.sentence_transformers_class:
         raise ValueError(
             f"KerasHub has no {type(task).__name__} for {names.backbone}. Save what it has: "
             "task.backbone.save_to_preset(folder, tokenizer=task.preprocessor.tokenizer, "
@@ -187,14 +186,14 @@ def _weights(layer: keras.layers.Layer) -> list:
     return layer.weights
 
 
-def _positions(backbone: Backbone, with_segment: bool) -> np.ndarray:
-    """Return the position table, (max_sequence_length, D).
+def _positions(backbone: Backbone, path: str, with_segment: bool) -> np.ndarray:
+    """Return the position table at a path, (max_sequence_length, D).
 
-    KerasHub has no positions of padding, and no segments in families of one segment, whose
-    embedding is added here.
+    KerasHub has no positions of padding or without use, and no segments in families of one segment,
+    whose embedding is added here.
     """
     layer = backbone.embeddings
-    table = keras.ops.convert_to_numpy(layer.position_embedding.embeddings)
+    table = keras.ops.convert_to_numpy(layer_at(backbone, path).embeddings)
     table = table[len(table) - backbone.max_sequence_length :]
     if with_segment and layer.segment_embedding is not None:
         table = table + keras.ops.convert_to_numpy(layer.segment_embedding.embeddings)[0]

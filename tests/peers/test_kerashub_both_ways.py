@@ -29,14 +29,18 @@ FAMILIES = {
     "Albert": {**TANH, "embedding_dim": 6, "num_groups": 1},
     "XLMRoberta": {},
     "DebertaV2": {"position_buckets": 8, "max_relative_positions": 24},
+    "Bart": {},
 }
+BYTE_BPE = ("Roberta", "Bart")
 THERE = {"DebertaV2": "DebertaV3"}  # under another name
 THEIRS = {"SequenceClassifier": "TextClassifier", "MaskedLM": "MaskedLM"}
 HEADS = {
     "SequenceClassifier": {"num_classes": 3, "dropout": 0.25},
     "MaskedLM": {"head_activation": "gelu", "head_layer_norm_epsilon": 1e-5},
 }
-TASKS = [(family, task) for family in FAMILIES if family != "Electra" for task in THEIRS]
+TASKS = [
+    (family, task) for family in FAMILIES if family not in ("Electra", "Bart") for task in THEIRS
+]
 MORE = [*"dfghijklmnopqruvwxyzDEFGHIJKL"]  # as many tokens as rows
 PIECES = ["▁the", "▁cat", "s", "▁", "a", "t", *MORE]
 SCORES = [-1.0 - i for i in range(len(PIECES))]
@@ -63,7 +67,7 @@ def make_task(family: str, task: str, **arguments):
 
 
 def make_tokenizer(family: str):
-    if family == "Roberta":
+    if family in BYTE_BPE:
         names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", "a", "b", "c", "Ġa", "ab", *MORE]
         vocabulary = {name: i for i, name in enumerate(names)}
         return ez.RobertaTokenizer(vocabulary, ["Ġ a", "a b"], pair_separators=2)
@@ -81,7 +85,7 @@ def make_tokenizer(family: str):
 
 
 def texts(family: str) -> list[str]:
-    return ["ab a", "c ab"] if family == "Roberta" else ["The cats, sat", "the Café"]
+    return ["ab a", "c ab"] if family in BYTE_BPE else ["The cats, sat", "the Café"]
 
 
 def randomise(model):
@@ -105,12 +109,28 @@ def inputs(family: str, task: str | None = None) -> dict:
 
 def outputs(model, x: dict) -> list[np.ndarray]:
     """Of both libraries, in the same order; without what stands at padding."""
-    found = model(dict(x))
+    if "decoder_token_ids" in getattr(model, "input", {}):  # BART there
+        found = model(with_decoder_inputs(x))
+        found = {"sequence_output": found["decoder_sequence_output"]}
+    else:
+        found = model(dict(x))
     if not isinstance(found, dict):
         found = {"sequence_output": found}
     pooled = [np.array(found["pooled_output"])] if "pooled_output" in found else []
     sequence = np.array(found["sequence_output"])
     return [*pooled, sequence[x["padding_mask"]] if sequence.shape[1] == 9 else sequence]
+
+
+def with_decoder_inputs(x: dict) -> dict:
+    """Inputs of BART there: the decoder reads the same tokens, shifted by one."""
+    ids, mask = x["token_ids"], x["padding_mask"]
+    before = np.concatenate([np.full_like(ids[:, :1], 2), ids[:, :-1]], axis=1)
+    inputs = {"encoder": (ids, mask), "decoder": (before, mask)}
+    return {
+        f"{part}_{name}": values
+        for part, both in inputs.items()
+        for name, values in zip(("token_ids", "padding_mask"), both, strict=True)
+    }
 
 
 def assert_same(there, here, x: dict, tolerance: float = 1e-5) -> None:

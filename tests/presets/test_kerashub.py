@@ -96,6 +96,14 @@ def test_tasks_that_kerashub_lacks_are_refused(tmp_path):
     with pytest.raises(ValueError, match="KerasHub has no SequenceClassifier for ElectraBackbone"):
         ez.SequenceClassifier(electra, num_classes=2).save_to_preset(tmp_path, format="keras_hub")
 
+    bart = ez.BartBackbone(9, **SIZES)
+    with pytest.raises(ValueError, match="KerasHub has no MaskedLM for BartBackbone"):
+        ez.MaskedLM(bart).save_to_preset(tmp_path, format="keras_hub")
+    with pytest.raises(ValueError, match="has num_decoder_layers=1 built in.*num_decoder_layers=2"):
+        ez.BartBackbone(9, num_decoder_layers=2, **SIZES).save_to_preset(
+            tmp_path, format="keras_hub"
+        )
+
 
 def test_heads_of_masked_language_models(tmp_path):
     """KerasHub's have one epsilon and one GELU, the Hugging Face format the backbone's."""
