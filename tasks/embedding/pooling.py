@@ -24,7 +24,11 @@ def _last(x, mask):
 
 
 def _max(x, mask):
-    return ops.max(ops.where(ops.expand_dims(mask, 2) > 0, x, -1e9), axis=1)
+    """Return the largest numbers, (B, D), each with its gradient to the first token that has it."""
+    # TensorFlow divides the gradient of `max` by the count of equal numbers. XLA computes these
+    # anew, and rounds them differently: then it divides by 0.
+    tokens = ops.argmax(ops.where(ops.expand_dims(mask, 2) > 0, x, -1e9), axis=1)
+    return ops.take_along_axis(x, ops.expand_dims(tokens, 1), axis=1)[:, 0]
 
 
 def _mean(x, mask):

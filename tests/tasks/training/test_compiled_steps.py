@@ -54,15 +54,8 @@ def results(cls, jit_compile):
     return found
 
 
-# The tiny embedder pools by the maximum over tokens; XLA's gradient of TensorFlow's is not finite.
-POOLS_BY_MAXIMUM = pytest.mark.xfail(raises=FloatingPointError, reason="0 / 0 in its gradient")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=POOLS_BY_MAXIMUM) if n == "text_embedder" else n for n in TASKS],
-)
+@pytest.mark.parametrize("name", TASKS)
 def test_every_task_trains_and_predicts_compiled_as_it_does_plain(name):
     cls = get_task(name)
     plain, compiled = (results(cls, jit_compile) for jit_compile in (False, True))
