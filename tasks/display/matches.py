@@ -28,7 +28,10 @@ ROW = (
     '{score:.2f}</td><td style="width:45%;min-width:4em"><div style="background:#4dabf7;'
     'height:.7em;min-width:1px;border-radius:.2em;width:{percent:.1f}%"></div></td></tr>'
 )
-TABLE = '<table style="width:100%;max-width:34em;border-collapse:collapse">{rows}</table>'
+TABLE = (
+    '<table style="width:100%;max-width:34em;border-collapse:collapse"><tr style="text-align:left;'
+    'font-size:.85em"><th>token</th><th>found</th><th colspan="2">product</th></tr>{rows}</table>'
+)
 REST = '<p style="margin:.4em 0;font-size:.85em">{}</p>'
 
 
@@ -140,10 +143,15 @@ def _document_marks(found: list[Match], query: str, colors: dict) -> list[Mark]:
         if begin < last:  # a token that reaches over the end of a word
             continue
         best = max(by, key=lambda match: match.score)
-        names = dict.fromkeys(query[slice(*match.word)] for match in by)
+        names = dict.fromkeys(_caption(query[slice(*match.word)]) for match in by)
         marks.append(Mark(begin, end, _style(colors[best.word]), ", ".join(names)))
         last = end
     return marks
+
+
+def _caption(word: str) -> str:
+    """Return a word of the query for a caption, in quotes if it is punctuation."""
+    return word if word[:1].isalnum() else f"“{word}”"
 
 
 def _style(color: str) -> str:

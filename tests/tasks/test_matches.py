@@ -46,7 +46,7 @@ def test_words_of_pieces():
         "   0.25  ███           it    the",
         "   1.00  ████████████  ?     button",
         "  2 markers and expansion tokens: 1.00",
-        "To [restart reset], press [the it] [button ?]",
+        "To [restart reset], press [the it] [button “?”]",
     ]
     assert picture.html.count("<mark") == 3 + 4 + 3  # query, table, document
 
