@@ -157,3 +157,9 @@ def test_what_the_format_cannot_say_is_not_saved(encoders, tmp_path):
     encoder = ez.SparseEncoder.from_preset(FOLDERS / "5.3.0", include_prompt=False)
     with pytest.raises(ValueError, match="include_prompt is False"):
         encoder.save_to_preset(tmp_path / "ours")
+
+
+def test_keras_hub_has_none(encoders, tmp_path):
+    pytest.importorskip("keras_hub")
+    with pytest.raises(ValueError, match="KerasHub has no SparseEncoder for BertBackbone"):
+        encoders["5.3.0"].save_to_preset(tmp_path / "ours", format="keras_hub")

@@ -215,21 +215,28 @@ class TestSearch:
 
 
 class TestFit:
-    @pytest.mark.parametrize("columns", [(TEXTS, OTHERS), (TEXTS, OTHERS, TEXTS[::-1])], ids=len)
+    @pytest.mark.parametrize(
+        "columns",
+        [
+            pytest.param((TEXTS, OTHERS), marks=pytest.mark.slow, id="pairs"),
+            pytest.param((TEXTS, OTHERS, TEXTS[::-1]), id="negatives"),
+        ],
+    )
     def test_pairs_are_put_together(self, build, columns):
         encoder = build()
         encoder.compile(learning_rate=1e-2, run_eagerly=True)
-        history = encoder.fit(columns, epochs=4, batch_size=6, verbose=0).history["loss"]
+        history = encoder.fit(columns, epochs=3, batch_size=6, verbose=0).history["loss"]
         assert history[-1] < history[0]
         assert isinstance(encoder.loss, ez.losses.SPLADE)
         assert isinstance(encoder.loss.loss, ez.losses.InfoNCE)
 
+    @pytest.mark.slow
     def test_scores_of_a_teacher_are_learned(self, build):
         encoder = build()
         scores = np.array([[2.0, 0.5]] * 6)
         encoder.compile(learning_rate=1e-2, run_eagerly=True)
         columns = (TEXTS, OTHERS, TEXTS[::-1])
-        history = encoder.fit(columns, scores, epochs=4, batch_size=6, verbose=0).history["loss"]
+        history = encoder.fit(columns, scores, epochs=3, batch_size=6, verbose=0).history["loss"]
         assert isinstance(encoder.loss.loss, ez.losses.MarginMSE)
         assert history[-1] < history[0]
 
@@ -248,11 +255,11 @@ class TestFit:
         shares = []
         share = encoder._share
         encoder._share = lambda: shares.append(float(share())) or share()
-        encoder.fit((TEXTS, OTHERS), epochs=4, batch_size=2, verbose=0)
-        expected = [(i / 4) ** 2 for i in range(4)] + [1.0] * 8
+        encoder.fit((TEXTS, OTHERS), epochs=2, batch_size=2, verbose=0)
+        expected = [(i / 2) ** 2 for i in range(2)] + [1.0] * 4
         np.testing.assert_allclose(shares, expected)
         encoder.evaluate((TEXTS, OTHERS), verbose=0)
-        assert len(shares) == 12  # evaluated with the whole weights
+        assert len(shares) == 6  # evaluated with the whole weights
 
     def test_one_column_with_labels_is_refused(self, build):
         with pytest.raises(ValueError, match="x has one column of texts, and y is of pairs"):
