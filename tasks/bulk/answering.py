@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from encoder_zoo.common.missing import is_missing
 from encoder_zoo.common.validation import Rule, check_argument, rules_of
 from encoder_zoo.common.wording import with_type
-from encoder_zoo.tasks.bulk.columns import answer_columns, spread
+from encoder_zoo.tasks.bulk.columns import answer_columns, check_installed, spread
 
 if TYPE_CHECKING:
     import pyarrow
@@ -41,6 +41,7 @@ class Answering:
 
     Raises:
         ValueError: "classify cannot be called like that: ...", "... has no method clasify."
+        ImportError: "This needs the package pyarrow: `pip install pyarrow`."
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Answering:
         method: str | None,
         options: dict[str, Any],
     ):
+        check_installed()
         self.task = task if hasattr(task, "text_method") else task()
         self.columns = columns
         self.method = method or self.task.text_method

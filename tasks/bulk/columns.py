@@ -61,6 +61,11 @@ def answer_columns(answers, method: str, kind: type | None = None) -> pa.Table:
     return pa.table({name: column})
 
 
+def check_installed() -> None:
+    """Raise an ImportError where pyarrow is not installed, before any work."""
+    pa.default_memory_pool()
+
+
 def spread(table: pa.Table, present: Sequence[bool]) -> pa.Table:
     """Return a table with a row for each flag: the next of the table's, or nulls where it is False.
 

@@ -255,6 +255,13 @@ def test_arguments_are_checked_before_any_work(tmp_path):
         ez.answer_files(task, path, tmp_path / "out", keep=["label"])
 
 
+def test_a_missing_pyarrow_is_named_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(files.pa, "_module", None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match="needs the package pyarrow: `pip install pyarrow`"):
+        ez.answer_files(Reversing(), tmp_path / "none.txt", tmp_path / "out")
+
+
 # -- batches -----------------------------------------------------------------------------------
 
 
