@@ -16,7 +16,7 @@ import pytest
 
 import encoder_zoo as ez
 from encoder_zoo.common.validation import PositiveInt
-from encoder_zoo.tasks.bulk import files
+from encoder_zoo.tasks.bulk import columns, files
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -113,8 +113,8 @@ def test_lines_of_several_files_are_rows(tmp_path):
 
 def test_columns_become_the_arguments_of_a_method(tmp_path):
     path, task = written(tmp_path, "jsonl"), Reversing()
-    columns = {"second": "b", "first": "text"}
-    ez.answer_files(task, path, tmp_path / "c", columns=columns, method="compare", verbose=0)
+    arguments = {"second": "b", "first": "text"}
+    ez.answer_files(task, path, tmp_path / "c", columns=arguments, method="compare", verbose=0)
     lengths = [len(row["text"]) - 1 for row in ROWS]
     assert parquet.read_table(tmp_path / "c")["answer"].to_pylist() == lengths
     ez.answer_files(task, path, tmp_path / "t", columns=["text", "b"], method="tag", verbose=0)
@@ -267,18 +267,29 @@ def test_a_missing_pyarrow_is_named_before_any_work(tmp_path, monkeypatch):
 
 def test_batches_of_any_table_get_the_answers_columns():
     pandas = pytest.importorskip("pandas")
-    columns = {"id": [1, 2, 3], "text": ["ab", None, "c"]}
+    given = {"id": [1, 2, 3], "text": ["ab", None, "c"]}
     opened = []
     answers = ez.BatchAnswers(lambda: opened.append(1) or Reversing())
-    arrays = {name: np.array(values, object) for name, values in columns.items()}
-    expected = {**columns, "label": ["ba", None, "c"], "score": [1.0, None, 0.5]}
-    for batch in (columns, arrays, pa.table(columns), pandas.DataFrame(columns)):
+    arrays = {name: np.array(values, object) for name, values in given.items()}
+    expected = {**given, "label": ["ba", None, "c"], "score": [1.0, None, 0.5]}
+    for batch in (given, arrays, pa.table(given), pandas.DataFrame(given)):
         found = answers(batch).to_pydict()
-        assert [found[name] for name in ("text", "label")] == [columns["text"], expected["label"]]
+        assert [found[name] for name in ("text", "label")] == [given["text"], expected["label"]]
         assert list(found) == list(expected)
     assert opened == [1]
     with pytest.raises(ValueError, match=r"Row 0 of 'text' is 6 \(int\). Expected a text"):
         answers({"text": [6, 7]})
+
+
+def test_sparse_vectors_are_lists_of_their_entries():
+    sparse = pytest.importorskip("scipy.sparse")
+    matrix = sparse.csr_matrix(np.float32([[0, 2, 0], [0, 0, 0], [1, 0, 3]]))
+    found = columns.answer_columns(matrix, "embed")["embedding"].to_pylist()
+    assert [[tuple(entry.values()) for entry in row] for row in found] == [
+        [(1, 2.0)],
+        [],
+        [(0, 1.0), (2, 3.0)],
+    ]
 
 
 # -- real models -------------------------------------------------------------------------------
@@ -394,7 +405,7 @@ MEMORY = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])
 import encoder_zoo as ez
-from encoder_zoo.tasks.bulk import files
+from encoder_zoo.tasks.bulk import columns, files
 from test_many_texts import Reversing
 
 files.CHUNK_CHARACTERS = 2**20
