@@ -88,4 +88,4 @@ def _readable(tokenizer, term: str) -> str:
     if term.startswith("##") or term in tokenizer.special_tokens:
         return term
     index = tokenizer.token_to_id(term)
-    return tokenizer.detokenize([[index]])[0].numpy().decode(errors="replace").strip() or term
+    return tokenizer.detokenize([[index]]).numpy()[0].decode(errors="replace").strip() or term
