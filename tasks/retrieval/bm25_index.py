@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.manifest import NAME, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
@@ -22,23 +22,23 @@ from encoder_zoo.tasks.retrieval.index_files import (
     read_texts,
     write_texts,
 )
-from encoder_zoo.tasks.retrieval.searching import Index
-from encoder_zoo.tasks.retrieval.typed_dicts import Hit, RerankOptions
+from encoder_zoo.tasks.retrieval.searching import PlainIndex
 
 if TYPE_CHECKING:
-    from typing import Self, Unpack
+    from typing import Self
 
 KIND = "bm25_index"  # where the manifest of a preset names its task
 WORD = re.compile(r"\w+")
 
 
-class BM25Index(Index):
+class BM25Index(PlainIndex):
     """Find the documents that share the rarest words with a text, without any model.
 
         words = ez.BM25Index(documents)
         words.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
 
-    Words are runs of letters, digits and `_`, in lower case. Needs the package bm25s.
+    Words are runs of letters, digits and `_`, in lower case. Documents that share none with a query
+    are not found. Needs the package bm25s.
 
     Args:
         documents: a list, array or column of texts.
@@ -69,38 +69,6 @@ class BM25Index(Index):
 
     def __repr__(self) -> str:
         return f"<BM25Index: {len(self):,} texts>"
-
-    @overload
-    def search(
-        self, queries: str, top_k: int = 10, **options: Unpack[RerankOptions]
-    ) -> list[Hit]: ...
-    @overload
-    def search(
-        self, queries: object, top_k: int = 10, **options: Unpack[RerankOptions]
-    ) -> list[list[Hit]]: ...
-    @validate_arguments
-    def search(
-        self,
-        queries: object,
-        top_k: PositiveInt = 10,
-        reranker: object = None,
-        candidates: PositiveInt | None = None,
-    ) -> list[Hit] | list[list[Hit]]:
-        """Return the documents with the highest scores, of equal ones the earlier; those that share
-        no word with the query are not among them.
-
-        Args:
-            queries: a text, or a list, array or column of texts.
-            top_k, reranker, candidates: see `VectorIndex.search`.
-
-        Returns:
-            Of a single query a list of `{"index", "score", "text"}`, otherwise a list of these for
-            each query.
-
-        Raises:
-            ValueError: "queries[1] is empty. ..."
-        """
-        return self._search(queries, top_k, reranker, candidates)
 
     def _find(self, queries: list[str], top_k: int):
         return [self._best(query, top_k) for query in queries]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.presets.files.atomic import replacing
@@ -14,23 +14,23 @@ from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.retrieval.bm25_index import BM25Index
 from encoder_zoo.tasks.retrieval.index_checks import checked_texts
 from encoder_zoo.tasks.retrieval.index_files import checked_manifest
-from encoder_zoo.tasks.retrieval.searching import Index
-from encoder_zoo.tasks.retrieval.typed_dicts import Hit, RerankOptions
+from encoder_zoo.tasks.retrieval.searching import PlainIndex
 
 if TYPE_CHECKING:
-    from typing import Self, Unpack
+    from typing import Self
 
 KIND = "hybrid_index"  # where the manifest of a preset names its task
 
 
-class HybridIndex(Index):
+class HybridIndex(PlainIndex):
     """Find the documents that several indexes rank high, by reciprocal rank fusion.
 
         index = ez.HybridIndex([embedder.index(documents), ez.BM25Index(documents)])
         index.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
 
     The score of a document is the sum of `1 / (rank_constant + rank)` over the indexes that find
-    it, with the ranks 1, 2, ...: scores of the indexes need not be comparable.
+    it, with the ranks 1, 2, ...: scores of the indexes need not be comparable. Of equal scores that
+    of the earlier index comes first.
 
     Args:
         indexes: of the same documents in the same order: `VectorIndex`, `MultiVectorIndex`,
@@ -100,37 +100,6 @@ class HybridIndex(Index):
     def __repr__(self) -> str:
         names = ", ".join(type(index).__name__ for index in self.indexes)
         return f"<HybridIndex: {names}; {len(self):,} documents>"
-
-    @overload
-    def search(
-        self, queries: str, top_k: int = 10, **options: Unpack[RerankOptions]
-    ) -> list[Hit]: ...
-    @overload
-    def search(
-        self, queries: object, top_k: int = 10, **options: Unpack[RerankOptions]
-    ) -> list[list[Hit]]: ...
-    @validate_arguments
-    def search(
-        self,
-        queries: object,
-        top_k: PositiveInt = 10,
-        reranker: object = None,
-        candidates: PositiveInt | None = None,
-    ) -> list[Hit] | list[list[Hit]]:
-        """Return the documents with the highest scores; of equal ones that of the earlier index.
-
-        Args:
-            queries: a text, or a list, array or column of texts.
-            top_k, reranker, candidates: see `VectorIndex.search`.
-
-        Returns:
-            Of a single query a list of `{"index", "score", "text"}`, otherwise a list of these for
-            each query.
-
-        Raises:
-            ValueError: "queries[1] is empty. ...", "A reranker reads texts, and ..."
-        """
-        return self._search(queries, top_k, reranker, candidates)
 
     def _find(self, queries: list[str], top_k: int):
         found = [index.search(queries, max(top_k, self.depth)) for index in self.indexes]

@@ -6,7 +6,7 @@ Comment letters: N documents, Q queries, D width.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -27,9 +27,8 @@ from encoder_zoo.tasks.retrieval.index_files import (
     read_index,
     write_index,
 )
-from encoder_zoo.tasks.retrieval.searching import Index
+from encoder_zoo.tasks.retrieval.searching import ModelIndex
 from encoder_zoo.tasks.retrieval.top_k import nearest
-from encoder_zoo.tasks.retrieval.typed_dicts import Hit, SearchOptions
 from encoder_zoo.tasks.retrieval.vectors import STORES, Float32Vectors, Precision
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ Engine = Literal["faiss"]
 KIND = "vector_index"  # where the manifest of a preset names its task
 
 
-class VectorIndex(Index):
+class VectorIndex(ModelIndex):
     """Find the documents that are nearest to a text. Made by `TextEmbedder.index`.
 
         index = embedder.index(documents)
@@ -204,50 +203,6 @@ class VectorIndex(Index):
         return self._store.rows(slice(None))
 
     # -- search --------------------------------------------------------------------------------
-
-    @overload
-    def search(
-        self, queries: str, top_k: int = 10, **options: Unpack[SearchOptions]
-    ) -> list[Hit]: ...
-    @overload
-    def search(
-        self, queries: object, top_k: int = 10, **options: Unpack[SearchOptions]
-    ) -> list[list[Hit]]: ...
-    @validate_arguments
-    def search(
-        self,
-        queries: object,
-        top_k: PositiveInt = 10,
-        prompt: str | None = "query",
-        reranker: object = None,
-        candidates: PositiveInt | None = None,
-    ) -> list[Hit] | list[list[Hit]]:
-        """Return the documents nearest to each query, the nearest first, of equal ones the earlier.
-
-        Args:
-            queries: a text, or a list, array or column of texts.
-            top_k: how many documents; all if there are fewer.
-            prompt: of `embed`.
-            reranker: an object with `rank(query, texts, top_k)`, such as a `Reranker`. It orders
-                the nearest documents anew, and their scores are its own.
-            candidates: how many documents the reranker reads, default 50; `top_k` if that is more.
-
-        Returns:
-            Of a single query a list of `{"index", "score", "text"}`, otherwise a list of these for
-            each query. Scores are the embedder's `similarity_function`, more is nearer: distances
-            are negative.
-
-        Raises:
-            ValueError: "queries[1] is empty. ...", "A reranker reads texts, and ..."
-
-        Example:
-            >>> from encoder_zoo import TextEmbedder
-            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
-            >>> index = embedder.index(["A cat.", "Tax law."])
-            >>> [[hit["index"] for hit in hits] for hits in index.search(["Tax law.", "A cat."])]
-            [[1, 0], [0, 1]]
-        """
-        return self._search(queries, top_k, reranker, candidates, prompt=prompt)
 
     def _find(self, queries: list[str], top_k: int, prompt: str | None):
         vectors = np.array(self.embedder.embed(queries, prompt=prompt, dim=self.dim), "float32")

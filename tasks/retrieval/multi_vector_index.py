@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
-from encoder_zoo.common.wording import shown
 from encoder_zoo.tasks.retrieval.index_checks import (
     PROBES,
     check_embedder,
@@ -21,10 +20,9 @@ from encoder_zoo.tasks.retrieval.index_checks import (
     comparable,
 )
 from encoder_zoo.tasks.retrieval.index_files import read_index, write_index
-from encoder_zoo.tasks.retrieval.searching import Index
+from encoder_zoo.tasks.retrieval.searching import ModelIndex
 from encoder_zoo.tasks.retrieval.token_pooling import import_hierarchy, pooled
 from encoder_zoo.tasks.retrieval.token_vectors import STORES, TokenPrecision, TokenVectors
-from encoder_zoo.tasks.retrieval.typed_dicts import Hit, SearchOptions
 
 if TYPE_CHECKING:
     from typing import Self
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 KIND = "multi_vector_index"  # where the manifest of a preset names its task
 
 
-class MultiVectorIndex(Index):
+class MultiVectorIndex(ModelIndex):
     """Find the documents that match a text best, token by token. Made by `LateInteraction.index`.
 
         index = colbert.index(documents, pool_factor=2)
@@ -81,13 +79,14 @@ class MultiVectorIndex(Index):
         [{'index': 1, 'score': 3.0, 'text': 'Tax law.'}]
     """
 
+    @validate_arguments
     def __init__(
         self,
         model,
         tokens: TokenVectors,
         texts: list[str] | None,
         prompt: str | None,
-        pool_factor: int,
+        pool_factor: PositiveInt,
         probe: np.ndarray,
     ):
         self.model = model
@@ -200,39 +199,6 @@ class MultiVectorIndex(Index):
 
     # -- search --------------------------------------------------------------------------------
 
-    @overload
-    def search(
-        self, queries: str, top_k: int = 10, **options: Unpack[SearchOptions]
-    ) -> list[Hit]: ...
-    @overload
-    def search(
-        self, queries: object, top_k: int = 10, **options: Unpack[SearchOptions]
-    ) -> list[list[Hit]]: ...
-    @validate_arguments
-    def search(
-        self,
-        queries: object,
-        top_k: PositiveInt = 10,
-        prompt: str | None = "query",
-        reranker: object = None,
-        candidates: PositiveInt | None = None,
-    ) -> list[Hit] | list[list[Hit]]:
-        """Return the documents that match each query best, the best first, of equal ones the
-        earlier.
-
-        Args:
-            queries: a text, or a list, array or column of texts.
-            top_k, prompt, reranker, candidates: see `VectorIndex.search`.
-
-        Returns:
-            Of a single query a list of `{"index", "score", "text"}`, otherwise a list of these for
-            each query.
-
-        Raises:
-            ValueError: "queries[1] is empty. ...", "A reranker reads texts, and ..."
-        """
-        return self._search(queries, top_k, reranker, candidates, prompt=prompt)
-
     def _find(self, queries: list[str], top_k: int, prompt: str | None):
         vectors = self.model.embed(queries, prompt=prompt)
         return zip(*self._tokens.nearest(_prepared(vectors, self.dim), top_k), strict=True)
@@ -294,8 +260,6 @@ class MultiVectorIndex(Index):
         tokens.check(folder)
         check_text_count(texts, len(tokens), f"documents in {folder}")
         probe, pool_factor = beside["probe"], manifest.get("pool_factor")
-        if type(pool_factor) is not int or pool_factor < 1:
-            raise ValueError(f"{folder}: pool_factor is {shown(pool_factor)}. Expected 1 or more.")
         check_embedder(model, store.width, probe, manifest, folder, _probe_of)
         return cls(model, tokens, texts, manifest.get("prompt"), pool_factor, probe)
 

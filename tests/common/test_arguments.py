@@ -43,7 +43,7 @@ ELSEWHERE = {
     "loss_weights", "validation_freq", "of_keras",
     "dense", "checkpoint", "given", "vectors", "embedder", "reranker", "store", "probe", "cutoffs",
     "classifier", "choices", "word", "as_words", "projections", "skiplist",
-    "question_prompt", "passage_prompt",
+    "question_prompt", "passage_prompt", "indexes",
 }  # fmt: skip
 # Methods that Keras calls, with tensors or from inside of graphs.
 IN_GRAPHS = {
