@@ -252,7 +252,7 @@ class LateInteraction(LateRetrieval, LateInteractionPresets, LearnsFromPairs, Ta
             >>> from encoder_zoo import LateInteraction
             >>> model = LateInteraction.from_preset("bert_nano_en_uncased", dim=16)
             >>> [vectors.shape for vectors in model.embed(["Cats sleep.", "Cats"])]
-            [(5, 16), (4, 16)]
+            [(6, 16), (5, 16)]
             >>> model.embed("Cats", prompt="query").shape
             (32, 16)
         """
@@ -284,7 +284,7 @@ class LateInteraction(LateRetrieval, LateInteractionPresets, LearnsFromPairs, Ta
             >>> model = LateInteraction.from_preset("bert_nano_en_uncased", dim=16)
             >>> vectors, spans = model.embed_with_spans("Cats sleep.")
             >>> ["Cats sleep."[begin:end] for begin, end in spans if end > 0]
-            ['Cats', 'sleep']
+            ['Cat', 's', 'sleep']
         """
         if isinstance(texts, str | bytes):
             return self.embed_with_spans([texts], prompt, batch_size)[0]
