@@ -8,12 +8,16 @@ import pathlib
 import re
 import shutil
 import subprocess
+import tempfile
 import types
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 # Compiling takes longer than running what is compiled. Processes that tests start inherit it.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # pytest-xdist's workers inherit it, too
+    PROGRAMS = tempfile.TemporaryDirectory(prefix="encoder_zoo_jax_")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = PROGRAMS.name
 
 import hypothesis
 import numpy as np

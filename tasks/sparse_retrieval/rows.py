@@ -19,15 +19,12 @@ def import_scipy() -> types.ModuleType:
     """Return the module scipy.sparse.
 
     Raises:
-        ImportError: "Sparse vectors need the package scipy: `pip install scipy`, or ..."
+        ImportError: "Sparse vectors need the package scipy: `pip install scipy`."
     """
     try:
         from scipy import sparse
     except ImportError as error:
-        raise ImportError(
-            "Sparse vectors need the package scipy: `pip install scipy`, or "
-            "`pip install encoder-zoo[sparse]`."
-        ) from error
+        raise ImportError("Sparse vectors need the package scipy: `pip install scipy`.") from error
     return sparse
 
 
