@@ -80,7 +80,9 @@ def test_what_is_written_has_the_same_vectors_and_settings(encoders, version, tm
     np.testing.assert_array_equal(again.embed(texts).toarray(), encoder.embed(texts).toarray())
     settings = SETTINGS[version]
     assert {name: getattr(again, name) for name in settings} == settings
-    assert again.preprocessor.get_config() == encoder.preprocessor.get_config()
+    ours, theirs = (model.preprocessor.get_config() for model in (again, encoder))
+    assert ours.pop("tokenizer").get_config() == theirs.pop("tokenizer").get_config()
+    assert ours == theirs
     modules = json.loads((tmp_path / "ours" / "modules.json").read_text())
     assert [module["path"] for module in modules] == ["", "1_SpladePooling"]
 

@@ -55,7 +55,7 @@ def trained(tokenizer, corpus):
         if weight.path.endswith("kernel"):  # BERT's stddev is meant for a width of 768
             weight.assign(weight * (weight.shape[0] ** -0.5 / 0.02))
     model.compile(learning_rate=1e-2)
-    history = model.fit(corpus, batch_size=16, steps_per_epoch=40, epochs=4, verbose=0).history
+    history = model.fit(corpus, batch_size=16, steps_per_epoch=40, epochs=6, verbose=0).history
     return model, history
 
 

@@ -135,13 +135,7 @@ OPTIONS = {
     "added": {"added_tokens": MARKERS},
     "special": {"special_tokens_in_text": True},
 }
-USUAL = (
-    "wordpiece-plain",
-    "byte_bpe-added",
-    "xlm_roberta-plain",
-    "bpe_spaces-plain",
-    "gemma-added",
-)
+USUAL = ("wordpiece-plain", "byte_bpe-special", "gemma-added")
 
 
 @functools.cache
