@@ -5,9 +5,10 @@
 The vectors of the timing are drawn: a token is one of 30,000 words and some noise. The sides take
 turns, so that a busy machine slows all of them; "CPU" counts all threads of the process. faiss has
 no index of documents: its exact index finds the 1,000 nearest tokens for each token of the query,
-and only products of these are summed. Recall is of token vectors of all-MiniLM-L6-v2 (which comes as a package), projected
-to 128 numbers: questions of SQuAD (`qa/squad/dev.json`) and its paragraphs among those of Wikipedia
-(`text/wikipedia_train.txt.gz`); it is the part of float32's 10 best that is found. Needs faiss-cpu.
+and only products of these are summed. Recall is of token vectors of all-MiniLM-L6-v2 (which comes
+as a package), projected to 128 numbers: questions of SQuAD (`qa/squad/dev.json`) and its paragraphs
+among those of Wikipedia (`text/wikipedia_train.txt.gz`); it is the part of float32's 10 best that
+is found. Needs faiss-cpu.
 """
 
 import argparse
