@@ -49,7 +49,7 @@ DEFAULT_LOSSES = {PAIRS: losses.SPLADE, SCORES: lambda: losses.SPLADE(losses.Mar
 class SparseEncoder(TermSearch, SparseEncoderPresets, LearnsFromPairs, Task):
     """Embed texts as weights of the vocabulary's terms: of those in a text, and of related ones.
 
-        encoder = ez.SparseEncoder.from_preset("naver/splade-cocondenser-ensembledistil")
+        encoder = ez.SparseEncoder.from_preset("hf://naver/splade-cocondenser-ensembledistil")
         encoder.embed(["a text", "another"])  # (2, 30522), a sparse matrix of scipy
         encoder.top_terms("How do I reset it?", k=5)  # [("reset", 2.4), ...]
         index = encoder.index(documents)
