@@ -215,7 +215,7 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
 
     @property
     def library_is_equal(self) -> bool:
-        """False with normalize_nfc, where composed characters have other spans in the library."""
+        """Return False with normalize_nfc: composed characters have other spans in the library."""
         return not self.normalize_nfc and super().library_is_equal
 
     def _make_graph(self) -> TokenizerGraph:

@@ -76,7 +76,7 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
 
     @property
     def library_is_equal(self) -> bool:
-        """False where spaces are kept and tokens added: it wants a space before some of these."""
+        """Return False where spaces are kept and tokens added: it wants a space before some."""
         return self.remove_extra_whitespaces or not self.added_tokens
 
     def _make_graph(self) -> TokenizerGraph:

@@ -5,6 +5,7 @@ Comment letters: N texts, W windows, D width.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -39,16 +40,12 @@ def only_column(texts) -> tf.Tensor:
 
 def embed(embedder: TextEmbedder, texts: tf.Tensor, prompt: str | None, batch_size: int):
     """Return the vectors (N, D) of texts (N,), each truncated to what the model reads."""
-    preprocessor, count = embedder.preprocessor, texts.shape[0]
+    encode, count = functools.partial(embedder.preprocessor.encode, prompt=prompt), texts.shape[0]
     if not count:
         return np.zeros((0, embedder.embedding_dim), "float32")
-    text = preprocessor.prompt_text(prompt)
-    longest = int(tf.reduce_max(tf.strings.length(texts))) + len(text.encode())  # bytes
-    short = longest <= preprocessor.max_sequence_length - 2  # a token has a byte or more
-    if count <= batch_size and short and preprocessor.include_prompt:
-        whole = tf.strings.join([text, texts]) if text else texts
-        return embedder.graphs.predict_few((whole,), encode=preprocessor.encode_short)
-    return _in_order(embedder, preprocessor.encode(texts, prompt=prompt), batch_size)
+    if count <= batch_size:
+        return embedder.graphs.predict_few((texts,), encode)
+    return _in_order(embedder, encode(texts), batch_size)
 
 
 def mean_of_windows(

@@ -99,10 +99,6 @@ class TextEmbedderPreprocessor(SeparateTexts):
         text = self.prompt_text(prompt)
         return len(self.tokenizer.tokenize(text)) + self.tokenizer.first_column if text else 0
 
-    def encode_short(self, texts: tuple) -> dict:
-        """Return examples of texts, ((N,),), that have their prompt and need not be truncated."""
-        return {"token_ids": self.pack([self.tokenizer.tokenize(texts[0])])["token_ids"]}
-
     def encode_windows(self, texts, prompt: str | None = None) -> dict:
         """Return examples of single texts, a long one cut into several of equal length or shorter.
 

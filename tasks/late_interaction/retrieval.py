@@ -14,8 +14,10 @@ from encoder_zoo.tasks.embedding.columns import check_not_empty_texts
 from encoder_zoo.tasks.late_interaction.preprocessor import DOCUMENT, QUERY
 from encoder_zoo.tasks.late_interaction.scoring import max_sim
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
+from encoder_zoo.tasks.retrieval.evaluation import checked_cutoffs
 from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, ranking_metrics
 from encoder_zoo.tasks.retrieval.questions import judged
+from encoder_zoo.tasks.retrieval.top_k import ranked
 from encoder_zoo.tasks.retrieval.typed_dicts import RankedText
 
 if TYPE_CHECKING:
@@ -103,8 +105,7 @@ class LateRetrieval:
         check_not_empty_texts(column, "texts")
         documents = self.embed(column, DOCUMENT, batch_size)
         [scores] = max_sim(self.embed([query], QUERY, batch_size), documents)
-        order, texts = np.argsort(-scores, kind="stable")[:top_k].tolist(), column.numpy()
-        return [{"index": i, "score": scores[i].item(), "text": texts[i].decode()} for i in order]
+        return ranked([text.decode() for text in column.numpy()], scores, top_k)
 
     def index(self, documents: object, **options: Any) -> MultiVectorIndex:
         """Return an index that finds the documents that match a text; see `MultiVectorIndex.build`.
@@ -164,9 +165,7 @@ class LateRetrieval:
             >>> sorted(found)[:2]
             ['accuracy@1', 'accuracy@10']
         """
-        cutoffs = list(cutoffs)
-        if not cutoffs or any(type(k) is not int or k < 1 for k in cutoffs):
-            raise ValueError(f"cutoffs is {cutoffs!r}. Expected one or more whole numbers above 0.")
+        cutoffs = checked_cutoffs(cutoffs)
         texts = judged(questions, passages, relevant)
         queries = self.embed(texts.questions, QUERY, batch_size)
         scores = max_sim(queries, self.embed(texts.passages, DOCUMENT, batch_size))

@@ -18,6 +18,7 @@ from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 from encoder_zoo.tasks.reranking.columns import list_scores, queries_and_texts, two_columns
 from encoder_zoo.tasks.retrieval.metrics import ranking_metrics
+from encoder_zoo.tasks.retrieval.top_k import ranked
 from encoder_zoo.tasks.retrieval.typed_dicts import RankedText
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
@@ -114,9 +115,7 @@ class Ranking:
         if not column.shape[0]:
             raise ValueError("There are no texts to rank. Expected one or more.")
         scores = self.score(query, column, batch_size)
-        order = np.argsort(-scores, kind="stable")[:top_k].tolist()
-        texts = column.numpy()
-        return [{"index": i, "score": scores[i].item(), "text": texts[i].decode()} for i in order]
+        return ranked([text.decode() for text in column.numpy()], scores, top_k)
 
     @validate_arguments
     def evaluate_ranking(

@@ -13,6 +13,7 @@ from encoder_zoo.tasks.retrieval.evaluation import checked_cutoffs
 from encoder_zoo.tasks.retrieval.index_checks import checked_texts
 from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, ranking_metrics
 from encoder_zoo.tasks.retrieval.questions import judged
+from encoder_zoo.tasks.retrieval.top_k import ranked
 from encoder_zoo.tasks.retrieval.typed_dicts import RankedText
 from encoder_zoo.tasks.sparse_retrieval.index import SparseIndex, SparseIndexOptions
 from encoder_zoo.tasks.sparse_retrieval.rows import import_scipy, unit_rows
@@ -81,8 +82,7 @@ class TermSearch:
         texts = checked_texts(texts, "texts")
         documents = self.embed(texts, "document", batch_size=batch_size)
         scores = self.similarity(self.embed([query], "query"), documents)[0]
-        order = np.argsort(-scores, kind="stable")[:top_k].tolist()
-        return [{"index": i, "score": float(scores[i]), "text": texts[i]} for i in order]
+        return ranked(texts, scores, top_k)
 
     def index(self, documents: object, **options: Unpack[SparseIndexOptions]) -> SparseIndex:
         """Return an index that finds the documents nearest to a text; see `SparseIndex.build`.
