@@ -1,6 +1,7 @@
 """What the tests share: TensorFlow kept quiet, stored checkpoints, tiny models of every family."""
 
 import gc
+import importlib
 import json
 import logging
 import os
@@ -8,6 +9,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import types
 
@@ -53,6 +55,22 @@ def pytest_configure(config):
     hypothesis.settings.load_profile("encoder_zoo")
     if quick:
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    config.pluginmanager.register(DoctestsInThePackage())
+
+
+class DoctestsInThePackage:
+    """Gives doctests the module that the package imports: a copy would register its classes, too.
+
+    Keras would then open saved models with the copy's classes. Hooks of a conftest.py see its own
+    folder alone, so that this is a plugin of its own.
+    """
+
+    def pytest_collectstart(self, collector):
+        if isinstance(collector, pytest.Module) and TESTS not in collector.path.parents:
+            path = collector.path.relative_to(TESTS.parent).with_suffix("")
+            folders = [part for part in path.parts if part != "__init__"]
+            name = ".".join(["encoder_zoo", *folders]).replace("encoder_zoo.facade", "encoder_zoo")
+            sys.modules[".".join(folders)] = importlib.import_module(name)
 
 
 @pytest.hookimpl(tryfirst=True)
