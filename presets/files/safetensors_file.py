@@ -81,6 +81,8 @@ class SafetensorsFile:
     def mapped(self, name: str) -> np.ndarray:
         """Return one tensor as a memory map."""
         dtype, shape, start = self._entries[name]
+        if 0 in shape:  # nothing to map
+            return np.zeros(shape, dtype)
         return np.memmap(self._file, dtype, "r", self._data_start + start, shape)
 
     def _read_header(self) -> tuple[dict, int]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import numpy as np
 
+from encoder_zoo.tasks.retrieval.evaluation import evaluate_retrieval, evaluate_similarity
+from encoder_zoo.tasks.retrieval.index import VectorIndex
+from encoder_zoo.tasks.retrieval.mining import mine_negatives
 from encoder_zoo.tasks.retrieval.similarity import similarity_matrix
 from encoder_zoo.tasks.retrieval.typed_dicts import (
     IndexOptions,
@@ -16,9 +19,6 @@ from encoder_zoo.tasks.retrieval.typed_dicts import (
     RetrievalOptions,
     SimilarityOptions,
 )
-
-if TYPE_CHECKING:
-    from encoder_zoo.tasks.retrieval.index import VectorIndex
 
 
 class Retrieval:
@@ -59,8 +59,6 @@ class Retrieval:
             >>> hit["index"], hit["text"]
             (1, 'A dog.')
         """
-        from encoder_zoo.tasks.retrieval.index import VectorIndex
-
         return VectorIndex.build(self, documents, **options)
 
     def load_index(
@@ -72,8 +70,6 @@ class Retrieval:
             folder: of the index.
             **options: of `VectorIndex.load`, such as `engine="faiss"`.
         """
-        from encoder_zoo.tasks.retrieval.index import VectorIndex
-
         return VectorIndex.load(folder, self, **options)
 
     def evaluate_retrieval(
@@ -92,8 +88,6 @@ class Retrieval:
                 passage with the question's own index.
             **options: of `evaluate_retrieval` there.
         """
-        from encoder_zoo.tasks.retrieval.evaluation import evaluate_retrieval
-
         return evaluate_retrieval(self, questions, passages, relevant, **options)
 
     def evaluate_similarity(
@@ -106,8 +100,6 @@ class Retrieval:
             scores: (N,) numbers.
             **options: of `evaluate_similarity` in `tasks.retrieval.evaluation`.
         """
-        from encoder_zoo.tasks.retrieval.evaluation import evaluate_similarity
-
         return evaluate_similarity(self, pairs, scores, **options)
 
     def mine_negatives(
@@ -120,8 +112,6 @@ class Retrieval:
             passages: their passages.
             **options: of `mine_negatives` in `tasks.retrieval.mining`.
         """
-        from encoder_zoo.tasks.retrieval.mining import mine_negatives
-
         return mine_negatives(self, questions, passages, **options)
 
 

@@ -11,11 +11,10 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.embedding.columns import as_columns
 from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import (
     Preprocessor,
+    as_numbers,
     as_weights,
-    check_no_iterator,
     check_same_count,
 )
 
@@ -130,17 +129,7 @@ def as_scores(y) -> tf.Tensor:
         Traceback (most recent call last):
         ValueError: Row 1 has the score nan. Expected a finite number.
     """
-    check_no_iterator(y, "y")
-    scores = tf.convert_to_tensor(plain(y))
-    if not (
-        tf.as_dtype(scores.dtype).is_floating
-        or tf.as_dtype(scores.dtype).is_integer
-        or tf.as_dtype(scores.dtype).is_bool
-    ):
-        raise ValueError(
-            f"y is of type {scores.dtype.name}. Expected scores of the pairs, numbers."
-        )
-    scores = tf.cast(scores, "float32")
+    scores = as_numbers(y, "y", "scores of the pairs, numbers")
     finite = tf.math.is_finite(scores)
     right = tf.reduce_all(tf.reshape(finite, [tf.shape(scores)[0], -1]), axis=1)
     return check_each(scores, right, " has the score ", scores, ". Expected a finite number.")

@@ -74,8 +74,10 @@ class LateInteractionPreprocessor(SeparateTexts):
     task_name = "late_interaction"
     # Of queries: tokens without expansion.
     numbers_of_texts = ("text_length",)
-    truncation_cure = "LateInteraction.from_preset(..., query_length=..., document_length=...)"
-    truncation_cure += " sets other lengths."
+    truncation_cure = (
+        "LateInteraction.from_preset(..., query_length=..., document_length=...) sets other "
+        "lengths."
+    )
 
     @validate_arguments
     def __init__(

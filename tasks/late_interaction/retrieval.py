@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Unpack
 
 import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
-from encoder_zoo.common.wording import with_type
-from encoder_zoo.tasks.embedding.columns import check_not_empty_texts
 from encoder_zoo.tasks.late_interaction.preprocessor import DOCUMENT, QUERY
 from encoder_zoo.tasks.late_interaction.scoring import max_sim
-from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 from encoder_zoo.tasks.retrieval.evaluation import checked_cutoffs
 from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, ranking_metrics
+from encoder_zoo.tasks.retrieval.multi_vector_index import MultiVectorIndex
 from encoder_zoo.tasks.retrieval.questions import judged
-from encoder_zoo.tasks.retrieval.top_k import ranked
-from encoder_zoo.tasks.retrieval.typed_dicts import RankedText
-
-if TYPE_CHECKING:
-    from encoder_zoo.tasks.retrieval.multi_vector_index import MultiVectorIndex
+from encoder_zoo.tasks.retrieval.ranking import RanksTexts
+from encoder_zoo.tasks.retrieval.typed_dicts import MultiVectorIndexOptions
 
 
-class LateRetrieval:
+class LateRetrieval(RanksTexts):
     """Mixin of `LateInteraction`."""
 
     def similarity(self, queries: object, documents: object) -> np.ndarray:
@@ -67,67 +62,30 @@ class LateRetrieval:
                 )
         return list(given), single
 
-    @validate_arguments
-    def rank(
-        self,
-        query: str,
-        texts: object,
-        top_k: PositiveInt | None = None,
-        batch_size: PositiveInt | None = None,
-    ) -> list[RankedText]:
-        """Return the texts in the order of how well they match a query, the best first.
+    def _scores_of_texts(self, query, texts, batch_size):
+        documents = self.embed(texts, DOCUMENT, batch_size)
+        return max_sim(self.embed([query], QUERY, batch_size), documents)[0]
 
-        Args:
-            query: a text.
-            texts: one or more texts.
-            top_k: return so many; None is all.
-            batch_size: default 32.
-
-        Returns:
-            For each text `{"index", "score", "text"}`: its number among the texts given, and its
-            score as of `similarity`. Texts of equal scores stay in their order.
-
-        Raises:
-            ValueError: "rank takes one query, a text. ...", "There are no texts to rank. ..."
-
-        Example:
-            >>> from encoder_zoo import LateInteraction
-            >>> model = LateInteraction.from_preset("bert_nano_en_uncased", dim=16)
-            >>> [best] = model.rank("Who sings?", ["She sings.", "Here."], top_k=1)
-            >>> sorted(best)
-            ['index', 'score', 'text']
-        """
-        if not isinstance(query, str | bytes):
-            raise ValueError(f"rank takes one query, a text. Received: {with_type(query):.80}.")
-        column = as_column(texts)
-        if not column.shape[0]:
-            raise ValueError("There are no texts to rank. Expected one or more.")
-        check_not_empty_texts(column, "texts")
-        documents = self.embed(column, DOCUMENT, batch_size)
-        [scores] = max_sim(self.embed([query], QUERY, batch_size), documents)
-        return ranked([text.decode() for text in column.numpy()], scores, top_k)
-
-    def index(self, documents: object, **options: Any) -> MultiVectorIndex:
+    def index(
+        self, documents: object, **options: Unpack[MultiVectorIndexOptions]
+    ) -> MultiVectorIndex:
         """Return an index that finds the documents that match a text; see `MultiVectorIndex.build`.
 
         Args:
             documents: texts.
             **options: of `MultiVectorIndex.build`, such as `precision="int8"` or `pool_factor=2`.
         """
-        from encoder_zoo.tasks.retrieval.multi_vector_index import MultiVectorIndex
-
         return MultiVectorIndex.build(self, documents, **options)
 
-    def load_index(self, folder: str | os.PathLike[str], **options: Any) -> MultiVectorIndex:
+    @validate_arguments
+    def load_index(self, folder: str | os.PathLike[str], verify: bool = True) -> MultiVectorIndex:
         """Open an index that `MultiVectorIndex.save` wrote; see `MultiVectorIndex.load`.
 
         Args:
             folder: of the index.
-            **options: of `MultiVectorIndex.load`.
+            verify: whether to verify the checksums of the files.
         """
-        from encoder_zoo.tasks.retrieval.multi_vector_index import MultiVectorIndex
-
-        return MultiVectorIndex.load(folder, self, **options)
+        return MultiVectorIndex.load(folder, self, verify)
 
     @validate_arguments
     def evaluate_retrieval(

@@ -13,10 +13,10 @@ import numpy as np
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.base.class_names import softmax
-from encoder_zoo.tasks.multiple_choice.columns import as_choices
 from encoder_zoo.tasks.multiple_choice.pooling import ABSENT
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import has_text
+from encoder_zoo.tasks.preprocessing.text_lists import as_text_lists
 from encoder_zoo.tasks.sequence_classification.answering import pooled_predictions
 from encoder_zoo.tasks.sequence_classification.pooling import pooled_by_text
 from encoder_zoo.tasks.training.sources import check_preprocessor
@@ -112,7 +112,8 @@ class Choosing:
         x = (questions, choices) if contexts is None else (questions, choices, contexts)
         check_preprocessor(self, x)
         logits = self.predict(x, batch_size, verbose=0)
-        rows = [_ranked(*row) for row in zip(logits, as_choices(choices).to_list(), strict=True)]
+        texts = as_text_lists(choices, "choices", "question").to_list()
+        rows = [_ranked(*row) for row in zip(logits, texts, strict=True)]
         return [row[0] for row in rows] if top_k is None else [row[:top_k] for row in rows]
 
     def _predict_texts(self, x, batch_size: int, predict: Callable) -> list[np.ndarray]:

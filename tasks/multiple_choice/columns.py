@@ -8,17 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.wording import with_type
-from encoder_zoo.tasks.preprocessing.checks import check_each, has_text
+from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column, check_no_iterator
 from encoder_zoo.tasks.preprocessing.text_columns import text_columns_of
+from encoder_zoo.tasks.preprocessing.text_lists import as_text_lists
 
-LISTS = (list, tuple, np.ndarray)
-MOST_SHOWN = 60  # characters of a value in an error
 NAMES = ("questions", "choices", "contexts")
 
 
@@ -76,7 +73,7 @@ def choice_pairs(x, names: Sequence[str] | None = None) -> ChoicePairs:
         x, names: see `columns_of`.
 
     Raises:
-        ValueError: "Row 1 of choices is empty. ...", "Row 1 of choices has an empty text. ...",
+        ValueError: "Row 1 of choices has no text. ...", "Row 1 of choices has an empty text. ...",
             "Expected as many lists of choices as questions. ..."
 
     Source: Liu et al. 2019, RoBERTa, section 5.3, of RACE.
@@ -86,10 +83,9 @@ def choice_pairs(x, names: Sequence[str] | None = None) -> ChoicePairs:
         >>> pairs.first.numpy().tolist(), pairs.second.numpy().tolist()
         ([b'She sings.', b'She sings.'], [b'Who? She.', b'Who? He.'])
     """
-    columns = {
-        name: as_choices(values) if name == "choices" else as_column(values, name)
-        for name, values in zip(NAMES, columns_of(x, names), strict=False)
-    }
+    columns = dict(zip(NAMES, columns_of(x, names), strict=False))
+    columns |= {n: as_column(values, n) for n, values in columns.items() if n != "choices"}
+    columns["choices"] = as_text_lists(columns["choices"], "choices", "question")
     sizes = {name: column.shape[0] for name, column in columns.items()}
     if None not in sizes.values() and len(set(sizes.values())) > 1:
         found = ", ".join(f"{count} {name}" for name, count in sizes.items())
@@ -101,55 +97,6 @@ def choice_pairs(x, names: Sequence[str] | None = None) -> ChoicePairs:
         second = tf.strings.join([first, second], separator=" ")
         first = tf.gather(columns["contexts"], row)
     return ChoicePairs(first, second, choices.row_lengths())
-
-
-def as_choices(choices) -> tf.RaggedTensor:
-    """Return lists of choices as ragged strings (N, None), checked.
-
-    Raises:
-        ValueError: "Row 1 of choices is 'a' (str). Expected a list of texts, one for each choice.",
-            "Row 1 of choices is empty. ...", "Row 1 of choices has an empty text. ..."
-
-    Example:
-        >>> as_choices([["a"], []])
-        Traceback (most recent call last):
-        ValueError: Row 1 of choices is empty. Expected one or more for each question.
-    """
-    check_no_iterator(choices, "choices")
-    choices = plain(choices)
-    if not isinstance(choices, tf.RaggedTensor):
-        if tf.is_tensor(choices):
-            choices = tf.RaggedTensor.from_tensor(choices)
-        else:
-            choices = _ragged(choices)
-    expected = " of choices is empty. Expected one or more for each question."
-    choices = check_each(choices, choices.row_lengths() > 0, expected)
-    right, row = has_text(choices.values), choices.value_rowids()
-    expected = " of choices has an empty text. Expected some text in each choice."
-    return check_each(choices, right, expected, index=row)
-
-
-def _ragged(rows) -> tf.RaggedTensor:
-    if isinstance(rows, str | bytes):
-        raise ValueError(
-            f"choices is {with_type(rows):.{MOST_SHOWN}}. Expected a list of texts for each "
-            "question."
-        )
-    for i, row in enumerate(rows):
-        wrong = [row] if not isinstance(row, LISTS) else [v for v in row if not _is_text(v)]
-        if wrong:
-            what = "is" if wrong[0] is row else "has"
-            raise ValueError(
-                f"Row {i} of choices {what} {with_type(wrong[0]):.{MOST_SHOWN}}. Expected a list "
-                "of texts, one for each choice."
-            )
-    values = [text for row in rows for text in row]
-    values = as_column(values, "choices") if values else tf.constant([], tf.string)
-    return tf.RaggedTensor.from_row_lengths(values, [len(row) for row in rows])
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str | bytes)
 
 
 def choice_numbers(y, counts: tf.Tensor) -> tf.Tensor:

@@ -290,22 +290,28 @@ def as_weights(sample_weight) -> tf.Tensor:
         ValueError: "sample_weight is of type complex128. Expected ...", "Row 3 has the weight -1.0.
             Expected a number of 0 or more."
     """
-    check_no_iterator(sample_weight, "sample_weight")
-    weights = tf.convert_to_tensor(plain(sample_weight))
-    if not (
-        tf.as_dtype(weights.dtype).is_floating
-        or tf.as_dtype(weights.dtype).is_integer
-        or tf.as_dtype(weights.dtype).is_bool
-    ):
-        raise ValueError(
-            f"sample_weight is of type {weights.dtype.name}. Expected a number of 0 or more for "
-            "each text."
-        )
-    weights = tf.cast(weights, "float32")
+    weights = as_numbers(sample_weight, "sample_weight", "a number of 0 or more for each text")
     given = tf.reshape(weights, [-1])
     right = tf.math.is_finite(given) & (given >= 0)
     expected = ". Expected a number of 0 or more."
     return check_each(weights, right, " has the weight ", given, expected)
+
+
+def as_numbers(values, name: str, expected: str) -> tf.Tensor:
+    """Return numbers as float32, in their shape.
+
+    Raises:
+        ValueError: "y is of type string. Expected scores, numbers.", "y has None. ..."
+    """
+    check_no_iterator(values, name)
+    values = plain(values)
+    if isinstance(values, list | tuple) and any(value is None for value in values):
+        raise ValueError(f"{name} has None. Expected {expected}.")
+    values = tf.convert_to_tensor(values)
+    dtype = tf.as_dtype(values.dtype)
+    if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
+        raise ValueError(f"{name} is of type {values.dtype.name}. Expected {expected}.")
+    return tf.cast(values, "float32")
 
 
 def check_no_iterator(values, name: str) -> None:

@@ -10,12 +10,17 @@ import numpy as np
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.checks import check_each, has_text
-from encoder_zoo.tasks.preprocessing.columns import plain
-from encoder_zoo.tasks.preprocessing.preprocessor import as_column, as_texts, check_no_iterator
+from encoder_zoo.tasks.preprocessing.columns import ROWS, plain
+from encoder_zoo.tasks.preprocessing.preprocessor import (
+    as_column,
+    as_numbers,
+    as_texts,
+    check_no_iterator,
+)
+from encoder_zoo.tasks.preprocessing.text_lists import as_text_lists
 
-LISTS = (list, tuple, np.ndarray)
 NAMES = ("queries", "texts")
-MOST_SHOWN = 60  # characters of a value in an error
+EXPECTED = "scores, numbers"  # in y
 CURE = "Expected some text: leave it out, or put a placeholder there."
 
 
@@ -47,7 +52,7 @@ def two_columns(x) -> tuple:
 
 
 def _is_pair(row: object) -> bool:
-    return isinstance(row, LISTS) and len(row) == 2
+    return isinstance(row, ROWS) and len(row) == 2
 
 
 def are_lists(texts) -> bool:
@@ -61,9 +66,9 @@ def are_lists(texts) -> bool:
         (True, False)
     """
     if isinstance(texts, list | tuple):
-        return len(texts) > 0 and isinstance(texts[0], LISTS)
+        return len(texts) > 0 and isinstance(texts[0], ROWS)
     if isinstance(texts, np.ndarray) and texts.dtype == object and texts.ndim == 1 and len(texts):
-        return isinstance(texts[0], LISTS)
+        return isinstance(texts[0], ROWS)
     shape = getattr(texts, "shape", None)
     return shape is not None and len(shape) > 1
 
@@ -85,7 +90,7 @@ def queries_and_texts(x) -> tuple[tf.Tensor, tf.Tensor | tf.RaggedTensor]:
         queries, texts = as_texts((queries, texts), NAMES)
         check_each(texts, has_text(texts), f" of texts is empty. {CURE}")
     else:
-        queries, texts = as_column(queries, NAMES[0]), as_lists(texts)
+        queries, texts = as_column(queries, NAMES[0]), as_text_lists(texts, NAMES[1], "query")
         counts = queries.shape[0], texts.shape[0]
         if None not in counts and counts[0] != counts[1]:
             raise ValueError(
@@ -93,45 +98,6 @@ def queries_and_texts(x) -> tuple[tf.Tensor, tf.Tensor | tf.RaggedTensor]:
                 f"{counts[1]} lists."
             )
     return check_each(queries, has_text(queries), f" of queries is empty. {CURE}"), texts
-
-
-def as_lists(texts) -> tf.RaggedTensor:
-    """Return lists of texts as ragged strings (N, None), checked.
-
-    Raises:
-        ValueError: "Row 1 of texts is 'a' (str). Expected a list of texts, as in row 0.", "Row 1 of
-            texts has no text. ...", "Row 1 of texts has an empty text. ..."
-
-    Example:
-        >>> as_lists([["a"], []])
-        Traceback (most recent call last):
-        ValueError: Row 1 of texts has no text. Expected one or more for each query.
-    """
-    texts = plain(texts)
-    if not isinstance(texts, tf.RaggedTensor):
-        texts = tf.RaggedTensor.from_tensor(texts) if tf.is_tensor(texts) else _ragged(texts)
-    lengths = texts.row_lengths()
-    expected = " of texts has no text. Expected one or more for each query."
-    texts = check_each(texts, lengths > 0, expected)
-    right, row = has_text(texts.values), texts.value_rowids()
-    return check_each(texts, right, f" of texts has an empty text. {CURE}", index=row)
-
-
-def _ragged(rows) -> tf.RaggedTensor:
-    for i, row in enumerate(rows):
-        if not isinstance(row, LISTS):
-            raise ValueError(
-                f"Row {i} of texts is {with_type(row):.{MOST_SHOWN}}. Expected a list of texts, as "
-                "in row 0."
-            )
-        for text in row:
-            if not isinstance(text, str | bytes):
-                raise ValueError(
-                    f"Row {i} of texts has {with_type(text):.{MOST_SHOWN}}. Expected texts."
-                )
-    values = [text for row in rows for text in row]
-    values = as_column(values, NAMES[1]) if values else tf.constant([], tf.string)
-    return tf.RaggedTensor.from_row_lengths(values, [len(row) for row in rows])
 
 
 def pair_scores(y, probabilities: bool = False) -> tf.Tensor:
@@ -150,7 +116,7 @@ def pair_scores(y, probabilities: bool = False) -> tf.Tensor:
         Traceback (most recent call last):
         ValueError: Row 1 has the score 5.0. Expected a number from 0 to 1 for binary ...
     """
-    scores = _numbers(y)
+    scores = as_numbers(y, "y", EXPECTED)
     if len(scores.shape) == 2 and scores.shape[1] == 1:
         scores = scores[:, 0]
     if len(scores.shape) != 1:
@@ -177,17 +143,17 @@ def list_scores(y, lengths: tf.Tensor) -> tf.RaggedTensor:
     check_no_iterator(y, "y")
     y = plain(y)
     if isinstance(y, tf.RaggedTensor):
-        scores = y.with_values(_numbers(y.values))
+        scores = y.with_values(as_numbers(y.values, "y", EXPECTED))
     elif tf.is_tensor(y):
-        scores = tf.RaggedTensor.from_tensor(_numbers(y))
+        scores = tf.RaggedTensor.from_tensor(as_numbers(y, "y", EXPECTED))
     else:
         for i, row in enumerate(y):
-            if not isinstance(row, LISTS):
+            if not isinstance(row, ROWS):
                 raise ValueError(
-                    f"Row {i} of y is {with_type(row):.{MOST_SHOWN}}. Expected a list of scores, "
+                    f"Row {i} of y is {with_type(row):.60}. Expected a list of scores, "
                     "one for each text."
                 )
-        values = _numbers([score for row in y for score in row])
+        values = as_numbers([score for row in y for score in row], "y", EXPECTED)
         scores = tf.RaggedTensor.from_row_lengths(values, [len(row) for row in y])
     counts = scores.row_lengths(), lengths
     if None not in (known := [n.shape[0] for n in counts]) and known[0] != known[1]:
@@ -199,26 +165,6 @@ def list_scores(y, lengths: tf.Tensor) -> tf.RaggedTensor:
     expected = " texts. Expected one for each text."
     scores = check_each(scores, right, " has ", counts[0], " scores for ", counts[1], expected)
     return scores.with_values(_checked(scores.values, row=scores.value_rowids()))
-
-
-def _numbers(values) -> tf.Tensor:
-    """Return numbers as float32.
-
-    Raises:
-        ValueError: "y has values of type string. Expected scores, numbers."
-    """
-    check_no_iterator(values, "y")
-    values = plain(values)
-    if isinstance(values, list | tuple) and any(value is None for value in values):
-        raise ValueError("y has None among its scores. Expected numbers.")
-    scores = tf.convert_to_tensor(values)
-    if not (
-        tf.as_dtype(scores.dtype).is_floating
-        or tf.as_dtype(scores.dtype).is_integer
-        or tf.as_dtype(scores.dtype).is_bool
-    ):
-        raise ValueError(f"y has values of type {scores.dtype.name}. Expected scores, numbers.")
-    return tf.cast(scores, "float32")
 
 
 def _checked(scores: tf.Tensor, probabilities: bool = False, row: tf.Tensor | None = None):

@@ -47,8 +47,8 @@ class RerankerPreprocessor(Preprocessor):
     Returns:
         As of `Preprocessor`. With a list of texts for each query, the longest is "token_ids"
         (B, L), so that batches are of like length, and the others are "candidate_token_ids"
-        (B, K - 1, L). Their scores (B, K) are in the same order; a place without a text has the
-        score minus infinity, and a mask of one token.
+        (B, K - 1, L). Their scores (B, K) are in the same order; an entry without a text has
+        the score minus infinity, and a mask of one token.
 
     Example:
         >>> from encoder_zoo import BertTokenizer

@@ -11,21 +11,19 @@ import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
-from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.base.class_names import sigmoid
 from encoder_zoo.tasks.losses.ranking import ABSENT
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 from encoder_zoo.tasks.reranking.columns import list_scores, queries_and_texts, two_columns
 from encoder_zoo.tasks.retrieval.metrics import ranking_metrics
-from encoder_zoo.tasks.retrieval.top_k import ranked
-from encoder_zoo.tasks.retrieval.typed_dicts import RankedText
+from encoder_zoo.tasks.retrieval.ranking import RanksTexts
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 MEASURES = ("ndcg@10", "mrr@10", "map@100")
 
 
-class Ranking:
+class Ranking(RanksTexts):
     """Mixin of `Reranker`."""
 
     @overload
@@ -76,46 +74,8 @@ class Ranking:
         logits = self.predict(columns, batch_size, verbose=0)[:, 0]
         return sigmoid(logits) if self.activation == "sigmoid" else logits
 
-    @validate_arguments
-    def rank(
-        self,
-        query: str,
-        texts: object,
-        top_k: PositiveInt | None = None,
-        batch_size: PositiveInt | None = None,
-    ) -> list[RankedText]:
-        """Return the texts in the order of how well they answer a query, the best first.
-
-        Args:
-            query: a text.
-            texts: one or more texts.
-            top_k: return so many; None is all.
-            batch_size: default 32.
-
-        Returns:
-            For each text `{"index", "score", "text"}`: its number among the texts given, and its
-            score as of `score`. Texts of equal scores stay in their order.
-
-        Raises:
-            ValueError: "rank takes one query, a text. ...", "There are no texts to rank. ..."
-
-        Example:
-            >>> from encoder_zoo import Reranker
-            >>> reranker = Reranker.from_preset("bert_nano_en_uncased")
-            >>> [best] = reranker.rank("Who sings?", ["She sings.", "Here."], top_k=1)
-            >>> sorted(best)
-            ['index', 'score', 'text']
-        """
-        if not isinstance(query, str | bytes):
-            raise ValueError(
-                f"rank takes one query, a text. Received: {with_type(query):.80}. Use score for "
-                "pairs of queries and texts."
-            )
-        column = as_column(texts)
-        if not column.shape[0]:
-            raise ValueError("There are no texts to rank. Expected one or more.")
-        scores = self.score(query, column, batch_size)
-        return ranked([text.decode() for text in column.numpy()], scores, top_k)
+    def _scores_of_texts(self, query, texts, batch_size):
+        return self.score(query, texts, batch_size)
 
     @validate_arguments
     def evaluate_ranking(

@@ -84,7 +84,7 @@ class BM25Index(PlainIndex):
         return found, scores[found]
 
     def add(self, documents: object) -> None:
-        """Add documents behind those that are there. All words are counted anew.
+        """Add documents behind those that are there. All words are counted again.
 
         Args:
             documents: a list, array or column of texts.

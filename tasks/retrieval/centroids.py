@@ -11,14 +11,14 @@ from encoder_zoo.tasks.retrieval.similarity import unit_rows
 from encoder_zoo.tasks.retrieval.vectors import BLOCK
 
 MOST = 2**16  # centroids, whose numbers take two bytes
-FOR_EACH = 32  # vectors that a centroid is learned of
+FOR_EACH = 32  # vectors for each centroid, to learn it from
 ROUNDS = 4
 
 
 def centroids_of(vectors: np.ndarray) -> np.ndarray:
     """Return centroids (K, D) of unit length of vectors (T, D) of unit length.
 
-    K is the largest power of two up to `2 sqrt(T)`. They are learned of a sample.
+    K is the largest power of two up to `2 sqrt(T)`. They are learned from a sample.
 
     Source: Santhanam et al. 2022, ColBERTv2, section 3.3, for centroids of tokens.
 

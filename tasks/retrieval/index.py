@@ -6,7 +6,8 @@ Comment letters: N documents, Q queries, D width.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Literal
+import pathlib
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -14,20 +15,14 @@ from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.retrieval.faiss_engine import FaissVectors
 from encoder_zoo.tasks.retrieval.index_checks import (
     PROBES,
-    check_embedder,
     check_engine,
     check_text_count,
     checked_texts,
     checked_vectors,
     comparable,
-    probe_of,
 )
-from encoder_zoo.tasks.retrieval.index_files import (
-    check_shape,
-    read_index,
-    write_index,
-)
-from encoder_zoo.tasks.retrieval.searching import ModelIndex
+from encoder_zoo.tasks.retrieval.index_files import check_shape, checked_store
+from encoder_zoo.tasks.retrieval.model_index import ModelIndex
 from encoder_zoo.tasks.retrieval.top_k import nearest
 from encoder_zoo.tasks.retrieval.vectors import STORES, Float32Vectors, Precision
 
@@ -35,7 +30,6 @@ if TYPE_CHECKING:
     from typing import Self
 
 Engine = Literal["faiss"]
-KIND = "vector_index"  # where the manifest of a preset names its task
 
 
 class VectorIndex(ModelIndex):
@@ -62,7 +56,7 @@ class VectorIndex(ModelIndex):
         store: the vectors, see `tasks.retrieval.vectors`.
         texts: N of them, or None.
         prompt: of further documents.
-        probe: see `index_checks.probe_of`.
+        probe: the embedder's vectors of `index_checks.PROBES`.
 
     Attributes:
         embedder, texts, prompt: as given.
@@ -77,19 +71,9 @@ class VectorIndex(ModelIndex):
         ['Tax law.']
     """
 
-    def __init__(
-        self,
-        embedder,
-        store: Float32Vectors,
-        texts: list[str] | None,
-        prompt: str | None,
-        probe: np.ndarray,
-    ):
-        self.embedder = embedder
-        self.texts = texts
-        self.prompt = prompt
-        self._store = store
-        self._probe = probe
+    kind = "vector_index"
+    types: ClassVar = {precision: store.types for precision, store in STORES.items()}
+    settings = ("precision",)
 
     @classmethod
     @validate_arguments
@@ -166,12 +150,9 @@ class VectorIndex(ModelIndex):
         function = embedder.similarity_function
         vectors = comparable(vectors, function, "vectors")
         store = FaissVectors(vectors, function) if engine else STORES[precision].of(vectors)
-        return cls(embedder, store, texts, prompt, probe_of(embedder, store.width))
+        return cls(embedder, store, texts, prompt, cls._probe_of(embedder, store.width))
 
     # -- description ---------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return len(self._store)
 
     def __repr__(self) -> str:
         kind = "vectors" if self.texts is None else "texts"
@@ -190,11 +171,6 @@ class VectorIndex(ModelIndex):
     def precision(self) -> str:
         """Return the precision of the vectors."""
         return self._store.precision
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of memory that the vectors take, or of the file they are mapped from."""
-        return self._store.nbytes
 
     @property
     def vectors(self) -> np.ndarray:
@@ -216,39 +192,22 @@ class VectorIndex(ModelIndex):
 
     # -- changes and files ---------------------------------------------------------------------
 
-    @validate_arguments
-    def add(self, documents: object, batch_size: PositiveInt | None = None) -> None:
-        """Add documents behind those that are there. A call copies all vectors: add many at once.
+    @staticmethod
+    def _probe_of(embedder, dim: int) -> np.ndarray:
+        return np.array(embedder.embed(list(PROBES), prompt="query", dim=dim), "float32")
 
-        Args:
-            documents: a list, array or column of texts.
-            batch_size: of `embed`.
-
-        Raises:
-            ValueError: as `build`.
-        """
-        texts = checked_texts(documents, "documents")
+    def _embedded(self, texts: list[str], batch_size: int | None) -> np.ndarray:
         options = {"prompt": self.prompt, "dim": self.dim, "batch_size": batch_size}
         vectors = np.array(self.embedder.embed(texts, **options), "float32")
-        vectors = comparable(vectors, self.embedder.similarity_function, "vectors")
-        self._store = self._store.joined(vectors)
-        if self.texts is not None:
-            self.texts = [*self.texts, *texts]
+        return comparable(vectors, self.embedder.similarity_function, "vectors")
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the index into a folder of its own, replaced in one step; `load` opens it.
-
-        Args:
-            folder: to write. A program that reads an older index in it is not disturbed.
-
-        Raises:
-            OSError: naming the folder, such as for a full disk.
-        """
-        settings = {
-            "similarity_function": self.embedder.similarity_function,
-            "prompt": self.prompt,
-        }
-        write_index(folder, KIND, self._store, {"probe": self._probe}, self.texts, settings)
+    @classmethod
+    def _store_of(
+        cls, path: pathlib.Path, arrays: dict[str, np.ndarray], precision: str
+    ) -> Float32Vectors:
+        store = checked_store(STORES[precision], path, arrays)
+        check_shape(path, "probe", arrays["probe"].shape, (len(PROBES), store.width))
+        return store
 
     @classmethod
     @validate_arguments
@@ -272,13 +231,8 @@ class VectorIndex(ModelIndex):
             ValueError: "... holds no index: ...", "... is damaged or changed: ...", "... is the
                 index of another embedder: ..."
         """
-        types = {"probe": ("float32", 2)}
-        store, beside, texts, manifest = read_index(folder, KIND, STORES, types, verify)
-        probe = beside["probe"]
-        check_shape(folder, "probe", probe.shape, (len(PROBES), store.width))
-        check_text_count(texts, len(store), f"vectors in {folder}")
+        store, texts, manifest, probe = cls._open(folder, embedder, verify)
         check_engine(engine, store.precision)
-        check_embedder(embedder, store.width, probe, manifest, folder)
         if engine:
             store = FaissVectors(store.vectors, embedder.similarity_function)
         return cls(embedder, store, texts, manifest.get("prompt"), probe)

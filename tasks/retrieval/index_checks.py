@@ -92,13 +92,8 @@ def comparable(vectors: np.ndarray, function: str, name: str) -> np.ndarray:
     return vectors
 
 
-def probe_of(embedder, dim: int) -> np.ndarray:
-    """Return the embedder's vectors of `PROBES`, by which an index knows it again."""
-    return np.array(embedder.embed(list(PROBES), prompt="query", dim=dim), "float32")
-
-
 def check_embedder(
-    embedder, dim: int, probe: np.ndarray, manifest: dict, folder, probe_of: Callable = probe_of
+    embedder, dim: int, probe: np.ndarray, manifest: dict, folder, probe_of: Callable
 ) -> None:
     """Raise an error if an index was not built with this embedder.
 
@@ -111,7 +106,7 @@ def check_embedder(
         probe_of: makes those vectors.
 
     Raises:
-        ValueError: "... is the index of another embedder: ... Build it anew with this one: ..."
+        ValueError: "... is the index of another embedder: ... Build it again with this ..."
     """
     function = manifest.get("similarity_function")
     if dim > embedder.embedding_dim:
@@ -126,6 +121,6 @@ def check_embedder(
             return
         reason = "its vectors of the same texts are others"
     raise ValueError(
-        f"{os.fspath(folder)} is the index of another embedder: {reason}. Build it anew with this "
+        f"{os.fspath(folder)} is the index of another embedder: {reason}. Build it again with this "
         "one, embedder.index(documents), or load the embedder that it was built with."
     )

@@ -9,7 +9,7 @@ import json
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -24,18 +24,23 @@ from encoder_zoo.tasks.retrieval.vectors import Float32Vectors
 VECTORS, TEXTS = "vectors.safetensors", "texts.jsonl"
 
 
+# Of arrays by their names: type, and number of axes.
+Types = Mapping[str, tuple[str, int]]
+PROBE: Types = {"probe": ("float32", 2)}
+
+
 class IndexFiles(NamedTuple):
     """The contents of an index's files.
 
     Attributes:
-        store: the vectors, mapped.
-        beside: the other arrays of the file, by name.
+        path: of the vectors.
+        arrays: of the vectors, mapped, by name.
         texts: one for each document, or None.
         manifest: the settings.
     """
 
-    store: Float32Vectors
-    beside: dict[str, np.ndarray]
+    path: pathlib.Path
+    arrays: dict[str, np.ndarray]
     texts: list[str] | None
     manifest: dict
 
@@ -43,8 +48,7 @@ class IndexFiles(NamedTuple):
 def write_index(
     folder: str | os.PathLike,
     kind: str,
-    store: Float32Vectors,
-    beside: Mapping[str, np.ndarray],
+    arrays: Mapping[str, np.ndarray],
     texts: Sequence[str] | None,
     settings: Mapping,
 ) -> None:
@@ -53,17 +57,15 @@ def write_index(
     Args:
         folder: to write.
         kind: of the index, for the manifest's "task".
-        store: the vectors.
-        beside: further arrays for the same file.
+        arrays: the vectors.
         texts: one for each document, or None.
         settings: plain data for the manifest.
     """
     with replacing(folder) as new:
-        arrays = {**store.arrays, **beside}
         save_file({n: np.ascontiguousarray(array) for n, array in arrays.items()}, new / VECTORS)
         if texts is not None:
             write_texts(new / TEXTS, texts)
-        write_manifest(new, {"task": kind, "precision": store.precision, **settings})
+        write_manifest(new, {"task": kind, **settings})
 
 
 def write_texts(path: pathlib.Path, texts: Sequence[str]) -> None:
@@ -73,30 +75,32 @@ def write_texts(path: pathlib.Path, texts: Sequence[str]) -> None:
 
 
 def read_index(
-    folder: str | os.PathLike,
-    kind: str,
-    stores: Mapping[str, type[Float32Vectors]],
-    beside: Mapping[str, tuple[str, int]],
-    verify: bool,
+    folder: str | os.PathLike, kind: str, types: Mapping[str | None, Types], verify: bool
 ) -> IndexFiles:
     """Return the contents of an index's files, all of the same version; vectors are mapped.
 
     Args:
         folder: that `write_index` wrote.
         kind: of the index.
-        stores: of each precision.
-        beside: {name: (type, number of axes)} of the further arrays.
+        types: of the arrays beside the probe, for each precision.
         verify: whether to verify the checksums.
 
     Raises:
         FileNotFoundError: if there is no such folder.
-        ValueError: "... holds no index: ...", "... is damaged or changed: ...", "...: ranges has
-            the shape (3, 8). Expected (2, 8).", and see `SafetensorsFile`.
+        ValueError: "... holds no index: ...", "... is damaged or changed: ...", "...: it holds
+            {'vectors': ('int8', 1)}. Expected ...", and see `SafetensorsFile`.
     """
     with OpenFolder(folder, [NAME, VECTORS, TEXTS]) as files:
         manifest = checked_manifest(files, kind, verify)
-        store, others = _read_vectors(files.file(VECTORS), manifest, stores, beside)
-        return IndexFiles(store, others, read_texts(files), manifest)
+        precision = manifest.get("precision")
+        if precision not in types:
+            raise ValueError(
+                f"{files.path / NAME}: precision is {shown(precision)}. Expected one of "
+                f"{', '.join(map(str, types))}."
+            )
+        file = files.file(VECTORS)
+        arrays = _read_arrays(SafetensorsFile(file), {**types[precision], **PROBE})
+        return IndexFiles(pathlib.Path(file.name), arrays, read_texts(files), manifest)
 
 
 def checked_manifest(files: OpenFolder, kind: str, verify: bool) -> dict:
@@ -113,31 +117,37 @@ def checked_manifest(files: OpenFolder, kind: str, verify: bool) -> dict:
     return manifest
 
 
-def _read_vectors(
-    file: BinaryIO,
-    manifest: dict,
-    stores: Mapping[str, type[Float32Vectors]],
-    beside: Mapping[str, tuple[str, int]],
-) -> tuple[Float32Vectors, dict[str, np.ndarray]]:
-    path, file = pathlib.Path(file.name), SafetensorsFile(file)
-    kind = stores.get(manifest.get("precision"))
-    if kind is None:
-        raise ValueError(
-            f"{path.parent / NAME}: precision is {shown(manifest.get('precision'))}. Expected one "
-            f"of {', '.join(stores)}."
-        )
-    expected = {**kind.types, **beside}
+def _read_arrays(file: SafetensorsFile, types: Types) -> dict[str, np.ndarray]:
     found = {name: (file.dtype(name).name, len(shape)) for name, shape in file.shapes.items()}
-    if found != expected or not all(all(shape) for shape in file.shapes.values()):
+    if found != types:
         raise ValueError(
-            f"{path}: it holds {found}, of shapes {file.shapes}. Expected {expected}, the number "
-            "of axes behind the type, and nothing empty."
+            f"{file.path}: it holds {found}. Expected {types}, the number of axes behind the type."
         )
-    for name, shape in kind.shapes(file.shapes).items():
-        check_shape(path, name, file.shapes[name], shape)
-    store = kind(**{name: np.asarray(file.mapped(name)) for name in kind.types})
+    return {name: np.asarray(file.mapped(name)) for name in types}
+
+
+def checked_store(
+    kind: type[Float32Vectors], path: pathlib.Path, arrays: Mapping[str, np.ndarray]
+) -> Float32Vectors:
+    """Return the vectors of a file as a store.
+
+    Args:
+        kind: of the store.
+        path: of the file, for errors.
+        arrays: the file's, none of which may be empty.
+
+    Raises:
+        ValueError: "...: ranges has the shape (3, 8). Expected (2, 8)."
+    """
+    for name, array in arrays.items():
+        if not array.size:
+            raise ValueError(f"{path}: {name} has the shape {array.shape}. Expected nothing empty.")
+    own = {name: arrays[name] for name in kind.types}
+    for name, shape in kind.shapes({name: array.shape for name, array in own.items()}).items():
+        check_shape(path, name, own[name].shape, shape)
+    store = kind(**own)
     store.check(path)
-    return store, {name: file.read(name) for name in beside}
+    return store
 
 
 def check_shape(path: str | os.PathLike, name: str, found: tuple, expected: tuple) -> None:

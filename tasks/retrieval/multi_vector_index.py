@@ -6,28 +6,26 @@ Comment letters: N documents, D width.
 from __future__ import annotations
 
 import os
+import pathlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.retrieval.index_checks import (
     PROBES,
-    check_embedder,
     check_text_count,
     checked_texts,
     comparable,
 )
-from encoder_zoo.tasks.retrieval.index_files import read_index, write_index
-from encoder_zoo.tasks.retrieval.searching import ModelIndex
+from encoder_zoo.tasks.retrieval.index_files import checked_store
+from encoder_zoo.tasks.retrieval.model_index import ModelIndex
 from encoder_zoo.tasks.retrieval.token_pooling import import_hierarchy, pooled
 from encoder_zoo.tasks.retrieval.token_vectors import STORES, TokenPrecision, TokenVectors
 
 if TYPE_CHECKING:
     from typing import Self
-
-KIND = "multi_vector_index"  # where the manifest of a preset names its task
 
 
 class MultiVectorIndex(ModelIndex):
@@ -79,6 +77,10 @@ class MultiVectorIndex(ModelIndex):
         [{'index': 1, 'score': 3.0, 'text': 'Tax law.'}]
     """
 
+    kind = "multi_vector_index"
+    types: ClassVar = {p: {**store.types, "ends": ("int64", 1)} for p, store in STORES.items()}
+    settings = ("precision", "pool_factor")
+
     @validate_arguments
     def __init__(
         self,
@@ -89,12 +91,9 @@ class MultiVectorIndex(ModelIndex):
         pool_factor: PositiveInt,
         probe: np.ndarray,
     ):
+        super().__init__(model, tokens, texts, prompt, probe)
         self.model = model
-        self.texts = texts
-        self.prompt = prompt
         self.pool_factor = pool_factor
-        self._tokens = tokens
-        self._probe = probe
 
     @classmethod
     @validate_arguments
@@ -113,8 +112,8 @@ class MultiVectorIndex(ModelIndex):
         Args:
             model: see the class.
             documents: a list, array or column of texts.
-            precision: see the class. The centroids of "int8" and "binary" are learned of these
-                documents, and serve those that are added later too.
+            precision: see the class. The centroids of "int8" and "binary" are learned from
+                these documents, and used for those that are added later, too.
             pool_factor: so many tokens of a document become one vector; 1 leaves them as they are.
             prompt, batch_size: of `embed`.
             keep_texts: whether results have the text itself; without it, "text" is None.
@@ -162,82 +161,56 @@ class MultiVectorIndex(ModelIndex):
     @classmethod
     def _of(cls, model, vectors, texts, precision, prompt, pool_factor) -> Self:
         tokens = TokenVectors.of(vectors, precision)
-        return cls(model, tokens, texts, prompt, pool_factor, _probe_of(model))
+        return cls(model, tokens, texts, prompt, pool_factor, cls._probe_of(model))
 
     # -- description ---------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return len(self._tokens)
 
     def __repr__(self) -> str:
         kind = "documents" if self.texts is None else "texts"
         return (
-            f"<MultiVectorIndex: {len(self):,} {kind}, {len(self._tokens.store):,} vectors of "
+            f"<MultiVectorIndex: {len(self):,} {kind}, {len(self._store.store):,} vectors of "
             f"{self.dim}, {self.precision}>"
         )
 
     @property
     def dim(self) -> int:
         """Return the width of the vectors."""
-        return self._tokens.store.width
+        return self._store.width
 
     @property
     def precision(self) -> str:
         """Return the precision of the vectors."""
-        return self._tokens.store.precision
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of memory that the vectors take, or of the file they are mapped from."""
-        return self._tokens.store.nbytes + self._tokens.ends.nbytes
+        return self._store.store.precision
 
     @property
     def vectors(self) -> list[np.ndarray]:
         """Return the vectors of each document, (tokens, D) float32, as the search sees them: of
         unit length, pooled, and rounded where the precision is lower."""
-        return [self._tokens.document(i) for i in range(len(self))]
+        return [self._store.document(i) for i in range(len(self))]
 
     # -- search --------------------------------------------------------------------------------
 
     def _find(self, queries: list[str], top_k: int, prompt: str | None):
         vectors = self.model.embed(queries, prompt=prompt)
-        return zip(*self._tokens.nearest(_prepared(vectors, self.dim), top_k), strict=True)
+        return zip(*self._store.nearest(_prepared(vectors, self.dim), top_k), strict=True)
 
     # -- changes and files ---------------------------------------------------------------------
 
-    @validate_arguments
-    def add(self, documents: object, batch_size: PositiveInt | None = None) -> None:
-        """Add documents behind those that are there. A call copies all vectors: add many at once.
+    @staticmethod
+    def _probe_of(model, dim: int | None = None) -> np.ndarray:
+        return np.concatenate(model.embed(list(PROBES), prompt="query")).astype("float32")
 
-        Args:
-            documents: a list, array or column of texts.
-            batch_size: of `embed`.
-
-        Raises:
-            ValueError: as `build`.
-        """
-        texts = checked_texts(documents, "documents")
+    def _embedded(self, texts: list[str], batch_size: int | None) -> list[np.ndarray]:
         vectors = self.model.embed(texts, prompt=self.prompt, batch_size=batch_size)
-        self._tokens = self._tokens.joined(_prepared(vectors, self.dim, self.pool_factor))
-        if self.texts is not None:
-            self.texts = [*self.texts, *texts]
+        return _prepared(vectors, self.dim, self.pool_factor)
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the index into a folder of its own, replaced in one step; `load` opens it.
-
-        Args:
-            folder: to write. A program that reads an older index in it is not disturbed.
-
-        Raises:
-            OSError: naming the folder, such as for a full disk.
-        """
-        settings = {
-            "similarity_function": self.model.similarity_function,
-            "prompt": self.prompt,
-            "pool_factor": self.pool_factor,
-        }
-        beside = {"ends": self._tokens.ends, "probe": self._probe}
-        write_index(folder, KIND, self._tokens.store, beside, self.texts, settings)
+    @classmethod
+    def _store_of(
+        cls, path: pathlib.Path, arrays: dict[str, np.ndarray], precision: str
+    ) -> TokenVectors:
+        tokens = TokenVectors(checked_store(STORES[precision], path, arrays), arrays["ends"])
+        tokens.check(path)
+        return tokens
 
     @classmethod
     @validate_arguments
@@ -254,14 +227,9 @@ class MultiVectorIndex(ModelIndex):
             ValueError: "... holds no index: ...", "... is damaged or changed: ...", "... is the
                 index of another embedder: ..."
         """
-        types = {"ends": ("int64", 1), "probe": ("float32", 2)}
-        store, beside, texts, manifest = read_index(folder, KIND, STORES, types, verify)
-        tokens = TokenVectors(store, beside["ends"])
-        tokens.check(folder)
-        check_text_count(texts, len(tokens), f"documents in {folder}")
-        probe, pool_factor = beside["probe"], manifest.get("pool_factor")
-        check_embedder(model, store.width, probe, manifest, folder, _probe_of)
-        return cls(model, tokens, texts, manifest.get("prompt"), pool_factor, probe)
+        tokens, texts, manifest, probe = cls._open(folder, model, verify)
+        settings = manifest.get("prompt"), manifest.get("pool_factor")
+        return cls(model, tokens, texts, *settings, probe)
 
     @validate_arguments
     def export(self, path: str | os.PathLike[str], top_k: PositiveInt = 10) -> None:
@@ -274,11 +242,6 @@ class MultiVectorIndex(ModelIndex):
         from encoder_zoo.tasks.retrieval.multi_vector_export import export_multi_vector_index
 
         export_multi_vector_index(self, path, top_k)
-
-
-def _probe_of(model, dim: int | None = None) -> np.ndarray:
-    """Return the model's vectors of `PROBES` (tokens, D), by which an index knows it again."""
-    return np.concatenate(model.embed(list(PROBES), prompt="query")).astype("float32")
 
 
 def _prepared(vectors, width: int, pool_factor: int = 1) -> list[np.ndarray]:

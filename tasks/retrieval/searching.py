@@ -11,7 +11,7 @@ import numpy as np
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.retrieval.index_checks import checked_texts
 from encoder_zoo.tasks.retrieval.top_k import reranked
-from encoder_zoo.tasks.retrieval.typed_dicts import Hit, RerankOptions, SearchOptions
+from encoder_zoo.tasks.retrieval.typed_dicts import Hit, RerankOptions
 
 RERANKED = 50  # documents that a reranker scores
 
@@ -123,51 +123,3 @@ class PlainIndex(Index):
             ValueError: "queries[1] is empty. ...", "A reranker reads texts, and ..."
         """
         return self._search(queries, top_k, reranker, candidates)
-
-
-class ModelIndex(Index):
-    """Base of the indexes whose queries a model embeds."""
-
-    @overload
-    def search(
-        self, queries: str, top_k: int = 10, **options: Unpack[SearchOptions]
-    ) -> list[Hit]: ...
-    @overload
-    def search(
-        self, queries: object, top_k: int = 10, **options: Unpack[SearchOptions]
-    ) -> list[list[Hit]]: ...
-    @validate_arguments
-    def search(
-        self,
-        queries: object,
-        top_k: PositiveInt = 10,
-        prompt: str | None = "query",
-        reranker: object = None,
-        candidates: PositiveInt | None = None,
-    ) -> list[Hit] | list[list[Hit]]:
-        """Return the documents nearest to each query, the nearest first, of equal ones the earlier.
-
-        Args:
-            queries: a text, or a list, array or column of texts.
-            top_k: how many documents; all if there are fewer.
-            prompt: of `embed`.
-            reranker: an object with `rank(query, texts, top_k)`, such as a `Reranker`. It orders
-                the nearest documents anew, and their scores are its own.
-            candidates: how many documents the reranker reads, default 50; `top_k` if that is more.
-
-        Returns:
-            Of a single query a list of `{"index", "score", "text"}`, otherwise a list of these for
-            each query. Scores are the embedder's `similarity_function`, more is nearer: distances
-            are negative.
-
-        Raises:
-            ValueError: "queries[1] is empty. ...", "A reranker reads texts, and ..."
-
-        Example:
-            >>> from encoder_zoo import TextEmbedder
-            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
-            >>> index = embedder.index(["A cat.", "Tax law."])
-            >>> [[hit["index"] for hit in hits] for hits in index.search(["Tax law.", "A cat."])]
-            [[1, 0], [0, 1]]
-        """
-        return self._search(queries, top_k, reranker, candidates, prompt=prompt)

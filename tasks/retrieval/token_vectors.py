@@ -64,6 +64,21 @@ class TokenVectors:
     def __len__(self) -> int:
         return len(self.ends)
 
+    @property
+    def width(self) -> int:
+        """Return D."""
+        return self.store.width
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays of a file."""
+        return {**self.store.arrays, "ends": self.ends}
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all arrays."""
+        return self.store.nbytes + self.ends.nbytes
+
     def check(self, path: str | os.PathLike) -> None:
         """Raise an error if the ends that were read from a file cannot be.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from encoder_zoo.tasks.retrieval.typed_dicts import Hit, RankedText
+from encoder_zoo.tasks.retrieval.typed_dicts import Hit
 
 BLOCK = 2**20  # numbers at a time, of scores or of vectors: 4 MB
 QUERIES = 1024  # at a time
@@ -136,7 +136,7 @@ def _one_ahead(function: Callable[[int], np.ndarray], items: Sequence[int]) -> I
 def nearest(store, queries: np.ndarray, function: str, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the `k` vectors nearest to each query, the nearest first, of equal ones the earlier.
 
-    The scores of what a store finds are computed anew from the float32 query and the store's
+    The scores of what a store finds are computed again from the float32 query and the store's
     vectors. So they do not depend on the other queries, equal vectors have equal scores, and
     candidates that a coarse precision found come into their order.
 
@@ -211,17 +211,6 @@ def ordering_scores(queries: np.ndarray, vectors: np.ndarray, function: str) -> 
     if function == "euclidean":  # half of the negative squared distance, plus the query's own part
         products -= 0.5 * np.einsum("nd,nd->n", vectors, vectors)
     return products
-
-
-def ranked(texts: Sequence[str], scores: np.ndarray, top_k: int | None) -> list[RankedText]:
-    """Return the texts with the highest of their scores (N,), equal ones in their order.
-
-    Example:
-        >>> [text["index"] for text in ranked(["a", "b", "c"], np.array([1.0, 2.0, 1.0]), None)]
-        [1, 0, 2]
-    """
-    order = np.argsort(-scores, kind="stable")[:top_k].tolist()
-    return [{"index": i, "score": scores[i].item(), "text": texts[i]} for i in order]
 
 
 def reranked(reranker: Any, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:

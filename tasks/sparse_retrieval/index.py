@@ -6,28 +6,24 @@ Comment letters: N documents, Q queries, V vocabulary.
 from __future__ import annotations
 
 import os
+import pathlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypedDict, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, overload
 
 import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
-from encoder_zoo.tasks.retrieval.index_checks import (
-    check_embedder,
-    check_text_count,
-    checked_texts,
-)
-from encoder_zoo.tasks.retrieval.searching import Index
+from encoder_zoo.tasks.retrieval.index_checks import PROBES, check_text_count, checked_texts
+from encoder_zoo.tasks.retrieval.index_files import check_shape
+from encoder_zoo.tasks.retrieval.model_index import ModelIndex
 from encoder_zoo.tasks.retrieval.typed_dicts import Hit, SearchOptions
-from encoder_zoo.tasks.sparse_retrieval.index_files import probe_of, read_index, write_index
-from encoder_zoo.tasks.sparse_retrieval.rows import best_first, import_scipy, unit_rows
+from encoder_zoo.tasks.sparse_retrieval.postings import Postings
+from encoder_zoo.tasks.sparse_retrieval.rows import comparable, import_scipy
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from scipy.sparse import csr_array
-
-QUERIES = 64  # at a time
 
 
 class SparseIndexOptions(TypedDict, total=False):
@@ -45,7 +41,7 @@ class SparseSearchOptions(SearchOptions, total=False):
     max_terms: int | None
 
 
-class SparseIndex(Index):
+class SparseIndex(ModelIndex):
     """Find the documents that share terms with a text. Made by `SparseEncoder.index`.
 
         index = encoder.index(documents)
@@ -59,15 +55,14 @@ class SparseIndex(Index):
 
     Args:
         embedder: of the queries; a `SparseEncoder`.
-        store: (V, N), the weight of each term in each document.
+        store: the documents of each term.
         texts: N of them, or None.
         prompt: of further documents.
         max_terms: of further documents.
-        probe: see `index_files.probe_of`.
+        probe: the encoder's vectors of `index_checks.PROBES`.
 
     Attributes:
         embedder, texts, prompt, max_terms: as given.
-        postings: the store.
 
     Example:
         >>> from encoder_zoo import SparseEncoder
@@ -79,22 +74,22 @@ class SparseIndex(Index):
         1
     """
 
+    kind = "sparse_index"
+    types: ClassVar = {None: Postings.types}
+    settings = ("max_terms",)
+
     @validate_arguments
     def __init__(
         self,
         embedder,
-        store: csr_array,
+        store: Postings,
         texts: list[str] | None,
         prompt: str | None,
         max_terms: PositiveInt | None,
         probe: np.ndarray,
     ):
-        self.embedder = embedder
-        self.texts = texts
-        self.prompt = prompt
+        super().__init__(embedder, store, texts, prompt, probe)
         self.max_terms = max_terms
-        self.postings = store
-        self._probe = probe
 
     @classmethod
     @validate_arguments
@@ -162,13 +157,11 @@ class SparseIndex(Index):
 
     @classmethod
     def _of(cls, embedder, vectors, texts, prompt, max_terms) -> Self:
-        postings = _postings(embedder, vectors)
-        return cls(embedder, postings, texts, prompt, max_terms, probe_of(embedder))
+        vectors = comparable(vectors, embedder.similarity_function)
+        store = Postings(vectors.T.tocsr())
+        return cls(embedder, store, texts, prompt, max_terms, cls._probe_of(embedder))
 
     # -- description ---------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return self.postings.shape[1]
 
     def __repr__(self) -> str:
         kind = "vectors" if self.texts is None else "texts"
@@ -180,18 +173,12 @@ class SparseIndex(Index):
     @property
     def mean_terms(self) -> float:
         """Return the mean number of terms of a document."""
-        return self.postings.nnz / len(self)
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of memory that terms, documents and weights take."""
-        parts = self.postings.data, self.postings.indices, self.postings.indptr
-        return sum(part.nbytes for part in parts)
+        return self._store.weights.nnz / len(self)
 
     @property
     def vectors(self) -> csr_array:
         """Return the vectors (N, V), of unit length where the similarity is "cosine"."""
-        return self.postings.T.tocsr()
+        return self._store.vectors
 
     # -- search --------------------------------------------------------------------------------
 
@@ -218,10 +205,7 @@ class SparseIndex(Index):
         Args:
             queries: a text, or a list, array or column of texts.
             top_k: how many documents; fewer if fewer share a term with the query.
-            prompt: of `embed`.
-            reranker: an object with `rank(query, texts, top_k)`, such as a `Reranker`. It orders
-                the nearest documents anew, and their scores are its own.
-            candidates: how many documents the reranker reads, default 50; `top_k` if that is more.
+            prompt, reranker, candidates: see `VectorIndex.search`.
             max_terms: of the queries, see `embed`.
 
         Returns:
@@ -249,51 +233,26 @@ class SparseIndex(Index):
         self, vectors: object, top_k: PositiveInt
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield for each of the vectors (Q, V) the indices of its nearest documents, and scores."""
-        if self.embedder.similarity_function == "cosine":
-            vectors = unit_rows(vectors)
-        for start in range(0, vectors.shape[0], QUERIES):
-            scores = (vectors[start : start + QUERIES] @ self.postings).tocsr()
-            for begin, end in zip(scores.indptr[:-1], scores.indptr[1:], strict=True):
-                found, of_documents = scores.data[begin:end], scores.indices[begin:end]
-                best = best_first(found, of_documents, min(top_k, len(found)))
-                yield of_documents[best], found[best]
+        vectors = comparable(vectors, self.embedder.similarity_function)
+        return self._store.nearest(vectors, top_k)
 
     # -- changes and files ---------------------------------------------------------------------
 
-    @validate_arguments
-    def add(self, documents: object, batch_size: PositiveInt | None = None) -> None:
-        """Add documents behind those that are there. A call copies the index: add many at once.
+    @staticmethod
+    def _probe_of(embedder, dim: int | None = None) -> np.ndarray:
+        return embedder.embed(list(PROBES), "query").toarray()
 
-        Args:
-            documents: a list, array or column of texts.
-            batch_size: of `embed`.
-
-        Raises:
-            ValueError: as `build`.
-        """
-        texts = checked_texts(documents, "documents")
+    def _embedded(self, texts: list[str], batch_size: int | None) -> csr_array:
         vectors = self.embedder.embed(texts, self.prompt, self.max_terms, batch_size)
-        both = [self.postings, _postings(self.embedder, vectors)]
-        self.postings = import_scipy().hstack(both, format="csr")
-        if self.texts is not None:
-            self.texts = [*self.texts, *texts]
+        return comparable(vectors, self.embedder.similarity_function)
 
-    @validate_arguments
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the index into a folder of its own, replaced in one step; `load` opens it.
-
-        Args:
-            folder: to write. A program that reads an older index in it is not disturbed.
-
-        Raises:
-            OSError: naming the folder, such as for a full disk.
-        """
-        settings = {
-            "similarity_function": self.embedder.similarity_function,
-            "prompt": self.prompt,
-            "max_terms": self.max_terms,
-        }
-        write_index(folder, self.vectors, self.texts, self._probe, settings)
+    @classmethod
+    def _store_of(
+        cls, path: pathlib.Path, arrays: dict[str, np.ndarray], precision: str | None
+    ) -> Postings:
+        shape = arrays["probe"].shape
+        check_shape(path, "probe", shape, (len(PROBES), shape[1]))
+        return Postings.of_arrays(path, arrays, width=shape[1])
 
     @classmethod
     @validate_arguments
@@ -310,10 +269,9 @@ class SparseIndex(Index):
             ValueError: "... holds no index: ...", "... is damaged or changed: ...", "... is the
                 index of another embedder: ..."
         """
-        vectors, texts, probe, manifest = read_index(folder, verify)
-        check_embedder(embedder, vectors.shape[1], probe, manifest, folder, probe_of)
+        store, texts, manifest, probe = cls._open(folder, embedder, verify)
         settings = manifest.get("prompt"), manifest.get("max_terms")
-        return cls(embedder, vectors.T.tocsr(), texts, *settings, probe)
+        return cls(embedder, store, texts, *settings, probe)
 
     @validate_arguments
     def export(self, path: str | os.PathLike[str], top_k: PositiveInt = 10) -> None:
@@ -326,11 +284,3 @@ class SparseIndex(Index):
         from encoder_zoo.tasks.sparse_retrieval.index_export import export_index
 
         export_index(self, path, top_k)
-
-
-def _postings(embedder, vectors) -> csr_array:
-    """Return the weights of terms in documents (V, N), of vectors (N, V)."""
-    vectors = import_scipy().csr_array(vectors).astype("float32")
-    if embedder.similarity_function == "cosine":
-        vectors = unit_rows(vectors)
-    return vectors.T.tocsr()

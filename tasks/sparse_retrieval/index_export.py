@@ -43,7 +43,8 @@ def export_index(index: SparseIndex, path: str | os.PathLike, top_k: int = 10) -
         >>> search(query=tf.constant(["Tax law."]))["score"].shape
         TensorShape([1, 1])
     """
-    encoder, postings, k = index.embedder, index.postings, min(top_k, len(index))
+    encoder, postings = index.embedder, index.vectors.T.tocsr()
+    k = min(top_k, len(index))
     check_exportable(encoder, postings.nnz, 1)
     arrays = {
         "weights": postings.data,
@@ -74,9 +75,9 @@ def _scores(parts: dict, terms: tf.Tensor, weights: tf.Tensor, count: int) -> tf
     used = tf.where(weights > 0)  # (pairs of a query and a term, 2)
     terms, weights = tf.gather_nd(terms, used), tf.gather_nd(weights, used)
     begins, ends = (tf.gather(parts["starts"], terms + i) for i in (0, 1))
-    places = tf.ragged.range(begins, ends).values  # in the lists of these terms
-    products = tf.gather(parts["weights"], places) * tf.repeat(weights, ends - begins)
-    documents = tf.gather(parts["documents"], places)
+    positions = tf.ragged.range(begins, ends).values  # in the lists of these terms
+    products = tf.gather(parts["weights"], positions) * tf.repeat(weights, ends - begins)
+    documents = tf.gather(parts["documents"], positions)
     cells = tf.repeat(used[:, 0] * count, ends - begins) + documents
     scores = tf.math.unsorted_segment_sum(products, cells, queries * count)
     return tf.reshape(scores, [queries, count])

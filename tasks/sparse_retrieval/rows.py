@@ -58,6 +58,12 @@ def unit_rows(rows: csr_array) -> csr_array:
     return scaled
 
 
+def comparable(rows, function: str) -> csr_array:
+    """Return rows (N, V) of weights in float32, of unit length if "cosine" compares them."""
+    rows = import_scipy().csr_array(rows).astype("float32")
+    return unit_rows(rows) if function == "cosine" else rows
+
+
 def best_first(weights: np.ndarray, indices: np.ndarray, most: int) -> np.ndarray:
     """Return the positions of the largest weights, of equal ones the lower index first.
 

@@ -10,16 +10,14 @@ import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.retrieval.evaluation import checked_cutoffs
-from encoder_zoo.tasks.retrieval.index_checks import checked_texts
 from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, ranking_metrics
 from encoder_zoo.tasks.retrieval.questions import judged
-from encoder_zoo.tasks.retrieval.top_k import ranked
-from encoder_zoo.tasks.retrieval.typed_dicts import RankedText
+from encoder_zoo.tasks.retrieval.ranking import RanksTexts
 from encoder_zoo.tasks.sparse_retrieval.index import SparseIndex, SparseIndexOptions
 from encoder_zoo.tasks.sparse_retrieval.rows import import_scipy, unit_rows
 
 
-class TermSearch:
+class TermSearch(RanksTexts):
     """Mixin of `SparseEncoder`."""
 
     @validate_arguments
@@ -48,41 +46,9 @@ class TermSearch:
         found = (a @ b.T).toarray()
         return found[tuple(0 if one else slice(None) for one in single)]
 
-    @validate_arguments
-    def rank(
-        self,
-        query: str,
-        texts: object,
-        top_k: PositiveInt | None = None,
-        batch_size: PositiveInt | None = None,
-    ) -> list[RankedText]:
-        """Return texts in the order of their similarity to a query, as `Reranker.rank` does.
-
-        Args:
-            query: a text, embedded with the prompt "query".
-            texts: one or more texts, embedded with the prompt "document".
-            top_k: return so many; None is all.
-            batch_size: default 32.
-
-        Returns:
-            For each text `{"index", "score", "text"}`. Texts of equal scores stay in their order.
-
-        Raises:
-            ValueError: "query is ['a']. Expected one text.", "texts is empty. ..."
-
-        Example:
-            >>> from encoder_zoo import SparseEncoder
-            >>> encoder = SparseEncoder.from_preset("bert_nano_en_uncased")
-            >>> [best] = encoder.rank("Who sings?", ["She sings.", "Here."], top_k=1)
-            >>> sorted(best)
-            ['index', 'score', 'text']
-        """
-        if not isinstance(query, str):
-            raise ValueError(f"query is {query!r:.60}. Expected one text.")
-        texts = checked_texts(texts, "texts")
+    def _scores_of_texts(self, query, texts, batch_size):
         documents = self.embed(texts, "document", batch_size=batch_size)
-        scores = self.similarity(self.embed([query], "query"), documents)[0]
-        return ranked(texts, scores, top_k)
+        return self.similarity(self.embed([query], "query"), documents)[0]
 
     def index(self, documents: object, **options: Unpack[SparseIndexOptions]) -> SparseIndex:
         """Return an index that finds the documents nearest to a text; see `SparseIndex.build`.

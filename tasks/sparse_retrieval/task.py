@@ -55,10 +55,10 @@ class SparseEncoder(TermSearch, SparseEncoderPresets, LearnsFromPairs, Task):
         index = encoder.index(documents)
         index.search("How do I reset it?")
 
-    The head of a masked language model says which terms fit at the place of each token; a term's
-    weight is the largest of its logits, or their sum, after max(0, x) and log(1 + x). `from_preset`
-    opens folders of sentence-transformers' SparseEncoder, and any masked language model, which
-    becomes a sparse encoder by `fit`: before it, most terms have a weight.
+    The head of a masked language model predicts which terms fit at the position of each token; a
+    term's weight is the largest of its logits, or their sum, after max(0, x) and log(1 + x).
+    `from_preset` opens folders of sentence-transformers' SparseEncoder, and any masked language
+    model, which becomes a sparse encoder by `fit`: before it, most terms have a weight.
 
     Args:
         backbone: any `Backbone` of a family with a masked language model.

@@ -163,7 +163,7 @@ class TestPrecisions:
     def test_int8_is_half_a_step_from_the_vectors(self):
         given = Model(dim=30).embed([" ".join(f"w{i}" for i in range(700))])
         index = MultiVectorIndex.of_vectors(Model(dim=30), given, precision="int8")
-        steps = np.ptp(index._tokens.store.levels, axis=0) / 255
+        steps = np.ptp(index._store.store.levels, axis=0) / 255
         assert (np.abs(index.vectors[0] - given[0]) <= 0.501 * steps + 1e-6).all()
 
     def test_a_bit_is_nearer_than_the_centroid_alone(self):
@@ -177,7 +177,7 @@ class TestPrecisions:
     def test_a_width_that_is_no_multiple_of_8(self):
         given = Model(dim=13).embed(texts_of(60))
         index = MultiVectorIndex.of_vectors(Model(dim=13), given, precision="binary")
-        assert index.dim == 13 and index._tokens.store.vectors.shape[1] == 2
+        assert index.dim == 13 and index._store.store.vectors.shape[1] == 2
         assert [tokens.shape for tokens in index.vectors] == [tokens.shape for tokens in given]
 
     @pytest.mark.parametrize("precision, least", [("int8", 0.97), ("binary", 0.75)])

@@ -106,7 +106,7 @@ class TestErrors:
         [
             ((["a"], ["b"]), "Row 0 of choices is 'b' .*Expected a list of texts"),
             ((["a"], "b"), "choices is 'b' .*Expected a list of texts for each question"),
-            ((["a", "b"], [["c"], []]), "Row 1 of choices is empty"),
+            ((["a", "b"], [["c"], []]), "Row 1 of choices has no text"),
             ((["a"], [["c", " "]]), "Row 0 of choices has an empty text"),
             ((["a"], [["c", None]]), "Row 0 of choices has None"),
             ((["a"], [["c"], ["d"]]), "as questions. Received: 1 questions, 2 choices"),

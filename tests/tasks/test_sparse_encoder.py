@@ -197,7 +197,7 @@ class TestSearch:
         ranked = shared.rank(TEXTS[0], OTHERS, top_k=3)
         assert [hit["index"] for hit in ranked] == np.argsort(-scores)[:3].tolist()
         assert [hit["text"] for hit in ranked] == [OTHERS[hit["index"]] for hit in ranked]
-        with pytest.raises(ValueError, match="Expected one text"):
+        with pytest.raises(ValueError, match="rank takes one query"):
             shared.rank(["a"], OTHERS)
         with pytest.raises(ValueError, match="texts is empty"):
             shared.rank("a", [])

@@ -309,8 +309,8 @@ class TestFiles:
     @pytest.mark.parametrize(
         "change, message",
         [
-            (lambda a: {**a, "vectors": a["vectors"][0]}, "and nothing empty"),
-            (lambda a: {**a, "vectors": a["vectors"][:0]}, "and nothing empty"),
+            (lambda a: {**a, "vectors": a["vectors"][0]}, r"Expected {'vectors': \('int8', 2\)"),
+            (lambda a: {**a, "vectors": a["vectors"][:0]}, "nothing empty"),
             (
                 lambda a: {**a, "vectors": a["vectors"].astype("float32")},
                 r"Expected {'vectors': \('int8', 2\)",
@@ -333,7 +333,7 @@ class TestFiles:
     @pytest.mark.parametrize(
         "lines, message",
         [
-            ('"a"\n', "There are 1 texts for 2 vectors in"),
+            ('"a"\n', "There are 1 texts for 2 documents in"),
             ('"a"\n["b"]\n', "line 2 is no text in JSON"),
             ('"a\n"b"\n', "line 1 is no text in JSON"),
         ],

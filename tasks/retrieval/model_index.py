@@ -1,0 +1,172 @@
+"""The base of the indexes whose queries a model embeds: search, further documents, files.
+
+Comment letters: N documents.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Unpack, overload
+
+import numpy as np
+
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.tasks.retrieval.index_checks import (
+    check_embedder,
+    check_text_count,
+    checked_texts,
+)
+from encoder_zoo.tasks.retrieval.index_files import Types, read_index, write_index
+from encoder_zoo.tasks.retrieval.searching import Index
+from encoder_zoo.tasks.retrieval.typed_dicts import Hit, SearchOptions
+
+
+class ModelIndex(Index):
+    """Base of the indexes whose queries a model embeds. A subclass makes vectors and compares them.
+
+    Args:
+        embedder: of the queries and of further documents.
+        store: the vectors of the documents: with `len`, N, `width`, `nbytes`, `arrays` for a file,
+            and `joined`, which returns a store with further ones.
+        texts: N of them, or None.
+        prompt: of further documents.
+        probe: the embedder's vectors of `index_checks.PROBES`.
+
+    Attributes:
+        kind: its name in the manifest, where that of a preset names the task.
+        types: of the arrays of a store, for each precision.
+        settings: names of the attributes in the manifest, beside the prompt.
+    """
+
+    kind: ClassVar[str]
+    types: ClassVar[Mapping[str | None, Types]]
+    settings: ClassVar[tuple[str, ...]]
+
+    def __init__(
+        self, embedder, store, texts: list[str] | None, prompt: str | None, probe: np.ndarray
+    ):
+        self.embedder = embedder
+        self.texts = texts
+        self.prompt = prompt
+        self._store = store
+        self._probe = probe
+
+    @staticmethod
+    @abstractmethod
+    def _probe_of(embedder, dim: int) -> np.ndarray:
+        """Return the embedder's vectors of `PROBES`, by which an index knows it again."""
+
+    @abstractmethod
+    def _embedded(self, texts: list[str], batch_size: int | None):
+        """Return the vectors of further documents, as `joined` of the store takes them."""
+
+    @classmethod
+    @abstractmethod
+    def _store_of(
+        cls, path: pathlib.Path, arrays: dict[str, np.ndarray], precision: str | None
+    ) -> Any:
+        """Return the store of the arrays of a file, which have the right types, checked.
+
+        Args:
+            path: of the file, for errors.
+            arrays: of the store, and "probe".
+            precision: of the store.
+        """
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of memory that the vectors take, or of the file they are mapped from."""
+        return self._store.nbytes
+
+    @overload
+    def search(
+        self, queries: str, top_k: int = 10, **options: Unpack[SearchOptions]
+    ) -> list[Hit]: ...
+    @overload
+    def search(
+        self, queries: object, top_k: int = 10, **options: Unpack[SearchOptions]
+    ) -> list[list[Hit]]: ...
+    @validate_arguments
+    def search(
+        self,
+        queries: object,
+        top_k: PositiveInt = 10,
+        prompt: str | None = "query",
+        reranker: object = None,
+        candidates: PositiveInt | None = None,
+    ) -> list[Hit] | list[list[Hit]]:
+        """Return the documents nearest to each query, the nearest first, of equal ones the earlier.
+
+        Args:
+            queries: a text, or a list, array or column of texts.
+            top_k: how many documents; all if there are fewer.
+            prompt: of `embed`.
+            reranker: an object with `rank(query, texts, top_k)`, such as a `Reranker`. It puts
+                the nearest documents in its own order, with its own scores.
+            candidates: how many documents the reranker reads, default 50; `top_k` if that is more.
+
+        Returns:
+            Of a single query a list of `{"index", "score", "text"}`, otherwise a list of these for
+            each query. Scores are the embedder's `similarity_function`, more is nearer: distances
+            are negative.
+
+        Raises:
+            ValueError: "queries[1] is empty. ...", "A reranker reads texts, and ..."
+
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+            >>> index = embedder.index(["A cat.", "Tax law."])
+            >>> [[hit["index"] for hit in hits] for hits in index.search(["Tax law.", "A cat."])]
+            [[1, 0], [0, 1]]
+        """
+        return self._search(queries, top_k, reranker, candidates, prompt=prompt)
+
+    # -- changes and files ---------------------------------------------------------------------
+
+    @validate_arguments
+    def add(self, documents: object, batch_size: PositiveInt | None = None) -> None:
+        """Add documents behind those that are there. A call copies all vectors: add many at once.
+
+        Args:
+            documents: a list, array or column of texts.
+            batch_size: of `embed`.
+
+        Raises:
+            ValueError: as `build`.
+        """
+        texts = checked_texts(documents, "documents")
+        self._store = self._store.joined(self._embedded(texts, batch_size))
+        if self.texts is not None:
+            self.texts = [*self.texts, *texts]
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the index into a folder of its own, replaced in one step; `load` opens it.
+
+        Args:
+            folder: to write. A program that reads an older index in it is not disturbed.
+
+        Raises:
+            OSError: naming the folder, such as for a full disk.
+        """
+        settings = {name: getattr(self, name) for name in self.settings}
+        settings["similarity_function"] = self.embedder.similarity_function
+        settings["prompt"] = self.prompt
+        arrays = {**self._store.arrays, "probe": self._probe}
+        write_index(folder, self.kind, arrays, self.texts, settings)
+
+    @classmethod
+    def _open(cls, folder: str | os.PathLike, embedder: Any, verify: bool) -> tuple:
+        """Return store, texts, manifest and probe of the index in a folder, checked."""
+        path, arrays, texts, manifest = read_index(folder, cls.kind, cls.types, verify)
+        store = cls._store_of(path, arrays, manifest.get("precision"))
+        check_text_count(texts, len(store), f"documents in {folder}")
+        probe = arrays["probe"]
+        check_embedder(embedder, store.width, probe, manifest, folder, cls._probe_of)
+        return store, texts, manifest, probe

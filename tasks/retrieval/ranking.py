@@ -1,0 +1,63 @@
+"""Ranking of a few texts by a task that scores them for a query.
+
+Comment letters: N texts.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.wording import with_type
+from encoder_zoo.tasks.retrieval.index_checks import checked_texts
+from encoder_zoo.tasks.retrieval.typed_dicts import RankedText
+
+
+class RanksTexts:
+    """Mixin of tasks that rank texts."""
+
+    @abstractmethod
+    def _scores_of_texts(self, query: str, texts: list[str], batch_size: int | None) -> np.ndarray:
+        """Return the scores (N,) of texts for a query."""
+
+    @validate_arguments
+    def rank(
+        self,
+        query: str,
+        texts: object,
+        top_k: PositiveInt | None = None,
+        batch_size: PositiveInt | None = None,
+    ) -> list[RankedText]:
+        """Return the texts in the order of how well they match a query, the best first.
+
+        Args:
+            query: a text.
+            texts: one or more texts.
+            top_k: return so many; None is all.
+            batch_size: default 32.
+
+        Returns:
+            For each text `{"index", "score", "text"}`: its number among the texts given, and its
+            score. Texts of equal scores stay in their order.
+
+        Raises:
+            ValueError: "rank takes one query, a text. ...", "texts is empty. ...", "texts[3] is
+                empty. ..."
+
+        Example:
+            >>> from encoder_zoo import Reranker
+            >>> reranker = Reranker.from_preset("bert_nano_en_uncased")
+            >>> [best] = reranker.rank("Who sings?", ["She sings.", "Here."], top_k=1)
+            >>> sorted(best)
+            ['index', 'score', 'text']
+        """
+        if not isinstance(query, str | bytes):
+            raise ValueError(
+                f"rank takes one query, a text. Received: {with_type(query):.80}. Call it for each."
+            )
+        texts = checked_texts(texts, "texts")
+        scores = self._scores_of_texts(query, texts, batch_size)
+        order = np.argsort(-scores, kind="stable")[:top_k].tolist()
+        return [{"index": i, "score": scores[i].item(), "text": texts[i]} for i in order]
