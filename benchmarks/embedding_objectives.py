@@ -33,19 +33,21 @@ def sentences(count: int) -> list[str]:
     return rng.sample(found, count)
 
 
-def simcse(seed: int) -> None:
+def simcse(seed: int, limit: int | None) -> None:
     *_, (pairs, scores) = read_stsb()
     embedder = ez.TextEmbedder.from_preset("bert_nano_en_uncased", pooling="mean")
     before = embedder.evaluate_similarity(pairs, scores)["spearman"]
     embedder.compile(learning_rate=3e-5)
-    embedder.fit(sentences(20_000), batch_size=64, verbose=2)
+    embedder.fit(sentences(limit or 20_000), batch_size=64, verbose=2)
     after = embedder.evaluate_similarity(pairs, scores)["spearman"]
     print(f"seed {seed}: Spearman {before:.4f} -> {after:.4f}", flush=True)
 
 
-def trained(loss: keras.losses.Loss, group_lengths: bool = True) -> dict[int, float]:
+def trained(
+    loss: keras.losses.Loss, limit: int | None, group_lengths: bool = True
+) -> dict[int, float]:
     """Return nDCG@10 at several widths, after training on SQuAD."""
-    pairs, _, held_out = read_squad()
+    pairs, _, held_out = read_squad(limit)
     embedder = ez.TextEmbedder.from_preset(MINILM)
     embedder.group_lengths = group_lengths
     embedder.compile(loss=loss, learning_rate=5e-5)
@@ -53,17 +55,17 @@ def trained(loss: keras.losses.Loss, group_lengths: bool = True) -> dict[int, fl
     return {dim: embedder.evaluate_retrieval(*held_out, dim=dim)["ndcg@10"] for dim in DIMS}
 
 
-def matryoshka(seed: int) -> None:
+def matryoshka(seed: int, limit: int | None) -> None:
     for name, loss in (
         ("InfoNCE", ez.losses.InfoNCE()),
         ("Matryoshka", ez.losses.Matryoshka(ez.losses.InfoNCE(), dims=DIMS)),
     ):
-        print(f"seed {seed}: {name} {trained(loss)}", flush=True)
+        print(f"seed {seed}: {name} {trained(loss, limit)}", flush=True)
 
 
-def batches(seed: int) -> None:
+def batches(seed: int, limit: int | None) -> None:
     for name, group_lengths in (("of like lengths", True), ("in random order", False)):
-        found = trained(ez.losses.InfoNCE(), group_lengths)
+        found = trained(ez.losses.InfoNCE(), limit, group_lengths)
         print(f"seed {seed}: {name} {found[DIMS[0]]:.4f}", flush=True)
 
 
@@ -74,11 +76,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("work", choices=WORKS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--limit", type=int, help="pairs of SQuAD, or sentences, to learn from")
     options = parser.parse_args()
     need_data("qa", "pairs", "text")
     for seed in options.seeds:
         keras.utils.set_random_seed(seed)
-        WORKS[options.work](seed)
+        WORKS[options.work](seed, options.limit)
 
 
 if __name__ == "__main__":

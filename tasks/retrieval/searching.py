@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Unpack, overload
+from typing import Any, Unpack, overload
 
 import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.tasks.retrieval.evaluation import checked_cutoffs
 from encoder_zoo.tasks.retrieval.index_checks import checked_texts
+from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, ranking_metrics
+from encoder_zoo.tasks.retrieval.questions import judged
 from encoder_zoo.tasks.retrieval.top_k import reranked
-from encoder_zoo.tasks.retrieval.typed_dicts import Hit, RerankOptions
+from encoder_zoo.tasks.retrieval.typed_dicts import Hit, RerankOptions, SearchOptions
 
 RERANKED = 50  # documents that a reranker scores
 
@@ -23,7 +26,7 @@ class Index(ABC):
         texts: N of them, or None.
 
     Example:
-        >>> class Longest(Index):
+        >>> class Longest(PlainIndex):
         ...     def __init__(self, texts):
         ...         self.texts = texts
         ...     def __len__(self):
@@ -31,7 +34,7 @@ class Index(ABC):
         ...     def _find(self, queries, top_k):
         ...         best = sorted(range(len(self)), key=lambda i: -len(self.texts[i]))[:top_k]
         ...         return [(best, [float(len(self.texts[i])) for i in best]) for _ in queries]
-        >>> Longest(["a", "abc"])._search("any", 1, None, None)
+        >>> Longest(["a", "abc"]).search("any", top_k=1)
         [{'index': 1, 'score': 3.0, 'text': 'abc'}]
     """
 
@@ -40,6 +43,10 @@ class Index(ABC):
     @abstractmethod
     def __len__(self) -> int:
         """Return N."""
+
+    @abstractmethod
+    def search(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the hits of a query, or of each of several; see `VectorIndex.search`."""
 
     @abstractmethod
     def _find(
@@ -53,6 +60,53 @@ class Index(ABC):
             **options: of the index's `search`.
         """
 
+    @validate_arguments
+    def evaluate(
+        self,
+        questions: object,
+        relevant: Sequence,
+        cutoffs: Sequence[int] = (1, 5, 10),
+        **options: Unpack[SearchOptions],
+    ) -> dict[str, float]:
+        """Return how near the top a search has each question's relevant documents.
+
+        Documents with the same text count as one.
+
+        Args:
+            questions: texts.
+            relevant: for each question the index of its document, or a list of indices, or {index:
+                grade}.
+            cutoffs: how many of the first documents are looked at.
+            **options: of `search`, such as `reranker`. Documents that a reranker does not read are
+                not found.
+
+        Returns:
+            For each cutoff k "ndcg@k", "mrr@k", "recall@k" and "accuracy@k", and "map@100".
+
+        Raises:
+            ValueError: as `TextEmbedder.evaluate_retrieval`.
+
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+            >>> index = embedder.index(["A cat.", "Tax law.", "A dog."])
+            >>> index.evaluate(["Tax law.", "A cat."], [1, 2], cutoffs=[1, 2])["recall@1"]
+            0.5
+        """
+        cutoffs = checked_cutoffs(cutoffs)
+        names = [str(i) for i in range(len(self))] if self.texts is None else self.texts
+        texts = judged(questions, names, relevant)
+        deepest = max(*cutoffs, MAP_CUTOFF) + len(names) - len(texts.passages)
+        if options.get("reranker") is not None:
+            deepest = options.get("candidates") or RERANKED
+        number_of = {name: number for number, name in enumerate(texts.passages)}
+        rankings = np.full((len(texts.questions), deepest), -1)  # where fewer are found
+        results = self.search(texts.questions, deepest, **options)
+        for row, hits in zip(rankings, results, strict=True):
+            found = dict.fromkeys(number_of[names[hit["index"]]] for hit in hits)
+            row[: len(found)] = list(found)
+        return ranking_metrics(rankings, texts.relevant, cutoffs)
+
     def _search(
         self,
         queries: object,
@@ -61,7 +115,7 @@ class Index(ABC):
         candidates: int | None,
         **options: object,
     ) -> list[Hit] | list[list[Hit]]:
-        """Return the hits of a query, or of each of several; see `VectorIndex.search`."""
+        """Return the hits, for `search`."""
         if isinstance(queries, str | bytes):
             return self._search([queries], top_k, reranker, candidates, **options)[0]
         if candidates is not None and reranker is None:

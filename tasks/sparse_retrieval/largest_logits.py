@@ -1,10 +1,12 @@
-"""The largest logit of each term in a text, with a gradient of those terms alone that have one.
+"""The largest logit of each term in a text, with a gradient for one token of each alone.
 
-A term whose weight is 0 passes no gradient on: the sparser the vectors are, the less there is to
-compute, of a trained model hundreds of 30,522 terms. TensorFlow's own gradient goes through all
-positions' logits several times, the largest tensor of the model.
+Only the token with the largest logit of a term passes a gradient on, and none does where the weight
+is 0. So the gradients are products with a sparse matrix, of at most one token for each term of a
+text. TensorFlow's own gradient goes through all positions' logits several times, the largest tensor
+of the model.
 
-Comment letters: B batch, L sequence, P positions at a time, E width, V vocabulary, T terms.
+Comment letters: B batch, L sequence, P positions at a time, E width, V vocabulary, N pairs of a
+text and a term.
 """
 
 from __future__ import annotations
@@ -30,39 +32,40 @@ def largest_logits(x: tf.Tensor, table: tf.Tensor, positions: int) -> tf.Tensor:
 
     @tf.custom_gradient
     def operation(x, table):
-        return _largest(x, table, positions), lambda dy: _gradients(x, table, dy)
+        found, index = _largest(x, table, positions)
+        return found, lambda dy: _gradients(x, table, index, dy)
 
     return operation(x, tf.convert_to_tensor(table))  # gradients reach tensors
 
 
-def _largest(x, table, positions: int):
-    """Return the largest products (B, V), P positions at a time."""
+def _largest(x, table, positions: int) -> tuple:
+    """Return the largest products and the indices of their tokens, (B, V), P at a time."""
 
-    def step(start, found):
+    def step(start, found, index):
         products = tf.matmul(x[:, start : start + positions], table, transpose_b=True)
-        return start + positions, tf.maximum(found, tf.reduce_max(products, axis=1))
+        largest = tf.reduce_max(products, axis=1)
+        here = start + tf.argmax(products, axis=1, output_type=tf.int32)
+        index = tf.where(largest > found, here, index)
+        return start + positions, tf.maximum(found, largest), index
 
-    least = tf.fill([tf.shape(x)[0], table.shape[0]], x.dtype.min)
+    shape = [tf.shape(x)[0], table.shape[0]]
+    start = (0, tf.fill(shape, x.dtype.min), tf.zeros(shape, tf.int32))
     length = tf.shape(x)[1]
-    return tf.while_loop(lambda start, _: start < length, step, (0, least), parallel_iterations=1)[
-        1
-    ]
+    _, found, index = tf.while_loop(
+        lambda start, *_: start < length, step, start, parallel_iterations=1
+    )
+    return found, index
 
 
-def _gradients(x, table, dy) -> tuple:
-    """Return the gradients of x (B, L, E) and the table (V, E), text by text."""
-
-    def step(i, dx, dtable):
-        terms = tf.where(dy[i] != 0)  # (T, 1)
-        rows = tf.gather_nd(table, terms)  # (T, E)
-        products = tf.matmul(x[i], rows, transpose_b=True)  # (L, T)
-        is_largest = tf.cast(products == tf.reduce_max(products, axis=0), dy.dtype)
-        share = is_largest * (tf.gather_nd(dy[i], terms) / tf.reduce_sum(is_largest, axis=0))
-        dtable = tf.tensor_scatter_nd_add(dtable, terms, tf.matmul(share, x[i], transpose_a=True))
-        return i + 1, dx.write(i, tf.matmul(share, rows)), dtable
-
-    count = tf.shape(x)[0]
-    dx = tf.TensorArray(x.dtype, count, element_shape=x.shape[1:])
-    start = (0, dx, tf.zeros_like(table))
-    _, dx, dtable = tf.while_loop(lambda i, *_: i < count, step, start, parallel_iterations=1)
-    return dx.stack(), dtable
+def _gradients(x, table, index, dy) -> tuple:
+    """Return the gradients of x (B, L, E) and the table (V, E): products with a sparse matrix."""
+    length, width = tf.shape(x)[1], x.shape[2]
+    pairs = tf.where(dy != 0)  # (N, 2)
+    token = pairs[:, 0] * tf.cast(length, tf.int64) + tf.cast(tf.gather_nd(index, pairs), tf.int64)
+    shape = tf.cast([tf.shape(x)[0] * length, table.shape[0]], tf.int64)
+    values = tf.cast(tf.gather_nd(dy, pairs), tf.float32)
+    matrix = tf.SparseTensor(tf.stack([token, pairs[:, 1]], axis=1), values, shape)  # (B L, V)
+    tokens, rows = tf.cast(tf.reshape(x, [-1, width]), tf.float32), tf.cast(table, tf.float32)
+    dx = tf.sparse.sparse_dense_matmul(matrix, rows)
+    dtable = tf.sparse.sparse_dense_matmul(matrix, tokens, adjoint_a=True)
+    return tf.cast(tf.reshape(dx, tf.shape(x)), x.dtype), tf.cast(dtable, table.dtype)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import encoder_zoo as ez
 from encoder_zoo.tasks.retrieval.evaluation import evaluate_retrieval, evaluate_similarity
 from encoder_zoo.tasks.retrieval.metrics import (
     average_ranks,
@@ -13,6 +14,7 @@ from encoder_zoo.tasks.retrieval.metrics import (
     spearman,
 )
 from encoder_zoo.tasks.retrieval.questions import judged
+from encoder_zoo.tasks.retrieval.searching import PlainIndex
 
 
 class Embedder:
@@ -33,6 +35,8 @@ def at_angles(**degrees):
     return Embedder({n: [np.cos(np.radians(d)), np.sin(np.radians(d))] for n, d in degrees.items()})
 
 
+TEXTS = ["A cat sat on a mat.", "The tax is due in May.", "Cats are animals.", "The river is long."]
+QUESTIONS = ["What do cats do?", "When is the tax due?", "How long is the river?"]
 CIRCLE = {"q": 0, "r": 90, "a": 10, "b": 20, "c": 80, "d": 180}
 
 
@@ -207,3 +211,66 @@ def test_indices_may_be_of_any_kind_of_sequence():
         found = judged(["q", "r"], passages, relevant).relevant
         assert [set(grades) for grades in found] == [{2}, {0}]
     assert judged(["q"], ["a", "b", "a"], [{0: 1, 2: 3}]).relevant == [{0: 3.0}]
+
+
+# -- of an index -----------------------------------------------------------------------------------
+
+
+class Scored(PlainIndex):
+    """Finds documents in the order of given scores, the same for each query, above 0 alone."""
+
+    def __init__(self, scores, texts=None):
+        self.scores = np.array(scores, "float32")
+        self.texts = texts
+
+    def __len__(self):
+        return len(self.scores)
+
+    def _find(self, queries, top_k):
+        order = [i for i in np.argsort(-self.scores)[:top_k] if self.scores[i] > 0]
+        return [(order, self.scores[order])] * len(queries)
+
+
+class Longest:
+    """A reranker that prefers long texts."""
+
+    def rank(self, query, texts, top_k):
+        order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))[:top_k]
+        return [{"index": i, "score": 0.0, "text": texts[i]} for i in order]
+
+
+def test_a_search_is_evaluated_as_its_vectors_are():
+    embedder = ez.TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
+    passages = [*TEXTS, TEXTS[1]]  # twice
+    relevant = [[0, 2], {len(TEXTS): 2.0}, 0]
+    found = embedder.index(passages).evaluate(QUESTIONS, relevant, cutoffs=[1, 3])
+    assert found == embedder.evaluate_retrieval(QUESTIONS, passages, relevant, cutoffs=[1, 3])
+    assert 0 < found["ndcg@3"] < 1
+
+
+def test_documents_that_a_search_does_not_find_are_at_no_rank():
+    found = Scored([3, 0, 2, 0]).evaluate(["p", "q"], [2, [0, 3]], cutoffs=[1, 10])
+    assert found["mrr@10"] == pytest.approx((1 / 2 + 1) / 2)
+    assert found["recall@10"] == pytest.approx((1 + 1 / 2) / 2)
+    assert found["map@100"] == pytest.approx((1 / 2 + 1 / 2) / 2)
+
+
+def test_a_reranker_is_part_of_the_search():
+    index = Scored([4, 3, 2, 1], ["a", "bb", "ccc", "dddd"])
+    assert index.evaluate(["q"], [3])["mrr@10"] == 1 / 4
+    assert index.evaluate(["q"], [3], reranker=Longest())["mrr@10"] == 1
+    found = index.evaluate(["q"], [3], reranker=Longest(), candidates=3)
+    assert found["mrr@10"] == 0  # it is not among the three that the reranker reads
+    assert index.evaluate(["q"], [1], reranker=Longest(), candidates=3)["mrr@10"] == 1 / 2
+
+
+def test_judgements_of_an_index_are_checked():
+    index = Scored([4, 3])
+    with pytest.raises(ValueError, match=r"relevant\[0\] has the passage 2. Expected"):
+        index.evaluate(["q"], [2])
+    with pytest.raises(ValueError, match="A reranker reads texts, and this index holds vectors"):
+        index.evaluate(["q"], [1], reranker=Longest())
+    with pytest.raises(ValueError, match="cutoffs is"):
+        index.evaluate(["q"], [1], cutoffs=[0])
+    with pytest.raises(TypeError, match="prompt"):
+        index.evaluate(["q"], [1], prompt="query")
