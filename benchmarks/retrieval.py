@@ -1,0 +1,102 @@
+"""Search by words, vectors, late interaction and SPLADE, alone and reranked, learned by two sides.
+
+    python benchmarks/retrieval.py --seeds 0 1 2 --limit 1280
+
+Each system but BM25 is MiniLM trained on questions and paragraphs of SQuAD (retrieval_sides.py has
+the recipe), here and by sentence-transformers. Prints nDCG@10 of the 1,334 held-out questions of
+SQuAD among their 305 paragraphs, and of XQuAD's 1,190 questions among its 240 paragraphs in each
+of seven languages, of which MiniLM reads English; the same where late interaction of the same side
+and seed reranks the first 50; and the pairs per second of the training. XQuAD is of our side alone.
+`ENCODER_ZOO_DATA` names the folder of the data. Needs the extra `peers`.
+"""
+
+import argparse
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+
+import keras
+import numpy as np
+from embedding_quality import read_squad
+from retrieval_sides import SYSTEMS
+from sources import DATA, need_data
+
+import encoder_zoo as ez
+
+OURS, THEIRS = SYSTEMS["vectors"]
+RERANKER = "late interaction"
+LANGUAGES = ("en", "de", "es", "ru", "el", "ar", "zh")
+
+
+class StoredVectors:
+    """A reranker by late interaction that embeds each question and each document once."""
+
+    def __init__(self, model: ez.LateInteraction, questions: list[str], documents: list[str]):
+        self.model = model
+        self.vectors = dict(zip(documents, model.embed(documents), strict=True))
+        self.queries = dict(zip(questions, model.embed(questions, prompt="query"), strict=True))
+
+    def rank(self, query: str, texts: Sequence[str], top_k: int) -> list[dict]:
+        """Return the texts in the order of their scores; see `LateInteraction.rank`."""
+        vectors = [self.vectors[text] for text in texts]
+        scores = np.asarray(self.model.similarity([self.queries[query]], vectors))[0]
+        order = np.argsort(-scores, kind="stable")[:top_k].tolist()
+        return [{"index": i, "score": float(scores[i]), "text": texts[i]} for i in order]
+
+
+def read_xquad(language: str) -> tuple[list[str], list[str], list[int]]:
+    """Return questions, paragraphs and the paragraph of each question."""
+    examples = ez.read_squad(DATA / "qa" / "xquad" / f"{language}.json")
+    paragraphs = list(dict.fromkeys(e["context"] for e in examples))
+    relevant = [paragraphs.index(e["context"]) for e in examples]
+    return [e["question"] for e in examples], paragraphs, relevant
+
+
+def train(systems: Sequence[str], side: str, pairs: tuple, seed: int) -> dict[str, keras.Model]:
+    """Return the trained models, and print how fast each was trained."""
+    models = {}
+    for system in systems:
+        models[system], rate = SYSTEMS[system][side](pairs, seed)
+        report(side=side, seed=seed, system=system, **{"pairs/s": round(rate, 2)})
+    return models
+
+
+def evaluate(models: dict[str, keras.Model], data: tuple) -> Iterator[tuple[str, dict]]:
+    """Yield the name of each system and its nDCG@10, alone and reranked by late interaction."""
+    questions, paragraphs, relevant = data
+    indexes = {"BM25": ez.BM25Index(paragraphs)}
+    indexes |= {system: model.index(paragraphs) for system, model in models.items()}
+    if RERANKER in models:
+        reranker = StoredVectors(models[RERANKER], questions, paragraphs)
+    for system, index in indexes.items():
+        found = {"ndcg@10": index.evaluate(questions, relevant)["ndcg@10"]}
+        if RERANKER in models and system != RERANKER:
+            after = index.evaluate(questions, relevant, reranker=reranker)
+            found["reranked"] = after["ndcg@10"]
+        yield system, {name: round(value, 4) for name, value in found.items()}
+
+
+def report(**results) -> None:
+    print(json.dumps(results), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--sides", nargs="+", choices=(OURS, THEIRS), default=[OURS, THEIRS])
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument("--languages", nargs="*", choices=LANGUAGES, default=LANGUAGES)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--limit", type=int, help="pairs to learn from")
+    options = parser.parse_args()
+    need_data("qa")
+    pairs, _, squad = read_squad(options.limit)
+    xquad = {f"XQuAD {language}": read_xquad(language) for language in options.languages}
+    for seed, side in itertools.product(options.seeds, options.sides):
+        models = train(options.systems, side, pairs, seed)
+        for name, data in {"SQuAD": squad, **(xquad if side == OURS else {})}.items():
+            for system, found in evaluate(models, data):
+                report(side=side, seed=seed, data=name, system=system, **found)
+
+
+if __name__ == "__main__":
+    main()
