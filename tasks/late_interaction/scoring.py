@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-BLOCK = 2**24  # products in memory at a time
+BLOCK = 2**20  # products in memory at a time: 4 MB
 
 
 def max_sim(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> np.ndarray:

@@ -11,70 +11,11 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
-from encoder_zoo.tasks.losses.info_nce import EXCLUDED, improbability, known, own_columns
+from encoder_zoo.tasks.losses.info_nce import improbability, known, own_columns
+from encoder_zoo.tasks.losses.max_sim_scores import max_sim, max_sim_of_rows
 from encoder_zoo.tasks.losses.replicas import of_all_replicas, padded_alike
 from encoder_zoo.tasks.losses.score_distillation import divergence
 from encoder_zoo.tasks.losses.vectors import differ
-
-
-def max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.KerasTensor:
-    """Return the score of each query with each document, (B, M).
-
-    It is the sum over the query's tokens of the largest product with a token of the document. A
-    vector of zeros is none.
-
-    Args:
-        queries: (B, Q, D).
-        documents: (M, L, D).
-
-    Source: Khattab and Zaharia 2020, ColBERT, equation 3.
-
-    Example:
-        >>> queries = ops.convert_to_tensor([[[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]]])
-        >>> documents = ops.convert_to_tensor([[[3.0, -1.0], [0.0, 0.0]], [[4.0, 5.0], [9.0, 0.0]]])
-        >>> max_sim(queries, documents).numpy().tolist()
-        [[1.0, 19.0]]
-    """
-    count, length, width = ops.shape(documents)
-    batch, tokens = ops.shape(queries)[:2]
-    flat = ops.reshape(documents, (-1, width))  # (M L, D)
-    products = ops.matmul(ops.reshape(queries, (-1, width)), ops.transpose(flat))  # (B Q, M L)
-    products = ops.reshape(products + _absent(flat), (batch, tokens, count, length))
-    return _summed(products, queries)
-
-
-def max_sim_of_rows(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.KerasTensor:
-    """Return the score of each query with the documents of its own row, (B, K).
-
-    Args:
-        queries: (B, Q, D).
-        documents: (B, K, L, D).
-
-    Example:
-        >>> queries = ops.convert_to_tensor([[[1.0, 0.0], [0.0, 2.0]]])
-        >>> documents = ops.convert_to_tensor([[[[3.0, -1.0]], [[4.0, 5.0]]]])
-        >>> max_sim_of_rows(queries, documents).numpy().tolist()
-        [[1.0, 14.0]]
-    """
-    batch, count, length, width = ops.shape(documents)
-    flat = ops.reshape(documents, (batch, -1, width))  # (B, K L, D)
-    products = ops.matmul(queries, ops.swapaxes(flat, 1, 2))  # (B, Q, K L)
-    products = products + ops.expand_dims(_absent(flat), 1)
-    products = ops.reshape(products, (batch, -1, count, length))
-    return _summed(products, queries)
-
-
-def _absent(vectors):
-    """Return what is added to the products with tokens (..., D): very low where there is none."""
-    present = ops.any(vectors != 0, axis=-1)
-    return ops.where(present, 0.0, EXCLUDED)
-
-
-def _summed(products, queries):
-    """Return the sums (B, M) of the best products of (B, Q, M, L), without absent query tokens."""
-    best = ops.max(products, axis=-1)  # (B, Q, M)
-    present = ops.cast(ops.any(queries != 0, axis=-1, keepdims=True), best.dtype)
-    return ops.sum(best * present, axis=1)
 
 
 class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -11,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.losses.max_sim import max_sim, max_sim_of_rows
+from encoder_zoo.tasks.losses import max_sim_scores
+from encoder_zoo.tasks.losses.max_sim_scores import max_sim, max_sim_of_rows
 
 PATIENCE = 900  # seconds for a process, so that one that hangs ends even on a busy machine
 
@@ -36,6 +38,69 @@ def test_scores_leave_out_vectors_of_zeros():
     rows = tokens((3, 2, 6, 5), seed=2)
     expected = [[by_hand(q, d) for d in row] for q, row in zip(queries, rows, strict=True)]
     np.testing.assert_allclose(max_sim_of_rows(queries, rows), expected, rtol=1e-5)
+
+
+def by_definition(queries, documents):
+    """All products at once, as TensorFlow derives their gradients."""
+    products = tf.einsum("bqd,mld->bqml", queries, documents)
+    products += tf.where(tf.reduce_any(documents != 0, -1), 0.0, -1e9)
+    present = tf.cast(tf.reduce_any(queries != 0, -1), "float32")
+    return tf.einsum("bqm,bq->bm", tf.reduce_max(products, -1), present)
+
+
+@pytest.mark.parametrize("products", [1, 700, 2**24])  # 1, 3 and all queries in a part
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_parts_have_the_scores_and_gradients_of_the_whole(products, is_traced, monkeypatch):
+    monkeypatch.setattr(max_sim_scores, "PRODUCTS", products)
+    texts = [tf.constant(tokens((7, 4, 5))), tf.constant(tokens((6, 9, 5), seed=1))]
+    weights = tf.constant(np.random.default_rng(2).normal(size=(7, 6)), "float32")
+
+    def run(score):
+        with tf.GradientTape() as tape:
+            tape.watch(texts)
+            scores = score(*texts)
+            total = tf.reduce_sum(weights * scores)
+        return scores, *tape.gradient(total, texts)
+
+    unknown = [tf.TensorSpec((None, None, 5))] * 2
+    score = tf.function(max_sim, input_signature=unknown) if is_traced else max_sim
+    for found, expected in zip(run(score), run(by_definition), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert score(texts[0][:0], texts[1]).shape == (0, 6)
+
+
+MEMORY = """
+import sys
+import keras, numpy as np
+import encoder_zoo as ez
+rows = int(sys.argv[1])
+model = keras.Sequential([keras.Input((2, 64, 16)), keras.layers.Dense(16)])
+model.compile("sgd", loss=ez.losses.MaxSimInfoNCE(query_length=32))
+x = np.random.default_rng(0).normal(size=(rows, 2, 64, 16))
+model.train_on_batch(x, np.arange(2 * rows).reshape(rows, 2))
+with open("/proc/self/status") as status:
+    print(next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM")))
+"""
+
+
+def peak(rows, backend):
+    """Peak memory in MB of a process that trains on one batch."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(rows)],
+        env={**os.environ, "KERAS_BACKEND": backend, "MALLOC_TRIM_THRESHOLD_": "65536"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return float(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="reads /proc")
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_memory_is_that_of_a_part(backend):
+    assert peak(512, backend) < peak(16, backend) + 500  # of all products: 2,100
 
 
 def test_a_shorter_query_length_changes_nothing_where_no_query_is_longer():
