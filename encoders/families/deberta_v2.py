@@ -13,6 +13,7 @@ from keras import ops
 
 from encoder_zoo.common.validation import Rule, one_of, validate_arguments
 from encoder_zoo.encoders.attention import SelfAttention
+from encoder_zoo.encoders.attention_masks import as_matrix
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.block import EncoderBlock
 from encoder_zoo.encoders.convolution import ConvolutionWidth, TextConvolution
@@ -25,6 +26,7 @@ from encoder_zoo.encoders.families.bert import (
     keras_hub_blocks,
 )
 from encoder_zoo.encoders.family import Family, Generator, Head, Hidden, KerasHubHead, KerasHubNames
+from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.kernels.relative_shift import by_distance
 from encoder_zoo.encoders.layers import activate
 from encoder_zoo.encoders.positions import text_numbers
@@ -60,6 +62,7 @@ class DisentangledAttention(SelfAttention):
     Call arguments:
         relative_embeddings: (2 S, D), an embedding for each bucket of distances.
         buckets: (2, 2 L) int, see `buckets_of_distances`.
+        attending: (B, 1, L, 1), 0 at tokens that attend to all alike; None: there are none.
 
     Source: He et al. 2021, DeBERTa: Decoding-enhanced BERT with Disentangled Attention, section
     3.1 and algorithm 1.
@@ -84,7 +87,7 @@ class DisentangledAttention(SelfAttention):
         super().build(input_shape)
         self.relative_dropout_layer = self.make_dropout(self.dropout)
 
-    def scores(self, query, key, training=None, *, relative_embeddings, buckets):
+    def scores(self, query, key, training=None, *, relative_embeddings, buckets, attending=None):
         # So that the sum varies as much as one product.
         share = (1 + len(self.terms)) ** -0.5
         scores = super().scores(query * share, key, training=training)  # (B, H, L, L)
@@ -97,7 +100,7 @@ class DisentangledAttention(SelfAttention):
             queries = self._heads(self.query_dense(ops.take(table, buckets[1], axis=0)))
             transposed = by_distance(ops.matmul(key * scale, queries))  # (B, H, L of keys, L)
             scores = scores + ops.transpose(transposed, (0, 1, 3, 2))
-        return scores
+        return scores if attending is None else scores * ops.cast(attending, scores.dtype)
 
     def _heads(self, rows):
         """Return (2 L, D) as (H, D/H, 2 L)."""
@@ -170,6 +173,8 @@ class DebertaV2Block(EncoderBlock):
         convolved = activate(self.convolution_activation, convolved)
         y = self.convolution_norm(ops.reshape(y, rows) + convolved, training=training)
         y = ops.reshape(y, shape)
+        if "attending" in context:
+            y = y * ops.cast(context["attending"][:, 0], y.dtype)
         return (y, *probabilities) if return_probabilities else y
 
 
@@ -178,7 +183,8 @@ class DebertaV2Backbone(Backbone):
     """DeBERTa-v2's and v3's encoder; inputs and outputs as for `Backbone`, its own defaults.
 
     Tokens have no positions; all blocks read one table of embeddings of distances, so that texts
-    may be longer than in pretraining. There are no segments and no pooler.
+    may be longer than in pretraining. There are no segments and no pooler. As in transformers,
+    tokens that are not attended to ("attended_mask") begin as zeros and attend to all tokens alike.
 
     Args:
         position_buckets: S, number of embeddings of distances in either direction.
@@ -240,6 +246,19 @@ class DebertaV2Backbone(Backbone):
             i, DebertaV2Block, convolution_width=0 if i else self.convolution_width
         )
 
+    def _embed(self, inputs: Mapping, training: bool | None = None):
+        embedded = super()._embed(inputs, training)
+        if "attended_mask" not in inputs:
+            return embedded
+        return embedded * ops.cast(_attending(inputs)[:, 0], embedded.dtype)
+
+    def attention_mask(self, inputs: Mapping, reach: int | None = None):
+        mask = super().attention_mask(inputs, reach)
+        if "attended_mask" not in inputs:
+            return mask
+        real = ops.cast(with_padding_mask(inputs)["padding_mask"], "bool")[:, None, None, :]
+        return ops.where(_attending(inputs), as_matrix(mask), real)  # (B, 1, L, L)
+
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
         length = ops.shape(inputs["token_ids"])[1]
         rows = self.relative_embedding(ops.arange(2 * self.position_buckets, dtype="int32"))
@@ -247,12 +266,20 @@ class DebertaV2Backbone(Backbone):
             "relative_embeddings": self.relative_norm(rows),
             "buckets": buckets_of_distances(length, self._log_buckets),
         }
+        if "attended_mask" in inputs:
+            distances["attending"] = _attending(inputs)
         contexts = [{**context, **distances} for context in super().block_contexts(inputs)]
         if self.convolution_width:
+            inputs = with_padding_mask(inputs)
             real, starts = ops.cast(inputs["padding_mask"], "int32"), inputs.get("text_starts")
             numbers = real if starts is None else real * (1 + text_numbers(starts, length))
             contexts[0]["numbers"] = numbers
         return contexts
+
+
+def _attending(inputs: Mapping):
+    """Return which tokens are attended to, and attend to those alone, (B, 1, L, 1) bool."""
+    return ops.cast(inputs["attended_mask"], "bool")[:, None, :, None]
 
 
 # -- config.json -------------------------------------------------------------------------------

@@ -20,20 +20,22 @@ ROLES = {"query": ("query",), "document": ("document", "passage", "corpus")}
 _PROBE = "a b"  # any text of two words
 
 
-def of_pylate(files: FolderFiles) -> dict[str, object]:
+def of_pylate(files: FolderFiles, tokenizer) -> dict[str, object]:
     """Read the settings of PyLate in `config_sentence_transformers.json`.
 
     Args:
         files: of the encoder.
+        tokenizer: of the encoder.
 
     Raises:
         ValueError: "...: query_length is 0. Expected a whole number of 3 or more."
 
-    Source: PyLate 1.6, `models/colbert.py`, for the defaults.
+    Source: PyLate 1.6, `models/colbert.py`, for the defaults; sentence-transformers 6.2,
+    `multi_vector_encoder/model.py`, for `query_expansion`, which it reads beside them.
     """
     settings, path = theirs.model_settings(files.root), files.root.path / MODEL_SETTINGS
     expands = _flag(settings, "do_query_expansion", True, path)
-    return {
+    found = {
         "query_marker": _text(settings, "query_prefix", "[Q] ", path) or None,
         "document_marker": _text(settings, "document_prefix", "[D] ", path) or None,
         "prompts": _prompts(files.root),
@@ -44,6 +46,9 @@ def of_pylate(files: FolderFiles) -> dict[str, object]:
         and _flag(settings, "attend_to_expansion_tokens", False, path),
         "skiplist": _words(settings, PUNCTUATION, path),
     }
+    if "query_expansion" in settings:
+        found |= _expansion(settings["query_expansion"], tokenizer, path)
+    return found
 
 
 def of_stanford(files: FolderFiles) -> dict[str, object]:
@@ -97,19 +102,15 @@ def of_sentence_transformers(
     found = {
         "query_length": _length(settings, "query_length", longest, path),
         "document_length": _length(settings, "document_length", longest, path),
-        **_expansion(settings.get("query_expansion"), tokenizer, path),
         "skiplist": _skiplist(files.root, masks),
     }
-    if found["expand_queries"]:
-        if not masks:
-            raise ValueError(
-                f"{path}: query_expansion is {shown(settings['query_expansion'])}, but there is no "
-                "MultiVectorMask, so that the tokens it adds have no vectors. Expected null."
-            )
-        fixed = settings["query_expansion"]["strategy"] == "fixed"
-        if fixed or found["query_length"] is None:
-            found["query_length"] = found["expansion_length"] if fixed else longest
-        found["expansion_length"] = None if fixed else found["expansion_length"]
+    expansion = settings.get("query_expansion")
+    if expansion is not None and not masks:
+        raise ValueError(
+            f"{path}: query_expansion is {shown(expansion)}, but there is no MultiVectorMask, so "
+            "that the tokens it adds have no vectors. Expected null."
+        )
+    found |= _expansion(expansion, tokenizer, path)
     prompts, markers = _prompts(files.root), {}
     for role, marker in zip(ROLES, MARKERS, strict=True):
         markers[marker] = _marker(prompts.get(role, ""), tokenizer)
@@ -134,10 +135,12 @@ def _expansion(expansion: object, tokenizer, path: pathlib.Path) -> dict[str, ob
     if expansion.get("token") not in (None, tokenizer.mask_token):
         found = shown(expansion["token"])
         raise ValueError(f"{field}: token is {found}. Expected null or {tokenizer.mask_token!r}.")
+    length = _length(expansion, "length", None, field, required=True)
+    fixed = {"query_length": length, "expansion_length": None}
     return {
         "expand_queries": True,
         "attend_to_expansion": _flag(expansion, "attend", False, field),
-        "expansion_length": _length(expansion, "length", None, field, required=True),
+        **(fixed if expansion["strategy"] == "fixed" else {"expansion_length": length}),
     }
 
 

@@ -52,7 +52,7 @@ logger = logging.getLogger("encoder_zoo")
 
 # Of `LateInteraction` and its preprocessor, that these files hold.
 ARGUMENTS = ("projections", "normalize", "query_length", "document_length", "prompts", "skiplist")
-ARGUMENTS += (*MARKERS, "expand_queries", "attend_to_expansion")
+ARGUMENTS += (*MARKERS, "expand_queries", "expansion_length", "attend_to_expansion")
 # The markers of a model that has none yet: PyLate's, each with its space one token.
 NEW_MARKERS = {"query_marker": "[Q] ", "document_marker": "[D] "}
 _STANFORD, _PYLATE, _ST, _ENCODER = "HF_ColBERT", "ColBERT", "MultiVectorEncoder", "encoder"
@@ -105,7 +105,7 @@ def _settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, obje
     if form == _STANFORD:
         return of_stanford(files)
     if form == _PYLATE:
-        return of_pylate(files)
+        return of_pylate(files, tokenizer)
     if form == _ST:
         masks = [m for m in theirs.read_modules(files.root) if m.kind == "MultiVectorMask"]
         return of_sentence_transformers(files, masks, tokenizer)
@@ -268,8 +268,7 @@ def _pylate_settings(prepares, backbone: keras.Model) -> dict[str, object]:
     if prepares is None:
         words = list(string.punctuation)
         return {**settings, "document_length": longest, "prompts": {}, "skiplist_words": words}
-    return {
-        **settings,
+    settings |= {
         "prompts": dict(prepares.prompts),
         "query_prefix": prepares.query_marker or "",
         "document_prefix": prepares.document_marker or "",
@@ -279,6 +278,14 @@ def _pylate_settings(prepares, backbone: keras.Model) -> dict[str, object]:
         "attend_to_expansion_tokens": prepares.attend_to_expansion,
         "skiplist_words": list(prepares.skiplist),
     }
+    if 0 < prepares.expanded_length < prepares.longest("query"):
+        # Of sentence-transformers, which reads it before PyLate's own. PyLate fills all queries up.
+        settings["query_expansion"] = {
+            "strategy": "min",
+            "attend": prepares.attend_to_expansion,
+            "length": prepares.expanded_length,
+        }
+    return settings
 
 
 def _as_json(value: object) -> bytes:

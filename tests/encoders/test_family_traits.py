@@ -318,3 +318,19 @@ def test_what_debertas_configuration_must_say(name, golden, tmp_path):
     path.write_text(json.dumps(config))
     with pytest.raises(ValueError, match=f"{name} is .* Expected"):
         ez.Backbone.from_preset(tmp_path)
+
+
+def test_tokens_that_debertas_do_not_attend_to_are_one_vector(golden):
+    """As in transformers: they begin as zeros and attend to all tokens alike, but to padding."""
+    backbone = ez.Backbone.from_preset(golden("DebertaV2_Model").folder)
+    tokens = np.array([[1, 7, 9, 2, 5, 6, 5, 0]])
+    real, attended = (np.arange(8)[None] < count for count in (7, 4))
+
+    def outputs(**inputs):
+        return ops.convert_to_numpy(backbone(inputs)["sequence_output"])[0]
+
+    found = outputs(token_ids=tokens, padding_mask=real, attended_mask=attended)
+    np.testing.assert_allclose(found[:4], outputs(token_ids=tokens[:, :4]), atol=1e-5)
+    np.testing.assert_allclose(found[5:7], found[[4, 4]], atol=1e-5)
+    longer = outputs(token_ids=tokens[:, :7], attended_mask=attended[:, :7])
+    np.testing.assert_allclose(found[:7], longer, atol=1e-5)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tracemalloc
 
 import keras
 import numpy as np
@@ -88,6 +89,9 @@ class TestFolders:
         model.save_to_preset(tmp_path)
         settings = json.loads((tmp_path / "config_sentence_transformers.json").read_text())
         assert settings["model_type"] == "ColBERT"
+        shorter = {"strategy": "min", "attend": True, "length": 8}
+        expected = shorter if form == "sentence_transformers" else None
+        assert settings.get("query_expansion") == expected
         modules = json.loads((tmp_path / "modules.json").read_text())
         assert {m["type"] for m in modules[1:]} == {"pylate.models.Dense.Dense"}
         assert_same(ez.LateInteraction.from_preset(tmp_path), *stored(form))
@@ -243,6 +247,16 @@ class TestScores:
         whole = max_sim(queries, documents)
         monkeypatch.setattr("encoder_zoo.tasks.late_interaction.scoring.BLOCK", 100)
         np.testing.assert_allclose(max_sim(queries, documents), whole, rtol=1e-6)
+
+    def test_memory_is_that_of_a_block(self):
+        draw = np.random.default_rng(0)
+        queries = list(draw.normal(size=(3, 32, 64)).astype("float32"))
+        documents = list(draw.normal(size=(2_000, 90, 64)).astype("float32"))
+        tracemalloc.start()
+        max_sim(queries, documents)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 20e6  # all products of a query: 23 MB, the documents 46 MB
 
     def test_rank_and_search_have_the_order_of_the_scores(self, shared):
         scores = shared.similarity("very good", OTHERS)
