@@ -18,35 +18,38 @@ class AttentionMask:
     """Which tokens may attend to which, in O(L) numbers.
 
     Attributes:
-        real: (B, L) bool, false at padding, to which no token attends.
+        real: (B, L) bool, false at padding, to which no token attends; None: there is no padding,
+            every example is one text, and tokens attend to all others.
         texts: (B, L) int, index of the token's text in a packed example: tokens attend to those of
             the same text; None: every example is one text.
         reach: the largest distance at which one attends to another; None: any.
         has_unattended: whether some tokens that are not real have outputs that count.
     """
 
-    real: keras.KerasTensor
+    real: keras.KerasTensor | None
     texts: keras.KerasTensor | None = None
     reach: int | None = None
     has_unattended: bool = False
 
-    def matrix(self) -> keras.KerasTensor:
-        """Return (B, 1, 1 or L, L), bool: true where the last axis may be attended to."""
+    def matrix(self) -> keras.KerasTensor | None:
+        """Return (B, 1, 1 or L, L), bool: true where the last axis may be attended to; or None."""
         distances = None
         if self.reach is not None:
             positions = ops.arange(ops.shape(self.real)[1], dtype="int32")
             distances = ops.abs(positions[:, None] - positions)
         return self.pairs(self.real, self.texts, self.texts, distances)
 
-    def pairs(self, real, query_texts=None, key_texts=None, distances=None) -> keras.KerasTensor:
+    def pairs(self, real, query_texts=None, key_texts=None, distances=None):
         """Return which of some keys each of some queries attends to, (B, 1, 1 or Q, K), bool.
 
         Args:
-            real: (B, K) bool, of the keys.
+            real: (B, K) bool, of the keys; None: each query attends to all, and the result is None.
             query_texts: (B, Q) int, or None where every example is one text.
             key_texts: (B, K) int, or None likewise.
             distances: (Q, K) int, where there is a `reach`.
         """
+        if real is None:
+            return None
         allowed = ops.expand_dims(real, (1, 2))  # LiteRT knows no such slices of truth values
         if query_texts is not None:
             allowed = allowed & (query_texts[:, None, :, None] == key_texts[:, None, None, :])
@@ -60,7 +63,7 @@ class AttentionMask:
 
 
 def make_attention_mask(
-    padding_mask: keras.KerasTensor,
+    padding_mask: keras.KerasTensor | None,
     text_starts: keras.KerasTensor | None = None,
     reach: int | None = None,
     has_unattended: bool = False,
@@ -68,7 +71,8 @@ def make_attention_mask(
     """Make a mask without attention to padding and to other texts.
 
     Args:
-        padding_mask: (B, L), true or 1 at real tokens, false or 0 at padding.
+        padding_mask: (B, L), true or 1 at real tokens, false or 0 at padding; None, without
+            `text_starts` and `reach`: all tokens are real.
         text_starts: (B, K) int, where the texts of packed examples begin, see `text_numbers`.
         reach, has_unattended: see `AttentionMask`.
 
@@ -80,7 +84,8 @@ def make_attention_mask(
     texts = None
     if text_starts is not None:
         texts = text_numbers(text_starts, ops.shape(padding_mask)[1])
-    return AttentionMask(ops.cast(padding_mask, "bool"), texts, reach, has_unattended)
+    real = None if padding_mask is None else ops.cast(padding_mask, "bool")
+    return AttentionMask(real, texts, reach, has_unattended)
 
 
 def as_matrix(mask: AttentionMask | keras.KerasTensor | None) -> keras.KerasTensor | None:

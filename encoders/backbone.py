@@ -52,8 +52,8 @@ class Backbone(BackboneBase):
 
     def _encode(self, inputs, training=False, return_probabilities=False, embedded=None):
         """Return the inputs and outputs of all blocks, attention probabilities, and contexts."""
-        inputs = with_padding_mask(inputs)
-        x = self._embed(inputs, training) if embedded is None else embedded  # (B, L, D)
+        given = with_padding_mask(inputs)
+        x = self._embed(given, training) if embedded is None else embedded  # (B, L, D)
         contexts = self.block_contexts(inputs)
         states, probabilities = self._run(self.blocks, contexts, x, training, return_probabilities)
         if self.final_layer is not None:

@@ -15,7 +15,7 @@ from encoder_zoo.common.variable_names import variables_named_alike
 from encoder_zoo.encoders.attention_masks import AttentionMask, make_attention_mask
 from encoder_zoo.encoders.backbone_presets import BackbonePresets
 from encoder_zoo.encoders.backbone_training import BackboneTraining
-from encoder_zoo.encoders.inputs import INPUTS, TASK_INPUTS, check_inputs
+from encoder_zoo.encoders.inputs import INPUTS, TASK_INPUTS, check_inputs, with_padding_mask
 from encoder_zoo.encoders.kernels import long_attention
 from encoder_zoo.encoders.layer_maker import MakesLayers
 from encoder_zoo.encoders.rules import Activation, Size
@@ -197,16 +197,20 @@ class BackboneBase(
 
     def attention_mask(
         self, inputs: Mapping, reach: int | None = None
-    ) -> AttentionMask | keras.KerasTensor:
+    ) -> AttentionMask | keras.KerasTensor | None:
         """Return which tokens may attend to which; a matrix, which is less to trace, if possible.
+
+        None, as the matrix of texts without padding: kernels are faster without a mask.
 
         Args:
             inputs: as for `block_contexts`.
             reach: the largest distance at which one attends to another; None: any.
         """
-        attended = inputs.get("attended_mask")
-        real = inputs["padding_mask"] if attended is None else attended
-        mask = make_attention_mask(real, inputs.get("text_starts"), reach, attended is not None)
+        attended, starts = inputs.get("attended_mask"), inputs.get("text_starts")
+        if reach is not None or starts is not None:
+            inputs = with_padding_mask(inputs)
+        real = inputs.get("padding_mask") if attended is None else attended
+        mask = make_attention_mask(real, starts, reach, attended is not None)
         return mask if self.max_sequence_length > long_attention.SHORT else mask.matrix()
 
     def __call__(self, inputs, *args, **kwargs):

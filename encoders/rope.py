@@ -12,6 +12,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.validation import Rule, is_number
+from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.positions import positions_in_texts, rotation, text_lengths
 
 LINEAR, DYNAMIC = "linear", "dynamic"  # in config.json
@@ -69,7 +70,7 @@ def scaled_rotation(
     """Return `rotation` of the positions of a batch.
 
     Args:
-        inputs: of the backbone, with "padding_mask".
+        inputs: of the backbone.
         theta: base of the angles.
         head_dim: numbers of a head.
         scaling: None, or `{"rope_type", "factor"}`: "linear" divides positions by the factor;
@@ -85,7 +86,7 @@ def scaled_rotation(
 
     Example:
         >>> import numpy as np
-        >>> inputs = {"token_ids": np.ones((1, 4), int), "padding_mask": np.ones((1, 4), int)}
+        >>> inputs = {"token_ids": np.ones((1, 4), int)}
         >>> scaling = {"rope_type": "linear", "factor": 2.0}
         >>> cosines, sines = scaled_rotation(inputs, 10_000.0, 4, scaling)
         >>> np.array(sines)[0, :, 0, 0].round(2).tolist()
@@ -98,7 +99,8 @@ def scaled_rotation(
     factor = scaling["factor"]
     if scaling["rope_type"] == LINEAR:
         return rotation(ops.cast(positions, "float32") / factor, theta, head_dim)
-    lengths = ops.cast(text_lengths(inputs["padding_mask"], starts), "float32")  # (B, 1 or L)
+    real = with_padding_mask(inputs)["padding_mask"]
+    lengths = ops.cast(text_lengths(real, starts), "float32")  # (B, 1 or L)
     stretch = factor * ops.maximum(lengths / trained_length, 1.0) - (factor - 1)
     bases = theta * stretch ** (head_dim / (head_dim - 2))
     return rotation(positions, bases[:, :, None, None], head_dim)

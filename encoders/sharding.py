@@ -1,8 +1,9 @@
-"""The layout of a backbone's weights over the devices of a mesh."""
+"""The layout of a backbone's weights over the devices of a mesh, and whole weights again."""
 
 from __future__ import annotations
 
 import keras
+import numpy as np
 
 BLOCK = r".*block_\d+/"
 # Columns of a product's first matrix and rows of its second, so that devices add up once for it.
@@ -32,3 +33,20 @@ def megatron_layout(
     by_token = vocabulary_size is not None and vocabulary_size % parts == 0
     layout[TOKENS] = (axis, None) if by_token else (None, axis)
     return layout
+
+
+def whole_array(values: keras.Variable | keras.KerasTensor) -> np.ndarray:
+    """Return all values of a variable or tensor, also of one whose parts are in other processes.
+
+    Of such a one all processes of JAX must ask together.
+
+    Example:
+        >>> whole_array(keras.Variable([1.0, 2.0])).tolist()
+        [1.0, 2.0]
+    """
+    tensor = getattr(values, "value", values)
+    if getattr(tensor, "is_fully_addressable", True) or tensor.is_fully_replicated:
+        return keras.ops.convert_to_numpy(tensor)
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.process_allgather(tensor, tiled=True)

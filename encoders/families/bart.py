@@ -17,7 +17,6 @@ from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.families.bert import TOKEN_IDS, keras_hub_blocks
 from encoder_zoo.encoders.families.roberta import KERAS_HUB_BYTE_BPE
 from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubNames
-from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.last_tokens import last_tokens
 from encoder_zoo.encoders.positions import positions_in_texts, text_numbers
 from encoder_zoo.encoders.rules import Size
@@ -237,7 +236,7 @@ class BartBackbone(Backbone):
         return super().make_block(i, BartBlock)
 
     def _encode(self, inputs, training=False, return_probabilities=False, embedded=None):
-        inputs, options = with_padding_mask(inputs), (training, return_probabilities)
+        options = (training, return_probabilities)
         x = self._embed(inputs, training) if embedded is None else embedded  # (B, L, D)
         contexts = self.block_contexts(inputs)
         encoder, decoder = self.blocks[: self.num_layers], self.decoder_blocks

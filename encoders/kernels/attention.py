@@ -69,7 +69,7 @@ def attend_fast(
     if mask.reach is not None:
         return _either(length > long_attention.SHORT, in_blocks, at_once)
     drops = training and layer.dropout_layer.rate
-    if keras.config.backend() == "torch" and mask.texts is None and not drops:
+    if mask.texts is None and not drops and _kernel_writes_no_pairs(query):
         return at_once()
     return _either(length > long_attention.SHORT, in_chunks, at_once)
 
@@ -83,6 +83,16 @@ def _attend_heads(layer, query, key, value, mask, training):
         return layer.attend(query, key, value, mask, training)[0]
     tokens = (_transpose(t) for t in (query, key, value))
     return _transpose(fused_attention(*tokens, mask))
+
+
+def _kernel_writes_no_pairs(query):
+    """Return whether the backend's kernel works without the probabilities of all pairs."""
+    if keras.config.backend() != "jax":
+        return keras.config.backend() == "torch"
+    import jax
+
+    half = keras.backend.standardize_dtype(query.dtype) in ("float16", "bfloat16")
+    return jax.default_backend() == "gpu" and half and query.shape[-1] % 8 == 0  # cuDNN's
 
 
 def _attend_on_torch(query, key, value, mask, rate):

@@ -7,10 +7,11 @@ The forms by backend, above `SHORT` tokens:
   but for cuDNN's, which looks to the left alone. Torch's `scaled_dot_product_attention` has no
   window, and its `flex_attention` writes all pairs where it is not compiled, for which users would
   need a C++ compiler.
-- Global attention on torch, of examples of one text and without dropout: its kernel, which writes
-  no pairs and needs no mask of them. For packed examples it needs one: chunks then.
-- Global attention on TensorFlow, which has no kernel, and on JAX, whose own writes all pairs but on
-  a few accelerators: chunks.
+- Global attention on torch, and on JAX with a GPU in half precision (cuDNN), of examples of one
+  text and without dropout: their kernels, which write no pairs. For packed examples they need a
+  mask of all pairs: chunks then.
+- Global attention on TensorFlow, which has no kernel, and on JAX elsewhere, whose own writes all
+  pairs: chunks.
 - A graph of TensorFlow, whose lengths are open, holds both ways and a choice between them, unless
   it is known beforehand whether its texts are long: see `graph_of_texts`. XLA has no gradient for
   such a choice, and other runtimes have no loops: they get all pairs at once.

@@ -12,6 +12,7 @@ import numpy as np
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
+from encoder_zoo.encoders.sharding import whole_array
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 
@@ -287,7 +288,7 @@ def copy(
 
 def stored_array(weight: keras.Variable, transposed: bool, dtype: object = None) -> np.ndarray:
     """Return a weight, or its transpose, as an array to be written to a file."""
-    value = keras.ops.convert_to_numpy(weight)
+    value = whole_array(weight)
     return np.ascontiguousarray(value.T if transposed else value, dtype)
 
 

@@ -6,12 +6,14 @@ from keras import ops
 from paths import ROOT
 
 import encoder_zoo as ez
+from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.attention_masks import make_attention_mask
 from encoder_zoo.encoders.block import EncoderBlock
 from encoder_zoo.encoders.kernels import long_attention
 from encoder_zoo.encoders.kernels.attention import attend_fast, fused_attention
 from encoder_zoo.encoders.positions import rotation
+from encoder_zoo.testing import tiny
 
 REAL = np.arange(21) < np.array([[21], [9]])
 STARTS = np.array([[0, 5, 6], [0, 3, 21]])
@@ -57,6 +59,24 @@ def test_every_form_is_the_formula(layer, tokens, monkeypatch, reach, starts, sh
     mixed = ops.convert_to_numpy(attend_fast(layer, *tokens, mask))
     expected = formula(tokens, ops.convert_to_numpy(mask.matrix()))
     np.testing.assert_allclose(mixed[REAL], expected[REAL], atol=1e-5)
+
+
+@pytest.mark.parametrize("short", [512, 1], ids=["at once", "in parts"])
+def test_texts_without_padding_need_no_mask(layer, tokens, monkeypatch, short):
+    monkeypatch.setattr(long_attention, "SHORT", short)
+    monkeypatch.setattr(long_attention, "CHUNK_NUMBERS", 0)
+    mask = make_attention_mask(None)
+    assert mask.matrix() is None
+    expected = formula(tokens, True)
+    np.testing.assert_allclose(attend_fast(layer, *tokens, mask), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "modernbert", "deberta-v2", "bart", "xlnet"])
+def test_no_padding_mask_means_that_all_tokens_are_real(name):
+    backbone = tiny.backbone(get_family(name))
+    ids = {"token_ids": np.random.default_rng(0).integers(5, 20, (2, 7))}
+    expected = backbone({**ids, "padding_mask": np.ones((2, 7), bool)})["sequence_output"]
+    np.testing.assert_allclose(backbone(ids)["sequence_output"], expected, atol=1e-5)
 
 
 def test_the_fused_kernel_is_the_formula(tokens):
