@@ -11,6 +11,7 @@ from encoder_zoo.encoders.layers import INITIALIZER_RANGE
 if TYPE_CHECKING:
     from encoder_zoo.common.validation import Rule
     from encoder_zoo.encoders.backbone import Backbone
+    from encoder_zoo.encoders.beam_head import BeamHead
     from encoder_zoo.encoders.tokenizers import TokenizerClass
 
 LEARNING_RATE = 5e-5  # peak; of Devlin et al. 2019, appendix A.3
@@ -74,7 +75,9 @@ class Head:
             and that of its text's first token.
         stddev: of the output layer's new weights, as for `Hidden`.
         pair: the second head of pretraining, for pairs of segments.
+        beam: of spans, the head that checkpoints of another class have instead.
         class_suffix: end of the name of transformers' class; None: as in `Family.heads`.
+        auto_class: whether transformers' `AutoModelFor...` of the task opens that class.
 
     Example:
         >>> Head("classifier.out_proj", Hidden("classifier.dense", "tanh")).tensors
@@ -92,7 +95,9 @@ class Head:
     first_norm: str | None = None
     stddev: Callable[[Backbone], float] = default_stddev
     pair: PairHead | None = None
+    beam: BeamHead | None = None
     class_suffix: str | None = None
+    auto_class: bool = True
 
     @property
     def tensors(self) -> dict[str, str]:

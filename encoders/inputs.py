@@ -17,6 +17,8 @@ INPUTS = ("token_ids", "padding_mask", "segment_ids", "text_starts", "attended_m
 TASK_INPUTS = (
     "mask_positions",
     "prediction_order",
+    "answer_mask",
+    "answer_start",
     "masked_token_ids",
     "positions_in_teacher",
     "soft_weights",
@@ -29,9 +31,10 @@ OTHER_NAMES = {
     "attention_mask": "padding_mask",
     "token_type_ids": "segment_ids",
 }
-# Of the shapes (B, M), (B, K), and (B,) or (B, L). All others have that of "token_ids", (B, L),
-# and those of further texts, "candidate_...", that of "candidate_token_ids", (B, K, L).
-OTHER_SHAPES = ("mask_positions", "text_starts", "soft_weights", "choice_index")
+# Of the shapes (B, M), (B, K), (B,) or (B, L), (B, K), and (B, 1). All others have that of
+# "token_ids", (B, L), and those of further texts, "candidate_...", that of "candidate_token_ids",
+# (B, K, L).
+OTHER_SHAPES = ("mask_positions", "text_starts", "soft_weights", "choice_index", "answer_start")
 
 
 def backbone_inputs(inputs: Mapping) -> dict:

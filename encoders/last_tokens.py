@@ -31,5 +31,23 @@ def last_tokens(
     """
     if padding_mask is None:
         return x[:, -1]
-    numbers = ops.arange(ops.shape(x)[1], dtype="int32") * ops.cast(padding_mask, "int32")
-    return take_positions(x, ops.max(numbers, axis=1, keepdims=True))[:, 0]
+    return take_positions(x, last_positions(padding_mask))[:, 0]
+
+
+def last_positions(padding_mask: keras.KerasTensor) -> keras.KerasTensor:
+    """Return the positions of the last real tokens, wherever the padding is.
+
+    Args:
+        padding_mask: (B, L), true or 1 at real tokens.
+
+    Returns:
+        (B, 1) int32.
+
+    Example:
+        >>> import numpy as np
+        >>> last_positions(np.array([[1, 1, 0], [0, 1, 1]])).numpy().ravel().tolist()
+        [1, 2]
+    """
+    real = ops.cast(padding_mask, "int32")
+    numbers = ops.arange(ops.shape(real)[1], dtype="int32") * real
+    return ops.max(numbers, axis=1, keepdims=True)

@@ -123,10 +123,16 @@ def save_task(
         **_weights(backbone, backbone_layers(backbone), prefix),
         **_weights(task, head.tensors),
     }
-    config = {"architectures": [family.class_name(suffix)], **_head_config(task, head)}
+    config = {"architectures": [_architecture(task)], **_head_config(task, head)}
     config |= task.extra_config()
     files = task.files_to_save(DTYPES[dtype] if dtype else None)
     _save(folder, config, weights, settings, about, tokenizer, dtype, shard_bytes, files)
+
+
+def _architecture(task: PresetTask) -> str:
+    """Return the name of transformers' class with the task's head."""
+    suffix = task.head_record.class_suffix or task.checkpoint_class_suffix
+    return task.backbone.family.class_prefix + suffix
 
 
 def _usage(task: PresetTask) -> Usage:
@@ -137,7 +143,7 @@ def _usage(task: PresetTask) -> Usage:
     if task.sentence_transformers_class:
         library, there = SENTENCE_TRANSFORMERS, task.sentence_transformers_class
     elif suffix in task.backbone.family.heads:
-        there += suffix
+        there = there + suffix if task.head_record.auto_class else _architecture(task)
     example = ""
     if task.preprocessor is not None:
         example = example_call(task.text_method, task.preprocessor.tokenizer.mask_token)

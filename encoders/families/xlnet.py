@@ -14,6 +14,7 @@ from encoder_zoo.common.validation import Rate, one_of, validate_arguments
 from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.attention_masks import as_matrix
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.beam_head import BeamHead
 from encoder_zoo.encoders.block import EncoderBlock
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.family import Family, Head, Hidden
@@ -437,7 +438,11 @@ FAMILY = Family(
     heads={
         "ForSequenceClassification": _SUMMARY,
         "ForTokenClassification": Head("classifier"),
-        "ForQuestionAnswering": Head("qa_outputs", class_suffix="ForQuestionAnsweringSimple"),
+        "ForQuestionAnswering": Head(
+            "qa_outputs",
+            beam=BeamHead("start_logits.dense", end="end_logits", answer_class="answer_class"),
+            class_suffix="ForQuestionAnsweringSimple",
+        ),
         "ForMultipleChoice": _SUMMARY,
         "ForMaskedLM": Head("lm_loss", tied_bias="lm_loss.bias", class_suffix="LMHeadModel"),
     },

@@ -18,25 +18,17 @@ from encoder_zoo.tasks.explanation.words import Method
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.documents import text_of
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
-from encoder_zoo.tasks.preprocessing.windows import take
 from encoder_zoo.tasks.question_answering import ranking
 from encoder_zoo.tasks.question_answering.answers import (
-    Candidates,
     NullThreshold,
     answer_lists,
-    context_mask,
-    find_spans,
     split_examples,
 )
 from encoder_zoo.tasks.question_answering.explaining import AnswerExplanation, explain_answers
 from encoder_zoo.tasks.question_answering.ranking import Answer, PassageAnswer
+from encoder_zoo.tasks.question_answering.searching import search, search_in_graph
 from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
-from encoder_zoo.tasks.training.inference import (
-    example_outputs,
-    token_outputs_in_graph,
-    unpadded_outputs,
-)
-from encoder_zoo.tasks.training.sources import check_preprocessor
+from encoder_zoo.tasks.training.inference import unpadded_outputs
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -48,16 +40,18 @@ class SpanAnswers(Task):
     """Base of `SpanQA`: its answers.
 
     Attributes:
-        null_threshold: see `SpanQA`.
+        null_threshold, beam: see `SpanQA`.
     """
 
     null_threshold: NullThreshold | None
+    beam: tuple[int, int] | None
 
     def _predict_texts(self, x, batch_size, predict) -> list[list[np.ndarray]]:
         examples = self.preprocess(x)
+        examples.pop("labels", None)
         outputs = zip(
             examples["text_index"].numpy(),
-            unpadded_outputs(self, examples, batch_size, axis=1),
+            unpadded_outputs(self, examples, batch_size, axis=None if self.beam else 1),
             strict=True,
         )
         by_question = itertools.groupby(outputs, key=lambda output: output[0])
@@ -120,7 +114,8 @@ class SpanAnswers(Task):
             null_threshold: "" (no answer) is returned where the score of no answer exceeds the
                 best span's by more than this; 0 is a good start, `float("inf")` always answers.
                 None is the best one that `evaluate_answers` found on questions with and without an
-                answer, and before that always answers.
+                answer, and before that always answers. With a beam it is compared to the logit of
+                "no answer".
             batch_size: default 32.
 
         Returns:
@@ -151,8 +146,9 @@ class SpanAnswers(Task):
         if not texts:
             return []
         count = 1 if top_k is None else top_k
-        found = self._search((questions, contexts), count, max_answer_length, batch_size)
+        found = search(self, questions, contexts, count, max_answer_length, batch_size)
         found = ranking.over_passages(found) if single and several else found
+        found = ranking.null_beside_best(found) if self.beam else found
         found = ranking.insert_null_answers(found, self._threshold(null_threshold))
         answers = ranking.answer_dicts(found, texts, count, passages=single and several)
         answers = [row[0] for row in answers] if top_k is None else answers
@@ -260,7 +256,8 @@ class SpanAnswers(Task):
         right = [[a["text"] for a in given] for given in answer_lists(answers)]
         if len(right) != len(texts):
             raise ValueError(f"Received {len(texts)} questions, but answers of {len(right)}.")
-        found = self._search((questions, contexts), 1, max_answer_length, batch_size)
+        found = search(self, questions, contexts, 1, max_answer_length, batch_size)
+        found = ranking.null_beside_best(found) if self.beam else found
         best = zip(texts, found.start[:, 0].numpy(), found.end[:, 0].numpy(), strict=True)
         guesses = [text[start:end] for text, start, end in best]
         differences = (found.null - found.score[:, 0]).numpy().tolist()
@@ -274,25 +271,6 @@ class SpanAnswers(Task):
             holds = squad_v2_scores(guesses, right, differences, found)["f1"] == scores["best_f1"]
             self.null_threshold = found if holds else min(differences) - 1.0
         return scores
-
-    def _search(self, x, top_k: int, max_answer_length: int, batch_size: int | None):
-        """Return the best `Answers` of every question."""
-        check_preprocessor(self, x)
-        questions, texts, _ = split_examples(x, None)
-        contexts = self.preprocessor.contexts(questions, texts)
-        examples = self.preprocessor.examples(contexts)
-        columns, order, parts = self.preprocessor.context_column(examples), [], []
-        null = self.preprocessor.null_column(examples)
-        tokens = take(contexts.has_characters, contexts.windows).to_tensor()
-        wanted = top_k if top_k == 1 else top_k * ranking.SAME_CHARACTERS
-        for numbers, logits in example_outputs(self, examples, batch_size):
-            chosen = (tf.gather(values, numbers) for values in (columns, tokens))
-            is_context = context_mask(*chosen, logits.shape[-1])
-            options = max_answer_length, wanted, tf.gather(null, numbers)
-            parts.append(find_spans(tf.constant(logits), is_context, *options))
-            order.extend(numbers)
-        found = (tf.gather(tf.concat(f, 0), np.argsort(order)) for f in zip(*parts, strict=True))
-        return ranking.best_answers(Candidates(*found), contexts, columns, top_k)
 
     @validate_arguments
     def served(
@@ -313,22 +291,11 @@ class SpanAnswers(Task):
 
         def answer(question, context):
             context = as_valid_text(context)
-            contexts = self.preprocessor.contexts(question, context, allow_empty=True)
-            examples = self.preprocessor.examples(contexts)
-            columns = self.preprocessor.context_column(examples)
-            logits = token_outputs_in_graph(self, self._token_logits, examples)
-            logits = tf.transpose(logits.to_tensor(), (0, 2, 1))
-            tokens = take(contexts.has_characters, contexts.windows).to_tensor()
-            is_context = context_mask(columns, tokens, tf.shape(logits)[2])
-            null = self.preprocessor.null_column(examples)
-            found = find_spans(logits, is_context, max_answer_length, 1, null)
-            found = ranking.best_answers(found, contexts, columns, 1)
+            found = search_in_graph(self, question, context, max_answer_length)
+            found = ranking.null_beside_best(found) if self.beam else found
             found = ranking.insert_null_answers(found, threshold)
             start, end, score = found.start[:, 0], found.end[:, 0], ranking.answer_scores(found)
             text = tf.strings.substr(context, start, end - start, unit="UTF8_CHAR")
             return {"text": text, "start": start, "end": end, "score": score[:, 0]}
 
         return {"serving_default": answer}
-
-    def _token_logits(self, inputs: dict) -> tf.Tensor:
-        return tf.transpose(self(inputs, training=False), (0, 2, 1))  # (B, L, 2)

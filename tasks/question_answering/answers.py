@@ -39,7 +39,7 @@ class Candidates(NamedTuple):
         start: (W, n) int32, column of the first token.
         end: (W, n) int32, column of the last token.
         total: (W,) float32, log of the sum of all spans' exponentiated scores.
-        null: (W,) float32, score of "no answer".
+        null: (W,) float32, score of "no answer"; with a beam what it has more than the best span.
     """
 
     score: tf.Tensor
@@ -98,20 +98,21 @@ def find_spans(
     return Candidates(best, first, first + index % reach, total, null)
 
 
-def context_mask(column: tf.Tensor, tokens: tf.Tensor, length) -> tf.Tensor:
-    """Return (W, L) bool: the positions at which an answer may begin and end.
+def context_mask(column: tf.Tensor, tokens: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Return whether an answer may begin and end at some positions, (W, n) bool.
 
     Args:
         column: (W,) int32, position of the context's first token.
         tokens: (W, P) bool, tokens of the context that have characters.
-        length: L.
+        positions: (W, n) or, for all windows, (n,) int32.
 
     Example:
         >>> import tensorflow as tf
-        >>> context_mask(tf.constant([2]), tf.constant([[True, False]]), 5).numpy().tolist()
+        >>> tokens = tf.constant([[True, False]])
+        >>> context_mask(tf.constant([2]), tokens, tf.range(5)).numpy().tolist()
         [[False, False, True, False, False]]
     """
-    index = tf.range(length) - column[:, None]
+    index = positions - column[:, None]
     outside = tf.shape(tokens)[1]
     index = tf.where(index < 0, outside, tf.minimum(index, outside))
     return tf.gather(tf.pad(tokens, [[0, 0], [0, 1]]), index, batch_dims=1)

@@ -52,7 +52,11 @@ def explain_answers(
     )
     encoded = preprocessor.contexts(asked.texts, told.texts)
     examples = preprocessor.examples(encoded)
-    columns = preprocessor.context_column(examples).numpy()
+    columns = Columns(
+        preprocessor.question_column(examples).numpy(),
+        preprocessor.context_column(examples).numpy(),
+        preprocessor.null_column(examples).numpy(),
+    )
     found = []
     for i, answer in enumerate(answers):
         places = [
@@ -62,11 +66,20 @@ def explain_answers(
         ]
         # The score of "no answer" is the lowest of all windows'.
         best = (max if answer["text"] else min)(places, key=lambda place: place.score)
-        parts = [part_of(asked, i, 1), part_of(told, i, *best.context)]
+        parts = [part_of(asked, i, best.question), part_of(told, i, *best.context)]
         values = attributions(model, best.inputs, parts, best.weights, method, batch_size)
         found.append(AnswerExplanation(**answer, **values))
     warn_incomplete(found, method)
     return found
+
+
+class Columns(NamedTuple):
+    """Positions in W windows, (W,) each: of the first tokens of question and context, and of
+    "no answer"."""
+
+    question: np.ndarray
+    context: np.ndarray
+    null: np.ndarray
 
 
 class Place(NamedTuple):
@@ -74,14 +87,16 @@ class Place(NamedTuple):
 
     Attributes:
         score: sum of their logits.
-        weights: (1, 2, L), 1 at these two.
+        weights: (1, ...), 1 at these two of the outputs.
         inputs: of the window, {name: (1, L)}.
+        question: the question's first position in the window.
         context: the context's first position in the window, its first token there, and how many.
     """
 
     score: float
     weights: np.ndarray
     inputs: dict
+    question: int
     context: tuple[int, int, int]
 
 
@@ -91,7 +106,7 @@ def _places(
     windows: Windows,
     window: int,
     tokens: TokenizedTexts,
-    columns: np.ndarray,
+    columns: Columns,
     answer: Answer,
 ) -> list[Place]:
     """Return the places in a window at which an answer may stand.
@@ -99,30 +114,32 @@ def _places(
     Several tokens may have the same characters.
     """
     inputs = example_inputs(model, examples, window)
-    logits = ops.convert_to_numpy(model(inputs, training=False)).astype("float32")  # (1, 2, L)
     row, begin, length = (
         int(values[window]) for values in (windows.example, windows.begin, windows.length)
     )
-    inside, column = slice(begin, begin + length), int(columns[window])
-    pairs = _bounds(tokens, row, answer, inside, column)
+    question, context, null = (int(column[window]) for column in columns)
+    bounds = [(null, null)]
+    if answer["text"]:
+        bounds = _bounds(tokens, row, answer, slice(begin, begin + length), context)
     places = []
-    for bounds in pairs:
-        weights = np.zeros_like(logits)
-        weights[0, [0, 1], bounds] = 1
-        score = float((weights * logits).sum())
-        places.append(Place(score, weights, inputs, (column, begin, length)))
+    for first, last in bounds:
+        given, at = inputs, ([0, 1], [first, last])
+        if model.beam and answer["text"]:
+            given = {**inputs, "answer_start": np.array([[first]], "int32")}
+        elif model.beam:
+            at = ([0], [2])  # of all spans' outputs, the logit of "no answer"
+        outputs = ops.convert_to_numpy(model(given, training=False)).astype("float32")
+        weights = np.zeros_like(outputs)
+        weights[0, at[0], at[1]] = 1
+        score = float((weights * outputs).sum())
+        places.append(Place(score, weights, given, question, (context, begin, length)))
     return places
 
 
 def _bounds(
     tokens: TokenizedTexts, row: int, answer: Answer, window: slice, column: int
 ) -> list[tuple[int, int]]:
-    """Return the positions in a window's example that an answer may begin and end at.
-
-    Of "no answer" both are the start token's.
-    """
-    if answer["start"] == answer["end"]:
-        return [(0, 0)]
+    """Return the positions in a window's example that an answer may begin and end at."""
     starts, ends = (values[row].numpy()[window] for values in (tokens.starts, tokens.ends))
     real = starts < ends
     first = np.flatnonzero(real & (starts == answer["start"])) + column

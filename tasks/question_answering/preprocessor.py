@@ -56,7 +56,8 @@ class Contexts(NamedTuple):
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanQAPreprocessor(Preprocessor):
     """Questions and contexts to `[CLS] question [SEP] context [SEP]`, in RoBERTa's form with its
-    own separators.
+    own separators; for XLNet, whose start token is the last one, to
+    `context <sep> question <sep> <cls>`, as its code and transformers have it.
 
     A context that is longer than the model takes becomes several examples, windows that overlap. In
     each the labels are the columns of the answer's first and last token, or twice that of the start
@@ -70,12 +71,15 @@ class SpanQAPreprocessor(Preprocessor):
             half of the room that the question leaves in a window.
 
     Returns:
-        When called with answers `(x, y)`: y (B, 2) int.
+        When called with answers `(x, y)`: y (B, 2) int. For a model with a beam x has also
+        "answer_mask" (B, L), the tokens of contexts and the start token, and, with answers,
+        "answer_start" (B, 1), their first tokens.
 
     Raises:
         ValueError: "doc_stride is -1. Expected ...", "Examples of 8 tokens have no room ..."
 
-    Source: Devlin et al. 2019, sections 4.2 and 4.3, and the code released with it.
+    Source: Devlin et al. 2019, sections 4.2 and 4.3, and the code released with it; Yang et al.
+    2019, XLNet, the code released with it (run_squad.py).
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -89,6 +93,7 @@ class SpanQAPreprocessor(Preprocessor):
     """
 
     task_name = "span_qa"
+    marks_answers = False  # for a beam, see `attach`
 
     @validate_arguments
     def __init__(
@@ -105,7 +110,19 @@ class SpanQAPreprocessor(Preprocessor):
 
     def attach(self, task) -> None:
         super().attach(task)
+        self.marks_answers = bool(task.beam)
+        if self.marks_answers and not self.context_first:
+            raise ValueError(
+                "A beam reads the start token behind the texts, as XLNet's tokenizer has it. "
+                f"Received: a {type(self.tokenizer).__name__}, which has it before them. Leave out "
+                "beam."
+            )
         self._limit_rows()
+
+    @property
+    def context_first(self) -> bool:
+        """Return whether the context comes before the question."""
+        return not self.tokenizer.first_column
 
     def _limit_rows(self) -> None:
         self.max_sequence_length = min(self.max_sequence_length, self.window_length)
@@ -150,13 +167,23 @@ class SpanQAPreprocessor(Preprocessor):
     def examples(self, contexts: Contexts) -> dict:
         """Return one example for every window: question and a part of the context."""
         windows = contexts.windows
-        questions = tf.gather(contexts.questions, windows.example)
-        examples = self.pack([questions, take(contexts.ids, windows)])
+        texts = [tf.gather(contexts.questions, windows.example), take(contexts.ids, windows)]
+        examples = self.pack(texts[::-1] if self.context_first else texts)
         return {**examples, "text_index": windows.example}
 
     def context_column(self, examples: dict) -> tf.Tensor:
         """Return (W,) int32, the position of the context's first token."""
-        return examples["first_length"] + self.tokenizer.pair_separators - 1
+        return self._text_columns(examples)[0 if self.context_first else 1]
+
+    def question_column(self, examples: dict) -> tf.Tensor:
+        """Return (W,) int32, the position of the question's first token."""
+        return self._text_columns(examples)[1 if self.context_first else 0]
+
+    def _text_columns(self, examples: dict) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the positions of the first tokens of the first and the second text."""
+        lengths = examples["first_length"]
+        first = tf.zeros_like(lengths) + self.tokenizer.first_column
+        return first, lengths + self.tokenizer.pair_separators - 1
 
     def null_column(self, examples: dict) -> tf.Tensor:
         """Return (W,) int32, the position of the start token, which says "no answer"."""
@@ -187,6 +214,24 @@ class SpanQAPreprocessor(Preprocessor):
         shift = self.context_column(examples) - begin
         columns = tf.stack([first + shift, last + shift], axis=1)
         return tf.where(inside[:, None], columns, self.null_column(examples)[:, None])
+
+    @validate_arguments
+    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, tf.Tensor]:
+        inputs = super().pad(examples, bucketed)
+        if self.marks_answers:
+            columns = tf.range(tf.shape(inputs["token_ids"])[1])
+            null = self.null_column(examples)[:, None]
+            inputs["answer_mask"] = (columns < examples["first_length"][:, None] - 1) | (
+                columns == null
+            )  # (B, L)
+        return inputs
+
+    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        batch = super().collate(examples, seed, bucketed)
+        if not self.marks_answers or "labels" not in examples:
+            return batch
+        inputs, *labels = batch
+        return ({**inputs, "answer_start": examples["labels"][:, :1]}, *labels)
 
     @validate_arguments
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:

@@ -16,6 +16,7 @@ class SpanQAPresetArguments(TaskPresetArguments, total=False):
     """Keyword arguments of `SpanQA.from_preset`."""
 
     null_threshold: float | None
+    beam: tuple[int, int] | None
     window_length: int
     doc_stride: int
 
@@ -32,8 +33,9 @@ class SpanQAPresets(TaskPresets):
         Args:
             source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
                 `kaggle://...`.
-            **arguments: `null_threshold`; of the preprocessor `sequence_length`, `window_length`,
-                `doc_stride`; `dropout`, `dtype` and others of the backbone; `added_tokens` of the
-                tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the checks.
+            **arguments: `null_threshold`, `beam`; of the preprocessor `sequence_length`,
+                `window_length`, `doc_stride`; `dropout`, `dtype` and others of the backbone;
+                `added_tokens` of the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the
+                checks.
         """
         return super().from_preset(source, **arguments)

@@ -48,7 +48,8 @@ class Answers(NamedTuple):
         end: (N, n) int32, the character after the last.
         score: (N, n) float32, sum of the two logits; `IMPOSSIBLE` or less where there are fewer.
         total: (N,) float32, log of the sum of all spans' exponentiated scores, in all windows.
-        null: (N,) float32, score of "no answer": the lowest of the windows'.
+        null: (N,) float32, score of "no answer": the lowest of the windows'; with a beam see
+            `null_beside_best`.
         context: (N, n) int32, the number of the answer's context; -1 of "no answer".
     """
 
@@ -141,6 +142,22 @@ def over_passages(found: Answers) -> Answers:
     return Answers(start, end, score, total, null, context)
 
 
+def null_beside_best(found: Answers) -> Answers:
+    """Return answers with the score of "no answer", of which a beam tells how much it has more.
+
+    Args:
+        found: of questions, with a `null` that is more than the best span's score by so much.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> one, score = tf.constant([[1]]), tf.constant([[-5.0]])
+        >>> found = Answers(one, one + 2, score, score[0], tf.constant([2.0]), one - 1)
+        >>> null_beside_best(found).null.numpy().tolist()
+        [-3.0]
+    """
+    return found._replace(null=found.score[:, 0] + found.null)
+
+
 def insert_null_answers(found: Answers, null_threshold: float | None) -> Answers:
     """Return the answers with "no answer", 0 to 0, among them if it is allowed.
 
@@ -191,7 +208,11 @@ def answer_dicts(
         texts: the contexts.
         count: the most answers of a question.
         passages: whether the answers tell also which "passage" they are from.
+
+    Where a beam found no span in the context, the answer is "", with a score of 0.
     """
+    nothing = {"text": "", "start": 0, "end": 0, "score": 0.0}
+    nothing |= {"passage": None} if passages else {}
     exists = found.score > IMPOSSIBLE / 2
     fields = (found.start, found.end, answer_scores(found), found.context, exists)
     return [
@@ -201,5 +222,6 @@ def answer_dicts(
             for start, end, score, context, exists in zip(*row, strict=True)
             if exists
         ][:count]
+        or [nothing]
         for row in zip(*(field.numpy().tolist() for field in fields), strict=True)
     ]

@@ -13,11 +13,15 @@ from keras import ops
 from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.validation import Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import Head
+from encoder_zoo.encoders.inputs import with_padding_mask
+from encoder_zoo.encoders.last_tokens import last_positions
 from encoder_zoo.tasks.base.head import head_dropout, make_head
 from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.question_answering import metrics as span_metrics
 from encoder_zoo.tasks.question_answering.answering import SpanAnswers
 from encoder_zoo.tasks.question_answering.answers import NO_LABELS, NullThreshold, holds_answers
+from encoder_zoo.tasks.question_answering.beam import COLUMNS, NO_START, Beam, make_span_beam
 from encoder_zoo.tasks.question_answering.preprocessor import SpanQAPreprocessor
 from encoder_zoo.tasks.question_answering.presets import SpanQAPresets
 from encoder_zoo.tasks.training.sources import is_dataset
@@ -34,6 +38,10 @@ class SpanQA(SpanQAPresets, SpanAnswers):
             is the backbone's. BERT's and RoBERTa's have none.
         null_threshold: default of `answer` and exports; `evaluate_answers` sets it, and it is saved
             with the preset.
+        beam: of XLNet, how many first tokens are tried, and how many last tokens after each: the
+            last token depends on the first, and a third output says that there is no answer. None
+            finds both by themselves. `from_preset` reads it from the checkpoint, whose class is
+            `XLNetForQuestionAnswering` with a beam and `XLNetForQuestionAnsweringSimple` without.
 
     `fit` and `evaluate` take as x `(questions, contexts)`, or examples as `read_squad` gives them,
     `[{"question", "context", "answers"}]`; or a `tf.data.Dataset` of either. They take as y for
@@ -46,9 +54,17 @@ class SpanQA(SpanQAPresets, SpanAnswers):
         inputs: the preprocessor's outputs.
 
     Returns:
-        (B, 2, L) float32 logits: of the answer's first, and of its last token.
+        (B, 2, L) float32 logits: of the answer's first, and of its last token. With a beam
+        (B, 1 + n m, 4): row 0 is [0, 0, the logit of "no answer", 0], each other one a span that
+        was found, [first token, last token, and the logarithms of their probabilities]. In `fit`
+        and `evaluate`, with the input "answer_start", (B, 3, L): the log-probabilities of first
+        tokens, and of last tokens after the answer's own first one, and the logit of "no answer".
 
-    Source: Devlin et al. 2019, sections 4.2 and 4.3.
+    Raises:
+        ValueError: "The family 'bert' has no head with a beam. ..."
+
+    Source: Devlin et al. 2019, sections 4.2 and 4.3; of the beam, Yang et al. 2019, XLNet, the code
+    released with it.
 
     Example:
         >>> import numpy as np
@@ -67,6 +83,7 @@ class SpanQA(SpanQAPresets, SpanAnswers):
     predicts_lists = True
     answer_settings = ("null_threshold",)
     output_activation = "softmax"
+    beam: tuple[int, int] | None = None
 
     @validate_arguments
     def __init__(
@@ -75,15 +92,41 @@ class SpanQA(SpanQAPresets, SpanAnswers):
         preprocessor: SpanQAPreprocessor | None = None,
         dropout: Rate | None = None,
         null_threshold: NullThreshold | None = None,
+        beam: Beam | None = None,
         **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.null_threshold = null_threshold
-        self.dropout = head_dropout(self.head_record, backbone, dropout)
-        self.head = make_head(
-            self.head_record, backbone, 2, self.dropout, self.dtype_policy, of_tokens=True
-        )
+        self.beam = beam and tuple(beam)
+        record, policy = self.head_record, self.dtype_policy
+        self.dropout = head_dropout(record, backbone, dropout)
+        if self.beam:
+            self.fills_batches = False  # of two losses
+            self.head = make_span_beam(record, backbone, self.beam, policy)
+        else:
+            self.head = make_head(record, backbone, 2, self.dropout, policy, of_tokens=True)
         self._finish_building()
+
+    @property
+    def head_record(self) -> Head:
+        record = super().head_record
+        if not self.beam:
+            return record
+        if record.beam is None:
+            raise ValueError(
+                f"The family {self.backbone.family.name!r} has no head with a beam. Leave out beam."
+            )
+        return record.beam
+
+    @classmethod
+    def arguments_from_files(cls, checkpoint, given):
+        record, config = cls.head_of(checkpoint.family).beam, checkpoint.config
+        if record is None or f"{record.output}.weight" not in checkpoint.shapes:
+            return {}
+        return {"beam": (config.get("start_n_top", 5), config.get("end_n_top", 5))}
+
+    def extra_config(self) -> dict:
+        return dict(zip(("start_n_top", "end_n_top"), self.beam or (), strict=False))
 
     @classmethod
     def tiny_data(cls) -> TinyData:
@@ -91,22 +134,52 @@ class SpanQA(SpanQAPresets, SpanAnswers):
         return TinyData({}, (["a b", "p"], ["a b ab", "c d e a b"]), answers)
 
     def logits_of(self, encoded, inputs, training=None):
-        logits = self.head(encoded["sequence_output"], training=training)  # (B, L, 2)
-        return ops.transpose(logits, (0, 2, 1))  # (B, 2, L)
+        x = encoded["sequence_output"]  # (B, L, D)
+        if self.beam:
+            real = with_padding_mask(inputs)["padding_mask"]
+            read = inputs.get("answer_mask", real), inputs.get("answer_start")
+            return self.head(x, self.backbone.text_vectors(x, inputs), *read)
+        return ops.transpose(self.head(x, training=training), (0, 2, 1))  # (B, 2, L)
 
     def compute_output_spec(self, inputs, training=None):
         batch, length = inputs["token_ids"].shape
-        return keras.KerasTensor((batch, 2, length), "float32")
+        shape = (2, length)
+        if self.beam:
+            n, m = self.beam
+            shape = (3, length) if "answer_start" in inputs else (1 + n * m, COLUMNS)
+        return keras.KerasTensor((batch, *shape), "float32")
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        ranges = super().input_ranges(length)
+        own = {"answer_mask": (0, 1), "answer_start": (0, length - 1)}
+        return {**ranges, **own} if self.beam else ranges
+
+    def prepared_inputs(self) -> list[str]:
+        return [*super().prepared_inputs(), *(["answer_mask"] if self.beam else [])]
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         if y is None:
             raise ValueError(NO_LABELS)
+        if self.beam and "answer_start" not in x:
+            raise ValueError(NO_START)
         weight = span_metrics.weights_of_bounds(sample_weight)
-        return super().compute_loss(x, y, span_metrics.mask_padding(x, y_pred), weight, training)
+        bounds = span_metrics.mask_padding(x, y_pred[:, :2])
+        loss = super().compute_loss(x, y, bounds, weight, training)
+        return loss + self._loss_of_no_answer(x, y, y_pred, sample_weight) if self.beam else loss
+
+    def _loss_of_no_answer(self, x, y, y_pred, sample_weight):
+        """Return half the mean cross-entropy of whether there is no answer, as XLNet's code."""
+        loss_function = keras.losses.BinaryCrossentropy(from_logits=True)
+        logits = y_pred[:, 2, :1]
+        last = last_positions(with_padding_mask(x)["padding_mask"])  # (B, 1), of the start token
+        none = ops.cast(ops.cast(y[:, :1], "int32") == last, "float32")
+        loss = loss_function(none, logits, sample_weight)
+        return 0.5 * self.distribution.loss_of_batch(loss_function, loss, logits, sample_weight)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         weight = span_metrics.weights_of_bounds(sample_weight)
-        return super().compute_metrics(x, y, span_metrics.mask_padding(x, y_pred), weight)
+        bounds = span_metrics.mask_padding(x, y_pred[:, :2])
+        return super().compute_metrics(x, y, bounds, weight)
 
     def default_loss(self) -> keras.losses.Loss:
         # Over (B, 2): the mean of the two cross-entropies.

@@ -68,7 +68,8 @@ class LiteModel:
         tokens = tf.cast(inputs["token_ids"], tf.int32)
         defaults = {"padding_mask": tf.ones_like(tokens), "segment_ids": tf.zeros_like(tokens)}
         real = inputs.get("padding_mask", defaults["padding_mask"])
-        defaults |= dict.fromkeys(("pooling_mask", "scored_mask", "attended_mask"), real)
+        masks = ("pooling_mask", "scored_mask", "attended_mask", "answer_mask")
+        defaults |= dict.fromkeys(masks, real)
         given = {**defaults, **inputs}
         batch = [tf.cast(given[name], tf.int32) for name in self.input_names]
         outputs = tf.numpy_function(self._outputs, batch, tf.float32, stateful=False)

@@ -75,9 +75,14 @@ def test_entities_and_answers_are_at_their_characters(tiny):
     answerer = tiny.task(FAMILY, "SpanQA")
     answers = [{"text": "b", "answer_start": 2}, None]
     x, y = answerer.preprocessor((["p", "p"], ["a b", "a b"]), answers)
-    length = int(x["padding_mask"].numpy().sum(axis=1)[0])
-    assert y.numpy()[0, 1] == length - 3  # before <sep> and <cls>
-    assert y.numpy()[1].tolist() == [length - 1] * 2  # no answer: <cls>
+    tokenizer = answerer.preprocessor.tokenizer
+    sep, cls = tokenizer.end_token_id, tokenizer.start_token_id
+    question = tokenizer.tokenize("p").numpy().tolist()
+    # The context comes first, as in XLNet's code and in transformers'.
+    row = [*ids.tolist(), sep, *question, sep, cls]
+    assert x["token_ids"].numpy().tolist() == [row, row]
+    assert y.numpy()[0, 1] == len(ids) - 1
+    assert y.numpy()[1].tolist() == [len(row) - 1] * 2  # no answer: <cls>
     answer = answerer.answer(question="p", context="a b")
     assert answer["text"] == "a b"[answer["start"] : answer["end"]]
 

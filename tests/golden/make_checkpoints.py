@@ -45,6 +45,10 @@ SIZES = {
     "rope_scaling": {"rope_type": "linear", "factor": 2.0},
 }
 OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state", "pooler_output")
+BEAM = {"start_n_top": 4, "end_n_top": 3}
+OUTPUTS_OF_BEAM = (
+    "start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index", "cls_logits",
+)  # fmt: skip
 WORDS = "the a cat dog mat sat ran on under good bad film was is it not very . , ! ? ##s ##ing ##ed"
 
 
@@ -185,8 +189,8 @@ WRITE = {
 }
 
 
-def make(family: Family, head: str) -> None:
-    folder = HERE / f"{family.class_prefix}_{head}"
+def make(family: Family, head: str, beam: bool = False) -> None:
+    folder = HERE / f"{family.class_prefix}_{head}{'Beam' * beam}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     keys = family.config_keys
@@ -211,12 +215,14 @@ def make(family: Family, head: str) -> None:
         sizes["id2label"] = dict(enumerate(["O", "B-PER", "I-PER"]))
         sizes["label2id"] = {v: k for k, v in sizes["id2label"].items()}
     sizes |= {key: sizes[other] for key, other in family.repeated_keys.items()}
+    sizes |= BEAM if beam else {}
     name = family.class_prefix
     torch.manual_seed(SEEDS.get((name, head), sum(map(ord, name + head))))
     # Large weights, so that every part shows in the outputs.
     config = getattr(transformers, f"{name}Config")(**{**sizes, "initializer_range": 0.5})
     config.init_std = 0.5
-    model = getattr(transformers, family.class_name(head))(config).eval()
+    class_name = name + family.heads[head].beam.class_suffix if beam else family.class_name(head)
+    model = getattr(transformers, class_name)(config).eval()
     for parameter in model.parameters():  # biases and LayerNorm away from 0 and 1
         parameter.data += 0.1 * torch.randn_like(parameter)
     if hasattr(model, "final_logits_bias"):
@@ -245,9 +251,11 @@ def make(family: Family, head: str) -> None:
     if in_order:  # each token from all others
         itself = torch.eye(9).repeat(3, 1, 1)
         inputs |= {"perm_mask": itself, "target_mapping": itself}
+    if beam:
+        inputs["p_mask"] = (~mask).astype("float32")
     with torch.inference_mode():
         outputs = model(**{name: torch.as_tensor(value) for name, value in inputs.items()})
-    names = [name for name in OUTPUTS if name in outputs]
+    names = [name for name in (*OUTPUTS, *OUTPUTS_OF_BEAM) if name in outputs]
     np.savez_compressed(
         folder / "expected.npz",
         token_ids=ids.astype("int32"),
@@ -262,3 +270,5 @@ if __name__ == "__main__":
         for head in {"Model", *family.heads} - {"ForPreTraining"}:
             if hasattr(transformers, family.class_name(head)):
                 make(family, head)
+            if head in family.heads and family.heads[head].beam:
+                make(family, head, beam=True)

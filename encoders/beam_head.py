@@ -1,0 +1,42 @@
+"""Record of a head that finds answers' last tokens after their likeliest first ones."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from encoder_zoo.encoders.family import Head
+
+
+@dataclasses.dataclass(frozen=True)
+class BeamHead(Head):
+    """The layers that find an answer's last token for each of its likeliest first tokens.
+
+    `output` is the layer for first tokens.
+
+    Attributes:
+        end: name in the checkpoint of the layers for last tokens.
+        answer_class: of the layers for "no answer".
+
+    Source: Yang et al. 2019, XLNet, the code released with it.
+
+    Example:
+        >>> head = BeamHead("start_logits.dense", end="end_logits", answer_class="answer_class")
+        >>> head.tensors["head.end_hidden.dense"]
+        'end_logits.dense_0'
+    """
+
+    end: str = ""
+    answer_class: str = ""
+    class_suffix: str | None = "ForQuestionAnswering"
+    auto_class: bool = False
+
+    @property
+    def tensors(self) -> dict[str, str]:
+        return {
+            "head.start_dense": self.output,
+            "head.end_hidden.dense": f"{self.end}.dense_0",
+            "head.end_hidden.norm": f"{self.end}.LayerNorm",
+            "head.end_dense": f"{self.end}.dense_1",
+            "head.no_answer_hidden.dense": f"{self.answer_class}.dense_0",
+            "head.no_answer_dense": f"{self.answer_class}.dense_1",
+        }

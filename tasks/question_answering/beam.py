@@ -1,0 +1,242 @@
+"""The head that looks for an answer's last token after each of its likeliest first tokens.
+
+Comment letters: B batch, L sequence, D hidden, n first tokens, m last tokens of each, W windows.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import keras
+from keras import ops
+
+from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import Rule
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.beam_head import BeamHead
+from encoder_zoo.encoders.layers import INITIALIZER_RANGE, initializer
+from encoder_zoo.encoders.positions import take_positions
+from encoder_zoo.tasks.base.head import HiddenLayer
+from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, Candidates, context_mask
+
+NO_START = (
+    "The inputs have no answer_start, the position of each answer's first token, (B, 1). The "
+    "preprocessor makes it of the answers."
+)
+COLUMNS = 4  # of a candidate: its first token, its last, and the log-probabilities of both
+
+
+def _are_counts(value: object) -> bool:
+    two = isinstance(value, list | tuple) and len(value) == 2
+    return two and all(type(count) is int and count >= 1 for count in value)
+
+
+Beam = Annotated[tuple, Rule(_are_counts, "two whole numbers of 1 or more, such as (5, 5)")]
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class SpanBeam(ConfigFromSignature, keras.layers.Layer):
+    """From vectors of tokens to an answer's likeliest first tokens, and last tokens after each.
+
+    Args:
+        units: D.
+        beam: n and m.
+        layer_norm_epsilon: of the layers for last tokens.
+        stddev: of new weights, see `layers.initializer`.
+
+    Call arguments:
+        x: (B, L, D).
+        no_answer_vector: (B, D), that of the token that says "no answer".
+        answer_mask: (B, L), true or 1 at the tokens of contexts and at that one.
+        answer_start: (B, 1) int, the first tokens of the answers to learn; None: they are searched.
+
+    Returns:
+        (B, 1 + n m, 4) float32: a span in each row, the last tokens of the likeliest first one
+        first, each as first token, last token, and the logarithms of the first's probability and of
+        the last's after it; row 0 has the logit of "no answer" in its third column. With
+        `answer_start` (B, 3, L): the log-probability of each token to be the first, and to be the
+        last one after the given first; and the logit of "no answer", repeated.
+
+    Source: Yang et al. 2019, XLNet, the code released with it (function_builder.py).
+
+    Example:
+        >>> import numpy as np
+        >>> head, x = SpanBeam(units=8, beam=(3, 2)), np.ones((1, 5, 8), "float32")
+        >>> head.build(x.shape)
+        >>> keras.ops.shape(head(x, x[:, -1], np.ones((1, 5))))
+        (1, 7, 4)
+    """
+
+    def __init__(
+        self,
+        units: int,
+        beam: tuple[int, int],
+        layer_norm_epsilon: float = 1e-12,
+        stddev: float = INITIALIZER_RANGE,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.units = units
+        self.beam = tuple(beam)
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.stddev = stddev
+        hidden = {"activation": "tanh", "stddev": stddev, "dtype": self.dtype_policy}
+        self.end_hidden = HiddenLayer(
+            units, layer_norm_epsilon=layer_norm_epsilon, name="end_hidden", **hidden
+        )
+        self.no_answer_hidden = HiddenLayer(units, name="no_answer_hidden", **hidden)
+        self.start_dense = self._make_output("start")
+        self.end_dense = self._make_output("end")
+        self.no_answer_dense = self._make_output("no_answer", use_bias=False)
+
+    def _make_output(self, name: str, use_bias: bool = True) -> keras.layers.Dense:
+        # The loss is taken in float32 also under mixed precision.
+        return keras.layers.Dense(
+            1,
+            use_bias=use_bias,
+            kernel_initializer=initializer(self.stddev),
+            name=name,
+            dtype="float32",
+        )
+
+    def build(self, input_shape):
+        for hidden in (self.end_hidden, self.no_answer_hidden):
+            hidden.build((*input_shape[:-1], 2 * self.units))
+        for dense in (self.start_dense, self.end_dense, self.no_answer_dense):
+            dense.build((*input_shape[:-1], self.units))
+
+    def compute_output_shape(self, input_shape):
+        """Return the shape without `answer_start`."""
+        n, m = self.beam
+        return (input_shape[0], 1 + n * m, COLUMNS)
+
+    def call(self, x, no_answer_vector, answer_mask, answer_start=None):
+        starts = log_probabilities(self.start_dense(x), answer_mask)  # (B, L)
+        if answer_start is None:
+            shares = ops.cast(ops.exp(starts), x.dtype)[:, None]  # (B, 1, L)
+            expected = ops.matmul(shares, x)[:, 0]  # (B, D)
+            no_answer = self._no_answer(expected, no_answer_vector)[:, None]  # (B, 1, 1)
+            row = ops.pad(no_answer, [[0, 0], [0, 0], [2, COLUMNS - 3]])
+            return ops.concatenate([row, self._spans(x, starts, answer_mask)], axis=1)
+        first = take_positions(x, answer_start)[:, 0]  # (B, D)
+        no_answer = self._no_answer(first, no_answer_vector) + ops.zeros_like(starts)
+        return ops.stack([starts, self._ends(x, first, answer_mask), no_answer], axis=1)
+
+    def _spans(self, x, starts, answer_mask):
+        """Return the last tokens after each of the likeliest first ones, (B, n m, 4)."""
+        n, m = self.beam
+        start, first = best_positions(starts, n)  # (B, n)
+        vectors = take_positions(x, ops.minimum(first, ops.shape(x)[1] - 1))  # (B, n, D)
+        # One after the other: all at once would be (B, n, L, 2 D).
+        ends = ops.stack([self._ends(x, vectors[:, i], answer_mask) for i in range(n)], axis=1)
+        end, last = best_positions(ends, m)  # (B, n, m)
+        first, start = (ops.repeat(value[..., None], m, axis=-1) for value in (first, start))
+        columns = [ops.cast(value, "float32") for value in (first, last, start, end)]
+        return ops.reshape(ops.stack(columns, axis=-1), (-1, n * m, COLUMNS))
+
+    def _ends(self, x, first, answer_mask):
+        """Return (B, L): of each token to be the last one after a first one, (B, D)."""
+        both = ops.concatenate([x, ops.broadcast_to(first[:, None], ops.shape(x))], axis=-1)
+        return log_probabilities(self.end_dense(self.end_hidden(both)), answer_mask)
+
+    def _no_answer(self, first, vector):
+        """Return the logit of "no answer", (B, 1)."""
+        hidden = self.no_answer_hidden(ops.concatenate([first, vector], axis=-1))
+        return self.no_answer_dense(hidden)
+
+
+def log_probabilities(logits: keras.KerasTensor, mask: keras.KerasTensor) -> keras.KerasTensor:
+    """Return the logarithms of the tokens' probabilities, `IMPOSSIBLE` where the mask is 0.
+
+    Args:
+        logits: (B, L, 1).
+        mask: (B, L).
+
+    Example:
+        >>> import numpy as np
+        >>> log_probabilities(np.zeros((1, 2, 1)), np.array([[1, 0]])).numpy().tolist()
+        [[0.0, -1000000000.0]]
+    """
+    logits = ops.where(ops.cast(mask, "bool"), ops.cast(logits[..., 0], "float32"), IMPOSSIBLE)
+    return ops.log_softmax(logits, axis=-1)
+
+
+def best_positions(values: keras.KerasTensor, count: int) -> tuple:
+    """Return the largest values of the last axis, and their positions, L or more beyond its end.
+
+    Args:
+        values: (..., L).
+        count: how many; L may be less.
+
+    Example:
+        >>> import numpy as np
+        >>> best, index = best_positions(np.array([[1.0, 3.0]], "float32"), 3)
+        >>> best.numpy().tolist(), index.numpy().tolist()
+        ([[3.0, 1.0, -2000000000.0]], [[1, 0, 2]])
+    """
+    width = [[0, 0]] * (len(values.shape) - 1) + [[0, count]]
+    best, index = ops.top_k(ops.pad(values, width, constant_values=2 * IMPOSSIBLE), count)
+    return best, ops.cast(index, "int32")
+
+
+def make_span_beam(
+    head: BeamHead, backbone: Backbone, beam: tuple[int, int], dtype: keras.DTypePolicy
+) -> SpanBeam:
+    """Return a head with a beam, built.
+
+    Args:
+        head: the family's record of it.
+        backbone: whose outputs it reads.
+        beam: n and m.
+        dtype: of the task.
+    """
+    width, epsilon = backbone.hidden_dim, backbone.layer_norm_epsilon
+    layer = SpanBeam(width, beam, epsilon, head.stddev(backbone), name="head", dtype=dtype)
+    layer.build((None, None, width))
+    return layer
+
+
+def beam_spans(
+    outputs: tf.Tensor,
+    columns: tf.Tensor,
+    tokens: tf.Tensor,
+    max_answer_length: int,
+    n_best: int,
+) -> Candidates:
+    """Return the best spans of every window among those that the head found.
+
+    Their scores are the logarithms of their probabilities. The score of "no answer" is its logit,
+    which says how much it exceeds that of the best span.
+
+    Args:
+        outputs: (W, 1 + n m, 4), of `SpanBeam`.
+        columns: (W,) int32, position of the context's first token.
+        tokens: (W, P) bool, tokens of the context that have characters.
+        max_answer_length: in tokens.
+        n_best: how many.
+
+    Source: Yang et al. 2019, XLNet, the code released with it (squad_utils.py), which adds
+    logarithms; the example scripts of transformers add the probabilities themselves.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> spans = [[0.0, 0.0, -1.5, 0.0], [2.0, 1.0, -0.1, -0.2], [1.0, 2.0, -2.0, -0.25]]
+        >>> tokens = tf.ones([1, 3], tf.bool)
+        >>> found = beam_spans(tf.constant([spans]), tf.constant([0]), tokens, 9, 1)
+        >>> [field.numpy().tolist() for field in found]
+        [[[-2.25]], [[1]], [[2]], [-2.25], [-1.5]]
+    """
+    no_answer, spans = outputs[:, 0, 2], outputs[:, 1:]
+    first, last = (tf.cast(spans[:, :, i], tf.int32) for i in (0, 1))  # (W, n m)
+    inside = context_mask(columns, tokens, first) & context_mask(columns, tokens, last)
+    right = inside & (first <= last) & (last - first < max_answer_length)
+    scores = tf.where(right, spans[:, :, 2] + spans[:, :, 3], IMPOSSIBLE)
+    total = tf.reduce_logsumexp(scores, axis=1)
+    scores = tf.pad(scores, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE)
+    best, index = tf.math.top_k(scores, n_best)
+    first, last = (
+        tf.gather(tf.pad(values, [[0, 0], [0, n_best]]), index, batch_dims=1)
+        for values in (first, last)
+    )
+    return Candidates(best, first, last, total, no_answer)

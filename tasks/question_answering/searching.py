@@ -1,0 +1,108 @@
+"""Search the best answers in a model's outputs, in memory and in graphs.
+
+Comment letters: B batch, L sequence, N questions, W windows, n m spans of a beam.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.windows import take
+from encoder_zoo.tasks.question_answering import ranking
+from encoder_zoo.tasks.question_answering.answers import Candidates, context_mask, find_spans
+from encoder_zoo.tasks.question_answering.beam import COLUMNS, beam_spans
+from encoder_zoo.tasks.question_answering.preprocessor import Contexts, SpanQAPreprocessor
+from encoder_zoo.tasks.training.inference import example_outputs, token_outputs_in_graph
+from encoder_zoo.tasks.training.sources import check_preprocessor
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.question_answering.answering import SpanAnswers
+
+
+def search(
+    model: SpanAnswers,
+    questions: tf.Tensor,
+    texts: tf.Tensor,
+    top_k: int,
+    max_answer_length: int,
+    batch_size: int | None,
+) -> ranking.Answers:
+    """Return the best answers of every question.
+
+    Args:
+        model: the task.
+        questions: (N,) strings.
+        texts: (N,) strings, the contexts.
+        top_k: how many answers.
+        max_answer_length: in tokens.
+        batch_size: None for the default.
+    """
+    check_preprocessor(model, (questions, texts))
+    contexts = model.preprocessor.contexts(questions, texts)
+    examples = model.preprocessor.examples(contexts)
+    places, order, parts = _places(model.preprocessor, contexts, examples), [], []
+    wanted = top_k if top_k == 1 else top_k * ranking.SAME_CHARACTERS
+    for numbers, outputs in example_outputs(model, examples, batch_size):
+        chosen = [tf.gather(values, numbers) for values in places]
+        parts.append(_candidates(model, tf.constant(outputs), chosen, max_answer_length, wanted))
+        order.extend(numbers)
+    found = (tf.gather(tf.concat(f, 0), np.argsort(order)) for f in zip(*parts, strict=True))
+    return ranking.best_answers(Candidates(*found), contexts, places[0], top_k)
+
+
+def search_in_graph(
+    model: SpanAnswers, questions: tf.Tensor, texts: tf.Tensor, max_answer_length: int
+) -> ranking.Answers:
+    """Return the best answer of every question, inside `tf.function`; contexts may be empty.
+
+    Args:
+        model, questions, texts, max_answer_length: as for `search`.
+    """
+    contexts = model.preprocessor.contexts(questions, texts, allow_empty=True)
+    examples = model.preprocessor.examples(contexts)
+    places = _places(model.preprocessor, contexts, examples)
+    found = _candidates(model, _outputs(model, examples), places, max_answer_length, 1)
+    return ranking.best_answers(found, contexts, places[0], 1)
+
+
+def _places(preprocessor: SpanQAPreprocessor, contexts: Contexts, examples: dict) -> list:
+    """Return the context's first position (W,), which of its tokens have characters (W, P), and the
+    position of "no answer" (W,)."""
+    columns = preprocessor.context_column(examples)
+    tokens = take(contexts.has_characters, contexts.windows).to_tensor()
+    return [columns, tokens, preprocessor.null_column(examples)]
+
+
+def _candidates(
+    model: SpanAnswers, outputs: tf.Tensor, places: list, max_answer_length: int, n_best: int
+) -> Candidates:
+    columns, tokens, null = places
+    if model.beam:
+        return beam_spans(outputs, columns, tokens, max_answer_length, n_best)
+    is_context = context_mask(columns, tokens, tf.range(tf.shape(outputs)[2]))
+    return find_spans(outputs, is_context, max_answer_length, n_best, null)
+
+
+def _outputs(model: SpanAnswers, examples: dict) -> tf.Tensor:
+    """Return the model's outputs for all windows, (W, 2, L) or of a beam (W, 1 + n m, 4)."""
+
+    def outputs(inputs: dict) -> tf.Tensor:
+        return model(inputs, training=False)
+
+    if not model.beam:
+        by_token = token_outputs_in_graph(
+            model, lambda inputs: tf.transpose(outputs(inputs), (0, 2, 1)), examples
+        )
+        return tf.transpose(by_token.to_tensor(), (0, 2, 1))
+
+    def rows(examples: dict) -> tf.Tensor:
+        return tf.reshape(outputs(model.preprocessor.pad(examples)), [-1, COLUMNS])
+
+    n, m = model.beam
+    counts = tf.fill([tf.size(examples["text_index"])], tf.constant(1 + n * m, tf.int64))
+    found = in_graph_batches(rows, examples, counts, COLUMNS)
+    return found.to_tensor(shape=(None, 1 + n * m, COLUMNS))
