@@ -16,48 +16,17 @@ import tempfile
 import numpy as np
 import torch
 import transformers
+from tiny_bert import TEXTS, remove_needless, write_bert
 
 HERE = pathlib.Path(__file__).parent / "late_interaction"
-WORDS = (
-    "the a cat dog mat sat ran on under good bad film was is it not very query : . , ! ##s ##ing"
-)
-TEXTS = [
-    "the cat sat on the mat .",
-    "Good film !",
-    "it was not very good , it was bad",
-    "dogs",
-    "the dog ran under the mat , the cat ran , the dog sat , it was bad . " * 2,
-]
 QUERY_LENGTH, DOCUMENT_LENGTH, WIDTH = 12, 16, 4
-
-
-def write_encoder(folder: pathlib.Path, seed: int, markers: tuple[str, ...] = ()) -> list[str]:
-    tokens = ["[PAD]", *markers, "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split(" ")]
-    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", "utf-8")
-    settings = {"do_lower_case": True, "tokenizer_class": "BertTokenizer", "model_max_length": 24}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    torch.manual_seed(seed)
-    config = transformers.BertConfig(
-        vocab_size=len(tokens),
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-        max_position_embeddings=32,
-        initializer_range=0.5,
-    )
-    model = transformers.BertModel(config, add_pooling_layer=False).eval()
-    for parameter in model.parameters():  # biases and LayerNorm away from 0 and 1
-        parameter.data += 0.1 * torch.randn_like(parameter)
-    model.save_pretrained(folder)
-    return tokens
 
 
 def stanford(folder: pathlib.Path) -> tuple[list, list]:
     """Khattab and Zaharia 2020, section 3.2, and the files of the released ColBERTv2."""
     from safetensors.torch import load_file, save_file
 
-    tokens = write_encoder(folder, 1, ("[unused0]", "[unused1]"))
+    tokens = write_bert(folder, 1, ("[unused0]", "[unused1]"))
     weights = {f"bert.{name}": v for name, v in load_file(folder / "model.safetensors").items()}
     projection = torch.randn(WIDTH, 8)
     weights["linear.weight"] = projection
@@ -109,7 +78,7 @@ def pylate(folder: pathlib.Path) -> tuple[list, list]:
     from pylate import models
 
     with tempfile.TemporaryDirectory() as encoder:
-        write_encoder(pathlib.Path(encoder), 2)
+        write_bert(pathlib.Path(encoder), 2)
         torch.manual_seed(3)
         model = models.ColBERT(
             encoder,
@@ -128,7 +97,7 @@ def sentence_transformers(folder: pathlib.Path) -> tuple[list, list]:
     from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
     with tempfile.TemporaryDirectory() as encoder:
-        write_encoder(pathlib.Path(encoder), 4)
+        write_bert(pathlib.Path(encoder), 4)
         expansion = {"strategy": "min", "attend": True, "length": 8}
         transformer = Transformer(
             encoder,
@@ -160,10 +129,7 @@ def main(form: str) -> None:
         "pylate": pylate,
         "sentence_transformers": sentence_transformers,
     }[form](folder)
-    (folder / "README.md").unlink(missing_ok=True)
-    for path in folder.glob("*_*"):
-        if path.is_dir() and not any(path.iterdir()):
-            path.rmdir()
+    remove_needless(folder)
     np.savez_compressed(
         folder / "expected.npz",
         texts=np.array(TEXTS),

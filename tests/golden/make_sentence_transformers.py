@@ -9,7 +9,6 @@ Made by 1.2.1 and 2.2.2 with transformers 4.36, 2.7.0 (4.41), 3.4.1 (4.48), 4.1.
 2.0 the encoder was in `0_Transformer`.
 """
 
-import json
 import pathlib
 import shutil
 import tempfile
@@ -17,43 +16,12 @@ import tempfile
 import numpy as np
 import sentence_transformers
 import torch
-import transformers
 from sentence_transformers import SentenceTransformer, models
+from tiny_bert import TEXTS, remove_needless, write_bert
 
 HERE = pathlib.Path(__file__).parent / "sentence_transformers"
-WORDS = (
-    "the a cat dog mat sat ran on under good bad film was is it not very query : . , ! ##s ##ing"
-)
-TEXTS = [
-    "the cat sat on the mat .",
-    "Good film !",
-    "it was not very good , it was bad",
-    "dogs",
-    "the dog ran under the mat , the cat ran , the dog sat , it was bad . " * 2,
-]
 PROMPT = "query : "
 VERSION = tuple(int(part) for part in sentence_transformers.__version__.split(".")[:2])
-
-
-def write_encoder(folder: pathlib.Path) -> None:
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split(" ")]
-    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", "utf-8")
-    settings = {"do_lower_case": True, "tokenizer_class": "BertTokenizer", "model_max_length": 24}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    torch.manual_seed(sum(VERSION))
-    config = transformers.BertConfig(
-        vocab_size=len(tokens),
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-        max_position_embeddings=32,
-        initializer_range=0.5,
-    )
-    model = transformers.BertModel(config, add_pooling_layer=False).eval()
-    for parameter in model.parameters():  # biases and LayerNorm away from 0 and 1
-        parameter.data += 0.1 * torch.randn_like(parameter)
-    model.save_pretrained(folder)
 
 
 def pooling(*names: str, **options) -> models.Pooling:
@@ -105,18 +73,14 @@ def main() -> None:
     folder = HERE / sentence_transformers.__version__
     shutil.rmtree(folder, ignore_errors=True)
     with tempfile.TemporaryDirectory() as encoder:
-        write_encoder(pathlib.Path(encoder))
+        write_bert(pathlib.Path(encoder), sum(VERSION))
         transformer = models.Transformer(encoder, max_seq_length=16)
     after, arguments = modules()
     model = SentenceTransformer(modules=[transformer, *after], device="cpu", **arguments).eval()
     for parameter in [p for module in after for p in module.parameters()]:
         parameter.data += 0.3 * torch.randn_like(parameter)
     model.save(str(folder))
-    for path in [*folder.glob("README.md"), *folder.glob("*_Normalize")]:
-        if path.is_file():
-            path.unlink()
-        elif not any(path.iterdir()):
-            path.rmdir()
+    remove_needless(folder)
     vectors = model.encode(TEXTS, convert_to_numpy=True)
     prompted = model.encode(TEXTS, prompt=PROMPT) if VERSION >= (2, 4) else vectors
     np.savez_compressed(
