@@ -30,31 +30,6 @@ def numbers(outputs):
     return {name: ops.convert_to_numpy(values) for name, values in outputs.items()}
 
 
-@pytest.mark.parametrize("family", ["Bert", "Roberta", "Electra"])
-def test_outputs_equal_those_of_transformers(golden, family):
-    checkpoint = golden(f"{family}_Model")
-    outputs = numbers(ez.Backbone.from_preset(checkpoint.folder)(checkpoint.inputs))
-    real = checkpoint.inputs["padding_mask"]
-    np.testing.assert_allclose(
-        outputs["sequence_output"][real],
-        checkpoint.expected["last_hidden_state"][real],
-        atol=1e-5,
-    )
-    assert ("pooled_output" in outputs) == ("pooler_output" in checkpoint.expected)
-    if "pooled_output" in outputs:
-        np.testing.assert_allclose(
-            outputs["pooled_output"], checkpoint.expected["pooler_output"], atol=1e-5
-        )
-
-
-@pytest.mark.parametrize("cls", BACKBONES)
-def test_padding_changes_nothing(cls):
-    backbone = cls(**SIZES)
-    padded = numbers(backbone(INPUTS))["sequence_output"][1, :3]
-    alone = backbone({name: values[1:, :3] for name, values in INPUTS.items()})
-    np.testing.assert_allclose(numbers(alone)["sequence_output"][0], padded, atol=1e-6)
-
-
 @pytest.mark.parametrize("cls", BACKBONES)
 def test_a_saved_model_is_the_same_with_every_argument_away_from_its_default(cls, tmp_path):
     arguments = {
@@ -96,20 +71,6 @@ def test_a_frozen_backbone_has_nothing_to_train(cls):
     backbone = cls(**SIZES)
     backbone.trainable = False
     assert backbone.trainable_variables == []
-
-
-def test_mixed_precision_keeps_float32_weights_and_is_close():
-    keras.utils.set_random_seed(1)
-    exact = ez.BertBackbone(**SIZES)
-    mixed = ez.BertBackbone(**SIZES, dtype="mixed_bfloat16")
-    mixed.set_weights(exact.get_weights())
-    outputs = mixed(INPUTS)["sequence_output"]
-    assert keras.backend.standardize_dtype(outputs.dtype) == "bfloat16"
-    assert {v.dtype for v in mixed.weights} == {"float32"}
-    expected = numbers(exact(INPUTS))["sequence_output"]
-    np.testing.assert_allclose(
-        ops.convert_to_numpy(ops.cast(outputs, "float32")), expected, atol=0.1
-    )
 
 
 @pytest.mark.parametrize("cls", BACKBONES)

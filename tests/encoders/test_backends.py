@@ -1,13 +1,8 @@
 """Every Keras backend trains to the same losses, with fused attention and with checkpointing."""
 
-import functools
-import importlib.util
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
+from processes import printed, run
 
 SCRIPT = """
 import sys
@@ -145,33 +140,13 @@ assert len(seen) == 1
 """
 
 
-def run(script: str, backend: str, *arguments: str) -> str:
-    """What a script prints on a backend."""
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "KERAS_BACKEND": backend},
-        timeout=1800,  # for one that hangs
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@functools.cache
 def losses(backend: str, folder) -> np.ndarray:
-    return np.array(run(SCRIPT, backend, str(folder)).split(), float)
-
-
-def skip_without(backend: str) -> None:
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed: `pip install {backend}`")
+    return np.array(printed(SCRIPT, backend, str(folder)).split(), float)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_training_on_raw_text_equals_tensorflow(backend, golden):
-    skip_without(backend)
     folder = golden("Bert_ForSequenceClassification").folder
     # Adam divides by small gradients, so float32's rounding shows in the third digit.
     np.testing.assert_allclose(
@@ -182,11 +157,9 @@ def test_training_on_raw_text_equals_tensorflow(backend, golden):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_a_generator_and_a_discriminator_learn_with_all_their_weights(backend):
-    skip_without(backend)
-    run(TWO_MODELS, backend)
+    run(TWO_MODELS, KERAS_BACKEND=backend)
 
 
 @pytest.mark.slow
 def test_layers_called_directly_compute_the_same():
-    skip_without("torch")
-    run(DIRECTLY, "torch")
+    run(DIRECTLY, KERAS_BACKEND="torch")

@@ -1,31 +1,15 @@
 """The package itself: light imports, work without TensorFlow, the public names."""
 
-import os
-import subprocess
-import sys
-import textwrap
 import types
 
 import numpy as np
 import pytest
+from processes import run
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import all_families
 from encoder_zoo.names import HOMES
 from encoder_zoo.tasks import all_tasks
-
-
-def run(code: str, **environment: str) -> str:
-    """What a fresh Python process prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-        timeout=1800,  # for one that hangs
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_importing_loads_nothing_heavy_and_takes_well_under_a_second():
@@ -91,7 +75,6 @@ TRAIN_ON_IDS = """
 @pytest.mark.slow
 def test_prepared_ids_train_where_tensorflow_is_not_installed():
     """With torch; with JAX so do models from presets, below."""
-    pytest.importorskip("torch")
     out = run(TRAIN_ON_IDS, KERAS_BACKEND="torch")
     assert out.split("\n")[:3] == ["True (32, 2)", "True (32, 2)", "None"]
 
@@ -120,7 +103,6 @@ PRESETS = ["bert_nano_en_uncased", "roberta_nano_en"]
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Where the presets are that a process without TensorFlow trained, and what it printed."""
-    pytest.importorskip("jax")
     folder = f"{tmp_path_factory.mktemp('trained')}/"
     code = FROM_PRESET_WITHOUT_TENSORFLOW.format(presets=PRESETS, folder=folder)
     return folder, run(code, KERAS_BACKEND="jax").strip().split("\n")

@@ -1,16 +1,14 @@
 """`encoder_zoo.sklearn`: scikit-learn's own checks, and its own tools around the estimators."""
 
-import os
 import pickle
 import random
-import subprocess
-import sys
 import warnings
 
 import keras
 import numpy as np
 import pandas as pd
 import pytest
+from processes import run
 
 import encoder_zoo as ez
 
@@ -274,9 +272,7 @@ class TestToolsOfScikitLearn:
             "import joblib, sys; "
             "print(*joblib.load(sys.argv[1]).predict(['it was nice', 'a poor film']))"
         )
-        command = [sys.executable, "-c", code, str(tmp_path / "classifier.joblib")]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.stdout.split() == ["up", "down"], done.stderr
+        assert run(code, tmp_path / "classifier.joblib").split() == ["up", "down"]
 
     def test_says_what_it_is(self, preset):
         assert is_classifier(TextClassifier(preset)) and is_regressor(TextRegressor(preset))
@@ -369,9 +365,6 @@ try:
 except ImportError as error:
     print(error)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ}
-    )
-    names, error = done.stdout.splitlines()
-    assert names == "['TextClassifier', 'TextRegressor', 'TextVectorizer']", done.stderr
+    names, error = run(code).splitlines()
+    assert names == "['TextClassifier', 'TextRegressor', 'TextVectorizer']"
     assert error.endswith("needs scikit-learn, which is not installed: `pip install scikit-learn`.")

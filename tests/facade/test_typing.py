@@ -10,6 +10,7 @@ import sys
 
 import pytest
 from paths import ROOT
+from processes import run
 
 import encoder_zoo as ez
 from encoder_zoo.common.configuration import argument_names
@@ -66,8 +67,7 @@ def test_a_users_script_passes_in_strict_mode(found, name):
 
 @pytest.mark.slow
 def test_a_users_script_runs(tmp_path):
-    code = (SCRIPTS / "user.py").read_text()
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+    run((SCRIPTS / "user.py").read_text(), cwd=tmp_path)
 
 
 def test_mistakes_are_underlined(found):

@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 from fake_hub import Hub, environment
+from processes import run
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
@@ -85,15 +86,9 @@ try:
 except ValueError as error:
     print(error)
 """
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **environment(hub, tmp_path), "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr
+    printed = run(program, **environment(hub, tmp_path), HF_HUB_OFFLINE="1")
     assert hub.log == []
-    layers, error = result.stdout.splitlines()
+    layers, error = printed.splitlines()
     assert layers == "2"
     assert error.startswith("hf://org/other is not in the cache and the hub cannot be reached.")
 

@@ -5,14 +5,12 @@ import inspect
 import json
 import os
 import pkgutil
-import subprocess
-import sys
-import textwrap
 import zipfile
 
 import keras
 import numpy as np
 import pytest
+from processes import run
 
 import encoder_zoo as ez
 
@@ -42,11 +40,9 @@ REGISTERED = """
 
 def test_public_names_register_all_that_keras_files_hold():
     """So that a file opens whose classes are found by the public ones among them."""
-    code = textwrap.dedent(REGISTERED)
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     classes = every_class()
     ours = {name for name in keras.saving.get_custom_objects() if name.startswith("encoder_zoo>")}
-    assert ours == set(found.stdout.split())
+    assert ours == set(run(REGISTERED).split())
     bases = {base for cls in classes for base in cls.__mro__[1:]}
     saved = {cls.__name__ for cls in classes if hasattr(cls, "get_config") and cls not in bases}
     assert "GemmaTokenizer" in saved
@@ -103,15 +99,12 @@ OPEN = """
 @pytest.mark.slow  # test_conformance.py opens those of tasks
 @pytest.mark.parametrize("imports", ["import keras, encoder_zoo", "import encoder_zoo, keras"])
 def test_a_new_process_opens_tasks_checkpoints_and_models_of_users(files, imports):
-    code = textwrap.dedent(OPEN.format(imports=imports))
-    command = [sys.executable, "-c", code, files]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[:2] == [
+    printed = run(OPEN.format(imports=imports), files)
+    assert printed.split("\n")[:2] == [
         "checkpoint encoder_zoo.tasks.sequence_classification.task",
         "tagger encoder_zoo.tasks.token_classification.task",
     ]
-    assert "RobertaBackbone" in done.stdout
+    assert "RobertaBackbone" in printed
 
 
 def edited(file, folder, change):

@@ -2,11 +2,10 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 from paths import ROOT
+from processes import run
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES
@@ -83,8 +82,7 @@ def test_listing_needs_neither_keras_nor_tensorflow():
         "import sys, encoder_zoo as ez; repr(ez.list_presets());"
         "print({'keras', 'tensorflow', 'torch', 'huggingface_hub'} & set(sys.modules))"
     )
-    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert output.stdout == "set()\n", output.stderr
+    assert run(program) == "set()\n"
 
 
 @pytest.mark.parametrize(

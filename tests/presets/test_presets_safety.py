@@ -8,13 +8,13 @@ import os
 import pathlib
 import random
 import shutil
-import subprocess
 import sys
 import time
 
 import h5py
 import numpy as np
 import pytest
+from processes import run
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
@@ -409,13 +409,7 @@ for cycle in range(105):
         gc.collect()
 print(memory() - before)
 """
-    output = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "KERAS_BACKEND": "numpy"},
-        check=True,
-        capture_output=True,
-    )
-    assert int(output.stdout) < 100 * weights / 10
+    assert int(run(program, KERAS_BACKEND="numpy")) < 100 * weights / 10
 
 
 @pytest.mark.parametrize(

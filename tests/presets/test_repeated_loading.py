@@ -8,13 +8,11 @@ tables and what was compiled for it alone, 1.1 MB for a tiny model and its token
 
 import copy
 import gc
-import os
 import pathlib
-import subprocess
-import sys
 import weakref
 
 import pytest
+from processes import run
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import all_families
@@ -69,12 +67,8 @@ print(*(after - first for after, first in zip(sizes(), before)))
 
 def growth(source: object, count: int, warm_up: int, answers: bool) -> tuple[float, float, float]:
     """By how many MB, open files and threads a fresh process grows in `count` loads."""
-    arguments = [str(source), str(count), str(warm_up), str(int(answers))]
-    command = [sys.executable, "-c", MEASURE, *arguments]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    return tuple(map(float, done.stdout.split()[-3:]))
+    found = run(MEASURE, source, count, warm_up, int(answers), TF_CPP_MIN_LOG_LEVEL="3")
+    return tuple(map(float, found.split()[-3:]))
 
 
 @needs_proc

@@ -5,11 +5,10 @@ import importlib
 import inspect
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 from paths import ROOT
+from processes import run
 
 import encoder_zoo as ez
 from encoder_zoo.tasks import all_tasks
@@ -145,10 +144,8 @@ def test_code_of_the_first_pages_runs_as_it_stands(page, tmp_path):
     text = (ROOT / page).read_text(encoding="utf-8")
     code = "\n".join(CODE.findall(text))
     code = re.sub(r"^(classifier\.classify\(.*)  #.*$", r"print(\1)", code, flags=re.MULTILINE)
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "{'label': 'good', 'score': 0." in done.stdout
+    printed = run(code, cwd=tmp_path)
+    assert "{'label': 'good', 'score': 0." in printed
     assert (tmp_path / "my_classifier" / "model.safetensors").exists()
 
 
@@ -158,8 +155,7 @@ def site(tmp_path_factory):
     pytest.importorskip("mkdocs")
     folder = tmp_path_factory.mktemp("site")
     build = f"import build, pathlib; build.build_site(pathlib.Path({str(folder)!r}))"
-    done = subprocess.run([sys.executable, "-c", build], cwd=DOCS, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(build, cwd=DOCS)
     return folder
 
 

@@ -98,6 +98,7 @@ def test_mypy_knows_the_types_and_finds_a_typo(installed, script):
     assert 'has no attribute "Clasifier"' in out
 
 
+@pytest.mark.slow  # test_typing.py runs it, too
 def test_pyright_knows_the_types_and_finds_a_typo(installed, script):
     (script.parent / "pyrightconfig.json").write_text(
         f'{{"extraPaths": ["{installed}"], "typeCheckingMode": "standard"}}'

@@ -1,15 +1,13 @@
 """A student learns of a teacher; the losses are those of the papers, computed another way here."""
 
 import functools
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 import scipy.special
 import tensorflow as tf
+from processes import printed
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES, get_family
@@ -537,15 +535,5 @@ for run in (history, second, third, fourth):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_every_backend_learns_the_same(backend):
-    results = []
-    for name in (backend, "tensorflow"):
-        done = subprocess.run(
-            [sys.executable, "-c", BACKENDS],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "KERAS_BACKEND": name},
-            timeout=1800,
-        )
-        assert done.returncode == 0, done.stderr
-        results.append(np.array(done.stdout.split(), float))
+    results = [np.array(printed(BACKENDS, name).split(), float) for name in (backend, "tensorflow")]
     np.testing.assert_allclose(*results, rtol=1e-3, atol=1e-4)

@@ -1,15 +1,12 @@
 """Explanations: linear models by hand, integrals in closed form, completeness, differences."""
 
-import importlib.util
 import logging
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
+from processes import run
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.explanation import integration
@@ -342,13 +339,7 @@ for method in ("integrated_gradients", "gradient_x_input"):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_other_backends_explain_alike(sentiment, backend):
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed: `pip install {backend}`")
-    environment = {**os.environ, "KERAS_BACKEND": backend}
-    command = [sys.executable, "-c", ON_A_BACKEND]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1800)
-    assert done.returncode == 0, done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()]
+    lines = [line.split() for line in run(ON_A_BACKEND, KERAS_BACKEND=backend).splitlines()]
     for method, values in zip(METHODS, lines, strict=True):
         found = sentiment.explain("The food was great, but the staff was very rude.", method=method)
         expected = [word["attribution"] for word in found["words"]]

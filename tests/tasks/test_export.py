@@ -3,14 +3,13 @@
 import json
 import os
 import random
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from paths import CHECKPOINTS
+from processes import run
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
 import encoder_zoo as ez
@@ -153,11 +152,8 @@ def answers(tasks, folders):
         {"folder": str(folder / "1"), "inputs": requests(name, tasks[name])}
         for name, folder in folders.items()
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE], input=json.dumps(asked), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return dict(zip(folders, map(json.loads, done.stdout.splitlines()), strict=True))
+    lines = run(ALONE, given=json.dumps(asked)).splitlines()
+    return dict(zip(folders, map(json.loads, lines), strict=True))
 
 
 class TestAnswersOfTensorFlowAlone:

@@ -1,11 +1,10 @@
 """A SavedModel of each of the newer families answers in a process that has TensorFlow alone."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from processes import run
 
 from encoder_zoo.encoders import get_family
 
@@ -39,15 +38,7 @@ def answers(classifiers, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exports")
     for name, classifier in classifiers.items():
         classifier.export(folder / name)
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE, str(folder)],
-        capture_output=True,
-        text=True,
-        input=json.dumps(TEXTS),
-        timeout=1800,  # for one that hangs
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(run(ALONE, folder, given=json.dumps(TEXTS)).splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", FAMILIES)

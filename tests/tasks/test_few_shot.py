@@ -153,6 +153,7 @@ class TestFiles:
         assert again.labels == fitted.labels
         np.testing.assert_array_equal(again.predict(TEXTS), fitted.predict(TEXTS))
 
+    @pytest.mark.slow
     def test_an_export_answers_alike(self, fitted, tmp_path):
         fitted.export(tmp_path / "1")
         served = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]

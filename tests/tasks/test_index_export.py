@@ -1,12 +1,11 @@
 """Exports of an index: what `search` finds, in a process that has TensorFlow alone."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from processes import run
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.retrieval.index import VectorIndex
@@ -100,11 +99,8 @@ def test_tensorflow_alone(embedder, tmp_path):
         index.export(tmp_path / "served" / "1", top_k=4)
         (tmp_path / "served").rename(tmp_path / name)
         requests.append({"folder": str(tmp_path / name / "1"), "queries": QUERIES})
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE], input=json.dumps(requests), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    for index, line in zip(indices.values(), done.stdout.splitlines(), strict=True):
+    lines = run(ALONE, given=json.dumps(requests)).splitlines()
+    for index, line in zip(indices.values(), lines, strict=True):
         assert_found(json.loads(line), index, top_k=4)
 
 
@@ -123,11 +119,8 @@ def test_tokens_with_tensorflow_alone(late_interaction, tmp_path):
     for i, index in enumerate(indexes):
         index.export(tmp_path / str(i) / "1", top_k=4)
         requests.append({"folder": str(tmp_path / str(i) / "1"), "queries": QUERIES})
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE], input=json.dumps(requests), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    for index, line in zip(indexes, done.stdout.splitlines(), strict=True):
+    lines = run(ALONE, given=json.dumps(requests)).splitlines()
+    for index, line in zip(indexes, lines, strict=True):
         assert_found(json.loads(line), index, top_k=4)
 
 

@@ -12,6 +12,7 @@ import types
 from typing import TypedDict
 
 import numpy as np
+import processes
 import pytest
 
 import encoder_zoo as ez
@@ -425,9 +426,6 @@ def test_memory_does_not_grow_with_the_file(tmp_path, kind):
         (tmp_path / name).mkdir()
         written(tmp_path / name, kind, [{"id": i, "text": noise[i % 100]} for i in range(count)])
     paths = [tmp_path / name / f"rows.{kind}" for name in ("small", "large")]
-    arguments = [str(p) for path in paths for p in (path, path.parent / "out")]
-    command = [sys.executable, "-c", MEMORY, os.path.dirname(__file__), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    small, large = map(int, done.stdout.split())
+    arguments = [p for path in paths for p in (path, path.parent / "out")]
+    small, large = map(int, processes.run(MEMORY, os.path.dirname(__file__), *arguments).split())
     assert large - small < 75_000, (small, large)

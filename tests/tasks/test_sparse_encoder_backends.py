@@ -1,13 +1,11 @@
 """SparseEncoder on JAX and PyTorch: the vectors of TensorFlow, and training."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from paths import GOLDEN
+from processes import printed
 
 SCRIPT = """
 import json, sys
@@ -36,19 +34,10 @@ print(json.dumps({**found, "losses": losses}))
 def test_other_backends_embed_and_learn_alike(backend):
     """The weights of the loss rise in three of nine steps, on each backend."""
     folder = GOLDEN / "sparse_encoders" / "5.3.0"
-    done = {
-        name: subprocess.run(
-            [sys.executable, "-c", SCRIPT, str(folder)],
-            env={**os.environ, "KERAS_BACKEND": name},
-            capture_output=True,
-            text=True,
-            timeout=900,
-        )
+    found, expected = (
+        json.loads(printed(SCRIPT, name, folder).splitlines()[-1])
         for name in (backend, "tensorflow")
-    }
-    for process in done.values():
-        assert process.returncode == 0, process.stderr[-3000:]
-    found, expected = (json.loads(p.stdout.splitlines()[-1]) for p in done.values())
+    )
     for prompt in ("query", "document"):
         np.testing.assert_allclose(found[prompt], expected[prompt], atol=1e-5)
     assert found["hits"] == expected["hits"]

@@ -153,6 +153,7 @@ def test_scores_of_large_logits_are_numbers():
         np.testing.assert_array_equal(scores, [[0, 1]])
 
 
+@pytest.mark.slow
 def test_an_export_answers_alike(zero_shot, tmp_path):
     zero_shot.export(tmp_path / "1", LABELS, template=TEMPLATE, several=True)
     served = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]

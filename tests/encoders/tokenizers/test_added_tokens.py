@@ -1,13 +1,12 @@
 """Tokens added to a vocabulary: found in texts, kept in files, and rows for them in models."""
 
 import json
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from processes import run
 
 import encoder_zoo as ez
 from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import leftmost_spans
@@ -164,8 +163,7 @@ def test_they_work_in_tf_data_and_with_tensorflow_alone(tmp_path):
         "assert 'encoder_zoo' not in sys.modules\n"
         "print([[int(i) for i in row if i >= 0] for row in found['ids'].numpy()])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == expected
+    assert json.loads(run(code).splitlines()[-1]) == expected
 
 
 def test_a_task_gets_rows_for_them():

@@ -4,9 +4,6 @@ import base64
 import functools
 import json
 import random
-import subprocess
-import sys
-import textwrap
 import unicodedata
 
 import paths
@@ -14,6 +11,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import run
 from tokenizers import Tokenizer
 
 from encoder_zoo.encoders.tokenizers.sentencepiece import (
@@ -408,9 +406,7 @@ def test_saved_model_with_tensorflow_alone(made_once, tmp_path):
         assert not {{"encoder_zoo", "tokenizers", "sentencepiece"}} & set(sys.modules)
         print(tokenize(tf.constant({texts!r})).to_list())
     """
-    run = [sys.executable, "-c", textwrap.dedent(program)]
-    printed = subprocess.run(run, capture_output=True, text=True, check=True).stdout
-    assert json.loads(printed) == made_once("albert").tokenize(texts).to_list()
+    assert json.loads(run(program)) == made_once("albert").tokenize(texts).to_list()
 
 
 def test_inside_a_dataset(made_once):

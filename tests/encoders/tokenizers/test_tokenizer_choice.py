@@ -2,12 +2,10 @@
 
 import functools
 import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
+from processes import run
 from tokenizers import Tokenizer as Library
 
 import encoder_zoo as ez
@@ -347,9 +345,7 @@ task.save_to_preset(sys.argv[2])
 
 def test_the_choice_needs_no_tensorflow(saved, model_files, tmp_path):
     folder = write(tmp_path / "theirs", {**saved(XLM_SENTENCEPIECE), **model_files("bert")})
-    command = [sys.executable, "-c", WITHOUT_TENSORFLOW, folder, tmp_path / "ours"]
-    environment = {**os.environ, "KERAS_BACKEND": "jax"}
-    subprocess.run(command, check=True, env=environment)
+    run(WITHOUT_TENSORFLOW, folder, tmp_path / "ours", KERAS_BACKEND="jax")
     ours, theirs = (
         ez.MaskedLM.from_preset(f).preprocessor.tokenizer for f in (tmp_path / "ours", folder)
     )

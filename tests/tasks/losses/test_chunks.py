@@ -3,13 +3,12 @@
 import json
 import os
 import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from processes import run
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.losses import InfoNCE
@@ -202,15 +201,7 @@ with open("/proc/self/status") as status:  # `ru_maxrss` counts the process that
 def peak(rows, chunk_size, backend):
     """Peak memory in MB of a process that trains on one batch, and gives back what it frees."""
     environment = {"KERAS_BACKEND": backend, "MALLOC_TRIM_THRESHOLD_": "65536"}
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY, str(rows), str(chunk_size)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return float(done.stdout.splitlines()[-1])
+    return float(run(MEMORY, rows, chunk_size, **environment).splitlines()[-1])
 
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="reads /proc")
@@ -243,15 +234,8 @@ print(json.dumps(losses))
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch", "tensorflow"])
 def test_training_in_chunks_is_training_on_every_backend(backend):
-    done = subprocess.run(
-        [sys.executable, "-c", BACKENDS, os.path.dirname(__file__)],
-        env={**os.environ, "KERAS_BACKEND": backend},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    losses = json.loads(done.stdout.splitlines()[-1])
+    found = run(BACKENDS, os.path.dirname(__file__), KERAS_BACKEND=backend)
+    losses = json.loads(found.splitlines()[-1])
     np.testing.assert_allclose(losses["0.0 2"], losses["0.0 None"], rtol=1e-5)
     assert losses["0.3 2"][-1] < losses["0.3 2"][0]
     assert len(set(losses["0.3 2"])) == 6

@@ -1,13 +1,13 @@
 """Losses of embeddings: values worked out in NumPy, properties, configuration, errors."""
 
 import json
-import subprocess
-import sys
+import pathlib
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from processes import run
 
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.losses.ranking import RankingLoss
@@ -355,12 +355,8 @@ print(json.dumps({n: float(made(n)(y, vectors())) for n, (_, y) in LOSSES.items(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_other_backends_compute_the_same(backend, monkeypatch):
-    monkeypatch.setenv("KERAS_BACKEND", backend)
-    folder = __file__.rsplit("/", 1)[0]
-    command = [sys.executable, "-c", SCRIPT, folder]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+def test_other_backends_compute_the_same(backend):
+    done = run(SCRIPT, pathlib.Path(__file__).parent, KERAS_BACKEND=backend)
+    found = json.loads(done.splitlines()[-1])
     for name, (_, y_true) in LOSSES.items():
         assert found[name] == pytest.approx(float(made(name)(y_true, vectors())), rel=1e-5), name

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from processes import run
 
 PATIENCE = 900  # seconds for a process, so that one that hangs ends even on a busy machine
 
@@ -202,12 +203,4 @@ np.testing.assert_allclose(*one, rtol=1e-5)
 @pytest.mark.slow
 def test_jax_data_parallel_equals_one_device():
     flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=2"
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": flags}
-    done = subprocess.run(
-        [sys.executable, "-c", JAX_SCRIPT],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=PATIENCE,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run(JAX_SCRIPT, KERAS_BACKEND="jax", XLA_FLAGS=flags)

@@ -1,10 +1,7 @@
 """AdamW on PyTorch's kernel takes the steps of Keras's formulas, in a process of that backend."""
 
-import os
-import subprocess
-import sys
-
 import pytest
+from processes import run
 
 SCRIPT = """
 import keras
@@ -39,12 +36,4 @@ for batches in (None, 2):
 
 @pytest.mark.slow
 def test_torch_adamw_takes_the_steps_of_keras():
-    pytest.importorskip("torch")
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "KERAS_BACKEND": "torch"},
-        timeout=1800,  # for one that hangs
-    )
-    assert done.returncode == 0, done.stderr
+    run(SCRIPT, KERAS_BACKEND="torch")
