@@ -66,24 +66,36 @@ def columns(rows: Rows) -> tuple[list[str], list[str]]:
     return list(texts), list(intents)
 
 
-def few_shot(few: Rows, held_out: Rows, epochs: int, pairs_per_text: int) -> float:
+def head(few: Rows, held_out: Rows, options: argparse.Namespace) -> float:
+    return _few_shot(few, held_out, epochs=0)
+
+
+def few_shot(few: Rows, held_out: Rows, options: argparse.Namespace) -> float:
+    return _few_shot(few, held_out, epochs=1, pairs_per_text=options.pairs)
+
+
+def _few_shot(few: Rows, held_out: Rows, **settings: int) -> float:
     classifier = ez.FewShotClassifier.from_preset(MINILM)
-    classifier.fit(*columns(few), epochs=epochs, pairs_per_text=pairs_per_text, verbose=0)
+    classifier.fit(*columns(few), verbose=0, **settings)
     return classifier.evaluate(*columns(held_out))["accuracy"]
 
 
-def fine_tuned(few: Rows, held_out: Rows, epochs: int) -> float:
+def fine_tuned(few: Rows, held_out: Rows, options: argparse.Namespace) -> float:
     labels = sorted({intent for _, intent in few})
     classifier = ez.SequenceClassifier.from_preset(MINILM, labels=labels)
     classifier.compile(learning_rate=1e-4)
-    classifier.fit(*columns(few), epochs=epochs, batch_size=16, verbose=0)
+    classifier.fit(*columns(few), epochs=options.epochs, batch_size=16, verbose=0)
     results = classifier.evaluate(*columns(held_out), verbose=0, return_dict=True)
     return results["accuracy"]
+
+
+WAYS = {"head": head, "few-shot": few_shot, "fine-tuned": fine_tuned}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--examples", type=int, nargs="+", default=[8], help="of each intent")
     parser.add_argument("--intents", type=int, default=20)
     parser.add_argument("--pairs", type=int, default=5, help="of each kind for every text")
@@ -91,18 +103,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     options = parser.parse_args()
     need_data("classification")
-    ways = {
-        "head": lambda *rows: few_shot(*rows, 0, 1),
-        "few-shot": lambda *rows: few_shot(*rows, 1, options.pairs),
-        "fine-tuned": lambda *rows: fine_tuned(*rows, options.epochs),
-    }
     for examples, seed, name in itertools.product(options.examples, options.seeds, options.sets):
         rng = np.random.default_rng(seed)
         rows = draw(*SETS[name](), examples, options.intents, rng)
-        for way, measure in ways.items():
+        for way in options.ways:
             keras.utils.set_random_seed(seed)
             start = time.process_time()
-            accuracy = measure(*rows)
+            accuracy = WAYS[way](*rows, options)
             seconds = time.process_time() - start
             run = f"{name}, {examples} examples, seed {seed}, {way}"
             print(f"{run}: {accuracy:.3f}, {seconds:.0f} CPU s", flush=True)
