@@ -1,15 +1,22 @@
 """Training and forward passes on an accelerator, on JAX and PyTorch, beside transformers.
 
-    python benchmarks/accelerator.py                       # at most nine minutes
+    python benchmarks/accelerator.py                       # at most nine minutes; again: the rest
     python benchmarks/accelerator.py --models BERT-base --lengths 512 --json results.json
-    python benchmarks/accelerator.py --tiny                # the kit itself, on any machine
+    python benchmarks/accelerator.py --tiny --json tiny.json     # the kit itself, on any machine
 
 Models have the sizes of BERT-base, ModernBERT-base and DeBERTa-v3-base, random weights and two
 classes; weights are float32, computations bfloat16, without dropout, in batches of 16,384 tokens
 without padding. Training is a whole step: forward, backward, clipping, AdamW. transformers has its
 `sdpa` attention where a model has it, autocast, and `torch.compile`. The share of the peak counts
-the products of the model alone, three times as many in training. Nothing is downloaded, and
-TensorFlow is not imported. Needs jax, torch and transformers, for the sides that are asked for.
+the products of the model alone, three times as many in training. JAX counts the memory of all that
+its process has measured so far, lengths in the order given, forward first.
+
+Needs, beside this package, `pip install -U "jax[cuda12]"` for the first side, `pip install torch`
+for the second, `pip install torch transformers` for the third. Where pip finds no versions of both
+that go together, make two environments and run each with its `--sides`, into one file. Nothing is
+downloaded, and TensorFlow is not imported. Compiling takes most of the time: JAX and PyTorch keep
+programs on disk, and results in the file are not measured again, so that a second run measures what
+the first had no time for. Remove the file to begin anew.
 """
 
 import argparse
@@ -28,13 +35,13 @@ MODELS = {  # layers, width, inner width and vocabulary; heads are of 64
     "DeBERTa-v3-base": (12, 768, 3072, 128100),
 }
 LONGEST = {"BERT-base": 512}  # tokens, where there is a limit
-LENGTHS = (128, 512, 8192)
+LENGTHS = (512, 128, 8192)
 BATCH_TOKENS = 16384
 MINUTES = 9
 # Dense products in bfloat16, 10^12 a second, of the makers' data sheets; by a part of the name.
 PEAKS = {
-    "H100": 989, "H200": 989, "A100": 312, "L40S": 362, "L4": 121, "B200": 2250,
-    "TPU v4": 275, "TPU v5 lite": 197, "TPU v5": 459, "TPU v6 lite": 918,
+    "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "H200": 989, "B200": 2250, "A100": 312,
+    "L40S": 362, "L4": 121, "TPU v4": 275, "TPU v5 lite": 197, "TPU v5": 459, "TPU v6 lite": 918,
 }  # fmt: skip
 
 
@@ -44,8 +51,9 @@ def operations(model: str, length: int, tiny: bool) -> float:
     gated = model == "ModernBERT-base"
     dense = 4 * width**2 + (3 if gated else 2) * width * inner
     reached = length
-    if gated:  # two of three layers look at a window of 128 tokens
-        reached = (length + 2 * min(length, 129)) / 3
+    if gated:  # but for every third layer, from the first, they look at a window of 128 tokens
+        everywhere = -(-layers // 3) / layers
+        reached = everywhere * length + (1 - everywhere) * min(length, 129)
     pairs = 2 * width * reached  # scores, and the mean of values
     if model == "DeBERTa-v3-base":  # two more kinds of scores, of 512 distances
         pairs += 2 * width * min(2 * length, 512)
@@ -57,14 +65,12 @@ def sizes(model: str, tiny: bool) -> tuple[int, int, int, int]:
     return (2, 64, 96, 300) if tiny else MODELS[model]
 
 
-def measure(side: str, model: str, options: argparse.Namespace, seconds: float) -> list[dict]:
-    """The results of one side for one model at all lengths, from a process of its own."""
-    lengths = [n for n in options.lengths if n <= LONGEST.get(model, n)]
+def measure(side: str, model: str, lengths: list[int], options, seconds: float) -> list[dict]:
+    """The rows of one side for one model, from a process of its own, also those without results."""
     work = {"side": side, "model": model, "sizes": sizes(model, options.tiny), "lengths": lengths}
     work |= {"tokens": options.tokens, "seconds": options.seconds}
     environment = {**os.environ, "KERAS_BACKEND": SIDES[side]}
     command = [sys.executable, str(HERE / "accelerator_sides.py"), json.dumps(work)]
-    rows, why = [], ""
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=seconds
@@ -73,15 +79,37 @@ def measure(side: str, model: str, options: argparse.Namespace, seconds: float) 
             print(f"{side}: {done.stderr.strip()[-200:]}", file=sys.stderr)
         output, why = done.stdout, (done.stderr.strip().split("\n") or [""])[-1]
     except subprocess.TimeoutExpired as error:
-        output, why = (error.stdout or b"").decode(), f"stopped after {seconds:.0f} s"
+        output, why = (error.stdout or b"").decode(), f"stopped after {seconds:.0f} s: run again"
     rows = [json.loads(line) for line in output.split("\n") if line.startswith('{"side"')]
-    found = {(row["length"], row["work"]) for row in rows}
-    return rows + [
-        {"side": side, "model": model, "length": n, "work": kind, "error": why[:120] or "no result"}
-        for n in lengths
+    found = {identity(row) for row in rows}
+    missing = [row for row in rows_of(side, model, lengths) if identity(row) not in found]
+    return rows + [{**row, "missing": why[:120] or "no result"} for row in missing]
+
+
+def rows_of(side: str, model: str, lengths: list[int]) -> list[dict]:
+    """The rows of the table, still without results."""
+    return [
+        {"side": side, "model": model, "length": length, "work": kind}
+        for length in lengths
         for kind in ("forward", "train")
-        if (n, kind) not in found
     ]
+
+
+def identity(row: dict) -> tuple:
+    """What a row measures."""
+    return row["side"], row["model"], row["length"], row["work"]
+
+
+def unmeasured(options: argparse.Namespace, found: set[tuple]) -> list[tuple]:
+    """Sides, models and lengths that are asked for, and have no results yet."""
+    works = []
+    for model in options.models:
+        lengths = [n for n in options.lengths if n <= LONGEST.get(model, n)]
+        for side in options.sides:
+            rows = [row for row in rows_of(side, model, lengths) if identity(row) not in found]
+            left = list(dict.fromkeys(row["length"] for row in rows))
+            works += [(side, model, left)] if left else []
+    return works
 
 
 def completed(row: dict, options: argparse.Namespace) -> dict:
@@ -97,8 +125,9 @@ def completed(row: dict, options: argparse.Namespace) -> dict:
 def print_row(row: dict) -> None:
     """A line of the table."""
     cells = [row["model"], row["length"], row["work"], row["side"]]
-    if "error" in row:
-        print("|", " | ".join(map(str, cells)), "|", row["error"], "| | | |", flush=True)
+    if "tokens_per_second" not in row:
+        why = row.get("error") or row["missing"]
+        print("|", " | ".join(map(str, cells)), "|", why, "| | | |", flush=True)
         return
     share = f"{row['share_of_peak']:.0%}" if "share_of_peak" in row else ""
     cells += [f"{row['tokens_per_second']:,.0f}", share, f"{row['peak_mb']:,.0f}"]
@@ -118,17 +147,22 @@ def main() -> None:
     options = parser.parse_args()
     if options.tiny:
         options.lengths, options.tokens, options.seconds = (16, 32), 64, 0.05
-    end, rows = time.monotonic() + 60 * MINUTES, []
+    end = time.monotonic() + 60 * MINUTES
+    rows = json.loads(options.json.read_text()) if options.json.exists() else []
     print("| model | tokens | work | side | tokens/s | of peak | peak MB | first step, s |")
     print("|---" * 8 + "|")
-    works = [(model, side) for model in options.models for side in options.sides]
-    for i, (model, side) in enumerate(works):
-        left = (end - time.monotonic()) / (len(works) - i)  # a fair part of what is left
-        for row in measure(side, model, options, max(left, 1.0)):
-            rows.append(completed(row, options))
-            print_row(rows[-1])
-    options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    print("\nDevices:", ", ".join(sorted({row["device"] for row in rows if "device" in row})))
+    for row in rows:
+        print_row(row)
+    found = {identity(row) for row in rows}
+    works = unmeasured(options, found)
+    for i, (side, model, lengths) in enumerate(works):
+        share = len(lengths) / sum(len(each) for *_, each in works[i:])  # of the time that is left
+        seconds = share * (end - time.monotonic())
+        for row in measure(side, model, lengths, options, max(seconds, 1.0)):
+            print_row(completed(row, options))
+            rows += [row] if "missing" not in row and identity(row) not in found else []
+        options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    print("\nDevices:", ", ".join(sorted({row["device"] for row in rows})))
 
 
 if __name__ == "__main__":

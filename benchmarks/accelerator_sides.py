@@ -128,6 +128,15 @@ def speed(step: Callable, ids: Callable[[int], np.ndarray], batch: int, seconds:
     return {"tokens_per_second": data.size / (time.perf_counter() - start), "first_seconds": first}
 
 
+def forget_peak(backend: str) -> None:
+    """Begin anew to look for the largest memory; JAX cannot."""
+    if backend == "torch":
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+
+
 def device(backend: str) -> dict:
     """The device's name, and the largest memory that was in use."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -157,6 +166,7 @@ def main() -> None:
 
         for kind in ("forward", "train"):
             row = {"side": work["side"], "model": work["model"], "length": length, "work": kind}
+            forget_peak(side.backend)
             try:
                 row |= speed(getattr(side, kind), ids, batch, work["seconds"])
             except Exception as error:  # out of memory, mostly: the others are measured still

@@ -2,6 +2,7 @@
 
     python benchmarks/serving.py speed
     python benchmarks/serving.py load
+    python benchmarks/serving.py cpu --works sst2 conll2003 squad --seeds 0 1 2
 
 `speed` asks one checkpoint (all-MiniLM-L6-v2, which comes as a package, with a head of random
 weights) in three ways, from text to label: our SavedModel, transformers' text-classification
@@ -11,6 +12,10 @@ sentence by sentence and batch by batch, so that a busy machine slows all of the
 
 `load` has many threads ask one SavedModel for the entities in texts of 1 to 512 words, compares
 every answer with `extract_entities`, and watches memory and new graphs.
+
+`cpu` fine-tunes MiniLM with the recipe of benchmarks/quality.py and compares the answers of
+`for_cpu` with those of the model itself: scores on the held-out examples, and examples in a second
+of the processor's time, of all cores together. The data is not part of the project: see there.
 """
 
 import argparse
@@ -26,8 +31,12 @@ from collections.abc import Callable
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import keras
 import numpy as np
+import question_answering
+import sst2
 import tensorflow as tf
+import token_classification
 from sources import MINILM
 from tensorflow.python.eager import context
 
@@ -208,17 +217,81 @@ def measure_load(requests: int, threads: int, longest: int) -> None:
     print(f"new graphs: {new_graphs}")
 
 
+# -- answers of for_cpu --------------------------------------------------------------------------
+
+
+def learn_sst2(limit: int) -> tuple:
+    """Return a model, the number of held-out examples, and the function that scores a model."""
+    texts, labels = sst2.read("train")
+    held_out, right = sst2.read("dev")
+    model = ez.SequenceClassifier.from_preset(MINILM, num_classes=2)
+    model.fit(texts[:limit], labels[:limit], verbose=2)
+
+    def score(model):
+        return 100 * np.mean(model.predict(held_out, verbose=0).argmax(-1) == right)
+
+    return model, len(right), score
+
+
+def learn_conll2003(limit: int) -> tuple:
+    train, held_out = token_classification.read("conll2003", limit)
+    words, tags = held_out["testa"]
+    model = ez.TokenClassifier.from_preset(MINILM)
+    model.fit(*train, epochs=3, verbose=2)
+    return model, len(words), lambda m: 100 * m.evaluate_entities(words, tags)["f1"]
+
+
+def learn_squad(limit: int) -> tuple:
+    train, held_out = question_answering.read("squad", limit)
+    sizes = {"window_length": question_answering.LENGTH, "doc_stride": question_answering.STRIDE}
+    model = ez.SpanQA.from_preset(MINILM, **sizes)
+    model.fit(train, epochs=2, batch_size=16, verbose=2)
+    held_out = held_out[:: -(-len(held_out) // 1000)]  # evenly from all articles
+    return model, len(held_out), lambda m: m.evaluate_answers(held_out)["f1"]
+
+
+WORKS = {  # how it is learnt, the measure, and how many examples are
+    "sst2": (learn_sst2, "SST-2, accuracy", 20_000),
+    "conll2003": (learn_conll2003, "CoNLL-2003 testa, F1", 7_000),
+    "squad": (learn_squad, "SQuAD v1.1, F1", 4_000),
+}
+
+
+def measure_cpu(works: list[str], seeds: list[int], limit: int | None) -> None:
+    """Prints scores and speed of a model, and of its copies for CPUs."""
+    print("| held out | seed | model | score | examples in a CPU second |")
+    print("|---" * 5 + "|")
+    for work in works:
+        learn, title, usual = WORKS[work]
+        for seed in seeds:
+            keras.utils.set_random_seed(seed)
+            model, count, score = learn(limit or usual)
+            models = {"predict": model}
+            models |= {f'for_cpu("{kind}")': model.for_cpu(kind) for kind in ("float32", "int8")}
+            for name, each in models.items():
+                value = score(each)  # the first time graphs are made
+                start = time.process_time()
+                score(each)
+                speed = count / (time.process_time() - start)
+                print(f"| {title} | {seed} | {name} | {value:.2f} | {speed:.0f} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=["speed", "load"])
+    parser.add_argument("what", choices=["speed", "load", "cpu"])
     parser.add_argument("--sentences", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3, help="the best of so many counts")
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--threads", type=int, default=16)
     parser.add_argument("--longest", type=int, default=512, help="words")
+    parser.add_argument("--works", nargs="+", choices=WORKS, default=["sst2", "conll2003"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--limit", type=int, help="train on so many examples only")
     options = parser.parse_args()
     if options.what == "speed":
         measure_speed(options.sentences, options.rounds)
+    elif options.what == "cpu":
+        measure_cpu(options.works, options.seeds, options.limit)
     else:
         measure_load(options.requests, options.threads, options.longest)
 

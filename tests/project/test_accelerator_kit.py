@@ -23,3 +23,5 @@ def test_the_kit_measures_training_and_forward_passes_without_tensorflow(tmp_pat
     ]
     assert all(row["tokens_per_second"] > 0 and row["share_of_peak"] > 0 for row in rows), rows
     assert done.stdout.count("| BERT-base |") == len(rows)
+    again = subprocess.run(command, capture_output=True, text=True, timeout=60)  # all is there
+    assert again.stdout == done.stdout and json.loads(file.read_text()) == rows
