@@ -13,9 +13,10 @@ from encoder_zoo.encoders.kernels import long_attention
 class ShapePolymorphicFunction:
     """A function of nested tensors as a graph, traced once for each structure of its arguments.
 
-    `tf.function` alone traces anew for the first few sizes that it meets, and each trace is
-    optimized anew: for a model that takes seconds. Here every size of the leading axes is open from
-    the start. On JAX and PyTorch the function is called as it is, on arrays of NumPy.
+    `tf.function` alone traces again for the first few sizes that it meets, and each trace is
+    optimized again: for a model that takes seconds. Here every size of the leading axes is open
+    from the start. On JAX and PyTorch the function is called as it is, on arrays of NumPy; and on
+    TensorFlow after `tf.config.run_functions_eagerly(True)`.
 
     Args:
         function: of tensors and ragged tensors, in any structure.
@@ -23,6 +24,7 @@ class ShapePolymorphicFunction:
 
     Example:
         >>> import tensorflow as tf
+        >>> tf.config.run_functions_eagerly(False)  # the default
         >>> traces = []
         >>> double = ShapePolymorphicFunction(lambda b: [traces.append(b), b["x"] * 2][1])
         >>> [double({"x": tf.ones((n, 2))}).shape[0] for n in (1, 2, 3)], len(traces)
@@ -38,6 +40,8 @@ class ShapePolymorphicFunction:
         if not in_tensorflow():
             return self._function(*arguments)
         arguments = tf.nest.map_structure(_as_tensor, arguments)
+        if tf.config.functions_run_eagerly():
+            return self._function(*arguments)
         signature = tf.nest.map_structure(self._spec, arguments)
         key = str(signature)
         if key not in self._graphs:

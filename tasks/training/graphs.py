@@ -149,7 +149,8 @@ class GraphCache:
         def function(iterator):
             batch = next(iterator)
             graph = graphs[is_long(keras.utils.unpack_x_y_sample_weight(batch)[0])]
-            if isinstance(iterator, tf.data.Iterator):
+            in_graphs = not tf.config.functions_run_eagerly()
+            if in_graphs and isinstance(iterator, tf.data.Iterator):
                 # Found, once it is there, for every batch that it fits.
                 graph.get_concrete_function(iterator.element_spec)
             return graph(batch)

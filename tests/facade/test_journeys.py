@@ -15,6 +15,7 @@ from encoder_zoo.tasks.training.sources import EncodedTexts
 WORDS = "good fine nice bad poor awful the a film was it very anna lives in rome who where".split()
 TEXTS = ["good film", "the film was bad", "very nice", "awful", "it was fine", "poor film"]
 HALF = [1, 0, 1, 0, 1, 0]
+pytestmark = pytest.mark.eager
 
 
 @functools.cache
