@@ -12,6 +12,8 @@ from encoder_zoo.tasks.display.marks import COLORS, MARK, Mark, marked
 from encoder_zoo.tasks.display.picture import Picture
 
 BAR_WIDTH = 12  # characters in a terminal
+# Neighbours stay apart, and what a line break divides is two boxes.
+BOX = "margin:0 1px;-webkit-box-decoration-break:clone;box-decoration-break:clone;"
 # Letters, but for the scripts that have no spaces: there every token is shown by itself.
 WORD = re.compile(
     "[^\\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
@@ -155,7 +157,7 @@ def _caption(word: str) -> str:
 
 
 def _style(color: str) -> str:
-    return f"{MARK}background:{color};"
+    return f"{MARK}{BOX}background:{color};"
 
 
 def _row(match: Match, query: str, document: str, color: str) -> str:

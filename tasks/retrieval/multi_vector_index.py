@@ -17,12 +17,12 @@ from encoder_zoo.tasks.retrieval.index_checks import (
     PROBES,
     check_text_count,
     checked_texts,
-    comparable,
 )
 from encoder_zoo.tasks.retrieval.index_files import checked_store
 from encoder_zoo.tasks.retrieval.model_index import ModelIndex
 from encoder_zoo.tasks.retrieval.token_pooling import import_hierarchy, pooled
 from encoder_zoo.tasks.retrieval.token_vectors import STORES, TokenPrecision, TokenVectors
+from encoder_zoo.tasks.retrieval.vectors import check_finite
 
 if TYPE_CHECKING:
     from typing import Self
@@ -42,10 +42,11 @@ class MultiVectorIndex(ModelIndex):
 
     - "float32": 92 kB. A query is compared with all tokens of all documents: nothing is learned,
       nothing is approximated.
-    - "int8": 23 kB. A vector is the number of its nearest centroid, and the difference from it in
-      256 steps. The documents are compared by the centroids of their tokens; the
-      best of them, 16 for each result, 256 at least, are scored by their vectors.
-    - "binary": 3 kB. The same, with one bit for each number of the difference.
+    - "int8": 24 kB. A vector is the number of its nearest centroid, and the difference from it in
+      255 steps. The documents are compared by the centroids of their tokens; the
+      best of them, 16 for each result, 512 at least, are scored by their vectors.
+    - "binary": 4 kB. The same, with one bit for each number of the difference. Scores are coarse:
+      `search(..., reranker=model)` embeds the best 50 texts again and orders them by exact ones.
 
     `pool_factor=2` halves all of these, and the time of a search: tokens with like meanings become
     one.
@@ -184,8 +185,8 @@ class MultiVectorIndex(ModelIndex):
 
     @property
     def vectors(self) -> list[np.ndarray]:
-        """Return the vectors of each document, (tokens, D) float32, as the search sees them: of
-        unit length, pooled, and rounded where the precision is lower."""
+        """Return the vectors of each document, (tokens, D) float32, as the search sees them:
+        pooled, and rounded where the precision is lower."""
         return [self._store.document(i) for i in range(len(self))]
 
     # -- search --------------------------------------------------------------------------------
@@ -245,7 +246,7 @@ class MultiVectorIndex(ModelIndex):
 
 
 def _prepared(vectors, width: int, pool_factor: int = 1) -> list[np.ndarray]:
-    """Return copies of the vectors of each document, checked, of unit length, and pooled.
+    """Return copies of the vectors of each document, checked, and pooled.
 
     Raises:
         ValueError: "vectors is empty. ...", "vectors[2] has the shape (8,) ..."
@@ -260,6 +261,7 @@ def _prepared(vectors, width: int, pool_factor: int = 1) -> list[np.ndarray]:
                 f"vectors[{i}] has the shape {tokens.shape} and the type {tokens.dtype}. Expected "
                 f"(tokens, {width}) floating-point numbers, one token or more, as of embed."
             )
-        tokens = comparable(np.array(tokens, "float32"), "cosine", f"vectors[{i}]")
+        tokens = np.array(tokens, "float32")
+        check_finite(tokens, f"vectors[{i}]")
         prepared.append(pooled(tokens, pool_factor))
     return prepared

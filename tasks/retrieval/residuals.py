@@ -1,7 +1,7 @@
 """Vectors as their nearest centroid and a residual, the difference from it, in int8 or one bit.
 
-Of T vectors of D numbers, D a multiple of 8, "int8" takes 2 T + T D bytes, "binary" 2 T + T D / 8,
-and the centroids some more.
+A residual has a scale of its own. Of T vectors of D numbers, D a multiple of 8, "int8" takes
+4 T + T D bytes, "binary" 4 T + T D / 8, and the centroids some more.
 
 Comment letters: T vectors, K centroids, D width, B bytes of signs.
 """
@@ -15,28 +15,21 @@ from typing import ClassVar
 import numpy as np
 
 from encoder_zoo.tasks.retrieval.centroids import centroids_of, nearest_centroids
-from encoder_zoo.tasks.retrieval.similarity import unit_rows
-from encoder_zoo.tasks.retrieval.vectors import (
-    BLOCK,
-    Float32Vectors,
-    middles_of,
-    quantized,
-    steps_of,
-)
+from encoder_zoo.tasks.retrieval.vectors import BLOCK, Float32Vectors
 
-LEAST_RANGE = 0.5  # of int8 residuals, for documents that are added later
+LEAST = 1e-6  # of scales, which are stored in half precision
 
 
 class Int8Residuals(Float32Vectors):
-    """Vectors of unit length as centroids, and residuals in 256 steps.
+    """Vectors as centroids, and residuals in 255 steps.
 
     Args:
         vectors: (T, D) int8, the residuals.
         codes: (T,) uint16, the numbers of the vectors' centroids.
+        scales: (T, 1) float16, by which a residual is multiplied.
         centroids: (K, D) float32.
-        levels: (2, D) float32, the least and the largest residual that there is a step for.
 
-    Source: Santhanam et al. 2022, ColBERTv2, section 3.3.
+    Source: Santhanam et al. 2022, ColBERTv2, section 3.3; the scales are of this package.
 
     Example:
         >>> vectors = np.eye(4, dtype="float32")
@@ -49,24 +42,24 @@ class Int8Residuals(Float32Vectors):
     types: ClassVar = {
         "vectors": ("int8", 2),
         "codes": ("uint16", 1),
+        "scales": ("float16", 2),
         "centroids": ("float32", 2),
-        "levels": ("float32", 2),
     }
 
     def __init__(
-        self, vectors: np.ndarray, codes: np.ndarray, centroids: np.ndarray, levels: np.ndarray
+        self, vectors: np.ndarray, codes: np.ndarray, scales: np.ndarray, centroids: np.ndarray
     ):
         super().__init__(vectors)
         self.codes = codes
+        self.scales = scales
         self.centroids = centroids
-        self.levels = levels
 
     @classmethod
     def of(cls, vectors: np.ndarray) -> Int8Residuals:
         centroids = centroids_of(vectors)
-        codes = nearest_centroids(vectors, centroids)
-        levels = cls._levels_of(vectors, codes, centroids)
-        return cls(cls._packed(vectors, codes, centroids, levels), codes, centroids, levels)
+        none = np.zeros((0, cls._packed_width(vectors.shape[1])), cls.types["vectors"][0])
+        empty = cls(none, np.zeros(0, "uint16"), np.zeros((0, 1), "float16"), centroids)
+        return empty.joined(vectors)
 
     @classmethod
     def shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
@@ -74,8 +67,8 @@ class Int8Residuals(Float32Vectors):
         return {
             "vectors": (count, cls._packed_width(width)),
             "codes": (count,),
+            "scales": (count, 1),
             "centroids": (centroids, width),
-            "levels": (2, width),
         }
 
     def check(self, path: str | os.PathLike) -> None:
@@ -91,16 +84,20 @@ class Int8Residuals(Float32Vectors):
 
     def joined(self, vectors: np.ndarray) -> Int8Residuals:
         codes = nearest_centroids(vectors, self.centroids)
-        packed = self._packed(vectors, codes, self.centroids, self.levels)
+        packed = [self._pack(part) for part in _residuals(vectors, codes, self.centroids)]
+        residuals, scales = (np.concatenate(parts) for parts in zip(*packed, strict=True))
         return type(self)(
-            np.concatenate([self.vectors, packed]),
+            np.concatenate([self.vectors, residuals]),
             np.concatenate([self.codes, codes]),
+            np.concatenate([self.scales, scales]),
             self.centroids,
-            self.levels,
         )
 
     def rows(self, indices) -> np.ndarray:
-        return self.centroids[self.codes[indices]] + self._unpacked(self.vectors[indices])
+        found = self._unpacked(self.vectors[indices])
+        found *= self.scales[indices]
+        found += self.centroids[self.codes[indices]]
+        return found
 
     def coarse(self, queries: np.ndarray) -> Callable[[slice], np.ndarray]:
         """Return the function from a part of the vectors to their centroids' products with queries.
@@ -115,33 +112,27 @@ class Int8Residuals(Float32Vectors):
     def _packed_width(width: int) -> int:
         return width
 
-    @staticmethod
-    def _levels_of(vectors: np.ndarray, codes: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-        most = max(np.abs(part).max() for part in _residuals(vectors, codes, centroids))
-        most = np.full(vectors.shape[1], max(most, LEAST_RANGE), "float32")
-        return np.stack([-most, most])
-
-    @classmethod
-    def _packed(cls, vectors, codes, centroids, levels) -> np.ndarray:
-        parts = [cls._pack(part, levels) for part in _residuals(vectors, codes, centroids)]
-        return np.concatenate(parts)
-
-    @staticmethod
-    def _pack(residuals: np.ndarray, levels: np.ndarray) -> np.ndarray:
-        return quantized(residuals, levels)
+    def _pack(self, residuals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return residuals (T, D) as they are stored, and their scales (T, 1) float16."""
+        most = np.abs(residuals).max(axis=1, keepdims=True)
+        scales = np.maximum(most / 127, LEAST).astype("float16")
+        steps = np.rint(residuals / scales)
+        return np.clip(steps, -127, 127).astype("int8"), scales
 
     def _unpacked(self, packed: np.ndarray) -> np.ndarray:
-        return packed.astype("float32") * steps_of(self.levels) + middles_of(self.levels)
+        """Return stored residuals in float32, without their scales."""
+        return packed.astype("float32")
 
 
 class BinaryResiduals(Int8Residuals):
-    """Vectors of unit length as centroids, and the signs of their residuals, packed.
+    """Vectors as centroids, and the signs of their residuals, packed.
+
+    A residual is taken for one whose numbers are all as large; its scale is the mean of theirs,
+    which is nearest.
 
     Args:
         vectors: (T, B) uint8, one bit for each number.
-        codes, centroids: see `Int8Residuals`.
-        levels: (2, D) float32, the mean of the negative residuals of each dimension, and of the
-            others.
+        codes, scales, centroids: see `Int8Residuals`.
 
     Example:
         >>> store = BinaryResiduals.of(np.eye(16, dtype="float32"))
@@ -152,30 +143,17 @@ class BinaryResiduals(Int8Residuals):
     precision = "binary"
     types: ClassVar = {**Int8Residuals.types, "vectors": ("uint8", 2)}
 
-    def rows(self, indices) -> np.ndarray:
-        return unit_rows(super().rows(indices))
-
     @staticmethod
     def _packed_width(width: int) -> int:
         return -(-width // 8)
 
-    @staticmethod
-    def _levels_of(vectors: np.ndarray, codes: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-        sums = np.zeros((2, vectors.shape[1]))
-        counts = np.zeros((2, vectors.shape[1]))
-        for residuals in _residuals(vectors, codes, centroids):
-            for i, of_sign in enumerate((residuals < 0, residuals >= 0)):
-                sums[i] += np.where(of_sign, residuals, 0).sum(axis=0)
-                counts[i] += of_sign.sum(axis=0)
-        return (sums / np.maximum(counts, 1)).astype("float32")
-
-    @staticmethod
-    def _pack(residuals: np.ndarray, levels: np.ndarray) -> np.ndarray:
-        return np.packbits(residuals >= 0, axis=1)
+    def _pack(self, residuals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        scales = np.abs(residuals).mean(axis=1, keepdims=True).astype("float16")
+        return np.packbits(residuals >= 0, axis=1), scales
 
     def _unpacked(self, packed: np.ndarray) -> np.ndarray:
         bits = np.unpackbits(packed, axis=1, count=self.width)
-        return np.where(bits, self.levels[1], self.levels[0])
+        return np.where(bits, np.float32(1), np.float32(-1))
 
 
 def _residuals(

@@ -50,3 +50,28 @@ def unit_rows(vectors: np.ndarray) -> np.ndarray:
         [[0.6, 0.8], [0.0, 0.0]]
     """
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+def grouped_means(vectors: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return a vector for each group: in the direction of its mean, as long as its average one.
+
+    Args:
+        vectors: (N, D).
+        groups: (N,), the group of each.
+
+    Returns:
+        The groups (G,) that there are, sorted, and their vectors (G, D).
+
+    Example:
+        >>> vectors = np.array([[2.0, 0.0], [0.0, 3.0], [0.0, 5.0]])
+        >>> groups, means = grouped_means(vectors, np.array([7, 4, 4]))
+        >>> groups.tolist(), means.tolist()
+        ([4, 7], [[0.0, 4.0], [2.0, 0.0]])
+    """
+    order = np.argsort(groups, kind="stable")
+    present, starts = np.unique(groups[order], return_index=True)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)[order]
+    counts = np.diff(starts, append=len(groups))[:, None]
+    means = np.add.reduceat(lengths, starts, axis=0) / counts
+    means = unit_rows(np.add.reduceat(vectors[order], starts, axis=0)) * means
+    return present, means.astype(vectors.dtype)

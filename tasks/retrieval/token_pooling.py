@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from encoder_zoo.tasks.retrieval.similarity import unit_rows
+from encoder_zoo.tasks.retrieval.similarity import grouped_means
 
 
 def pooled(tokens: np.ndarray, factor: int) -> np.ndarray:
     """Return about one vector for each `factor` tokens of a document.
 
     The tokens are put into groups by hierarchical clustering, which joins those whose sum of
-    squared distances to their mean grows least (Ward's method); a group becomes the direction of
-    its mean.
+    squared distances to their mean grows least (Ward's method); a group becomes a vector in the
+    direction of its mean, as long as its tokens on average.
 
     Args:
-        tokens: (T, D) float32, of unit length.
+        tokens: (T, D) float32.
         factor: 1 leaves them as they are.
 
     Returns:
-        At most `ceil(T / factor)` vectors of unit length, in the order of the groups' first tokens.
+        At most `ceil(T / factor)` vectors, in the order of the groups' first tokens.
 
     Raises:
         ImportError: "pool_factor needs the package scipy: ..."
@@ -40,10 +40,9 @@ def pooled(tokens: np.ndarray, factor: int) -> np.ndarray:
         return tokens
     hierarchy = import_hierarchy()
     labels = hierarchy.fcluster(hierarchy.linkage(tokens, "ward"), groups, "maxclust")
-    _, firsts, members = np.unique(labels, return_index=True, return_inverse=True)
-    sums = np.zeros((len(firsts), tokens.shape[1]), "float32")
-    np.add.at(sums, members, tokens)
-    return unit_rows(sums[np.argsort(firsts)])
+    _, firsts = np.unique(labels, return_index=True)
+    _, means = grouped_means(tokens, labels)
+    return means[np.argsort(firsts)]
 
 
 def import_hierarchy():

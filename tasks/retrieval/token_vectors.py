@@ -25,7 +25,7 @@ from encoder_zoo.tasks.retrieval.vectors import Float32Vectors
 TokenPrecision = Literal["float32", "int8", "binary"]
 STORES = {store.precision: store for store in (Float32Vectors, Int8Residuals, BinaryResiduals)}
 OVERSAMPLED = 16  # documents scored in full for each result of the search by centroids
-LEAST_CANDIDATES = 256
+LEAST_CANDIDATES = 512
 AT_ONCE = 2  # queries that are compared with a block
 CACHED = 2**18  # products at a time: 1 MB
 THREADS = min(8, os.cpu_count() or 1)
@@ -159,14 +159,21 @@ class TokenVectors:
 
     def _best(self, query: np.ndarray, documents: np.ndarray, k: int):
         """Return the indices (k,) and scores (k,) of the best of some documents, in float64."""
+        if len(documents) > 2 * k:
+            best = BestPairs(1, k)
+            best.add(self._scores(query, documents, "float32")[None], start=0)
+            documents = documents[np.sort(best.pairs()[1])]
+        scores = self._scores(query, documents, "float64").astype("float32")
+        order = np.lexsort((documents, -scores))[:k]
+        return documents[order], scores[order]
+
+    def _scores(self, query: np.ndarray, documents: np.ndarray, dtype: str) -> np.ndarray:
+        """Return the scores (M,) of some documents by all that is stored of their tokens."""
         lengths = self.ends[documents] - self._begins[documents]
         starts = np.cumsum(lengths) - lengths
         tokens = np.repeat(self._begins[documents] - starts, lengths) + np.arange(lengths.sum())
-        products = query.astype("float64") @ self.store.rows(tokens).astype("float64").T
-        best = np.maximum.reduceat(products, starts, axis=1)
-        scores = best.sum(axis=0).astype("float32")
-        order = np.lexsort((documents, -scores))[:k]
-        return documents[order], scores[order]
+        products = query.astype(dtype) @ self.store.rows(tokens).astype(dtype, copy=False).T
+        return np.maximum.reduceat(products, starts, axis=1).sum(axis=0)
 
 
 def _products(store: Float32Vectors, queries: np.ndarray, part: slice) -> np.ndarray:

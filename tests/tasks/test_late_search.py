@@ -30,6 +30,18 @@ def test_an_index_finds_by_the_models_similarity(model, precision, tmp_path):
     assert model.load_index(tmp_path / "index").search("a cat") == index.search("a cat")
 
 
+@pytest.mark.parametrize("precision, tolerance", [("float32", 1e-5), ("int8", 0.02)])
+def test_vectors_of_any_length_are_compared_as_they_are(precision, tolerance):
+    options = {"query_length": 16, "normalize": False}
+    model = ez.LateInteraction.from_preset("bert_nano_en_uncased_embedder", **options)
+    similar = model.similarity(QUERIES, DOCUMENTS)
+    assert similar.max() > 17  # products are no cosines
+    found = model.index(DOCUMENTS, precision=precision).search(QUERIES, top_k=7)
+    for hits, scores in zip(found, similar, strict=True):
+        expected = [scores[hit["index"]] for hit in hits]
+        np.testing.assert_allclose([hit["score"] for hit in hits], expected, rtol=tolerance)
+
+
 def test_it_reranks_what_vectors_find(model):
     embedder = ez.TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
     index = embedder.index(DOCUMENTS)
