@@ -60,7 +60,8 @@ print(f"nDCG@10 of vectors: {ndcg(before):.3f}")
 
 With `reranker=` the nearest 20 are ordered anew. Late interaction (ColBERT) keeps the vector of
 each token, and sums up for each token of the question the best match in the text. The bundled
-embedder can do this without further training: a vector of its text is the mean of its tokens'.
+embedder can do this without further training: a vector of its text is the mean of its tokens'. One
+paragraph has more tokens than it reads, and a line says so whenever that one is compared.
 """
 
 # %%
@@ -93,8 +94,9 @@ ez.display.matches(reranker, questions[best], paragraphs[right[best]]).show()
 ## All texts, token by token
 
 An index of tokens' vectors searches by late interaction from the start, without an embedder. It is
-larger: `precision="int8"` quarters it, and `pool_factor=2` halves it, as it joins tokens with like
-meanings. `reranker.index(paragraphs)` makes one in a line; here the vectors serve for three.
+larger: `precision="int8"` makes it a fourth of that, a little more where there are few texts, and
+`pool_factor=2` halves it, as it joins tokens with like meanings. `reranker.index(paragraphs)` makes
+one in a line; here the vectors serve for three.
 """
 
 # %%
