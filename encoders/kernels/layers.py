@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable
 
 import keras
+import numpy as np
 from keras import ops
 
 from encoder_zoo.encoders.kernels import gradients
@@ -144,13 +145,24 @@ class Dropout(CalledDirectly, keras.layers.Dropout):
 
 
 def _dropped_on_jax(x, rate: float, seed_generator):
-    """Return x with elements dropped by numbers of the device's own generator.
+    """Return x with elements dropped by a hash of their numbers and the seed.
 
-    JAX's default generator computes each number of its own, which takes a tenth of a training step
-    on a CPU; 16 bits for each element are enough, as on TensorFlow.
+    JAX's generators take a sixth of a training step on a CPU. A hash is computed in the loop that
+    drops, and again for the gradient, in place of a mask in memory.
     """
     import jax
 
-    key = jax.random.wrap_key_data(ops.tile(seed_generator.next(), 2), impl="rbg")
-    kept = jax.random.bits(key, x.shape, "uint16") >= round(rate * 2**16)
+    keys = _hashed(ops.cast(seed_generator.next(), "uint32") + np.uint32(0x9E3779B9))  # (2,)
+    numbers = jax.lax.iota("uint32", x.size).reshape(x.shape)
+    kept = _hashed(_hashed(numbers ^ keys[0]) ^ keys[1]) >= np.uint32(rate * 2**32)
     return ops.where(kept, x / (1 - rate), ops.zeros_like(x))
+
+
+def _hashed(x):
+    """Return integers of 32 bits with all bits mixed, one to one.
+
+    Source: Wellons 2018, Prospecting for Hash Functions, `lowbias32`.
+    """
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        x = (x ^ (x >> shift)) * np.uint32(factor)
+    return x ^ (x >> 16)

@@ -97,7 +97,12 @@ def array_batches(
 
 
 def epochs_of_arrays(
-    collate: Callable, examples: dict, shared: tuple, plan: Plan, numbers: tuple
+    collate: Callable,
+    examples: dict,
+    shared: tuple,
+    plan: Plan,
+    numbers: tuple,
+    mixed: bool = False,
 ) -> ArrayBatches:
     """Return the batches of all epochs without the first that are done.
 
@@ -106,6 +111,7 @@ def epochs_of_arrays(
         shared: the plan of `pack_examples`, or nothing.
         plan: how the examples are read.
         numbers: the seed, the batches of a pass, of those that are done and of all.
+        mixed: see `epoch_order`, where batches are shuffled and grouped by length.
     """
     seed, steps, done, total = numbers
     lengths, size = tf.cast(example_lengths(examples), tf.int32), plan.batch_size
@@ -113,7 +119,8 @@ def epochs_of_arrays(
     @functools.lru_cache(maxsize=1)
     def order_of(epoch: int):
         of_epoch = np.array([seed, epoch if plan.shuffle else 0])
-        return order_of_epoch(lengths, shared, size, of_epoch, plan.shuffle, plan.group_lengths)
+        settings = plan.shuffle, plan.group_lengths, mixed
+        return order_of_epoch(lengths, shared, size, of_epoch, *settings)
 
     def make(number: int):
         step = number % steps

@@ -5,6 +5,8 @@ Comment letters: N examples, B batch.
 
 from __future__ import annotations
 
+import numpy as np
+
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.packed_examples import packed_epoch_order
@@ -32,7 +34,11 @@ def example_lengths(examples: dict) -> tf.Tensor:
 
 
 def epoch_order(
-    lengths: tf.Tensor, batch_size: int, seed: tf.Tensor, group_lengths: bool = True
+    lengths: tf.Tensor,
+    batch_size: int,
+    seed: tf.Tensor,
+    group_lengths: bool = True,
+    mixed: bool = False,
 ) -> tf.Tensor:
     """Return a random order in which neighbours have like lengths, for batches of little padding.
 
@@ -41,6 +47,8 @@ def epoch_order(
         batch_size: B.
         seed: (2,) int; the same seed gives the same order.
         group_lengths: whether neighbours have like lengths.
+        mixed: whether, in place of that, every batch has short and long examples, and about as
+            many tokens as the others.
 
     Returns:
         (N,) int64, every example exactly once. Shuffled, then sorted by length inside windows of
@@ -57,6 +65,10 @@ def epoch_order(
     shuffled = tf.cast(tf.gather(lengths, order), tf.int64)
     key = window * (tf.reduce_max(shuffled) + 1) + shuffled
     order = tf.gather(order, tf.argsort(key, stable=True))
+    if mixed:
+        ranks = tf.range(full) - window * batch_size * WINDOW
+        batches = tf.minimum(full // batch_size - window * WINDOW, WINDOW)  # of each's window
+        order = tf.gather(order, tf.argsort(window * WINDOW + ranks % batches, stable=True))
 
     batches = tf.reshape(order, (-1, batch_size))
     batches = tf.random.experimental.stateless_shuffle(batches, seed + 1)
@@ -70,6 +82,7 @@ def order_of_epoch(
     seed: tf.Tensor,
     shuffle: bool,
     group_lengths: bool,
+    mixed: bool = False,
 ) -> tf.Tensor | tf.RaggedTensor:
     """Return the order of the examples, or of packed sequences of them, in an epoch.
 
@@ -79,9 +92,25 @@ def order_of_epoch(
         batch_size: B.
         seed: (2,) int, of the epoch.
         shuffle, group_lengths: see `Plan`.
+        mixed: see `epoch_order`.
     """
     if shared:
         return packed_epoch_order(lengths, *shared, seed)
     if shuffle:
-        return epoch_order(lengths, batch_size, seed, group_lengths)
+        return epoch_order(lengths, batch_size, seed, group_lengths, mixed)
     return tf.range(tf.size(lengths, tf.int64))
+
+
+def dealt(order: np.ndarray, batch_size: int) -> np.ndarray:
+    """Return sorted examples dealt to the batches in turn, so that all have about as many tokens.
+
+    Args:
+        order: (N,) int, sorted by length.
+        batch_size: B.
+
+    Example:
+        >>> dealt(np.arange(6), 2).tolist()
+        [0, 3, 1, 4, 2, 5]
+    """
+    steps = -(-len(order) // batch_size)
+    return order[np.argsort(np.arange(len(order)) % steps, kind="stable")]

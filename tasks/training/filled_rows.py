@@ -51,16 +51,16 @@ def real_rows(x):
     return x.get(REAL_ROWS) if isinstance(x, Mapping) else None
 
 
-def without_marks(x):
-    """Return the model's own inputs.
+def without(x, name: str):
+    """Return inputs without one of them.
 
     Example:
-        >>> without_marks({"token_ids": 1, "real_rows": 2})
+        >>> without({"token_ids": 1, "real_rows": 2}, REAL_ROWS)
         {'token_ids': 1}
     """
-    if real_rows(x) is None:
+    if not isinstance(x, Mapping) or name not in x:
         return x
-    return {name: values for name, values in x.items() if name != REAL_ROWS}
+    return {other: values for other, values in x.items() if other != name}
 
 
 def weights_of_loss(loss, real, y_pred, sample_weight):

@@ -12,8 +12,10 @@ import numpy as np
 
 from encoder_zoo.common.lazy import in_numpy, tf
 from encoder_zoo.common.ragged_array import as_array
+from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher
-from encoder_zoo.tasks.preprocessing.lengths import choose_lengths, padding_to
+from encoder_zoo.tasks.preprocessing.lengths import USUAL, choose_lengths, padding_to
+from encoder_zoo.tasks.preprocessing.shared_rows import choose_row_counts
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction, is_long, of_texts
 from encoder_zoo.tasks.training.distribution import data_parallel_devices
 from encoder_zoo.tasks.training.filled_rows import can_be_filled
@@ -36,7 +38,8 @@ class GraphCache:
         self._task = task
         self._graphs = {}
         self._lengths = None  # that batches are padded to where every shape is compiled
-        self._reported_lengths = None
+        self._rows = {}  # {batch size: {length: numbers of rows that texts share}}
+        self._reported = set()
 
     def get(self, name, make: Callable):
         """Return the graph of this name, made once per precision and setting of the preprocessor.
@@ -83,19 +86,26 @@ class GraphCache:
             return False
         return can_be_filled(task)
 
-    def report_compiling(self, examples: dict) -> None:
-        """Log, once for each set of lengths, why the first steps of each take long."""
+    def report_compiling(self, examples: dict, batch_size: int) -> None:
+        """Log, once for each set of shapes, why the first steps of each take long."""
         if not self.compiles_shapes() or not self.lengths_vary():
             return
-        self._choose_lengths(examples)
-        if self._reported_lengths == self._lengths:
+        if rows := self._shared_rows(examples, batch_size):
+            text = f"Texts share rows of {rows[0]} tokens, {_alternatives(rows[1])} in a batch."
+            shapes = "numbers of rows"
+        else:
+            self._choose_lengths(examples)
+            lengths = _alternatives(self._lengths)
+            text, shapes = f"Batches are padded to {lengths} tokens.", "lengths"
+        if text in self._reported:
             return
-        self._reported_lengths = self._lengths
+        self._reported.add(text)
         kept = keep_programs()
         logger.warning(
-            "Batches are padded to %s tokens. The step is compiled once for each of these lengths "
-            "that occurs, in some seconds%s. With sequence_length=... there is one length.",
-            " or ".join(map(str, self._lengths)),
+            "%s The step is compiled once for each of these %s that occurs, in some seconds%s. "
+            "With sequence_length=... there is one length.",
+            text,
+            shapes,
             f", and kept in {kept} for other processes" if kept else "",
         )
 
@@ -103,10 +113,34 @@ class GraphCache:
         longest = int(tf.reduce_max(examples["token_ids"].row_lengths()))
         self._lengths = choose_lengths(longest, self._lengths)
 
-    def collate(self) -> Callable:
-        """Return the preprocessor's `collate`."""
+    def _shared_rows(self, examples: dict, batch_size: int) -> tuple[int, tuple] | None:
+        """Return the length and the possible numbers of a batch's rows, where texts share them.
+
+        Whether they do depends on the examples alone, so that a training that is resumed has the
+        same batches.
+        """
+        if not (self._task.shares_rows and _is_on_one_jax_device() and self.lengths_vary()):
+            return None
+        if any(name.startswith(CANDIDATE) for name in examples):
+            return None
+        lengths = np.asarray(examples["token_ids"].row_lengths())
+        length = choose_lengths(int(lengths.max()))[-1]
+        length = min(length, self._task.preprocessor.max_sequence_length)
+        counts = choose_row_counts(lengths, length, batch_size) if length <= USUAL else None
+        if counts is None:
+            return None
+        known = self._rows.setdefault(batch_size, {})
+        length = min((n for n in known if n >= length), default=length)
+        return length, known.setdefault(length, counts)
+
+    def collate(self, lengths: tuple[int, ...] | None = None) -> Callable:
+        """Return the preprocessor's `collate`.
+
+        Args:
+            lengths: that batches are padded to where every shape is compiled; None: those known.
+        """
         # Where every new shape is compiled, few shapes are worth some padding.
-        bucketed, lengths = self.compiles_shapes(), self._lengths
+        bucketed, lengths = self.compiles_shapes(), lengths or self._lengths
         preprocessor = self._task.preprocessor
 
         def collate(examples, seed=None):
@@ -115,16 +149,23 @@ class GraphCache:
 
         return collate
 
-    def batcher(self, examples: dict, fills: bool) -> LengthGroupedBatcher:
+    def batcher(self, examples: dict, batch_size: int, fills: bool) -> LengthGroupedBatcher:
         """Return the batcher of encoded examples.
 
         Args:
             examples: to be batched.
+            batch_size: B.
             fills: whether batches are filled to one number of rows.
         """
+        multiple = data_parallel_devices() if fills else None
+        if rows := self._shared_rows(examples, batch_size):
+            length, counts = rows
+            return self.get(
+                ("batches", multiple, rows),
+                lambda: LengthGroupedBatcher(self.collate((length,)), multiple, counts),
+            )
         if self.compiles_shapes() and self.lengths_vary():
             self._choose_lengths(examples)
-        multiple = data_parallel_devices() if fills else None
         return self.get(
             ("batches", multiple), lambda: LengthGroupedBatcher(self.collate(), multiple)
         )
@@ -221,3 +262,11 @@ class GraphCache:
             return task.predict_on_batch({n: np.asarray(values) for n, values in inputs.items()})
         task.make_predict_function()
         return self._forward(is_long(inputs))(inputs).numpy()
+
+
+def _alternatives(numbers: tuple[int, ...]) -> str:
+    return " or ".join(map(str, numbers))
+
+
+def _is_on_one_jax_device() -> bool:
+    return keras.config.backend() == "jax" and keras.distribution.distribution() is None

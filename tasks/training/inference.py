@@ -58,7 +58,7 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
     count = examples["token_ids"].shape[0]
     if not count:
         return task.graphs.predict_few(tuple(tf.constant([""]) for _ in texts))[:0]
-    batcher = task.graphs.batcher(examples, task.graphs.compiles_shapes())
+    batcher = task.graphs.batcher(examples, batch_size, task.graphs.compiles_shapes())
     batches = batcher.ordered(examples, batch_size)
     index = np.argsort(batches.order)[:count]
     return keras.tree.map_structure(lambda output: output[index], predict(batches.dataset))

@@ -114,14 +114,14 @@ class EncodedTexts(TrainingData):
         fills = may_fill and graphs.fills()
         if not fills:
             check_divisible(self._examples, self.plan.batch_size)
-        return graphs.batcher(self._examples, fills)
+        return graphs.batcher(self._examples, self.plan.batch_size, fills)
 
     @property
     def steps(self) -> int:
         return self._training[0]
 
     def check(self) -> None:
-        self.task.graphs.report_compiling(self._examples)
+        self.task.graphs.report_compiling(self._examples, self.plan.batch_size)
 
     def _batches(self, seed: int, done: int) -> tf.data.Dataset:
         return self._training[1](seed, done)

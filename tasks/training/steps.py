@@ -8,11 +8,13 @@ from keras import ops
 
 from encoder_zoo.common.keras_private import count_rows_of_loss, update_compiled_metrics
 from encoder_zoo.encoders.inputs import check_inputs
+from encoder_zoo.tasks.preprocessing.filling import REAL_ROWS
+from encoder_zoo.tasks.preprocessing.shared_rows import ROW_TOKENS
 from encoder_zoo.tasks.training.filled_rows import (
     real_rows,
     weights_of_loss,
     weights_of_metrics,
-    without_marks,
+    without,
 )
 from encoder_zoo.tasks.training.last_evaluation import RemembersEvaluation
 from encoder_zoo.tasks.training.logit_metrics import labels_for_loss
@@ -23,8 +25,9 @@ class KerasSteps(RemembersEvaluation):
     """Base of `Trainer`: the methods of `keras.Model` that work on prepared batches."""
 
     def __call__(self, inputs, *args, **kwargs):
-        inputs = without_marks(inputs)
-        check_inputs(inputs, tuple(self.input_ranges(0)), type(self).__name__)
+        inputs = without(inputs, REAL_ROWS)
+        own = without(inputs, ROW_TOKENS)
+        check_inputs(own, tuple(self.input_ranges(0)), type(self).__name__)
         return super().__call__(inputs, *args, **kwargs)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):

@@ -51,6 +51,9 @@ class Trainer(Predictor):
         group_lengths: whether `fit` makes batches of examples of like length.
         fills_batches: whether rows that fill a batch can be left out of the task's loss, where it
             is one of Keras's: see `filled_rows`.
+        shares_rows: whether the texts of a batch may share rows on JAX: see `shared_rows`. Only
+            for outputs that `logits_of` makes of those of `encoded`, and losses that are a mean
+            over rows, which does not depend on the batches.
         traced_settings: the settings of a task that its training graphs depend on.
     """
 
@@ -61,6 +64,7 @@ class Trainer(Predictor):
     predicts_lists = False
     group_lengths = True
     fills_batches = True
+    shares_rows = False
     traced_settings: tuple = ()
 
     @property
