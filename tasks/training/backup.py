@@ -11,6 +11,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.encoders.sharding import whole_array
 from encoder_zoo.tasks.training.backup_folder import BackupFolder, Position, flat_settings
 from encoder_zoo.tasks.training.distribution import of_all_workers
 from encoder_zoo.tasks.training.divergence import divergence
@@ -170,9 +171,10 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     def _save(self, epoch: int, step: int) -> None:
         model = self.model
-        # Every worker takes part: metrics are summed over all of them when they are read.
+        # Every worker takes part: metrics are summed over all of them when they are read, and of
+        # weights over several processes each has a part.
         arrays = {
-            f"{group}.{i}": np.asarray(keras.ops.convert_to_numpy(variable), order="C")
+            f"{group}.{i}": np.asarray(whole_array(variable), order="C")
             for group, variables in (
                 ("model", model.variables),
                 ("optimizer", model.optimizer.variables),
