@@ -14,6 +14,7 @@ from encoder_zoo.tasks import all_tasks
 WORDS = "good fine nice bad poor awful the a film was it very".split()
 TEXTS = ["good film", "the film was bad", "very nice", "awful", "it was fine", "poor film"]
 HALF = [1, 0, 1, 1, 0, 1]
+pytestmark = pytest.mark.eager
 
 
 @functools.cache

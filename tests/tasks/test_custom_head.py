@@ -48,6 +48,7 @@ def test_the_logits_are_those_of_the_layer(classifier, tiny):
     np.testing.assert_allclose(classifier(inputs), expected, atol=1e-6)
 
 
+@pytest.mark.eager
 def test_the_layer_learns(classifier):
     before = [weight.numpy().copy() for weight in classifier.given_head.weights]
     classifier.backbone.trainable = False
@@ -58,6 +59,7 @@ def test_the_layer_learns(classifier):
     assert len(classifier.trainable_variables) >= 4
 
 
+@pytest.mark.eager
 def test_labels_are_learned_before_the_layer_is_built(make):
     classifier = make("SequenceClassifier", "roberta", layers(2), labels=None)
     classifier.fit(TEXTS, ["good", "bad", "good"], verbose=0)

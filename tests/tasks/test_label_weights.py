@@ -10,6 +10,7 @@ from encoder_zoo.tasks.base.class_weights import label_weights
 from encoder_zoo.tasks.training.logit_metrics import LabelCrossentropy
 
 KIND = "multi_label_classification"
+pytestmark = pytest.mark.eager
 TEXTS = ["a b", "b c", "a", "c d", "d", "a d"]
 Y = np.array([[1, 0], [1, 0], [1, 0], [1, 1], [0, 0], [0, 0]])
 
