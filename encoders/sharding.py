@@ -46,7 +46,7 @@ def whole_array(values: keras.Variable | keras.KerasTensor) -> np.ndarray:
     """
     tensor = getattr(values, "value", values)
     if getattr(tensor, "is_fully_addressable", True) or tensor.is_fully_replicated:
-        return keras.ops.convert_to_numpy(tensor)
+        return keras.ops.convert_to_numpy(values)
     from jax.experimental import multihost_utils
 
     return multihost_utils.process_allgather(tensor, tiled=True)
