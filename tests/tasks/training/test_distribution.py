@@ -567,6 +567,7 @@ import tensorflow as tf
 import encoder_zoo as ez
 
 assert len(jax.devices()) == (1 if number == "alone" else 2)
+ez.Classifier.shares_rows = False  # one device alone makes other batches where texts share rows
 texts, labels = ["the cat sat", "a dog", "the film was good", "bad"] * 5, [0, 1, 2, 1] * 5
 
 
