@@ -96,7 +96,7 @@ def rows_of(side: str, model: str, lengths: list[int]) -> list[dict]:
 
 
 def identity(row: dict) -> tuple:
-    """What a row measures."""
+    """Return side, model, length and work of a row, by which results are found again."""
     return row["side"], row["model"], row["length"], row["work"]
 
 

@@ -22,13 +22,14 @@ from retrieval_sides import SYSTEMS
 from sources import DATA, need_data
 
 import encoder_zoo as ez
+from encoder_zoo.tasks.retrieval.ranking import RanksTexts
 
 OURS, THEIRS = SYSTEMS["vectors"]
 RERANKER = "late interaction"
 LANGUAGES = ("en", "de", "es", "ru", "el", "ar", "zh")
 
 
-class StoredVectors:
+class StoredVectors(RanksTexts):
     """A reranker by late interaction that embeds each question and each document once."""
 
     def __init__(self, model: ez.LateInteraction, questions: list[str], documents: list[str]):
@@ -36,12 +37,9 @@ class StoredVectors:
         self.vectors = dict(zip(documents, model.embed(documents), strict=True))
         self.queries = dict(zip(questions, model.embed(questions, prompt="query"), strict=True))
 
-    def rank(self, query: str, texts: Sequence[str], top_k: int) -> list[dict]:
-        """Return the texts in the order of their scores; see `LateInteraction.rank`."""
+    def _scores_of_texts(self, query, texts, batch_size):
         vectors = [self.vectors[text] for text in texts]
-        scores = np.asarray(self.model.similarity([self.queries[query]], vectors))[0]
-        order = np.argsort(-scores, kind="stable")[:top_k].tolist()
-        return [{"index": i, "score": float(scores[i]), "text": texts[i]} for i in order]
+        return np.asarray(self.model.similarity([self.queries[query]], vectors))[0]
 
 
 def read_xquad(language: str) -> tuple[list[str], list[str], list[int]]:

@@ -12,7 +12,7 @@ from paths import TESTS
 
 
 def run(code: str, *arguments: object, given: str | None = None, cwd=None, **environment) -> str:
-    """What a new process prints, which can import modules of tests; skips without its backend."""
+    """Return what a new process prints, which can import tests' modules; skip without backend."""
     backend = environment.get("KERAS_BACKEND", "keras")
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed: `pip install {backend}`")
@@ -32,5 +32,5 @@ def run(code: str, *arguments: object, given: str | None = None, cwd=None, **env
 
 @functools.cache
 def printed(code: str, backend: str, *arguments: str) -> str:
-    """What a process of a backend prints, which runs once for all tests that ask."""
+    """Return what a process of a backend prints, which runs once for all tests that ask."""
     return run(code, *arguments, KERAS_BACKEND=backend)

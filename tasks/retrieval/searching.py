@@ -96,8 +96,9 @@ class Index(ABC):
         cutoffs = checked_cutoffs(cutoffs)
         names = [str(i) for i in range(len(self))] if self.texts is None else self.texts
         texts = judged(questions, names, relevant)
-        deepest = max(*cutoffs, MAP_CUTOFF) + len(names) - len(texts.passages)
-        if options.get("reranker") is not None:
+        if options.get("reranker") is None:
+            deepest = max(*cutoffs, MAP_CUTOFF) + len(names) - len(texts.passages)
+        else:
             deepest = options.get("candidates") or RERANKED
         number_of = {name: number for number, name in enumerate(texts.passages)}
         rankings = np.full((len(texts.questions), deepest), -1)  # where fewer are found
