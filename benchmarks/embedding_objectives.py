@@ -1,13 +1,13 @@
 """Figures of ways to train embedders: SimCSE, Matryoshka, and the order of batches.
 
-    python benchmarks/embedding_objectives.py simcse        # texts alone, from a bundled encoder
-    python benchmarks/embedding_objectives.py matryoshka    # shorter vectors
-    python benchmarks/embedding_objectives.py batches       # of like lengths, or in random order
+    python benchmarks/embedding_objectives.py simcse  # texts alone, from a bundled encoder
+    python benchmarks/embedding_objectives.py squad   # shorter vectors, batches in two orders
 
 `simcse`: Spearman's correlation on STS-B's held-out pairs of `bert_nano_en_uncased` with the mean
-of its tokens, before and after 20,000 sentences of Wikipedia. `matryoshka` and `batches`: nDCG@10
-of SQuAD's held-out questions after one epoch of MiniLM on the others, see
-benchmarks/embedding_quality.py. `ENCODER_ZOO_DATA` names the folder of the data.
+of its tokens, before and after 20,000 sentences of Wikipedia. `squad`: nDCG@10 of SQuAD's held-out
+questions at several widths after one epoch of MiniLM on the others, by InfoNCE with batches of like
+lengths and in random order, and by Matryoshka around it. `ENCODER_ZOO_DATA` names the folder of the
+data.
 """
 
 import argparse
@@ -34,42 +34,39 @@ def sentences(count: int) -> list[str]:
 
 
 def simcse(seed: int, limit: int | None) -> None:
+    keras.utils.set_random_seed(seed)
     *_, (pairs, scores) = read_stsb()
     embedder = ez.TextEmbedder.from_preset("bert_nano_en_uncased", pooling="mean")
     before = embedder.evaluate_similarity(pairs, scores)["spearman"]
     embedder.compile(learning_rate=3e-5)
-    embedder.fit(sentences(limit or 20_000), batch_size=64, verbose=2)
+    embedder.fit(sentences(limit or 20_000), batch_size=64, verbose=0)
     after = embedder.evaluate_similarity(pairs, scores)["spearman"]
     print(f"seed {seed}: Spearman {before:.4f} -> {after:.4f}", flush=True)
 
 
-def trained(
-    loss: keras.losses.Loss, limit: int | None, group_lengths: bool = True
-) -> dict[int, float]:
+def learned(loss: keras.losses.Loss, limit: int | None, group_lengths: bool) -> dict[int, float]:
     """Return nDCG@10 at several widths, after training on SQuAD."""
     pairs, _, held_out = read_squad(limit)
     embedder = ez.TextEmbedder.from_preset(MINILM)
     embedder.group_lengths = group_lengths
     embedder.compile(loss=loss, learning_rate=5e-5)
-    embedder.fit(pairs, batch_size=64, verbose=2)
-    return {dim: embedder.evaluate_retrieval(*held_out, dim=dim)["ndcg@10"] for dim in DIMS}
+    embedder.fit(pairs, batch_size=64, verbose=0)
+    found = {d: embedder.evaluate_retrieval(*held_out, dim=d)["ndcg@10"] for d in DIMS}
+    return {dim: round(value, 4) for dim, value in found.items()}
 
 
-def matryoshka(seed: int, limit: int | None) -> None:
-    for name, loss in (
-        ("InfoNCE", ez.losses.InfoNCE()),
-        ("Matryoshka", ez.losses.Matryoshka(ez.losses.InfoNCE(), dims=DIMS)),
+def squad(seed: int, limit: int | None) -> None:
+    losses = ez.losses
+    for name, loss, group_lengths in (
+        ("InfoNCE", losses.InfoNCE(), True),
+        ("InfoNCE, batches in random order", losses.InfoNCE(), False),
+        ("Matryoshka", losses.Matryoshka(losses.InfoNCE(), dims=DIMS), True),
     ):
-        print(f"seed {seed}: {name} {trained(loss, limit)}", flush=True)
+        keras.utils.set_random_seed(seed)
+        print(f"seed {seed}: {name} {learned(loss, limit, group_lengths)}", flush=True)
 
 
-def batches(seed: int, limit: int | None) -> None:
-    for name, group_lengths in (("of like lengths", True), ("in random order", False)):
-        found = trained(ez.losses.InfoNCE(), limit, group_lengths)
-        print(f"seed {seed}: {name} {found[DIMS[0]]:.4f}", flush=True)
-
-
-WORKS = {"simcse": simcse, "matryoshka": matryoshka, "batches": batches}
+WORKS = {"simcse": simcse, "squad": squad}
 
 
 def main() -> None:
@@ -80,7 +77,6 @@ def main() -> None:
     options = parser.parse_args()
     need_data("qa", "pairs", "text")
     for seed in options.seeds:
-        keras.utils.set_random_seed(seed)
         WORKS[options.work](seed, options.limit)
 
 
