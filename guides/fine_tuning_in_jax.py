@@ -9,8 +9,8 @@ Accelerator: None
 
 Models here are written in `keras.ops`, so the backend is a setting: the same program trains on
 TensorFlow, JAX or PyTorch. On JAX every step is compiled by XLA, and attention is its fused kernel
-where the device has one. Texts are tokenized by TensorFlow's ops in any case, before training
-starts. This guide needs `pip install jax`.
+where the device has one. Texts are tokenized by the library `tokenizers` before training
+starts; TensorFlow is not needed. This guide needs `pip install jax`.
 """
 
 # %%
@@ -48,8 +48,9 @@ texts, labels = table["sentence"], table["label"].map({0: "negative", 1: "positi
 """
 ## One length, one program
 
-XLA makes a program for every shape that it meets. Here lengths are rounded up to one of few and the
-last batch is filled, so that there are few programs, which are kept on disk. With a fixed
+XLA makes a program for every shape that it meets. Short texts are packed into sequences of one
+length, longer ones are padded to one of few, and the last batch is filled, so that there are few
+programs, which are kept on disk. With a fixed
 `sequence_length` there is one, which suits TPUs and short texts such as these.
 `attention_dropout=0.0` lets training use the fused kernels of GPUs and TPUs, as they have no
 dropout in Keras.

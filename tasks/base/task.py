@@ -16,10 +16,10 @@ from encoder_zoo.common.variable_names import NamesVariablesAlike
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.inputs import backbone_inputs
-from encoder_zoo.encoders.shared_rows import encode_in_rows
+from encoder_zoo.encoders.packed_batch import encode_packed
 from encoder_zoo.tasks.base.task_presets import TaskPresets
+from encoder_zoo.tasks.preprocessing.filling import PACKED_TOKENS
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.preprocessing.shared_rows import ROW_TOKENS
 from encoder_zoo.tasks.training.named_metrics import metric_by_name
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.trainer import Trainer
@@ -141,8 +141,8 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
     def encoded(self, inputs: dict, training: bool | None = None) -> dict:
         """Return the backbone's outputs for those inputs that it reads."""
         given = backbone_inputs(inputs)
-        if ROW_TOKENS in inputs:
-            return encode_in_rows(self.backbone, given, inputs[ROW_TOKENS], training)
+        if PACKED_TOKENS in inputs:
+            return encode_packed(self.backbone, given, inputs[PACKED_TOKENS], training)
         return self.backbone(given, training=training)
 
     def call(self, inputs, training=None):

@@ -16,15 +16,15 @@ from encoder_zoo.common.lazy import in_tensorflow, tf
 from encoder_zoo.tasks.preprocessing.array_batches import array_batches, epochs_of_arrays
 from encoder_zoo.tasks.preprocessing.epoch_order import (
     WINDOW,
-    dealt,
     epoch_order,
     example_lengths,
     order_of_epoch,
+    round_robin,
 )
 from encoder_zoo.tasks.preprocessing.filling import filled_batch
 from encoder_zoo.tasks.preprocessing.lengths import lengths_now
+from encoder_zoo.tasks.preprocessing.packed_batches import with_packed_tokens
 from encoder_zoo.tasks.preprocessing.packed_examples import pack_examples
-from encoder_zoo.tasks.preprocessing.shared_rows import with_shared_rows
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 
 # Batches that are padded ahead of the one that the model works on.
@@ -87,19 +87,19 @@ class LengthGroupedBatcher:
         collate: makes a batch of some examples, called with `(examples, seed)`.
         multiple: if given, every batch is filled up to `batch_size` rows, or the next multiple of
             this number: see `filling`.
-        row_counts: if given, on JAX, the texts of a batch share rows, of which there are so many:
-            see `shared_rows`. Every batch then has about as many tokens.
+        sequence_counts: if given, on JAX, the texts of a batch are packed into so many sequences:
+            see `packed_batches`. Batches then have about equally many tokens.
     """
 
     def __init__(
         self,
         collate: Callable,
         multiple: int | None = None,
-        row_counts: tuple[int, ...] | None = None,
+        sequence_counts: tuple[int, ...] | None = None,
     ):
         self._collate = collate
         self._multiple = multiple
-        self._row_counts = row_counts
+        self._sequence_counts = sequence_counts
         self._ordered = ShapePolymorphicFunction(self._in_order)
         self._training = {  # by whether examples are shuffled, and grouped by length
             order: ShapePolymorphicFunction(functools.partial(self._epochs, *order))
@@ -107,9 +107,8 @@ class LengthGroupedBatcher:
         }
 
     def ordered(self, examples: dict, batch_size: int) -> Batches:
-        """Return one pass over the examples, the longest first, or dealt where texts share rows.
-
-        A batch that does not fit into memory then fails at once.
+        """Return one pass over the examples, the longest first, so that a batch that does not fit
+        into memory fails at once; where batches are packed, with long and short texts in each.
 
         Args:
             examples: encoded examples, tensors with N examples; "token_ids" is ragged.
@@ -119,8 +118,8 @@ class LengthGroupedBatcher:
             The batches, with the index of the example at each position.
         """
         order = np.argsort(-example_lengths(examples).numpy(), kind="stable")
-        if self._row_counts:
-            order = dealt(order, batch_size)
+        if self._sequence_counts:
+            order = round_robin(order, batch_size)
         if not in_tensorflow():
             collate = self._filling(batch_size)
             return Batches(array_batches(collate, examples, order, batch_size), order)
@@ -152,7 +151,7 @@ class LengthGroupedBatcher:
 
         def batches(seed, done=0):
             if not in_tensorflow():
-                numbers, mixed = (seed, steps, done, total), self._row_counts is not None
+                numbers, mixed = (seed, steps, done, total), self._sequence_counts is not None
                 return epochs_of_arrays(
                     self._filling(plan.batch_size), examples, shared, plan, numbers, mixed
                 )
@@ -162,11 +161,12 @@ class LengthGroupedBatcher:
         return steps, batches
 
     def _filling(self, rows) -> Callable:
-        """Return `collate`, followed by filling and sharing rows where batches need them."""
+        """Return `collate`, followed by filling and packing where batches need them."""
 
         def collate(examples, seed):
             batch = filled_batch(self._collate, examples, seed, rows, self._multiple)
-            return with_shared_rows(batch, self._row_counts) if self._row_counts else batch
+            counts = self._sequence_counts
+            return with_packed_tokens(batch, counts) if counts else batch
 
         return collate
 

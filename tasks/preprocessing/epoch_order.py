@@ -101,15 +101,15 @@ def order_of_epoch(
     return tf.range(tf.size(lengths, tf.int64))
 
 
-def dealt(order: np.ndarray, batch_size: int) -> np.ndarray:
-    """Return sorted examples dealt to the batches in turn, so that all have about as many tokens.
+def round_robin(order: np.ndarray, batch_size: int) -> np.ndarray:
+    """Return sorted examples assigned to the batches in turn, so that all have alike token counts.
 
     Args:
         order: (N,) int, sorted by length.
         batch_size: B.
 
     Example:
-        >>> dealt(np.arange(6), 2).tolist()
+        >>> round_robin(np.arange(6), 2).tolist()
         [0, 3, 1, 4, 2, 5]
     """
     steps = -(-len(order) // batch_size)

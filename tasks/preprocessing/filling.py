@@ -15,6 +15,7 @@ import keras
 from encoder_zoo.common.lazy import tf
 
 REAL_ROWS = "real_rows"  # (B,) bool
+PACKED_TOKENS = "packed_tokens"  # (S, L) int32, see `encode_packed`; no row for each example
 
 
 def filled_batch(collate: Callable, examples: dict, seed, rows, multiple: int | None):
@@ -75,5 +76,7 @@ def real_examples(*batch):
     """Return a batch without the rows that only fill it."""
     marks = batch[0].get(REAL_ROWS) if isinstance(batch[0], dict) else None
     if marks is not None:
+        inputs = {name: v for name, v in batch[0].items() if name != PACKED_TOKENS}
+        batch = inputs, *batch[1:]
         batch = tf.nest.map_structure(lambda rows: tf.boolean_mask(rows, marks), batch)
     return batch if len(batch) > 1 else batch[0]

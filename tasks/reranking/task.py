@@ -98,7 +98,7 @@ class Reranker(Ranking, RerankerPresets, ListScores):
     preprocessor_class = RerankerPreprocessor
     peft_task_type = "SEQ_CLS"
     text_method = "score"
-    shares_rows = True
+    packs_batches = True
     answer_settings = ("activation",)
     sentence_transformers_class = "CrossEncoder"
     num_classes = 1  # of the head, in config.json

@@ -110,7 +110,7 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
     learns_soft_labels = True
     peft_task_type = "SEQ_CLS"
     text_method = "classify"
-    shares_rows = True
+    packs_batches = True
     answer_type = LabelScore
     answer_settings = ("window_pooling",)
     expected_labels = "one label for each text"

@@ -15,7 +15,7 @@ from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher
 from encoder_zoo.tasks.preprocessing.lengths import USUAL, choose_lengths, padding_to
-from encoder_zoo.tasks.preprocessing.shared_rows import choose_row_counts
+from encoder_zoo.tasks.preprocessing.packed_batches import choose_sequence_counts
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction, is_long, of_texts
 from encoder_zoo.tasks.training.distribution import data_parallel_devices
 from encoder_zoo.tasks.training.filled_rows import can_be_filled
@@ -38,7 +38,7 @@ class GraphCache:
         self._task = task
         self._graphs = {}
         self._lengths = None  # that batches are padded to where every shape is compiled
-        self._rows = {}  # {batch size: {length: numbers of rows that texts share}}
+        self._packings = {}  # {batch size: [(length, numbers of packed sequences)]}
         self._reported = set()
 
     def get(self, name, make: Callable):
@@ -90,9 +90,13 @@ class GraphCache:
         """Log, once for each set of shapes, why the first steps of each take long."""
         if not self.compiles_shapes() or not self.lengths_vary():
             return
-        if rows := self._shared_rows(examples, batch_size):
-            text = f"Texts share rows of {rows[0]} tokens, {_alternatives(rows[1])} in a batch."
-            shapes = "numbers of rows"
+        if packing := self._packing(examples, batch_size):
+            length, counts = packing
+            text = (
+                f"Short texts are packed into sequences of {length} tokens, "
+                f"{_alternatives(counts)} of them in a batch."
+            )
+            shapes = "numbers of sequences"
         else:
             self._choose_lengths(examples)
             lengths = _alternatives(self._lengths)
@@ -113,25 +117,29 @@ class GraphCache:
         longest = int(tf.reduce_max(examples["token_ids"].row_lengths()))
         self._lengths = choose_lengths(longest, self._lengths)
 
-    def _shared_rows(self, examples: dict, batch_size: int) -> tuple[int, tuple] | None:
-        """Return the length and the possible numbers of a batch's rows, where texts share them.
+    def _packing(self, examples: dict, batch_size: int) -> tuple[int, tuple] | None:
+        """Return the length and the possible numbers of packed sequences, where batches are packed.
 
-        Whether they do depends on the examples alone, so that a training that is resumed has the
-        same batches.
+        Whether they are depends on the examples alone, so that a training that is resumed has the
+        same batches. Of packings that fit about as well, the known one is compiled already.
         """
-        if not (self._task.shares_rows and _is_on_one_jax_device() and self.lengths_vary()):
+        if not (self._task.packs_batches and _is_on_one_jax_device() and self.lengths_vary()):
             return None
         if any(name.startswith(CANDIDATE) for name in examples):
             return None
         lengths = np.asarray(examples["token_ids"].row_lengths())
         length = choose_lengths(int(lengths.max()))[-1]
         length = min(length, self._task.preprocessor.max_sequence_length)
-        counts = choose_row_counts(lengths, length, batch_size) if length <= USUAL else None
+        counts = choose_sequence_counts(lengths, length, batch_size) if length <= USUAL else None
         if counts is None:
             return None
-        known = self._rows.setdefault(batch_size, {})
-        length = min((n for n in known if n >= length), default=length)
-        return length, known.setdefault(length, counts)
+        known, needed = self._packings.setdefault(batch_size, []), length * counts[0]
+        for packing in known:
+            tokens = packing[0] * packing[1][0]
+            if packing[0] >= length and 0.9 * needed <= tokens <= 1.5 * needed:
+                return packing
+        known.append((length, counts))
+        return known[-1]
 
     def collate(self, lengths: tuple[int, ...] | None = None) -> Callable:
         """Return the preprocessor's `collate`.
@@ -158,10 +166,10 @@ class GraphCache:
             fills: whether batches are filled to one number of rows.
         """
         multiple = data_parallel_devices() if fills else None
-        if rows := self._shared_rows(examples, batch_size):
-            length, counts = rows
+        if packing := self._packing(examples, batch_size):
+            length, counts = packing
             return self.get(
-                ("batches", multiple, rows),
+                ("batches", multiple, packing),
                 lambda: LengthGroupedBatcher(self.collate((length,)), multiple, counts),
             )
         if self.compiles_shapes() and self.lengths_vary():

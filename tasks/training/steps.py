@@ -8,8 +8,7 @@ from keras import ops
 
 from encoder_zoo.common.keras_private import count_rows_of_loss, update_compiled_metrics
 from encoder_zoo.encoders.inputs import check_inputs
-from encoder_zoo.tasks.preprocessing.filling import REAL_ROWS
-from encoder_zoo.tasks.preprocessing.shared_rows import ROW_TOKENS
+from encoder_zoo.tasks.preprocessing.filling import PACKED_TOKENS, REAL_ROWS
 from encoder_zoo.tasks.training.filled_rows import (
     real_rows,
     weights_of_loss,
@@ -26,7 +25,7 @@ class KerasSteps(RemembersEvaluation):
 
     def __call__(self, inputs, *args, **kwargs):
         inputs = without(inputs, REAL_ROWS)
-        own = without(inputs, ROW_TOKENS)
+        own = without(inputs, PACKED_TOKENS)
         check_inputs(own, tuple(self.input_ranges(0)), type(self).__name__)
         return super().__call__(inputs, *args, **kwargs)
 

@@ -51,9 +51,9 @@ class Trainer(Predictor):
         group_lengths: whether `fit` makes batches of examples of like length.
         fills_batches: whether rows that fill a batch can be left out of the task's loss, where it
             is one of Keras's: see `filled_rows`.
-        shares_rows: whether the texts of a batch may share rows on JAX: see `shared_rows`. Only
+        packs_batches: whether the texts of a batch may be packed on JAX: see `packed_batches`. Only
             for outputs that `logits_of` makes of those of `encoded`, and losses that are a mean
-            over rows, which does not depend on the batches.
+            over examples, which does not depend on the batches.
         traced_settings: the settings of a task that its training graphs depend on.
     """
 
@@ -64,7 +64,7 @@ class Trainer(Predictor):
     predicts_lists = False
     group_lengths = True
     fills_batches = True
-    shares_rows = False
+    packs_batches = False
     traced_settings: tuple = ()
 
     @property
@@ -198,9 +198,9 @@ class Trainer(Predictor):
         """Train as `keras.Model.fit`, on raw inputs.
 
         Texts in memory are tokenized once; batches are drawn from examples of like length, in an
-        order that `keras.utils.set_random_seed` fixes, and padded to their longest. From a dataset
-        of single examples, the batches are drawn from windows of 50 of them; a dataset of batches
-        is read unchanged.
+        order that `keras.utils.set_random_seed` fixes, and padded to their longest; on JAX short
+        texts of classifiers and rerankers are packed instead. From a dataset of single examples,
+        the batches are drawn from windows of 50 of them; a dataset of batches is read unchanged.
 
         Args:
             x: raw inputs (list, array, tensor, column of pandas, polars, Arrow or datasets; for

@@ -511,7 +511,7 @@ import keras
 import numpy as np
 import encoder_zoo as ez
 
-ez.Classifier.shares_rows = False  # one device alone makes other batches where texts share rows
+ez.Classifier.packs_batches = False  # one device alone makes other batches where they are packed
 texts, labels = ["the cat sat", "a dog", "the film was good", "bad"] * 5, [0, 1, 2, 1] * 5
 
 
@@ -567,7 +567,7 @@ import tensorflow as tf
 import encoder_zoo as ez
 
 assert len(jax.devices()) == (1 if number == "alone" else 2)
-ez.Classifier.shares_rows = False  # one device alone makes other batches where texts share rows
+ez.Classifier.packs_batches = False  # one device alone makes other batches where they are packed
 texts, labels = ["the cat sat", "a dog", "the film was good", "bad"] * 5, [0, 1, 2, 1] * 5
 
 

@@ -1,4 +1,4 @@
-"""Texts that share rows on JAX train and are answered as in rows of their own."""
+"""Batches that are packed on JAX train, and are answered, as padded ones."""
 
 import functools
 import importlib.util
@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from keras import ops
 
 from encoder_zoo.encoders import all_families
-from encoder_zoo.encoders.shared_rows import encode_in_rows
-from encoder_zoo.tasks.preprocessing.epoch_order import dealt, epoch_order
-from encoder_zoo.tasks.preprocessing.shared_rows import (
-    ROW_TOKENS,
-    choose_row_counts,
-    with_shared_rows,
+from encoder_zoo.encoders.packed_batch import encode_packed
+from encoder_zoo.tasks.preprocessing.epoch_order import epoch_order, round_robin
+from encoder_zoo.tasks.preprocessing.filling import PACKED_TOKENS
+from encoder_zoo.tasks.preprocessing.packed_batches import (
+    choose_sequence_counts,
+    with_packed_tokens,
 )
 from encoder_zoo.testing import tiny
 
@@ -35,46 +35,47 @@ def batch(tokens=30, width=9):
     return {"token_ids": ids, "padding_mask": mask, "real_rows": np.arange(5) < 4}
 
 
-def test_rows_hold_each_real_token_once_and_texts_whole():
+def test_sequences_hold_each_real_token_once_and_texts_whole():
     x = batch()
-    tokens = with_shared_rows(x, (2, 3, 5))[ROW_TOKENS]
+    tokens = with_packed_tokens(x, (2, 3, 5))[PACKED_TOKENS]
     assert tokens.shape == (3, 9)  # two would not hold 19 tokens
     expected = np.flatnonzero(x["padding_mask"] & x["real_rows"][:, None])
     assert sorted(tokens[tokens < 45]) == expected.tolist()
     for row in tokens:
         for text in set(row[row < 45] // 9):
-            places = np.flatnonzero(row // 9 == text)
-            assert np.ptp(places) == len(places) - 1 == LENGTHS[text] - 1
+            positions = np.flatnonzero(row // 9 == text)
+            assert np.ptp(positions) == len(positions) - 1 == LENGTHS[text] - 1
 
 
 @given(st.lists(st.integers(1, 16), min_size=1, max_size=40))
 def test_the_last_count_holds_any_texts(lengths):
     lengths = np.array(lengths)
-    counts = choose_row_counts(lengths, 16, len(lengths)) or (len(lengths),)
+    counts = choose_sequence_counts(lengths, 16, len(lengths)) or (len(lengths),)
     assert list(counts) == sorted(set(counts)) and counts[-1] == len(lengths)
     assert len(counts) <= 3
     mask = np.arange(16) < lengths[:, None]
-    tokens = with_shared_rows({"token_ids": mask * 7, "padding_mask": mask}, counts)[ROW_TOKENS]
+    x = with_packed_tokens({"token_ids": mask * 7, "padding_mask": mask}, counts)
+    tokens = x[PACKED_TOKENS]
     assert np.count_nonzero(tokens < mask.size) == lengths.sum()
 
 
-def test_texts_of_one_length_share_no_rows():
-    assert choose_row_counts(np.full(48, 20), 32, 32) is None
-    assert choose_row_counts(np.full(48, 8), 32, 32) == (9, 18, 32)
+def test_texts_of_one_length_are_not_packed():
+    assert choose_sequence_counts(np.full(48, 20), 32, 32) is None
+    assert choose_sequence_counts(np.full(48, 8), 32, 32) == (9, 18, 32)
 
 
 @pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
-def test_outputs_and_gradients_are_those_of_rows_of_their_own(family):
+def test_outputs_and_gradients_are_those_of_padded_batches(family):
     backbone = tiny.backbone(family, dropout=0.0)
     own = {name: v for name, v in batch(backbone.vocabulary_size).items() if name != "real_rows"}
     width = min(9, backbone.max_sequence_length)
     own = {name: v[:, :width] for name, v in own.items()}
     if family.uses_segments:
         own["segment_ids"] = (np.arange(width) > 1) * own["padding_mask"].astype("int32")
-    tokens = with_shared_rows(own, (len(LENGTHS),))[ROW_TOKENS]
+    tokens = with_packed_tokens(own, (len(LENGTHS),))[PACKED_TOKENS]
     real = own["padding_mask"]
     found = []
-    for run in (backbone, functools.partial(encode_in_rows, backbone, row_tokens=tokens)):
+    for run in (backbone, functools.partial(encode_packed, backbone, packed_tokens=tokens)):
         with tf.GradientTape() as tape:
             outputs = run(own)
             x = outputs["sequence_output"]
@@ -87,15 +88,15 @@ def test_outputs_and_gradients_are_those_of_rows_of_their_own(family):
         gradients = tape.gradient(loss, variables)
         gradients = [np.zeros(1) if g is None else tf.convert_to_tensor(g) for g in gradients]
         found.append([ops.convert_to_numpy(x)[real], *map(np.asarray, gradients)])
-    for plain, shared in zip(*found, strict=True):
-        np.testing.assert_allclose(shared, plain, atol=2e-5 * max(1, np.abs(plain).max()))
+    for plain, packed in zip(*found, strict=True):
+        np.testing.assert_allclose(packed, plain, atol=2e-5 * max(1, np.abs(plain).max()))
 
 
 def test_batches_of_mixed_lengths_are_complete_and_alike():
     lengths = np.random.default_rng(0).integers(2, 60, 3 * 32 * 50 + 7)  # more than one window
     for order in (
         epoch_order(lengths, 32, tf.constant([3, 0]), mixed=True).numpy(),
-        dealt(np.argsort(-lengths, kind="stable"), 32),
+        round_robin(np.argsort(-lengths, kind="stable"), 32),
     ):
         assert sorted(order) == list(range(len(lengths)))
         sums = [lengths[order[i : i + 32]].sum() for i in range(0, len(order) - 32, 32)]
@@ -125,14 +126,14 @@ def sentences(count, seed=0, most=9):
     return [" ".join(rng.choice(WORDS, size)) for size in sizes]
 
 
-def made(cls, shares):
+def made(cls, packs):
     keras.utils.set_random_seed(0)
-    kind = type("Task", (cls,), {"shares_rows": shares})
+    kind = type("Task", (cls,), {"packs_batches": packs})
     task = tiny.task(get_family("bert"), kind)
     for layer in layers_in(task):
         if isinstance(layer, keras.layers.Dropout):
             layer.rate = 0.0
-    task.compile(learning_rate=1e-3)
+    task.compile(learning_rate=1e-3, metrics=["accuracy"] if cls is ez.Classifier else None)
     task.traces = {"train": 0, "predict": 0}
     for name in task.traces:
         def counted(*args, name=name, step=getattr(task, name + "_step")):
@@ -142,15 +143,15 @@ def made(cls, shares):
     return task
 
 
-def answers(cls, shares, texts, y):
-    task, weights = made(cls, shares), np.random.default_rng(1).random(len(y))
+def answers(cls, packs, texts, y):
+    task, weights = made(cls, packs), np.random.default_rng(1).random(len(y))
     keras.utils.set_random_seed(0)
     options = {"batch_size": 8, "verbose": 0}
     training = {**options, "epochs": 2, "shuffle": False}
     held_out = {"sample_weight": weights, "validation_data": (texts, y)}
     history = task.fit(texts, y, **training, **held_out).history
     longer = task.fit(texts, y, **training, steps_per_epoch=8).history
-    found = [*history["loss"], *history["val_loss"], *longer["loss"]]
+    found = [value for name in sorted(history) for value in history[name]] + longer["loss"]
     for output in keras.tree.flatten(task.predict(texts, **options)):
         found += np.ravel(output).tolist()
     return task, found
@@ -165,10 +166,18 @@ labels = np.random.default_rng(2).integers(0, 2, 45).tolist()
 cases = {"SequenceClassifier": texts, "Reranker": (texts, ["a"] * 45)}
 for name, x in cases.items():
     cls = getattr(ez, name)
-    (shared, found), (plain, expected) = (
-        answers(cls, shares, x, labels) for shares in (True, False)
+    (packed, found), (plain, expected) = (
+        answers(cls, packs, x, labels) for packs in (True, False)
     )
-    result(name, found, expected, bool(shared.graphs._rows), bool(plain.graphs._rows))
+    result(name, found, expected, bool(packed.graphs._packings), bool(plain.graphs._packings))
+
+task = made(ez.SequenceClassifier, True)
+uneven = [0] * 35 + [1] * 10
+balanced = task.fit(texts, uneven, class_weight="balanced", batch_size=8, verbose=0).history
+weights = [45 / 70] * 35 + [45 / 20] * 10
+task = made(ez.SequenceClassifier, True)
+weighted = task.fit(texts, uneven, sample_weight=weights, batch_size=8, verbose=0).history
+result("balanced", balanced["loss"], weighted["loss"])
 
 task = made(ez.SequenceClassifier, True)
 keras.utils.set_random_seed(0)
@@ -219,10 +228,17 @@ def on_jax():
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["SequenceClassifier", "Reranker"])
 def test_losses_and_answers_are_those_of_the_padded_step(on_jax, task):
-    [(found, expected, shares, shares_not)] = on_jax[task]
-    assert shares and not shares_not
-    np.testing.assert_allclose(found[:6], expected[:6], rtol=1e-5)  # losses
-    np.testing.assert_allclose(found[6:], expected[6:], rtol=1e-3, atol=1e-3)  # after 28 steps
+    [(found, expected, packed, plain)] = on_jax[task]
+    assert packed and not plain
+    history = slice(0, 10 if task == "SequenceClassifier" else 6)  # losses, and accuracies
+    np.testing.assert_allclose(found[history], expected[history], rtol=1e-5)
+    np.testing.assert_allclose(found[10:], expected[10:], rtol=1e-3, atol=1e-3)  # after 28 steps
+
+
+@pytest.mark.slow
+def test_class_weights_are_those_of_the_examples(on_jax):
+    [(balanced, weighted)] = on_jax["balanced"]
+    np.testing.assert_allclose(balanced, weighted, rtol=1e-5)
 
 
 @pytest.mark.slow

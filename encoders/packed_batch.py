@@ -1,0 +1,86 @@
+"""A padded batch computed as few packed sequences, each of several texts, with little padding.
+
+Comment letters: B texts, L tokens of a padded text and of a packed sequence, S packed sequences,
+D hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from keras import ops
+
+if TYPE_CHECKING:
+    import keras
+
+    from encoder_zoo.encoders.backbone import Backbone
+
+
+def encode_packed(
+    backbone: Backbone,
+    inputs: Mapping,
+    packed_tokens: keras.KerasTensor,
+    training: bool | None = None,
+) -> dict:
+    """Return a backbone's outputs for a padded batch, computed as packed sequences.
+
+    Args:
+        backbone: computes the packed sequences; tokens attend to those of their own text.
+        inputs: of the backbone, each (B, L).
+        packed_tokens: (S, L) int, the index among the batch's B * L tokens of the token at each
+            position: every real one once, those of a text side by side; B * L is padding.
+        training: as for calling the backbone.
+
+    Returns:
+        "sequence_output", (B, L, D), with zeros at padding, and perhaps "pooled_output", (B, D).
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, 1, num_heads=2, hidden_dim=8, intermediate_dim=16)
+        >>> inputs = {"token_ids": np.array([[2, 3, 0], [2, 0, 0]])}
+        >>> inputs["padding_mask"] = inputs["token_ids"] > 0
+        >>> outputs = encode_packed(backbone, inputs, np.array([[0, 1, 3]]))
+        >>> alone = backbone(inputs)["pooled_output"]
+        >>> np.allclose(outputs["pooled_output"], alone, atol=1e-6)
+        True
+    """
+    batch, length = ops.shape(inputs["token_ids"])
+    packed_tokens = ops.convert_to_tensor(packed_tokens, "int32")
+    mask = packed_tokens < batch * length  # (S, L)
+    taken = ops.minimum(packed_tokens, batch * length - 1)
+    packed = {name: ops.take(ops.reshape(v, (-1,)), taken) for name, v in inputs.items()}
+    packed |= {"padding_mask": mask, "text_starts": _text_starts(packed_tokens, mask, length)}
+    y = backbone(packed, training=training)["sequence_output"]  # (S, L, D)
+    x = _to_texts(ops.reshape(y, (-1, y.shape[-1])), packed_tokens, batch * length)
+    outputs = {"sequence_output": ops.reshape(x, (batch, length, y.shape[-1]))}
+    if backbone.pooler:
+        outputs["pooled_output"] = backbone.pool(outputs["sequence_output"], inputs)
+    return outputs
+
+
+def _text_starts(packed_tokens, mask, length):
+    """Return where each sequence's texts begin, ascending, (S, L); L in place of further texts."""
+    texts = packed_tokens // length
+    begins = ops.concatenate([mask[:, :1], texts[:, 1:] != texts[:, :-1]], axis=1) & mask
+    return ops.sort(ops.where(begins, ops.arange(length, dtype="int32"), length), axis=1)
+
+
+def _to_texts(x, packed_tokens, count: int):
+    """Return the vectors (S L, D) in the order of the batch's tokens, (B L, D)."""
+    tokens = ops.reshape(packed_tokens, (-1,))  # (S L,)
+    numbers = ops.arange(ops.shape(tokens)[0], dtype="int32")
+    sums = (ops.segment_sum(v, tokens, count + 1)[:-1] for v in (numbers, ops.ones_like(numbers)))
+    positions, real = next(sums), next(sums)[:, None] > 0  # of each token in the packed sequences
+
+    @ops.custom_gradient
+    def move(x):
+        def gradient(dy):  # takes as well, where a backend would add up one by one
+            dx = ops.take(dy, ops.minimum(tokens, count - 1), axis=0)
+            return ops.where(tokens[:, None] < count, dx, ops.zeros_like(dx))
+
+        y = ops.take(x, positions, axis=0)
+        return ops.where(real, y, ops.zeros_like(y)), gradient
+
+    return move(x)
