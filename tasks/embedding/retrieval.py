@@ -8,6 +8,7 @@ from typing import Unpack
 
 import numpy as np
 
+from encoder_zoo.tasks.embedding.columns import as_columns
 from encoder_zoo.tasks.retrieval.evaluation import evaluate_retrieval, evaluate_similarity
 from encoder_zoo.tasks.retrieval.index import VectorIndex
 from encoder_zoo.tasks.retrieval.mining import mine_negatives
@@ -96,11 +97,20 @@ class Retrieval:
         """Return how well the similarities of pairs agree with scores, by rank and linearly.
 
         Args:
-            pairs: `(first, second)`, as for `fit`.
+            pairs: `(first, second)`, a list of pairs, or a table of two columns, as for `fit`.
             scores: (N,) numbers.
             **options: of `evaluate_similarity` in `tasks.retrieval.evaluation`.
+
+        Raises:
+            ValueError: "pairs has 3 columns. Expected two ..."
         """
-        return evaluate_similarity(self, pairs, scores, **options)
+        columns = [np.asarray(column) for column in as_columns(pairs)]
+        if len(columns) != 2:
+            raise ValueError(
+                f"pairs has {len(columns)} columns of texts. Expected two: (first, second), a list "
+                "of pairs, or a table of two columns."
+            )
+        return evaluate_similarity(self, tuple(columns), scores, **options)
 
     def mine_negatives(
         self, questions: object, passages: object, **options: Unpack[MiningOptions]

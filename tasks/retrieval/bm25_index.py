@@ -5,8 +5,11 @@ Comment letters: N documents.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+import sys
+import unicodedata
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +31,8 @@ if TYPE_CHECKING:
     from typing import Self
 
 KIND = "bm25_index"  # where the manifest of a preset names its task
-WORD = re.compile(r"\w+")
+# Han and Hiragana, which are written without spaces.
+UNSPACED = "\u3041-\u3096\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 
 
 class BM25Index(PlainIndex):
@@ -37,8 +41,9 @@ class BM25Index(PlainIndex):
         words = ez.BM25Index(documents)
         words.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
 
-    Words are runs of letters, digits and `_`, in lower case. Documents that share none with a query
-    are not found. Needs the package bm25s.
+    Words are runs of letters, their accents and vowel signs, digits and `_`, in lower case and
+    Unicode's form NFC; of Chinese and Japanese, each Han or Hiragana character is one. Documents
+    that share none with a query are not found. Needs the package bm25s.
 
     Args:
         documents: a list, array or column of texts.
@@ -51,8 +56,8 @@ class BM25Index(PlainIndex):
         ImportError: "BM25 needs the package bm25s: ..."
 
     Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and Beyond,
-    section 3.
-
+    section 3. Words: as in Unicode Standard Annex 29, section 4, but for Katakana and Hangul, whose
+    runs are words, and text of Thai and its like, which would need a dictionary.
     """
 
     def __init__(self, documents: object):
@@ -60,9 +65,10 @@ class BM25Index(PlainIndex):
         self._set(checked_texts(documents, "documents"))
 
     def _set(self, texts: list[str]) -> None:
-        self.texts = texts
-        self._bm25 = self._package.BM25()
-        self._bm25.index([words_of(text) for text in texts], show_progress=False)
+        words, bm25 = [words_of(text) for text in texts], self._package.BM25()
+        if any(words):
+            bm25.index(words, show_progress=False)
+        self.texts, self._bm25 = texts, bm25 if any(words) else None
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -74,7 +80,7 @@ class BM25Index(PlainIndex):
         return [self._best(query, top_k) for query in queries]
 
     def _best(self, query: str, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-        ids = self._bm25.get_tokens_ids(words_of(query))
+        ids = self._bm25.get_tokens_ids(words_of(query)) if self._bm25 else []
         if not ids:
             return np.zeros(0, "int64"), np.zeros(0, "float32")
         scores = self._bm25.get_scores_from_ids(ids)
@@ -128,8 +134,18 @@ def words_of(text: str) -> list[str]:
     Example:
         >>> words_of("It's naïve, No. 5!")
         ['it', 's', 'naïve', 'no', '5']
+        >>> words_of("हिन्दी 東京タワー")
+        ['हिन्दी', '東', '京', 'タワー']
     """
-    return WORD.findall(text.lower())
+    return word_pattern().findall(unicodedata.normalize("NFC", text.lower()))
+
+
+@functools.cache
+def word_pattern() -> re.Pattern[str]:
+    """Return the pattern of a word. Marks, such as vowel signs, are no letters to `\\w`."""
+    characters = map(chr, range(sys.maxunicode + 1))
+    marks = "".join(c for c in characters if unicodedata.category(c) in ("Mn", "Mc"))
+    return re.compile(rf"[{UNSPACED}]|(?:[^\W{UNSPACED}]|[{marks}])+")
 
 
 def import_bm25s():

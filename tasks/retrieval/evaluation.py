@@ -99,7 +99,7 @@ def evaluate_similarity(
         >>> evaluate_similarity(embedder, pairs, [5.0, 4.0, 0.5])["spearman"]
         1.0
     """
-    if not isinstance(pairs, tuple | list) or len(pairs) != 2:
+    if not isinstance(pairs, tuple) or len(pairs) != 2:
         raise ValueError("pairs is no pair of columns. Expected (first, second), each of texts.")
     first, second = (checked_texts(p, n) for p, n in zip(pairs, ("first", "second"), strict=True))
     scores = _checked_scores(scores, len(first), len(second))

@@ -40,11 +40,10 @@ class VectorIndex(ModelIndex):
         index.save("index")
         index = embedder.load_index("index")
 
-    The search compares a query with all documents, in blocks: no training, no approximation, memory
-    that does not grow with the index. `precision` is that of the documents' vectors, the query
-    is always float32:
+    The search compares a query with all documents, in blocks: no training, memory that does not
+    grow with the index. `precision` is that of the documents' vectors, the query is always float32:
 
-    - "float32": 4 bytes for a number, 150 MB for 100,000 vectors of 384.
+    - "float32": exact. 4 bytes for a number, 150 MB for 100,000 vectors of 384.
     - "int8": a quarter of that. 256 steps for each dimension over its range in the corpus.
     - "binary": int8, and the signs, one bit for a number. Only the signs are compared with all
       documents, many times faster for a single query; the order of the 20 nearest for each result,

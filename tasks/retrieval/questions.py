@@ -15,7 +15,7 @@ import numpy as np
 from encoder_zoo.tasks.retrieval.index_checks import checked_texts
 from encoder_zoo.tasks.retrieval.similarity import unit_rows
 from encoder_zoo.tasks.retrieval.top_k import nearest
-from encoder_zoo.tasks.retrieval.vectors import Float32Vectors
+from encoder_zoo.tasks.retrieval.vectors import Float32Vectors, check_finite
 
 
 class Judged(NamedTuple):
@@ -42,8 +42,9 @@ def judged(questions, passages, relevant: Sequence | None) -> Judged:
             grade}; None: the passage with the question's own index.
 
     Raises:
-        ValueError: "relevant has 3 entries for 4 questions. ...", "relevant[2] has the passage 9.
-            Expected indices from 0 to 8.", "relevant[2] has no relevant passage. ..."
+        ValueError: "relevant is a dict. ...", "relevant has 3 entries for 4 questions. ...",
+            "relevant[2] has the passage 9. Expected indices from 0 to 8.", "relevant[2] has no
+            relevant passage. ..."
 
     Example:
         >>> judged(["q", "r"], ["a", "b", "a"], [2, [0, 1]]).relevant
@@ -59,6 +60,11 @@ def judged(questions, passages, relevant: Sequence | None) -> Judged:
                 "for each question."
             )
         relevant = range(len(questions))
+    if isinstance(relevant, Mapping | str):
+        raise ValueError(
+            f"relevant is a {type(relevant).__name__}. Expected one entry for each question, in "
+            "their order: the index of a passage, a list of indices, or {index: grade}."
+        )
     if len(relevant) != len(questions):
         raise ValueError(
             f"relevant has {len(relevant)} entries for {len(questions)} questions. Expected one "
@@ -109,8 +115,13 @@ def _grades(entry, i: int, count: int) -> dict[int, float]:
 
 
 def embedded(embedder, texts: list[str], prompt: str | None, dim, batch_size) -> np.ndarray:
-    """Return the vectors of texts (N, D) for `nearest`: of unit length if cosines compare them."""
+    """Return the vectors of texts (N, D) for `nearest`: of unit length if cosines compare them.
+
+    Raises:
+        ValueError: for vectors with NaN or infinite numbers.
+    """
     vectors = np.asarray(embedder.embed(texts, prompt=prompt, dim=dim, batch_size=batch_size))
+    check_finite(vectors, "vectors")
     return unit_rows(vectors) if embedder.similarity_function == "cosine" else vectors
 
 

@@ -59,8 +59,18 @@ def unit_rows(rows: csr_array) -> csr_array:
 
 
 def comparable(rows, function: str) -> csr_array:
-    """Return rows (N, V) of weights in float32, of unit length if "cosine" compares them."""
+    """Return rows (N, V) of weights in float32, of unit length if "cosine" compares them.
+
+    Raises:
+        ValueError: "vectors[3] has a weight that is NaN or infinite. Expected finite numbers."
+    """
     rows = import_scipy().csr_array(rows).astype("float32")
+    finite = np.isfinite(rows.data)
+    if not finite.all():
+        row = int(np.searchsorted(rows.indptr, finite.argmin(), side="right")) - 1
+        raise ValueError(
+            f"vectors[{row}] has a weight that is NaN or infinite. Expected finite numbers."
+        )
     return unit_rows(rows) if function == "cosine" else rows
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.retrieval.bm25_index import BM25Index
+from encoder_zoo.tasks.retrieval.bm25_index import BM25Index, words_of
 from encoder_zoo.tasks.retrieval.hybrid_index import HybridIndex
 from encoder_zoo.tasks.retrieval.index import VectorIndex
 
@@ -214,11 +214,33 @@ class TestBM25:
         index = BM25Index(DOCUMENTS)
         assert [hit["index"] for hit in index.search("MAT")] == [0]
         assert [hit["index"] for hit in index.search("naïve")] == [2]
-        assert [hit["index"] for hit in index.search("東京?")] == [4]
+        assert [hit["index"] for hit in index.search("京都?")] == [4]
         assert index.search("unknown") == [] and index.search("?!") == []
         assert index.search(["unknown", "Rome"])[1][0]["index"] == 3
         assert index.search("unknown", reranker=Reranker()) == []
         assert len(index.search("a the train", top_k=100)) == 5
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("हिन्दी में", ["हिन्दी", "में"]),  # vowel signs and virama are marks
+            ("cafe\u0301 CAFÉ", ["café", "café"]),
+            ("İstanbul'da", ["i\u0307stanbul", "da"]),
+            ("東京へTokyo2020", ["東", "京", "へ", "tokyo2020"]),
+            ("カメラ 한국어", ["カメラ", "한국어"]),
+            ("snake_case x²", ["snake_case", "x²"]),
+        ],
+    )
+    def test_words_of_other_scripts(self, text, words):
+        assert words_of(text) == words
+
+    def test_texts_without_words(self, tmp_path):
+        index = BM25Index(["?!", "🙂"])
+        assert index.search("a word") == []
+        index.save(tmp_path / "index")
+        assert BM25Index.load(tmp_path / "index").search("?!") == []
+        index.add(["A word."])
+        assert [hit["index"] for hit in index.search("a word")] == [2]
 
     def test_of_equal_documents_the_first_are_found(self):
         index = BM25Index(["same words"] * 50 + ["other"])

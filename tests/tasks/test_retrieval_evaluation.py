@@ -191,6 +191,7 @@ def test_errors_come_before_any_work(arguments, message):
         ((["q", "r"], ["a", "b"]), ["1", "2"], "Expected equally many, and a number for each"),
         ((["q", "r"], ["a", "b"]), [1.0, 1.0], "All scores are 1.0. Expected different ones"),
         (["q", "r", "a"], [1.0], "pairs is no pair of columns"),
+        ([("q", "r"), ("a", "b")], [1.0, 0.0], "pairs is no pair of columns"),
     ],
 )
 def test_errors_of_scores_come_before_any_work(pairs, scores, message):
@@ -198,6 +199,19 @@ def test_errors_of_scores_come_before_any_work(pairs, scores, message):
     with pytest.raises(ValueError, match=message):
         evaluate_similarity(embedder, pairs, scores)
     assert not embedder.calls
+
+
+def test_vectors_that_are_not_finite_are_refused():
+    embedder = Embedder({"q": [1.0, 0.0], "r": [np.nan, 0.0], "a": [0.0, 1.0]})
+    with pytest.raises(ValueError, match=r"vectors\[1\] has a number that is NaN or infinite"):
+        evaluate_similarity(embedder, (["q", "r", "a"], ["q", "q", "q"]), [1.0, 0.5, 0.0])
+    with pytest.raises(ValueError, match=r"vectors\[1\] has a number that is NaN or infinite"):
+        evaluate_retrieval(embedder, ["q", "r"], ["q", "a"])
+
+
+def test_judgements_by_question_are_refused():
+    with pytest.raises(ValueError, match="relevant is a dict. Expected one entry for each"):
+        judged(["q", "r"], ["a", "b"], {0: {1: 1}, 1: {0: 1}})
 
 
 def test_equal_similarities_have_no_correlation():

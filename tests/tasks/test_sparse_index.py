@@ -117,6 +117,10 @@ class TestSearch:
             (lambda e: ez.SparseIndex.build(e, ["a"]).search("q", candidates=3), "is for a reran"),
             (lambda e: ez.SparseIndex.of_vectors(e, np.eye(WIDTH)), "Expected a sparse matrix"),
             (lambda e: ez.SparseIndex.of_vectors(e, e.embed(["a"]), ["a", "b"]), "2 texts for 1"),
+            (
+                lambda e: ez.SparseIndex.of_vectors(e, e.embed(["a", "b"]) * np.nan),
+                r"vectors\[0\] has a weight that is NaN",
+            ),
         ],
     )
     def test_bad_input(self, call, message):

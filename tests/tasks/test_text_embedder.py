@@ -288,6 +288,15 @@ class TestFit:
         assert (found.argmax(1) == np.arange(6)).all()
         assert np.diag(found).mean() - found.mean() > 0.3
 
+    def test_pairs_are_evaluated_in_every_form(self, shared):
+        pairs, scores = [("a b", "a"), ("c", "d e"), ("f", "f a")], [1.0, 0.0, 0.5]
+        columns = tuple(list(column) for column in zip(*pairs, strict=True))
+        expected = shared.evaluate_similarity(columns, scores)
+        for form in (pairs, pd.DataFrame(pairs), np.array(pairs)):
+            assert shared.evaluate_similarity(form, scores) == expected
+        with pytest.raises(ValueError, match="pairs has 3 columns of texts. Expected two"):
+            shared.evaluate_similarity((*columns, columns[0]), scores)
+
     def test_negatives_are_pushed_away(self, build):
         keras.utils.set_random_seed(1)
         embedder = build()
