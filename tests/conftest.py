@@ -90,10 +90,17 @@ def pytest_collection_modifyitems(items):
             item.add_marker("slow" if trains else "eager")
 
 
-def pytest_collection_finish():
-    """What was imported stays: the garbage collector need not look through it again and again."""
+def pytest_collection_finish(session):
+    """What was imported stays: the garbage collector need not look through it again and again.
+
+    Without the slow tests graphs are not optimized, as they run a few times only.
+    """
     gc.collect()
     gc.freeze()
+    if not runs_slow_tests(session.config):
+        import tensorflow as tf
+
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
 class Golden:
