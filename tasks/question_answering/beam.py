@@ -58,7 +58,12 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
         `answer_start` (B, 3, L): the log-probability of each token to be the first, and to be the
         last one after the given first; and the logit of "no answer", repeated.
 
-    Source: Yang et al. 2019, XLNet, the code released with it (function_builder.py).
+    The logit of "no answer" reads the mean of the tokens, each weighted by its probability to be
+    the first, in training too. transformers' loss gives it the answer's own first token instead,
+    which is that of "no answer" exactly where there is none: the label itself.
+
+    Source: Yang et al. 2019, XLNet, the code released with it (function_builder.py,
+    `get_qa_outputs`).
 
     Example:
         >>> import numpy as np
@@ -113,14 +118,12 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
 
     def call(self, x, no_answer_vector, answer_mask, answer_start=None):
         starts = log_probabilities(self.start_dense(x), answer_mask)  # (B, L)
+        no_answer = self._no_answer(x, starts, no_answer_vector)  # (B, 1)
         if answer_start is None:
-            shares = ops.cast(ops.exp(starts), x.dtype)[:, None]  # (B, 1, L)
-            expected = ops.matmul(shares, x)[:, 0]  # (B, D)
-            no_answer = self._no_answer(expected, no_answer_vector)[:, None]  # (B, 1, 1)
-            row = ops.pad(no_answer, [[0, 0], [0, 0], [2, COLUMNS - 3]])
+            row = ops.pad(no_answer[:, None], [[0, 0], [0, 0], [2, COLUMNS - 3]])  # (B, 1, 4)
             return ops.concatenate([row, self._spans(x, starts, answer_mask)], axis=1)
         first = take_positions(x, answer_start)[:, 0]  # (B, D)
-        no_answer = self._no_answer(first, no_answer_vector) + ops.zeros_like(starts)
+        no_answer = no_answer + ops.zeros_like(starts)  # (B, L)
         return ops.stack([starts, self._ends(x, first, answer_mask), no_answer], axis=1)
 
     def _spans(self, x, starts, answer_mask):
@@ -140,9 +143,11 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
         both = ops.concatenate([x, ops.broadcast_to(first[:, None], ops.shape(x))], axis=-1)
         return log_probabilities(self.end_dense(self.end_hidden(both)), answer_mask)
 
-    def _no_answer(self, first, vector):
-        """Return the logit of "no answer", (B, 1)."""
-        hidden = self.no_answer_hidden(ops.concatenate([first, vector], axis=-1))
+    def _no_answer(self, x, starts, vector):
+        """Return the logit of "no answer", (B, 1), from the mean of possible first tokens."""
+        shares = ops.cast(ops.exp(starts), x.dtype)[:, None]  # (B, 1, L)
+        expected = ops.matmul(shares, x)[:, 0]  # (B, D)
+        hidden = self.no_answer_hidden(ops.concatenate([expected, vector], axis=-1))
         return self.no_answer_dense(hidden)
 
 

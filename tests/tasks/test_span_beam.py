@@ -101,6 +101,18 @@ def test_only_contexts_and_the_start_token_are_likely(model):
     assert (np.exp(learned[:, :2])[~np.repeat(mask[:, None], 2, axis=1)] == 0).all()
 
 
+def test_no_answer_is_learned_without_sight_of_the_label(model):
+    """Its logit is that of answers, whatever first token the answer has."""
+    inputs = {n: v.numpy() for n, v in model.preprocessor((QUESTIONS, CONTEXTS)).items()}
+    expected = outputs_of(model, inputs)[:, 0, 2]
+    for position in (0, 1, inputs["token_ids"].shape[1] - 1):
+        start = np.full((3, 1), position, "int32")
+        learned = outputs_of(model, {**inputs, "answer_start": start})[:, 2]
+        np.testing.assert_allclose(
+            learned, np.repeat(expected[:, None], learned.shape[1], 1), atol=1e-5
+        )
+
+
 def test_the_loss_adds_half_that_of_no_answer(model):
     answers = [{"text": "cat", "answer_start": 4}, None, {"text": "bad film", "answer_start": 0}]
     x, y = model.preprocessor((QUESTIONS, CONTEXTS), answers)
