@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from encoder_zoo.common.validation import Rule
 from encoder_zoo.encoders.family import Head
+
+MOST_TOP = 100  # the number of spans of a window is the product of two
+TOP = Rule(lambda v: type(v) is int and 1 <= v <= MOST_TOP, f"a whole number from 1 to {MOST_TOP}")
 
 
 @dataclasses.dataclass(frozen=True)

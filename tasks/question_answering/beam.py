@@ -14,7 +14,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.beam_head import BeamHead
+from encoder_zoo.encoders.beam_head import MOST_TOP, TOP, BeamHead
 from encoder_zoo.encoders.layers import INITIALIZER_RANGE, initializer
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.base.head import HiddenLayer
@@ -29,10 +29,11 @@ COLUMNS = 4  # of a candidate: its first token, its last, and the log-probabilit
 
 def _are_counts(value: object) -> bool:
     two = isinstance(value, list | tuple) and len(value) == 2
-    return two and all(type(count) is int and count >= 1 for count in value)
+    return two and all(TOP.holds(count) for count in value)
 
 
-Beam = Annotated[tuple, Rule(_are_counts, "two whole numbers of 1 or more, such as (5, 5)")]
+_EXPECTED = f"two whole numbers from 1 to {MOST_TOP}, (start_n_top, end_n_top), such as (5, 5)"
+Beam = Annotated[tuple, Rule(_are_counts, _EXPECTED)]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

@@ -38,9 +38,10 @@ class SpanQA(SpanQAPresets, SpanAnswers):
             is the backbone's. BERT's and RoBERTa's have none.
         null_threshold: default of `answer` and exports; `evaluate_answers` sets it, and it is saved
             with the preset.
-        beam: of XLNet, how many first tokens are tried, and how many last tokens after each: the
-            last token depends on the first, and a third output says that there is no answer. None
-            finds both by themselves. `from_preset` reads it from the checkpoint, whose class is
+        beam: (start_n_top, end_n_top) of XLNet's head with a beam: how many start positions are
+            tried, and how many end positions after each, at most 100. The end position depends on
+            the start position, and a third output says that there is no answer. None computes
+            both by themselves. `from_preset` reads it from the checkpoint, whose class is
             `XLNetForQuestionAnswering` with a beam and `XLNetForQuestionAnsweringSimple` without.
 
     `fit` and `evaluate` take as x `(questions, contexts)`, or examples as `read_squad` gives them,

@@ -332,12 +332,24 @@ def test_it_is_saved_as_transformers_class(model, tmp_path, caplog):
     assert simple.predict((QUESTIONS, CONTEXTS))[0][0].shape[0] == 2
 
 
+@pytest.mark.parametrize("name", ["start_n_top", "end_n_top"])
+def test_a_beam_of_an_untrusted_file_is_bounded(model, tmp_path, name):
+    model.save_to_preset(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, name: 10**9}))
+    with pytest.raises(ValueError, match=rf"config\.json: {name} is 1000000000\. .*from 1 to 100"):
+        ez.SpanQA.from_preset(tmp_path, verify=False)
+
+
 def test_refusals(tiny, model):
     bert = ez.BertBackbone.family
     with pytest.raises(ValueError, match="The family 'bert' has no head with a beam. Leave out"):
         ez.SpanQA(tiny.backbone(bert, pooler=False), beam=(5, 5))
-    with pytest.raises(ValueError, match="beam is 5. Expected two whole numbers of 1 or more"):
+    with pytest.raises(ValueError, match="beam is 5. Expected two whole numbers from 1 to 100"):
         ez.SpanQA(tiny.backbone(FAMILY), beam=5)
+    with pytest.raises(ValueError, match=r"beam is \(5, 101\). Expected two .* from 1 to 100"):
+        ez.SpanQA(tiny.backbone(FAMILY), beam=(5, 101))
     preprocessor = ez.SpanQAPreprocessor(tiny.tokenizer(bert))
     with pytest.raises(ValueError, match="reads the start token behind the texts.*BertTokenizer"):
         ez.SpanQA(tiny.backbone(FAMILY), preprocessor, beam=(5, 5))
