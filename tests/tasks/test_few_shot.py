@@ -68,6 +68,14 @@ class TestLogisticHead:
         kernel, bias = fit_logistic(x, classes, 4)
         np.testing.assert_allclose(softmax(x @ kernel + bias), theirs.predict_proba(x), atol=2e-3)
 
+    def test_warns_where_it_does_not_reach_the_optimum(self, caplog):
+        rng = np.random.default_rng(0)
+        x, classes = rng.normal(size=(60, 7)), rng.integers(0, 4, 60)
+        fit_logistic(x, classes, 4)
+        assert caplog.records == []
+        fit_logistic(x * np.float64([1e3, 1e2, 10, 1, 1, 1, 0.1]), classes, 4)
+        assert "head did not converge in 2000 steps: a number of its mean gradient" in caplog.text
+
 
 class TestFit:
     def test_trains_the_encoder_on_pairs_and_then_the_head(self, tiny):
