@@ -59,7 +59,9 @@ class SpanQA(SpanQAPresets, SpanAnswers):
         (B, 1 + n m, 4): row 0 is [0, 0, the logit of "no answer", 0], each other one a span that
         was found, [first token, last token, and the logarithms of their probabilities]. In `fit`
         and `evaluate`, with the input "answer_start", (B, 3, L): the log-probabilities of first
-        tokens, and of last tokens after the answer's own first one, and the logit of "no answer".
+        tokens, and of last tokens after the answer's own first one, and the logit of "no answer":
+        "accuracy", "exact_match" and "f1" are of these, and higher than those of answers, which
+        `evaluate_answers` measures.
 
     Raises:
         ValueError: "The family 'bert' has no head with a beam. ..."
