@@ -56,10 +56,11 @@ class SpanQA(SpanQAPresets, SpanAnswers):
 
     Returns:
         (B, 2, L) float32 logits: of the answer's first, and of its last token. With a beam
-        (B, 1 + n m, 4): row 0 is [0, 0, the logit of "no answer", 0], each other one a span that
-        was found, [first token, last token, and the logarithms of their probabilities]. In `fit`
-        and `evaluate`, with the input "answer_start", (B, 3, L): the log-probabilities of first
-        tokens, and of last tokens after the answer's own first one, and the logit of "no answer":
+        (B, 1 + start_n_top * end_n_top, 4): row 0 is [0, 0, the logit of "no answer", 0], each
+        other one a span, [start position, end position, and the logarithms of their
+        probabilities]. In `fit` and `evaluate`, with the input "answer_start", (B, 3, L): the
+        log-probabilities of start positions, and of end positions after the answer's own start
+        position, and the logit of "no answer":
         "accuracy", "exact_match" and "f1" are of these, and higher than those of answers, which
         `evaluate_answers` measures.
 
