@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 
 class AnswerExplanation(Answer, Attributions):
-    """An answer, and what each word of question and context adds to the sum of its two logits."""
+    """An answer, and what each word of question and context adds to the sum of its two logits.
+
+    With a beam the sum is of two log-probabilities, and of no answer its own logit.
+    """
 
 
 def explain_answers(

@@ -64,7 +64,7 @@ class SpanQAPreprocessor(Preprocessor):
     token, which says "no answer", where the answer is not wholly inside.
 
     Args:
-        tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
+        tokenizer: any of this package's.
         sequence_length: see `Preprocessor`.
         window_length: the most tokens of an example, question and special tokens included.
         doc_stride: tokens that neighbouring windows share, as transformers counts it; at most

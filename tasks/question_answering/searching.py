@@ -54,6 +54,18 @@ def search(
         top_k: how many answers.
         max_answer_length: in tokens.
         batch_size: None for the default.
+
+    Returns:
+        n = top_k answers of each question, see `Answers`: (N, n) and (N,).
+
+    Example:
+        >>> import tensorflow as tf
+        >>> from encoder_zoo import SpanQA
+        >>> model = SpanQA.from_preset("bert_nano_en_uncased")
+        >>> questions, texts = tf.constant(["Who sings?"]), tf.constant(["Anna sings."])
+        >>> found = search(model, questions, texts, 2, 30, None)
+        >>> tuple(found.start.shape), tuple(found.null.shape)
+        ((1, 2), (1,))
     """
     check_preprocessor(model, (questions, texts))
     contexts = model.preprocessor.contexts(questions, texts)
@@ -75,6 +87,17 @@ def search_in_graph(
 
     Args:
         model, questions, texts, max_answer_length: as for `search`.
+
+    Returns:
+        One answer of each question, see `Answers`: (N, 1) and (N,).
+
+    Example:
+        >>> import tensorflow as tf
+        >>> from encoder_zoo import SpanQA
+        >>> model = SpanQA.from_preset("bert_nano_en_uncased")
+        >>> found = search_in_graph(model, tf.constant(["Who sings?"]), tf.constant([""]), 30)
+        >>> tuple(found.start.shape), tuple(found.null.shape)
+        ((1, 1), (1,))
     """
     contexts = model.preprocessor.contexts(questions, texts, allow_empty=True)
     examples = model.preprocessor.examples(contexts)
