@@ -110,7 +110,7 @@ class SpanQAPreprocessor(Preprocessor):
 
     def attach(self, task) -> None:
         super().attach(task)
-        self.marks_answers = bool(task.beam)
+        self.marks_answers = bool(getattr(task, "beam", None))  # others' tasks may have none
         if self.marks_answers and not self.context_first:
             raise ValueError(
                 "A beam reads the start token behind the texts, as XLNet's tokenizer has it. "
