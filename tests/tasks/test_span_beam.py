@@ -1,9 +1,6 @@
 """SpanQA with a beam, XLNet's head: transformers' numbers, the search, learning, saving."""
 
 import json
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -11,6 +8,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 from paths import CHECKPOINTS
+from processes import printed
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.question_answering.task import SpanQA
@@ -414,20 +412,9 @@ print(json.dumps({**found, "losses": history.history["loss"]}))
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_other_backends_answer_and_learn_alike(backend):
-    pytest.importorskip(backend)
-    done = {
-        name: subprocess.run(
-            [sys.executable, "-c", SCRIPT, str(FOLDER), json.dumps([QUESTIONS, CONTEXTS])],
-            env={**os.environ, "KERAS_BACKEND": name},
-            capture_output=True,
-            text=True,
-            timeout=900,
-        )
-        for name in (backend, "tensorflow")
-    }
-    for process in done.values():
-        assert process.returncode == 0, process.stderr[-3000:]
-    found, expected = (json.loads(p.stdout.splitlines()[-1]) for p in done.values())
+    arguments = str(FOLDER), json.dumps([QUESTIONS, CONTEXTS])
+    outputs = [printed(SCRIPT, name, *arguments) for name in (backend, "tensorflow")]
+    found, expected = (json.loads(output.splitlines()[-1]) for output in outputs)
     for one, two in zip(found["answers"], expected["answers"], strict=True):
         assert one.pop("score") == pytest.approx(two.pop("score"), abs=1e-5)
         assert one == two
