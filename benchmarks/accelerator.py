@@ -16,13 +16,15 @@ for the second, `pip install torch transformers` for the third. Where pip finds 
 that go together, make two environments and run each with its `--sides`, into one file. Nothing is
 downloaded, and TensorFlow is not imported. Compiling takes most of the time: JAX and PyTorch keep
 programs on disk, and results in the file are not measured again, so that a second run measures what
-the first had no time for. Remove the file to begin anew.
+the first had no time for, and what ended in an error. Results of another device or of other options
+stay in the file and are not shown. Remove the file to measure everything again.
 """
 
 import argparse
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -38,10 +40,11 @@ LONGEST = {"BERT-base": 512}  # tokens, where there is a limit
 LENGTHS = (512, 128, 8192)
 BATCH_TOKENS = 16384
 MINUTES = 9
-# Dense products in bfloat16, 10^12 a second, of the makers' data sheets; by a part of the name.
+# Dense products in bfloat16, 10^12 a second, of the makers' data sheets; by words of the name.
 PEAKS = {
-    "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "H200": 989, "B200": 2250, "A100": 312,
-    "L40S": 362, "L4": 121, "TPU v4": 275, "TPU v5 lite": 197, "TPU v5": 459, "TPU v6 lite": 918,
+    "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "H200": 989, "GH200": 989, "B200": 2250,
+    "A100": 312, "L40S": 362, "L40": 181, "L4": 121,
+    "TPU v4": 275, "TPU v5 lite": 197, "TPU v5": 459, "TPU v6 lite": 918,
 }  # fmt: skip
 
 
@@ -69,21 +72,39 @@ def measure(side: str, model: str, lengths: list[int], options, seconds: float) 
     """The rows of one side for one model, from a process of its own, also those without results."""
     work = {"side": side, "model": model, "sizes": sizes(model, options.tiny), "lengths": lengths}
     work |= {"tokens": options.tokens, "seconds": options.seconds}
-    environment = {**os.environ, "KERAS_BACKEND": SIDES[side]}
-    command = [sys.executable, str(HERE / "accelerator_sides.py"), json.dumps(work)]
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=seconds
-        )
+        done = run_side(work, SIDES[side], seconds)
         if done.returncode:
             print(f"{side}: {done.stderr.strip()[-200:]}", file=sys.stderr)
         output, why = done.stdout, (done.stderr.strip().split("\n") or [""])[-1]
     except subprocess.TimeoutExpired as error:
         output, why = (error.stdout or b"").decode(), f"stopped after {seconds:.0f} s: run again"
     rows = [json.loads(line) for line in output.split("\n") if line.startswith('{"side"')]
-    found = {identity(row) for row in rows}
-    missing = [row for row in rows_of(side, model, lengths) if identity(row) not in found]
+    rows = [{**row, **settings(options)} for row in rows]
+    found = {(row["length"], row["work"]) for row in rows}
+    asked = rows_of(side, model, lengths)
+    missing = [row for row in asked if (row["length"], row["work"]) not in found]
     return rows + [{**row, "missing": why[:120] or "no result"} for row in missing]
+
+
+def run_side(work: dict, backend: str, seconds: float) -> subprocess.CompletedProcess:
+    """A process of `accelerator_sides.py` that has ended."""
+    environment = {**os.environ, "KERAS_BACKEND": backend}
+    command = [sys.executable, str(HERE / "accelerator_sides.py"), json.dumps(work)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
+
+
+def devices_of(sides: list[str]) -> dict[str, str]:
+    """{side: name of the device that it computes on here}, of those that can tell."""
+    found = {}
+    for backend in sorted({SIDES[side] for side in sides}):
+        try:
+            done = run_side({"device_of": backend}, backend, 120)
+        except subprocess.TimeoutExpired:
+            continue
+        if not done.returncode:
+            found[backend] = json.loads(done.stdout.split("\n")[-2])["device"]
+    return {side: found[SIDES[side]] for side in sides if SIDES[side] in found}
 
 
 def rows_of(side: str, model: str, lengths: list[int]) -> list[dict]:
@@ -95,26 +116,55 @@ def rows_of(side: str, model: str, lengths: list[int]) -> list[dict]:
     ]
 
 
+def settings(options: argparse.Namespace) -> dict:
+    """The options that change results."""
+    return {"tokens": options.tokens, "seconds": options.seconds, "tiny": options.tiny}
+
+
+IDENTITY = ("side", "model", "length", "work", "tokens", "seconds", "tiny", "device")
+
+
 def identity(row: dict) -> tuple:
-    """Return side, model, length and work of a row, by which results are found again."""
-    return row["side"], row["model"], row["length"], row["work"]
+    """Return the values of a row by which results are found again."""
+    return tuple(row.get(name) for name in IDENTITY)
 
 
-def unmeasured(options: argparse.Namespace, found: set[tuple]) -> list[tuple]:
-    """Sides, models and lengths that are asked for, and have no results yet."""
+def shown(rows: list[dict], options: argparse.Namespace, devices: dict[str, str]) -> list[dict]:
+    """The results in a file that are of these devices and options, without those of errors."""
+    own = settings(options)
+    return [
+        row
+        for row in rows
+        if "error" not in row
+        and row.get("device") in devices.values()
+        and {name: row.get(name) for name in own} == own
+    ]
+
+
+def unmeasured(
+    options: argparse.Namespace, found: set[tuple], devices: dict[str, str]
+) -> list[tuple]:
+    """Sides, models and lengths that are asked for, and have no results of these devices yet."""
     works = []
     for model in options.models:
         lengths = [n for n in options.lengths if n <= LONGEST.get(model, n)]
         for side in options.sides:
-            rows = [row for row in rows_of(side, model, lengths) if identity(row) not in found]
+            own = {**settings(options), "device": devices.get(side)}
+            rows = [{**row, **own} for row in rows_of(side, model, lengths)]
+            rows = [row for row in rows if identity(row) not in found]
             left = list(dict.fromkeys(row["length"] for row in rows))
             works += [(side, model, left)] if left else []
     return works
 
 
+def peak_of(device: str) -> float | None:
+    """The peak of a device, 10^12 operations a second, if it is known."""
+    return next((p for name, p in PEAKS.items() if re.search(rf"\b{name}\b", device)), None)
+
+
 def completed(row: dict, options: argparse.Namespace) -> dict:
     """A result with its share of the device's peak."""
-    peak = options.peak or next((p for n, p in PEAKS.items() if n in row.get("device", "")), None)
+    peak = options.peak or peak_of(row.get("device", ""))
     if peak and "tokens_per_second" in row:
         each = operations(row["model"], row["length"], options.tiny)
         each *= 3 if row["work"] == "train" else 1
@@ -134,7 +184,8 @@ def print_row(row: dict) -> None:
     print("|", " | ".join(map(str, cells)), "|", f"{row['first_seconds']:.1f} |", flush=True)
 
 
-def main() -> None:
+def parsed() -> argparse.Namespace:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
@@ -147,22 +198,40 @@ def main() -> None:
     options = parser.parse_args()
     if options.tiny:
         options.lengths, options.tokens, options.seconds = (16, 32), 64, 0.05
+    return options
+
+
+def write(path: pathlib.Path, stored: dict[tuple, dict]) -> None:
+    """Write the results."""
+    text = json.dumps(list(stored.values()), indent=1)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    options = parsed()
     end = time.monotonic() + 60 * MINUTES
     rows = json.loads(options.json.read_text()) if options.json.exists() else []
+    stored = {identity(row): row for row in rows}
+    devices = devices_of(options.sides) if rows else {}
     print("| model | tokens | work | side | tokens/s | of peak | peak MB | first step, s |")
     print("|---" * 8 + "|")
-    for row in rows:
+    found = {identity(row): completed(row, options) for row in shown(rows, options, devices)}
+    for row in found.values():
         print_row(row)
-    found = {identity(row) for row in rows}
-    works = unmeasured(options, found)
+    write(options.json, stored | found)  # with the shares of a new --peak
+    works = unmeasured(options, set(found), devices)
     for i, (side, model, lengths) in enumerate(works):
         share = len(lengths) / sum(len(each) for *_, each in works[i:])  # of the time that is left
         seconds = share * (end - time.monotonic())
         for row in measure(side, model, lengths, options, max(seconds, 1.0)):
+            if identity(row) in found:
+                continue
             print_row(completed(row, options))
-            rows += [row] if "missing" not in row and identity(row) not in found else []
-        options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    print("\nDevices:", ", ".join(sorted({row["device"] for row in rows})))
+            if "missing" not in row:
+                stored[identity(row)] = row
+                devices[side] = row["device"]
+        write(options.json, stored)
+    print("\nDevices:", ", ".join(sorted(set(devices.values()))))
 
 
 if __name__ == "__main__":

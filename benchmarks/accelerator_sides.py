@@ -129,7 +129,7 @@ def speed(step: Callable, ids: Callable[[int], np.ndarray], batch: int, seconds:
 
 
 def forget_peak(backend: str) -> None:
-    """Begin anew to look for the largest memory; JAX cannot."""
+    """Reset the record of the largest memory; JAX cannot."""
     if backend == "torch":
         import torch
 
@@ -156,6 +156,9 @@ def device(backend: str) -> dict:
 
 def main() -> None:
     work = json.loads(sys.argv[1])
+    if "device_of" in work:
+        print(json.dumps(device(work["device_of"])))
+        return
     side = (Theirs if work["side"] == "transformers" else Ours)(work)
     vocabulary, rng = work["sizes"][-1], np.random.default_rng(0)
     for length in work["lengths"]:

@@ -1,20 +1,26 @@
-"""Record of a head that finds answers' last tokens after their likeliest first ones."""
+"""Record of a head that computes end positions after each of the likeliest start positions."""
 
 from __future__ import annotations
 
 import dataclasses
 
+from encoder_zoo.common.validation import Rule
 from encoder_zoo.encoders.family import Head
+
+MOST_TOP = 100  # the number of spans of a window is the product of two
+TOP = Rule(lambda v: type(v) is int and 1 <= v <= MOST_TOP, f"a whole number from 1 to {MOST_TOP}")
+BEAM_RULES = {"start_n_top": TOP, "end_n_top": TOP}  # of fields of config.json
 
 
 @dataclasses.dataclass(frozen=True)
 class BeamHead(Head):
-    """The layers that find an answer's last token for each of its likeliest first tokens.
+    """The layers for the start position of an answer, its end position after it, and "no answer".
 
-    `output` is the layer for first tokens.
+    `output` is the layer for start positions, of which `start_n_top` are tried, each with
+    `end_n_top` end positions.
 
     Attributes:
-        end: name in the checkpoint of the layers for last tokens.
+        end: name in the checkpoint of the layers for end positions.
         answer_class: of the layers for "no answer".
 
     Source: Yang et al. 2019, XLNet, the code released with it.

@@ -75,7 +75,8 @@ class Head:
             and that of its text's first token.
         stddev: of the output layer's new weights, as for `Hidden`.
         pair: the second head of pretraining, for pairs of segments.
-        beam: of spans, the head that checkpoints of another class have instead.
+        beam: of spans, the head with a beam, (start_n_top, end_n_top), that checkpoints of another
+            class have instead.
         class_suffix: end of the name of transformers' class; None: as in `Family.heads`.
         auto_class: whether transformers' `AutoModelFor...` of the task opens that class.
 

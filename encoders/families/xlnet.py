@@ -14,7 +14,7 @@ from encoder_zoo.common.validation import Rate, one_of, validate_arguments
 from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.attention_masks import as_matrix
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.beam_head import BeamHead
+from encoder_zoo.encoders.beam_head import BEAM_RULES, BeamHead
 from encoder_zoo.encoders.block import EncoderBlock
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.family import Family, Head, Hidden
@@ -405,8 +405,7 @@ FAMILY = Family(
         "dropout": "dropout",
         "activation": "ff_activation",
         "layer_norm_epsilon": "layer_norm_eps",
-        # transformers has no limit; it keeps the field.
-        "max_sequence_length": "max_sequence_length",
+        "max_sequence_length": "max_sequence_length",  # transformers keeps it, and has no limit
     },
     read_config=read_config,
     rules={
@@ -416,6 +415,7 @@ FAMILY = Family(
         "same_length": one_of(None, False),
         "untie_r": one_of(None, True),
         "d_head": ABSENT,
+        **BEAM_RULES,
         "summary_type": one_of(None, "last"),
         "summary_use_proj": one_of(None, True),
         "summary_activation": one_of("tanh"),

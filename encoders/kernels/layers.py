@@ -87,7 +87,9 @@ class LayerNorm(CalledDirectly, keras.layers.LayerNormalization):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Dropout(CalledDirectly, keras.layers.Dropout):
-    """Keras's dropout, cheaper on TensorFlow; the same arguments.
+    """Keras's dropout, cheaper on TensorFlow and JAX; the same arguments.
+
+    With a `noise_shape` it is Keras's own.
 
     Call arguments:
         inputs: (N, D) or (B, H, L, L); D and H are known when the graph is made.
@@ -95,7 +97,7 @@ class Dropout(CalledDirectly, keras.layers.Dropout):
     """
 
     def call(self, inputs, training=False, residual=None):
-        drops = training and self.rate > 0
+        drops = training and self.rate > 0 and self.noise_shape is None
         if drops and keras.config.backend() == "jax":
             dropped = _dropped_on_jax(inputs, self.rate, self.seed_generator)
             return dropped if residual is None else residual + dropped

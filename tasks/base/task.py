@@ -148,7 +148,8 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
     def call(self, inputs, training=None):
         if self.lite_model is not None:
             self._check_answers_only(training)
-            return self.lite_model(inputs)
+            if self.lite_model.takes(inputs):
+                return self.lite_model(inputs)
         return self.logits_of(self.encoded(inputs, training), inputs, training)
 
     def logits_of(self, encoded: dict, inputs: dict, training: bool | None = None):
@@ -267,7 +268,8 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
     def for_cpu(self, dtype: Literal["int8", "float32"] = "int8") -> Self:
         """Return a copy that answers faster on a CPU, by LiteRT (package ai-edge-litert).
 
-        Its answers are those of the weights of now. The conversion takes some seconds.
+        Its answers are those of the weights of now. The conversion takes some seconds. What
+        LiteRT has no inputs for, such as `explain`, is computed with the backbone instead.
 
         Args:
             dtype: "int8" quantizes the weights of matrix products, which changes the answers a

@@ -100,7 +100,7 @@ def checksum_of_model(task: Task) -> str:
     tokenizer = model.preprocessor.tokenizer.get_config()
     settings = {n: v for n, v in model.get_config().items() if n != "name" and type(v) in PLAIN}
     settings |= {name: value for name, value in preprocessor.items() if type(value) in PLAIN}
-    settings |= {"tokenizer": tokenizer, "for_cpu": model.lite_model is not None}
+    settings |= {"tokenizer": tokenizer, "for_cpu": getattr(model.lite_model, "dtype", None)}
     found = hashlib.sha256(json.dumps(settings, sort_keys=True, default=repr).encode())
     for weight in model.weights:
         found.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)))

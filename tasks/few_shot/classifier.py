@@ -145,13 +145,15 @@ class FewShotClassifier(TextEmbedder):
 
         Raises:
             ValueError: "Row 3 has the unknown label 'upp'. ...", "Every label is 'up'. ...",
-                "Expected one label for each text. ..."
+                "Expected one label for each text. ...", "Expected texts of two classes or more:
+                ..."
         """
         column = only_column(texts)
         if self.num_classes is None:
             self._set_classes(*count_and_names(learn_classes(labels)))
         classes = np.asarray(class_numbers(labels, self.labels, self.num_classes))
         _check_counts(len(column), classes)
+        _check_several(classes, self.class_names)
         seed = np.random.randint(2**31)  # of `keras.utils.set_random_seed`
         pairs = contrastive_pairs(classes, pairs_per_text, np.random.default_rng(seed))
         history = super().fit(
@@ -313,4 +315,14 @@ def _check_counts(count: int, classes: np.ndarray) -> None:
         raise ValueError(
             f"Expected one label for each text. Received: {count} texts, labels of the shape "
             f"{classes.shape}."
+        )
+
+
+def _check_several(classes: np.ndarray, names: Sequence) -> None:
+    found = np.unique(classes)
+    if len(found) < 2:
+        of_class = f", all of the class {names[found[0]]!r}" if len(found) else ""
+        raise ValueError(
+            "Expected texts of two classes or more: pairs to learn from are of one class and of "
+            f"two. Received: {len(classes)} text{'s' * (len(classes) != 1)}{of_class}."
         )

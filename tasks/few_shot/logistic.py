@@ -5,9 +5,13 @@ Comment letters: N examples, D features, C classes.
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 
 from encoder_zoo.tasks.base.class_names import softmax
+
+logger = logging.getLogger("encoder_zoo")
 
 MOST_STEPS = 2000
 TOLERANCE = 1e-4  # of the largest number in the mean gradient
@@ -19,7 +23,8 @@ def fit_logistic(
     """Return kernel (D, C) and bias (C,) with the least cross-entropy and half their square norm.
 
     That is the objective of scikit-learn's `LogisticRegression` of three classes and more, whose
-    bias is not penalized either. It is convex, and is minimized by accelerated gradient descent.
+    bias is not penalized either. It is convex, and is minimized by accelerated gradient descent. A
+    warning says so if `MOST_STEPS` do not reach the minimum, as it does of vectors of large norm.
 
     Args:
         x: (N, D).
@@ -51,4 +56,12 @@ def fit_logistic(
         following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
         ahead = new + (momentum - 1) / following * (new - weights)
         weights, momentum = new, following
+    else:
+        logger.warning(
+            "The logistic head did not converge in %d steps: a number of its mean gradient is "
+            "%.2g, expected at most %.2g. Vectors of length 1 need fewer steps: normalize=True.",
+            MOST_STEPS,
+            np.abs(gradient).max() / len(x),
+            TOLERANCE,
+        )
     return ahead[:-1].astype("float32"), ahead[-1].astype("float32")

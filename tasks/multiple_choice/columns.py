@@ -5,7 +5,7 @@ Comment letters: N questions, T choices of all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from encoder_zoo.common.lazy import tf
@@ -13,7 +13,7 @@ from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column, check_no_iterator
-from encoder_zoo.tasks.preprocessing.text_columns import text_columns_of
+from encoder_zoo.tasks.preprocessing.text_columns import other_content, text_columns_of
 from encoder_zoo.tasks.preprocessing.text_lists import as_text_lists
 
 NAMES = ("questions", "choices", "contexts")
@@ -39,11 +39,12 @@ def columns_of(x, names: Sequence[str] | None = None) -> tuple:
     Args:
         x: `(questions, choices)` or `(questions, choices, contexts)`; or a table of these columns.
         names: of the table's columns, two or three in this order; None: it has no others, and they
-            are called "questions", "choices", "contexts" or stand in this order.
+            are called "questions", "choices", "contexts" or, if none is, stand in this order.
 
     Raises:
         ValueError: "Expected questions and lists of choices, (questions, choices), ...", "There is
-            no column 'options'. The table has ..."
+            no column 'options'. The table has ...", "The table has the columns 'question',
+            'choices', 'answer'. Expected ...", "The column 'label' holds numbers ..."
 
     Example:
         >>> columns_of({"contexts": ["c"], "choices": [["a", "b"]], "questions": ["q"]})
@@ -51,8 +52,7 @@ def columns_of(x, names: Sequence[str] | None = None) -> tuple:
     """
     x = plain(x)
     if isinstance(x, dict):
-        names = names or [name for name in NAMES if name in x]
-        x = text_columns_of(x, names) if len(names) > 1 else tuple(x.values())
+        x = text_columns_of(x, names) if names else _only_columns(x)
     if not isinstance(x, tuple) or len(x) not in (2, 3):
         received = f"{len(x)} columns" if isinstance(x, tuple) else with_type(x)
         raise ValueError(
@@ -61,6 +61,34 @@ def columns_of(x, names: Sequence[str] | None = None) -> tuple:
             f"text_columns=[...] names these. Received: {received:.100}."
         )
     return x
+
+
+def _only_columns(table: Mapping) -> tuple:
+    """Return the columns of a table of nothing else, found by name or, if none is known, by order.
+
+    Raises:
+        ValueError: see `columns_of`.
+    """
+    shown = ", ".join(map(repr, table))
+    advice = (
+        "in this order: text_columns=[...], an argument of the preprocessor and of from_preset."
+    )
+    named = [name for name in NAMES if name in table]
+    if named:
+        if len(named) < len(table) or named[:2] != list(NAMES[:2]):
+            raise ValueError(
+                f"The table has the columns {shown}. Expected 'questions', 'choices' and, if there "
+                f"are any, 'contexts', and no others. Name those that hold them {advice}"
+            )
+        return tuple(table[name] for name in named)
+    for i, (name, values) in enumerate(table.items()):
+        found = None if i == 1 else other_content(name, values)  # 1: the choices, which are lists
+        if found:
+            raise ValueError(
+                f"The column {name!r} holds {found}. The table has {shown}. Name the columns of "
+                f"questions, choices and, if there are any, contexts {advice}"
+            )
+    return tuple(table.values())
 
 
 def choice_pairs(x, names: Sequence[str] | None = None) -> ChoicePairs:

@@ -122,9 +122,9 @@ class SpanAnswers(Task):
             `{"text", "start", "end", "score"}` for a single question, a list of such for a list;
             with `top_k` a list of them for each question, the best first. Start and end count the
             characters of the caller's context; no answer is "" from 0 to 0. The score is the
-            answer's share among all spans of all windows. Of passages an answer has also
-            "passage", the index of its passage, None for no answer; the share is among the spans
-            of all passages.
+            answer's share among all spans of all windows, with a beam among those that it found
+            in each window. Of passages an answer has also "passage", the index of its passage,
+            None for no answer; the share is among the spans of all passages.
 
         Raises:
             ValueError: "Example 3: the context is empty.", "Example 3: the question has ...",
@@ -132,7 +132,8 @@ class SpanAnswers(Task):
                 least one passage. ..."
 
         Source: of passages, Clark and Gardner 2018, Simple and Effective Multi-Paragraph Reading
-        Comprehension, section 3.2: their spans are ranked by scores that were not normalized.
+        Comprehension, section 3.2: their spans are ranked by scores that were not normalized. Those
+        of a beam are log-probabilities, normalized in each window.
         """
         question, context = plain(text_of(question)), plain(text_of(context))
         single, several = isinstance(question, str), not isinstance(context, str)
@@ -195,7 +196,8 @@ class SpanAnswers(Task):
         Returns:
             For a question its answer, as of `answer`, with "texts", "words", "logit" and "baseline"
             as of `SequenceClassifier.explain`; the texts are the question and the context. The
-            logit is the sum of those of the answer's first and last token. Of a context in several
+            logit is the sum of those of the answer's first and last token; with a beam the sum of
+            their log-probabilities, and of no answer its own logit. Of a context in several
             windows the words are those of the answer's window. For a list a list of such.
 
         Raises:

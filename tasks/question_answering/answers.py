@@ -35,7 +35,8 @@ class Candidates(NamedTuple):
     """The best spans of every window, the best first.
 
     Attributes:
-        score: (W, n) float32, sum of the two logits; `IMPOSSIBLE` or less where there are fewer.
+        score: (W, n) float32, sum of the two logits, of a beam of the two log-probabilities;
+            `IMPOSSIBLE` or less where there are fewer.
         start: (W, n) int32, column of the first token.
         end: (W, n) int32, column of the last token.
         total: (W,) float32, log of the sum of all spans' exponentiated scores.

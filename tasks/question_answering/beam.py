@@ -1,6 +1,6 @@
-"""The head that looks for an answer's last token after each of its likeliest first tokens.
+"""The head that computes end positions of answers after each of the likeliest start positions.
 
-Comment letters: B batch, L sequence, D hidden, n first tokens, m last tokens of each, W windows.
+Comment letters: B batch, L sequence, D hidden, n start_n_top, m end_n_top, W windows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.beam_head import BeamHead
+from encoder_zoo.encoders.beam_head import MOST_TOP, TOP, BeamHead
 from encoder_zoo.encoders.layers import INITIALIZER_RANGE, initializer
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.base.head import HiddenLayer
@@ -24,41 +24,47 @@ NO_START = (
     "The inputs have no answer_start, the position of each answer's first token, (B, 1). The "
     "preprocessor makes it of the answers."
 )
-COLUMNS = 4  # of a candidate: its first token, its last, and the log-probabilities of both
+COLUMNS = 4  # of a candidate: its start and end position, and the log-probabilities of both
 
 
 def _are_counts(value: object) -> bool:
     two = isinstance(value, list | tuple) and len(value) == 2
-    return two and all(type(count) is int and count >= 1 for count in value)
+    return two and all(TOP.holds(count) for count in value)
 
 
-Beam = Annotated[tuple, Rule(_are_counts, "two whole numbers of 1 or more, such as (5, 5)")]
+_EXPECTED = f"two whole numbers from 1 to {MOST_TOP}, (start_n_top, end_n_top), such as (5, 5)"
+Beam = Annotated[tuple, Rule(_are_counts, _EXPECTED)]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanBeam(ConfigFromSignature, keras.layers.Layer):
-    """From vectors of tokens to an answer's likeliest first tokens, and last tokens after each.
+    """From vectors of tokens to the likeliest start positions, and end positions after each.
 
     Args:
         units: D.
-        beam: n and m.
-        layer_norm_epsilon: of the layers for last tokens.
+        beam: (start_n_top, end_n_top): n start positions, and m end positions after each.
+        layer_norm_epsilon: of the layers for end positions.
         stddev: of new weights, see `layers.initializer`.
 
     Call arguments:
         x: (B, L, D).
         no_answer_vector: (B, D), that of the token that says "no answer".
         answer_mask: (B, L), true or 1 at the tokens of contexts and at that one.
-        answer_start: (B, 1) int, the first tokens of the answers to learn; None: they are searched.
+        answer_start: (B, 1) int, start positions of the answers to learn; None: they are searched.
 
     Returns:
-        (B, 1 + n m, 4) float32: a span in each row, the last tokens of the likeliest first one
-        first, each as first token, last token, and the logarithms of the first's probability and of
-        the last's after it; row 0 has the logit of "no answer" in its third column. With
-        `answer_start` (B, 3, L): the log-probability of each token to be the first, and to be the
-        last one after the given first; and the logit of "no answer", repeated.
+        (B, 1 + n m, 4) float32: a span in each row, those of the likeliest start position first,
+        each as start position, end position, and the logarithms of the start's probability and of
+        the end's after it; row 0 has the logit of "no answer" in its third column. With
+        `answer_start` (B, 3, L): the log-probability of each position to be the start, and to be
+        the end after the given start; and the logit of "no answer", repeated.
 
-    Source: Yang et al. 2019, XLNet, the code released with it (function_builder.py).
+    The logit of "no answer" reads the mean of the tokens' vectors, weighted by their probabilities
+    to be the start, in training too. transformers' loss gives it the vector of the answer's own
+    start instead, which is that of the token for "no answer" where there is none: the label itself.
+
+    Source: Yang et al. 2019, XLNet, the code released with it (function_builder.py,
+    `get_qa_outputs`).
 
     Example:
         >>> import numpy as np
@@ -113,18 +119,16 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
 
     def call(self, x, no_answer_vector, answer_mask, answer_start=None):
         starts = log_probabilities(self.start_dense(x), answer_mask)  # (B, L)
+        no_answer = self._no_answer(x, starts, no_answer_vector)  # (B, 1)
         if answer_start is None:
-            shares = ops.cast(ops.exp(starts), x.dtype)[:, None]  # (B, 1, L)
-            expected = ops.matmul(shares, x)[:, 0]  # (B, D)
-            no_answer = self._no_answer(expected, no_answer_vector)[:, None]  # (B, 1, 1)
-            row = ops.pad(no_answer, [[0, 0], [0, 0], [2, COLUMNS - 3]])
+            row = ops.pad(no_answer[:, None], [[0, 0], [0, 0], [2, COLUMNS - 3]])  # (B, 1, 4)
             return ops.concatenate([row, self._spans(x, starts, answer_mask)], axis=1)
         first = take_positions(x, answer_start)[:, 0]  # (B, D)
-        no_answer = self._no_answer(first, no_answer_vector) + ops.zeros_like(starts)
+        no_answer = no_answer + ops.zeros_like(starts)  # (B, L)
         return ops.stack([starts, self._ends(x, first, answer_mask), no_answer], axis=1)
 
     def _spans(self, x, starts, answer_mask):
-        """Return the last tokens after each of the likeliest first ones, (B, n m, 4)."""
+        """Return the end positions after each of the likeliest start positions, (B, n m, 4)."""
         n, m = self.beam
         start, first = best_positions(starts, n)  # (B, n)
         vectors = take_positions(x, ops.minimum(first, ops.shape(x)[1] - 1))  # (B, n, D)
@@ -136,13 +140,15 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
         return ops.reshape(ops.stack(columns, axis=-1), (-1, n * m, COLUMNS))
 
     def _ends(self, x, first, answer_mask):
-        """Return (B, L): of each token to be the last one after a first one, (B, D)."""
+        """Return (B, L): of each position to be the end after the start, of the vector (B, D)."""
         both = ops.concatenate([x, ops.broadcast_to(first[:, None], ops.shape(x))], axis=-1)
         return log_probabilities(self.end_dense(self.end_hidden(both)), answer_mask)
 
-    def _no_answer(self, first, vector):
-        """Return the logit of "no answer", (B, 1)."""
-        hidden = self.no_answer_hidden(ops.concatenate([first, vector], axis=-1))
+    def _no_answer(self, x, starts, vector):
+        """Return the logit of "no answer", (B, 1), from the expected vector of the start."""
+        shares = ops.cast(ops.exp(starts), x.dtype)[:, None]  # (B, 1, L)
+        expected = ops.matmul(shares, x)[:, 0]  # (B, D)
+        hidden = self.no_answer_hidden(ops.concatenate([expected, vector], axis=-1))
         return self.no_answer_dense(hidden)
 
 
@@ -187,9 +193,21 @@ def make_span_beam(
 
     Args:
         head: the family's record of it.
-        backbone: whose outputs it reads.
-        beam: n and m.
+        backbone: whose outputs it reads, (B, L, D).
+        beam: (start_n_top, end_n_top), n and m.
         dtype: of the task.
+
+    Returns:
+        From (B, L, D) to (B, 1 + n m, 4), see `SpanBeam`.
+
+    Example:
+        >>> from encoder_zoo import XLNetBackbone
+        >>> backbone = XLNetBackbone(9, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                          intermediate_dim=16)
+        >>> record = backbone.family.heads["ForQuestionAnswering"].beam
+        >>> head = make_span_beam(record, backbone, (3, 2), backbone.dtype_policy)
+        >>> head.compute_output_shape((None, 5, 8))
+        (None, 7, 4)
     """
     width, epsilon = backbone.hidden_dim, backbone.layer_norm_epsilon
     layer = SpanBeam(width, beam, epsilon, head.stddev(backbone), name="head", dtype=dtype)
@@ -204,7 +222,7 @@ def beam_spans(
     max_answer_length: int,
     n_best: int,
 ) -> Candidates:
-    """Return the best spans of every window among those that the head found.
+    """Return the best spans of every window among the n m of the beam.
 
     Their scores are the logarithms of their probabilities. The score of "no answer" is its logit,
     which says how much it exceeds that of the best span.

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 
 class AnswerExplanation(Answer, Attributions):
-    """An answer, and what each word of question and context adds to the sum of its two logits."""
+    """An answer, and what each word of question and context adds to the sum of its two logits.
+
+    With a beam the sum is of two log-probabilities, and of no answer its own logit.
+    """
 
 
 def explain_answers(
@@ -59,13 +62,13 @@ def explain_answers(
     )
     found = []
     for i, answer in enumerate(answers):
-        places = [
-            place
+        spans = [
+            span
             for window in np.flatnonzero(encoded.windows.example.numpy() == i)
-            for place in _places(model, examples, encoded.windows, window, told, columns, answer)
+            for span in _spans(model, examples, encoded.windows, window, told, columns, answer)
         ]
         # The score of "no answer" is the lowest of all windows'.
-        best = (max if answer["text"] else min)(places, key=lambda place: place.score)
+        best = (max if answer["text"] else min)(spans, key=lambda span: span.score)
         parts = [part_of(asked, i, best.question), part_of(told, i, *best.context)]
         values = attributions(model, best.inputs, parts, best.weights, method, batch_size)
         found.append(AnswerExplanation(**answer, **values))
@@ -82,12 +85,12 @@ class Columns(NamedTuple):
     null: np.ndarray
 
 
-class Place(NamedTuple):
-    """A first and a last token in a window that may be an answer's.
+class SpanPositions(NamedTuple):
+    """A start and an end position in a window that may be an answer's.
 
     Attributes:
-        score: sum of their logits.
-        weights: (1, ...), 1 at these two of the outputs.
+        score: sum of the outputs for them, or of a beam the one for "no answer".
+        weights: (1, ...), 1 at these outputs.
         inputs: of the window, {name: (1, L)}.
         question: the question's first position in the window.
         context: the context's first position in the window, its first token there, and how many.
@@ -100,7 +103,7 @@ class Place(NamedTuple):
     context: tuple[int, int, int]
 
 
-def _places(
+def _spans(
     model: SpanAnswers,
     examples: dict,
     windows: Windows,
@@ -108,8 +111,8 @@ def _places(
     tokens: TokenizedTexts,
     columns: Columns,
     answer: Answer,
-) -> list[Place]:
-    """Return the places in a window at which an answer may stand.
+) -> list[SpanPositions]:
+    """Return the spans in a window that have an answer's characters.
 
     Several tokens may have the same characters.
     """
@@ -121,7 +124,7 @@ def _places(
     bounds = [(null, null)]
     if answer["text"]:
         bounds = _bounds(tokens, row, answer, slice(begin, begin + length), context)
-    places = []
+    found = []
     for first, last in bounds:
         given, at = inputs, ([0, 1], [first, last])
         if model.beam and answer["text"]:
@@ -132,8 +135,8 @@ def _places(
         weights = np.zeros_like(outputs)
         weights[0, at[0], at[1]] = 1
         score = float((weights * outputs).sum())
-        places.append(Place(score, weights, given, question, (context, begin, length)))
-    return places
+        found.append(SpanPositions(score, weights, given, question, (context, begin, length)))
+    return found
 
 
 def _bounds(

@@ -15,8 +15,11 @@ class SpanMetric(keras.metrics.Mean):
     """Computes the mean over windows of the agreement of the best span with the answer.
 
     Call arguments:
-        y_true: (B, 2) int, the answer's first and last token; 0 and 0 where there is none.
+        y_true: (B, 2) int, the answer's first and last token; where there is none twice the
+            position of the start token: 0, or of XLNet the last one.
         y_pred: (B, 2, L) logits; the best first token is taken, and the best last from there on.
+            With a beam the logits of last tokens are those after the answer's own first token, so
+            that the metric is higher than of answers: `evaluate_answers` measures these.
         sample_weight: (B,) or (B, 1).
     """
 

@@ -64,7 +64,7 @@ class SpanQAPreprocessor(Preprocessor):
     token, which says "no answer", where the answer is not wholly inside.
 
     Args:
-        tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
+        tokenizer: any of this package's.
         sequence_length: see `Preprocessor`.
         window_length: the most tokens of an example, question and special tokens included.
         doc_stride: tokens that neighbouring windows share, as transformers counts it; at most
@@ -110,7 +110,7 @@ class SpanQAPreprocessor(Preprocessor):
 
     def attach(self, task) -> None:
         super().attach(task)
-        self.marks_answers = bool(task.beam)
+        self.marks_answers = bool(getattr(task, "beam", None))  # others' tasks may have none
         if self.marks_answers and not self.context_first:
             raise ValueError(
                 "A beam reads the start token behind the texts, as XLNet's tokenizer has it. "

@@ -46,7 +46,8 @@ class Answers(NamedTuple):
     Attributes:
         start: (N, n) int32, the first character in the context.
         end: (N, n) int32, the character after the last.
-        score: (N, n) float32, sum of the two logits; `IMPOSSIBLE` or less where there are fewer.
+        score: (N, n) float32, sum of the two logits, of a beam of the two log-probabilities;
+            `IMPOSSIBLE` or less where there are fewer.
         total: (N,) float32, log of the sum of all spans' exponentiated scores, in all windows.
         null: (N,) float32, score of "no answer": the lowest of the windows'; with a beam see
             `null_beside_best`.
@@ -209,7 +210,16 @@ def answer_dicts(
         count: the most answers of a question.
         passages: whether the answers tell also which "passage" they are from.
 
-    Where a beam found no span in the context, the answer is "", with a score of 0.
+    Returns:
+        N lists of at most `count` answers, the best first. Where a beam found no span in the
+        context, the answer is "", with a score of 0.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> one, score = tf.constant([[1]]), tf.constant([[5.0]])
+        >>> found = Answers(one, one + 2, score, score[0], tf.zeros([1]), one - 1)
+        >>> answer_dicts(found, ["a cat"], 1)
+        [[{'text': ' c', 'start': 1, 'end': 3, 'score': 1.0}]]
     """
     nothing = {"text": "", "start": 0, "end": 0, "score": 0.0}
     nothing |= {"passage": None} if passages else {}

@@ -5,7 +5,7 @@ Comment letters: B batch, L sequence, N questions, W windows, n m spans of a bea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,20 @@ from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.question_answering.answering import SpanAnswers
+
+
+class ContextColumns(NamedTuple):
+    """Where the context is in the examples of W windows.
+
+    Attributes:
+        first: (W,) int32, the position of its first token.
+        tokens: (W, P) bool, which of its tokens have characters.
+        null: (W,) int32, the position of "no answer".
+    """
+
+    first: tf.Tensor
+    tokens: tf.Tensor
+    null: tf.Tensor
 
 
 def search(
@@ -40,18 +54,30 @@ def search(
         top_k: how many answers.
         max_answer_length: in tokens.
         batch_size: None for the default.
+
+    Returns:
+        n = top_k answers of each question, see `Answers`: (N, n) and (N,).
+
+    Example:
+        >>> import tensorflow as tf
+        >>> from encoder_zoo import SpanQA
+        >>> model = SpanQA.from_preset("bert_nano_en_uncased")
+        >>> questions, texts = tf.constant(["Who sings?"]), tf.constant(["Anna sings."])
+        >>> found = search(model, questions, texts, 2, 30, None)
+        >>> tuple(found.start.shape), tuple(found.null.shape)
+        ((1, 2), (1,))
     """
     check_preprocessor(model, (questions, texts))
     contexts = model.preprocessor.contexts(questions, texts)
     examples = model.preprocessor.examples(contexts)
-    places, order, parts = _places(model.preprocessor, contexts, examples), [], []
+    columns, order, parts = _context_columns(model.preprocessor, contexts, examples), [], []
     wanted = top_k if top_k == 1 else top_k * ranking.SAME_CHARACTERS
     for numbers, outputs in example_outputs(model, examples, batch_size):
-        chosen = [tf.gather(values, numbers) for values in places]
+        chosen = ContextColumns(*(tf.gather(values, numbers) for values in columns))
         parts.append(_candidates(model, tf.constant(outputs), chosen, max_answer_length, wanted))
         order.extend(numbers)
     found = (tf.gather(tf.concat(f, 0), np.argsort(order)) for f in zip(*parts, strict=True))
-    return ranking.best_answers(Candidates(*found), contexts, places[0], top_k)
+    return ranking.best_answers(Candidates(*found), contexts, columns.first, top_k)
 
 
 def search_in_graph(
@@ -61,29 +87,44 @@ def search_in_graph(
 
     Args:
         model, questions, texts, max_answer_length: as for `search`.
+
+    Returns:
+        One answer of each question, see `Answers`: (N, 1) and (N,).
+
+    Example:
+        >>> import tensorflow as tf
+        >>> from encoder_zoo import SpanQA
+        >>> model = SpanQA.from_preset("bert_nano_en_uncased")
+        >>> found = search_in_graph(model, tf.constant(["Who sings?"]), tf.constant([""]), 30)
+        >>> tuple(found.start.shape), tuple(found.null.shape)
+        ((1, 1), (1,))
     """
     contexts = model.preprocessor.contexts(questions, texts, allow_empty=True)
     examples = model.preprocessor.examples(contexts)
-    places = _places(model.preprocessor, contexts, examples)
-    found = _candidates(model, _outputs(model, examples), places, max_answer_length, 1)
-    return ranking.best_answers(found, contexts, places[0], 1)
+    columns = _context_columns(model.preprocessor, contexts, examples)
+    found = _candidates(model, _outputs(model, examples), columns, max_answer_length, 1)
+    return ranking.best_answers(found, contexts, columns.first, 1)
 
 
-def _places(preprocessor: SpanQAPreprocessor, contexts: Contexts, examples: dict) -> list:
-    """Return the context's first position (W,), which of its tokens have characters (W, P), and the
-    position of "no answer" (W,)."""
-    columns = preprocessor.context_column(examples)
+def _context_columns(
+    preprocessor: SpanQAPreprocessor, contexts: Contexts, examples: dict
+) -> ContextColumns:
     tokens = take(contexts.has_characters, contexts.windows).to_tensor()
-    return [columns, tokens, preprocessor.null_column(examples)]
+    first, null = preprocessor.context_column(examples), preprocessor.null_column(examples)
+    return ContextColumns(first, tokens, null)
 
 
 def _candidates(
-    model: SpanAnswers, outputs: tf.Tensor, places: list, max_answer_length: int, n_best: int
+    model: SpanAnswers,
+    outputs: tf.Tensor,
+    columns: ContextColumns,
+    max_answer_length: int,
+    n_best: int,
 ) -> Candidates:
-    columns, tokens, null = places
+    first, tokens, null = columns
     if model.beam:
-        return beam_spans(outputs, columns, tokens, max_answer_length, n_best)
-    is_context = context_mask(columns, tokens, tf.range(tf.shape(outputs)[2]))
+        return beam_spans(outputs, first, tokens, max_answer_length, n_best)
+    is_context = context_mask(first, tokens, tf.range(tf.shape(outputs)[2]))
     return find_spans(outputs, is_context, max_answer_length, n_best, null)
 
 

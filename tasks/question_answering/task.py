@@ -38,9 +38,10 @@ class SpanQA(SpanQAPresets, SpanAnswers):
             is the backbone's. BERT's and RoBERTa's have none.
         null_threshold: default of `answer` and exports; `evaluate_answers` sets it, and it is saved
             with the preset.
-        beam: of XLNet, how many first tokens are tried, and how many last tokens after each: the
-            last token depends on the first, and a third output says that there is no answer. None
-            finds both by themselves. `from_preset` reads it from the checkpoint, whose class is
+        beam: (start_n_top, end_n_top) of XLNet's head with a beam: how many start positions are
+            tried, and how many end positions after each, at most 100. The end position depends on
+            the start position, and a third output says that there is no answer. None computes
+            both by themselves. `from_preset` reads it from the checkpoint, whose class is
             `XLNetForQuestionAnswering` with a beam and `XLNetForQuestionAnsweringSimple` without.
 
     `fit` and `evaluate` take as x `(questions, contexts)`, or examples as `read_squad` gives them,
@@ -55,10 +56,13 @@ class SpanQA(SpanQAPresets, SpanAnswers):
 
     Returns:
         (B, 2, L) float32 logits: of the answer's first, and of its last token. With a beam
-        (B, 1 + n m, 4): row 0 is [0, 0, the logit of "no answer", 0], each other one a span that
-        was found, [first token, last token, and the logarithms of their probabilities]. In `fit`
-        and `evaluate`, with the input "answer_start", (B, 3, L): the log-probabilities of first
-        tokens, and of last tokens after the answer's own first one, and the logit of "no answer".
+        (B, 1 + start_n_top * end_n_top, 4): row 0 is [0, 0, the logit of "no answer", 0], each
+        other one a span, [start position, end position, and the logarithms of their
+        probabilities]. In `fit` and `evaluate`, with the input "answer_start", (B, 3, L): the
+        log-probabilities of start positions, and of end positions after the answer's own start
+        position, and the logit of "no answer":
+        "accuracy", "exact_match" and "f1" are of these, and higher than those of answers, which
+        `evaluate_answers` measures.
 
     Raises:
         ValueError: "The family 'bert' has no head with a beam. ..."

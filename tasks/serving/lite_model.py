@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.serving.export import export_task
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 # LiteRT keeps all attention weights of a call: longer texts go in smaller parts.
 MOST_POSITION_PAIRS = 32 * 512**2
+MASKS = ("pooling_mask", "scored_mask", "attended_mask", "answer_mask")
+OPTIONAL = ("padding_mask", "segment_ids", *MASKS)
 
 
 class LiteModel:
@@ -53,23 +56,32 @@ class LiteModel:
             content = path.read_bytes()
         interpreter = interpreter_class(model_content=content, num_threads=os.cpu_count())
         self._runner = interpreter.get_signature_runner()
+        self.dtype = dtype
         self._lock = threading.Lock()  # an interpreter answers one call at a time
         self.input_names = sorted(self._runner.get_input_details())
         [output] = self._runner.get_output_details().values()
         self._shape = [None if size < 0 else size for size in output["shape_signature"].tolist()]
 
+    def takes(self, inputs: Mapping) -> bool:
+        """Return whether the model was converted for these inputs, optional ones left out or not.
+
+        Others, such as "answer_start" of a `SpanQA` with a beam, would change its outputs; those of
+        a row's further texts, "candidate_...", are not read.
+        """
+        given = {name for name in inputs if not name.startswith(CANDIDATE)}
+        return set(self.input_names) - set(OPTIONAL) <= given <= set(self.input_names)
+
     def __call__(self, inputs: Mapping) -> tf.Tensor:
         """Return the outputs (B, ...), in a graph too.
 
         Args:
-            inputs: prepared, (B, L); without "padding_mask" all is text, without "segment_ids"
-                all is of the first.
+            inputs: prepared, (B, L), such that it `takes` them; without "padding_mask" all is text,
+                without "segment_ids" all is of the first.
         """
         tokens = tf.cast(inputs["token_ids"], tf.int32)
         defaults = {"padding_mask": tf.ones_like(tokens), "segment_ids": tf.zeros_like(tokens)}
         real = inputs.get("padding_mask", defaults["padding_mask"])
-        masks = ("pooling_mask", "scored_mask", "attended_mask", "answer_mask")
-        defaults |= dict.fromkeys(masks, real)
+        defaults |= dict.fromkeys(MASKS, real)
         given = {**defaults, **inputs}
         batch = [tf.cast(given[name], tf.int32) for name in self.input_names]
         outputs = tf.numpy_function(self._outputs, batch, tf.float32, stateful=False)

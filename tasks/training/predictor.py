@@ -146,8 +146,8 @@ class Predictor(KerasSteps):
             NumPy arrays with one row per input. For texts `TokenClassifier` returns a list with an
             array (tokens, C) for each, without special tokens, put together from the windows of a
             long text; `SpanQA` a list for each question, with an array (2, tokens) for every
-            window onto its context. Of a regression they are the numbers themselves, and of
-            `TextEmbedder` the vectors.
+            window onto its context, or with a beam (1 + start_n_top * end_n_top, 4). Of a
+            regression they are the numbers themselves, and of `TextEmbedder` the vectors.
         """
         refuse_in_fork()
         self._check_answers(x)

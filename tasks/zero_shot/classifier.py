@@ -189,7 +189,7 @@ class ZeroShotClassifier:
             labels: the labels to choose from.
             template: the sentence about a label, which goes where {} is.
             several: whether a text may have any number of the labels: then each is judged by
-                itself, and not against the others.
+                itself, and not against the others; `multi_label` of transformers' pipeline.
             batch_size: of pairs, default 32.
             top_k: return the best labels, so many, in place of the best one.
             threshold: with `several` the least score of a label that is given; default 0.5.

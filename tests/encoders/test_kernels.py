@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 from paths import ROOT
+from processes import run
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
@@ -150,3 +151,27 @@ def test_kernels_know_nothing_of_the_core():
         imports = [line for line in path.read_text().splitlines() if line.startswith("from enc")]
         known = ("from encoder_zoo.common", "from encoder_zoo.encoders.kernels")
         assert all(line.startswith(known) for line in imports), path
+
+
+NOISE_SHAPE = """
+import numpy as np
+from keras import ops
+from encoder_zoo.encoders.kernels.layers import Dropout
+
+x = np.ones((64, 8), "float32")
+dropped = ops.convert_to_numpy(Dropout(0.5, noise_shape=(64, 1))(x, training=True))
+assert set(dropped[:, 0].tolist()) == {0.0, 2.0}
+np.testing.assert_array_equal(dropped, np.repeat(dropped[:, :1], 8, axis=1))
+added = ops.convert_to_numpy(Dropout(0.5, noise_shape=(64, 1))(x, training=True, residual=x))
+assert set(added[:, 0].tolist()) == {1.0, 3.0}
+"""
+
+
+def test_dropout_drops_rows_together_with_a_noise_shape():
+    exec(NOISE_SHAPE, {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_so_it_does_on_other_backends(backend):
+    run(NOISE_SHAPE, KERAS_BACKEND=backend)

@@ -177,6 +177,16 @@ def test_a_preset_without_a_head_is_a_bare_model(tmp_path):
         task.save_adapters(tmp_path / "adapters")
 
 
+def test_a_task_with_the_preprocessor_of_spans_needs_no_beam():
+    class Spans(ez.SpanQAPreprocessor):
+        task_name = "toy_scorer"
+
+    family = get_family("bert")
+    preprocessor = Spans(tiny.tokenizer(family))
+    scores = Scorer(tiny.backbone(family), preprocessor).predict((["a b"], ["a b ab"]), verbose=0)
+    assert not preprocessor.marks_answers and len(scores) == 1
+
+
 class TestNamesThatAreTaken:
     def test_of_a_family(self):
         with pytest.raises(ValueError, match="The family name 'bert' is taken by BertBackbone"):

@@ -68,6 +68,14 @@ class TestLogisticHead:
         kernel, bias = fit_logistic(x, classes, 4)
         np.testing.assert_allclose(softmax(x @ kernel + bias), theirs.predict_proba(x), atol=2e-3)
 
+    def test_warns_where_it_does_not_reach_the_optimum(self, caplog):
+        rng = np.random.default_rng(0)
+        x, classes = rng.normal(size=(60, 7)), rng.integers(0, 4, 60)
+        fit_logistic(x, classes, 4)
+        assert caplog.records == []
+        fit_logistic(x * np.float64([1e3, 1e2, 10, 1, 1, 1, 0.1]), classes, 4)
+        assert "head did not converge in 2000 steps: a number of its mean gradient" in caplog.text
+
 
 class TestFit:
     def test_trains_the_encoder_on_pairs_and_then_the_head(self, tiny):
@@ -103,6 +111,21 @@ class TestFit:
         classifier = classifier_of(tiny)
         with pytest.raises(ValueError, match=message):
             classifier.fit(TEXTS, labels)
+
+    @pytest.mark.parametrize(
+        ("texts", "labels", "received"),
+        [
+            (TEXTS[:3], ["x"] * 3, "3 texts, all of the class 'x'"),
+            (TEXTS[:1], ["y"], "1 text, all of the class 'y'"),
+            ([], [], "0 texts"),
+        ],
+    )
+    def test_of_one_class_is_an_error_also_where_labels_are_given(
+        self, tiny, texts, labels, received
+    ):
+        classifier = classifier_of(tiny, labels=["x", "y"])
+        with pytest.raises(ValueError, match=rf"texts of two classes or more: .* {received}\."):
+            classifier.fit(texts, labels)
 
     def test_comes_before_answers(self, tiny):
         with pytest.raises(ValueError, match="has no classes yet. Call fit"):

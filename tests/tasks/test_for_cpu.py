@@ -59,6 +59,19 @@ class TestFloat32:
         found, expected = (m.index(TEXTS).search("good film", top_k=2) for m in (fast, embedder))
         assert [hit["index"] for hit in found] == [hit["index"] for hit in expected]
 
+    def test_litert_computes_pairs_too(self, embedder, fast, monkeypatch):
+        run, calls = fast.lite_model._run, []
+        monkeypatch.setattr(fast.lite_model, "_run", lambda batch: (calls.append(1), run(batch))[1])
+        pairs, _ = embedder.preprocessor((TEXTS, TEXTS[::-1]))
+        np.testing.assert_allclose(fast(pairs), embedder(pairs), atol=1e-5)
+        assert len(calls) == 2
+
+    def test_litert_takes_no_other_inputs_than_its_own(self, embedder, fast):
+        x = embedder.preprocessor(TEXTS)
+        ids = {"token_ids": x["token_ids"]}
+        assert fast.lite_model.takes(x) and fast.lite_model.takes(ids)
+        assert not fast.lite_model.takes({**x, "answer_start": x["token_ids"][:, :1]})
+
     def test_long_texts_go_in_parts(self, embedder, fast, monkeypatch):
         longest, seen = 5 * " the film was bad", []
         run = fast.lite_model._run

@@ -185,6 +185,14 @@ def test_another_run_is_refused(tmp_path):
     ):
         with pytest.raises(ValueError, match=f"out holds answers of another run: {name}"):
             ez.answer_files(task, path, out, **arguments)
+    fast = Reversing()
+    for dtype in ("float32", "int8"):
+        fast.lite_model = types.SimpleNamespace(dtype=dtype)  # of for_cpu(dtype)
+        with pytest.raises(ValueError, match="answers of another run: model is"):
+            ez.answer_files(fast, path, out)
+        ez.answer_files(fast, path, tmp_path / dtype, verbose=0)
+    with pytest.raises(ValueError, match="answers of another run: model is"):
+        ez.answer_files(fast, path, tmp_path / "float32")
     with open(path, "a") as file:
         file.write("41,more,x\r\n")
     with pytest.raises(ValueError, match="answers of another run: files is"):

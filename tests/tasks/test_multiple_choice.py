@@ -80,6 +80,29 @@ class TestInputs:
         ):
             assert found.numpy().tolist() == expected.numpy().tolist()
 
+    def test_of_unknown_names_stand_in_order(self):
+        table = {"stem": QUESTIONS, "options": CHOICES, "passage": CONTEXTS}
+        expected = choice_pairs((QUESTIONS, CHOICES, CONTEXTS))
+        for a, b in zip(choice_pairs(table), expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+    @pytest.mark.parametrize(
+        "table",
+        [
+            {"question": QUESTIONS, "choices": CHOICES, "answer": ["a", "b", "a"]},
+            {"questions": QUESTIONS, "choices": CHOICES, "answer": [0, 1, 0]},
+            {"question": QUESTIONS, "choices": CHOICES, "contexts": CONTEXTS},
+        ],
+    )
+    def test_are_not_taken_by_order_where_a_name_is_known(self, table):
+        with pytest.raises(ValueError, match=r"has the columns '.*Name those.*text_columns="):
+            choice_pairs(table)
+
+    def test_by_order_are_no_labels(self):
+        table = {"question": QUESTIONS, "options": CHOICES, "label": [0, 1, 0]}
+        with pytest.raises(ValueError, match="'label' holds numbers .*text_columns="):
+            choice_pairs(table)
+
     def test_are_found_in_tables_with_other_columns(self):
         table = {"id": ["x1", "x2", "x3"], "options": CHOICES, "article": CONTEXTS, "q": QUESTIONS}
         found = choice_pairs(table, ["q", "options", "article"])

@@ -1,21 +1,17 @@
 """MaxSim losses: by hand, shapes, and two replicas of different lengths beside one device."""
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
+import processes
 import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.losses import max_sim_scores
 from encoder_zoo.tasks.losses.max_sim_scores import max_sim, max_sim_of_rows
-
-PATIENCE = 900  # seconds for a process, so that one that hangs ends even on a busy machine
 
 
 def tokens(shape, seed=0):
@@ -85,15 +81,8 @@ with open("/proc/self/status") as status:
 
 def peak(rows, backend):
     """Peak memory in MB of a process that trains on one batch."""
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY, str(rows)],
-        env={**os.environ, "KERAS_BACKEND": backend, "MALLOC_TRIM_THRESHOLD_": "65536"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return float(done.stdout.splitlines()[-1])
+    output = processes.run(MEMORY, rows, KERAS_BACKEND=backend, MALLOC_TRIM_THRESHOLD_="65536")
+    return float(output.splitlines()[-1])
 
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="reads /proc")
@@ -236,15 +225,8 @@ print(json.dumps(results))
 
 @pytest.mark.slow
 def test_two_replicas_of_different_lengths_learn_as_one_device():
-    done = subprocess.run(
-        [sys.executable, "-c", REPLICAS, os.path.dirname(__file__)],
-        env={**os.environ, "KERAS_BACKEND": "tensorflow"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    output = processes.run(REPLICAS, pathlib.Path(__file__).parent, KERAS_BACKEND="tensorflow")
+    found = json.loads(output.splitlines()[-1])
     (right, right_gradient), *parts = found["losses"]
     assert np.abs(right_gradient).max() > 1e-3
     for loss, gradient in parts:

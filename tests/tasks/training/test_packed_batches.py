@@ -1,13 +1,10 @@
 """Batches that are packed on JAX train, and are answered, as padded ones."""
 
 import functools
-import importlib.util
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
+import processes
 import pytest
 import tensorflow as tf
 from hypothesis import given
@@ -208,17 +205,8 @@ result("dropout", [first.mean(), second.mean()], most, likeness, spread)
 @pytest.fixture(scope="module")
 def on_jax():
     """{name: the values of each result} of the script above."""
-    if importlib.util.find_spec("jax") is None:
-        pytest.skip("jax is not installed: `pip install jax`")
-    done = subprocess.run(
-        [sys.executable, "-c", JAX],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "KERAS_BACKEND": "jax"},
-        timeout=3000,  # for one that hangs
-    )
-    assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stdout.split("\n") if line.startswith("RESULT ")]
+    output = processes.run(JAX, KERAS_BACKEND="jax")
+    lines = [line for line in output.split("\n") if line.startswith("RESULT ")]
     results = {}
     for name, *values in (json.loads(line.removeprefix("RESULT ")) for line in lines):
         results.setdefault(name, []).append(values)
