@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
-from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.manifest import NAME, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.retrieval.bm25_index import BM25Index
 from encoder_zoo.tasks.retrieval.index_checks import checked_texts
-from encoder_zoo.tasks.retrieval.index_files import checked_manifest
+from encoder_zoo.tasks.retrieval.index_files import checked_manifest, replacing_index
 from encoder_zoo.tasks.retrieval.searching import PlainIndex
 
 if TYPE_CHECKING:
@@ -125,10 +124,13 @@ class HybridIndex(PlainIndex):
 
         Args:
             folder: to write.
+
+        Raises:
+            ValueError: "m holds config.json, ..., and no index: ..."
         """
         names = [f"{i}_{type(index).__name__}" for i, index in enumerate(self.indexes)]
         settings = {"rank_constant": self.rank_constant, "depth": self.depth}
-        with replacing(folder) as new:
+        with replacing_index(folder) as new:
             for name, index in zip(names, self.indexes, strict=True):
                 index.save(new / name)
             write_manifest(new, {"task": KIND, "indexes": names, **settings})

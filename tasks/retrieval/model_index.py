@@ -153,6 +153,7 @@ class ModelIndex(Index):
             folder: to write. A program that reads an older index in it is not disturbed.
 
         Raises:
+            ValueError: "m holds config.json, ..., and no index: ..."
             OSError: naming the folder, such as for a full disk.
         """
         settings = {name: getattr(self, name) for name in self.settings}

@@ -158,6 +158,13 @@ class TestFiles:
         assert len(HybridIndex.load(tmp_path / "index", [embedder, embedder])) == 7
         assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
+    def test_a_folder_with_something_else_is_kept(self, tmp_path):
+        (tmp_path / "config.json").write_text("{}")
+        index = HybridIndex([VectorIndex.build(Embedder(), DOCUMENTS)])
+        with pytest.raises(ValueError, match="holds config.json, and no index"):
+            index.save(tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
     def test_damage_and_other_folders_are_refused(self, tmp_path):
         embedder, _ = self.saved(tmp_path)
         with pytest.raises(
@@ -229,6 +236,9 @@ class TestBM25:
         index.add(DOCUMENTS[3:])
         whole = BM25Index(DOCUMENTS)
         assert index.search("a train") == whole.search("a train")
+        (tmp_path / "other").touch()
+        with pytest.raises(ValueError, match="holds other, and no index"):
+            index.save(tmp_path)
         index.save(tmp_path / "index")
         assert BM25Index.load(tmp_path / "index").search("the law") == whole.search("the law")
         with pytest.raises(ValueError, match="holds no index"):

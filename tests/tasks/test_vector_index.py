@@ -272,6 +272,19 @@ class TestFiles:
         assert len(VectorIndex.load(tmp_path / "index", Embedder())) == 44
         assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
+    def test_a_folder_with_something_else_is_kept(self, tmp_path):
+        index = VectorIndex.build(Embedder(), ["a", "b"])
+        folder = tmp_path / "model"
+        folder.mkdir()
+        (folder / "weights.h5").write_text("many")
+        for manifest in (None, "broken", '{"format": 1, "task": "TextEmbedder", "files": {}}'):
+            if manifest:
+                (folder / "encoder_zoo.json").write_text(manifest)
+            with pytest.raises(ValueError, match="model holds .*weights.h5, and no index.*own"):
+                index.save(folder)
+            assert (folder / "weights.h5").read_text() == "many"
+        index.save(folder / "index")
+
     def test_without_texts(self, tmp_path):
         VectorIndex.build(Embedder(), ["a", "b"], keep_texts=False).save(tmp_path / "index")
         loaded = VectorIndex.load(tmp_path / "index", Embedder())
