@@ -15,6 +15,7 @@ import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.retrieval.index_checks import (
+    MOST_APART,
     check_embedder,
     check_text_count,
     checked_texts,
@@ -139,9 +140,10 @@ class ModelIndex(Index):
             batch_size: of `embed`.
 
         Raises:
-            ValueError: as `build`.
+            ValueError: as `build`, and "The embedder has changed since the index was built. ..."
         """
         texts = checked_texts(documents, "documents")
+        self._check_embedder()
         self._store = self._store.joined(self._embedded(texts, batch_size))
         if self.texts is not None:
             self.texts = [*self.texts, *texts]
@@ -153,14 +155,27 @@ class ModelIndex(Index):
             folder: to write. A program that reads an older index in it is not disturbed.
 
         Raises:
-            ValueError: "m holds config.json, ..., and no index: ..."
+            ValueError: "m holds config.json, ..., and no index: ...", "The embedder has changed
+                since the index was built. ..."
             OSError: naming the folder, such as for a full disk.
         """
+        self._check_embedder()
         settings = {name: getattr(self, name) for name in self.settings}
         settings["similarity_function"] = self.embedder.similarity_function
         settings["prompt"] = self.prompt
         arrays = {**self._store.arrays, "probe": self._probe}
         write_index(folder, self.kind, arrays, self.texts, settings)
+
+    def _check_embedder(self) -> None:
+        """Raise an error if the embedder makes other vectors now than those of the index."""
+        now = self._probe_of(self.embedder, self._store.width)
+        same = now.shape == self._probe.shape
+        apart = np.linalg.norm(now - self._probe, axis=1) if same else np.inf
+        if not (apart <= MOST_APART * np.linalg.norm(self._probe, axis=1)).all():
+            raise ValueError(
+                "The embedder has changed since the index was built, such as by training: its "
+                "vectors of the same texts are others. Build the index again."
+            )
 
     @classmethod
     def _open(cls, folder: str | os.PathLike, embedder: Any, verify: bool) -> tuple:

@@ -296,7 +296,7 @@ class TestAdding:
 
     def test_a_failed_add_changes_nothing(self):
         index = MultiVectorIndex.build(Model(), ["a"])
-        index.model.embed = lambda *_, **__: [np.full((1, DIM), np.nan)]
+        index.model.vector = lambda word: Model().vector(word) * (np.nan if word == "b" else 1)
         for bad, message in (
             ([], "documents is empty"),
             (["b", " "], r"documents\[1\] is empty"),

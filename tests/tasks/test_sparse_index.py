@@ -97,8 +97,9 @@ class TestSearch:
         index.add(["b"], batch_size=4)
         index.search(["q"], prompt="question", max_terms=2)
         calls = [call[1:] for call in encoder.calls]
-        assert calls[0] == ("passage", 5, 3) and calls[2] == ("passage", 5, 4)
-        assert calls[3] == ("question", 2, None)
+        probe = ("query", None, None)
+        assert calls[:4] == [("passage", 5, 3), probe, probe, ("passage", 5, 4)]
+        assert calls[4] == ("question", 2, None)
 
     def test_description(self):
         index = ez.SparseIndex.build(Encoder(), texts_of(10), keep_texts=False)

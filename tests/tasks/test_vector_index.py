@@ -244,12 +244,16 @@ class TestAdding:
         queries = [f"query {i}" for i in range(9)]
         assert index.search(queries) == whole.search(queries)
 
+    @staticmethod
+    def vector_without_b(text):
+        return Embedder().vector(text) * np.float32(np.nan if text == "b" else 1)
+
     def test_a_failed_add_changes_nothing(self, monkeypatch):
         index = VectorIndex.build(Embedder(), ["a"])
         for bad in ([], ["b", " "], ["b", None]):
             with pytest.raises(ValueError):
                 index.add(bad)
-        monkeypatch.setattr(index.embedder, "embed", lambda *_, **__: np.full((1, DIM), np.nan))
+        monkeypatch.setattr(index.embedder, "vector", self.vector_without_b)
         with pytest.raises(ValueError, match=r"vectors\[0\] has a number that is NaN"):
             index.add(["b"])
         assert (len(index), index.texts) == (1, ["a"])
@@ -306,12 +310,17 @@ class TestFiles:
     def test_an_embedder_that_learned_more_is_another(self, tmp_path):
         embedder = Embedder()
         index = VectorIndex.build(embedder, ["a", "b"])
-        embedder.seed = 1
         index.save(tmp_path / "index")
+        embedder.seed = 1
         with pytest.raises(ValueError, match="of another embedder"):
             VectorIndex.load(tmp_path / "index", embedder)
+        for call in (lambda: index.add(["c"]), lambda: index.save(tmp_path / "index")):
+            with pytest.raises(ValueError, match="has changed since the index was built.*Build"):
+                call()
+        assert len(index) == 2
         embedder.seed = 0
         VectorIndex.load(tmp_path / "index", embedder)
+        index.add(["c"])
 
     @pytest.mark.parametrize("name", ["vectors.safetensors", "texts.jsonl", "encoder_zoo.json"])
     def test_a_changed_file_is_refused(self, name, tmp_path):
