@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import pathlib
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack, overload
 
 import numpy as np
@@ -128,6 +128,16 @@ class ModelIndex(Index):
             [[1, 0], [0, 1]]
         """
         return self._search(queries, top_k, reranker, candidates, prompt=prompt)
+
+    @validate_arguments
+    def evaluate(
+        self,
+        questions: object,
+        relevant: Sequence,
+        cutoffs: Sequence[int] = (1, 5, 10),
+        **options: Unpack[SearchOptions],
+    ) -> dict[str, float]:
+        return self._evaluate(questions, relevant, cutoffs, options)
 
     # -- changes and files ---------------------------------------------------------------------
 

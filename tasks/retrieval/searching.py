@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack, overload
 
 import numpy as np
@@ -14,7 +14,7 @@ from encoder_zoo.tasks.retrieval.index_checks import checked_texts
 from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, ranking_metrics
 from encoder_zoo.tasks.retrieval.questions import judged
 from encoder_zoo.tasks.retrieval.top_k import reranked
-from encoder_zoo.tasks.retrieval.typed_dicts import Hit, RerankOptions, SearchOptions
+from encoder_zoo.tasks.retrieval.typed_dicts import Hit, RerankOptions
 
 RERANKED = 50  # documents that a reranker scores
 
@@ -66,7 +66,7 @@ class Index(ABC):
         questions: object,
         relevant: Sequence,
         cutoffs: Sequence[int] = (1, 5, 10),
-        **options: Unpack[SearchOptions],
+        **options: Unpack[RerankOptions],
     ) -> dict[str, float]:
         """Return how near the top a search has each question's relevant documents.
 
@@ -77,8 +77,8 @@ class Index(ABC):
             relevant: for each question the index of its document, or a list of indices, or {index:
                 grade}.
             cutoffs: how many of the first documents are looked at.
-            **options: of `search`, such as `reranker`. Documents that a reranker does not read are
-                not found.
+            **options: of its `search`, such as `reranker`. Documents that a reranker does not read
+                are not found.
 
         Returns:
             For each cutoff k "ndcg@k", "mrr@k", "recall@k" and "accuracy@k", and "map@100".
@@ -92,6 +92,15 @@ class Index(ABC):
             >>> index = embedder.index(["A cat.", "Tax law.", "A dog."])
             >>> index.evaluate(["Tax law.", "A cat."], [1, 2], cutoffs=[1, 2])["recall@1"]
             0.5
+        """
+        return self._evaluate(questions, relevant, cutoffs, options)
+
+    def _evaluate(
+        self, questions: object, relevant: Sequence, cutoffs: Sequence[int], options: Mapping
+    ) -> dict[str, float]:
+        """Return the metrics of `evaluate`.
+
+        A subclass whose `search` has further options has an `evaluate` that names them.
         """
         cutoffs = checked_cutoffs(cutoffs)
         names = [str(i) for i in range(len(self))] if self.texts is None else self.texts

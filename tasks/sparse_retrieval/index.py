@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, overload
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from encoder_zoo.tasks.sparse_retrieval.postings import Postings
 from encoder_zoo.tasks.sparse_retrieval.rows import comparable, import_scipy
 
 if TYPE_CHECKING:
-    from typing import Self, Unpack
+    from typing import Self
 
     from scipy.sparse import csr_array
 
@@ -224,6 +224,16 @@ class SparseIndex(ModelIndex):
         """
         options = {"prompt": prompt, "max_terms": max_terms}
         return self._search(queries, top_k, reranker, candidates, **options)
+
+    @validate_arguments
+    def evaluate(
+        self,
+        questions: object,
+        relevant: Sequence,
+        cutoffs: Sequence[int] = (1, 5, 10),
+        **options: Unpack[SparseSearchOptions],
+    ) -> dict[str, float]:
+        return self._evaluate(questions, relevant, cutoffs, options)
 
     def _find(self, queries: list[str], top_k: int, **options):
         return self.nearest(self.embedder.embed(queries, **options), top_k)

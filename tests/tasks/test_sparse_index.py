@@ -100,6 +100,8 @@ class TestSearch:
         probe = ("query", None, None)
         assert calls[:4] == [("passage", 5, 3), probe, probe, ("passage", 5, 4)]
         assert calls[4] == ("question", 2, None)
+        index.evaluate(["q"], [0], prompt="question", max_terms=3)
+        assert encoder.calls[-1] == (["q"], "question", 3, None)
 
     def test_description(self):
         index = ez.SparseIndex.build(Encoder(), texts_of(10), keep_texts=False)
