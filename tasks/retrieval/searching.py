@@ -105,17 +105,48 @@ class Index(ABC):
         cutoffs = checked_cutoffs(cutoffs)
         names = [str(i) for i in range(len(self))] if self.texts is None else self.texts
         texts = judged(questions, names, relevant)
-        if options.get("reranker") is None:
-            deepest = max(*cutoffs, MAP_CUTOFF) + len(names) - len(texts.passages)
-        else:
-            deepest = options.get("candidates") or RERANKED
         number_of = {name: number for number, name in enumerate(texts.passages)}
-        rankings = np.full((len(texts.questions), deepest), -1)  # where fewer are found
-        results = self.search(texts.questions, deepest, **options)
-        for row, hits in zip(rankings, results, strict=True):
-            found = dict.fromkeys(number_of[names[hit["index"]]] for hit in hits)
-            row[: len(found)] = list(found)
+        wanted, deepest = min(max(*cutoffs, MAP_CUTOFF), len(texts.passages)), len(names)
+        if options.get("reranker") is not None:
+            wanted = deepest = options.get("candidates") or RERANKED
+        numbers = [number_of[name] for name in names]
+        rankings = np.full((len(texts.questions), wanted), -1)  # where fewer are found
+        found = self._distinct(texts.questions, numbers, wanted, deepest, options)
+        for row, ranking in zip(rankings, found, strict=True):
+            row[: len(ranking)] = ranking
         return ranking_metrics(rankings, texts.relevant, cutoffs)
+
+    def _distinct(
+        self,
+        questions: list[str],
+        numbers: Sequence[int],
+        wanted: int,
+        deepest: int,
+        options: Mapping,
+    ) -> list[list[int]]:
+        """Return for each question the first different numbers of the documents that are found.
+
+        Questions whose first documents have the same texts too often are searched again, deeper.
+
+        Args:
+            questions: texts.
+            numbers: of the documents; those with the same text have the same one.
+            wanted: how many different ones, at most.
+            deepest: so many documents are found, at most.
+            options: of `search`.
+        """
+        found: dict[int, list[int]] = {}
+        left, depth = list(range(len(questions))), wanted
+        while left:
+            results = self.search([questions[i] for i in left], depth, **options)
+            searched = list(zip(left, results, strict=True))
+            for i, hits in searched:
+                found[i] = list(dict.fromkeys(numbers[hit["index"]] for hit in hits))[:wanted]
+            if depth >= deepest:
+                break
+            left = [i for i, hits in searched if len(hits) >= depth and len(found[i]) < wanted]
+            depth = min(4 * depth, deepest)
+        return [found[i] for i in range(len(questions))]
 
     def _search(
         self,

@@ -277,6 +277,28 @@ def test_an_evaluation_takes_the_options_of_its_search(cls):
     assert "Return how near the top" in inspect.getdoc(cls.evaluate)
 
 
+def test_questions_that_find_equal_documents_are_searched_deeper():
+    class Asked(Scored):
+        """Finds two documents for the question "few"."""
+
+        def _find(self, queries, top_k):
+            asked.append((queries, top_k))
+            found = zip(queries, super()._find(queries, top_k), strict=True)
+            return [[part[: 2 if query == "few" else None] for part in one] for query, one in found]
+
+    for texts, searches in (
+        (["a", "b", "c", *["same"] * 5_000], [(["q", "few"], 4)]),
+        ([*["same"] * 10, "a", "b", *["same"] * 5_000], [(["q", "few"], 3), (["q"], 12)]),
+        ([*["same"] * 10, "a", "same", "b"], [(["q", "few"], 3), (["q"], 12), (["q"], 13)]),
+    ):
+        asked = []
+        index = Asked(np.arange(len(texts), 0, -1), texts)
+        found = index.evaluate(["q", "few"], [texts.index("b"), 0], cutoffs=[3])
+        assert asked == searches
+        rank = 1 + list(dict.fromkeys(texts)).index("b")
+        assert found["mrr@3"] == pytest.approx((1 / rank + 1) / 2)
+
+
 def test_judgements_of_an_index_are_checked():
     index = Scored([4, 3])
     with pytest.raises(ValueError, match=r"relevant\[0\] has the passage 2. Expected"):
