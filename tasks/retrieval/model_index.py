@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import pathlib
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Unpack, overload
 
 import numpy as np
@@ -152,11 +152,19 @@ class ModelIndex(Index):
         Raises:
             ValueError: as `build`, and "The embedder has changed since the index was built. ..."
         """
-        texts = checked_texts(documents, "documents")
+        self._adding(checked_texts(documents, "documents"), batch_size)()
+
+    def _adding(self, texts: list[str], batch_size: int | None = None) -> Callable[[], None]:
+        """Embed further documents, and return the function that puts them into the index."""
         self._check_embedder()
-        self._store = self._store.joined(self._embedded(texts, batch_size))
-        if self.texts is not None:
-            self.texts = [*self.texts, *texts]
+        vectors = self._embedded(texts, batch_size)
+
+        def put() -> None:
+            self._store = self._store.joined(vectors)
+            if self.texts is not None:
+                self.texts = [*self.texts, *texts]
+
+        return put
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the index into a folder of its own, replaced in one step; `load` opens it.
