@@ -36,10 +36,10 @@ def export_multi_vector_index(
     Raises:
         ValueError: as `export_index`.
     """
-    model, documents = index.model, index.vectors
-    counts = [len(tokens) for tokens in documents]
-    check_exportable(model, sum(counts), index.dim)
-    corpus = tf.Variable(np.concatenate(documents), trainable=False, name="vectors")
+    model, documents = index.model, index._store
+    check_exportable(model, len(documents.store), index.dim)
+    corpus = tf.Variable(documents.store.rows(slice(None)), trainable=False, name="vectors")
+    counts = np.diff(documents.ends, prepend=0)
     numbers = np.repeat(np.arange(len(documents), dtype="int32"), counts)
     owners = tf.Variable(numbers, trainable=False, name="documents")  # (T,)
     embed = model.served()["query"]
