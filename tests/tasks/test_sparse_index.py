@@ -77,11 +77,18 @@ class TestSearch:
 
     def test_documents_without_a_common_term_are_not_found(self):
         vectors = sparse.csr_array(np.eye(3, WIDTH, dtype="float32"))
-        index = ez.SparseIndex.of_vectors(Encoder(), vectors)
-        [(found, scores)] = index.nearest(vectors[[1]], top_k=3)
-        assert (found.tolist(), scores.tolist()) == ([1], [1.0])
-        nothing = sparse.csr_array((1, WIDTH), dtype="float32")
-        assert [len(found) for found, _ in index.nearest(nothing, 3)] == [0]
+        encoder = Encoder()
+        index = ez.SparseIndex.of_vectors(encoder, vectors)
+        queries = sparse.csr_array(np.eye(5, WIDTH, dtype="float32")[[1, 4]])  # 4: of no document
+        encoder.embed = lambda *_, **__: queries
+        first, nothing = index.search(["q", "r"])
+        assert ([(hit["index"], hit["score"]) for hit in first], nothing) == ([(1, 1.0)], [])
+
+    def test_limits_of_given_vectors_are_those_of_added_ones(self):
+        encoder = Encoder()
+        vectors = encoder.embed(["a"])
+        ez.SparseIndex.of_vectors(encoder, vectors, prompt="passage", max_terms=5).add(["b"])
+        assert encoder.calls[-1] == (["b"], "passage", 5, None)
 
     def test_a_reranker_orders_what_was_found(self):
         documents = ["a" * (1 + i % 9) + str(i) for i in range(50)]
