@@ -16,6 +16,7 @@ from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, ranking_metrics
 from encoder_zoo.tasks.retrieval.multi_vector_index import MultiVectorIndex
 from encoder_zoo.tasks.retrieval.questions import judged
 from encoder_zoo.tasks.retrieval.ranking import RanksTexts
+from encoder_zoo.tasks.retrieval.token_vectors import TokenVectors
 from encoder_zoo.tasks.retrieval.typed_dicts import MultiVectorIndexOptions
 
 
@@ -126,7 +127,6 @@ class LateRetrieval(RanksTexts):
         cutoffs = checked_cutoffs(cutoffs)
         texts = judged(questions, passages, relevant)
         queries = self.embed(texts.questions, QUERY, batch_size)
-        scores = max_sim(queries, self.embed(texts.passages, DOCUMENT, batch_size))
-        k = max(*cutoffs, MAP_CUTOFF)
-        rankings = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        passages = TokenVectors.of(self.embed(texts.passages, DOCUMENT, batch_size), "float32")
+        rankings, _ = passages.nearest(queries, min(len(passages), max(*cutoffs, MAP_CUTOFF)))
         return ranking_metrics(rankings, texts.relevant, cutoffs)

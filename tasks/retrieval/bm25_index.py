@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.manifest import NAME, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.retrieval.index_checks import checked_texts
@@ -23,6 +22,7 @@ from encoder_zoo.tasks.retrieval.index_files import (
     TEXTS,
     checked_manifest,
     read_texts,
+    replacing_index,
     write_texts,
 )
 from encoder_zoo.tasks.retrieval.searching import PlainIndex
@@ -106,7 +106,7 @@ class BM25Index(PlainIndex):
         Args:
             folder: to write.
         """
-        with replacing(folder) as new:
+        with replacing_index(folder) as new:
             write_texts(new / TEXTS, self.texts)
             write_manifest(new, {"task": KIND})
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
-from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.manifest import NAME, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.retrieval.bm25_index import BM25Index
 from encoder_zoo.tasks.retrieval.index_checks import checked_texts
-from encoder_zoo.tasks.retrieval.index_files import checked_manifest
+from encoder_zoo.tasks.retrieval.index_files import checked_manifest, replacing_index
+from encoder_zoo.tasks.retrieval.model_index import ModelIndex
 from encoder_zoo.tasks.retrieval.searching import PlainIndex
 
 if TYPE_CHECKING:
@@ -108,27 +109,55 @@ class HybridIndex(PlainIndex):
             yield [i for i, _ in best[:top_k]], [score for _, score in best[:top_k]]
 
     def add(self, documents: object) -> None:
-        """Add documents behind those that are there, to every index.
+        """Add documents behind those that are there, to every index; to none if embedding fails.
 
         Args:
             documents: a list, array or column of texts.
 
         Raises:
-            ValueError: as the `add` of the indexes.
+            ValueError: as the `add` of the indexes, and "indexes[1] is a Pages, which has no add.
+                ..."
         """
-        texts = checked_texts(documents, "documents")
-        for index in self.indexes:
-            index.add(texts)
+        self._adding(checked_texts(documents, "documents"))()
+
+    def _adding(self, texts: list[str]) -> Callable[[], None]:
+        """Embed further documents, and return the function that puts them into every index."""
+        for i, index in enumerate(self.indexes):
+            if not hasattr(index, "add"):
+                raise ValueError(
+                    f"indexes[{i}] is a {type(index).__name__}, which has no add. Make a "
+                    "HybridIndex of indexes of all documents."
+                )
+        embedding = [index for index in self.indexes if isinstance(index, ModelIndex | HybridIndex)]
+        others = [index for index in self.indexes if index not in embedding]
+        steps = [functools.partial(index.add, texts) for index in others]
+        steps += [index._adding(texts) for index in embedding]
+
+        def put() -> None:
+            for step in steps:
+                step()
+
+        return put
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write all indexes into a folder, replaced in one step; `load` opens it.
 
         Args:
             folder: to write.
+
+        Raises:
+            ValueError: "m holds config.json, ..., and no index: ...", "indexes[1] is a
+                HybridIndex, which cannot be saved in another. ..."
         """
+        for i, index in enumerate(self.indexes):
+            if isinstance(index, HybridIndex) or not hasattr(index, "save"):
+                raise ValueError(
+                    f"indexes[{i}] is a {type(index).__name__}, which cannot be saved in another. "
+                    "Save the indexes that can be one by one, and make a HybridIndex of them again."
+                )
         names = [f"{i}_{type(index).__name__}" for i, index in enumerate(self.indexes)]
         settings = {"rank_constant": self.rank_constant, "depth": self.depth}
-        with replacing(folder) as new:
+        with replacing_index(folder) as new:
             for name, index in zip(names, self.indexes, strict=True):
                 index.save(new / name)
             write_manifest(new, {"task": KIND, "indexes": names, **settings})

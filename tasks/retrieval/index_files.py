@@ -5,10 +5,11 @@ Comment letters: N vectors, D width.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -60,12 +61,50 @@ def write_index(
         arrays: the vectors.
         texts: one for each document, or None.
         settings: plain data for the manifest.
+
+    Raises:
+        ValueError: see `replacing_index`.
     """
-    with replacing(folder) as new:
+    with replacing_index(folder) as new:
         save_file({n: np.ascontiguousarray(array) for n, array in arrays.items()}, new / VECTORS)
         if texts is not None:
             write_texts(new / TEXTS, texts)
         write_manifest(new, {"task": kind, **settings})
+
+
+@contextlib.contextmanager
+def replacing_index(folder: str | os.PathLike) -> Iterator[pathlib.Path]:
+    """Replace an index by the one that the block writes, see `replacing`.
+
+    Args:
+        folder: of an index, or empty, or none yet.
+
+    Yields:
+        The path of the new folder.
+
+    Raises:
+        ValueError: "m holds config.json, ..., and no index: saving would delete them. ..."
+    """
+    path = pathlib.Path(folder)
+    names = sorted(os.listdir(path)) if path.is_dir() else []
+    if names and not _holds_index(path):
+        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        raise ValueError(
+            f"{path} holds {some}, and no index: saving would delete what is there. Save the index "
+            f"to a folder of its own, such as {path / 'index'}."
+        )
+    with replacing(path) as new:
+        yield new
+
+
+def _holds_index(folder: pathlib.Path) -> bool:
+    """Return whether the manifest of a folder is that of an index."""
+    try:
+        with OpenFolder(folder, [NAME]) as files:
+            task = read_manifest(files, verify=False).get("task", "")
+    except ValueError:  # not readable
+        return False
+    return task.endswith("_index")  # as every `kind` of index does, and no task of a preset
 
 
 def write_texts(path: pathlib.Path, texts: Sequence[str]) -> None:

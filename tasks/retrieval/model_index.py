@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import pathlib
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Unpack, overload
 
 import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.retrieval.index_checks import (
+    MOST_APART,
     check_embedder,
     check_text_count,
     checked_texts,
@@ -128,6 +129,16 @@ class ModelIndex(Index):
         """
         return self._search(queries, top_k, reranker, candidates, prompt=prompt)
 
+    @validate_arguments
+    def evaluate(
+        self,
+        questions: object,
+        relevant: Sequence,
+        cutoffs: Sequence[int] = (1, 5, 10),
+        **options: Unpack[SearchOptions],
+    ) -> dict[str, float]:
+        return self._evaluate(questions, relevant, cutoffs, options)
+
     # -- changes and files ---------------------------------------------------------------------
 
     @validate_arguments
@@ -139,12 +150,21 @@ class ModelIndex(Index):
             batch_size: of `embed`.
 
         Raises:
-            ValueError: as `build`.
+            ValueError: as `build`, and "The embedder has changed since the index was built. ..."
         """
-        texts = checked_texts(documents, "documents")
-        self._store = self._store.joined(self._embedded(texts, batch_size))
-        if self.texts is not None:
-            self.texts = [*self.texts, *texts]
+        self._adding(checked_texts(documents, "documents"), batch_size)()
+
+    def _adding(self, texts: list[str], batch_size: int | None = None) -> Callable[[], None]:
+        """Embed further documents, and return the function that puts them into the index."""
+        self._check_embedder()
+        vectors = self._embedded(texts, batch_size)
+
+        def put() -> None:
+            self._store = self._store.joined(vectors)
+            if self.texts is not None:
+                self.texts = [*self.texts, *texts]
+
+        return put
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the index into a folder of its own, replaced in one step; `load` opens it.
@@ -153,13 +173,27 @@ class ModelIndex(Index):
             folder: to write. A program that reads an older index in it is not disturbed.
 
         Raises:
+            ValueError: "m holds config.json, ..., and no index: ...", "The embedder has changed
+                since the index was built. ..."
             OSError: naming the folder, such as for a full disk.
         """
+        self._check_embedder()
         settings = {name: getattr(self, name) for name in self.settings}
         settings["similarity_function"] = self.embedder.similarity_function
         settings["prompt"] = self.prompt
         arrays = {**self._store.arrays, "probe": self._probe}
         write_index(folder, self.kind, arrays, self.texts, settings)
+
+    def _check_embedder(self) -> None:
+        """Raise an error if the embedder makes other vectors now than those of the index."""
+        now = self._probe_of(self.embedder, self._store.width)
+        same = now.shape == self._probe.shape
+        apart = np.linalg.norm(now - self._probe, axis=1) if same else np.inf
+        if not (apart <= MOST_APART * np.linalg.norm(self._probe, axis=1)).all():
+            raise ValueError(
+                "The embedder has changed since the index was built, such as by training: its "
+                "vectors of the same texts are others. Build the index again."
+            )
 
     @classmethod
     def _open(cls, folder: str | os.PathLike, embedder: Any, verify: bool) -> tuple:

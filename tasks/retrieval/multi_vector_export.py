@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def export_multi_vector_index(
     index: MultiVectorIndex, path: str | os.PathLike, top_k: int = 10
 ) -> None:
-    """Write the model and the documents of an index as a SavedModel.
+    """Write the embedder and the documents of an index as a SavedModel.
 
     Its signature "serving_default" takes "query" (Q,) and returns "index", "score" and, if the
     index has texts, "text", each (Q, K): those of `search` with the prompt "query", to float32's
@@ -29,23 +29,23 @@ def export_multi_vector_index(
     compared with all of them.
 
     Args:
-        index: whose model has a preprocessor.
+        index: whose embedder has a preprocessor.
         path: the version folder, such as "served/1", written in one step; other files stay.
         top_k: K, how many documents of each query; all if there are fewer.
 
     Raises:
         ValueError: as `export_index`.
     """
-    model, documents = index.model, index.vectors
-    counts = [len(tokens) for tokens in documents]
-    check_exportable(model, sum(counts), index.dim)
-    corpus = tf.Variable(np.concatenate(documents), trainable=False, name="vectors")
+    embedder, documents = index.embedder, index._store
+    check_exportable(embedder, len(documents.store), index.dim)
+    corpus = tf.Variable(documents.store.rows(slice(None)), trainable=False, name="vectors")
+    counts = np.diff(documents.ends, prepend=0)
     numbers = np.repeat(np.arange(len(documents), dtype="int32"), counts)
     owners = tf.Variable(numbers, trainable=False, name="documents")  # (T,)
-    embed = model.served()["query"]
+    embed = embedder.served()["query"]
     best = _best(corpus, owners, min(top_k, len(index)))
     write_search(
-        path, model, lambda query: best(embed(query)["embedding"]), [corpus, owners], index.texts
+        path, embedder, lambda query: best(embed(query)["embedding"]), [corpus, owners], index.texts
     )
 
 

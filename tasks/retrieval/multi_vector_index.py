@@ -52,22 +52,22 @@ class MultiVectorIndex(ModelIndex):
     one.
 
     Args:
-        model: of the queries; a `LateInteraction`, or an object with its `embed`,
+        embedder: of the queries; a `LateInteraction`, or an object with its `embed`,
             `embedding_dim` and `similarity_function`.
         tokens: the vectors.
         texts: N of them, or None.
         prompt: of further documents.
         pool_factor: of further documents.
-        probe: the model's vectors of `index_checks.PROBES`.
+        probe: the embedder's vectors of `index_checks.PROBES`.
 
     Attributes:
-        model, texts, prompt, pool_factor: as given.
+        embedder, texts, prompt, pool_factor: as given.
 
     Source: Khattab and Zaharia 2020, ColBERT, section 3; Santhanam et al. 2022, PLAID, section 4,
     for the search by centroids.
 
     Example:
-        >>> class Letters:  # in place of a model: a text as vectors of its letters
+        >>> class Letters:  # in place of an embedder: a text as vectors of its letters
         ...     embedding_dim, similarity_function = 256, "maxsim"
         ...     def embed(self, texts, prompt=None, batch_size=None):
         ...         return [np.eye(256, dtype="float32")[list(text.encode())] for text in texts]
@@ -85,22 +85,21 @@ class MultiVectorIndex(ModelIndex):
     @validate_arguments
     def __init__(
         self,
-        model,
+        embedder,
         tokens: TokenVectors,
         texts: list[str] | None,
         prompt: str | None,
         pool_factor: PositiveInt,
         probe: np.ndarray,
     ):
-        super().__init__(model, tokens, texts, prompt, probe)
-        self.model = model
+        super().__init__(embedder, tokens, texts, prompt, probe)
         self.pool_factor = pool_factor
 
     @classmethod
     @validate_arguments
     def build(
         cls,
-        model: Any,
+        embedder: Any,
         documents: object,
         precision: TokenPrecision = "float32",
         pool_factor: PositiveInt = 1,
@@ -111,7 +110,7 @@ class MultiVectorIndex(ModelIndex):
         """Return an index of texts.
 
         Args:
-            model: see the class.
+            embedder: see the class.
             documents: a list, array or column of texts.
             precision: see the class. The centroids of "int8" and "binary" are learned from
                 these documents, and used for those that are added later, too.
@@ -126,43 +125,43 @@ class MultiVectorIndex(ModelIndex):
         texts = checked_texts(documents, "documents")
         if pool_factor > 1:
             import_hierarchy()
-        vectors = model.embed(texts, prompt=prompt, batch_size=batch_size)
-        vectors = _prepared(vectors, model.embedding_dim, pool_factor)
+        vectors = embedder.embed(texts, prompt=prompt, batch_size=batch_size)
+        vectors = _prepared(vectors, embedder.embedding_dim, pool_factor)
         return cls._of(
-            model, vectors, texts if keep_texts else None, precision, prompt, pool_factor
+            embedder, vectors, texts if keep_texts else None, precision, prompt, pool_factor
         )
 
     @classmethod
     @validate_arguments
     def of_vectors(
         cls,
-        model: Any,
+        embedder: Any,
         vectors: Sequence[np.ndarray],
         texts: object = None,
         precision: TokenPrecision = "float32",
         pool_factor: PositiveInt = 1,
         prompt: str | None = "document",
     ) -> Self:
-        """Return an index of vectors that the model made before.
+        """Return an index of vectors that the embedder made before.
 
         Args:
             vectors: N arrays (tokens, D) of floating-point numbers; they are copied.
             texts: N texts to return with the results, or None.
-            model, precision, pool_factor, prompt: as for `build`.
+            embedder, precision, pool_factor, prompt: as for `build`.
 
         Raises:
             ValueError: "vectors is empty. ...", "vectors[2] has the shape (8,) and the type
                 float32. Expected (tokens, 128) ...", "There are 2 texts for 3 documents."
         """
-        vectors = _prepared(vectors, model.embedding_dim, pool_factor)
+        vectors = _prepared(vectors, embedder.embedding_dim, pool_factor)
         texts = None if texts is None else checked_texts(texts, "texts")
         check_text_count(texts, len(vectors), "documents")
-        return cls._of(model, vectors, texts, precision, prompt, pool_factor)
+        return cls._of(embedder, vectors, texts, precision, prompt, pool_factor)
 
     @classmethod
-    def _of(cls, model, vectors, texts, precision, prompt, pool_factor) -> Self:
+    def _of(cls, embedder, vectors, texts, precision, prompt, pool_factor) -> Self:
         tokens = TokenVectors.of(vectors, precision)
-        return cls(model, tokens, texts, prompt, pool_factor, cls._probe_of(model))
+        return cls(embedder, tokens, texts, prompt, pool_factor, cls._probe_of(embedder))
 
     # -- description ---------------------------------------------------------------------------
 
@@ -192,17 +191,17 @@ class MultiVectorIndex(ModelIndex):
     # -- search --------------------------------------------------------------------------------
 
     def _find(self, queries: list[str], top_k: int, prompt: str | None):
-        vectors = self.model.embed(queries, prompt=prompt)
+        vectors = self.embedder.embed(queries, prompt=prompt)
         return zip(*self._store.nearest(_prepared(vectors, self.dim), top_k), strict=True)
 
     # -- changes and files ---------------------------------------------------------------------
 
     @staticmethod
-    def _probe_of(model, dim: int | None = None) -> np.ndarray:
-        return np.concatenate(model.embed(list(PROBES), prompt="query")).astype("float32")
+    def _probe_of(embedder, dim: int | None = None) -> np.ndarray:
+        return np.concatenate(embedder.embed(list(PROBES), prompt="query")).astype("float32")
 
     def _embedded(self, texts: list[str], batch_size: int | None) -> list[np.ndarray]:
-        vectors = self.model.embed(texts, prompt=self.prompt, batch_size=batch_size)
+        vectors = self.embedder.embed(texts, prompt=self.prompt, batch_size=batch_size)
         return _prepared(vectors, self.dim, self.pool_factor)
 
     @classmethod
@@ -215,12 +214,12 @@ class MultiVectorIndex(ModelIndex):
 
     @classmethod
     @validate_arguments
-    def load(cls, folder: str | os.PathLike[str], model: Any, verify: bool = True) -> Self:
+    def load(cls, folder: str | os.PathLike[str], embedder: Any, verify: bool = True) -> Self:
         """Return the index that `save` wrote. Its vectors are read from the file when needed.
 
         Args:
             folder: written by `save`.
-            model: the one that the index was built with, or an equal one.
+            embedder: the one that the index was built with, or an equal one.
             verify: whether to verify the checksums of the files.
 
         Raises:
@@ -228,13 +227,13 @@ class MultiVectorIndex(ModelIndex):
             ValueError: "... holds no index: ...", "... is damaged or changed: ...", "... is the
                 index of another embedder: ..."
         """
-        tokens, texts, manifest, probe = cls._open(folder, model, verify)
+        tokens, texts, manifest, probe = cls._open(folder, embedder, verify)
         settings = manifest.get("prompt"), manifest.get("pool_factor")
-        return cls(model, tokens, texts, *settings, probe)
+        return cls(embedder, tokens, texts, *settings, probe)
 
     @validate_arguments
     def export(self, path: str | os.PathLike[str], top_k: PositiveInt = 10) -> None:
-        """Write the model and the documents as one SavedModel; see `export_multi_vector_index`.
+        """Write the embedder and the documents as one SavedModel; see `export_multi_vector_index`.
 
         Args:
             path: the version folder, such as "served/1".

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack, overload
 
 import numpy as np
@@ -14,7 +14,7 @@ from encoder_zoo.tasks.retrieval.index_checks import checked_texts
 from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, ranking_metrics
 from encoder_zoo.tasks.retrieval.questions import judged
 from encoder_zoo.tasks.retrieval.top_k import reranked
-from encoder_zoo.tasks.retrieval.typed_dicts import Hit, RerankOptions, SearchOptions
+from encoder_zoo.tasks.retrieval.typed_dicts import Hit, RerankOptions
 
 RERANKED = 50  # documents that a reranker scores
 
@@ -66,7 +66,7 @@ class Index(ABC):
         questions: object,
         relevant: Sequence,
         cutoffs: Sequence[int] = (1, 5, 10),
-        **options: Unpack[SearchOptions],
+        **options: Unpack[RerankOptions],
     ) -> dict[str, float]:
         """Return how near the top a search has each question's relevant documents.
 
@@ -77,8 +77,8 @@ class Index(ABC):
             relevant: for each question the index of its document, or a list of indices, or {index:
                 grade}.
             cutoffs: how many of the first documents are looked at.
-            **options: of `search`, such as `reranker`. Documents that a reranker does not read are
-                not found.
+            **options: of its `search`, such as `reranker`. Documents that a reranker does not read
+                are not found.
 
         Returns:
             For each cutoff k "ndcg@k", "mrr@k", "recall@k" and "accuracy@k", and "map@100".
@@ -93,20 +93,60 @@ class Index(ABC):
             >>> index.evaluate(["Tax law.", "A cat."], [1, 2], cutoffs=[1, 2])["recall@1"]
             0.5
         """
+        return self._evaluate(questions, relevant, cutoffs, options)
+
+    def _evaluate(
+        self, questions: object, relevant: Sequence, cutoffs: Sequence[int], options: Mapping
+    ) -> dict[str, float]:
+        """Return the metrics of `evaluate`.
+
+        A subclass whose `search` has further options has an `evaluate` that names them.
+        """
         cutoffs = checked_cutoffs(cutoffs)
         names = [str(i) for i in range(len(self))] if self.texts is None else self.texts
         texts = judged(questions, names, relevant)
-        if options.get("reranker") is None:
-            deepest = max(*cutoffs, MAP_CUTOFF) + len(names) - len(texts.passages)
-        else:
-            deepest = options.get("candidates") or RERANKED
         number_of = {name: number for number, name in enumerate(texts.passages)}
-        rankings = np.full((len(texts.questions), deepest), -1)  # where fewer are found
-        results = self.search(texts.questions, deepest, **options)
-        for row, hits in zip(rankings, results, strict=True):
-            found = dict.fromkeys(number_of[names[hit["index"]]] for hit in hits)
-            row[: len(found)] = list(found)
+        wanted, deepest = min(max(*cutoffs, MAP_CUTOFF), len(texts.passages)), len(names)
+        if options.get("reranker") is not None:
+            wanted = deepest = options.get("candidates") or RERANKED
+        numbers = [number_of[name] for name in names]
+        rankings = np.full((len(texts.questions), wanted), -1)  # where fewer are found
+        found = self._distinct(texts.questions, numbers, wanted, deepest, options)
+        for row, ranking in zip(rankings, found, strict=True):
+            row[: len(ranking)] = ranking
         return ranking_metrics(rankings, texts.relevant, cutoffs)
+
+    def _distinct(
+        self,
+        questions: list[str],
+        numbers: Sequence[int],
+        wanted: int,
+        deepest: int,
+        options: Mapping,
+    ) -> list[list[int]]:
+        """Return for each question the first different numbers of the documents that are found.
+
+        Questions whose first documents have the same texts too often are searched again, deeper.
+
+        Args:
+            questions: texts.
+            numbers: of the documents; those with the same text have the same one.
+            wanted: how many different ones, at most.
+            deepest: so many documents are found, at most.
+            options: of `search`.
+        """
+        found: dict[int, list[int]] = {}
+        left, depth = list(range(len(questions))), wanted
+        while left:
+            results = self.search([questions[i] for i in left], depth, **options)
+            searched = list(zip(left, results, strict=True))
+            for i, hits in searched:
+                found[i] = list(dict.fromkeys(numbers[hit["index"]] for hit in hits))[:wanted]
+            if depth >= deepest:
+                break
+            left = [i for i, hits in searched if len(hits) >= depth and len(found[i]) < wanted]
+            depth = min(4 * depth, deepest)
+        return [found[i] for i in range(len(questions))]
 
     def _search(
         self,

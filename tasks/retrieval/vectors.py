@@ -111,7 +111,7 @@ class Float32Vectors:
 class Int8Vectors(Float32Vectors):
     """Vectors in 256 steps, each dimension over its own range of the corpus.
 
-    Numbers outside the range, of vectors that are added later, are clipped.
+    Vectors that are added later widen the ranges, and those that are there are rounded again.
 
     Args:
         vectors: (N, D) int8.
@@ -142,9 +142,19 @@ class Int8Vectors(Float32Vectors):
         return {**super().shapes(found), "ranges": (2, found["vectors"][1])}
 
     def joined(self, vectors: np.ndarray) -> Int8Vectors:
-        return type(self)(
-            np.concatenate([self.vectors, quantized(vectors, self.ranges)]), self.ranges
-        )
+        least = np.minimum(self.ranges[0], vectors.min(axis=0))
+        ranges = np.stack([least, np.maximum(self.ranges[1], vectors.max(axis=0))])
+        parts = [self._in_ranges(ranges), quantized(vectors, ranges)]
+        return type(self)(np.concatenate(parts), ranges)
+
+    def _in_ranges(self, ranges: np.ndarray) -> np.ndarray:
+        """Return the vectors (N, D) int8 in the steps of other ranges."""
+        if np.array_equal(ranges, self.ranges):
+            return self.vectors
+        rows = max(1, BLOCK // self.width)
+        starts = range(0, len(self), rows)
+        parts = [quantized(self.rows(slice(i, i + rows)), ranges) for i in starts]
+        return np.concatenate(parts)
 
     def rows(self, indices) -> np.ndarray:
         found = self.vectors[indices].astype("float32")
@@ -195,7 +205,7 @@ class BinaryVectors(Int8Vectors):
     def joined(self, vectors: np.ndarray) -> BinaryVectors:
         coarse = Int8Vectors(self.vectors, self.ranges).joined(vectors)
         signs = np.concatenate([self.signs, packed_signs(vectors)], axis=1)
-        return type(self)(coarse.vectors, self.ranges, signs)
+        return type(self)(coarse.vectors, coarse.ranges, signs)
 
     def candidates(
         self, queries: np.ndarray, function: str, k: int

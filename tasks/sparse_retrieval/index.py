@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, overload
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from encoder_zoo.tasks.sparse_retrieval.postings import Postings
 from encoder_zoo.tasks.sparse_retrieval.rows import comparable, import_scipy
 
 if TYPE_CHECKING:
-    from typing import Self, Unpack
+    from typing import Self
 
     from scipy.sparse import csr_array
 
@@ -125,13 +125,15 @@ class SparseIndex(ModelIndex):
         vectors: object,
         texts: object = None,
         prompt: str | None = "document",
+        max_terms: PositiveInt | None = None,
     ) -> Self:
         """Return an index of vectors that the encoder made before.
 
         Args:
-            embedder, prompt: as for `build`.
+            embedder: as for `build`.
             vectors: (N, V), a sparse matrix of scipy.
             texts: N texts to return with the results, or None.
+            prompt, max_terms: of `embed`, for further documents.
 
         Raises:
             ValueError: "vectors is ... Expected a sparse matrix (N, 30522), as of embed.", "There
@@ -153,7 +155,7 @@ class SparseIndex(ModelIndex):
             )
         texts = None if texts is None else checked_texts(texts, "texts")
         check_text_count(texts, vectors.shape[0], "vectors")
-        return cls._of(embedder, vectors, texts, prompt, None)
+        return cls._of(embedder, vectors, texts, prompt, max_terms)
 
     @classmethod
     def _of(cls, embedder, vectors, texts, prompt, max_terms) -> Self:
@@ -225,16 +227,19 @@ class SparseIndex(ModelIndex):
         options = {"prompt": prompt, "max_terms": max_terms}
         return self._search(queries, top_k, reranker, candidates, **options)
 
-    def _find(self, queries: list[str], top_k: int, **options):
-        return self.nearest(self.embedder.embed(queries, **options), top_k)
-
     @validate_arguments
-    def nearest(
-        self, vectors: object, top_k: PositiveInt
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield for each of the vectors (Q, V) the indices of its nearest documents, and scores."""
-        vectors = comparable(vectors, self.embedder.similarity_function)
-        return self._store.nearest(vectors, top_k)
+    def evaluate(
+        self,
+        questions: object,
+        relevant: Sequence,
+        cutoffs: Sequence[int] = (1, 5, 10),
+        **options: Unpack[SparseSearchOptions],
+    ) -> dict[str, float]:
+        return self._evaluate(questions, relevant, cutoffs, options)
+
+    def _find(self, queries: list[str], top_k: int, **options):
+        vectors = self.embedder.embed(queries, **options)
+        return self._store.nearest(comparable(vectors, self.embedder.similarity_function), top_k)
 
     # -- changes and files ---------------------------------------------------------------------
 

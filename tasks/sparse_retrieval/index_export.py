@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.retrieval.index_export import check_exportable, write_search
+from encoder_zoo.tasks.retrieval.index_export import MOST_BYTES, check_exportable, write_search
 from encoder_zoo.tasks.sparse_retrieval.inference import terms_in_graph
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ def export_index(index: SparseIndex, path: str | os.PathLike, top_k: int = 10) -
         top_k: how many documents of each query; all if there are fewer.
 
     Raises:
-        ValueError: "Export needs Keras's TensorFlow backend. ...", "... has no preprocessor ..."
+        ValueError: "Export needs Keras's TensorFlow backend. ...", "... has no preprocessor ...",
+            "The documents have 300,000,000 terms, which take 2.4 GB. ..."
 
     Example:
         >>> import tempfile
@@ -43,12 +44,13 @@ def export_index(index: SparseIndex, path: str | os.PathLike, top_k: int = 10) -
         >>> search(query=tf.constant(["Tax law."]))["score"].shape
         TensorShape([1, 1])
     """
-    encoder, postings = index.embedder, index.vectors.T.tocsr()
+    encoder, postings = index.embedder, index._store.weights
     k = min(top_k, len(index))
-    check_exportable(encoder, postings.nnz, 1)
+    check_exportable(encoder, 0, 0)
+    _check_size(postings.nnz)
     arrays = {
         "weights": postings.data,
-        "documents": postings.indices.astype("int64"),
+        "documents": postings.indices.astype("int32"),
         "starts": postings.indptr.astype("int64"),
     }
     parts = {n: tf.Variable(values, trainable=False, name=n) for n, values in arrays.items()}
@@ -60,6 +62,21 @@ def export_index(index: SparseIndex, path: str | os.PathLike, top_k: int = 10) -
         return tf.math.top_k(_scores(parts, terms, weights, len(index)), k)
 
     write_search(path, encoder, find, list(parts.values()), index.texts)
+
+
+def _check_size(count: int) -> None:
+    """Raise an error if the terms of all documents, each a weight and a document, are too many.
+
+    Raises:
+        ValueError: "The documents have 300,000,000 terms, which take 2.4 GB. An export holds ..."
+    """
+    size = 8 * count
+    if size > MOST_BYTES:
+        raise ValueError(
+            f"The documents have {count:,} terms, which take {size / 1e9:.1f} GB. An export holds "
+            f"at most {MOST_BYTES / 1e9:.1f} GB: build the index with a smaller max_terms, or "
+            "divide the documents among several."
+        )
 
 
 def _scores(parts: dict, terms: tf.Tensor, weights: tf.Tensor, count: int) -> tf.Tensor:
@@ -77,7 +94,7 @@ def _scores(parts: dict, terms: tf.Tensor, weights: tf.Tensor, count: int) -> tf
     begins, ends = (tf.gather(parts["starts"], terms + i) for i in (0, 1))
     positions = tf.ragged.range(begins, ends).values  # in the lists of these terms
     products = tf.gather(parts["weights"], positions) * tf.repeat(weights, ends - begins)
-    documents = tf.gather(parts["documents"], positions)
+    documents = tf.cast(tf.gather(parts["documents"], positions), tf.int64)
     cells = tf.repeat(used[:, 0] * count, ends - begins) + documents
     scores = tf.math.unsorted_segment_sum(products, cells, queries * count)
     return tf.reshape(scores, [queries, count])

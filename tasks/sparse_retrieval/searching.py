@@ -14,7 +14,8 @@ from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, ranking_metrics
 from encoder_zoo.tasks.retrieval.questions import judged
 from encoder_zoo.tasks.retrieval.ranking import RanksTexts
 from encoder_zoo.tasks.sparse_retrieval.index import SparseIndex, SparseIndexOptions
-from encoder_zoo.tasks.sparse_retrieval.rows import import_scipy, unit_rows
+from encoder_zoo.tasks.sparse_retrieval.postings import Postings
+from encoder_zoo.tasks.sparse_retrieval.rows import comparable, import_scipy, unit_rows
 
 
 class TermSearch(RanksTexts):
@@ -124,10 +125,11 @@ class TermSearch(RanksTexts):
         texts = judged(questions, passages, relevant)
         documents = self.embed(texts.passages, passage_prompt, batch_size=batch_size)
         queries = self.embed(texts.questions, question_prompt, batch_size=batch_size)
-        index = SparseIndex.of_vectors(self, documents)
-        k = min(len(index), max(*cutoffs, MAP_CUTOFF))
+        compared = [comparable(rows, self.similarity_function) for rows in (queries, documents)]
+        postings = Postings(compared[1].T.tocsr())
+        k = min(len(postings), max(*cutoffs, MAP_CUTOFF))
         rankings = np.full((len(texts.questions), k), -1)  # -1: of no passage
-        for row, (indices, _) in zip(rankings, index.nearest(queries, k), strict=True):
+        for row, (indices, _) in zip(rankings, postings.nearest(compared[0], k), strict=True):
             row[: len(indices)] = indices
         shares = [(rows > 0).mean(axis=0) for rows in (queries, documents)]
         return {

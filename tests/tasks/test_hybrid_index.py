@@ -113,6 +113,38 @@ class TestFusion:
         with pytest.raises(ValueError, match="documents is empty"):
             index.add([])
 
+    def test_a_failed_add_changes_no_index(self):
+        class Failing(Embedder):
+            def embed(self, texts, **options):
+                if "new" in texts:
+                    raise MemoryError
+                return super().embed(texts, **options)
+
+        parts = [
+            VectorIndex.build(Embedder(), DOCUMENTS),
+            Fixed([4], count=6),
+            HybridIndex([VectorIndex.build(Embedder(), DOCUMENTS)]),
+            VectorIndex.build(Failing(), DOCUMENTS),
+        ]
+        index = HybridIndex(parts)
+        with pytest.raises(MemoryError):
+            index.add(["new"])
+        assert [len(part) for part in parts] == [6] * 4
+        index.add(["more"])
+        assert [len(part) for part in parts] == [7] * 4
+
+    def test_an_index_without_add_is_refused_before_any_work(self):
+        class Pages:
+            search = Fixed.search
+
+            def __len__(self):
+                return 6
+
+        first = VectorIndex.build(Embedder(), DOCUMENTS)
+        with pytest.raises(ValueError, match=r"indexes\[1\] is a Pages, which has no add. Make"):
+            HybridIndex([first, Pages()]).add(["new"])
+        assert len(first) == 6
+
     @pytest.mark.parametrize(
         "indexes, message",
         [
@@ -157,6 +189,21 @@ class TestFiles:
         loaded.save(tmp_path / "index")
         assert len(HybridIndex.load(tmp_path / "index", [embedder, embedder])) == 7
         assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+    def test_a_folder_with_something_else_is_kept(self, tmp_path):
+        (tmp_path / "config.json").write_text("{}")
+        index = HybridIndex([VectorIndex.build(Embedder(), DOCUMENTS)])
+        with pytest.raises(ValueError, match="holds config.json, and no index"):
+            index.save(tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+    def test_what_cannot_be_opened_again_is_not_saved(self, tmp_path):
+        first = VectorIndex.build(Embedder(), DOCUMENTS)
+        for other in (HybridIndex([first]), Fixed([4], count=6)):
+            message = rf"indexes\[1\] is a {type(other).__name__}, which cannot be saved in another"
+            with pytest.raises(ValueError, match=message):
+                HybridIndex([first, other]).save(tmp_path / "index")
+        assert not list(tmp_path.iterdir())
 
     def test_damage_and_other_folders_are_refused(self, tmp_path):
         embedder, _ = self.saved(tmp_path)
@@ -251,6 +298,9 @@ class TestBM25:
         index.add(DOCUMENTS[3:])
         whole = BM25Index(DOCUMENTS)
         assert index.search("a train") == whole.search("a train")
+        (tmp_path / "other").touch()
+        with pytest.raises(ValueError, match="holds other, and no index"):
+            index.save(tmp_path)
         index.save(tmp_path / "index")
         assert BM25Index.load(tmp_path / "index").search("the law") == whole.search("the law")
         with pytest.raises(ValueError, match="holds no index"):

@@ -8,6 +8,7 @@ import tensorflow as tf
 from processes import run
 
 import encoder_zoo as ez
+from encoder_zoo.tasks.retrieval import index_export
 from encoder_zoo.tasks.retrieval.index import VectorIndex
 
 DOCUMENTS = [
@@ -122,6 +123,14 @@ def test_tokens_with_tensorflow_alone(late_interaction, tmp_path):
     lines = run(ALONE, given=json.dumps(requests)).splitlines()
     for index, line in zip(indexes, lines, strict=True):
         assert_found(json.loads(line), index, top_k=4)
+
+
+def test_tokens_that_are_too_many_are_not_unpacked(late_interaction, tmp_path, monkeypatch):
+    index = late_interaction.index(DOCUMENTS, precision="int8")
+    monkeypatch.setattr(index_export, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(type(index._store.store), "rows", None)
+    with pytest.raises(ValueError, match="The vectors take .* An export holds at most"):
+        index.export(tmp_path / "1")
 
 
 @pytest.mark.slow

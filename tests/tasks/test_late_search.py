@@ -1,5 +1,7 @@
 """Late interaction with an index, as a reranker, and in a picture."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,20 @@ def test_vectors_of_any_length_are_compared_as_they_are(precision, tolerance):
     for hits, scores in zip(found, similar, strict=True):
         expected = [scores[hit["index"]] for hit in hits]
         np.testing.assert_allclose([hit["score"] for hit in hits], expected, rtol=tolerance)
+
+
+def test_an_evaluation_takes_little_memory(model, monkeypatch):
+    passages = [f"passage {i}" for i in range(20_000)]
+    questions = passages[:400]
+    drawn = np.random.default_rng(0).standard_normal((20_000, 1, 16), dtype="float32")
+    drawn /= np.linalg.norm(drawn, axis=2, keepdims=True)
+    monkeypatch.setattr(model, "embed", lambda texts, *_: list(drawn[: len(texts)]))
+    tracemalloc.start()
+    found = model.evaluate_retrieval(questions, passages, range(400))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found["accuracy@1"] == 1
+    assert peak < 20e6 < 4 * len(questions) * len(passages)  # than all scores would
 
 
 def test_it_reranks_what_vectors_find(model):

@@ -108,7 +108,7 @@ class TestSearch:
     def test_worked_by_hand(self):
         documents = [np.array([[1, 0], [0, 1]], "float32"), np.array([[0.6, 0.8]], "float32")]
         index = MultiVectorIndex.of_vectors(Model(dim=2), documents, ["a", "b"])
-        index.model.embed = lambda texts, **_: [np.array([[0.8, 0.6], [0, -1]], "float32")]
+        index.embedder.embed = lambda texts, **_: [np.array([[0.8, 0.6], [0, -1]], "float32")]
         assert [(hit["text"], round(hit["score"], 4)) for hit in index.search("q")] == [
             ("a", 0.8), ("b", 0.16)]  # fmt: skip
 
@@ -142,6 +142,7 @@ class TestSearch:
         index = MultiVectorIndex.build(Model(), ["a", "b"], keep_texts=False)
         assert len(index.search("q", top_k=1_000_000)) == 2
         assert index.search([]) == [] and index.search("a")[0]["text"] is None
+        assert (type(index.embedder), hasattr(index, "model")) == (Model, False)
         assert repr(index) == "<MultiVectorIndex: 2 documents, 2 vectors of 20, float32>"
 
     def test_a_reranker_orders_the_candidates(self):
@@ -296,7 +297,7 @@ class TestAdding:
 
     def test_a_failed_add_changes_nothing(self):
         index = MultiVectorIndex.build(Model(), ["a"])
-        index.model.embed = lambda *_, **__: [np.full((1, DIM), np.nan)]
+        index.embedder.vector = lambda word: Model().vector(word) * (np.nan if word == "b" else 1)
         for bad, message in (
             ([], "documents is empty"),
             (["b", " "], r"documents\[1\] is empty"),

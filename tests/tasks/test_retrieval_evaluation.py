@@ -1,11 +1,14 @@
 """Metrics of retrieval and similarity, worked out by hand; evaluation on given vectors."""
 
+import inspect
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import encoder_zoo as ez
+from encoder_zoo.common.validation import known_names
 from encoder_zoo.tasks.retrieval.evaluation import evaluate_retrieval, evaluate_similarity
 from encoder_zoo.tasks.retrieval.metrics import (
     average_ranks,
@@ -278,6 +281,38 @@ def test_a_reranker_is_part_of_the_search():
     assert index.evaluate(["q"], [1], reranker=Longest(), candidates=3)["mrr@10"] == 1 / 2
 
 
+@pytest.mark.parametrize(
+    "cls", [ez.VectorIndex, ez.MultiVectorIndex, ez.SparseIndex, ez.BM25Index, ez.HybridIndex]
+)
+def test_an_evaluation_takes_the_options_of_its_search(cls):
+    of_search = known_names(cls.search) - {"self", "queries", "top_k"}
+    of_itself = {"self", "questions", "relevant", "cutoffs"}
+    assert known_names(cls.evaluate) - of_itself == of_search
+    assert "Return how near the top" in inspect.getdoc(cls.evaluate)
+
+
+def test_questions_that_find_equal_documents_are_searched_deeper():
+    class Asked(Scored):
+        """Finds two documents for the question "few"."""
+
+        def _find(self, queries, top_k):
+            asked.append((queries, top_k))
+            found = zip(queries, super()._find(queries, top_k), strict=True)
+            return [[part[: 2 if query == "few" else None] for part in one] for query, one in found]
+
+    for texts, searches in (
+        (["a", "b", "c", *["same"] * 5_000], [(["q", "few"], 4)]),
+        ([*["same"] * 10, "a", "b", *["same"] * 5_000], [(["q", "few"], 3), (["q"], 12)]),
+        ([*["same"] * 10, "a", "same", "b"], [(["q", "few"], 3), (["q"], 12), (["q"], 13)]),
+    ):
+        asked = []
+        index = Asked(np.arange(len(texts), 0, -1), texts)
+        found = index.evaluate(["q", "few"], [texts.index("b"), 0], cutoffs=[3])
+        assert asked == searches
+        rank = 1 + list(dict.fromkeys(texts)).index("b")
+        assert found["mrr@3"] == pytest.approx((1 / rank + 1) / 2)
+
+
 def test_judgements_of_an_index_are_checked():
     index = Scored([4, 3])
     with pytest.raises(ValueError, match=r"relevant\[0\] has the passage 2. Expected"):
@@ -286,5 +321,5 @@ def test_judgements_of_an_index_are_checked():
         index.evaluate(["q"], [1], reranker=Longest())
     with pytest.raises(ValueError, match="cutoffs is"):
         index.evaluate(["q"], [1], cutoffs=[0])
-    with pytest.raises(TypeError, match="prompt"):
+    with pytest.raises(TypeError, match="Scored.evaluate got an unknown argument 'prompt'"):
         index.evaluate(["q"], [1], prompt="query")

@@ -9,6 +9,7 @@ from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
 import encoder_zoo as ez
+from encoder_zoo.tasks.sparse_retrieval import index_export
 
 WIDTH = 40
 
@@ -76,11 +77,18 @@ class TestSearch:
 
     def test_documents_without_a_common_term_are_not_found(self):
         vectors = sparse.csr_array(np.eye(3, WIDTH, dtype="float32"))
-        index = ez.SparseIndex.of_vectors(Encoder(), vectors)
-        [(found, scores)] = index.nearest(vectors[[1]], top_k=3)
-        assert (found.tolist(), scores.tolist()) == ([1], [1.0])
-        nothing = sparse.csr_array((1, WIDTH), dtype="float32")
-        assert [len(found) for found, _ in index.nearest(nothing, 3)] == [0]
+        encoder = Encoder()
+        index = ez.SparseIndex.of_vectors(encoder, vectors)
+        queries = sparse.csr_array(np.eye(5, WIDTH, dtype="float32")[[1, 4]])  # 4: of no document
+        encoder.embed = lambda *_, **__: queries
+        first, nothing = index.search(["q", "r"])
+        assert ([(hit["index"], hit["score"]) for hit in first], nothing) == ([(1, 1.0)], [])
+
+    def test_limits_of_given_vectors_are_those_of_added_ones(self):
+        encoder = Encoder()
+        vectors = encoder.embed(["a"])
+        ez.SparseIndex.of_vectors(encoder, vectors, prompt="passage", max_terms=5).add(["b"])
+        assert encoder.calls[-1] == (["b"], "passage", 5, None)
 
     def test_a_reranker_orders_what_was_found(self):
         documents = ["a" * (1 + i % 9) + str(i) for i in range(50)]
@@ -97,8 +105,11 @@ class TestSearch:
         index.add(["b"], batch_size=4)
         index.search(["q"], prompt="question", max_terms=2)
         calls = [call[1:] for call in encoder.calls]
-        assert calls[0] == ("passage", 5, 3) and calls[2] == ("passage", 5, 4)
-        assert calls[3] == ("question", 2, None)
+        probe = ("query", None, None)
+        assert calls[:4] == [("passage", 5, 3), probe, probe, ("passage", 5, 4)]
+        assert calls[4] == ("question", 2, None)
+        index.evaluate(["q"], [0], prompt="question", max_terms=3)
+        assert encoder.calls[-1] == (["q"], "question", 3, None)
 
     def test_description(self):
         index = ez.SparseIndex.build(Encoder(), texts_of(10), keep_texts=False)
@@ -198,6 +209,16 @@ class TestFiles:
         (saved[1] / "encoder_zoo.json").write_text(json.dumps(manifest))
         with pytest.raises(ValueError, match="holds no index"):
             ez.SparseIndex.load(saved[1], Encoder(), verify=False)
+
+
+def test_an_index_that_is_too_large_is_not_exported(tiny, tmp_path, monkeypatch):
+    index = tiny.task(ez.BertBackbone.family, "SparseEncoder").index(["a b ab", "c"])
+    count = index.vectors.nnz
+    monkeypatch.setattr(index_export, "MOST_BYTES", 8 * count - 1)
+    with pytest.raises(ValueError, match=f"have {count} terms, which take.*a smaller max_terms"):
+        index.export(tmp_path / "1")
+    monkeypatch.setattr(index_export, "MOST_BYTES", 8 * count)
+    index_export._check_size(count)
 
 
 @pytest.mark.slow
