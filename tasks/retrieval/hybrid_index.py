@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.manifest import NAME, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.retrieval.bm25_index import BM25Index
@@ -202,8 +203,16 @@ def _read(folder: str | os.PathLike, verify: bool) -> dict:
         manifest = checked_manifest(files, KIND, verify)
         names = manifest.get("indexes")
         folders = {name.split("/")[0] for name in manifest["files"]}
-        if not isinstance(names, list) or not names or set(names) != folders:
+        is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        if not is_list or not names or set(names) != folders:
             raise ValueError(f"{files.path / NAME}: indexes are {names}. Expected its subfolders.")
+        for name in ("rank_constant", "depth"):
+            value = manifest.get(name)
+            if type(value) is not int or value < 1:
+                raise ValueError(
+                    f"{files.path / NAME}: {name} is {shown(value)}. Expected a whole number of 1 "
+                    "or more."
+                )
         return manifest
 
 

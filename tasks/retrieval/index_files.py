@@ -132,10 +132,15 @@ def read_index(
     with OpenFolder(folder, [NAME, VECTORS, TEXTS]) as files:
         manifest = checked_manifest(files, kind, verify)
         precision = manifest.get("precision")
-        if precision not in types:
+        if not isinstance(precision, str | None) or precision not in types:
             raise ValueError(
                 f"{files.path / NAME}: precision is {shown(precision)}. Expected one of "
                 f"{', '.join(map(str, types))}."
+            )
+        prompt = manifest.get("prompt")
+        if not isinstance(prompt, str | None):
+            raise ValueError(
+                f"{files.path / NAME}: prompt is {shown(prompt)}. Expected a text or null."
             )
         file = files.file(VECTORS)
         arrays = _read_arrays(SafetensorsFile(file), {**types[precision], **PROBE})

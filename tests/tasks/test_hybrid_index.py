@@ -225,6 +225,34 @@ class TestFiles:
             HybridIndex.load(tmp_path / "index", [embedder, embedder])
 
 
+@pytest.mark.parametrize(
+    "field, value, message",
+    [
+        ("indexes", [[1]], "indexes are"),
+        ("rank_constant", None, "rank_constant is None. Expected a whole number"),
+        ("depth", "4", "depth is '4'. Expected a whole number"),
+    ],
+)
+def test_wrong_settings_of_a_file_are_refused(tmp_path, field, value, message):
+    embedder, path = Embedder(), tmp_path / "index" / "encoder_zoo.json"
+    HybridIndex([VectorIndex.build(embedder, DOCUMENTS)]).save(tmp_path / "index")
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with pytest.raises(ValueError, match=f"encoder_zoo.json: {message}"):
+        HybridIndex.load(tmp_path / "index", [embedder], verify=False)
+
+
+@pytest.mark.parametrize(
+    "field, value, message",
+    [("precision", ["int8"], "precision is"), ("prompt", 5, "prompt is 5. Expected a text")],
+)
+def test_wrong_settings_of_vectors_are_refused(tmp_path, field, value, message):
+    embedder, path = Embedder(), tmp_path / "encoder_zoo.json"
+    VectorIndex.build(embedder, DOCUMENTS).save(tmp_path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with pytest.raises(ValueError, match=f"encoder_zoo.json: {message}"):
+        VectorIndex.load(tmp_path, embedder, verify=False)
+
+
 def bm25(query, documents):
     """Scores (N,) by Lucene's formula, k1 = 1.5, b = 0.75, of words between spaces."""
     words = [document.split() for document in documents]
