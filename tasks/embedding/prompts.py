@@ -39,7 +39,7 @@ def prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | N
     Args:
         prompts: {name: text} of the model.
         prompt: a name; "query" or "document", which mean no prompt where the model has none, and
-            "document", "passage" and "corpus" mean each other; a text that is no word, such as
+            "document" also a prompt called "passage" or "corpus"; a text that is no word, such as
             "query: "; or None for the default.
         default: name of the model's default prompt, or None for no prompt.
 
@@ -57,10 +57,10 @@ def prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | N
         return ""
     if not isinstance(name, str):
         raise ValueError(f"prompt is {with_type(name)}. Expected its name, or its text.")
-    for known in (name, *DOCUMENT_NAMES) if name in DOCUMENT_NAMES else (name,):
+    for known in DOCUMENT_NAMES if name == "document" else (name,):
         if known in prompts:
             return prompts[known]
-    if name in (*ROLES, *DOCUMENT_NAMES) or not name:
+    if name in ROLES or not name:
         return ""
     if re.fullmatch(r"\w+", name):
         names = ", ".join(dict.fromkeys([*prompts, *ROLES]))

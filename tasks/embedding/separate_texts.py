@@ -18,8 +18,6 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
     check_same_count,
 )
 
-LENGTHS = CANDIDATE + "lengths"  # tokens of the further texts, (N, K)
-
 
 class SeparateTexts(Preprocessor):
     """Base of preprocessors of texts that are compared, each an input of its own.
@@ -35,34 +33,34 @@ class SeparateTexts(Preprocessor):
         """Return the tokens of texts (N,) after a prompt, truncated, and `numbers_of_texts`."""
         raise NotImplementedError
 
-    def _prompts_of_rows(self, prompt: str | None, alike: bool) -> tuple[str | None, str | None]:
+    def _prompts_of_rows(self, prompt: str | None, scored: bool) -> tuple[str | None, str | None]:
         """Return the prompts of the first and of the other texts of rows of several.
 
         Args:
             prompt: that was asked for.
-            alike: whether the rows are pairs with scores, of which neither text is a query.
+            scored: whether the texts have scores.
         """
-        return (prompt, prompt) if alike else ("query", "document")
+        return (prompt, prompt) if scored else ("query", "document")
 
     def encode(self, x, y=None, sample_weight=None, prompt: str | None = None) -> dict:
         """Return examples of token ids, not padded.
 
         Args:
             x: see `fit` of the task.
-            y: scores of pairs, (N,) or (N, K); vectors of texts, (N, D) or (N, 1 + K, D); or None.
+            y: scores of pairs, (N,) or (N, K); vectors of single texts, (N, D); or None.
             sample_weight: one number for each example, or None.
-            prompt: of single texts and of pairs with scores, see `embed` of the task. Of other rows
-                the first text gets the prompt "query", the others "document".
+            prompt: of single texts, see `embed` of the task. Of several texts without scores the
+                first gets the prompt "query", the others "document".
 
         Returns:
             Tensors with one row per example: "token_ids" ragged (N, None); of several texts
-            "candidate_token_ids" ragged (N, K, None), and their lengths (N, K); `numbers_of_texts`
-            likewise, without the last axis; and "labels" and "sample_weight".
+            "candidate_token_ids" ragged (N, K, None); `numbers_of_texts` likewise, without the last
+            axis; and "labels" and "sample_weight".
         """
         first, *others = as_columns(x)
         of_first, of_others = prompt, None
         if others:
-            of_first, of_others = self._prompts_of_rows(prompt, len(others) == 1 and y is not None)
+            of_first, of_others = self._prompts_of_rows(prompt, y is not None)
         examples = self.encoded_texts(first, of_first)
         if others:
             texts = tf.stack(others, axis=1)  # (N, K)
@@ -72,8 +70,6 @@ class SeparateTexts(Preprocessor):
                 CANDIDATE + name: tf.RaggedTensor.from_row_splits(values, splits, validate=False)
                 for name, values in encoded.items()
             }
-            lengths = encoded["token_ids"].row_lengths()
-            examples[LENGTHS] = tf.reshape(lengths, [-1, len(others)])  # K is known in graphs, too
             every = tf.concat([first[:, None], texts], axis=1)  # (N, 1 + K)
             examples["labels"] = _numbered(every) if y is None else as_scores(y)
         elif y is not None:
@@ -97,7 +93,7 @@ class SeparateTexts(Preprocessor):
         names = ("token_ids", *self.numbers_of_texts)
         parts = {n: examples[CANDIDATE + n] for n in names if CANDIDATE + n in examples}
         flat = self.pad({name: value.values for name, value in parts.items()}, bucketed)
-        rows, count = parts["token_ids"].nrows(), examples[LENGTHS].shape[1]
+        rows, count = parts["token_ids"].nrows(), _count_of(examples.get("labels"))
         return {
             CANDIDATE + name: tf.reshape(
                 values, tf.stack([rows, count, tf.shape(values, tf.int64)[1]])
@@ -105,6 +101,15 @@ class SeparateTexts(Preprocessor):
             for name, values in flat.items()  # (B * K, L)
             if name == "token_ids" or name.endswith("_mask")
         }
+
+
+def _count_of(labels: tf.Tensor | None) -> int:
+    """Return K, as far as labels tell it before a graph runs; else -1."""
+    if labels is None:
+        return -1
+    if len(labels.shape) == 1:
+        return 1
+    return labels.shape[1] - 1 if tf.as_dtype(labels.dtype).is_integer else labels.shape[1]
 
 
 def _numbered(values: tf.Tensor) -> tf.Tensor:

@@ -72,11 +72,8 @@ class TextEmbedder(Retrieval, EmbedderPresets, LearnsFromPairs, Task):
     - pairs and their scores, `fit((first, second), scores)`: the loss (`CoSENT`) orders pairs.
     - texts alone: each is its own partner, under another dropout (SimCSE, Gao et al. 2021).
     - texts and vectors, `fit(texts, teacher.embed(texts))`: it learns them (`VectorDistillation`).
-    - rows of several texts and a teacher's vectors or scores, for losses that you name, such as
-      `MarginMSE`.
 
-    The first text of a row gets the prompt "query" and the others "document"; both texts of pairs
-    with scores get the default prompt.
+    Without scores, the first text of a row gets the prompt "query" and the others "document".
     `tf.data.Dataset.sample_from_datasets([first.batch(64), second.batch(64)])` mixes datasets, each
     batch from one of them.
 

@@ -97,13 +97,13 @@ class LearnsFromPairs:
             loss: any of `ez.losses`; "auto" fits the data.
             chunk_size: embed so many texts at a time, and compute them again for the gradients
                 (GradCache): the same loss and gradients as of the whole batch, so that large
-                batches, with many negatives, need the memory of a small one. None: the whole batch.
+                batches, with many negatives, need the memory of a small one. None changes nothing.
             **options: the others of `Trainer.compile`.
 
         Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited
         Setup, section 3.
         """
-        self.chunk_size = chunk_size
+        self.chunk_size = chunk_size or self.chunk_size
         super().compile(optimizer, loss, metrics, **options)
         if self.recipe.arguments["gradient_accumulation_steps"]:
             logger.warning(NO_NEGATIVES)

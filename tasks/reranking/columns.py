@@ -5,8 +5,6 @@ Comment letters: N queries, T texts of all of them.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
@@ -24,26 +22,6 @@ from encoder_zoo.tasks.preprocessing.text_lists import as_text_lists
 NAMES = ("queries", "texts")
 EXPECTED = "scores, numbers"  # in y
 CURE = "Expected some text: leave it out, or put a placeholder there."
-
-
-class Scale(NamedTuple):
-    """The scores that a loss can learn: from 0 to the highest.
-
-    Attributes:
-        highest: score.
-        reason: the loss, and what to do with other scores.
-    """
-
-    highest: float
-    reason: str
-
-
-PROBABILITIES = Scale(1.0, "binary cross-entropy; other scores need another loss")
-GRADES = Scale(
-    30.0,
-    "LambdaLoss, as the gain is 2 ** score - 1; other scores need another loss, such as "
-    "ez.losses.ListMarginMSE() or ez.losses.RankNet()",
-)
 
 
 def two_columns(x) -> tuple:
@@ -122,19 +100,19 @@ def queries_and_texts(x) -> tuple[tf.Tensor, tf.Tensor | tf.RaggedTensor]:
     return check_each(queries, has_text(queries), f" of queries is empty. {CURE}"), texts
 
 
-def pair_scores(y, scale: Scale | None = None) -> tf.Tensor:
+def pair_scores(y, probabilities: bool = False) -> tf.Tensor:
     """Return the scores of pairs, float32 (N,), checked.
 
     Args:
         y: (N,) or (N, 1).
-        scale: on which they must lie; None is any.
+        probabilities: whether they must lie between 0 and 1.
 
     Raises:
         ValueError: "Row 3 has the score nan. Expected a finite number.", "Row 3 has the score 5.0.
             Expected a number from 0 to 1 ..."
 
     Example:
-        >>> pair_scores([0.5, 5.0], PROBABILITIES)
+        >>> pair_scores([0.5, 5.0], probabilities=True)
         Traceback (most recent call last):
         ValueError: Row 1 has the score 5.0. Expected a number from 0 to 1 for binary ...
     """
@@ -143,16 +121,15 @@ def pair_scores(y, scale: Scale | None = None) -> tf.Tensor:
         scores = scores[:, 0]
     if len(scores.shape) != 1:
         raise ValueError(f"y has the shape {scores.shape}. Expected one score for each pair.")
-    return _checked(scores, scale)
+    return _checked(scores, probabilities)
 
 
-def list_scores(y, lengths: tf.Tensor, scale: Scale | None = None) -> tf.RaggedTensor:
+def list_scores(y, lengths: tf.Tensor) -> tf.RaggedTensor:
     """Return the scores of lists, ragged float32 (N, None), checked.
 
     Args:
         y: a list of scores for each query.
         lengths: (N,), how many texts each query has.
-        scale: on which the scores must lie; None is any.
 
     Raises:
         ValueError: "Row 1 has 2 scores for 3 texts. ...", "Row 1 has the score nan. ..."
@@ -187,14 +164,14 @@ def list_scores(y, lengths: tf.Tensor, scale: Scale | None = None) -> tf.RaggedT
     right = tf.equal(*counts)
     expected = " texts. Expected one for each text."
     scores = check_each(scores, right, " has ", counts[0], " scores for ", counts[1], expected)
-    return scores.with_values(_checked(scores.values, scale, scores.value_rowids()))
+    return scores.with_values(_checked(scores.values, row=scores.value_rowids()))
 
 
-def _checked(scores: tf.Tensor, scale: Scale | None, row: tf.Tensor | None = None):
+def _checked(scores: tf.Tensor, probabilities: bool = False, row: tf.Tensor | None = None):
     right, expected = tf.math.is_finite(scores), "a finite number"
-    if scale is not None:
-        right = right & (scores >= 0) & (scores <= scale.highest)
-        expected = f"a number from 0 to {scale.highest:g} for {scale.reason}"
+    if probabilities:
+        right = right & (scores >= 0) & (scores <= 1)
+        expected = "a number from 0 to 1 for binary cross-entropy; other scores need another loss"
     return check_each(
         scores, right, " has the score ", scores, f". Expected {expected}.", index=row
     )

@@ -21,7 +21,6 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
     check_same_count,
 )
 from encoder_zoo.tasks.reranking.columns import (
-    Scale,
     are_lists,
     list_scores,
     pair_scores,
@@ -65,7 +64,7 @@ class RerankerPreprocessor(Preprocessor):
     task_name = "reranker"
     one_example_per_text = True
     truncation_cure = "Split long texts into passages, and rank these."
-    _scale: Scale | None = None  # set by the task, for its loss
+    _learns_probabilities = False  # set by the task, for its loss
 
     @validate_arguments
     def __init__(
@@ -110,7 +109,7 @@ class RerankerPreprocessor(Preprocessor):
             tokens = [self.tokenizer.tokenize(part) for part in (queries, texts)]
             examples = self.pack(tokens)
             if y is not None:
-                examples["labels"] = pair_scores(y, self._scale)[:, None]
+                examples["labels"] = pair_scores(y, self._learns_probabilities)[:, None]
         if sample_weight is not None:
             examples["sample_weight"] = as_weights(sample_weight)
         check_same_count(examples)
@@ -128,7 +127,7 @@ class RerankerPreprocessor(Preprocessor):
         examples = {name: tf.gather(values, firsts) for name, values in packed.items()}
         examples |= {CANDIDATE + name: tf.gather(v, others) for name, v in packed.items()}
         if y is not None:
-            scores = list_scores(y, texts.row_lengths(), self._scale)
+            scores = list_scores(y, texts.row_lengths())
             examples["labels"] = texts.with_values(tf.gather(scores.values, order))
         return examples
 

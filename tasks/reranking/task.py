@@ -23,7 +23,6 @@ from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.losses.ranking import RankingLoss
 from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
-from encoder_zoo.tasks.reranking.columns import GRADES, PROBABILITIES
 from encoder_zoo.tasks.reranking.metrics import NDCG, PairAccuracy
 from encoder_zoo.tasks.reranking.preprocessor import (
     CANDIDATE,
@@ -68,10 +67,9 @@ class Reranker(Ranking, RerankerPresets, ListScores):
       with binary cross-entropy; other numbers with another loss, such as
       `compile(loss="mse")`, which is taken of the logits.
     - queries with a list of texts each, `fit((queries, lists of texts), lists of scores)`: the loss
-      (`LambdaLoss`) orders each list by scores from 0 to 30; more is better. Lists may be of
-      different lengths. Others of `ez.losses` are `RankNet`, `ListNet`, `PListMLE`,
-      `MultipleNegatives`, and for the scores of a teacher, which may be any numbers,
-      `ListMarginMSE`.
+      (`LambdaLoss`) orders each list; more is better. Lists may be of different lengths. Others of
+      `ez.losses` are `RankNet`, `ListNet`, `PListMLE`, `MultipleNegatives`, and for the scores of a
+      teacher `ListMarginMSE`.
 
     Call arguments:
         inputs: the preprocessor's outputs.
@@ -207,9 +205,8 @@ class Reranker(Ranking, RerankerPresets, ListScores):
     def _make_ready(self) -> None:
         super()._make_ready()
         if self.preprocessor is not None:
-            scales = {keras.losses.BinaryCrossentropy: PROBABILITIES, LambdaLoss: GRADES}
-            found = (scale for loss, scale in scales.items() if isinstance(self.loss, loss))
-            self.preprocessor._scale = next(found, None)
+            crossentropy = isinstance(self.loss, keras.losses.BinaryCrossentropy)
+            self.preprocessor._learns_probabilities = crossentropy
 
     def _begin_evaluate(self, x, y) -> None:
         self._check_labels(x, y)

@@ -30,9 +30,6 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
     task_name = "sparse_encoder"
     truncation_cure = Preprocessor.truncation_cure
 
-    def _prompts_of_rows(self, prompt: str | None, alike: bool) -> tuple[str, str]:
-        return "query", "document"
-
     @classmethod
     def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
         return sparse_folder.preprocessor_arguments(preset, tokenizer)

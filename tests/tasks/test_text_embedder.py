@@ -229,7 +229,7 @@ class TestPrompts:
         for prompt in ("query", "query: "):
             np.testing.assert_array_equal(embedder.embed("good", prompt=prompt), expected)
         expected = embedder.embed("passage: good")
-        for prompt in ("passage", "document", "corpus"):
+        for prompt in ("passage", "document"):
             np.testing.assert_array_equal(embedder.embed("good", prompt=prompt), expected)
         assert np.abs(embedder.embed("good") - expected).max() > 1e-3
 
@@ -263,8 +263,6 @@ class TestPrompts:
         np.testing.assert_array_equal(x["candidate_token_ids"][0], expected)
         x, _ = preprocessor((["good"], ["bad"]), [0.5])
         np.testing.assert_array_equal(x["token_ids"], preprocessor(["good"])["token_ids"])
-        x, _ = preprocessor((["good"], ["bad"], ["bad"]), [[0.5, 0.2]])  # a query's passages
-        np.testing.assert_array_equal(x["candidate_token_ids"][0, :1], expected)
 
     @pytest.mark.parametrize(
         ("settings", "message"),
@@ -337,38 +335,6 @@ class TestFit:
         embedder.compile(learning_rate=1e-2)
         embedder.fit(TEXTS, vectors, epochs=30, batch_size=6, verbose=0)
         assert (embedder.embed(TEXTS).argmax(1) == np.arange(6)).all()
-
-    @pytest.mark.parametrize(
-        ("loss", "columns", "labels"),
-        [
-            (ez.losses.GuidedInfoNCE, 2, (2, 3)),
-            pytest.param(ez.losses.GuidedInfoNCE, 3, (3, 3), marks=pytest.mark.slow),
-            (ez.losses.VectorDistillation, 2, (8,)),  # of a sentence and its translation
-            pytest.param(ez.losses.VectorDistillation, 2, (2, 8), marks=pytest.mark.slow),
-            pytest.param(ez.losses.MarginMSE, 3, (2,), marks=pytest.mark.slow),
-            (ez.losses.MarginMSE, 3, ()),  # margins
-            pytest.param(ez.losses.ScoreDistillation, 4, (3,), marks=pytest.mark.slow),
-        ],
-    )
-    def test_a_teachers_numbers_of_several_texts_are_learned(self, build, loss, columns, labels):
-        keras.utils.set_random_seed(0)
-        embedder, count = build(), len(TEXTS)
-        texts = (TEXTS, *[np.roll(TEXTS, i).tolist() for i in range(1, columns)])
-        y = np.random.default_rng(0).random((count, *labels)).astype("float32")
-        embedder.compile(loss=loss(), learning_rate=3e-3)
-        history = embedder.fit(texts, y, epochs=8, batch_size=4, verbose=0).history["loss"]
-        assert history[-1] < history[0]
-        x, batch = embedder.preprocessor(texts, y)
-        found = embedder.evaluate(texts, y, batch_size=count, verbose=0)
-        assert found == pytest.approx(float(loss()(batch, embedder(x))), rel=1e-4)
-
-    def test_chunks_end_with_the_next_compile(self, build):
-        embedder = build()
-        embedder.compile(chunk_size=2)
-        embedder.fit((TEXTS, TEXTS[::-1]), batch_size=4, verbose=0)
-        assert embedder.chunk_size == 2
-        embedder.compile()
-        assert embedder.chunk_size is None
 
     def test_every_form_gives_the_same_batch(self, build):
         preprocessor = build().preprocessor
