@@ -327,6 +327,34 @@ class TestFit:
         embedder.fit(TEXTS, vectors, epochs=30, batch_size=6, verbose=0)
         assert (embedder.embed(TEXTS).argmax(1) == np.arange(6)).all()
 
+    @pytest.mark.parametrize(
+        ("loss", "columns", "shape"),
+        [
+            (ez.losses.GuidedInfoNCE(), 2, (6, 2, 5)),
+            (ez.losses.GuidedInfoNCE(), 3, (6, 3, 5)),
+            (ez.losses.VectorDistillation(), 2, (6, 8)),
+            (ez.losses.VectorDistillation(), 3, (6, 3, 8)),
+            (ez.losses.MarginMSE(), 3, (6,)),
+            (ez.losses.MarginMSE(), 3, (6, 2)),
+        ],
+    )
+    def test_labels_of_every_shape_that_a_loss_takes(self, build, loss, columns, shape):
+        embedder = build()
+        embedder.compile(loss=loss)
+        x = (TEXTS, OTHERS, TEXTS[1:] + TEXTS[:1])[:columns]
+        y = np.random.default_rng(0).normal(size=shape).astype("float32")
+        found = embedder.fit(x, y, batch_size=4, verbose=0, shuffle=False).history["loss"]
+        assert np.isfinite(found).all()
+        vectors = embedder(embedder.preprocessor(x)[0])
+        assert vectors.shape == (6, columns, 8)
+        found = embedder.evaluate(x, y, batch_size=6, verbose=0)
+        assert found == pytest.approx(float(loss(y, vectors)), rel=1e-4)
+
+    def test_one_score_for_three_columns_is_refused_by_the_loss(self, build):
+        message = r"CoSENT needs y_true.*\(B, 2\) for rows of 3 texts. Received"
+        with pytest.raises(ValueError, match=message):
+            build().fit((TEXTS, OTHERS, TEXTS), [0.5] * 6, verbose=0)
+
     def test_every_form_gives_the_same_batch(self, build):
         preprocessor = build().preprocessor
         negatives = [OTHERS[1], OTHERS[2]]
