@@ -35,14 +35,16 @@ class SeparateTexts(Preprocessor):
         """Return the tokens of texts (N,) after a prompt, truncated, and `numbers_of_texts`."""
         raise NotImplementedError
 
-    def _prompts_of_rows(self, prompt: str | None, scored: bool) -> tuple[str | None, str | None]:
+    def _prompts_of_rows(
+        self, prompt: str | None, symmetric: bool
+    ) -> tuple[str | None, str | None]:
         """Return the prompts of the first and of the other texts of rows of several.
 
         Args:
             prompt: that was asked for.
-            scored: whether the texts have scores.
+            symmetric: whether the rows are pairs with a score, which may be of like texts.
         """
-        return (prompt, prompt) if scored else ("query", "document")
+        return (prompt, prompt) if symmetric else ("query", "document")
 
     def encode(self, x, y=None, sample_weight=None, prompt: str | None = None) -> dict:
         """Return examples of token ids, not padded.
@@ -52,8 +54,9 @@ class SeparateTexts(Preprocessor):
             y: what the loss takes: scores of pairs, (N,) or (N, K); a teacher's vectors of the
                 texts, (N, D) or (N, 1 + K, G); or None.
             sample_weight: one number for each example, or None.
-            prompt: of single texts, see `embed` of the task. Of several texts without scores the
-                first gets the prompt "query", the others "document".
+            prompt: of single texts, and of pairs with a score each, or one vector: see `embed` of
+                the task. Of other rows the first text gets the prompt "query", the others
+                "document".
 
         Returns:
             Tensors with one row per example: "token_ids" ragged (N, None); of several texts
@@ -62,9 +65,12 @@ class SeparateTexts(Preprocessor):
             "labels" and "sample_weight".
         """
         first, *others = as_columns(x)
+        if y is not None:
+            y = as_scores(y) if others else as_vectors(y)
         of_first, of_others = prompt, None
         if others:
-            of_first, of_others = self._prompts_of_rows(prompt, y is not None)
+            symmetric = len(others) == 1 and y is not None and len(y.shape) < 3
+            of_first, of_others = self._prompts_of_rows(prompt, symmetric)
         examples = self.encoded_texts(first, of_first)
         if others:
             texts = tf.stack(others, axis=1)  # (N, K)
@@ -77,7 +83,7 @@ class SeparateTexts(Preprocessor):
             every = tf.concat([first[:, None], texts], axis=1)
             examples[TEXT_NUMBERS] = _numbered(every)
         if y is not None:
-            examples["labels"] = as_scores(y) if others else as_vectors(y)
+            examples["labels"] = y
         if sample_weight is not None:
             examples["sample_weight"] = as_weights(sample_weight)
         check_same_count(examples)

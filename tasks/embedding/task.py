@@ -73,7 +73,8 @@ class TextEmbedder(Retrieval, EmbedderPresets, LearnsFromPairs, Task):
     - texts alone: each is its own partner, under another dropout (SimCSE, Gao et al. 2021).
     - texts and vectors, `fit(texts, teacher.embed(texts))`: it learns them (`VectorDistillation`).
 
-    Without scores, the first text of a row gets the prompt "query" and the others "document".
+    The first text of a row gets the prompt "query" and the others "document"; pairs with a score
+    or a vector each, which need not be question and passage, get the default prompt.
     `tf.data.Dataset.sample_from_datasets([first.batch(64), second.batch(64)])` mixes datasets, each
     batch from one of them.
 

@@ -265,6 +265,24 @@ class TestPrompts:
         np.testing.assert_array_equal(x["token_ids"], preprocessor(["good"])["token_ids"])
 
     @pytest.mark.parametrize(
+        ("negatives", "y", "prompts"),
+        [
+            ((), [0.5], ("", "")),
+            ((), np.ones((1, 8)), ("", "")),
+            ((), np.ones((1, 2, 8)), ("query: ", "passage: ")),
+            ((["fine"],), [0.5], ("query: ", "passage: ")),
+            ((["fine"],), [[0.9, 0.1]], ("query: ", "passage: ")),
+        ],
+    )
+    def test_in_training_only_scored_pairs_get_the_default(self, build, negatives, y, prompts):
+        preprocessor = build(self.SETTINGS).preprocessor
+        x, _ = preprocessor((["good"], ["bad"], *negatives), y)
+        first, second = prompts
+        np.testing.assert_array_equal(x["token_ids"], preprocessor([first + "good"])["token_ids"])
+        expected = preprocessor([second + "bad"])["token_ids"]
+        np.testing.assert_array_equal(x["candidate_token_ids"][0, :1], expected)
+
+    @pytest.mark.parametrize(
         ("settings", "message"),
         [
             ({"prompts": {"query": 3}}, r"prompts\['query'\] is 3"),
