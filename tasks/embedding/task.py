@@ -173,8 +173,8 @@ class TextEmbedder(Retrieval, EmbedderPresets, LearnsFromPairs, Task):
         Args:
             texts: a text, or a list, array, tensor or column of texts.
             prompt: put before every text: the name of one of the model's prompts, such as "query"
-                or "document" ("passage" is the same), which mean none where the model has none; or
-                the text of a prompt, such as "query: "; None is the model's default.
+                or "document" ("passage" and "corpus" are the same), which mean none where the model
+                has none; or the text of a prompt, such as "query: "; None is the model's default.
             dim: keep so many leading numbers, for models trained that way (Matryoshka), and
                 normalize again if the model normalizes; None is the model's `dim`.
             batch_size: default 32.

@@ -229,9 +229,18 @@ class TestPrompts:
         for prompt in ("query", "query: "):
             np.testing.assert_array_equal(embedder.embed("good", prompt=prompt), expected)
         expected = embedder.embed("passage: good")
-        for prompt in ("passage", "document"):
+        for prompt in ("passage", "document", "corpus"):
             np.testing.assert_array_equal(embedder.embed("good", prompt=prompt), expected)
         assert np.abs(embedder.embed("good") - expected).max() > 1e-3
+
+    def test_passage_and_document_are_the_same_the_exact_name_first(self, build):
+        one = {"query": "query: ", "document": "passage: "}
+        two = {**one, "passage": "film: "}
+        for prompts, text in ((one, "passage: "), (two, "film: ")):
+            preprocessor = build({"prompts": prompts}).preprocessor
+            assert preprocessor.prompt_text("passage") == text
+            assert preprocessor.prompt_text("document") == "passage: "
+            assert preprocessor.prompt_text("corpus") == "passage: "
 
     def test_the_default(self, build):
         embedder = build({**self.SETTINGS, "default_prompt": "query"})
@@ -239,7 +248,7 @@ class TestPrompts:
         np.testing.assert_array_equal(embedder.predict(["good"]), [embedder.embed("good")])
 
     def test_a_model_without_prompts_takes_the_roles(self, shared):
-        for role in ("query", "document"):
+        for role in ("query", "document", "passage", "corpus"):
             np.testing.assert_array_equal(shared.embed("good", role), shared.embed("good"))
         with pytest.raises(ValueError, match="There is no prompt 'qeury'. Expected query"):
             shared.embed("good", prompt="qeury")
@@ -502,6 +511,20 @@ def test_chunks_change_nothing(build):
         history = embedder.fit((TEXTS, OTHERS), epochs=3, batch_size=6, shuffle=False, verbose=0)
         losses.append(history.history["loss"])
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+
+
+def test_chunks_are_kept_until_they_are_switched_off(build):
+    embedder = build()
+    embedder.compile(chunk_size=4)
+    embedder.compile(learning_rate=1e-3)
+    embedder._adapt((TEXTS, OTHERS), np.ones(6))  # compiles again, for another loss
+    assert embedder.chunk_size == 4
+    assert embedder.get_compile_config()["chunk_size"] == 4
+    embedder.compile(chunk_size=0)
+    assert embedder.chunk_size is None
+    assert embedder.get_compile_config()["chunk_size"] is None
+    embedder._adapt((TEXTS, OTHERS), None)
+    assert embedder.chunk_size is None
 
 
 @pytest.mark.slow
