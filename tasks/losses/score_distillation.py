@@ -23,16 +23,16 @@ from encoder_zoo.tasks.losses.vectors import (
 class MarginMSE(ConfigFromSignature, keras.losses.Loss):
     """Computes the squared difference between student's and teacher's margins.
 
-    A margin is the score of a text with its passage, less that with a negative.
+    A margin is the score of a query's positive, less that of a negative.
 
     Args:
         similarity: the student's score, "dot" or "cosine".
         **kwargs: of `keras.losses.Loss`.
 
     Call arguments:
-        y_true: (B, K), the teacher's scores, of the passage first; or, with one negative, (B,), its
-            margins.
-        y_pred: (B, 1 + K, D), vectors of a text, its passage and negatives.
+        y_true: (B, K), the teacher's scores, that of the positive first; or, with one negative,
+            (B,), its margins.
+        y_pred: (B, 1 + K, D), vectors of query, positive and negatives.
 
     Returns:
         (B,), of `call`, the means over the negatives of a row.
@@ -56,7 +56,7 @@ class MarginMSE(ConfigFromSignature, keras.losses.Loss):
         self.similarity = similarity
 
     def call(self, y_true, y_pred):
-        check_rows(self, y_pred, 3, "a text, its passage, and one or more negatives")
+        check_rows(self, y_pred, 3, "a query, its positive, and one or more negatives")
         is_margin = len(y_true.shape) == 1 and not differ(y_pred.shape[1], 3)
         wanted = y_true[:, None] if is_margin else _margins(scores_like(self, y_true, y_pred))
         found = _margins(similarities(y_pred, self.similarity))
@@ -65,19 +65,21 @@ class MarginMSE(ConfigFromSignature, keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
-    """Computes the KL divergence of the student's from the teacher's scores of a text's passages.
+    """Computes the KL divergence of the student's from the teacher's scores of a query's documents.
 
-    Scores are made probabilities by a softmax over the K passages of a row.
+    Scores are made probabilities by a softmax over the K documents of a row.
 
     Args:
         temperature: by which both scores are divided; the divergence is multiplied by its square.
         similarity: the student's score, "dot" or "cosine".
         min_max: scale the scores of each row, the student's and the teacher's, to 0 to 1 first.
+            By default they are compared as they are, as in Hinton et al.; `MaxSimDistillation`
+            scales them, as in JaColBERTv2.5.
         **kwargs: of `keras.losses.Loss`.
 
     Call arguments:
         y_true: (B, K), the teacher's scores.
-        y_pred: (B, 1 + K, D), vectors of a text and of two or more passages.
+        y_pred: (B, 1 + K, D), vectors of a query and of two or more documents.
 
     Returns:
         (B,), of `call`.
@@ -111,7 +113,7 @@ class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
         self.min_max = min_max
 
     def call(self, y_true, y_pred):
-        check_rows(self, y_pred, 3, "a text and two or more passages")
+        check_rows(self, y_pred, 3, "a query and two or more documents")
         y_true = scores_like(self, y_true, y_pred)
         student = similarities(y_pred, self.similarity)
         return divergence(student, y_true, self.temperature, self.min_max)
