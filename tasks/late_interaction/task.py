@@ -160,7 +160,7 @@ class LateInteraction(LateRetrieval, LateInteractionPresets, LearnsFromPairs, Ta
         documents = self._vectors(others, training)
         lengths = [ops.shape(x)[1] for x in (queries, documents)]
         longest = max(lengths) if all(type(n) is int for n in lengths) else ops.maximum(*lengths)
-        queries, documents = filled_up(queries, longest), filled_up(documents, longest)
+        queries, documents = pad_to_length(queries, longest), pad_to_length(documents, longest)
         documents = ops.reshape(documents, (batch, -1, longest, self.embedding_dim))
         return ops.concatenate([queries[:, None], documents], axis=1)  # (B, 1 + K, L, D)
 
@@ -171,7 +171,7 @@ class LateInteraction(LateRetrieval, LateInteractionPresets, LearnsFromPairs, Ta
         length = ops.shape(inputs["token_ids"])[1]
 
         def of_part(part, training):
-            return filled_up(Task.call(self, part, training), length)
+            return pad_to_length(Task.call(self, part, training), length)
 
         return recomputed_in_chunks(self, of_part, inputs, self.chunk_size)
 
@@ -329,11 +329,11 @@ class LateInteraction(LateRetrieval, LateInteractionPresets, LearnsFromPairs, Ta
         return (self.tiny_data().x[0],)
 
 
-def filled_up(x: keras.KerasTensor, length) -> keras.KerasTensor:
-    """Return vectors (B, L, D) with zeros at the end, (B, length, D).
+def pad_to_length(x: keras.KerasTensor, length) -> keras.KerasTensor:
+    """Return vectors (B, L, D) padded with zeros at the end, (B, length, D).
 
     Example:
-        >>> filled_up(ops.ones((1, 2, 3)), 4).shape
+        >>> pad_to_length(ops.ones((1, 2, 3)), 4).shape
         TensorShape([1, 4, 3])
     """
     batch, own, width = ops.shape(x)

@@ -1,4 +1,4 @@
-"""Pairs that belong together or do not. Comment letters: B batch, K further texts, D width."""
+"""Losses of positive and negative pairs. Comment letters: B batch, K further texts, D width."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from encoder_zoo.tasks.losses.vectors import Distance, distances, scores_like
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Contrastive(ConfigFromSignature, keras.losses.Loss):
-    """Computes the distance of pairs that belong together, and how near the others are.
+    """Computes squared distances of positive pairs, and of negative pairs those below the margin.
+
+    The loss of a pair is half the square of its distance, if it is positive; else of the margin
+    less its distance, or 0 where it is farther apart than the margin.
 
     Args:
-        margin: distance from which pairs that do not belong together are far enough.
+        margin: distance from which negative pairs have no loss.
         distance: "cosine" or "euclidean".
         **kwargs: of `keras.losses.Loss`.
 
     Call arguments:
-        y_true: (B,) or (B, K), 1 for pairs that belong together, 0 for others.
+        y_true: (B,) or (B, K), 1 for positive pairs, 0 for negative ones.
         y_pred: (B, 1 + K, D), the first text of each row makes a pair with each of its others.
 
     Returns:
@@ -50,7 +53,7 @@ class Contrastive(ConfigFromSignature, keras.losses.Loss):
         return ops.mean(self._squares(y_true, y_pred)[0], axis=-1) / 2
 
     def _squares(self, y_true, y_pred) -> tuple:
-        """Return the squares of what is wrong, distances and scores of the pairs, each (B, K)."""
+        """Return twice the losses, the distances and the scores of the pairs, each (B, K)."""
         y_true = scores_like(self, y_true, y_pred)
         away = distances(y_pred, self.distance)
         near = ops.square(ops.relu(self.margin - away))
@@ -61,10 +64,10 @@ class Contrastive(ConfigFromSignature, keras.losses.Loss):
 class OnlineContrastive(Contrastive):
     """Computes twice `Contrastive` of the hard pairs of a batch, summed over them.
 
-    Hard are pairs that belong together and are farther apart than the nearest pair that does not,
-    and pairs that do not and are nearer than the farthest that does. Where the batch has one pair
-    of a kind or none, the mean of the other kind takes the place of its distance. Under
-    `tf.distribute` the pairs of all replicas are compared. Arguments as for `Contrastive`.
+    Hard are positive pairs that are farther apart than the nearest negative pair, and negative
+    pairs that are nearer than the farthest positive pair. Where the batch has one pair of a kind or
+    none, the mean of the other kind takes the place of its distance. Under `tf.distribute` the
+    pairs of all replicas are compared. Arguments as for `Contrastive`.
 
     Returns:
         (B,), of `call`, the same number for each row.
@@ -83,11 +86,11 @@ class OnlineContrastive(Contrastive):
 
     def call(self, y_true, y_pred):
         squares, away, scores, _ = of_all_replicas(*self._squares(y_true, y_pred))
-        together = scores > 0.5
-        apart = ops.logical_not(together)
-        nearest = _bound(-1, away, apart, together)
-        farthest = _bound(1, away, together, apart)
-        hard = ops.where(together, away > nearest, away < farthest)
+        positive = scores > 0.5
+        negative = ops.logical_not(positive)
+        nearest = _bound(-1, away, negative, positive)
+        farthest = _bound(1, away, positive, negative)
+        hard = ops.where(positive, away > nearest, away < farthest)
         total = ops.sum(ops.where(hard, squares, 0.0))
         return total * ops.ones_like(y_pred[:, 0, 0])
 

@@ -1,4 +1,4 @@
-"""Losses that order pairs by their scores, each pair beside all others of the batch.
+"""Losses that order the pairs of a batch by their scores.
 
 Comment letters: B batch, K further texts of a row, P pairs of all replicas, D width.
 """
@@ -18,7 +18,7 @@ EXCLUDED = -1e9  # in place of a difference that does not count
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class CoSENT(ConfigFromSignature, keras.losses.Loss):
-    """Computes how often, and how far, pairs are more similar than pairs of a higher score.
+    """Computes a pairwise ranking loss: pairs of a higher score should have a higher cosine.
 
     It is log(1 + sum of exp(scale * (s_i - s_j))) over all i and j whose scores are y_i < y_j,
     with cosines s: one number for the batch, under `tf.distribute` for the batch of all replicas.

@@ -1,4 +1,4 @@
-"""Cosines that equal scores. Comment letters: B batch, K further texts of a row, D width."""
+"""Regression of cosines on scores. Comment letters: B batch, K further texts of a row, D width."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from encoder_zoo.tasks.losses.vectors import scores_like, similarities
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class CosineSimilarity(ConfigFromSignature, keras.losses.Loss):
-    """Computes the squared difference of the cosines of pairs from their scores.
+    """Computes the squared difference between the cosines of pairs and their scores.
 
     Args:
         **kwargs: of `keras.losses.Loss`.

@@ -1,4 +1,4 @@
-"""Contrastive loss in which a guide's vectors tell false negatives.
+"""Contrastive loss without the false negatives that a guide's vectors find.
 
 Comment letters: B batch, N rows of all replicas, K further texts, G width of the guide, D width.
 """
@@ -10,22 +10,22 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, validate_arguments
-from encoder_zoo.tasks.losses.info_nce import improbability, in_columns, own_columns
+from encoder_zoo.tasks.losses.info_nce import in_columns, negative_log_likelihood, own_columns
 from encoder_zoo.tasks.losses.replicas import of_all_replicas
 from encoder_zoo.tasks.losses.vectors import check_rows, unit_vectors
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
-    """Computes InfoNCE without the candidates that a guide finds nearer than the own passage.
+    """Computes InfoNCE without the candidates that a guide finds more similar than the positive.
 
-    Candidates of a row are the second and further texts of all rows; beside these, the first texts
-    of all rows are candidates for its first text, and the second texts for its second. All are
-    compared in one softmax. Similarity is the cosine.
+    Candidates of a row are the positives and negatives of all rows; beside these, the queries of
+    all rows are candidates for its query, and the positives for its positive. All are compared in
+    one softmax. Similarity is the cosine.
 
     Args:
         scale: factor of the similarities, 1 / temperature.
-        margin: candidates count whose similarity, by the guide, is at most that of the own passage
+        margin: candidates count whose similarity, by the guide, is at most that of the positive
             less the margin.
         **kwargs: of `keras.losses.Loss`.
 
@@ -55,7 +55,7 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
         self.margin = margin
 
     def call(self, y_true, y_pred):
-        check_rows(self, y_pred, 2, "a text, its passage, and perhaps hard negatives")
+        check_rows(self, y_pred, 2, "a query, its positive, and perhaps hard negatives")
         if len(y_true.shape) != 3:
             raise ValueError(
                 "GuidedInfoNCE needs y_true (B, 1 + K, G), a guide's vectors of the texts whose "
@@ -68,7 +68,7 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
         own = own_columns(scores, first)
         own_score = ops.sum(guide[:, 0] * guide[:, 1], axis=-1, keepdims=True)
         excluded = ops.logical_or(same, guided > own_score - self.margin)
-        return improbability(self.scale * scores, own, excluded)
+        return negative_log_likelihood(self.scale * scores, own, excluded)
 
 
 def _scores(x, all_x, first):
@@ -80,7 +80,7 @@ def _scores(x, all_x, first):
         first: index of the first of the B rows among the N.
 
     Returns:
-        (B, K * N + 2 * N), and a bool of that shape. The own passage is at index `first` + row.
+        (B, K * N + 2 * N), and a bool of that shape. The positive is at index `first` + row.
     """
     candidates = (in_columns(all_x[:, 1:]), all_x[:, 0], all_x[:, 1])
     texts = (x[:, 0], x[:, 0], x[:, 1])

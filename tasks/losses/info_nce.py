@@ -1,4 +1,4 @@
-"""Contrastive loss with the other texts of the batch as negatives.
+"""Contrastive loss with in-batch negatives.
 
 Comment letters: B batch, N rows of all replicas, K further texts of a row, M candidates, D width.
 """
@@ -18,25 +18,24 @@ EXCLUDED = -1e9  # in place of the score of a candidate that is not compared
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class InfoNCE(ConfigFromSignature, keras.losses.Loss):
-    """Computes how improbable a text's own passage is among the passages of the whole batch.
+    """Computes the cross-entropy of each query's positive among all documents of the batch.
 
-    The candidates of every row are the second texts of all rows, and all further texts, hard
-    negatives. Texts that are known to be right are no negatives: those equal to the row's own
-    first or second text, and the second texts of rows with an equal first text. Under
-    `tf.distribute` the rows of all replicas count. A batch of one pair has no negatives, and its
-    loss is 0.
+    The documents are the positives of all rows, and all hard negatives. Documents that are known to
+    be relevant are no negatives: those equal to the row's own query or positive, and the positives
+    of rows with an equal query. Under `tf.distribute` the rows of all replicas count. A batch of
+    one pair has no negatives, and its loss is 0.
 
     Args:
         scale: factor of the similarities, 1 / temperature.
         similarity: "cosine" or "dot".
-        symmetric: take the mean with the same loss from second texts to first texts.
-        margin: leave out candidates whose similarity is above the own passage's less the margin,
-            as they may be right too; None leaves out none.
+        symmetric: take the mean with the same loss from positives to queries.
+        margin: leave out negatives whose similarity is above that of the positive less the margin,
+            as they may be relevant too; None leaves out none.
         **kwargs: of `keras.losses.Loss`.
 
     Call arguments:
         y_true: (B, 1 + K), numbers that are equal where texts are equal.
-        y_pred: (B, 1 + K, D), vectors of the texts of each row, K of 1 or more.
+        y_pred: (B, 1 + K, D), vectors of query, positive and negatives, K of 1 or more.
 
     Returns:
         (B,), of `call`.
@@ -71,15 +70,17 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
         self.margin = margin
 
     def call(self, y_true, y_pred):
-        check_rows(self, y_pred, 2, "a text, its passage, and perhaps hard negatives")
+        check_rows(self, y_pred, 2, "a query, its positive, and perhaps hard negatives")
         _check_numbers(self, y_true, y_pred)
         x = comparable(y_pred, self.similarity)
         all_x, all_texts, first = of_all_replicas(x, y_true)
-        forward = self._loss(x[:, 0], in_columns(all_x[:, 1:]), known(y_true, all_texts), first)
+        forward = self._loss(
+            x[:, 0], in_columns(all_x[:, 1:]), positives_mask(y_true, all_texts), first
+        )
         if not self.symmetric:
             return forward
         y_true, all_texts = (ops.flip(texts[:, :2], axis=1) for texts in (y_true, all_texts))
-        backward = self._loss(x[:, 1], all_x[:, 0], known(y_true, all_texts), first)
+        backward = self._loss(x[:, 1], all_x[:, 0], positives_mask(y_true, all_texts), first)
         return (forward + backward) / 2
 
     def _loss(self, x, candidates, excluded, first):
@@ -88,7 +89,7 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
         own = own_columns(scores, first)
         if self.margin is not None:
             excluded = ops.logical_or(excluded, scores > _own_score(scores, own) - self.margin)
-        return improbability(self.scale * scores, own, excluded)
+        return negative_log_likelihood(self.scale * scores, own, excluded)
 
 
 def in_columns(x: keras.KerasTensor) -> keras.KerasTensor:
@@ -97,17 +98,16 @@ def in_columns(x: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def own_columns(scores, first) -> keras.KerasTensor:
-    """Return (B, M) bool: true at the candidate of each row's own number, counted from `first`."""
+    """Return (B, M) bool: true at the positive of each row, rows counted from `first`."""
     rows, columns = ops.shape(scores)
     own = ops.cast(first, "int32") + ops.arange(rows, dtype="int32")
     return own[:, None] == ops.arange(columns, dtype="int32")[None]
 
 
-def known(texts: keras.KerasTensor, all_texts: keras.KerasTensor) -> keras.KerasTensor:
-    """Return which candidates are right for a row: (B, K * N) bool.
+def positives_mask(texts: keras.KerasTensor, all_texts: keras.KerasTensor) -> keras.KerasTensor:
+    """Return which candidates are positives of a row: (B, K * N) bool.
 
-    A candidate is if it equals the row's first text, or the second text of any row with an equal
-    first text.
+    A candidate is one if it equals the row's query, or the positive of any row with an equal query.
 
     Args:
         texts: (B, 1 + K) numbers of texts.
@@ -115,28 +115,28 @@ def known(texts: keras.KerasTensor, all_texts: keras.KerasTensor) -> keras.Keras
 
     Example:
         >>> texts = ops.convert_to_tensor([[0, 1, 2], [0, 3, 1], [4, 5, 6]])
-        >>> known(texts, texts).numpy().astype(int).tolist()
+        >>> positives_mask(texts, texts).numpy().astype(int).tolist()
         [[1, 1, 0, 0, 1, 0], [1, 1, 0, 0, 1, 0], [0, 0, 1, 0, 0, 0]]
     """
     candidates = ops.reshape(ops.transpose(all_texts[:, 1:]), (1, -1))  # (1, K * N)
     same_first = ops.cast(texts[:, :1] == ops.transpose(all_texts[:, :1]), "float32")  # (B, N)
     same_second = ops.cast(all_texts[:, 1:2] == candidates, "float32")  # (N, K * N)
-    right = ops.matmul(same_first, same_second) > 0
-    return ops.logical_or(right, texts[:, :1] == candidates)
+    positives = ops.matmul(same_first, same_second) > 0
+    return ops.logical_or(positives, texts[:, :1] == candidates)
 
 
-def improbability(logits, own, excluded) -> keras.KerasTensor:
-    """Return the negative logarithm of the probability of each row's own candidate, (B,).
+def negative_log_likelihood(logits, own, excluded) -> keras.KerasTensor:
+    """Return the negative log-likelihood of each row's positive among its candidates, (B,).
 
     Args:
         logits: (B, M).
-        own: (B, M) bool, true once in each row.
-        excluded: (B, M) bool, the candidates that do not count, but for the own.
+        own: (B, M) bool, true once in each row, at the positive.
+        excluded: (B, M) bool, the candidates that do not count, but for the row's positive.
 
     Example:
         >>> logits, own = ops.zeros((1, 4)), ops.convert_to_tensor([[True, False, False, False]])
         >>> excluded = ops.convert_to_tensor([[True, False, False, True]])
-        >>> float(ops.exp(improbability(logits, own, excluded))[0])
+        >>> float(ops.exp(negative_log_likelihood(logits, own, excluded))[0])
         3.0
     """
     others = ops.logical_and(excluded, ops.logical_not(own))

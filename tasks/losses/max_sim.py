@@ -1,4 +1,4 @@
-"""Losses of late interaction: a text and its passages are vectors of tokens, compared by MaxSim.
+"""Losses of late interaction: queries and documents are vectors of tokens, compared by MaxSim.
 
 Comment letters: B batch, N rows of all replicas, K further texts of a row, M documents of all rows,
 L tokens of a text, Q tokens of a query, D width.
@@ -11,7 +11,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
-from encoder_zoo.tasks.losses.info_nce import improbability, known, own_columns
+from encoder_zoo.tasks.losses.info_nce import negative_log_likelihood, own_columns, positives_mask
 from encoder_zoo.tasks.losses.max_sim_scores import max_sim, max_sim_of_rows
 from encoder_zoo.tasks.losses.replicas import of_all_replicas, padded_alike
 from encoder_zoo.tasks.losses.score_distillation import divergence
@@ -22,8 +22,8 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
     """Base of the losses of tokens' vectors.
 
     Args:
-        query_length: so many tokens of the first text are looked at, which saves memory where
-            documents are longer; None is all.
+        query_length: so many tokens of the query are looked at, which saves memory where documents
+            are longer; None is all.
         **kwargs: of `keras.losses.Loss`.
     """
 
@@ -50,16 +50,16 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MaxSimInfoNCE(_MaxSimLoss):
-    """Computes how improbable a text's own passage is among the passages of the whole batch.
+    """Computes the cross-entropy of each query's positive among all documents of the batch.
 
-    As `InfoNCE`, of texts that are many vectors each: candidates of every row are the second and
-    further texts of all rows, without those that are known to be right. Under `tf.distribute` the
+    As `InfoNCE`, of texts that are many vectors each: the documents are the positives and hard
+    negatives of all rows, without those that are known to be relevant. Under `tf.distribute` the
     rows of all replicas count.
 
     Args:
         scale: factor of the scores, 1 / temperature.
-        query_length: so many tokens of the first text are looked at, which saves memory where
-            documents are longer; None is all.
+        query_length: so many tokens of the query are looked at, which saves memory where documents
+            are longer; None is all.
         **kwargs: of `keras.losses.Loss`.
 
     Call arguments:
@@ -98,28 +98,31 @@ class MaxSimInfoNCE(_MaxSimLoss):
     def call(self, y_true, y_pred):
         queries, documents = self._parts(y_true, y_pred, 2)
         all_documents, all_texts, first = of_all_replicas(padded_alike(documents, 2), y_true)
-        # One column of documents after the other, as in `known`: (M, L, D).
+        # One column of documents after the other, as in `positives_mask`: (M, L, D).
         columns = ops.swapaxes(all_documents, 0, 1)
         columns = ops.reshape(columns, (-1, *ops.shape(columns)[2:]))
         scores = self.scale * max_sim(queries, columns)  # (B, M)
-        return improbability(scores, own_columns(scores, first), known(y_true, all_texts))
+        own, positives = own_columns(scores, first), positives_mask(y_true, all_texts)
+        return negative_log_likelihood(scores, own, positives)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MaxSimDistillation(_MaxSimLoss):
-    """Computes the KL divergence of the student's from the teacher's scores of a text's passages.
+    """Computes the KL divergence of the student's from the teacher's scores of a query's documents.
 
     Args:
         temperature: by which both scores are divided; the divergence is multiplied by its square.
-        min_max: scale the scores of each row, the student's and the teacher's, to 0 to 1 first.
-        query_length: so many tokens of the first text are looked at, which saves memory where
-            documents are longer; None is all.
+        min_max: scale the scores of each row, the student's and the teacher's, to 0 to 1 first. By
+            default, as in JaColBERTv2.5: MaxSim is a sum over the query's tokens, of another range
+            than the scores of a cross-encoder. `ScoreDistillation` compares them as they are.
+        query_length: so many tokens of the query are looked at, which saves memory where documents
+            are longer; None is all.
         **kwargs: of `keras.losses.Loss`.
 
     Call arguments:
         y_true: (B, K), the teacher's scores.
-        y_pred: (B, 1 + K, L, D), vectors of the tokens of a text and of two or more passages; zeros
-            are no token.
+        y_pred: (B, 1 + K, L, D), vectors of the tokens of a query and of two or more documents;
+            zeros are no token.
 
     Returns:
         (B,), of `call`.

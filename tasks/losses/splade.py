@@ -27,15 +27,15 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
 
     FLOPS are the sum, over the terms, of the squared mean weight in the batch: near the number of
     products that the score of a random query and document takes, and smooth. They keep the vectors
-    sparse, and put terms that all texts have at a disadvantage. While `SparseEncoder.fit` begins,
+    sparse, and penalize terms that all texts have. While `SparseEncoder.fit` begins,
     for a third of its steps, both weights rise with the square of the steps to their values here.
     Under `tf.distribute` the mean is that of all replicas.
 
     Args:
         loss: any of `encoder_zoo.losses` that compares the texts of a batch; None is
             `InfoNCE(scale=1.0, similarity="dot")`.
-        query_weight: of the FLOPS of first texts.
-        document_weight: of the FLOPS of all other texts.
+        query_weight: of the FLOPS of queries, the first texts.
+        document_weight: of the FLOPS of documents, all other texts.
         **kwargs: of `keras.losses.Loss`.
 
     Call arguments:
@@ -76,7 +76,7 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
         self.document_weight = document_weight
 
     def call(self, y_true, y_pred):
-        check_rows(self, y_pred, 2, "a text, its passage, and perhaps hard negatives")
+        check_rows(self, y_pred, 2, "a query, its positive, and perhaps hard negatives")
         y_pred = ops.convert_to_tensor(y_pred)
         of_queries = self.query_weight * _flops(y_pred[:, :1])
         of_documents = self.document_weight * _flops(y_pred[:, 1:])

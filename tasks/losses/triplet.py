@@ -1,4 +1,4 @@
-"""Nearer to one text than to another. Comment letters: B batch, K further texts, D width."""
+"""Loss of triplets. Comment letters: B batch, K further texts, D width."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from encoder_zoo.tasks.losses.vectors import Distance, check_rows, distances
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Triplet(ConfigFromSignature, keras.losses.Loss):
-    """Computes by how much a text is too far from its second text, compared with its negatives.
+    """Computes the triplet loss: the positive should be nearer to the anchor than the negatives.
 
     Args:
-        margin: by which the negatives should be farther.
+        margin: by which the negatives should be farther from the anchor than the positive.
         distance: "euclidean" or "cosine", which is 0 to 2: take a smaller margin.
         **kwargs: of `keras.losses.Loss`.
 
     Call arguments:
         y_true: not read.
-        y_pred: (B, 1 + K, D), vectors of a text, of one near to it, and of negatives.
+        y_pred: (B, 1 + K, D), vectors of anchor, positive and negatives.
 
     Returns:
         (B,), of `call`, the means over the negatives of a row.
@@ -45,6 +45,6 @@ class Triplet(ConfigFromSignature, keras.losses.Loss):
         self.distance = distance
 
     def call(self, y_true, y_pred):
-        check_rows(self, y_pred, 3, "a text, one near to it, and one or more that are not")
+        check_rows(self, y_pred, 3, "an anchor, its positive, and one or more negatives")
         away = distances(y_pred, self.distance)
         return ops.mean(ops.relu(away[:, :1] - away[:, 1:] + self.margin), axis=-1)

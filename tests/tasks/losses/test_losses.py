@@ -281,21 +281,26 @@ def test_distilled_scores_by_their_definition():
 @pytest.mark.parametrize(
     "loss, y_true, y_pred, message",
     [
-        (losses.InfoNCE(), (4, 3), (4, 3), "InfoNCE needs y_pred .*2 texts or more.*: a text, its"),
+        (
+            losses.InfoNCE(),
+            (4, 3),
+            (4, 3),
+            "InfoNCE needs y_pred .*2 texts or more.*: a query, its",
+        ),
         (losses.InfoNCE(), (4, 1), (4, 1, 6), r"InfoNCE needs y_pred .*Received: \(4, 1, 6\)"),
         (losses.InfoNCE(), (4,), (4, 3, 6), r"y_true \(B, 1 \+ K\).*Received: \(4,\) and .*`fit`"),
         (losses.InfoNCE(), (4, 2), (4, 3, 6), r"Received: \(4, 2\) and \(4, 3, 6\)"),
         (losses.GuidedInfoNCE(), (4, 3), (4, 3, 6), "needs y_true .*, a guide's vectors"),
         (losses.CoSENT(), (4,), (4, 3, 6), r"\(B, 2\) for rows of 3 texts. Received: \(4, 1\)"),
         (losses.AnglE(), (4, 2, 6), (4, 3, 6), "AnglE needs y_true, the scores of pairs"),
-        (losses.Triplet(), (4, 2), (4, 2, 6), "3 texts or more in each row: a text, one near"),
+        (losses.Triplet(), (4, 2), (4, 2, 6), "3 texts or more in each row: an anchor, its"),
         (
             losses.MarginMSE(),
             (4, 3),
             (4, 3, 6),
             r"MarginMSE needs y_true, .*\(B, 2\) for rows of 3",
         ),
-        (losses.ScoreDistillation(), (4, 1), (4, 2, 6), "3 texts or more in each row: a text and"),
+        (losses.ScoreDistillation(), (4, 1), (4, 2, 6), "3 texts or more in each row: a query and"),
         (losses.VectorDistillation(), (4, 5), (4, 2, 6), r"as wide as .*Received: \(4, 1, 5\)"),
         (
             losses.VectorDistillation(),
