@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from encoder_zoo.common.wording import with_type
 
-# The names that models give to the prompt of a document, the usual one first.
+# The names that models give to the prompt of a document, which mean the same; the usual one first.
 DOCUMENT_NAMES = ("document", "passage", "corpus")
-# Names that mean no prompt where a model has none.
+# Names that mean no prompt where a model has none, as do the others of `DOCUMENT_NAMES`.
 ROLES = ("query", "document")
 
 
@@ -38,9 +38,9 @@ def prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | N
 
     Args:
         prompts: {name: text} of the model.
-        prompt: a name; "query" or "document", which mean no prompt where the model has none, and
-            "document" also a prompt called "passage" or "corpus"; a text that is no word, such as
-            "query: "; or None for the default.
+        prompt: a name; "query" or "document", which mean no prompt where the model has none;
+            "passage" or "corpus", which are "document" where no prompt has that name, and the other
+            way round; a text that is no word, such as "query: "; or None for the default.
         default: name of the model's default prompt, or None for no prompt.
 
     Raises:
@@ -57,10 +57,10 @@ def prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | N
         return ""
     if not isinstance(name, str):
         raise ValueError(f"prompt is {with_type(name)}. Expected its name, or its text.")
-    for known in DOCUMENT_NAMES if name == "document" else (name,):
+    for known in (name, *(DOCUMENT_NAMES if name in DOCUMENT_NAMES else ())):
         if known in prompts:
             return prompts[known]
-    if name in ROLES or not name:
+    if name in (*ROLES, *DOCUMENT_NAMES) or not name:
         return ""
     if re.fullmatch(r"\w+", name):
         names = ", ".join(dict.fromkeys([*prompts, *ROLES]))

@@ -18,6 +18,8 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
     check_same_count,
 )
 
+TEXT_NUMBERS = "text_numbers"  # (N, 1 + K) int32, equal where texts are equal
+
 
 class SeparateTexts(Preprocessor):
     """Base of preprocessors of texts that are compared, each an input of its own.
@@ -33,34 +35,42 @@ class SeparateTexts(Preprocessor):
         """Return the tokens of texts (N,) after a prompt, truncated, and `numbers_of_texts`."""
         raise NotImplementedError
 
-    def _prompts_of_rows(self, prompt: str | None, scored: bool) -> tuple[str | None, str | None]:
+    def _prompts_of_rows(
+        self, prompt: str | None, symmetric: bool
+    ) -> tuple[str | None, str | None]:
         """Return the prompts of the first and of the other texts of rows of several.
 
         Args:
             prompt: that was asked for.
-            scored: whether the texts have scores.
+            symmetric: whether the rows are pairs with a score, which may be of like texts.
         """
-        return (prompt, prompt) if scored else ("query", "document")
+        return (prompt, prompt) if symmetric else ("query", "document")
 
     def encode(self, x, y=None, sample_weight=None, prompt: str | None = None) -> dict:
         """Return examples of token ids, not padded.
 
         Args:
             x: see `fit` of the task.
-            y: scores of pairs, (N,) or (N, K); vectors of single texts, (N, D); or None.
+            y: what the loss takes: scores of pairs, (N,) or (N, K); a teacher's vectors of the
+                texts, (N, D) or (N, 1 + K, G); or None.
             sample_weight: one number for each example, or None.
-            prompt: of single texts, see `embed` of the task. Of several texts without scores the
-                first gets the prompt "query", the others "document".
+            prompt: of single texts, and of pairs with a score each, or one vector: see `embed` of
+                the task. Of other rows the first text gets the prompt "query", the others
+                "document".
 
         Returns:
             Tensors with one row per example: "token_ids" ragged (N, None); of several texts
             "candidate_token_ids" ragged (N, K, None); `numbers_of_texts` likewise, without the last
-            axis; and "labels" and "sample_weight".
+            axis, and "text_numbers" (N, 1 + K), equal where texts are equal; and where given
+            "labels" and "sample_weight".
         """
         first, *others = as_columns(x)
+        if y is not None:
+            y = as_scores(y) if others else as_vectors(y)
         of_first, of_others = prompt, None
         if others:
-            of_first, of_others = self._prompts_of_rows(prompt, y is not None)
+            symmetric = len(others) == 1 and y is not None and len(y.shape) < 3
+            of_first, of_others = self._prompts_of_rows(prompt, symmetric)
         examples = self.encoded_texts(first, of_first)
         if others:
             texts = tf.stack(others, axis=1)  # (N, K)
@@ -70,10 +80,10 @@ class SeparateTexts(Preprocessor):
                 CANDIDATE + name: tf.RaggedTensor.from_row_splits(values, splits, validate=False)
                 for name, values in encoded.items()
             }
-            every = tf.concat([first[:, None], texts], axis=1)  # (N, 1 + K)
-            examples["labels"] = _numbered(every) if y is None else as_scores(y)
-        elif y is not None:
-            examples["labels"] = as_vectors(y)
+            every = tf.concat([first[:, None], texts], axis=1)
+            examples[TEXT_NUMBERS] = _numbered(every)
+        if y is not None:
+            examples["labels"] = y
         if sample_weight is not None:
             examples["sample_weight"] = as_weights(sample_weight)
         check_same_count(examples)
@@ -84,8 +94,8 @@ class SeparateTexts(Preprocessor):
         if CANDIDATE + "token_ids" in examples:
             x |= self._padded_candidates(examples, bucketed)
         labels = examples.get("labels")
-        if labels is not None and tf.as_dtype(labels.dtype).is_integer:
-            labels = _numbered(labels)  # small numbers, which float32 holds exactly
+        if labels is None and TEXT_NUMBERS in examples:
+            labels = _numbered(examples[TEXT_NUMBERS])  # small ones, which float32 holds exactly
         return keras.utils.pack_x_y_sample_weight(x, labels, examples.get("sample_weight"))
 
     def _padded_candidates(self, examples: dict, bucketed: bool) -> dict:
@@ -93,7 +103,8 @@ class SeparateTexts(Preprocessor):
         names = ("token_ids", *self.numbers_of_texts)
         parts = {n: examples[CANDIDATE + n] for n in names if CANDIDATE + n in examples}
         flat = self.pad({name: value.values for name, value in parts.items()}, bucketed)
-        rows, count = parts["token_ids"].nrows(), _count_of(examples.get("labels"))
+        # Its shape tells K before a graph runs.
+        rows, count = parts["token_ids"].nrows(), examples[TEXT_NUMBERS].shape[1] - 1
         return {
             CANDIDATE + name: tf.reshape(
                 values, tf.stack([rows, count, tf.shape(values, tf.int64)[1]])
@@ -103,22 +114,13 @@ class SeparateTexts(Preprocessor):
         }
 
 
-def _count_of(labels: tf.Tensor | None) -> int:
-    """Return K, as far as labels tell it before a graph runs; else -1."""
-    if labels is None:
-        return -1
-    if len(labels.shape) == 1:
-        return 1
-    return labels.shape[1] - 1 if tf.as_dtype(labels.dtype).is_integer else labels.shape[1]
-
-
 def _numbered(values: tf.Tensor) -> tf.Tensor:
     """Return int32 of the same shape, equal where the values are equal, from 0 on."""
     return tf.reshape(tf.unique(tf.reshape(values, [-1])).idx, tf.shape(values))
 
 
 def as_scores(y) -> tf.Tensor:
-    """Return scores of pairs as float32, (N,) or (N, K), checked.
+    """Return scores of pairs, or vectors of rows of texts, as float32 (N, ...), checked.
 
     Raises:
         ValueError: "y is of type string. Expected ...", "Row 3 has the score nan. Expected a

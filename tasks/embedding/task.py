@@ -73,7 +73,8 @@ class TextEmbedder(Retrieval, EmbedderPresets, LearnsFromPairs, Task):
     - texts alone: each is its own partner, under another dropout (SimCSE, Gao et al. 2021).
     - texts and vectors, `fit(texts, teacher.embed(texts))`: it learns them (`VectorDistillation`).
 
-    Without scores, the first text of a row gets the prompt "query" and the others "document".
+    The first text of a row gets the prompt "query" and the others "document"; pairs with a score
+    or a vector each, which need not be question and passage, get the default prompt.
     `tf.data.Dataset.sample_from_datasets([first.batch(64), second.batch(64)])` mixes datasets, each
     batch from one of them.
 
@@ -172,8 +173,8 @@ class TextEmbedder(Retrieval, EmbedderPresets, LearnsFromPairs, Task):
         Args:
             texts: a text, or a list, array, tensor or column of texts.
             prompt: put before every text: the name of one of the model's prompts, such as "query"
-                or "document" ("passage" is the same), which mean none where the model has none; or
-                the text of a prompt, such as "query: "; None is the model's default.
+                or "document" ("passage" and "corpus" are the same), which mean none where the model
+                has none; or the text of a prompt, such as "query: "; None is the model's default.
             dim: keep so many leading numbers, for models trained that way (Matryoshka), and
                 normalize again if the model normalizes; None is the model's `dim`.
             batch_size: default 32.

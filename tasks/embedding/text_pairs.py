@@ -12,7 +12,7 @@ from typing import Unpack
 import keras
 from keras import ops
 
-from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.embedding.columns import as_columns
 from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
@@ -87,7 +87,7 @@ class LearnsFromPairs:
         loss: object = None,
         metrics: Sequence[object] | Mapping[str, object] | str | None = None,
         *,
-        chunk_size: PositiveInt | None = None,
+        chunk_size: NonNegativeInt | None = None,
         **options: Unpack[CompileOptions],
     ) -> None:
         """Compile as the other tasks, see `Trainer.compile`.
@@ -97,13 +97,15 @@ class LearnsFromPairs:
             loss: any of `ez.losses`; "auto" fits the data.
             chunk_size: embed so many texts at a time, and compute them again for the gradients
                 (GradCache): the same loss and gradients as of the whole batch, so that large
-                batches, with many negatives, need the memory of a small one. None changes nothing.
+                batches, with many negatives, need the memory of a small one; 0 embeds the whole
+                batch at once, as at first.
             **options: the others of `Trainer.compile`.
 
         Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited
         Setup, section 3.
         """
-        self.chunk_size = chunk_size or self.chunk_size
+        if chunk_size is not None:
+            self.chunk_size = chunk_size or None
         super().compile(optimizer, loss, metrics, **options)
         if self.recipe.arguments["gradient_accumulation_steps"]:
             logger.warning(NO_NEGATIVES)

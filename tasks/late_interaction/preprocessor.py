@@ -127,7 +127,7 @@ class LateInteractionPreprocessor(SeparateTexts):
     def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
         return late_interaction_folder.preprocessor_arguments(preset, tokenizer)
 
-    def _prompts_of_rows(self, prompt: str | None, scored: bool) -> tuple[str, str]:
+    def _prompts_of_rows(self, prompt: str | None, symmetric: bool) -> tuple[str, str]:
         return QUERY, DOCUMENT
 
     def longest(self, kind: str) -> int:

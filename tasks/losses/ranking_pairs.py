@@ -59,7 +59,9 @@ class RankNet(RankingLoss):
 class LambdaLoss(RankNet):
     """RankNet with each pair weighted by what its order changes in nDCG (NDCG-Loss2++).
 
-    The gain of a score is 2 ** score - 1, of one below 0 it is 0.
+    The gain of a score is 2 ** score - 1, of one below 0 it is 0: it is for grades of relevance,
+    such as 0 to 4. A list without a score above 0 has no loss, and a score above 30 hides all
+    others; `Reranker.fit` refuses both. For other scores there are `RankNet` and `ListMarginMSE`.
 
     Args:
         k: only pairs with a text among the k with the highest logits count, for nDCG@k; None is

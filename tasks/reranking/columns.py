@@ -21,6 +21,7 @@ from encoder_zoo.tasks.preprocessing.text_lists import as_text_lists
 
 NAMES = ("queries", "texts")
 EXPECTED = "scores, numbers"  # in y
+HIGHEST_GAIN = 30.0  # the score whose gain, 2 ** 30, hides all of ordinary scores
 CURE = "Expected some text: leave it out, or put a placeholder there."
 
 
@@ -124,15 +125,17 @@ def pair_scores(y, probabilities: bool = False) -> tf.Tensor:
     return _checked(scores, probabilities)
 
 
-def list_scores(y, lengths: tf.Tensor) -> tf.RaggedTensor:
+def list_scores(y, lengths: tf.Tensor, as_gains: bool = False) -> tf.RaggedTensor:
     """Return the scores of lists, ragged float32 (N, None), checked.
 
     Args:
         y: a list of scores for each query.
         lengths: (N,), how many texts each query has.
+        as_gains: whether `LambdaLoss` makes gains of them.
 
     Raises:
-        ValueError: "Row 1 has 2 scores for 3 texts. ...", "Row 1 has the score nan. ..."
+        ValueError: "Row 1 has 2 scores for 3 texts. ...", "Row 1 has the score nan. ...", "Row 1
+            has the highest score -2.0. ..."
 
     Example:
         >>> import tensorflow as tf
@@ -164,7 +167,21 @@ def list_scores(y, lengths: tf.Tensor) -> tf.RaggedTensor:
     right = tf.equal(*counts)
     expected = " texts. Expected one for each text."
     scores = check_each(scores, right, " has ", counts[0], " scores for ", counts[1], expected)
-    return scores.with_values(_checked(scores.values, row=scores.value_rowids()))
+    scores = scores.with_values(_checked(scores.values, row=scores.value_rowids()))
+    return _checked_gains(scores) if as_gains else scores
+
+
+def _checked_gains(scores: tf.RaggedTensor) -> tf.RaggedTensor:
+    """Return the scores of lists, or raise an error for a list that `LambdaLoss` cannot order."""
+    highest = tf.reduce_max(scores.to_tensor(float("-inf")), axis=1)
+    lowest = tf.reduce_min(scores.to_tensor(float("inf")), axis=1)
+    right = (highest <= HIGHEST_GAIN) & ((highest > 0) | tf.equal(highest, lowest))
+    expected = (
+        ". LambdaLoss, the default for lists, expects one above 0 and none above "
+        f"{HIGHEST_GAIN:g}, as the gain of a score is 2 ** score - 1, below 0 none. For the scores "
+        "of a teacher use compile(loss=ez.losses.ListMarginMSE()), for others ez.losses.RankNet()."
+    )
+    return check_each(scores, right, " has the highest score ", highest, expected)
 
 
 def _checked(scores: tf.Tensor, probabilities: bool = False, row: tf.Tensor | None = None):

@@ -64,7 +64,9 @@ class RerankerPreprocessor(Preprocessor):
     task_name = "reranker"
     one_example_per_text = True
     truncation_cure = "Split long texts into passages, and rank these."
-    _learns_probabilities = False  # set by the task, for its loss
+    # Set by the task, for its loss.
+    _learns_probabilities = False
+    _learns_gains = False
 
     @validate_arguments
     def __init__(
@@ -127,7 +129,7 @@ class RerankerPreprocessor(Preprocessor):
         examples = {name: tf.gather(values, firsts) for name, values in packed.items()}
         examples |= {CANDIDATE + name: tf.gather(v, others) for name, v in packed.items()}
         if y is not None:
-            scores = list_scores(y, texts.row_lengths())
+            scores = list_scores(y, texts.row_lengths(), self._learns_gains)
             examples["labels"] = texts.with_values(tf.gather(scores.values, order))
         return examples
 

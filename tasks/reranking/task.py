@@ -67,9 +67,9 @@ class Reranker(Ranking, RerankerPresets, ListScores):
       with binary cross-entropy; other numbers with another loss, such as
       `compile(loss="mse")`, which is taken of the logits.
     - queries with a list of texts each, `fit((queries, lists of texts), lists of scores)`: the loss
-      (`LambdaLoss`) orders each list; more is better. Lists may be of different lengths. Others of
-      `ez.losses` are `RankNet`, `ListNet`, `PListMLE`, `MultipleNegatives`, and for the scores of a
-      teacher `ListMarginMSE`.
+      (`LambdaLoss`) orders each list; more is better, from 0 for texts that do not answer the query
+      up to 30. Lists may be of different lengths. Others of `ez.losses` are `RankNet`, `ListNet`,
+      `PListMLE`, `MultipleNegatives`, and for the scores of a teacher `ListMarginMSE`.
 
     Call arguments:
         inputs: the preprocessor's outputs.
@@ -207,6 +207,7 @@ class Reranker(Ranking, RerankerPresets, ListScores):
         if self.preprocessor is not None:
             crossentropy = isinstance(self.loss, keras.losses.BinaryCrossentropy)
             self.preprocessor._learns_probabilities = crossentropy
+            self.preprocessor._learns_gains = isinstance(self.loss, LambdaLoss)
 
     def _begin_evaluate(self, x, y) -> None:
         self._check_labels(x, y)

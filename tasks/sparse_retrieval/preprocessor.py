@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
     """Texts to `[CLS] text [SEP]`, with the arguments and results of `TextEmbedderPreprocessor`.
 
+    Of rows of several texts the first always gets the prompt "query", the others "document".
+
     Example:
         >>> from encoder_zoo import BertTokenizer
         >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "query", ":"]
@@ -33,3 +35,6 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
     @classmethod
     def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
         return sparse_folder.preprocessor_arguments(preset, tokenizer)
+
+    def _prompts_of_rows(self, prompt: str | None, symmetric: bool) -> tuple[str, str]:
+        return "query", "document"

@@ -77,7 +77,7 @@ class SparseEncoder(TermSearch, SparseEncoderPresets, LearnsFromPairs, Task):
     - `fit((questions, passages, negatives), scores)`: it learns a teacher's scores of the passages
       and negatives, by `MarginMSE` inside `SPLADE`.
 
-    Without scores, the first text of a row gets the prompt "query" and the others "document".
+    The first text of a row gets the prompt "query" and the others "document".
 
     Call arguments:
         inputs: the preprocessor's outputs.

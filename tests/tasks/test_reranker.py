@@ -300,6 +300,22 @@ class TestLists:
         losses = task.fit((QUERIES[:3], LISTS), SCORES, verbose=0).history["loss"]
         assert np.isfinite(losses).all()
 
+    @pytest.mark.parametrize(
+        ("scores", "highest"),
+        [([[1, 0], [0], [-2.0, -8.0, -9.0]], -2.0), ([[150, 150], [1], [2, 1, 0]], 150.0)],
+    )
+    def test_scores_that_make_no_gains_are_refused(self, build, scores, highest):
+        task, x = build(), (QUERIES[:3], LISTS)
+        row = 2 if highest < 0 else 0
+        message = f"Row {row} has the highest score {highest}. LambdaLoss.*ListMarginMSE.*RankNet"
+        for method in (task.fit, task.evaluate):
+            with pytest.raises(ValueError, match=message):
+                method(x, scores, verbose=0)
+        task.fit(x, [[0, 0], [-1], [3, 1, -1]], verbose=0)
+        for loss in (ez.losses.ListMarginMSE(), ez.losses.RankNet()):
+            task.compile(loss=loss)
+            assert np.isfinite(task.fit(x, scores, verbose=0).history["loss"]).all()
+
     @pytest.mark.slow
     def test_prepared_inputs(self, build):
         task = build()

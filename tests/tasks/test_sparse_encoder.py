@@ -128,6 +128,15 @@ class TestEmbed:
         assert limited.embed(TEXTS).nnz == 2 * len(TEXTS)
         assert limited.embed(TEXTS, max_terms=4).nnz == 4 * len(TEXTS)
 
+    def test_in_training_scored_texts_have_prompts_too(self, build):
+        prompts = {"query": "good : ", "document": "bad : "}
+        preprocessor = build({"prompts": prompts}).preprocessor
+        for x in ((["film"], ["nice"]), (["film"], ["nice"], ["poor"])):
+            inputs, _ = preprocessor(x, np.ones((1, len(x) - 1)))
+            found = inputs["token_ids"], inputs["candidate_token_ids"][0, :1]
+            for ids, text in zip(found, ("good : film", "bad : nice"), strict=True):
+                np.testing.assert_array_equal(ids, preprocessor([text])["token_ids"])
+
     def test_prompts(self, build):
         encoder = build({"prompts": {"query": "query : ", "passage": "passage : "}})
         expected = encoder.embed(["query : good"]).toarray()

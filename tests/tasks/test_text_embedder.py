@@ -229,9 +229,18 @@ class TestPrompts:
         for prompt in ("query", "query: "):
             np.testing.assert_array_equal(embedder.embed("good", prompt=prompt), expected)
         expected = embedder.embed("passage: good")
-        for prompt in ("passage", "document"):
+        for prompt in ("passage", "document", "corpus"):
             np.testing.assert_array_equal(embedder.embed("good", prompt=prompt), expected)
         assert np.abs(embedder.embed("good") - expected).max() > 1e-3
+
+    def test_passage_and_document_are_the_same_the_exact_name_first(self, build):
+        one = {"query": "query: ", "document": "passage: "}
+        two = {**one, "passage": "film: "}
+        for prompts, text in ((one, "passage: "), (two, "film: ")):
+            preprocessor = build({"prompts": prompts}).preprocessor
+            assert preprocessor.prompt_text("passage") == text
+            assert preprocessor.prompt_text("document") == "passage: "
+            assert preprocessor.prompt_text("corpus") == "passage: "
 
     def test_the_default(self, build):
         embedder = build({**self.SETTINGS, "default_prompt": "query"})
@@ -239,7 +248,7 @@ class TestPrompts:
         np.testing.assert_array_equal(embedder.predict(["good"]), [embedder.embed("good")])
 
     def test_a_model_without_prompts_takes_the_roles(self, shared):
-        for role in ("query", "document"):
+        for role in ("query", "document", "passage", "corpus"):
             np.testing.assert_array_equal(shared.embed("good", role), shared.embed("good"))
         with pytest.raises(ValueError, match="There is no prompt 'qeury'. Expected query"):
             shared.embed("good", prompt="qeury")
@@ -263,6 +272,24 @@ class TestPrompts:
         np.testing.assert_array_equal(x["candidate_token_ids"][0], expected)
         x, _ = preprocessor((["good"], ["bad"]), [0.5])
         np.testing.assert_array_equal(x["token_ids"], preprocessor(["good"])["token_ids"])
+
+    @pytest.mark.parametrize(
+        ("negatives", "y", "prompts"),
+        [
+            ((), [0.5], ("", "")),
+            ((), np.ones((1, 8)), ("", "")),
+            ((), np.ones((1, 2, 8)), ("query: ", "passage: ")),
+            ((["fine"],), [0.5], ("query: ", "passage: ")),
+            ((["fine"],), [[0.9, 0.1]], ("query: ", "passage: ")),
+        ],
+    )
+    def test_in_training_only_scored_pairs_get_the_default(self, build, negatives, y, prompts):
+        preprocessor = build(self.SETTINGS).preprocessor
+        x, _ = preprocessor((["good"], ["bad"], *negatives), y)
+        first, second = prompts
+        np.testing.assert_array_equal(x["token_ids"], preprocessor([first + "good"])["token_ids"])
+        expected = preprocessor([second + "bad"])["token_ids"]
+        np.testing.assert_array_equal(x["candidate_token_ids"][0, :1], expected)
 
     @pytest.mark.parametrize(
         ("settings", "message"),
@@ -335,6 +362,34 @@ class TestFit:
         embedder.compile(learning_rate=1e-2)
         embedder.fit(TEXTS, vectors, epochs=30, batch_size=6, verbose=0)
         assert (embedder.embed(TEXTS).argmax(1) == np.arange(6)).all()
+
+    @pytest.mark.parametrize(
+        ("loss", "columns", "shape"),
+        [
+            (ez.losses.GuidedInfoNCE(), 2, (6, 2, 5)),
+            (ez.losses.GuidedInfoNCE(), 3, (6, 3, 5)),
+            (ez.losses.VectorDistillation(), 2, (6, 8)),
+            (ez.losses.VectorDistillation(), 3, (6, 3, 8)),
+            (ez.losses.MarginMSE(), 3, (6,)),
+            (ez.losses.MarginMSE(), 3, (6, 2)),
+        ],
+    )
+    def test_labels_of_every_shape_that_a_loss_takes(self, build, loss, columns, shape):
+        embedder = build()
+        embedder.compile(loss=loss)
+        x = (TEXTS, OTHERS, TEXTS[1:] + TEXTS[:1])[:columns]
+        y = np.random.default_rng(0).normal(size=shape).astype("float32")
+        found = embedder.fit(x, y, batch_size=4, verbose=0, shuffle=False).history["loss"]
+        assert np.isfinite(found).all()
+        vectors = embedder(embedder.preprocessor(x)[0])
+        assert vectors.shape == (6, columns, 8)
+        found = embedder.evaluate(x, y, batch_size=6, verbose=0)
+        assert found == pytest.approx(float(loss(y, vectors)), rel=1e-4)
+
+    def test_one_score_for_three_columns_is_refused_by_the_loss(self, build):
+        message = r"CoSENT needs y_true.*\(B, 2\) for rows of 3 texts. Received"
+        with pytest.raises(ValueError, match=message):
+            build().fit((TEXTS, OTHERS, TEXTS), [0.5] * 6, verbose=0)
 
     def test_every_form_gives_the_same_batch(self, build):
         preprocessor = build().preprocessor
@@ -465,6 +520,20 @@ def test_chunks_change_nothing(build):
         history = embedder.fit((TEXTS, OTHERS), epochs=3, batch_size=6, shuffle=False, verbose=0)
         losses.append(history.history["loss"])
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+
+
+def test_chunks_are_kept_until_they_are_switched_off(build):
+    embedder = build()
+    embedder.compile(chunk_size=4)
+    embedder.compile(learning_rate=1e-3)
+    embedder._adapt((TEXTS, OTHERS), np.ones(6))  # compiles again, for another loss
+    assert embedder.chunk_size == 4
+    assert embedder.get_compile_config()["chunk_size"] == 4
+    embedder.compile(chunk_size=0)
+    assert embedder.chunk_size is None
+    assert embedder.get_compile_config()["chunk_size"] is None
+    embedder._adapt((TEXTS, OTHERS), None)
+    assert embedder.chunk_size is None
 
 
 @pytest.mark.slow
