@@ -215,6 +215,7 @@ def test_tokenizers_and_tasks_can_be_pickled(tiny, family):
     np.testing.assert_array_equal(copied.predict(texts, verbose=0), task.predict(texts, verbose=0))
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")  # of JAX, where another test has imported it
 def test_a_fork_of_a_process_that_used_a_model_says_so():
     import multiprocessing
     import os
