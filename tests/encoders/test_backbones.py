@@ -53,6 +53,7 @@ def test_a_saved_model_is_the_same_with_every_argument_away_from_its_default(cls
     )
 
 
+@pytest.mark.slow
 def test_summary_counts_the_parameters_of_the_paper(capsys):
     """BERT base has 110 million parameters (Devlin et al. 2019, section 3)."""
     backbone = ez.BertBackbone(

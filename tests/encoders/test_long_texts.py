@@ -118,6 +118,7 @@ def test_the_window_is_found_by_its_distances():
         np.testing.assert_allclose(found[row, place, head], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_gradient_checkpointing_of_long_texts_changes_nothing(tiny, compute):
     backbone = tiny.moved(ez.ModernBertBackbone(30, **SIZES, local_attention=4))
     expected, expected_gradients = compute(backbone, PACKED, short=1)

@@ -193,6 +193,7 @@ def check_gradients(model, objective):
 # -- fit -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_student_comes_to_agree_with_its_teacher_in_one_trace(monkeypatch, tmp_path):
     rng, halves = np.random.default_rng(0), (WORDS[:7], WORDS[7:])
     texts = [" ".join(rng.choice(halves[i % 2], 3 + i % 5)) for i in range(64)]

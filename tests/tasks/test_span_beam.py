@@ -70,6 +70,7 @@ def test_the_outputs_are_those_of_transformers(golden, caplog):
     np.testing.assert_array_equal(last[sure], lasts[sure])
 
 
+@pytest.mark.slow
 def test_last_tokens_are_found_as_they_are_learned(model):
     """The same probabilities after a given first token as after one that was found."""
     inputs = {n: v.numpy() for n, v in model.preprocessor((QUESTIONS, CONTEXTS)).items()}
@@ -289,6 +290,7 @@ CHECKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS)
 def test_what_all_tasks_do(check):
     check()
