@@ -91,7 +91,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish(session):
-    """What was imported stays: the garbage collector need not look through it again and again.
+    """Keep what was imported out of the garbage collector's way, which looks through all again.
 
     Without the slow tests graphs are not optimized, as they run a few times only.
     """

@@ -102,7 +102,7 @@ def order_of_epoch(
 
 
 def round_robin(order: np.ndarray, batch_size: int) -> np.ndarray:
-    """Return sorted examples assigned to the batches in turn, so that all have alike token counts.
+    """Return sorted examples in the order of batches that take turns, with about as many tokens.
 
     Args:
         order: (N,) int, sorted by length.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ContextColumns(NamedTuple):
-    """Where the context is in the examples of W windows.
+    """Positions of the context in the examples of W windows.
 
     Attributes:
         first: (W,) int32, the position of its first token.
