@@ -44,7 +44,9 @@ class LazyModule(types.ModuleType):
                 if self._missing is None:
                     raise
                 raise ImportError(self._missing) from error
-        return getattr(self._module, name)
+        value = getattr(self._module, name)
+        setattr(self, name, value)  # found without this method from now on
+        return value
 
 
 loading = LazyModule("encoder_zoo.presets.loading")

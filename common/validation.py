@@ -88,6 +88,8 @@ Probability = Annotated[float, _number(lambda v: 0 <= v <= 1, "a number from 0 t
 SpecialToken = Annotated[str, Rule(_is_token, "a token, such as '[CLS]'")]
 Verbosity = Literal[0, 1, 2, "auto"]
 
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
 
 def validate_arguments(function: F) -> F:
     """Check the arguments of every call by the rules that their annotations carry.
@@ -118,16 +120,15 @@ def validate_arguments(function: F) -> F:
         ValueError: batch_size is 0. Expected a whole number of 1 or more, or None.
     """
     signature = inspect.signature(function)
+    parameters = signature.parameters.values()
+    positional = [p.name for p in parameters if p.kind in POSITIONAL]
     rules = functools.cache(lambda: rules_of(function))  # names may be defined after the function
     names = functools.cache(lambda: known_names(function))
 
     @functools.wraps(function)
     def validated(*args, **kwargs):
         _check_names(function, names(), args, kwargs)
-        try:
-            given = signature.bind_partial(*args, **kwargs).arguments
-        except TypeError:  # the call raises the same
-            given = {}
+        given = {**dict(zip(positional, args, strict=False)), **kwargs}
         for name, rule in rules().items():
             if name in given:
                 check_argument(name, given[name], rule)

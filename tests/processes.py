@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import os
+import pathlib
 import subprocess
 import sys
 import textwrap
@@ -10,24 +11,47 @@ import textwrap
 import pytest
 from paths import TESTS
 
+PATIENCE = 1800  # seconds for a process, so that one that hangs ends even on a busy machine
+
 
 def run(code: str, *arguments: object, given: str | None = None, cwd=None, **environment) -> str:
     """Return what a new process prints, which can import tests' modules; skip without backend."""
     backend = environment.get("KERAS_BACKEND", "keras")
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed: `pip install {backend}`")
-    paths = filter(None, [str(TESTS), os.environ.get("PYTHONPATH")])
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+        _command(code, arguments),
         input=given,
         capture_output=True,
         text=True,
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
-        timeout=3600,  # for one that hangs
+        env=_with_tests(environment),
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
+
+
+def start_process(
+    code: str, log: pathlib.Path, *arguments: object, **environment
+) -> subprocess.Popen:
+    """Start a process as `run` does, and return it; the file `log` takes what it prints."""
+    with open(log, "w") as file:
+        return subprocess.Popen(
+            _command(code, arguments),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=_with_tests(environment),
+        )
+
+
+def _command(code: str, arguments: tuple) -> list[str]:
+    return [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+
+
+def _with_tests(environment: dict[str, str]) -> dict[str, str]:
+    paths = filter(None, [str(TESTS), os.environ.get("PYTHONPATH")])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment}
 
 
 @functools.cache

@@ -114,13 +114,13 @@ class Answering:
                 check_argument(name, self.options[name], rule)
 
 
-def has_text(row: Sequence, names: Sequence[str], place: str) -> bool:
+def has_text(row: Sequence, names: Sequence[str], location: str) -> bool:
     """Return whether all values of a row are texts or lists of texts, and none of them is blank.
 
     Args:
         row: values of the columns `names`.
         names: for the error.
-        place: of the row, for the error.
+        location: of the row, for the error.
 
     Raises:
         ValueError: "Row 3 of 'text' is 7 (int). Expected a text, or a list of texts."
@@ -138,6 +138,7 @@ def has_text(row: Sequence, names: Sequence[str], place: str) -> bool:
             found = found and len(texts) > 0 and all(text.strip() for text in texts)
         else:
             raise ValueError(
-                f"{place} of {name!r} is {with_type(value)}. Expected a text, or a list of texts."
+                f"{location} of {name!r} is {with_type(value)}. Expected a text, or a list of "
+                "texts."
             )
     return bool(found)

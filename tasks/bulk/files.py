@@ -30,13 +30,15 @@ SHARD_ROWS = 100_000
 CHUNK_ROWS = 8192
 CHUNK_CHARACTERS = 2**24
 MARK = b"encoder_zoo"  # key of a shard's range and run in its footer
-PLACE = ("file", "row")  # columns of every answer
+LOCATION = ("file", "row")  # columns of every answer
 
 
 Kept = Annotated[
     Sequence[str],
     Rule(
-        lambda v: not isinstance(v, str) and all(isinstance(n, str) and n not in PLACE for n in v),
+        lambda v: (
+            not isinstance(v, str) and all(isinstance(n, str) and n not in LOCATION for n in v)
+        ),
         "a list of names of columns, other than 'file' and 'row'",
     ),
 ]
@@ -185,9 +187,9 @@ def _rows(run: Run) -> Iterator[Row]:
     names = run.answering.names
     for path in run.paths:
         rows = rows_of(path, [*names, *run.keep])
-        for number, (place, values) in enumerate(rows):
+        for number, (location, values) in enumerate(rows):
             texts, kept = values[: len(names)], values[len(names) :]
-            yield Row(str(path), number, texts, kept, has_text(texts, names, place))
+            yield Row(str(path), number, texts, kept, has_text(texts, names, location))
 
 
 def _chunks(rows: Iterator[Row]) -> Iterator[list[Row]]:

@@ -62,7 +62,7 @@ def rows_of(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Seq
         names: of the columns.
 
     Yields:
-        The place of each row, for errors, and its values.
+        The location of each row, for errors, and its values.
 
     Raises:
         ValueError: "a.jsonl, row 3 (line 4): ..." for a row that cannot be read, "a.csv has no
@@ -126,13 +126,13 @@ def _csv_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, S
         header = next(reader, [])
         positions = _positions(path, names, header)
         for row, values in enumerate(filter(None, reader)):  # without blank lines
-            place = f"{path}, row {row} (line {reader.line_num})"
+            location = f"{path}, row {row} (line {reader.line_num})"
             if len(values) != len(header):
-                _bad(place, f"has {len(values)} fields", f"{len(header)}, as the first line has")
-            yield place, [values[position] for position in positions]
+                _bad(location, f"has {len(values)} fields", f"{len(header)}, as the first line has")
+            yield location, [values[position] for position in positions]
     except csv.Error as error:
-        place = f"{path}, row {row + 1} (line {reader.line_num})"
-        raise ValueError(f"{place} cannot be read as CSV: {error}.") from None
+        location = f"{path}, row {row + 1} (line {reader.line_num})"
+        raise ValueError(f"{location} cannot be read as CSV: {error}.") from None
 
 
 def _json_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
@@ -140,17 +140,17 @@ def _json_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, 
     for number, line in enumerate(_lines(path), 1):
         if not line.strip():
             continue
-        place = f"{path}, row {row} (line {number})"
+        location = f"{path}, row {row} (line {number})"
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            _bad(place, f"cannot be read: {error}", "a JSON object on each line")
+            _bad(location, f"cannot be read: {error}", "a JSON object on each line")
         if not isinstance(record, dict):
-            _bad(place, f"is {shown(record)}", "a JSON object on each line")
+            _bad(location, f"is {shown(record)}", "a JSON object on each line")
         missing = [name for name in names if name not in record]
         if missing:
-            _bad(place, f"has no {missing[0]!r}, but {', '.join(record)}", "it in every row")
-        yield place, [record[name] for name in names]
+            _bad(location, f"has no {missing[0]!r}, but {', '.join(record)}", "it in every row")
+        yield location, [record[name] for name in names]
         row += 1
 
 
@@ -186,5 +186,5 @@ def _positions(path: pathlib.Path, names: Sequence[str], header: list[str]) -> l
     return [header.index(name) for name in names]
 
 
-def _bad(place: str, found: str, expected: str) -> NoReturn:
-    raise ValueError(f"{place} {found}. Expected {expected}.")
+def _bad(location: str, found: str, expected: str) -> NoReturn:
+    raise ValueError(f"{location} {found}. Expected {expected}.")

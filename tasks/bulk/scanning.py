@@ -45,16 +45,16 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
     counts, without_text, sample, schemas = [], 0, None, []
     for path in paths:
         count, kinds = 0, {name: set() for name in keep}
-        for place, values in rows_of(path, [*names, *keep]):
+        for location, values in rows_of(path, [*names, *keep]):
             count += 1
             texts = values[: len(names)]
-            if not has_text(texts, names, place):
+            if not has_text(texts, names, location):
                 without_text += 1
             elif sample is None:
                 sample = texts
             for name, value in zip(keep, values[len(names) :], strict=True):
                 if value is not None and type(value) not in kinds[name]:
-                    _check_plain(value, name, place, path)
+                    _check_plain(value, name, location, path)
                     kinds[name].add(type(value))
         counts.append(count)
         schemas.append(_types(path, kinds))
@@ -67,11 +67,11 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
     return Scan(counts, without_text, sample, kept)
 
 
-def _check_plain(value, name: str, place: str, path: pathlib.Path) -> None:
+def _check_plain(value, name: str, location: str, path: pathlib.Path) -> None:
     if not is_parquet(path) and type(value) not in (str, int, float, bool):
         raise ValueError(
-            f"{place} of {name!r} is {with_type(value)}. Expected texts, numbers or True and False "
-            "in a column to keep."
+            f"{location} of {name!r} is {with_type(value)}. Expected texts, numbers or True and "
+            "False in a column to keep."
         )
 
 

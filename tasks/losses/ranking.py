@@ -11,8 +11,8 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, validate_arguments
 
-ABSENT = float("-inf")  # the score that marks a place without a text
-_LOWEST = -1e9  # in place of the output for such a place: finite, so that 0 times it is 0
+ABSENT = float("-inf")  # the score that marks a column without a text
+_LOWEST = -1e9  # in place of the output for such a column: finite, so that 0 times it is 0
 
 
 class RankingLoss(ConfigFromSignature, keras.losses.Loss):
@@ -72,9 +72,9 @@ class ListNet(RankingLoss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class PListMLE(RankingLoss):
-    """Negative log-likelihood of the order of the scores, in which first places weigh more.
+    """Negative log-likelihood of the order of the scores, in which the first ranks weigh more.
 
-    The weight of place i of n is 2 ** (n - i) - 1. Equal scores stay in the order given.
+    The weight of rank i of n is 2 ** (n - i) - 1. Equal scores stay in the order given.
 
     Call arguments:
         y_true, y_pred: see `RankingLoss`.
@@ -94,13 +94,13 @@ class PListMLE(RankingLoss):
         order = ops.argsort(-scores, axis=-1)
         logits = ops.take_along_axis(logits, order, axis=-1)
         present = ops.take_along_axis(present, order, axis=-1)
-        place = ops.arange(1, ops.shape(logits)[1] + 1)
-        later = place[:, None] <= place[None]  # (K, K)
+        rank = ops.arange(1, ops.shape(logits)[1] + 1)
+        later = rank[:, None] <= rank[None]  # (K, K)
         left = ops.where(later[None], logits[:, None], _LOWEST)  # (B, K, K)
         chosen = logits - ops.logsumexp(left, axis=-1)  # (B, K) log-probabilities
 
         count = ops.sum(ops.cast(present, logits.dtype), axis=-1, keepdims=True)
-        weight = ops.power(2.0, -ops.cast(place, logits.dtype)) - ops.power(2.0, -count)
+        weight = ops.power(2.0, -ops.cast(rank, logits.dtype)) - ops.power(2.0, -count)
         weight = ops.where(present, weight, 0.0)
         return ops.divide_no_nan(-ops.sum(weight * chosen, axis=-1), ops.sum(weight, axis=-1))
 

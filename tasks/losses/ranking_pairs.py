@@ -90,7 +90,7 @@ class LambdaLoss(RankNet):
         rank = 1 + ops.argsort(ops.argsort(-logits, axis=-1), axis=-1)  # (B, K), the best is 1
         gain = self._gains(scores)
         apart = ops.abs(rank[:, :, None] - rank[:, None])  # (B, K, K)
-        # Of two places as far apart, the discounts of the first ones differ most.
+        # Of two ranks as far apart, the discounts of the first ones differ most.
         bound = ops.abs(_discount(ops.maximum(apart, 1)) - _discount(apart + 1))
         swap = ops.abs(_discount(rank)[:, :, None] - _discount(rank)[:, None])
         weights = (MU * bound + swap) * ops.abs(gain[:, :, None] - gain[:, None])

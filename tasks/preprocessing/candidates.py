@@ -20,12 +20,12 @@ def pad_candidates(
         pad: the preprocessor's, of examples of one text each.
         examples: encoded; "token_ids" and "first_length" of the first text of each row, and under
             "candidate_..." those of the others, ragged (N, None, ...).
-        pad_token_id: fills the places of texts that a row does not have.
+        pad_token_id: fills the columns of texts that a row does not have.
         bucketed: see `Preprocessor.collate`.
 
     Returns:
-        Inputs (N, L), and under "candidate_..." (N, K - 1, L). A place without a text has a mask of
-        one token.
+        Inputs (N, L), and under "candidate_..." (N, K - 1, L). A column without a text has a mask
+        of one token.
     """
     others = examples[CANDIDATE + "token_ids"]
     both = {
@@ -39,7 +39,7 @@ def pad_candidates(
         inputs[name] = values[:count]
         ragged = others.with_values(values[count:])
         inputs[CANDIDATE + name] = ragged.to_tensor(tf.cast(empty, values.dtype))
-    # The first token of every place is there: attention to no token at all is not a number.
+    # The first token of every column is there: attention to no token at all is not a number.
     first = tf.range(tf.shape(inputs["token_ids"])[1]) == 0
     inputs[CANDIDATE + "padding_mask"] |= first
     return inputs

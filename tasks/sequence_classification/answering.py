@@ -164,10 +164,9 @@ class Answering:
 
     def _predict_texts(self, x, batch_size: int, predict: Callable) -> np.ndarray:
         """Return the logits of texts in memory, (N, C), in their order."""
-        texts = tuple(self.preprocessor.texts_of(x))
         if not self.preprocessor.pools_windows:
-            return predict_texts(self, texts, batch_size, predict)
-        examples = self.preprocessor.encode_windows(texts)
+            return predict_texts(self, x, batch_size, predict)
+        examples = self.preprocessor.encode_windows(x)
         return pooled_predictions(self, examples, batch_size, self.num_classes)
 
     def _logits_in_graph(self, texts: tuple) -> tf.Tensor:

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import in_numpy, tf
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, in_graph_batches
-from encoder_zoo.tasks.preprocessing.preprocessor import as_texts
 from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of, is_prepared
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset, training_data
 
@@ -51,8 +50,9 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
             texts of a single batch do without Keras's loop.
     """
     given = {name: value for name, value in predict.keywords.items() if value is not None}
-    texts, few = tuple(as_texts(x)), given == {"verbose": 0}
-    if few and 0 < texts[0].shape[0] <= batch_size:
+    with in_numpy():  # encoding makes tensors of them where it computes in TensorFlow
+        texts = tuple(task.preprocessor.texts_of(x))
+    if given == {"verbose": 0} and 0 < len(texts[0]) <= batch_size:
         return task.graphs.predict_few(texts)
     examples = task.preprocess(texts)
     count = examples["token_ids"].shape[0]

@@ -2,11 +2,10 @@
 
 import os
 import socket
-import subprocess
-import sys
 
 import keras
 import pytest
+from processes import PATIENCE, start_process
 
 import encoder_zoo as ez
 
@@ -82,19 +81,15 @@ for name in names or FAMILIES:
 def start(number, address, mesh, folder, *names):
     count = 4 if address else 8
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
-    with open(folder / f"{number}.log", "w") as log:
-        return subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, *map(str, (number, address, *mesh, folder)), *names],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": flags},
-        )
+    arguments, environment = (number, address, *mesh, folder, *names), {"KERAS_BACKEND": "jax"}
+    log = folder / f"{number}.log"
+    return start_process(SCRIPT, log, *arguments, XLA_FLAGS=flags, **environment)
 
 
 def check(processes, folder):
     try:
         for number, process in enumerate(processes):
-            code = process.wait(3600)  # for one that hangs
+            code = process.wait(PATIENCE)
             assert code == 0, (folder / f"{number}.log").read_text()[-3000:]
     finally:
         for process in processes:

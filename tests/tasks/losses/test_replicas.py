@@ -3,14 +3,10 @@
 import json
 import os
 import socket
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from processes import run
-
-PATIENCE = 900  # seconds for a process, so that one that hangs ends even on a busy machine
+from processes import PATIENCE, run, start_process
 
 # Called with a mode, a file for the results, and whether an embedder is trained too; then all
 # losses are compared.
@@ -106,13 +102,9 @@ with open(results_file, "w") as file:
 
 
 def start(mode, path, trains, **environment):
-    with open(f"{path}.log", "w") as log:
-        return subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, mode, str(path), str(trains)],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "KERAS_BACKEND": "tensorflow", **environment},
-        )
+    log = path.with_suffix(".json.log")
+    environment = {"KERAS_BACKEND": "tensorflow", **environment}
+    return start_process(SCRIPT, log, mode, path, trains, **environment)
 
 
 def results_of(processes, paths):

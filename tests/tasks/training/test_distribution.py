@@ -6,8 +6,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 
 import keras
@@ -15,13 +13,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from paths import CHECKPOINTS
+from processes import PATIENCE, run, start_process
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.training.distribution import parts_of_batches
 from encoder_zoo.tasks.training.replicas import check_loss
 
 CHECKPOINT = CHECKPOINTS / "Roberta_ForSequenceClassification"
-PATIENCE = 1800  # seconds for a process, so that one that hangs ends even on a busy machine
 TASKS = ["sequence", "token", "masked", "span", "pairs"]
 
 # All tasks, trained on 17 examples in batches of 8: the last one has a single row, so that one of
@@ -225,13 +223,9 @@ if mode == "workers":
 
 def start(mode, path, tasks=TASKS, **environment):
     """A process that runs the script and writes what it prints into a file beside `path`."""
-    with open(f"{path}.log", "w") as log:
-        return subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, mode, CHECKPOINT, path, path.parent / "backups", *tasks],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "KERAS_BACKEND": "tensorflow", **environment},
-        )
+    arguments = [mode, CHECKPOINT, path, path.parent / "backups", *tasks]
+    environment = {"KERAS_BACKEND": "tensorflow", **environment}
+    return start_process(SCRIPT, f"{path}.log", *arguments, **environment)
 
 
 def cluster_of_two():
@@ -538,15 +532,7 @@ assert all(len(v.value.sharding.device_set) == 2 for v in model.trainable_variab
 def test_jax_data_parallel_equals_one_device():
     pytest.importorskip("jax")
     flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=2"
-    environment = {"KERAS_BACKEND": "jax", "XLA_FLAGS": flags}
-    done = subprocess.run(
-        [sys.executable, "-c", JAX_SCRIPT, str(CHECKPOINT)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-        timeout=PATIENCE,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run(JAX_SCRIPT, CHECKPOINT, KERAS_BACKEND="jax", XLA_FLAGS=flags)
 
 
 # Two processes of JAX that train as one, or one alone; called with the number of the process or
@@ -618,17 +604,11 @@ class TestProcessesOfJax:
     def start(self, number, address, folder, todo):
         path = folder / f"{todo}{number}.json"
         arguments = [number, address, CHECKPOINT, path, folder / f"backups_{todo[0]}", todo]
-        with open(f"{path}.log", "w") as log:
-            return path, subprocess.Popen(
-                [sys.executable, "-c", JAX_PROCESSES, *map(str, arguments)],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={
-                    **os.environ,
-                    "KERAS_BACKEND": "jax",
-                    "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
-                },
-            )
+        environment = {
+            "KERAS_BACKEND": "jax",
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
+        }
+        return path, start_process(JAX_PROCESSES, f"{path}.log", *arguments, **environment)
 
     def run_two(self, folder, todo):
         """Run two processes; return their exit codes, results and logs."""
