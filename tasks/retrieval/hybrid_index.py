@@ -8,8 +8,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from encoder_zoo.common.validation import PositiveInt, validate_arguments
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.validation import PositiveInt, validate_arguments, whole
 from encoder_zoo.presets.files.manifest import NAME, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.retrieval.bm25_index import BM25Index
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 KIND = "hybrid_index"  # where the manifest of a preset names its task
+RULES = {"rank_constant": whole(1), "depth": whole(1)}  # of the settings in the manifest
 
 
 class HybridIndex(PlainIndex):
@@ -200,19 +200,12 @@ class HybridIndex(PlainIndex):
 def _read(folder: str | os.PathLike, verify: bool) -> dict:
     """Return the manifest of a folder, checked; the indexes in it check their own files."""
     with OpenFolder(folder, [NAME, "*/*"]) as files:
-        manifest = checked_manifest(files, KIND, verify)
+        manifest = checked_manifest(files, KIND, verify, RULES)
         names = manifest.get("indexes")
         folders = {name.split("/")[0] for name in manifest["files"]}
         is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
         if not is_list or not names or set(names) != folders:
             raise ValueError(f"{files.path / NAME}: indexes are {names}. Expected its subfolders.")
-        for name in ("rank_constant", "depth"):
-            value = manifest.get(name)
-            if type(value) is not int or value < 1:
-                raise ValueError(
-                    f"{files.path / NAME}: {name} is {shown(value)}. Expected a whole number of 1 "
-                    "or more."
-                )
         return manifest
 
 

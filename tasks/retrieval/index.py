@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.validation import PositiveInt, one_of, validate_arguments
 from encoder_zoo.tasks.retrieval.faiss_engine import FaissVectors
 from encoder_zoo.tasks.retrieval.index_checks import (
     PROBES,
@@ -72,7 +72,7 @@ class VectorIndex(ModelIndex):
 
     kind = "vector_index"
     types: ClassVar = {precision: store.types for precision, store in STORES.items()}
-    settings = ("precision",)
+    settings: ClassVar = {"precision": one_of(*STORES)}
 
     @classmethod
     @validate_arguments

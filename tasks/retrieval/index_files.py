@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from safetensors.numpy import save_file
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.validation import Rule, check_argument, one_of
 from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.manifest import NAME, read_manifest, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
@@ -28,6 +28,8 @@ VECTORS, TEXTS = "vectors.safetensors", "texts.jsonl"
 # Of arrays by their names: type, and number of axes.
 Types = Mapping[str, tuple[str, int]]
 PROBE: Types = {"probe": ("float32", 2)}
+
+TEXT_OR_NONE = Rule(lambda v: isinstance(v, str | None), "a text, or None")
 
 
 class IndexFiles(NamedTuple):
@@ -114,7 +116,11 @@ def write_texts(path: pathlib.Path, texts: Sequence[str]) -> None:
 
 
 def read_index(
-    folder: str | os.PathLike, kind: str, types: Mapping[str | None, Types], verify: bool
+    folder: str | os.PathLike,
+    kind: str,
+    types: Mapping[str | None, Types],
+    rules: Mapping[str, Rule],
+    verify: bool,
 ) -> IndexFiles:
     """Return the contents of an index's files, all of the same version; vectors are mapped.
 
@@ -122,6 +128,7 @@ def read_index(
         folder: that `write_index` wrote.
         kind: of the index.
         types: of the arrays beside the probe, for each precision.
+        rules: of the settings beside precision and prompt.
         verify: whether to verify the checksums.
 
     Raises:
@@ -130,34 +137,37 @@ def read_index(
             {'vectors': ('int8', 1)}. Expected ...", and see `SafetensorsFile`.
     """
     with OpenFolder(folder, [NAME, VECTORS, TEXTS]) as files:
-        manifest = checked_manifest(files, kind, verify)
-        precision = manifest.get("precision")
-        if not isinstance(precision, str | None) or precision not in types:
-            raise ValueError(
-                f"{files.path / NAME}: precision is {shown(precision)}. Expected one of "
-                f"{', '.join(map(str, types))}."
-            )
-        prompt = manifest.get("prompt")
-        if not isinstance(prompt, str | None):
-            raise ValueError(
-                f"{files.path / NAME}: prompt is {shown(prompt)}. Expected a text or null."
-            )
-        file = files.file(VECTORS)
-        arrays = _read_arrays(SafetensorsFile(file), {**types[precision], **PROBE})
+        rules = {"precision": one_of(*types), "prompt": TEXT_OR_NONE, **rules}
+        manifest = checked_manifest(files, kind, verify, rules)
+        file, types_of_file = files.file(VECTORS), types[manifest.get("precision")]
+        arrays = _read_arrays(SafetensorsFile(file), {**types_of_file, **PROBE})
         return IndexFiles(pathlib.Path(file.name), arrays, read_texts(files), manifest)
 
 
-def checked_manifest(files: OpenFolder, kind: str, verify: bool) -> dict:
+def checked_manifest(
+    files: OpenFolder, kind: str, verify: bool, rules: Mapping[str, Rule] | None = None
+) -> dict:
     """Return the manifest of an index's folder.
 
+    Args:
+        files: of the folder.
+        kind: of the index.
+        verify: whether to verify the checksums.
+        rules: of the settings in the manifest.
+
     Raises:
-        ValueError: "... holds no index: ..."
+        ValueError: "... holds no index: ...", "...: depth is '4'. Expected a whole number ..."
     """
     manifest = read_manifest(files, verify)
     if manifest.get("task") != kind:
         raise ValueError(
             f"{files.path} holds no index: expected the folder of an index's save, with its {NAME}."
         )
+    for name, rule in (rules or {}).items():
+        try:
+            check_argument(name, manifest.get(name), rule)
+        except ValueError as error:
+            raise ValueError(f"{files.path / NAME}: {error}") from None
     return manifest
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Unpack, overload
 
 import numpy as np
 
-from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.validation import PositiveInt, Rule, validate_arguments
 from encoder_zoo.tasks.retrieval.index_checks import (
     MOST_APART,
     check_embedder,
@@ -39,12 +39,12 @@ class ModelIndex(Index):
     Attributes:
         kind: its name in the manifest, where that of a preset names the task.
         types: of the arrays of a store, for each precision.
-        settings: names of the attributes in the manifest, beside the prompt.
+        settings: rules of the attributes that stand in the manifest beside the prompt.
     """
 
     kind: ClassVar[str]
     types: ClassVar[Mapping[str | None, Types]]
-    settings: ClassVar[tuple[str, ...]]
+    settings: ClassVar[Mapping[str, Rule]]
 
     def __init__(
         self, embedder, store, texts: list[str] | None, prompt: str | None, probe: np.ndarray
@@ -198,7 +198,8 @@ class ModelIndex(Index):
     @classmethod
     def _open(cls, folder: str | os.PathLike, embedder: Any, verify: bool) -> tuple:
         """Return store, texts, manifest and probe of the index in a folder, checked."""
-        path, arrays, texts, manifest = read_index(folder, cls.kind, cls.types, verify)
+        read = read_index(folder, cls.kind, cls.types, cls.settings, verify)
+        path, arrays, texts, manifest = read
         store = cls._store_of(path, arrays, manifest.get("precision"))
         check_text_count(texts, len(store), f"documents in {folder}")
         probe = arrays["probe"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack, overload
 
 import numpy as np
 
-from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.validation import PositiveInt, rule_of, validate_arguments
 from encoder_zoo.tasks.retrieval.index_checks import PROBES, check_text_count, checked_texts
 from encoder_zoo.tasks.retrieval.index_files import check_shape
 from encoder_zoo.tasks.retrieval.model_index import ModelIndex
@@ -76,7 +76,7 @@ class SparseIndex(ModelIndex):
 
     kind = "sparse_index"
     types: ClassVar = {None: Postings.types}
-    settings = ("max_terms",)
+    settings: ClassVar = {"max_terms": rule_of(PositiveInt | None)}
 
     @validate_arguments
     def __init__(

@@ -205,10 +205,14 @@ class TestFiles:
         with pytest.raises(FileNotFoundError):
             ez.SparseIndex.load(tmp_path / "none", Encoder())
         manifest = json.loads((saved[1] / "encoder_zoo.json").read_text())
-        manifest["task"] = "vector_index"
-        (saved[1] / "encoder_zoo.json").write_text(json.dumps(manifest))
-        with pytest.raises(ValueError, match="holds no index"):
-            ez.SparseIndex.load(saved[1], Encoder(), verify=False)
+        for setting, value, message in [
+            ("task", "vector_index", "holds no index"),
+            ("max_terms", 1.5, "encoder_zoo.json: max_terms is 1.5. Expected a whole number"),
+        ]:
+            changed = {**manifest, setting: value}
+            (saved[1] / "encoder_zoo.json").write_text(json.dumps(changed))
+            with pytest.raises(ValueError, match=message):
+                ez.SparseIndex.load(saved[1], Encoder(), verify=False)
 
 
 def test_an_index_that_is_too_large_is_not_exported(tiny, tmp_path, monkeypatch):

@@ -380,7 +380,7 @@ class TestFiles:
         VectorIndex.build(Embedder(), ["a", "b"]).save(tmp_path)
         manifest = json.loads((tmp_path / "encoder_zoo.json").read_text())
         (tmp_path / "encoder_zoo.json").write_text(json.dumps({**manifest, "precision": "int2"}))
-        with pytest.raises(ValueError, match="precision is 'int2'. Expected one of float32, int8"):
+        with pytest.raises(ValueError, match="precision is 'int2'. Expected 'float32' or 'int8'"):
             VectorIndex.load(tmp_path, Embedder(), verify=False)
 
     def test_other_folders_are_refused(self, tmp_path):
