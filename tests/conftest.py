@@ -147,18 +147,6 @@ def slow_too(request) -> bool:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def unoptimized_graphs(slow_too):
-    """Graphs run as they were traced, unless the slow tests run too.
-
-    Rewriting them takes longer than it saves, as each of them runs once or twice.
-    """
-    if not slow_too:
-        import tensorflow as tf
-
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-
-
-@pytest.fixture(autouse=True, scope="session")
 def shared_tokenizers():
     """Presets with equal tokenizers share one object, whose graphs are traced once."""
     from encoder_zoo.presets import loading

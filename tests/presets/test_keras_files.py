@@ -52,16 +52,26 @@ def test_public_names_register_all_that_keras_files_hold():
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory, slow_too):
-    """A folder of `.keras` files, and what the models in them answer."""
-    folder = tmp_path_factory.mktemp("files")
+def models():
+    """A classifier and a tagger."""
     bert = ez.SequenceClassifier.from_preset("bert_nano_en_uncased", labels=["no", "yes"])
-    tagger = ez.TokenClassifier.from_preset("roberta_nano_en", labels=["O", "B-X", "I-X"])
-    tagger.save(folder / "tagger.keras")
-    if not slow_too:  # the others read the configurations alone
-        bert.save(folder / "checkpoint.keras")
-        return folder
+    return bert, ez.TokenClassifier.from_preset("roberta_nano_en", labels=["O", "B-X", "I-X"])
 
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, models):
+    """A folder of `.keras` files."""
+    folder = tmp_path_factory.mktemp("files")
+    for name, model in zip(("checkpoint", "tagger"), models, strict=True):
+        model.save(folder / f"{name}.keras")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory, models):
+    """A folder of `.keras` files, one of a checkpoint, and what the models in them answer."""
+    folder, (bert, tagger) = tmp_path_factory.mktemp("answered"), models
+    tagger.save(folder / "tagger.keras")
     checkpoint = keras.callbacks.ModelCheckpoint(folder / "checkpoint.keras")
     bert.fit(TEXTS, ["yes", "no"], callbacks=[checkpoint], verbose=0)
     names = ("token_ids", "padding_mask")
@@ -98,8 +108,8 @@ OPEN = """
 
 @pytest.mark.slow  # test_conformance.py opens those of tasks
 @pytest.mark.parametrize("imports", ["import keras, encoder_zoo", "import encoder_zoo, keras"])
-def test_a_new_process_opens_tasks_checkpoints_and_models_of_users(files, imports):
-    printed = run(OPEN.format(imports=imports), files)
+def test_a_new_process_opens_tasks_checkpoints_and_models_of_users(answered, imports):
+    printed = run(OPEN.format(imports=imports), answered)
     assert printed.split("\n")[:2] == [
         "checkpoint encoder_zoo.tasks.sequence_classification.task",
         "tagger encoder_zoo.tasks.token_classification.task",

@@ -18,6 +18,7 @@ from encoder_zoo.encoders.tokenizers.text.ragged import (
 SCALAR, VECTOR, ANY = tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape(None)
 UNKNOWN_PENALTY = 10.0  # of unknown characters, below the lowest score
 LONG = 64  # symbols; longer words are divided where no token crosses
+EMPTY = np.zeros([0], "int32")  # without graphs, TensorFlow concatenates no empty list
 
 
 class Unigram(tf.Module):
@@ -130,7 +131,8 @@ class Unigram(tf.Module):
 
         zero = tf.zeros([tf.size(starts), 1], tf.float64)
         window = tf.pad(zero, [[0, 0], [num_lengths - 1, 0]], constant_values=-np.inf)
-        columns = tf.TensorArray(tf.int32, steps, element_shape=[None], infer_shape=False)
+        columns = tf.TensorArray(tf.int32, steps + 1, element_shape=[None], infer_shape=False)
+        columns = columns.write(steps, EMPTY)
         *_, columns = tf.while_loop(
             lambda i, *_: i < steps,
             step,
@@ -161,13 +163,15 @@ class Unigram(tf.Module):
 
         on = ends > starts
         found = [
-            tf.TensorArray(tf.int32, 0, dynamic_size=True, element_shape=[None], infer_shape=False)
+            tf.TensorArray(
+                tf.int32, 0, dynamic_size=True, element_shape=[None], infer_shape=False
+            ).write(0, EMPTY)
             for _ in ("positions", "tokens")
         ]
         *_, positions, tokens = tf.while_loop(
             lambda i, current, *_: tf.size(current) > 0,
             step,
-            [0, tf.boolean_mask(ends, on), tf.boolean_mask(starts, on), *found],
+            [1, tf.boolean_mask(ends, on), tf.boolean_mask(starts, on), *found],
             shape_invariants=[SCALAR, VECTOR, VECTOR, ANY, ANY],
             parallel_iterations=1,
         )

@@ -51,11 +51,12 @@ def test_only_characters_of_scripts_added_since_are_left_out():
     assert len(NEWER) < 200
 
 
-@pytest.fixture(scope="module")
-def codes(slow_too):
-    """All that are known; in the default run those that compose, and some of the others."""
+@pytest.fixture(scope="module", params=["some", pytest.param("all", marks=pytest.mark.slow)])
+def codes(request):
+    """Code points: those that compose, and some of the others; and all that are known."""
     touched = composition_tables().touched.nonzero()[0].tolist()
-    return KNOWN if slow_too else sorted(set(KNOWN[::16]) | set(touched) & set(KNOWN))
+    some = sorted(set(KNOWN[::16]) | set(touched) & set(KNOWN))
+    return KNOWN if request.param == "all" else some
 
 
 def test_every_code_point_alone(compose, codes):

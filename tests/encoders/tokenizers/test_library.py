@@ -173,7 +173,8 @@ WORDS += [
 PART = st.one_of(
     st.sampled_from(LETTERS), st.sampled_from(WORDS), st.characters(exclude_categories=["Cs"])
 )
-TEXTS = st.lists(st.lists(PART, max_size=12).map("".join), min_size=1, max_size=4)
+# Many at a time: a call of the operations takes longer than its texts.
+TEXTS = st.lists(st.lists(PART, max_size=12).map("".join), min_size=12, max_size=24)
 
 
 # Where the two differ. With NFC, `test_sentencepiece.py` says which spans do; where spaces
@@ -219,13 +220,15 @@ EACH = pytest.mark.parametrize(
 
 
 @EACH
-@settings(phases=(Phase.explicit, Phase.generate))  # to shrink takes minutes
+@pytest.mark.eager
+@settings(phases=(Phase.explicit, Phase.generate), max_examples=8)  # to shrink takes minutes
 @given(TEXTS)
 def test_any_text(kind, option, texts):
     check_equal(made(kind, option), texts, **options_of(kind, option))
 
 
 @EACH
+@pytest.mark.eager
 def test_known_texts_and_back(kind, option):
     tokenizer = made(kind, option)
     texts = json.loads((SENTENCEPIECE / "answers.json").read_text(encoding="utf-8"))["texts"]
