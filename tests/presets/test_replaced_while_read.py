@@ -66,7 +66,8 @@ def numbered(tiny, name: str, number: int):
     from encoder_zoo.encoders import get_family
 
     family = get_family(name)
-    classifier = tiny.task(family, "SequenceClassifier", activation="gelu_pytorch_tanh")
+    options = {"activation": "gelu_pytorch_tanh", "num_layers": 1}  # one loads faster
+    classifier = tiny.task(family, "SequenceClassifier", **options)
     for weight in classifier.weights:
         weight.assign(np.full(weight.shape, number, "float32"))
     return classifier
@@ -293,8 +294,8 @@ def test_an_export_of_two_versions_says_so(tiny, tmp_path, replaced, loads):
 
     right, folder = {answer(f) for f in folders}, replaced(folders)
     assert len(right) == len(folders)
-    loaded = refused = 0
-    while loaded < loads // 5 or not refused:
+    loaded = refused = 0  # more than half of the loads are refused
+    while loaded < loads // 20 or not refused:
         assert loaded < MOST_LOADS, "no load was refused"
         loaded += 1
         try:

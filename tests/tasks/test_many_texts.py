@@ -366,74 +366,90 @@ print(calls)
 """
 
 
-def run(*arguments):
-    return subprocess.run(
-        [sys.executable, "-c", SCRIPT, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=1800,  # for one that hangs
-    )
+@pytest.fixture(scope="module")
+def classifier():
+    """The task of `SCRIPT`, with which this process goes on where a killed one stopped."""
+    return ez.Classifier.from_preset("bert_nano_en_uncased_sentiment")
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_and_loses_nothing(tmp_path):
+def test_a_killed_run_goes_on_and_loses_nothing(tmp_path, classifier, monkeypatch):
     rng = np.random.default_rng(0)
     words = "good bad food movie was the never again great phone".split()
     texts = [" ".join(rng.choice(words, rng.integers(1, 30))) for _ in range(450)]
-    (tmp_path / "texts.txt").write_text("\n".join(texts))
-    assert run(tmp_path / "texts.txt", tmp_path / "whole", 0).returncode == 0
-    killed = run(tmp_path / "texts.txt", tmp_path / "out", 4)
+    path, out = tmp_path / "texts.txt", tmp_path / "out"
+    path.write_text("\n".join(texts))
+    ez.answer_files(classifier, path, tmp_path / "whole", shard_rows=100, verbose=0)
+    killed = subprocess.run([sys.executable, "-c", SCRIPT, path, out, "4"], timeout=1800)
     assert killed.returncode == -signal.SIGKILL
-    assert len(list((tmp_path / "out").glob("*.parquet"))) == 2
-    assert list((tmp_path / "out").glob(".*.saving-*"))  # what it was writing
-    done = run(tmp_path / "texts.txt", tmp_path / "out", 0)
-    assert done.stdout.splitlines()[-1] == "[100, 100, 50]", done.stderr
+    assert len(list(out.glob("*.parquet"))) == 2
+    assert list(out.glob(".*.saving-*"))  # what it was writing
+    classify, calls = classifier.classify, []
+
+    def counted(texts, **options):
+        calls.append(len(texts))
+        return classify(texts, **options)
+
+    monkeypatch.setattr(classifier, "classify", counted)
+    ez.answer_files(classifier, path, out, shard_rows=100, verbose=0)
+    assert calls == [100, 100, 50]
     tables = [parquet.read_table(tmp_path / name) for name in ("whole", "out")]
     assert tables[0].equals(tables[1]) and tables[0]["row"].to_pylist() == list(range(450))
-    assert not list((tmp_path / "out").glob(".*"))
+    assert not list(out.glob(".*"))
 
 
 @pytest.mark.slow
-def test_a_process_killed_at_any_moment_goes_on(tmp_path):
-    (tmp_path / "texts.txt").write_text("".join(f"text {i}\n" for i in range(20_000)))
-    arguments = [tmp_path / "texts.txt", tmp_path / "out", 0]
-    command = [sys.executable, "-c", SCRIPT.replace("100)", "1000)"), *map(str, arguments)]
-    process = subprocess.Popen(command)
+def test_a_process_killed_at_any_moment_goes_on(tmp_path, classifier):
+    path, out = tmp_path / "texts.txt", tmp_path / "out"
+    path.write_text("".join(f"text {i}\n" for i in range(10_000)))
+    script = SCRIPT.replace("100)", "500)")
+    process = subprocess.Popen([sys.executable, "-c", script, path, out, "0"])
     limit = time.monotonic() + 600
-    while len(list((tmp_path / "out").glob("*.parquet"))) < 3 and time.monotonic() < limit:
+    while len(list(out.glob("*.parquet"))) < 3 and time.monotonic() < limit:
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    assert len(list((tmp_path / "out").glob("*.parquet"))) < 20
-    assert subprocess.run(command, timeout=1800).returncode == 0
-    assert parquet.read_table(tmp_path / "out")["row"].to_pylist() == list(range(20_000))
+    assert len(list(out.glob("*.parquet"))) < 20
+    ez.answer_files(classifier, path, out, shard_rows=500, verbose=0)
+    assert parquet.read_table(out)["row"].to_pylist() == list(range(10_000))
 
 
-# Answers a file with 1 MB at a time; prints the peak of memory before and after, in KB.
+# Answers a small and a large file of each kind with 1 MB at a time, and prints the peak of memory
+# after each in KB. Each kind has a process of its own, so that peaks of others do not hide its own.
 MEMORY = """
-import sys
+import os, sys
 sys.path.insert(0, sys.argv[1])
 import encoder_zoo as ez
 from encoder_zoo.tasks.bulk import columns, files
 from test_many_texts import Reversing
 
 files.CHUNK_CHARACTERS = 2**20
-for path, out in zip(sys.argv[2::2], sys.argv[3::2]):
-    ez.answer_files(Reversing(), path, out, method="embed", keep=["id"], verbose=0)
-    with open("/proc/self/status") as status:  # ru_maxrss begins with that of the parent
-        print(next(line.split()[1] for line in status if line.startswith("VmHWM")))
+for kind in sys.argv[3:]:
+    if os.fork():
+        assert os.wait()[1] == 0
+        continue
+    for size in ("small", "large"):
+        path, out = f"{sys.argv[2]}/{size}/rows.{kind}", f"{sys.argv[2]}/{size}/{kind}"
+        ez.answer_files(Reversing(), path, out, method="embed", keep=["id"], verbose=0)
+        with open("/proc/self/status") as status:  # ru_maxrss begins with that of the parent
+            peak = next(line.split()[1] for line in status if line.startswith("VmHWM"))
+        print(kind, size, peak, flush=True)
+    os._exit(0)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_memory_does_not_grow_with_the_file(tmp_path, kind):
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    kinds = ("jsonl", "parquet")
     rng = np.random.default_rng(0)
     noise = [rng.bytes(2000).hex() for _ in range(100)]
     for name, count in (("small", 12_500), ("large", 50_000)):  # 50 MB and 200 MB
         (tmp_path / name).mkdir()
-        written(tmp_path / name, kind, [{"id": i, "text": noise[i % 100]} for i in range(count)])
-    paths = [tmp_path / name / f"rows.{kind}" for name in ("small", "large")]
-    arguments = [p for path in paths for p in (path, path.parent / "out")]
-    small, large = map(int, processes.run(MEMORY, os.path.dirname(__file__), *arguments).split())
-    assert large - small < 75_000, (small, large)
+        rows = [{"id": i, "text": noise[i % 100]} for i in range(count)]
+        for kind in kinds:
+            written(tmp_path / name, kind, rows)
+    lines = processes.run(MEMORY, os.path.dirname(__file__), tmp_path, *kinds).splitlines()
+    peaks = {(kind, size): int(peak) for kind, size, peak in map(str.split, lines)}
+    assert len(peaks) == 4
+    for kind in kinds:
+        assert peaks[kind, "large"] - peaks[kind, "small"] < 75_000, peaks
