@@ -140,12 +140,6 @@ def runs_slow_tests(config) -> bool:
     return "not slow" not in config.option.markexpr
 
 
-@pytest.fixture(scope="session")
-def slow_too(request) -> bool:
-    """Whether the tests marked slow run as well."""
-    return runs_slow_tests(request.config)
-
-
 @pytest.fixture(autouse=True, scope="session")
 def shared_tokenizers():
     """Presets with equal tokenizers share one object, whose graphs are traced once."""

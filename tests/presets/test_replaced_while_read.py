@@ -36,10 +36,10 @@ for i, version in enumerate(itertools.cycle(versions)):
 """
 
 
-@pytest.fixture
-def loads(slow_too):
+@pytest.fixture(params=[5, pytest.param(100, marks=pytest.mark.slow)])
+def loads(request):
     """The number of times each format is loaded."""
-    return 100 if slow_too else 5
+    return request.param
 
 
 @pytest.fixture
