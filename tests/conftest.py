@@ -17,6 +17,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 # Compiling takes longer than running what is compiled. Processes that tests start inherit it.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# The tests' models are small: more threads of PyTorch would only wait for each other, busily.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # pytest-xdist's workers inherit it, too
     PROGRAMS = tempfile.TemporaryDirectory(prefix="encoder_zoo_jax_")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = PROGRAMS.name
