@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from processes import PATIENCE, run, start_process
 
-# Called with a mode, a file for the results, and whether an embedder is trained too; then all
-# losses are compared.
+# All losses, and an embedder that is trained. Called with a mode and a file for the results.
 SCRIPT = """
 import contextlib, json, sys
 import numpy as np
 import tensorflow as tf
 
-mode, results_file, trains = sys.argv[1], sys.argv[2], sys.argv[3] == "True"
+mode, results_file = sys.argv[1:]
 if mode == "mirrored":
     [cpu] = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
@@ -90,21 +89,20 @@ def train(scope, loss, chunk_size):
     return history.history["loss"]
 
 
-results = {"losses": [losses_of_parts(*case) for case in (LOSSES if trains else LOSSES[:4])]}
-if trains:
-    cases = [(ez.losses.InfoNCE(), None), (ez.losses.InfoNCE(), 1), (ez.losses.CoSENT(), None)]
-    for name, scope in (("two", strategy.scope), ("one", contextlib.nullcontext)):
-        if name == "two" or mode == "mirrored":
-            results[name] = [train(scope(), *case) for case in cases]
+results = {"losses": [losses_of_parts(*case) for case in LOSSES]}
+cases = [(ez.losses.InfoNCE(), None), (ez.losses.InfoNCE(), 1), (ez.losses.CoSENT(), None)]
+for name, scope in (("two", strategy.scope), ("one", contextlib.nullcontext)):
+    if name == "two" or mode == "mirrored":
+        results[name] = [train(scope(), *case) for case in cases]
 with open(results_file, "w") as file:
     json.dump(results, file)
 """
 
 
-def start(mode, path, trains, **environment):
+def start(mode, path, **environment):
     log = path.with_suffix(".json.log")
     environment = {"KERAS_BACKEND": "tensorflow", **environment}
-    return start_process(SCRIPT, log, mode, path, trains, **environment)
+    return start_process(SCRIPT, log, mode, path, **environment)
 
 
 def results_of(processes, paths):
@@ -118,9 +116,11 @@ def results_of(processes, paths):
     return [json.loads(path.read_text()) for path in paths]
 
 
-def mirrored(tmp_path, trains):
-    path = tmp_path / "mirrored.json"
-    return results_of([start("mirrored", path, trains)], [path])[0]
+@pytest.fixture(scope="module")
+def mirrored(tmp_path_factory):
+    """Results of two replicas, and of one device."""
+    path = tmp_path_factory.mktemp("replicas") / "mirrored.json"
+    return results_of([start("mirrored", path)], [path])[0]
 
 
 def check_losses(found):
@@ -132,16 +132,14 @@ def check_losses(found):
 
 
 @pytest.mark.slow
-def test_two_replicas_have_the_losses_and_gradients_of_one_device(tmp_path):
-    check_losses(mirrored(tmp_path, trains=False))
+def test_two_replicas_have_the_losses_and_gradients_of_one_device(mirrored):
+    check_losses(mirrored)
 
 
 @pytest.mark.slow
-def test_two_replicas_and_two_workers_train_as_one_device(tmp_path):
-    found = mirrored(tmp_path, trains=True)
-    check_losses(found)
-    np.testing.assert_allclose(found["two"], found["one"], rtol=1e-4)
-    np.testing.assert_allclose(found["one"][0], found["one"][1], rtol=1e-4)  # in chunks
+def test_two_replicas_and_two_workers_train_as_one_device(mirrored, tmp_path):
+    np.testing.assert_allclose(mirrored["two"], mirrored["one"], rtol=1e-4)
+    np.testing.assert_allclose(mirrored["one"][0], mirrored["one"][1], rtol=1e-4)  # in chunks
     sockets = [socket.socket() for _ in range(2)]
     for s in sockets:
         s.bind(("127.0.0.1", 0))
@@ -153,10 +151,10 @@ def test_two_replicas_and_two_workers_train_as_one_device(tmp_path):
     for i, path in enumerate(paths):
         task = {"type": "worker", "index": i}
         config = json.dumps({"cluster": {"worker": addresses}, "task": task})
-        processes.append(start("workers", path, True, TF_CONFIG=config))
+        processes.append(start("workers", path, TF_CONFIG=config))
     for worker in results_of(processes, paths):
         check_losses(worker)
-        np.testing.assert_allclose(worker["two"], found["one"], rtol=1e-4)
+        np.testing.assert_allclose(worker["two"], mirrored["one"], rtol=1e-4)
 
 
 # -- JAX ------------------------------------------------------------------------------------------
