@@ -77,7 +77,7 @@ def single_column(values):
         >>> single_column(np.array([["good"], ["bad"]])).tolist(), single_column([["good"]])
         (['good', 'bad'], ['good'])
     """
-    if isinstance(values, np.ndarray) or tf.is_tensor(values):
+    if hasattr(values, "shape"):  # an array or a tensor
         shape = tf.TensorShape(values.shape)
         return values[:, 0] if shape.rank == 2 and shape[1] == 1 else values
     if (

@@ -11,7 +11,7 @@ pytest.importorskip("ray")
 pytestmark = pytest.mark.peers
 
 SCRIPT = """
-import os, pathlib, sys
+import os, pathlib, sys, time
 import ray
 import encoder_zoo as ez
 
@@ -21,6 +21,8 @@ def opened():
 
     with open(pathlib.Path(FOLDER) / str(os.getpid()), "a") as file:
         file.write("opened\\n")
+    while len(os.listdir(FOLDER)) < 2:  # one could be done before the other has begun
+        time.sleep(0.1)
     return Reversing()
 
 
