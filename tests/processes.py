@@ -2,8 +2,9 @@
 
 import functools
 import importlib.util
+import json
 import os
-import pathlib
+import socket
 import subprocess
 import sys
 import textwrap
@@ -33,7 +34,7 @@ def run(code: str, *arguments: object, given: str | None = None, cwd=None, **env
 
 
 def start_process(
-    code: str, log: pathlib.Path, *arguments: object, **environment
+    code: str, log: str | os.PathLike, *arguments: object, **environment
 ) -> subprocess.Popen:
     """Start a process as `run` does, and return it; the file `log` takes what it prints."""
     with open(log, "w") as file:
@@ -43,6 +44,24 @@ def start_process(
             stderr=subprocess.STDOUT,
             env=_with_tests(environment),
         )
+
+
+def free_addresses(count: int) -> list[str]:
+    """Return addresses at this machine, at ports that are free."""
+    sockets = [socket.socket() for _ in range(count)]
+    for s in sockets:
+        s.bind(("127.0.0.1", 0))
+    addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
+    for s in sockets:
+        s.close()
+    return addresses
+
+
+def cluster_of_two() -> list[str]:
+    """Return TF_CONFIG of each of two workers."""
+    cluster = {"worker": free_addresses(2)}
+    tasks = [{"type": "worker", "index": i} for i in range(2)]
+    return [json.dumps({"cluster": cluster, "task": task}) for task in tasks]
 
 
 def _command(code: str, arguments: tuple) -> list[str]:

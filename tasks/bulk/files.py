@@ -30,14 +30,15 @@ SHARD_ROWS = 100_000
 CHUNK_ROWS = 8192
 CHUNK_CHARACTERS = 2**24
 MARK = b"encoder_zoo"  # key of a shard's range and run in its footer
-LOCATION = ("file", "row")  # columns of every answer
+LOCATION_COLUMNS = ("file", "row")  # columns of every answer
 
 
 Kept = Annotated[
     Sequence[str],
     Rule(
         lambda v: (
-            not isinstance(v, str) and all(isinstance(n, str) and n not in LOCATION for n in v)
+            not isinstance(v, str)
+            and all(isinstance(n, str) and n not in LOCATION_COLUMNS for n in v)
         ),
         "a list of names of columns, other than 'file' and 'row'",
     ),

@@ -124,8 +124,8 @@ def _scanned(answering: Answering, paths: list[pathlib.Path], keep: list[str]) -
             f"The answers have columns {', '.join(sample.column_names)} of their own. keep is "
             f"{keep}: expected other names, each once."
         )
-    location = pa.schema([("file", pa.string()), ("row", pa.int64())])
-    fields = [*location, *scanned.kept, *sample.schema]
+    columns = pa.schema([("file", pa.string()), ("row", pa.int64())])
+    fields = [*columns, *scanned.kept, *sample.schema]
     schema = pa.schema(fields).remove_metadata()
     return scanned.rows, base64.b64encode(schema.serialize().to_pybytes()).decode()
 

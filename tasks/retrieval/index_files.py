@@ -128,7 +128,7 @@ def read_index(
         folder: that `write_index` wrote.
         kind: of the index.
         types: of the arrays beside the probe, for each precision.
-        rules: of the settings beside precision and prompt.
+        rules: of the settings beside the prompt; without one the precision is None.
         verify: whether to verify the checksums.
 
     Raises:
@@ -137,7 +137,7 @@ def read_index(
             {'vectors': ('int8', 1)}. Expected ...", and see `SafetensorsFile`.
     """
     with OpenFolder(folder, [NAME, VECTORS, TEXTS]) as files:
-        rules = {"precision": one_of(*types), "prompt": TEXT_OR_NONE, **rules}
+        rules = {"precision": one_of(None), "prompt": TEXT_OR_NONE, **rules}
         manifest = checked_manifest(files, kind, verify, rules)
         file, types_of_file = files.file(VECTORS), types[manifest.get("precision")]
         arrays = _read_arrays(SafetensorsFile(file), {**types_of_file, **PROBE})

@@ -1,11 +1,10 @@
 """Weights and batches over 8 simulated devices train as on one, also in two processes."""
 
 import os
-import socket
 
 import keras
 import pytest
-from processes import PATIENCE, start_process
+from processes import PATIENCE, free_addresses, start_process
 
 import encoder_zoo as ez
 
@@ -108,9 +107,7 @@ def test_every_family_trains_on_eight_devices_as_on_one(tmp_path):
 def test_two_processes_share_a_model(mesh, tmp_path):
     """Each has half the rows of a batch and all weights, or all rows and half of each weight."""
     pytest.importorskip("jax")
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{s.getsockname()[1]}"
+    [address] = free_addresses(1)
     names = ("bert", "modernbert", "deberta-v2") if mesh == (2, 4) else ("bert",)
     check([start(i, address, mesh, tmp_path, *names) for i in range(2)], tmp_path)
 

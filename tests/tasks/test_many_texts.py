@@ -363,7 +363,6 @@ def counted(texts, **options):
 
 classifier.classify = counted
 ez.answer_files(classifier, path, out, shard_rows=100)
-print(calls)
 """
 
 

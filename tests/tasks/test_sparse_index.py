@@ -207,6 +207,7 @@ class TestFiles:
         manifest = json.loads((saved[1] / "encoder_zoo.json").read_text())
         for setting, value, message in [
             ("task", "vector_index", "holds no index"),
+            ("precision", "int8", "encoder_zoo.json: precision is 'int8'. Expected None"),
             ("max_terms", 1.5, "encoder_zoo.json: max_terms is 1.5. Expected a whole number"),
         ]:
             changed = {**manifest, setting: value}

@@ -18,7 +18,7 @@ from encoder_zoo.encoders.tokenizers.text.ragged import (
 SCALAR, VECTOR, ANY = tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape(None)
 UNKNOWN_PENALTY = 10.0  # of unknown characters, below the lowest score
 LONG = 64  # symbols; longer words are divided where no token crosses
-EMPTY = np.zeros([0], "int32")  # without graphs, TensorFlow concatenates no empty list
+EMPTY = np.zeros([0], "int32")  # an element: eagerly, TensorFlow cannot concatenate none
 
 
 class Unigram(tf.Module):
@@ -171,7 +171,7 @@ class Unigram(tf.Module):
         *_, positions, tokens = tf.while_loop(
             lambda i, current, *_: tf.size(current) > 0,
             step,
-            [1, tf.boolean_mask(ends, on), tf.boolean_mask(starts, on), *found],
+            [1, tf.boolean_mask(ends, on), tf.boolean_mask(starts, on), *found],  # behind EMPTY
             shape_invariants=[SCALAR, VECTOR, VECTOR, ANY, ANY],
             parallel_iterations=1,
         )

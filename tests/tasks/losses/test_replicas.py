@@ -2,11 +2,10 @@
 
 import json
 import os
-import socket
 
 import numpy as np
 import pytest
-from processes import PATIENCE, run, start_process
+from processes import PATIENCE, cluster_of_two, run, start_process
 
 # All losses, and an embedder that is trained. Called with a mode and a file for the results.
 SCRIPT = """
@@ -140,19 +139,10 @@ def test_two_replicas_have_the_losses_and_gradients_of_one_device(mirrored):
 def test_two_replicas_and_two_workers_train_as_one_device(mirrored, tmp_path):
     np.testing.assert_allclose(mirrored["two"], mirrored["one"], rtol=1e-4)
     np.testing.assert_allclose(mirrored["one"][0], mirrored["one"][1], rtol=1e-4)  # in chunks
-    sockets = [socket.socket() for _ in range(2)]
-    for s in sockets:
-        s.bind(("127.0.0.1", 0))
-    addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
-    for s in sockets:
-        s.close()
     paths = [tmp_path / f"worker{i}.json" for i in range(2)]
-    processes = []
-    for i, path in enumerate(paths):
-        task = {"type": "worker", "index": i}
-        config = json.dumps({"cluster": {"worker": addresses}, "task": task})
-        processes.append(start("workers", path, TF_CONFIG=config))
-    for worker in results_of(processes, paths):
+    configs = cluster_of_two()
+    workers = [start("workers", p, TF_CONFIG=c) for p, c in zip(paths, configs, strict=True)]
+    for worker in results_of(workers, paths):
         check_losses(worker)
         np.testing.assert_allclose(worker["two"], mirrored["one"], rtol=1e-4)
 

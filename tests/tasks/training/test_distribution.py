@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import time
 
 import keras
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from paths import CHECKPOINTS
-from processes import PATIENCE, run, start_process
+from processes import PATIENCE, cluster_of_two, free_addresses, run, start_process
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.training.distribution import parts_of_batches
@@ -226,18 +225,6 @@ def start(mode, path, tasks=TASKS, **environment):
     arguments = [mode, CHECKPOINT, path, path.parent / "backups", *tasks]
     environment = {"KERAS_BACKEND": "tensorflow", **environment}
     return start_process(SCRIPT, f"{path}.log", *arguments, **environment)
-
-
-def cluster_of_two():
-    """TF_CONFIG of two workers, at ports that are free."""
-    sockets = [socket.socket() for _ in range(2)]
-    for s in sockets:
-        s.bind(("127.0.0.1", 0))
-    addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
-    for s in sockets:
-        s.close()
-    tasks = [{"type": "worker", "index": i} for i in range(2)]
-    return [json.dumps({"cluster": {"worker": addresses}, "task": task}) for task in tasks]
 
 
 @pytest.fixture(scope="module")
@@ -612,9 +599,7 @@ class TestProcessesOfJax:
 
     def run_two(self, folder, todo):
         """Run two processes; return their exit codes, results and logs."""
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{s.getsockname()[1]}"
+        [address] = free_addresses(1)
         started = [self.start(number, address, folder, todo) for number in "01"]
         limit = time.monotonic() + PATIENCE
         try:
