@@ -17,12 +17,6 @@ from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
 from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, span_indices
 from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable, members
 
-# Rust's \w as a pattern of RE2: some letters are in the categories of numbers and symbols.
-WORD_CHARACTER = (
-    r"[\pL\pM\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}"
-    r"\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}]"
-)
-
 
 class SplitTexts(NamedTuple):
     """Holds a batch of texts, split around the added tokens found in it.
@@ -92,6 +86,7 @@ class AddedTokenFinder(tf.Module):
             if any(token[name] for token in tokens)
         }
         self._spaces = CodePointTable(members("bpe_space").astype("int32"))
+        self._word_characters = CodePointTable(members("word_character").astype("int32"))
 
     def __call__(self, chars: Characters, codes: tf.Tensor | None = None) -> SplitTexts:
         """Split texts around the tokens found in them.
@@ -106,7 +101,8 @@ class AddedTokenFinder(tf.Module):
         starts, ends, tokens = (tf.gather(part, chosen) for part in (starts, ends, tokens))
         if "single_word" in self._options:
             alone = ~tf.gather(self._options["single_word"], tokens)
-            alone |= ~(_word_at(text, starts - 1, starts) | _word_at(text, ends, ends))
+            word_before = self._word_at(text, starts - 1, starts)
+            alone |= ~(word_before | self._word_at(text, ends, ends))
             starts, ends, tokens = (tf.boolean_mask(p, alone) for p in (starts, ends, tokens))
         rows = row_of(text, starts)
         starts, ends = self._strip(text, starts, ends, tokens, rows)
@@ -135,6 +131,13 @@ class AddedTokenFinder(tf.Module):
         starts = tf.boolean_mask(origins, found)
         ends = starts + tf.boolean_mask(lengths, found)
         return starts, ends, tf.boolean_mask(tokens, found)
+
+    def _word_at(self, chars: Characters, positions: tf.Tensor, borders: tf.Tensor) -> tf.Tensor:
+        """Return, boolean (K,), whether a word character of the same text is at each position."""
+        size = tf.size(chars.codes)
+        apart = tf.gather(index_mask(chars.row_splits, size + 1), borders)
+        codes = tf.gather(tf.concat([chars.codes, [0]], 0), tf.where(apart, size, positions))
+        return self._word_characters(codes) > 0
 
     def _strip(
         self,
@@ -197,15 +200,6 @@ def make_finder(
     """Make a finder of the tokens whose contents are not empty; None if there are none."""
     found = [pair for pair in zip(tokens, contents, strict=True) if pair[1]]
     return AddedTokenFinder(*zip(*found, strict=True), **options) if found else None
-
-
-def _word_at(chars: Characters, positions: tf.Tensor, borders: tf.Tensor) -> tf.Tensor:
-    """Return, boolean (K,), whether a word character of the same text is at each position."""
-    size = tf.size(chars.codes)
-    apart = tf.gather(index_mask(chars.row_splits, size + 1), borders)
-    codes = tf.gather(tf.concat([chars.codes, [0]], 0), tf.where(apart, size, positions))
-    letters = tf.strings.unicode_encode(codes[:, None], "UTF-8")
-    return tf.strings.regex_full_match(letters, WORD_CHARACTER)
 
 
 def remove_spans(

@@ -107,6 +107,15 @@ def grapheme_classes() -> dict[str, list[list[int]]]:
     }
 
 
+def word_characters() -> list[list[int]]:
+    """Return the characters beside which a token that must be a word of its own is not found."""
+    from tokenizers import AddedToken, Tokenizer, models
+
+    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    tokenizer.add_tokens([AddedToken("@", single_word=True)])
+    return ranges(lambda c: c != "@" and len(tokenizer.encode(c + "@").ids) == 1)
+
+
 def measure() -> dict:
     """Measure every table from the installed library `tokenizers`."""
     import tokenizers
@@ -149,6 +158,7 @@ def measure() -> dict:
         "never_composed": ranges(lambda c: compose(c) != c),
         **grapheme_classes(),
         "bpe_space": ranges(lambda c: not (joins("a")(c) or joins("1")(c) or joins("!")(c))),
+        "word_character": word_characters(),
     }
 
 

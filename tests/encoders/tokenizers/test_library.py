@@ -14,6 +14,8 @@ import encoder_zoo as ez
 from encoder_zoo.encoders.tokenizers import tokenizer as engine_choice
 from encoder_zoo.encoders.tokenizers.files.byte_alphabet import byte_alphabet
 from encoder_zoo.encoders.tokenizers.files.sentencepiece import BYTE_TOKENS
+from encoder_zoo.encoders.tokenizers.text import make_unicode_tables
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import unicode_data
 
 SENTENCEPIECE = paths.GOLDEN / "sentencepiece"
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -225,6 +227,20 @@ EACH = pytest.mark.parametrize(
 @given(TEXTS)
 def test_any_text(kind, option, texts):
     check_equal(made(kind, option), texts, **options_of(kind, option))
+
+
+@pytest.mark.slow
+def test_tables_are_those_of_the_installed_library():
+    measured = json.loads(json.dumps(make_unicode_tables.measure()))
+    assert {**measured, "source": unicode_data()["source"]} == unicode_data()
+
+
+@pytest.mark.parametrize(
+    "neighbor", ["\U0001416c", "\u0897", "_", "½", "²", "é", "中", "\u0301", "-"]
+)
+def test_words_of_their_own(neighbor):
+    """Beside letters of Unicode 16 and numbers that are not word characters, too."""
+    check_equal(made("byte_bpe", "added"), [f"{neighbor}b!", f"b!{neighbor}"])
 
 
 @EACH
