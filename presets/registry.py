@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import html
 import json
 import os
@@ -111,8 +112,9 @@ def list_presets() -> PresetTable:
     return PresetTable(rows)
 
 
+@functools.cache
 def _entries() -> dict[str, dict]:
-    """Return {name: contents of its file}."""
+    """Return {name: contents of its file}. It is cached, so do not change it."""
     paths = sorted(KNOWN.glob("*.json"))
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 

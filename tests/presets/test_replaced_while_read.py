@@ -6,9 +6,11 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
-import threading
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -17,11 +19,12 @@ import torch
 from safetensors.numpy import load_file
 
 import encoder_zoo as ez
+from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.open_folder import OpenFolder
 
+T = TypeVar("T")
 VERSIONS = 8
-MOST_LOADS = 5000  # so that a writer that hangs is noticed
-SLOW = pytest.mark.slow
+MOST_OPENINGS = 50_000  # so that a writer that hangs is noticed
 # Replaces a folder by its versions in turn, until it is killed; says when it has begun.
 WRITER = """
 import itertools, pathlib, shutil, sys
@@ -34,12 +37,6 @@ for i, version in enumerate(itertools.cycle(versions)):
     if i == 0:
         print("begun", flush=True)
 """
-
-
-@pytest.fixture(params=[5, pytest.param(100, marks=SLOW)])
-def loads(request):
-    """The number of times each format is loaded."""
-    return request.param
 
 
 @pytest.fixture
@@ -59,6 +56,61 @@ def replaced(tmp_path):
         process.kill()
         process.stdout.close()
         process.wait()
+
+
+BEFORE_FILES: list[Callable[[], None]] = []  # what is called before a file is opened
+
+
+@functools.cache
+def watch_files() -> None:
+    """Has Python tell of each file that it opens and each folder that it lists, from now on."""
+
+    def tell(event: str, _) -> None:
+        if event in ("open", "os.listdir") and BEFORE_FILES:
+            BEFORE_FILES[-1]()
+
+    sys.addaudithook(tell)
+
+
+def results_with(change: Callable[[], None], load: Callable[[], T]) -> list[T]:
+    """Loads again and again: the first result with a change before the first file is opened, the
+    second with one before the second file, until a load opens no more files."""
+    watch_files()
+    load()  # opens what Python imports
+    results, changed = [], True
+    while changed:
+        changed, left = False, len(results)
+
+        def count_down() -> None:
+            nonlocal left, changed
+            if left == 0:
+                changed = True
+                hidden = BEFORE_FILES.pop()
+                change()
+                BEFORE_FILES.append(hidden)
+            left -= 1
+
+        BEFORE_FILES.append(count_down)
+        try:
+            results.append(load())
+        finally:
+            BEFORE_FILES.clear()
+    return results
+
+
+def replacing_by(folders: list[pathlib.Path]) -> tuple[pathlib.Path, Callable[[], None]]:
+    """A folder with the first version, and what replaces it by a copy of the next, again and again.
+
+    The old version is deleted.
+    """
+    target, turn = folders[0].with_name("latest"), itertools.cycle(folders)
+
+    def change() -> None:
+        with replacing(target) as new:
+            shutil.copytree(next(turn), new, dirs_exist_ok=True)
+
+    change()
+    return target, change
 
 
 def numbered(tiny, name: str, number: int):
@@ -141,24 +193,6 @@ def save_versions(tiny, folder: pathlib.Path, format: str) -> list[pathlib.Path]
     return folders
 
 
-def mixtures(loads: int, load) -> int:
-    """Loads again and again, and meets several versions; counts loads with numbers of several."""
-    seen = load_until_replaced(loads, lambda: held(load()))
-    return sum(len(numbers) > 1 for numbers in seen)
-
-
-def load_until_replaced(loads: int, load) -> list[list[float]]:
-    """The numbers of as many loads, and of more until they are of two versions.
-
-    How often a folder is replaced between two loads is up to the machine and what else it does.
-    """
-    seen = []
-    while len(seen) < loads or len({tuple(numbers) for numbers in seen}) == 1:
-        assert len(seen) < MOST_LOADS, "the folder was never replaced"
-        seen.append(load())
-    return seen
-
-
 def test_a_folder_is_opened_whole(tmp_path, replaced):
     """Also where it is being deleted: an old version is, as soon as the new one has its place."""
     folders = [tmp_path / f"version{number}" for number in range(VERSIONS)]
@@ -169,54 +203,46 @@ def test_a_folder_is_opened_whole(tmp_path, replaced):
     folder, seen = replaced(folders), set()
     opened = 0
     while opened < 5000 or len(seen) == 1:  # a few of which meet a folder that is being deleted
-        assert opened < 10 * MOST_LOADS, "the folder was never replaced"
+        assert opened < MOST_OPENINGS, "the folder was never replaced"
         opened += 1
         with OpenFolder(folder, ["*.txt"]) as files:
             seen.add("".join(files.read_text(f"{i}.txt") for i in range(8)))
     assert seen <= {str(number) * 8 for number in range(VERSIONS)}
 
 
-@pytest.mark.parametrize("verify", [False, pytest.param(True, marks=SLOW)])
+@pytest.mark.parametrize("verify", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "format",
     [
         name
         if name in ("safetensors", "PyTorch", "TensorFlow 1")
-        else pytest.param(name, marks=SLOW)
+        else pytest.param(name, marks=pytest.mark.slow)
         for name in FORMATS
     ],
 )
-def test_every_load_of_a_preset_is_of_one_version(tiny, tmp_path, replaced, loads, format, verify):
-    folder = replaced(save_versions(tiny, tmp_path, format))
-    loads = loads // 5 if verify else loads
+def test_every_load_of_a_preset_is_of_one_version(tiny, tmp_path, format, verify):
+    folder, change = replacing_by(save_versions(tiny, tmp_path, format))
     load = functools.partial(ez.SequenceClassifier.from_preset, folder, verify=verify)
-    assert mixtures(loads, load) == 0
+    found = results_with(change, lambda: held(load()))
+    assert {len(numbers) for numbers in found} == {1}
+    assert len({tuple(numbers) for numbers in found}) > 1, "the folder was never replaced"
 
 
-def test_a_link_that_leads_to_another_version_each_time(tiny, tmp_path, loads):
+def test_a_link_that_leads_to_another_version_each_time(tiny, tmp_path):
     """As a directory of releases has it: `latest` is a link, and a new one takes its place."""
     versions, link = save_versions(tiny, tmp_path, "safetensors"), tmp_path / "latest"
-    link.symlink_to(versions[0])
-    over = threading.Event()
+    turn = itertools.cycle(versions)
 
-    def turn() -> None:
-        for version in itertools.cycle(versions):
-            (tmp_path / "next").symlink_to(version)
-            os.replace(tmp_path / "next", link)
-            if over.is_set():
-                return
+    def change() -> None:
+        (tmp_path / "next").symlink_to(next(turn))
+        os.replace(tmp_path / "next", link)
 
-    turning = threading.Thread(target=turn)
-    turning.start()
-    try:
-        load = functools.partial(ez.SequenceClassifier.from_preset, link, verify=False)
-        assert mixtures(loads, load) == 0
-    finally:
-        over.set()
-        turning.join()
+    change()
+    load = functools.partial(ez.SequenceClassifier.from_preset, link, verify=False)
+    assert {len(numbers) for numbers in results_with(change, lambda: held(load()))} == {1}
 
 
-def test_adapters_are_of_one_version(tiny, tmp_path, replaced, loads):
+def test_adapters_are_of_one_version(tiny, tmp_path):
     folders = [tmp_path / f"version{number}" for number in range(1, VERSIONS + 1)]
     for number, folder in enumerate(folders, 1):
         classifier = numbered(tiny, "bert", number)
@@ -224,16 +250,16 @@ def test_adapters_are_of_one_version(tiny, tmp_path, replaced, loads):
         for weight in classifier.trainable_weights:
             weight.assign(np.full(weight.shape, number, "float32"))
         classifier.save_adapters(folder)
-    folder, classifier = replaced(folders), numbered(tiny, "bert", 0)
+    (folder, change), classifier = replacing_by(folders), numbered(tiny, "bert", 0)
 
     def load() -> list[float]:
         classifier.load_adapters(folder)
         return sorted({float(v) for w in classifier.trainable_weights for v in np.unique(w)})
 
-    assert {len(numbers) for numbers in load_until_replaced(loads, load)} == {1}
+    assert {len(numbers) for numbers in results_with(change, load)} == {1}
 
 
-def test_a_corpus_is_of_one_version_or_says_that_it_was_replaced(tiny, tmp_path, replaced, loads):
+def test_a_corpus_is_of_one_version_or_says_that_it_was_replaced(tiny, tmp_path):
     from encoder_zoo.encoders import get_family
 
     tokenizer = tiny.tokenizer(get_family("bert"))
@@ -241,14 +267,13 @@ def test_a_corpus_is_of_one_version_or_says_that_it_was_replaced(tiny, tmp_path,
     for letter, folder in zip("abcdefgh", folders, strict=True):
         documents = [[letter] * 20] * 3
         ez.PretrainingCorpus.from_documents(folder, documents, tokenizer, 10, verbose=0)
-    folder = replaced(folders)
+    folder, change = replacing_by(folders)
     expected = {corpus.sha256: corpus for corpus in map(ez.PretrainingCorpus, folders)}
-    opened = refused = 0
-    while opened < loads or not refused:
-        assert opened < MOST_LOADS, "no shard was refused"
-        opened += 1
+
+    def read() -> int:
+        """The number of shards that were refused."""
         corpus = ez.PretrainingCorpus(folder)
-        right = expected[corpus.sha256]
+        right, refused = expected[corpus.sha256], 0
         for number in range(corpus.num_shards):
             try:
                 tokens = corpus.shard(number).tokens
@@ -257,6 +282,9 @@ def test_a_corpus_is_of_one_version_or_says_that_it_was_replaced(tiny, tmp_path,
                 refused += 1
             else:
                 np.testing.assert_array_equal(tokens, right.shard(number).tokens)
+        return refused
+
+    assert {0, 1} <= set(results_with(change, read))
 
 
 def test_a_file_that_is_written_to_while_it_is_read_is_noticed(tiny, tmp_path, monkeypatch):
@@ -277,7 +305,7 @@ def test_a_file_that_is_written_to_while_it_is_read_is_noticed(tiny, tmp_path, m
 
 
 @pytest.mark.slow
-def test_an_export_of_two_versions_says_so(tiny, tmp_path, replaced, loads):
+def test_an_export_of_two_versions_says_so(tiny, tmp_path, replaced):
     """TensorFlow reads its files one after the other; no answer may be of two versions."""
     folders = [tmp_path / f"version{number}" for number in range(3)]
     for number, folder in enumerate(folders):
@@ -295,8 +323,8 @@ def test_an_export_of_two_versions_says_so(tiny, tmp_path, replaced, loads):
     right, folder = {answer(f) for f in folders}, replaced(folders)
     assert len(right) == len(folders)
     loaded = refused = 0
-    while loaded < loads // 5 or not refused:
-        assert loaded < MOST_LOADS, "no load was refused"
+    while loaded < 20 or not refused:
+        assert loaded < MOST_OPENINGS, "no load was refused"
         loaded += 1
         try:
             assert answer(folder) in right
