@@ -10,7 +10,7 @@ import dataclasses
 import keras
 from keras import ops
 
-from encoder_zoo.encoders.positions import text_numbers
+from encoder_zoo.encoders.positions import text_indices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ def make_attention_mask(
     Args:
         padding_mask: (B, L), true or 1 at real tokens, false or 0 at padding; None, without
             `text_starts` and `reach`: all tokens are real.
-        text_starts: (B, K) int, where the texts of packed examples begin, see `text_numbers`.
+        text_starts: (B, K) int, where the texts of packed examples begin, see `text_indices`.
         reach, has_unattended: see `AttentionMask`.
 
     Example:
@@ -83,7 +83,7 @@ def make_attention_mask(
     """
     texts = None
     if text_starts is not None:
-        texts = text_numbers(text_starts, ops.shape(padding_mask)[1])
+        texts = text_indices(text_starts, ops.shape(padding_mask)[1])
     real = None if padding_mask is None else ops.cast(padding_mask, "bool")
     return AttentionMask(real, texts, reach, has_unattended)
 

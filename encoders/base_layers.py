@@ -34,7 +34,7 @@ class EmbeddingsBase(MakesLayers, ConfigFromSignature, keras.layers.Layer):
         token_ids: (B, L) int.
         segment_ids: (B, L) int; None: segment 0 throughout.
         padding_mask: (B, L); read by families whose positions skip the padding.
-        text_starts: (B, K) int, of packed examples, see `text_numbers`.
+        text_starts: (B, K) int, of packed examples, see `text_indices`.
 
     Returns:
         (B, L, D).

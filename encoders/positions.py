@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 
-def text_numbers(text_starts: keras.KerasTensor, length: int) -> keras.KerasTensor:
+def text_indices(text_starts: keras.KerasTensor, length: int) -> keras.KerasTensor:
     """Return the index of the text that each position of a packed example belongs to.
 
     Args:
@@ -20,7 +20,7 @@ def text_numbers(text_starts: keras.KerasTensor, length: int) -> keras.KerasTens
 
     Example:
         >>> import numpy as np
-        >>> np.array(text_numbers(np.array([[0, 3, 9]]), 5)).tolist()
+        >>> np.array(text_indices(np.array([[0, 3, 9]]), 5)).tolist()
         [[0, 0, 0, 1, 1]]
     """
     batch = ops.shape(text_starts)[0]
@@ -39,7 +39,7 @@ def positions_in_texts(text_starts: keras.KerasTensor | None, length: int) -> ke
     """Return how far each token is from the start of its text.
 
     Args:
-        text_starts: (B, K) int, see `text_numbers`; None: every example is one text.
+        text_starts: (B, K) int, see `text_indices`; None: every example is one text.
         length: L.
 
     Returns:
@@ -56,7 +56,7 @@ def positions_in_texts(text_starts: keras.KerasTensor | None, length: int) -> ke
 
 def _own_starts(text_starts, length):
     """Return where the text of each position of a packed example begins, (B, L) int32."""
-    starts = ops.take_along_axis(text_starts, text_numbers(text_starts, length), axis=1)
+    starts = ops.take_along_axis(text_starts, text_indices(text_starts, length), axis=1)
     return ops.cast(starts, "int32")
 
 
@@ -67,7 +67,7 @@ def text_lengths(
 
     Args:
         padding_mask: (B, L), true or 1 at real tokens.
-        text_starts: (B, K) int, see `text_numbers`; None: every example is one text.
+        text_starts: (B, K) int, see `text_indices`; None: every example is one text.
 
     Returns:
         (B, L) int, or (B, 1) where every example is one text.
@@ -85,7 +85,7 @@ def text_lengths(
         return ops.sum(real, axis=1, keepdims=True)
     batch, length = ops.shape(real)
     offsets = ops.arange(batch, dtype="int32")[:, None] * length
-    texts = ops.reshape(text_numbers(text_starts, length) + offsets, (-1,))  # of all examples
+    texts = ops.reshape(text_indices(text_starts, length) + offsets, (-1,))  # of all examples
     counts = ops.segment_sum(ops.reshape(real, (-1,)), texts, num_segments=batch * length)
     return ops.reshape(ops.take(counts, texts), (batch, length))
 
@@ -97,7 +97,7 @@ def first_tokens(
 
     Args:
         x: (B, L, D).
-        text_starts: (B, K) int, see `text_numbers`; None: every example is one text.
+        text_starts: (B, K) int, see `text_indices`; None: every example is one text.
 
     Returns:
         (B, D), or of packed examples (B, K, D).
@@ -120,7 +120,7 @@ def first_of_texts(
 
     Args:
         x: (B, L, D).
-        text_starts: (B, K) int, see `text_numbers`; None: every example is one text.
+        text_starts: (B, K) int, see `text_indices`; None: every example is one text.
 
     Returns:
         (B, L, D), or (B, 1, D) where every example is one text.

@@ -48,7 +48,7 @@ from sklearn.metrics import balanced_accuracy_score
 from sklearn.pipeline import make_pipeline
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.training.recipe import fine_tuning_optimizer
+from encoder_zoo.tasks.training.fine_tuning_optimizer import fine_tuning_optimizer
 
 matplotlib.use("Agg")  # draws into a file, no screen needed
 import matplotlib.pyplot as plt

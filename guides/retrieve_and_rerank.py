@@ -102,7 +102,7 @@ one in a line; here the vectors serve for three.
 # %%
 vectors = reranker.embed(paragraphs)
 for options in ({}, {"precision": "int8"}, {"precision": "int8", "pool_factor": 2}):
-    tokens = ez.MultiVectorIndex.of_vectors(reranker, vectors, paragraphs, **options)
+    tokens = ez.MultiVectorIndex.from_vectors(reranker, vectors, paragraphs, **options)
     found = tokens.search(questions, top_k=10)
     print(f"{tokens.nbytes / 1e6:5.1f} MB, nDCG@10 {ndcg(found):.3f}  {options}")
 print(f"{index.nbytes / 1e6:5.1f} MB, the embedder's index")

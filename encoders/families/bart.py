@@ -18,7 +18,7 @@ from encoder_zoo.encoders.families.bert import TOKEN_IDS, keras_hub_blocks
 from encoder_zoo.encoders.families.roberta import KERAS_HUB_BYTE_BPE
 from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubNames
 from encoder_zoo.encoders.last_tokens import last_tokens
-from encoder_zoo.encoders.positions import positions_in_texts, text_numbers
+from encoder_zoo.encoders.positions import positions_in_texts, text_indices
 from encoder_zoo.encoders.rules import Size
 from encoder_zoo.encoders.tokenizers import BYTE_BPE
 
@@ -262,7 +262,7 @@ class BartBackbone(Backbone):
         starts, numbers = inputs.get("text_starts"), ops.arange(ops.shape(encoded)[1])
         mask = (numbers[:, None] >= numbers)[None, None]  # (1, 1, L, L)
         if starts is not None:
-            texts = text_numbers(starts, ops.shape(encoded)[1])
+            texts = text_indices(starts, ops.shape(encoded)[1])
             mask = mask & (texts[:, None, :, None] == texts[:, None, None, :])
         cross_mask = self.attention_mask(inputs)
         return {"attention_mask": mask, "encoded": encoded, "cross_mask": cross_mask}

@@ -29,7 +29,7 @@ from encoder_zoo.encoders.family import Family, Generator, Head, Hidden, KerasHu
 from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.kernels.relative_shift import by_distance
 from encoder_zoo.encoders.layers import activate
-from encoder_zoo.encoders.positions import text_numbers
+from encoder_zoo.encoders.positions import text_indices
 from encoder_zoo.encoders.relative_positions import buckets_of_distances, log_buckets
 from encoder_zoo.encoders.rules import ABSENT, Activation, Size
 from encoder_zoo.encoders.tokenizers import DEBERTA_SENTENCEPIECE
@@ -272,7 +272,7 @@ class DebertaV2Backbone(Backbone):
         if self.convolution_width:
             inputs = with_padding_mask(inputs)
             real, starts = ops.cast(inputs["padding_mask"], "int32"), inputs.get("text_starts")
-            numbers = real if starts is None else real * (1 + text_numbers(starts, length))
+            numbers = real if starts is None else real * (1 + text_indices(starts, length))
             contexts[0]["numbers"] = numbers
         return contexts
 

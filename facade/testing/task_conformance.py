@@ -159,13 +159,13 @@ def another_tasks_preprocessor_is_refused(cls: type[Task], family: Family) -> No
 
 
 def an_export_answers_alike(cls: type[Task], family: Family) -> None:
-    """Check that the default signature of a SavedModel gives the results of `served`."""
+    """Check that the default signature of a SavedModel gives the results of `signatures`."""
     import tensorflow as tf
 
     task = tiny.task(family, cls)
     if task.text_method is None:
         return
-    function = task.served()["serving_default"]
+    function = task.signatures()["serving_default"]
     given = dict(zip(inspect.signature(function).parameters, task.tiny_questions(), strict=True))
     inputs = {name: tf.constant(texts) for name, texts in given.items()}
     with tempfile.TemporaryDirectory() as folder:

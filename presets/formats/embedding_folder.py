@@ -184,8 +184,8 @@ def embedder_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for i, (kind, path) in enumerate(zip(kinds, paths, strict=True))
     ]
-    prepares = task.preprocessor
-    length = (prepares or task.backbone).max_sequence_length
+    preprocessor = task.preprocessor
+    length = (preprocessor or task.backbone).max_sequence_length
     files = {
         MODULES: modules,
         MODEL_SETTINGS: _model_settings(task),
@@ -202,11 +202,11 @@ def embedder_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
 
 
 def _model_settings(task: keras.Model) -> dict[str, object]:
-    prepares = task.preprocessor
+    preprocessor = task.preprocessor
     return {
         "model_type": "SentenceTransformer",
-        "prompts": prepares.prompts if prepares else {},
-        "default_prompt_name": prepares.default_prompt if prepares else None,
+        "prompts": preprocessor.prompts if preprocessor else {},
+        "default_prompt_name": preprocessor.default_prompt if preprocessor else None,
         "similarity_fn_name": task.similarity_function,
         **({"truncate_dim": task.dim} if task.dim else {}),
     }

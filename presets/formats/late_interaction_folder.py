@@ -261,29 +261,29 @@ def late_interaction_files(task: keras.Model, dtype: object = None) -> dict[str,
     return {name: v if isinstance(v, bytes) else _as_json(v) for name, v in files.items()}
 
 
-def _pylate_settings(prepares, backbone: keras.Model) -> dict[str, object]:
+def _pylate_settings(preprocessor, backbone: keras.Model) -> dict[str, object]:
     """Return the settings of a model, with PyLate's defaults for one without a preprocessor."""
     longest = backbone.max_sequence_length
     settings = {"model_type": _PYLATE, "similarity_fn_name": "MaxSim", "default_prompt_name": None}
-    if prepares is None:
+    if preprocessor is None:
         words = list(string.punctuation)
         return {**settings, "document_length": longest, "prompts": {}, "skiplist_words": words}
     settings |= {
-        "prompts": dict(prepares.prompts),
-        "query_prefix": prepares.query_marker or "",
-        "document_prefix": prepares.document_marker or "",
-        "query_length": prepares.query_length or longest,
-        "document_length": prepares.document_length or longest,
-        "do_query_expansion": prepares.expand_queries,
-        "attend_to_expansion_tokens": prepares.attend_to_expansion,
-        "skiplist_words": list(prepares.skiplist),
+        "prompts": dict(preprocessor.prompts),
+        "query_prefix": preprocessor.query_marker or "",
+        "document_prefix": preprocessor.document_marker or "",
+        "query_length": preprocessor.query_length or longest,
+        "document_length": preprocessor.document_length or longest,
+        "do_query_expansion": preprocessor.expand_queries,
+        "attend_to_expansion_tokens": preprocessor.attend_to_expansion,
+        "skiplist_words": list(preprocessor.skiplist),
     }
-    if 0 < prepares.expanded_length < prepares.longest("query"):
+    if 0 < preprocessor.expanded_length < preprocessor.longest("query"):
         # Of sentence-transformers, which reads it before PyLate's own. PyLate fills all queries up.
         settings["query_expansion"] = {
             "strategy": "min",
-            "attend": prepares.attend_to_expansion,
-            "length": prepares.expanded_length,
+            "attend": preprocessor.attend_to_expansion,
+            "length": preprocessor.expanded_length,
         }
     return settings
 

@@ -110,7 +110,7 @@ def encoder_files(task: keras.Model) -> dict[str, bytes]:
     Returns:
         {path in the folder: contents}.
     """
-    prepares = task.preprocessor
+    preprocessor = task.preprocessor
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"{_TYPES}{kind}"}
         for i, (kind, path) in enumerate(
@@ -119,12 +119,12 @@ def encoder_files(task: keras.Model) -> dict[str, bytes]:
     ]
     settings = {
         "model_type": "SparseEncoder",
-        "prompts": prepares.prompts if prepares else {},
-        "default_prompt_name": prepares.default_prompt if prepares else None,
+        "prompts": preprocessor.prompts if preprocessor else {},
+        "default_prompt_name": preprocessor.default_prompt if preprocessor else None,
         "similarity_fn_name": task.similarity_function,
         **({"max_active_dims": task.max_terms} if task.max_terms else {}),
     }
-    length = (prepares or task.backbone).max_sequence_length
+    length = (preprocessor or task.backbone).max_sequence_length
     pooling = {
         "pooling_strategy": task.pooling,
         "activation_function": task.activation,

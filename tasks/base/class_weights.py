@@ -88,7 +88,7 @@ def weighted(x, y, sample_weight=None, *, weights: np.ndarray):
 
     Args:
         x: inputs.
-        y: class numbers, or probabilities (..., C).
+        y: class indices, or probabilities (..., C).
         sample_weight: None, or its weight before.
         weights: (C,), see `class_weights`.
 

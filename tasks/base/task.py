@@ -250,7 +250,7 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
                 "litert" the file, `....onnx`, `....tflite`. It is written atomically.
             format: "tf_saved_model" takes raw text and gives answers, and loads with TensorFlow
                 alone; "onnx" and "litert" take token ids and give logits.
-            **options: of a "tf_saved_model" those of the task's `served`, such as `strategy` or
+            **options: of a "tf_saved_model" those of the task's `signatures`, such as `strategy` or
                 `null_threshold`; otherwise those of Keras's exporter, such as
                 `optimizations=[tf.lite.Optimize.DEFAULT]` for int8 weights in "litert".
 
@@ -308,7 +308,7 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
                 "model that it was made of, and for_cpu again."
             )
 
-    def served(self, **options) -> dict[str, Callable]:
+    def signatures(self, **options) -> dict[str, Callable]:
         """Return the functions of an export, from raw text to answers.
 
         Args:
@@ -337,5 +337,5 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
 
     @property
     def served_tokenizer(self) -> Tokenizer:
-        """Return the tokenizer that `served` uses."""
+        """Return the tokenizer that `signatures` uses."""
         return self.preprocessor.tokenizer

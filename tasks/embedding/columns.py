@@ -67,8 +67,8 @@ def check_not_empty_texts(texts: tf.Tensor, name: str) -> tf.Tensor:
         Traceback (most recent call last):
         ValueError: Row 1 of texts is empty. Expected some text: leave the row out, or put a ...
     """
-    cure = "Expected some text: leave the row out, or put a placeholder there."
-    return check_each(texts, has_text(texts), f" of {name} is empty. {cure}")
+    advice = "Expected some text: leave the row out, or put a placeholder there."
+    return check_each(texts, has_text(texts), f" of {name} is empty. {advice}")
 
 
 def _is_list_of_lists(x) -> bool:

@@ -71,8 +71,8 @@ def _in_order(embedder: TextEmbedder, examples: dict, batch_size: int) -> np.nda
     return vectors
 
 
-def served(embedder: TextEmbedder, dim: int) -> dict[str, Callable]:
-    """Return the functions of an export; see `TextEmbedder.served`."""
+def signatures(embedder: TextEmbedder, dim: int) -> dict[str, Callable]:
+    """Return the functions of an export; see `TextEmbedder.signatures`."""
     preprocessor = embedder.preprocessor
 
     def vectors_of(examples):

@@ -53,8 +53,8 @@ class TextEmbedderPreprocessor(SeparateTexts):
     """
 
     task_name = "text_embedder"
-    numbers_of_texts = ("pooled_from",)  # with `include_prompt=False`: tokens that are not pooled
-    truncation_cure = 'embed(texts, windows="mean") reads all of a text.'
+    values_per_text = ("pooled_from",)  # with `include_prompt=False`: tokens that are not pooled
+    truncation_advice = 'embed(texts, windows="mean") reads all of a text.'
 
     @validate_arguments
     def __init__(

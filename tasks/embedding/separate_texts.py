@@ -18,21 +18,21 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
     check_same_count,
 )
 
-TEXT_NUMBERS = "text_numbers"  # (N, 1 + K) int32, equal where texts are equal
+TEXT_IDS = "text_ids"  # (N, 1 + K) int32, equal where texts are equal
 
 
 class SeparateTexts(Preprocessor):
     """Base of preprocessors of texts that are compared, each an input of its own.
 
     Attributes:
-        numbers_of_texts: names of an example's values beside "token_ids", one for each text.
+        values_per_text: names of an example's values beside "token_ids", one for each text.
     """
 
     one_example_per_text = True
-    numbers_of_texts: tuple[str, ...] = ()
+    values_per_text: tuple[str, ...] = ()
 
     def encoded_texts(self, texts: tf.Tensor, prompt: str | None) -> dict:
-        """Return the tokens of texts (N,) after a prompt, truncated, and `numbers_of_texts`."""
+        """Return the tokens of texts (N,) after a prompt, truncated, and `values_per_text`."""
         raise NotImplementedError
 
     def _prompts_of_rows(
@@ -60,8 +60,8 @@ class SeparateTexts(Preprocessor):
 
         Returns:
             Tensors with one row per example: "token_ids" ragged (N, None); of several texts
-            "candidate_token_ids" ragged (N, K, None); `numbers_of_texts` likewise, without the last
-            axis, and "text_numbers" (N, 1 + K), equal where texts are equal; and where given
+            "candidate_token_ids" ragged (N, K, None); `values_per_text` likewise, without the last
+            axis, and "text_indices" (N, 1 + K), equal where texts are equal; and where given
             "labels" and "sample_weight".
         """
         first, *others = as_columns(x)
@@ -81,7 +81,7 @@ class SeparateTexts(Preprocessor):
                 for name, values in encoded.items()
             }
             every = tf.concat([first[:, None], texts], axis=1)
-            examples[TEXT_NUMBERS] = _numbered(every)
+            examples[TEXT_IDS] = _numbered(every)
         if y is not None:
             examples["labels"] = y
         if sample_weight is not None:
@@ -94,17 +94,17 @@ class SeparateTexts(Preprocessor):
         if CANDIDATE + "token_ids" in examples:
             x |= self._padded_candidates(examples, bucketed)
         labels = examples.get("labels")
-        if labels is None and TEXT_NUMBERS in examples:
-            labels = _numbered(examples[TEXT_NUMBERS])  # small ones, which float32 holds exactly
+        if labels is None and TEXT_IDS in examples:
+            labels = _numbered(examples[TEXT_IDS])  # small ones, which float32 holds exactly
         return keras.utils.pack_x_y_sample_weight(x, labels, examples.get("sample_weight"))
 
     def _padded_candidates(self, examples: dict, bucketed: bool) -> dict:
         """Return the model's inputs (B, K, L) of the other texts."""
-        names = ("token_ids", *self.numbers_of_texts)
+        names = ("token_ids", *self.values_per_text)
         parts = {n: examples[CANDIDATE + n] for n in names if CANDIDATE + n in examples}
         flat = self.pad({name: value.values for name, value in parts.items()}, bucketed)
         # Its shape tells K before a graph runs.
-        rows, count = parts["token_ids"].nrows(), examples[TEXT_NUMBERS].shape[1] - 1
+        rows, count = parts["token_ids"].nrows(), examples[TEXT_IDS].shape[1] - 1
         return {
             CANDIDATE + name: tf.reshape(
                 values, tf.stack([rows, count, tf.shape(values, tf.int64)[1]])

@@ -211,7 +211,7 @@ class TextEmbedder(Retrieval, EmbedderPresets, LearnsFromPairs, Task):
         return unit_rows(vectors) if self.normalize else vectors
 
     @validate_arguments
-    def served(self, dim: PositiveInt | None = None) -> dict[str, Callable]:
+    def signatures(self, dim: PositiveInt | None = None) -> dict[str, Callable]:
         """Return `embed` for exports: of "text" with the default prompt, and as "query" and
         "document" with theirs.
 
@@ -222,7 +222,7 @@ class TextEmbedder(Retrieval, EmbedderPresets, LearnsFromPairs, Task):
             Functions whose result is "embedding" (N, D).
         """
         self._check_dim(dim)
-        return inference.served(self, dim or self.dim or self.embedding_dim)
+        return inference.signatures(self, dim or self.dim or self.embedding_dim)
 
     @classmethod
     def tiny_data(cls) -> TinyData:

@@ -39,7 +39,7 @@ from encoder_zoo.tasks.embedding.task import SCORES, TextEmbedder
 from encoder_zoo.tasks.few_shot.logistic import fit_logistic
 from encoder_zoo.tasks.few_shot.pairs import contrastive_pairs
 from encoder_zoo.tasks.sequence_classification.answering import LabelScore, labels_in_order
-from encoder_zoo.tasks.sequence_classification.class_labels import class_numbers, learn_classes
+from encoder_zoo.tasks.sequence_classification.class_labels import class_indices, learn_classes
 from encoder_zoo.tasks.training.keyword_arguments import History
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class FewShotClassifier(TextEmbedder):
 
     @property
     def class_names(self) -> Sequence:
-        """Return the labels, or the class numbers if they have no names."""
+        """Return the labels, or the class indices if they have no names."""
         return self.labels or range(self.num_classes)
 
     # -- training ------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class FewShotClassifier(TextEmbedder):
         column = only_column(texts)
         if self.num_classes is None:
             self._set_classes(*count_and_names(learn_classes(labels)))
-        classes = np.asarray(class_numbers(labels, self.labels, self.num_classes))
+        classes = np.asarray(class_indices(labels, self.labels, self.num_classes))
         _check_counts(len(column), classes)
         _check_several(classes, self.class_names)
         seed = np.random.randint(2**31)  # of `keras.utils.set_random_seed`
@@ -178,7 +178,7 @@ class FewShotClassifier(TextEmbedder):
             batch_size: default 32.
         """
         scores = self.predict_proba(texts, batch_size)
-        classes = np.asarray(class_numbers(labels, self.labels, self.num_classes))
+        classes = np.asarray(class_indices(labels, self.labels, self.num_classes))
         _check_counts(len(scores), classes)
         self.last_evaluation = {"accuracy": float(np.mean(scores.argmax(axis=1) == classes))}
         return dict(self.last_evaluation)
@@ -255,14 +255,14 @@ class FewShotClassifier(TextEmbedder):
         rows = labels_in_order(self.class_names, scores, order)
         return [row[0] for row in rows] if top_k is None else rows
 
-    def served(self) -> dict[str, Callable]:
+    def signatures(self) -> dict[str, Callable]:
         """Return `classify` of all classes for exports.
 
         Returns:
             "serving_default", from "text" (N,) to "label" (N, C) strings, the best first, and
             "score" (N, C).
         """
-        embed = super().served()["serving_default"]
+        embed = super().signatures()["serving_default"]
         names = tf.constant([str(name) for name in self.class_names])
 
         def answer(text):

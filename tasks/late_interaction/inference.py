@@ -45,8 +45,8 @@ def scored_tokens(model: LateInteraction, examples: dict) -> list[np.ndarray]:
     return np.split(kept, np.asarray(ids.row_splits)[1:-1]) if ids.shape[0] else []
 
 
-def served(model: LateInteraction) -> dict[str, Callable]:
-    """Return the functions of an export; see `LateInteraction.served`."""
+def signatures(model: LateInteraction) -> dict[str, Callable]:
+    """Return the functions of an export; see `LateInteraction.signatures`."""
     preprocessor, width = model.preprocessor, model.embedding_dim
 
     def vectors_of(examples):

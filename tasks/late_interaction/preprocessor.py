@@ -73,8 +73,8 @@ class LateInteractionPreprocessor(SeparateTexts):
 
     task_name = "late_interaction"
     # Of queries: tokens without expansion.
-    numbers_of_texts = ("text_length",)
-    truncation_cure = (
+    values_per_text = ("text_length",)
+    truncation_advice = (
         "LateInteraction.from_preset(..., query_length=..., document_length=...) sets other "
         "lengths."
     )

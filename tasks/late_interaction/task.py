@@ -309,14 +309,14 @@ class LateInteraction(LateRetrieval, LateInteractionPresets, LearnsFromPairs, Ta
             for i, query in enumerate(queries)
         ]
 
-    def served(self) -> dict[str, Callable]:
+    def signatures(self) -> dict[str, Callable]:
         """Return `embed` for exports: of documents, the default, and as "query" and "document".
 
         Returns:
             Functions whose results are "embedding" (N, tokens, D), padded with zeros, and "length"
             (N,) int32, the number of tokens of each text.
         """
-        return inference.served(self)
+        return inference.signatures(self)
 
     # -- checks of `encoder_zoo.testing` -------------------------------------------------------
 

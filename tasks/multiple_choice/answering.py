@@ -122,7 +122,7 @@ class Choosing:
         pooled = pooled_predictions(self, examples, batch_size, 1)  # (T, 1)
         return np.split(pooled[:, 0], np.cumsum(counts.numpy())[:-1]) if len(counts) else []
 
-    def served(self) -> dict[str, Callable]:
+    def signatures(self) -> dict[str, Callable]:
         """Return `choose` for exports: of "question" (N,) and "choices" (N, K), and as
         "with_context" of these and "context" (N,).
 

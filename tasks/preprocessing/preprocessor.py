@@ -53,7 +53,7 @@ class Preprocessor(ConfigFromSignature):
     # Whether the answer to a text is pooled from those to several windows of it.
     pools_windows = False
     # Advice for texts that are longer than what is read.
-    truncation_cure = "Split them into shorter texts."
+    truncation_advice = "Split them into shorter texts."
     # Most tokens of a text that are read, where a preprocessor has such an argument.
     max_length: int | None = None
     # Of the backbone, see `attach`.

@@ -39,8 +39,8 @@ def as_text_lists(lists, name: str, owner: str) -> tf.RaggedTensor:
     expected = f" of {name} has no text. Expected one or more for each {owner}."
     lists = check_each(lists, lists.row_lengths() > 0, expected)
     right, row = has_text(lists.values), lists.value_rowids()
-    cure = "Expected some text: leave it out, or put a placeholder there."
-    return check_each(lists, right, f" of {name} has an empty text. {cure}", index=row)
+    advice = "Expected some text: leave it out, or put a placeholder there."
+    return check_each(lists, right, f" of {name} has an empty text. {advice}", index=row)
 
 
 def _ragged(rows, name: str, owner: str) -> tf.RaggedTensor:

@@ -33,7 +33,7 @@ def count_truncated(is_cut: tf.Tensor, preprocessor: Preprocessor, what: str) ->
 
     Args:
         is_cut: (N,) bool.
-        preprocessor: that reads them; its `truncation_cure` is the line's last sentence.
+        preprocessor: that reads them; its `truncation_advice` is the line's last sentence.
         what: such as "texts are longer than 512 tokens; the rest is not read."
 
     Example:
@@ -47,7 +47,7 @@ def count_truncated(is_cut: tf.Tensor, preprocessor: Preprocessor, what: str) ->
         ...     list(_counts.get().values())
         [(0, 3)]
     """
-    report, what = _report.get(), f"{what} {preprocessor.truncation_cure}"
+    report, what = _report.get(), f"{what} {preprocessor.truncation_advice}"
     cut, count = tf.math.count_nonzero(is_cut), tf.size(is_cut)
     if not tf.is_symbolic_tensor(is_cut):
         _note((id(preprocessor), what), int(cut), int(count))

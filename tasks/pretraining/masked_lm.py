@@ -184,7 +184,7 @@ class MaskedLM(MaskedLMPresets, Task):
         return [masks[0] if len(masks) == 1 else masks for masks in by_text]
 
     @validate_arguments
-    def served(self, top_k: PositiveInt = 5) -> dict[str, Callable]:
+    def signatures(self, top_k: PositiveInt = 5) -> dict[str, Callable]:
         """Return `fill_mask` of "text" for exports.
 
         Args:

@@ -250,7 +250,7 @@ class ReplacedTokenDetection(ReplacedTokensPresets, Task):
         logits = tf.constant(self.predict(inputs, batch_size, verbose=0))
         return records(self._with_scores(tokens, self._inner(logits, examples)))
 
-    def served(self) -> dict[str, Callable]:
+    def signatures(self) -> dict[str, Callable]:
         """Return `detect` of "text" for exports.
 
         Returns:

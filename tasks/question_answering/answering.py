@@ -275,7 +275,7 @@ class SpanAnswers(Task):
         return scores
 
     @validate_arguments
-    def served(
+    def signatures(
         self, max_answer_length: PositiveInt = 30, null_threshold: NullThreshold | None = None
     ) -> dict[str, Callable]:
         """Return `answer` of "question" and "context" for exports.

@@ -22,7 +22,7 @@ from encoder_zoo.tasks.preprocessing.text_lists import as_text_lists
 NAMES = ("queries", "texts")
 EXPECTED = "scores, numbers"  # in y
 HIGHEST_GAIN = 30.0  # the score whose gain, 2 ** 30, hides all of ordinary scores
-CURE = "Expected some text: leave it out, or put a placeholder there."
+ADVICE = "Expected some text: leave it out, or put a placeholder there."
 
 
 def two_columns(x) -> tuple:
@@ -89,7 +89,7 @@ def queries_and_texts(x) -> tuple[tf.Tensor, tf.Tensor | tf.RaggedTensor]:
     queries, texts = two_columns(x)
     if not are_lists(texts):
         queries, texts = as_texts((queries, texts), NAMES)
-        check_each(texts, has_text(texts), f" of texts is empty. {CURE}")
+        check_each(texts, has_text(texts), f" of texts is empty. {ADVICE}")
     else:
         queries, texts = as_column(queries, NAMES[0]), as_text_lists(texts, NAMES[1], "query")
         counts = queries.shape[0], texts.shape[0]
@@ -98,7 +98,7 @@ def queries_and_texts(x) -> tuple[tf.Tensor, tf.Tensor | tf.RaggedTensor]:
                 f"Expected as many lists of texts as queries. Received: {counts[0]} queries, "
                 f"{counts[1]} lists."
             )
-    return check_each(queries, has_text(queries), f" of queries is empty. {CURE}"), texts
+    return check_each(queries, has_text(queries), f" of queries is empty. {ADVICE}"), texts
 
 
 def pair_scores(y, probabilities: bool = False) -> tf.Tensor:

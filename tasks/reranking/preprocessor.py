@@ -63,7 +63,7 @@ class RerankerPreprocessor(Preprocessor):
 
     task_name = "reranker"
     one_example_per_text = True
-    truncation_cure = "Split long texts into passages, and rank these."
+    truncation_advice = "Split long texts into passages, and rank these."
     # Set by the task, for its loss.
     _learns_probabilities = False
     _learns_gains = False

@@ -33,7 +33,7 @@ from encoder_zoo.tasks.reranking.presets import RerankerPresets
 from encoder_zoo.tasks.reranking.ranking import Ranking
 from encoder_zoo.tasks.training.compiling import is_auto
 from encoder_zoo.tasks.training.keyword_arguments import CompileOptions
-from encoder_zoo.tasks.training.logit_metrics import fitted_loss
+from encoder_zoo.tasks.training.logit_metrics import loss_on_logits
 from encoder_zoo.tasks.training.prepared import inputs_of, is_prepared
 from encoder_zoo.tasks.training.sources import is_dataset
 
@@ -154,7 +154,7 @@ class Reranker(Ranking, RerankerPresets, ListScores):
         """
         if loss is not None and not is_auto(loss):
             # Cross-entropy is of logits also without an activation.
-            loss = fitted_loss(loss, _crossentropy(), "sigmoid")
+            loss = loss_on_logits(loss, _crossentropy(), "sigmoid")
         super().compile(optimizer, loss, metrics, **options)
 
     def default_loss(self) -> keras.losses.Loss:
@@ -246,7 +246,7 @@ class Reranker(Ranking, RerankerPresets, ListScores):
 
     # -- exports -------------------------------------------------------------------------------
 
-    def served(self) -> dict[str, Callable]:
+    def signatures(self) -> dict[str, Callable]:
         """Return `score` for exports, and `rank` of one query and its texts.
 
         Returns:

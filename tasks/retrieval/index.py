@@ -14,7 +14,7 @@ import numpy as np
 from encoder_zoo.common.validation import PositiveInt, one_of, validate_arguments
 from encoder_zoo.tasks.retrieval.faiss_engine import FaissVectors
 from encoder_zoo.tasks.retrieval.index_checks import (
-    PROBES,
+    FINGERPRINT_TEXTS,
     check_engine,
     check_text_count,
     checked_texts,
@@ -55,7 +55,7 @@ class VectorIndex(ModelIndex):
         store: the vectors, see `tasks.retrieval.vectors`.
         texts: N of them, or None.
         prompt: of further documents.
-        probe: the embedder's vectors of `index_checks.PROBES`.
+        fingerprint: the embedder's vectors of `index_checks.FINGERPRINT_TEXTS`.
 
     Attributes:
         embedder, texts, prompt: as given.
@@ -110,7 +110,7 @@ class VectorIndex(ModelIndex):
 
     @classmethod
     @validate_arguments
-    def of_vectors(
+    def from_vectors(
         cls,
         embedder: Any,
         vectors: object,
@@ -134,7 +134,7 @@ class VectorIndex(ModelIndex):
             >>> from encoder_zoo import TextEmbedder
             >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
             >>> vectors = embedder.embed(["A cat.", "A dog."], prompt="document")
-            >>> [hit] = VectorIndex.of_vectors(embedder, vectors).search("A dog.", top_k=1)
+            >>> [hit] = VectorIndex.from_vectors(embedder, vectors).search("A dog.", top_k=1)
             >>> hit["index"], hit["text"]
             (1, None)
         """
@@ -149,7 +149,7 @@ class VectorIndex(ModelIndex):
         function = embedder.similarity_function
         vectors = comparable(vectors, function, "vectors")
         store = FaissVectors(vectors, function) if engine else STORES[precision].of(vectors)
-        return cls(embedder, store, texts, prompt, cls._probe_of(embedder, store.width))
+        return cls(embedder, store, texts, prompt, cls._fingerprint_of(embedder, store.width))
 
     # -- description ---------------------------------------------------------------------------
 
@@ -192,8 +192,8 @@ class VectorIndex(ModelIndex):
     # -- changes and files ---------------------------------------------------------------------
 
     @staticmethod
-    def _probe_of(embedder, dim: int) -> np.ndarray:
-        return np.array(embedder.embed(list(PROBES), prompt="query", dim=dim), "float32")
+    def _fingerprint_of(embedder, dim: int) -> np.ndarray:
+        return np.array(embedder.embed(list(FINGERPRINT_TEXTS), prompt="query", dim=dim), "float32")
 
     def _embedded(self, texts: list[str], batch_size: int | None) -> np.ndarray:
         options = {"prompt": self.prompt, "dim": self.dim, "batch_size": batch_size}
@@ -205,7 +205,9 @@ class VectorIndex(ModelIndex):
         cls, path: pathlib.Path, arrays: dict[str, np.ndarray], precision: str
     ) -> Float32Vectors:
         store = checked_store(STORES[precision], path, arrays)
-        check_shape(path, "probe", arrays["probe"].shape, (len(PROBES), store.width))
+        check_shape(
+            path, "fingerprint", arrays["fingerprint"].shape, (len(FINGERPRINT_TEXTS), store.width)
+        )
         return store
 
     @classmethod
@@ -230,11 +232,11 @@ class VectorIndex(ModelIndex):
             ValueError: "... holds no index: ...", "... is damaged or changed: ...", "... is the
                 index of another embedder: ..."
         """
-        store, texts, manifest, probe = cls._open(folder, embedder, verify)
+        store, texts, manifest, fingerprint = cls._open(folder, embedder, verify)
         check_engine(engine, store.precision)
         if engine:
             store = FaissVectors(store.vectors, embedder.similarity_function)
-        return cls(embedder, store, texts, manifest.get("prompt"), probe)
+        return cls(embedder, store, texts, manifest.get("prompt"), fingerprint)
 
     @validate_arguments
     def export(self, path: str | os.PathLike[str], top_k: PositiveInt = 10) -> None:

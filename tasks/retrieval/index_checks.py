@@ -15,7 +15,7 @@ from encoder_zoo.tasks.retrieval.faiss_engine import import_faiss
 from encoder_zoo.tasks.retrieval.vectors import check_finite
 
 # The vectors of these tell embedders apart: other weights, pooling, prompts, tokenizers.
-PROBES = ("Where is the key?", "A naïve 东西 of 12.5 kg, isn't it?")
+FINGERPRINT_TEXTS = ("Where is the key?", "A naïve 东西 of 12.5 kg, isn't it?")
 MOST_APART = 0.05  # of a vector's length; bfloat16 in place of float32 changes 0.01
 
 
@@ -93,17 +93,17 @@ def comparable(vectors: np.ndarray, function: str, name: str) -> np.ndarray:
 
 
 def check_embedder(
-    embedder, dim: int, probe: np.ndarray, manifest: dict, folder, probe_of: Callable
+    embedder, dim: int, fingerprint: np.ndarray, manifest: dict, folder, fingerprint_of: Callable
 ) -> None:
     """Raise an error if an index was not built with this embedder.
 
     Args:
         embedder: to be used.
         dim: the width of the index's vectors.
-        probe: the vectors of `PROBES` when it was built.
+        fingerprint: the vectors of `FINGERPRINT_TEXTS` when it was built.
         manifest: of the index.
         folder: of the index, for the message.
-        probe_of: makes those vectors.
+        fingerprint_of: makes those vectors.
 
     Raises:
         ValueError: "... is the index of another embedder: ... Build it again with this ..."
@@ -115,9 +115,11 @@ def check_embedder(
         reason = f"it was built for {function!r}, this one compares by "
         reason += repr(embedder.similarity_function)
     else:
-        now = probe_of(embedder, dim)
-        apart = np.linalg.norm(now - probe, axis=1) if now.shape == probe.shape else np.inf
-        if (apart <= MOST_APART * np.linalg.norm(probe, axis=1)).all():
+        now = fingerprint_of(embedder, dim)
+        apart = (
+            np.linalg.norm(now - fingerprint, axis=1) if now.shape == fingerprint.shape else np.inf
+        )
+        if (apart <= MOST_APART * np.linalg.norm(fingerprint, axis=1)).all():
             return
         reason = "its vectors of the same texts are others"
     raise ValueError(

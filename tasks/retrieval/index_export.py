@@ -52,7 +52,7 @@ def export_index(index: VectorIndex, path: str | os.PathLike, top_k: int = 10) -
     embedder = index.embedder
     check_exportable(embedder, len(index), index.dim)
     corpus = tf.Variable(index.vectors, trainable=False, name="vectors")
-    embed = embedder.served(dim=index.dim)["query"]
+    embed = embedder.signatures(dim=index.dim)["query"]
     nearest = _nearest(embedder.similarity_function, corpus, min(top_k, len(index)))
     write_search(
         path, embedder, lambda query: nearest(embed(query)["embedding"]), [corpus], index.texts

@@ -27,7 +27,7 @@ VECTORS, TEXTS = "vectors.safetensors", "texts.jsonl"
 
 # Of arrays by their names: type, and number of axes.
 Types = Mapping[str, tuple[str, int]]
-PROBE: Types = {"probe": ("float32", 2)}
+FINGERPRINT: Types = {"fingerprint": ("float32", 2)}
 
 TEXT_OR_NONE = Rule(lambda v: isinstance(v, str | None), "a text, or None")
 
@@ -127,7 +127,7 @@ def read_index(
     Args:
         folder: that `write_index` wrote.
         kind: of the index.
-        types: of the arrays beside the probe, for each precision.
+        types: of the arrays beside the fingerprint, for each precision.
         rules: of the settings beside the prompt; without one the precision is None.
         verify: whether to verify the checksums.
 
@@ -140,7 +140,7 @@ def read_index(
         rules = {"precision": one_of(None), "prompt": TEXT_OR_NONE, **rules}
         manifest = checked_manifest(files, kind, verify, rules)
         file, types_of_file = files.file(VECTORS), types[manifest.get("precision")]
-        arrays = _read_arrays(SafetensorsFile(file), {**types_of_file, **PROBE})
+        arrays = _read_arrays(SafetensorsFile(file), {**types_of_file, **FINGERPRINT})
         return IndexFiles(pathlib.Path(file.name), arrays, read_texts(files), manifest)
 
 

@@ -34,7 +34,7 @@ class ModelIndex(Index):
             and `joined`, which returns a store with further ones.
         texts: N of them, or None.
         prompt: of further documents.
-        probe: the embedder's vectors of `index_checks.PROBES`.
+        fingerprint: the embedder's vectors of `index_checks.FINGERPRINT_TEXTS`.
 
     Attributes:
         kind: its name in the manifest, where that of a preset names the task.
@@ -47,18 +47,18 @@ class ModelIndex(Index):
     settings: ClassVar[Mapping[str, Rule]]
 
     def __init__(
-        self, embedder, store, texts: list[str] | None, prompt: str | None, probe: np.ndarray
+        self, embedder, store, texts: list[str] | None, prompt: str | None, fingerprint: np.ndarray
     ):
         self.embedder = embedder
         self.texts = texts
         self.prompt = prompt
         self._store = store
-        self._probe = probe
+        self._fingerprint = fingerprint
 
     @staticmethod
     @abstractmethod
-    def _probe_of(embedder, dim: int) -> np.ndarray:
-        """Return the embedder's vectors of `PROBES`, by which an index knows it again."""
+    def _fingerprint_of(embedder, dim: int) -> np.ndarray:
+        """Return the embedder's vectors of `FINGERPRINT_TEXTS`, by which it is recognized."""
 
     @abstractmethod
     def _embedded(self, texts: list[str], batch_size: int | None):
@@ -73,7 +73,7 @@ class ModelIndex(Index):
 
         Args:
             path: of the file, for errors.
-            arrays: of the store, and "probe".
+            arrays: of the store, and "fingerprint".
             precision: of the store.
         """
 
@@ -181,15 +181,15 @@ class ModelIndex(Index):
         settings = {name: getattr(self, name) for name in self.settings}
         settings["similarity_function"] = self.embedder.similarity_function
         settings["prompt"] = self.prompt
-        arrays = {**self._store.arrays, "probe": self._probe}
+        arrays = {**self._store.arrays, "fingerprint": self._fingerprint}
         write_index(folder, self.kind, arrays, self.texts, settings)
 
     def _check_embedder(self) -> None:
         """Raise an error if the embedder makes other vectors now than those of the index."""
-        now = self._probe_of(self.embedder, self._store.width)
-        same = now.shape == self._probe.shape
-        apart = np.linalg.norm(now - self._probe, axis=1) if same else np.inf
-        if not (apart <= MOST_APART * np.linalg.norm(self._probe, axis=1)).all():
+        now = self._fingerprint_of(self.embedder, self._store.width)
+        same = now.shape == self._fingerprint.shape
+        apart = np.linalg.norm(now - self._fingerprint, axis=1) if same else np.inf
+        if not (apart <= MOST_APART * np.linalg.norm(self._fingerprint, axis=1)).all():
             raise ValueError(
                 "The embedder has changed since the index was built, such as by training: its "
                 "vectors of the same texts are others. Build the index again."
@@ -197,11 +197,11 @@ class ModelIndex(Index):
 
     @classmethod
     def _open(cls, folder: str | os.PathLike, embedder: Any, verify: bool) -> tuple:
-        """Return store, texts, manifest and probe of the index in a folder, checked."""
+        """Return store, texts, manifest and fingerprint of the index in a folder, checked."""
         read = read_index(folder, cls.kind, cls.types, cls.settings, verify)
         path, arrays, texts, manifest = read
         store = cls._store_of(path, arrays, manifest.get("precision"))
         check_text_count(texts, len(store), f"documents in {folder}")
-        probe = arrays["probe"]
-        check_embedder(embedder, store.width, probe, manifest, folder, cls._probe_of)
-        return store, texts, manifest, probe
+        fingerprint = arrays["fingerprint"]
+        check_embedder(embedder, store.width, fingerprint, manifest, folder, cls._fingerprint_of)
+        return store, texts, manifest, fingerprint

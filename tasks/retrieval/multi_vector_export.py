@@ -42,7 +42,7 @@ def export_multi_vector_index(
     counts = np.diff(documents.ends, prepend=0)
     numbers = np.repeat(np.arange(len(documents), dtype="int32"), counts)
     owners = tf.Variable(numbers, trainable=False, name="documents")  # (T,)
-    embed = embedder.served()["query"]
+    embed = embedder.signatures()["query"]
     best = _best(corpus, owners, min(top_k, len(index)))
     write_search(
         path, embedder, lambda query: best(embed(query)["embedding"]), [corpus, owners], index.texts

@@ -14,7 +14,7 @@ import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, one_of, validate_arguments, whole
 from encoder_zoo.tasks.retrieval.index_checks import (
-    PROBES,
+    FINGERPRINT_TEXTS,
     check_text_count,
     checked_texts,
 )
@@ -58,7 +58,7 @@ class MultiVectorIndex(ModelIndex):
         texts: N of them, or None.
         prompt: of further documents.
         pool_factor: of further documents.
-        probe: the embedder's vectors of `index_checks.PROBES`.
+        fingerprint: the embedder's vectors of `index_checks.FINGERPRINT_TEXTS`.
 
     Attributes:
         embedder, texts, prompt, pool_factor: as given.
@@ -90,9 +90,9 @@ class MultiVectorIndex(ModelIndex):
         texts: list[str] | None,
         prompt: str | None,
         pool_factor: PositiveInt,
-        probe: np.ndarray,
+        fingerprint: np.ndarray,
     ):
-        super().__init__(embedder, tokens, texts, prompt, probe)
+        super().__init__(embedder, tokens, texts, prompt, fingerprint)
         self.pool_factor = pool_factor
 
     @classmethod
@@ -133,7 +133,7 @@ class MultiVectorIndex(ModelIndex):
 
     @classmethod
     @validate_arguments
-    def of_vectors(
+    def from_vectors(
         cls,
         embedder: Any,
         vectors: Sequence[np.ndarray],
@@ -161,7 +161,7 @@ class MultiVectorIndex(ModelIndex):
     @classmethod
     def _of(cls, embedder, vectors, texts, precision, prompt, pool_factor) -> Self:
         tokens = TokenVectors.of(vectors, precision)
-        return cls(embedder, tokens, texts, prompt, pool_factor, cls._probe_of(embedder))
+        return cls(embedder, tokens, texts, prompt, pool_factor, cls._fingerprint_of(embedder))
 
     # -- description ---------------------------------------------------------------------------
 
@@ -197,8 +197,10 @@ class MultiVectorIndex(ModelIndex):
     # -- changes and files ---------------------------------------------------------------------
 
     @staticmethod
-    def _probe_of(embedder, dim: int | None = None) -> np.ndarray:
-        return np.concatenate(embedder.embed(list(PROBES), prompt="query")).astype("float32")
+    def _fingerprint_of(embedder, dim: int | None = None) -> np.ndarray:
+        return np.concatenate(embedder.embed(list(FINGERPRINT_TEXTS), prompt="query")).astype(
+            "float32"
+        )
 
     def _embedded(self, texts: list[str], batch_size: int | None) -> list[np.ndarray]:
         vectors = self.embedder.embed(texts, prompt=self.prompt, batch_size=batch_size)
@@ -227,9 +229,9 @@ class MultiVectorIndex(ModelIndex):
             ValueError: "... holds no index: ...", "... is damaged or changed: ...", "... is the
                 index of another embedder: ..."
         """
-        tokens, texts, manifest, probe = cls._open(folder, embedder, verify)
+        tokens, texts, manifest, fingerprint = cls._open(folder, embedder, verify)
         settings = manifest.get("prompt"), manifest.get("pool_factor")
-        return cls(embedder, tokens, texts, *settings, probe)
+        return cls(embedder, tokens, texts, *settings, fingerprint)
 
     @validate_arguments
     def export(self, path: str | os.PathLike[str], top_k: PositiveInt = 10) -> None:

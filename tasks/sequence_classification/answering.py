@@ -52,7 +52,7 @@ class Answering:
                 "predict_proba is of classes, and this classifier predicts numbers. Use predict."
             )
         logits = self.predict(texts, batch_size, verbose=0)
-        return sigmoid(logits) if self._takes_several() else softmax(logits)
+        return sigmoid(logits) if self._is_multi_label() else softmax(logits)
 
     @overload
     def classify(
@@ -132,24 +132,24 @@ class Answering:
             return [{"score": v[0].item() if len(v) == 1 else v.tolist()} for v in values]
         scores = self.predict_proba(texts, batch_size)
         order = np.argsort(-scores, axis=-1, kind="stable")
-        if threshold is not None and not self._takes_several():
+        if threshold is not None and not self._is_multi_label():
             order = (scores[:, 1:] >= threshold).astype(int)
         ranked = labels_in_order(self.class_names, scores, order)
         if top_k is not None:
             return [row[:top_k] for row in ranked]
-        if self._takes_several():
+        if self._is_multi_label():
             least = 0.5 if threshold is None else threshold
             return [[label for label in row if label["score"] >= least] for row in ranked]
         return [row[0] for row in ranked]
 
     @property
     def class_names(self) -> Sequence:
-        """Return the labels, or the class numbers if they have no names."""
+        """Return the labels, or the class indices if they have no names."""
         return self.labels or range(self.num_classes)
 
     def _check_threshold(self, threshold: float | None, top_k: int | None) -> None:
         of_two = self.num_classes == 2 and self.problem_type != "regression"
-        fits = (self._takes_several() or of_two) and top_k is None
+        fits = (self._is_multi_label() or of_two) and top_k is None
         if threshold is not None and not fits:
             raise ValueError(
                 "threshold is of two classes, or of several labels a text, and not of the top_k. "
@@ -157,7 +157,7 @@ class Answering:
                 f"top_k={top_k}."
             )
 
-    def _takes_several(self) -> bool:
+    def _is_multi_label(self) -> bool:
         return self.problem_type == "multi_label_classification"
 
     # -- logits of texts -----------------------------------------------------------------------
@@ -184,7 +184,7 @@ class Answering:
     def _logits_of_examples(self, examples: dict):
         return self(self.preprocessor.pad(examples), training=False)
 
-    def served(self) -> dict[str, Callable]:
+    def signatures(self) -> dict[str, Callable]:
         """Return `classify` of all classes for exports: of "text", and as "pairs" of "first",
         "second".
 
@@ -198,7 +198,7 @@ class Answering:
             logits = self._logits_in_graph(texts)
             if self.problem_type == "regression":
                 return {"score": logits}
-            scores = (tf.sigmoid if self._takes_several() else tf.nn.softmax)(logits)
+            scores = (tf.sigmoid if self._is_multi_label() else tf.nn.softmax)(logits)
             scores, order = tf.math.top_k(scores, self.num_classes)
             return {"label": tf.gather(names, order), "score": scores}
 

@@ -20,13 +20,13 @@ from encoder_zoo.tasks.preprocessing.columns import categories, plain, single_co
 ROUNDING = 1e-3
 
 
-def learn_classes(y, several: bool = False) -> list[str] | int:
+def learn_classes(y, multi_label: bool = False) -> list[str] | int:
     """Return the classes that occur in labels.
 
     Args:
         y: one label for every text, as for `SequenceClassifier.fit`; or for every text a list of
             names, or rows (B, C).
-        several: whether a text may have any number of them.
+        multi_label: whether a text may have any number of them.
 
     Returns:
         Their names: in the order of a categorical column or of a table's columns, else sorted. Of
@@ -48,8 +48,8 @@ def learn_classes(y, several: bool = False) -> list[str] | int:
     y = _single_column(plain(y))
     if not len(y):
         raise ValueError(f"y is empty: {y!r}. Expected one label for each text.")
-    if several:
-        return _learn_several(y)
+    if multi_label:
+        return _learn_multi_label(y)
     y = _array(y)
     if y.dtype.kind in "fiub" and y.ndim == 2:
         return y.shape[1]
@@ -69,7 +69,7 @@ def learn_classes(y, several: bool = False) -> list[str] | int:
     return found
 
 
-def _learn_several(y) -> list[str] | int:
+def _learn_multi_label(y) -> list[str] | int:
     rows = [plain(row) for row in y]
     values = [value for row in rows for value in row]
     if values and isinstance(values[0], str):
@@ -96,19 +96,19 @@ def labels_of_dataset(dataset: tf.data.Dataset, preprocessor) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def classes_among(labels: np.ndarray, several: bool) -> set[int]:
+def classes_among(labels: np.ndarray, multi_label: bool) -> set[int]:
     """Return the indices of the classes that occur in encoded labels.
 
     Args:
-        labels: class numbers (B,), or rows (B, C).
-        several: whether a text may have any number of classes.
+        labels: class indices (B,), or rows (B, C).
+        multi_label: whether a text may have any number of classes.
 
     Example:
-        >>> classes_among(np.array([[1, 0, 1]]), several=True)
+        >>> classes_among(np.array([[1, 0, 1]]), multi_label=True)
         {0, 2}
     """
     numbers = labels.argmax(axis=1) if labels.ndim == 2 else labels
-    return set((labels.nonzero()[1] if several else numbers).tolist())
+    return set((labels.nonzero()[1] if multi_label else numbers).tolist())
 
 
 def _names(values: list) -> list[str]:
@@ -125,7 +125,7 @@ def _names(values: list) -> list[str]:
 
 
 def _whole_numbers(y: tf.Tensor) -> tf.Tensor:
-    """Return (B,) int64 class numbers, which may be given as 0.0 and 1.0, or False and True."""
+    """Return (B,) int64 class indices, which may be given as 0.0 and 1.0, or False and True."""
     numbers = tf.cast(y, tf.int64)
     return check_each(
         numbers,
@@ -168,7 +168,7 @@ def _matrix(y, labels: list[str] | None):
     return np.stack([np.asarray(names[name]) for name in order], axis=1)
 
 
-def class_numbers(y, labels: list[str] | None, num_classes: int | None) -> tf.Tensor:
+def class_indices(y, labels: list[str] | None, num_classes: int | None) -> tf.Tensor:
     """Return one class for each text, in memory or inside `tf.data`.
 
     Args:
@@ -177,7 +177,7 @@ def class_numbers(y, labels: list[str] | None, num_classes: int | None) -> tf.Te
         num_classes: C, if it is known.
 
     Returns:
-        Class numbers (B,) int32, or probabilities (B, C) float32.
+        Class indices (B,) int32, or probabilities (B, C) float32.
 
     Raises:
         ValueError: "Row 3 has the unknown label 'upp'. Expected one of ['down', 'up'].", "Row 3
@@ -185,9 +185,9 @@ def class_numbers(y, labels: list[str] | None, num_classes: int | None) -> tf.Te
             0.6]. ..."; `tf.errors.InvalidArgumentError` inside `tf.data`.
 
     Example:
-        >>> class_numbers(["up", "down"], ["down", "up"], 2).numpy().tolist()
+        >>> class_indices(["up", "down"], ["down", "up"], 2).numpy().tolist()
         [1, 0]
-        >>> class_numbers([[0, 1], [1, 0]], None, 2).numpy().tolist()
+        >>> class_indices([[0, 1], [1, 0]], None, 2).numpy().tolist()
         [1, 0]
     """
     if num_classes != 1 and tf.is_tensor(y):
@@ -203,7 +203,7 @@ def class_numbers(y, labels: list[str] | None, num_classes: int | None) -> tf.Te
         return _probabilities(y)
     if rank not in (None, 1):
         raise ValueError(
-            "Expected one class number or name for each text"
+            "Expected one class index or name for each text"
             + (f", or rows of {num_classes} probabilities" if num_classes else "")
             + f". Received: labels of type {y.dtype.name} and shape {tuple(y.shape)}."
         )

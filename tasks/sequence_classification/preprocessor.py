@@ -23,7 +23,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_texts
 from encoder_zoo.tasks.preprocessing.truncation import count_truncated
 from encoder_zoo.tasks.preprocessing.windows import Windows, full_windows, take
 from encoder_zoo.tasks.sequence_classification.class_labels import (
-    class_numbers,
+    class_indices,
     multi_label_targets,
     regression_targets,
 )
@@ -46,7 +46,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
     `<s> a </s>` or `<s> a </s></s> b </s>`.
 
     Too long inputs are truncated, in a pair the longer text first; or, with `window_length`, read
-    in several windows. Labels may be class numbers, rows of probabilities or, once a task with
+    in several windows. Labels may be class indices, rows of probabilities or, once a task with
     `labels` has the preprocessor, their names. Where one of the names is a whole number, such as
     "1", whole numbers are names too: of the classes "1" to "5" the label 1 is the first.
 
@@ -119,7 +119,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
         return self.window_length is not None
 
     @property
-    def truncation_cure(self) -> str:
+    def truncation_advice(self) -> str:
         if self.pools_windows:
             return "Shorten it, or take longer windows."
         length = self.max_sequence_length
@@ -187,7 +187,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
         return super().pad(examples, bucketed)
 
     def encode_labels(self, y) -> tf.Tensor:
-        """Return class numbers (B,), or probabilities (B, C); for several labels or regression (B,
+        """Return class indices (B,), or probabilities (B, C); for several labels or regression (B,
         C).
 
         Args:
@@ -201,4 +201,4 @@ class SequenceClassifierPreprocessor(Preprocessor):
             return regression_targets(y, self.num_classes)
         if self.problem_type == "multi_label_classification":
             return multi_label_targets(y, self.labels, self.num_classes)
-        return class_numbers(y, self.labels, self.num_classes)
+        return class_indices(y, self.labels, self.num_classes)

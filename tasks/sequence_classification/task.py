@@ -41,7 +41,7 @@ from encoder_zoo.tasks.training.logit_metrics import (
     ClassAccuracy,
     ClassCrossentropy,
     LabelCrossentropy,
-    fitted_metrics,
+    metrics_on_logits,
 )
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import is_dataset
@@ -65,7 +65,7 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
         preprocessor: a `SequenceClassifierPreprocessor`, for raw text.
         num_classes: C; with `labels` their number.
         labels: names of the classes, saved with the preset; whole numbers become strings. Where one
-            of the names is a whole number, whole numbers in `y` are names and not class numbers.
+            of the names is a whole number, whole numbers in `y` are names and not class indices.
             Without `labels` and `num_classes`, the first `fit` learns them from its `y`.
         problem_type: "single_label_classification" (one class for each text),
             "multi_label_classification" (any number of classes) or "regression" (numbers).
@@ -196,16 +196,16 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
         if self.problem_type == "multi_label_classification":
             # Of rare labels the accuracy is high without finding any.
             accuracy = keras.metrics.BinaryAccuracy(threshold=0.0, name="accuracy")
-            return [accuracy, *fitted_metrics([self.metric_by_name("f1")], "sigmoid")]
+            return [accuracy, *metrics_on_logits([self.metric_by_name("f1")], "sigmoid")]
         return [ClassAccuracy(name="accuracy")]
 
     def _labels_in(self, x, y) -> list[str] | int:
         if is_dataset(x):
             y = labels_of_dataset(x, self.preprocessor)
-        learned = learn_classes(y, self._takes_several())
+        learned = learn_classes(y, self._is_multi_label())
         if is_prepared(x) and not isinstance(learned, int):
             raise ValueError(
-                f"y holds {learned}. With prepared inputs expected class numbers from 0 on, all "
+                f"y holds {learned}. With prepared inputs expected class indices from 0 on, all "
                 "of them present; or pass labels=[...] or num_classes."
             )
         return learned
@@ -216,7 +216,7 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
                 "class_weight is of classes, and this classifier predicts numbers. Use "
                 "sample_weight."
             )
-        if not self._takes_several():
+        if not self._is_multi_label():
             return super()._weigh_classes(data, class_weight)
         if not isinstance(getattr(self, "loss", None), LabelCrossentropy):
             raise ValueError(
@@ -235,7 +235,7 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
         if "labels" not in examples or self.problem_type == "regression":
             return
         seen, wanted = (
-            classes_among(part["labels"].numpy(), self._takes_several())
+            classes_among(part["labels"].numpy(), self._is_multi_label())
             for part in (examples, held_out)
         )
         unseen = [repr(self.class_names[i]) for i in wanted - seen]

@@ -1,6 +1,6 @@
 """Export of tasks to files that run without this package: SavedModel, ONNX, LiteRT.
 
-A SavedModel goes from raw text to answers. Its signatures are those of the task's `served`, which
+A SavedModel goes from raw text to answers. Its signatures are those of `Task.signatures`, which
 share their code with `classify`, `extract_entities`, `answer` and `fill_mask`, and "ids", from
 prepared token ids to logits. It holds TensorFlow's core operations only. ONNX and LiteRT files hold
 what "ids" does: neither has strings enough for a tokenizer. An ONNX file names its labels.
@@ -77,7 +77,7 @@ def export_saved_model(task: Task, path: str | os.PathLike[str], **options) -> N
         path: the version folder. An older SavedModel in it is replaced in one step, once the new
             one is complete; other files stay. A program that loads it meanwhile may read files of
             both: its first request then raises an error.
-        **options: of the task's `served`.
+        **options: of the task's `signatures`.
 
     Raises:
         ValueError: "... has no preprocessor ..."
@@ -88,7 +88,7 @@ def export_saved_model(task: Task, path: str | os.PathLike[str], **options) -> N
             "preprocessor=..., load it with from_preset, or export it as 'onnx' or 'litert'."
         )
     variables = [variable.value for variable in task.variables]
-    write_saved_model(path, task.served(**options), task.served_tokenizer, variables, task)
+    write_saved_model(path, task.signatures(**options), task.served_tokenizer, variables, task)
 
 
 def write_saved_model(
@@ -102,7 +102,7 @@ def write_saved_model(
 
     Args:
         path: see `export_saved_model`.
-        functions: the function of each signature, as of `Task.served`.
+        functions: the function of each signature, as of `Task.signatures`.
         tokenizer: that they use.
         variables: that they use.
         task: for a signature "ids"; None: there is none.

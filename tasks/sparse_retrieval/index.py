@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack, overload
 import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, rule_of, validate_arguments
-from encoder_zoo.tasks.retrieval.index_checks import PROBES, check_text_count, checked_texts
+from encoder_zoo.tasks.retrieval.index_checks import (
+    FINGERPRINT_TEXTS,
+    check_text_count,
+    checked_texts,
+)
 from encoder_zoo.tasks.retrieval.index_files import check_shape
 from encoder_zoo.tasks.retrieval.model_index import ModelIndex
 from encoder_zoo.tasks.retrieval.typed_dicts import Hit, SearchOptions
@@ -59,7 +63,7 @@ class SparseIndex(ModelIndex):
         texts: N of them, or None.
         prompt: of further documents.
         max_terms: of further documents.
-        probe: the encoder's vectors of `index_checks.PROBES`.
+        fingerprint: the encoder's vectors of `index_checks.FINGERPRINT_TEXTS`.
 
     Attributes:
         embedder, texts, prompt, max_terms: as given.
@@ -86,9 +90,9 @@ class SparseIndex(ModelIndex):
         texts: list[str] | None,
         prompt: str | None,
         max_terms: PositiveInt | None,
-        probe: np.ndarray,
+        fingerprint: np.ndarray,
     ):
-        super().__init__(embedder, store, texts, prompt, probe)
+        super().__init__(embedder, store, texts, prompt, fingerprint)
         self.max_terms = max_terms
 
     @classmethod
@@ -119,7 +123,7 @@ class SparseIndex(ModelIndex):
 
     @classmethod
     @validate_arguments
-    def of_vectors(
+    def from_vectors(
         cls,
         embedder: Any,
         vectors: object,
@@ -143,7 +147,7 @@ class SparseIndex(ModelIndex):
             >>> from encoder_zoo import SparseEncoder
             >>> encoder = SparseEncoder.from_preset("bert_nano_en_uncased")
             >>> vectors = encoder.embed(["A cat.", "A dog."], prompt="document")
-            >>> [hit] = SparseIndex.of_vectors(encoder, vectors).search("A dog.", top_k=1)
+            >>> [hit] = SparseIndex.from_vectors(encoder, vectors).search("A dog.", top_k=1)
             >>> hit["text"] is None
             True
         """
@@ -161,7 +165,7 @@ class SparseIndex(ModelIndex):
     def _of(cls, embedder, vectors, texts, prompt, max_terms) -> Self:
         vectors = comparable(vectors, embedder.similarity_function)
         store = Postings(vectors.T.tocsr())
-        return cls(embedder, store, texts, prompt, max_terms, cls._probe_of(embedder))
+        return cls(embedder, store, texts, prompt, max_terms, cls._fingerprint_of(embedder))
 
     # -- description ---------------------------------------------------------------------------
 
@@ -244,8 +248,8 @@ class SparseIndex(ModelIndex):
     # -- changes and files ---------------------------------------------------------------------
 
     @staticmethod
-    def _probe_of(embedder, dim: int | None = None) -> np.ndarray:
-        return embedder.embed(list(PROBES), "query").toarray()
+    def _fingerprint_of(embedder, dim: int | None = None) -> np.ndarray:
+        return embedder.embed(list(FINGERPRINT_TEXTS), "query").toarray()
 
     def _embedded(self, texts: list[str], batch_size: int | None) -> csr_array:
         vectors = self.embedder.embed(texts, self.prompt, self.max_terms, batch_size)
@@ -255,8 +259,8 @@ class SparseIndex(ModelIndex):
     def _store_of(
         cls, path: pathlib.Path, arrays: dict[str, np.ndarray], precision: str | None
     ) -> Postings:
-        shape = arrays["probe"].shape
-        check_shape(path, "probe", shape, (len(PROBES), shape[1]))
+        shape = arrays["fingerprint"].shape
+        check_shape(path, "fingerprint", shape, (len(FINGERPRINT_TEXTS), shape[1]))
         return Postings.of_arrays(path, arrays, width=shape[1])
 
     @classmethod
@@ -274,9 +278,9 @@ class SparseIndex(ModelIndex):
             ValueError: "... holds no index: ...", "... is damaged or changed: ...", "... is the
                 index of another embedder: ..."
         """
-        store, texts, manifest, probe = cls._open(folder, embedder, verify)
+        store, texts, manifest, fingerprint = cls._open(folder, embedder, verify)
         settings = manifest.get("prompt"), manifest.get("max_terms")
-        return cls(embedder, store, texts, *settings, probe)
+        return cls(embedder, store, texts, *settings, fingerprint)
 
     @validate_arguments
     def export(self, path: str | os.PathLike[str], top_k: PositiveInt = 10) -> None:

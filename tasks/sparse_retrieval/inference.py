@@ -65,8 +65,8 @@ def terms_in_graph(
     return count, tf.where(real, indices, 0), tf.where(real, weights, 0.0)
 
 
-def served(encoder: SparseEncoder, max_terms: int | None) -> dict[str, Callable]:
-    """Return the functions of an export; see `SparseEncoder.served`."""
+def signatures(encoder: SparseEncoder, max_terms: int | None) -> dict[str, Callable]:
+    """Return the functions of an export; see `SparseEncoder.signatures`."""
 
     def answer(text, prompt=None):
         count, indices, weights = terms_in_graph(encoder, text, prompt, max_terms)

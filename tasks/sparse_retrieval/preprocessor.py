@@ -30,7 +30,7 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
     """
 
     task_name = "sparse_encoder"
-    truncation_cure = Preprocessor.truncation_cure
+    truncation_advice = Preprocessor.truncation_advice
 
     @classmethod
     def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:

@@ -289,7 +289,7 @@ class SparseEncoder(TermSearch, SparseEncoderPresets, LearnsFromPairs, Task):
         return found
 
     @validate_arguments
-    def served(self, max_terms: PositiveInt | None = None) -> dict[str, Callable]:
+    def signatures(self, max_terms: PositiveInt | None = None) -> dict[str, Callable]:
         """Return `embed` for exports: of "text" with the default prompt, and as "query" and
         "document" with theirs.
 
@@ -301,7 +301,7 @@ class SparseEncoder(TermSearch, SparseEncoderPresets, LearnsFromPairs, Task):
             "index" in the vocabulary, "term" and "weight", each (N, K), the largest weights first;
             beyond "count" they are 0 and "".
         """
-        return inference.served(self, max_terms or self.max_terms)
+        return inference.signatures(self, max_terms or self.max_terms)
 
     @classmethod
     def tiny_data(cls) -> TinyData:

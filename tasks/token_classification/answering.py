@@ -144,7 +144,7 @@ class TokenAnswers(LabelledTask):
         return tf.constant(names, tf.string)
 
     @validate_arguments
-    def served(
+    def signatures(
         self, strategy: Strategy | None = None, threshold: Probability | None = None
     ) -> dict[str, Callable]:
         """Return `extract_entities` of "text" for exports.

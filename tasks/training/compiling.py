@@ -11,9 +11,12 @@ import keras
 from encoder_zoo.common.keras_private import compiled_parts
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.family import WEIGHT_DECAY
+from encoder_zoo.tasks.training.fine_tuning_optimizer import (
+    fine_tuning_optimizer,
+    restart_optimizer,
+)
 from encoder_zoo.tasks.training.layer_rates import FrozenLayers, layerwise
-from encoder_zoo.tasks.training.logit_metrics import fitted_loss, fitted_metrics
-from encoder_zoo.tasks.training.recipe import fine_tuning_optimizer, restart_optimizer
+from encoder_zoo.tasks.training.logit_metrics import loss_on_logits, metrics_on_logits
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.training.trainer import Trainer
@@ -121,7 +124,9 @@ class Recipe:
         default = task.default_loss()
         self._keras_compile(
             optimizer=optimizer,
-            loss=default if is_auto(loss) else fitted_loss(loss, default, task.output_activation),
+            loss=default
+            if is_auto(loss)
+            else loss_on_logits(loss, default, task.output_activation),
             **self._metrics(given["metrics"], given["weighted_metrics"]),
             jit_compile=jit_compile,
             **self.options,
@@ -135,8 +140,8 @@ class Recipe:
         if is_auto(weighted):
             weighted = task.default_metrics() if metrics is None else None
         else:
-            weighted = fitted_metrics(weighted, task.output_activation)
-        metrics = fitted_metrics(metrics, task.output_activation)
+            weighted = metrics_on_logits(weighted, task.output_activation)
+        metrics = metrics_on_logits(metrics, task.output_activation)
         if task.labels_tokens and metrics:
             metrics, weighted = None, [*metrics, *(weighted or [])]
         return {"metrics": metrics, "weighted_metrics": weighted}
@@ -157,9 +162,11 @@ class Recipe:
             settings = {"weight_decay": WEIGHT_DECAY, "layer_decay": 1.0}
         settings |= {"warmup": task.default_warmup, "gradient_accumulation_steps": None}
         settings |= {n: self.arguments[n] for n in RECIPE if self.arguments[n] is not None}
-        rate_share = layerwise(task.backbone, settings.pop("layer_decay"))
+        learning_rate_multiplier = layerwise(task.backbone, settings.pop("layer_decay"))
         self._compile(
-            fine_tuning_optimizer(1, task.learning_rate, rate_share=rate_share, **settings)
+            fine_tuning_optimizer(
+                1, task.learning_rate, learning_rate_multiplier=learning_rate_multiplier, **settings
+            )
         )
         self._traced_with = self._traced_state()
 

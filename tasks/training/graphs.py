@@ -17,9 +17,9 @@ from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher
 from encoder_zoo.tasks.preprocessing.lengths import USUAL, choose_lengths, padding_to
 from encoder_zoo.tasks.preprocessing.packed_batches import choose_sequence_counts
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction, is_long, of_texts
+from encoder_zoo.tasks.training.compilation_cache import enable_compilation_cache
 from encoder_zoo.tasks.training.distribution import data_parallel_devices
 from encoder_zoo.tasks.training.filled_rows import can_be_filled
-from encoder_zoo.tasks.training.programs import keep_programs
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.training.trainer import Trainer
@@ -104,7 +104,7 @@ class GraphCache:
         if text in self._reported:
             return
         self._reported.add(text)
-        kept = keep_programs()
+        kept = enable_compilation_cache()
         logger.warning(
             "%s The step is compiled once for each of these %s that occurs, in some seconds%s. "
             "With sequence_length=... there is one length.",

@@ -38,10 +38,10 @@ ONE_HOT = (
     metrics.OneHotIoU,
     metrics.OneHotMeanIoU,
 )
-OF_CLASS_NUMBERS = (metrics.Accuracy, metrics.IoU, metrics.MeanIoU)
+OF_CLASS_INDICES = (metrics.Accuracy, metrics.IoU, metrics.MeanIoU)
 
 
-def fitted_loss(loss, default: losses.Loss, activation: str | None):
+def loss_on_logits(loss, default: losses.Loss, activation: str | None):
     """Return a loss that takes logits, if the given one is a cross-entropy of Keras's.
 
     Args:
@@ -55,9 +55,9 @@ def fitted_loss(loss, default: losses.Loss, activation: str | None):
 
     Example:
         >>> default = losses.SparseCategoricalCrossentropy(from_logits=True)
-        >>> fitted_loss("sparse_categorical_crossentropy", default, "softmax") is default
+        >>> loss_on_logits("sparse_categorical_crossentropy", default, "softmax") is default
         True
-        >>> fitted_loss(losses.SparseCategoricalCrossentropy(), default, "softmax").from_logits
+        >>> loss_on_logits(losses.SparseCategoricalCrossentropy(), default, "softmax").from_logits
         True
     """
     if activation is None or not (isinstance(loss, str) or callable(loss)):
@@ -83,7 +83,7 @@ def fitted_loss(loss, default: losses.Loss, activation: str | None):
 
 
 def labels_for_loss(loss, y, y_pred, activation: str | None):
-    """Return class numbers (B, ...) as rows (B, ..., C) of 0 and 1, for losses that take those."""
+    """Return class indices (B, ...) as rows (B, ..., C) of 0 and 1, for losses that take those."""
     if activation != "softmax" or not isinstance(loss, str | losses.Loss):
         return y
     if isinstance(loss, losses.SparseCategoricalCrossentropy) or not _are_numbers(y, y_pred):
@@ -115,12 +115,12 @@ def by_token(y_true, y_pred, sample_weight=None) -> tuple:
     return tuple(x if x is None else ops.reshape(x, (-1, *x.shape[2:])) for x in given)
 
 
-def fitted_metrics(given, activation: str | None):
+def metrics_on_logits(given, activation: str | None):
     """Return metrics that take logits, if the given ones are Keras's; see `OfLogits`.
 
     Args:
         given: a list of metrics and their names; None and anything but a list is returned as is.
-        activation: as for `fitted_loss`.
+        activation: as for `loss_on_logits`.
 
     Raises:
         ValueError: "Accuracy is of classes ...", "F1Score without a threshold ...",
@@ -128,10 +128,10 @@ def fitted_metrics(given, activation: str | None):
     """
     if activation is None or not isinstance(given, list | tuple):
         return given
-    return [_fitted_metric(metric, activation) for metric in given]
+    return [_metric_on_logits(metric, activation) for metric in given]
 
 
-def _fitted_metric(metric, activation: str):
+def _metric_on_logits(metric, activation: str):
     name = metric if isinstance(metric, str) else None
     if name and name.lower() in ("accuracy", "acc"):
         if activation == "linear":
@@ -179,7 +179,7 @@ class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
     """Computes the cross-entropy of one class for each example, or of class probabilities.
 
     Call arguments:
-        y_true: (B,) class numbers, or (B, C) the probability of each class.
+        y_true: (B,) class indices, or (B, C) the probability of each class.
         y_pred: (B, C).
 
     Source: Szegedy et al. 2016, Rethinking the Inception Architecture, section 7, for
@@ -233,7 +233,7 @@ class ClassAccuracy(metrics.SparseCategoricalAccuracy):
     """Computes the share of the examples with the right class; of probabilities the largest counts.
 
     Call arguments:
-        y_true: (B,) class numbers, or (B, C) the probability of each class.
+        y_true: (B,) class indices, or (B, C) the probability of each class.
         y_pred: (B, C).
         sample_weight: (B,).
 
@@ -245,14 +245,14 @@ class ClassAccuracy(metrics.SparseCategoricalAccuracy):
     """
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        return super().update_state(class_numbers_of(y_true, y_pred), y_pred, sample_weight)
+        return super().update_state(class_indices_of(y_true, y_pred), y_pred, sample_weight)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class OfLogits(ConfigFromSignature, keras.metrics.Metric):
     """Wraps a metric of Keras's: it gets the probabilities of logits, and labels to match.
 
-    Labels that are class numbers are converted: for sparse metrics they are class numbers, for
+    Labels that are class indices are converted: for sparse metrics they are class indices, for
     others rows of 0 and 1. Of two classes the second is the positive one for metrics such as
     Precision, Recall, AUC or F1Score with a threshold. Metrics with `from_logits=True`, and
     BinaryAccuracy with the threshold 0, get the logits.
@@ -262,7 +262,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
         activation: "softmax" or "sigmoid".
 
     Call arguments:
-        y_true: (B, ...) class numbers, or (B, ..., C).
+        y_true: (B, ...) class indices, or (B, ..., C).
         y_pred: (B, ..., C) logits.
         sample_weight: (B, ...).
 
@@ -294,13 +294,13 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
 
     def _matched(self, y_true, scores):
         """Return labels and scores in the form that the metric takes."""
-        if type(self.metric) in OF_CLASS_NUMBERS:
+        if type(self.metric) in OF_CLASS_INDICES:
             if self.activation == "softmax":
-                return class_numbers_of(y_true, scores), ops.argmax(scores, -1)
+                return class_indices_of(y_true, scores), ops.argmax(scores, -1)
             chosen = scores > 0.5
             return y_true, ops.cast(chosen, y_true.dtype)
         if isinstance(self.metric, SPARSE):
-            return class_numbers_of(y_true, scores), scores
+            return class_indices_of(y_true, scores), scores
         if not _are_numbers(y_true, scores):
             return y_true, scores
         classes = scores.shape[-1]
@@ -328,7 +328,7 @@ def _are_numbers(y_true, scores) -> bool:
     return len(y_true.shape) == len(scores.shape) - 1
 
 
-def class_numbers_of(y_true, scores):
-    """Return class numbers, also for labels that are rows of C probabilities."""
+def class_indices_of(y_true, scores):
+    """Return class indices, also for labels that are rows of C probabilities."""
     y_true, scores = ops.convert_to_tensor(y_true), ops.convert_to_tensor(scores)
     return y_true if _are_numbers(y_true, scores) else ops.argmax(y_true, -1)

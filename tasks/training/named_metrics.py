@@ -11,7 +11,7 @@ import keras
 from keras import metrics, ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.tasks.training.logit_metrics import class_numbers_of
+from encoder_zoo.tasks.training.logit_metrics import class_indices_of
 
 AVERAGES = {"f1": "macro", "f1_macro": "macro", "f1_micro": "micro", "f1_weighted": "weighted"}
 MOST_RANKED = 2**14  # examples that a rank correlation is taken over
@@ -23,7 +23,7 @@ def metric_by_name(name: str, activation: str | None, num_classes: int | None):
     Args:
         name: "f1" (of two classes that of the second, else the mean over the classes), "f1_macro",
             "f1_micro", "f1_weighted", "auc", "matthews", "pearson", "spearman" or "perplexity".
-        activation: see `logit_metrics.fitted_metrics`.
+        activation: see `logit_metrics.metrics_on_logits`.
         num_classes: C, if it is known.
 
     Raises:
@@ -77,7 +77,7 @@ class Matthews(ConfigFromSignature, metrics.Metric):
     """Computes Matthews's correlation coefficient of two classes or more, the metric of CoLA.
 
     Call arguments:
-        y_true: (B,) class numbers, or (B, C).
+        y_true: (B,) class indices, or (B, C).
         y_pred: (B, C) logits or probabilities.
         sample_weight: (B,).
 
@@ -100,7 +100,7 @@ class Matthews(ConfigFromSignature, metrics.Metric):
         classes = y_pred.shape[-1]
         if self.counts is None:
             self.counts = self.add_variable((classes, classes), "zeros", name="counts")
-        true = ops.reshape(class_numbers_of(y_true, y_pred), (-1,))
+        true = ops.reshape(class_indices_of(y_true, y_pred), (-1,))
         found = ops.reshape(ops.argmax(y_pred, -1), (-1,))
         true, found = (
             ops.one_hot(ops.cast(numbers, "int32"), classes, dtype=self.dtype)
@@ -247,7 +247,7 @@ class Perplexity(metrics.SparseCategoricalCrossentropy):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_pred = ops.convert_to_tensor(y_pred)
-        y_true = ops.reshape(class_numbers_of(y_true, y_pred), (-1,))
+        y_true = ops.reshape(class_indices_of(y_true, y_pred), (-1,))
         if sample_weight is not None:
             sample_weight = ops.reshape(sample_weight, (-1,))
         return super().update_state(

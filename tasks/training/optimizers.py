@@ -76,7 +76,7 @@ class ScheduledAdamW(HookedAdamW):
 
     Args:
         learning_rate: as for `keras.optimizers.AdamW`.
-        rate_share: layer-wise learning-rate decay multiplier of a weight; None is 1 for all.
+        learning_rate_multiplier: of a weight, for layer-wise decay; None is 1 for all.
         **kwargs: the other arguments of `keras.optimizers.AdamW`.
 
     Example:
@@ -91,11 +91,11 @@ class ScheduledAdamW(HookedAdamW):
     def __init__(
         self,
         learning_rate,
-        rate_share: Callable[[keras.Variable], float] | None = None,
+        learning_rate_multiplier: Callable[[keras.Variable], float] | None = None,
         **kwargs,
     ):
         super().__init__(learning_rate, **kwargs)
-        self.rate_share = rate_share
+        self.learning_rate_multiplier = learning_rate_multiplier
         if isinstance(self.schedule, LinearWarmupDecay):
             self.track(self.schedule.numbers)
 
@@ -116,7 +116,10 @@ class ScheduledAdamW(HookedAdamW):
 
     def build(self, variables):
         super().build(variables)
-        self._shares = [self.rate_share(v) if self.rate_share else 1.0 for v in variables]
+        self._shares = [
+            self.learning_rate_multiplier(v) if self.learning_rate_multiplier else 1.0
+            for v in variables
+        ]
 
     def update(self, gradients, variables, learning_rate):
         groups = {}  # of weights with the same learning rate
@@ -205,9 +208,9 @@ class FusedAdamW(ScheduledAdamW):
         if variable.dtype != tf.float32:
             numbers = [tf.cast(number, variable.dtype) for number in numbers]
         share, kept, rate, beta_1, beta_2, beta_1_power, beta_2_power, epsilon = numbers
-        rate_share = self._shares[self.index_of(variable)]
-        if rate_share != 1:
-            rate, kept = rate * rate_share, 1 - (1 - kept) * rate_share
+        learning_rate_multiplier = self._shares[self.index_of(variable)]
+        if learning_rate_multiplier != 1:
+            rate, kept = rate * learning_rate_multiplier, 1 - (1 - kept) * learning_rate_multiplier
         momentum, velocity = self.moments_of(variable)
         if self.decays(variable):
             variable.assign(variable * kept)

@@ -22,6 +22,7 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
 from encoder_zoo.tasks.preprocessing.truncation import logged_once
 from encoder_zoo.tasks.training import sources
+from encoder_zoo.tasks.training.compilation_cache import enable_compilation_cache
 from encoder_zoo.tasks.training.compiling import Recipe, build_metrics
 from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.distribution import Distribution
@@ -29,7 +30,6 @@ from encoder_zoo.tasks.training.graphs import GraphCache
 from encoder_zoo.tasks.training.keyword_arguments import History
 from encoder_zoo.tasks.training.optimizers import WARMUP
 from encoder_zoo.tasks.training.predictor import Predictor
-from encoder_zoo.tasks.training.programs import keep_programs
 
 # Arguments of `compile` that Keras's gets unchanged.
 OPTIONS_OF_KERAS = ("loss_weights", "run_eagerly", "steps_per_execution", "auto_scale_loss")
@@ -76,7 +76,7 @@ class Trainer(Predictor):
         """Set the state of a task before its first `compile`."""
         self.distribution = Distribution(strategy_of(self))
         self.graphs = GraphCache(self)
-        keep_programs()
+        enable_compilation_cache()
         self.recipe = Recipe(self)
         self.learning_rate = self.default_learning_rate
         if keras.config.backend() == "tensorflow":

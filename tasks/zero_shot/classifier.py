@@ -98,27 +98,27 @@ class ZeroShotClassifier:
         texts: object,
         labels: Sequence[str],
         *,
-        template: str = TEMPLATE,
-        several: bool = False,
+        hypothesis_template: str = TEMPLATE,
+        multi_label: bool = False,
         batch_size: PositiveInt | None = None,
     ) -> np.ndarray:
         """Return the scores of the labels for each text.
 
         Args:
             texts: list, array, tensor or column of texts.
-            labels, template, several, batch_size: see `classify`.
+            labels, hypothesis_template, multi_label, batch_size: see `classify`.
 
         Returns:
-            (N, M) float32, in the order of the labels. A row adds up to 1, or with `several` each
-            label has a probability of its own.
+            (N, M) float32, in the order of the labels. A row adds up to 1, or with `multi_label`
+            each label has a probability of its own.
         """
-        hypotheses = hypotheses_of(labels, template, several)
+        hypotheses = hypotheses_of(labels, hypothesis_template, multi_label)
         premises, count = np.asarray(as_column(texts)), len(hypotheses)
         if not len(premises):
             return np.zeros((0, count), "float32")
         pairs = np.repeat(premises, count), hypotheses * len(premises)
         logits = self.classifier.predict(pairs, batch_size, verbose=0)
-        return ops.convert_to_numpy(label_scores(logits, self.nli_classes, count, several))
+        return ops.convert_to_numpy(label_scores(logits, self.nli_classes, count, multi_label))
 
     @overload
     def classify(
@@ -126,8 +126,8 @@ class ZeroShotClassifier:
         texts: str,
         labels: Sequence[str],
         *,
-        template: str = ...,
-        several: Literal[False] = ...,
+        hypothesis_template: str = ...,
+        multi_label: Literal[False] = ...,
         batch_size: int | None = None,
         top_k: None = None,
         threshold: None = None,
@@ -138,8 +138,8 @@ class ZeroShotClassifier:
         texts: str,
         labels: Sequence[str],
         *,
-        template: str = ...,
-        several: bool = ...,
+        hypothesis_template: str = ...,
+        multi_label: bool = ...,
         batch_size: int | None = None,
         top_k: int | None = None,
         threshold: float | None = None,
@@ -150,8 +150,8 @@ class ZeroShotClassifier:
         texts: object,
         labels: Sequence[str],
         *,
-        template: str = ...,
-        several: Literal[False] = ...,
+        hypothesis_template: str = ...,
+        multi_label: Literal[False] = ...,
         batch_size: int | None = None,
         top_k: None = None,
         threshold: None = None,
@@ -162,8 +162,8 @@ class ZeroShotClassifier:
         texts: object,
         labels: Sequence[str],
         *,
-        template: str = ...,
-        several: bool = ...,
+        hypothesis_template: str = ...,
+        multi_label: bool = ...,
         batch_size: int | None = None,
         top_k: int | None = None,
         threshold: float | None = None,
@@ -174,8 +174,8 @@ class ZeroShotClassifier:
         texts: object,
         labels: Sequence[str],
         *,
-        template: str = TEMPLATE,
-        several: bool = False,
+        hypothesis_template: str = TEMPLATE,
+        multi_label: bool = False,
         batch_size: PositiveInt | None = None,
         top_k: PositiveInt | None = None,
         threshold: Probability | None = None,
@@ -187,28 +187,32 @@ class ZeroShotClassifier:
         Args:
             texts: a text, or a list, array, tensor or column of texts.
             labels: the labels to choose from.
-            template: the sentence about a label, which goes where {} is.
-            several: whether a text may have any number of the labels: then each is judged by
+            hypothesis_template: the sentence about a label, which goes where {} is.
+            multi_label: whether a text may have any number of the labels: then each is judged by
                 itself, and not against the others; `multi_label` of transformers' pipeline.
             batch_size: of pairs, default 32.
             top_k: return the best labels, so many, in place of the best one.
-            threshold: with `several` the least score of a label that is given; default 0.5.
+            threshold: with `multi_label` the least score of a label that is given; default 0.5.
 
         Returns:
-            For every text `{"label", "score"}` with the best label; with `several` a list of those
-            with a score of at least the threshold; with `top_k` a list of the best. The best come
-            first. For a single text its answer alone.
+            For every text `{"label", "score"}` with the best label; with `multi_label` a list of
+            those with a score of at least the threshold; with `top_k` a list of the best. The best
+            come first. For a single text its answer alone.
 
         Raises:
-            ValueError: "template is 'About sports.'. ...", "labels has one label, ...", "threshold
-                is of several labels a text. ..."
+            ValueError: "hypothesis_template is 'About sports.'. ...", "labels has one label, ...",
+                "threshold is of several labels a text. ..."
         """
-        if threshold is not None and (not several or top_k is not None):
+        if threshold is not None and (not multi_label or top_k is not None):
             raise ValueError(
                 "threshold is of several labels a text, and not of the top_k. Received: "
-                f"several={several}, top_k={top_k}."
+                f"multi_label={multi_label}, top_k={top_k}."
             )
-        options = {"template": template, "several": several, "batch_size": batch_size}
+        options = {
+            "hypothesis_template": hypothesis_template,
+            "multi_label": multi_label,
+            "batch_size": batch_size,
+        }
         if isinstance(texts, str | bytes):
             more = {"top_k": top_k, "threshold": threshold}
             return self.classify([texts], labels, **options, **more)[0]
@@ -217,7 +221,7 @@ class ZeroShotClassifier:
         ranked = labels_in_order([str(label) for label in labels], scores, order)
         if top_k is not None:
             return [row[:top_k] for row in ranked]
-        if several:
+        if multi_label:
             least = 0.5 if threshold is None else threshold
             return [[answer for answer in row if answer["score"] >= least] for row in ranked]
         return [row[0] for row in ranked]
@@ -230,8 +234,8 @@ class ZeroShotClassifier:
         path: str | os.PathLike[str],
         labels: Sequence[str],
         *,
-        template: str = TEMPLATE,
-        several: bool = False,
+        hypothesis_template: str = TEMPLATE,
+        multi_label: bool = False,
     ) -> None:
         """Write a SavedModel that classifies text by fixed labels, with TensorFlow alone.
 
@@ -240,7 +244,7 @@ class ZeroShotClassifier:
 
         Args:
             path: the version folder, such as "served/1", written in one step; other files stay.
-            labels, template, several: see `classify`.
+            labels, hypothesis_template, multi_label: see `classify`.
 
         Raises:
             ValueError: "Export needs Keras's TensorFlow backend. ...", and as of `classify`.
@@ -253,27 +257,33 @@ class ZeroShotClassifier:
                 f"{keras.config.backend()!r}. Export it in a process started with "
                 "KERAS_BACKEND=tensorflow."
             )
-        function = self.served(labels, template=template, several=several)
+        function = self.signatures(
+            labels, hypothesis_template=hypothesis_template, multi_label=multi_label
+        )
         tokenizer = self.classifier.served_tokenizer
         variables = [variable.value for variable in self.classifier.variables]
         write_saved_model(path, {"serving_default": function}, tokenizer, variables)
 
     @validate_arguments
-    def served(
-        self, labels: Sequence[str], *, template: str = TEMPLATE, several: bool = False
+    def signatures(
+        self,
+        labels: Sequence[str],
+        *,
+        hypothesis_template: str = TEMPLATE,
+        multi_label: bool = False,
     ) -> Callable:
         """Return the function of an export, from "text" (N,) to "label" and "score" (N, M).
 
         Args:
-            labels, template, several: see `classify`.
+            labels, hypothesis_template, multi_label: see `classify`.
         """
-        hypotheses = hypotheses_of(labels, template, several)
+        hypotheses = hypotheses_of(labels, hypothesis_template, multi_label)
         count, names = len(hypotheses), tf.constant([str(label) for label in labels])
 
         def answer(text):
             pairs = tf.repeat(text, count), tf.tile(tf.constant(hypotheses), [tf.size(text)])
             logits = self.classifier._logits_in_graph(pairs)
-            scores = label_scores(logits, self.nli_classes, count, several)
+            scores = label_scores(logits, self.nli_classes, count, multi_label)
             scores, order = tf.math.top_k(scores, count)
             return {"label": tf.gather(names, order), "score": scores}
 

@@ -12,7 +12,7 @@ from keras import ops
 
 from encoder_zoo.tasks.base.class_names import validated_labels
 
-CURE = (
+ADVICE = (
     "Name them in the order of the checkpoint's card, such as from_preset(source, "
     'labels=["contradiction", "neutral", "entailment"]).'
 )
@@ -50,7 +50,8 @@ def find_nli_classes(labels: Sequence[str] | None, num_classes: int | None) -> N
     if labels is None and num_classes is not None:
         numbered = ", ".join(f"LABEL_{i}" for i in range(num_classes))
         raise ValueError(
-            f"The classes have no names, {numbered}: which of them is entailment is unknown. {CURE}"
+            f"The classes have no names, {numbered}: which of them is entailment is unknown. "
+            f"{ADVICE}"
         )
     names = [label.lower() for label in labels or ()]
     entailing = [i for i, name in enumerate(names) if name.startswith("entail")]
@@ -68,15 +69,15 @@ def find_nli_classes(labels: Sequence[str] | None, num_classes: int | None) -> N
     return NliClasses(entailing[0], contrary[0])
 
 
-def label_scores(logits, classes: NliClasses, count: int, several: bool):
+def label_scores(logits, classes: NliClasses, count: int, multi_label: bool):
     """Return the score of each label for each text, (N, M).
 
     Args:
         logits: (N * M, C) of the NLI model, of all labels of a text one after the other.
         classes: indices of entailment and contradiction.
         count: M.
-        several: whether each label is judged by itself, by entailment against contradiction; else
-            the entailments of all labels against each other.
+        multi_label: whether each label is judged by itself, by entailment against contradiction;
+            else the entailments of all labels against each other.
 
     Source: Yin et al. 2019, section 5, and the zero-shot pipeline of transformers.
 
@@ -84,46 +85,46 @@ def label_scores(logits, classes: NliClasses, count: int, several: bool):
         >>> import numpy as np
         >>> logits = np.log(np.float32([[1, 1, 2], [1, 1, 6]]))
         >>> classes = NliClasses(entailment=2, contradiction=0)
-        >>> for several in (False, True):
-        ...     print(ops.convert_to_numpy(label_scores(logits, classes, 2, several)).round(3))
+        >>> for multi_label in (False, True):
+        ...     print(ops.convert_to_numpy(label_scores(logits, classes, 2, multi_label)).round(3))
         [[0.25 0.75]]
         [[0.667 0.857]]
     """
     logits = ops.convert_to_tensor(logits)
     entailment = ops.reshape(logits[:, classes.entailment], (-1, count))
-    if not several:
+    if not multi_label:
         return ops.softmax(entailment, axis=-1)
     contradiction = ops.reshape(logits[:, classes.contradiction], (-1, count))
     return ops.sigmoid(entailment - contradiction)
 
 
-def hypotheses_of(labels: Sequence[str], template: str, several: bool) -> list[str]:
+def hypotheses_of(labels: Sequence[str], hypothesis_template: str, multi_label: bool) -> list[str]:
     """Return the sentence about each label.
 
     Args:
-        labels: two or more; with `several` one or more.
-        template: with {} where the label goes.
-        several: see `label_scores`.
+        labels: two or more; with `multi_label` one or more.
+        hypothesis_template: with {} where the label goes.
+        multi_label: see `label_scores`.
 
     Raises:
-        ValueError: "template is 'About sports.'. Expected a sentence with one {} ...", "labels is
-            'sports' (str). Expected a list ...", "labels has one label, whose score ..."
+        ValueError: "hypothesis_template is 'About sports.'. Expected a sentence with one {} ...",
+            "labels is 'sports' (str). Expected a list ...", "labels has one label, whose score ..."
 
     Example:
         >>> hypotheses_of(["sports", "politics"], "This text is about {}.", False)
         ['This text is about sports.', 'This text is about politics.']
     """
-    if not isinstance(template, str) or template.count("{}") != 1:
+    if not isinstance(hypothesis_template, str) or hypothesis_template.count("{}") != 1:
         raise ValueError(
-            f"template is {template!r:.80}. Expected a sentence with one {{}} where the label "
-            "goes, such as 'This text is about {}.'"
+            f"hypothesis_template is {hypothesis_template!r:.80}. Expected a sentence with one "
+            "{} where the label goes, such as 'This text is about {}.'"
         )
     names = validated_labels(labels)
     if not names or not all(name.strip() for name in names):
         raise ValueError(f"labels is {labels!r:.80}. Expected a list of names, none empty.")
-    if len(names) == 1 and not several:
+    if len(names) == 1 and not multi_label:
         raise ValueError(
             f"labels has one label, {names[0]!r}, whose score among all labels is always 1. "
-            "Expected two or more, or several=True, which judges each by itself."
+            "Expected two or more, or multi_label=True, which judges each by itself."
         )
-    return [template.replace("{}", name) for name in names]
+    return [hypothesis_template.replace("{}", name) for name in names]

@@ -14,7 +14,7 @@ from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.attention_masks import make_attention_mask
 from encoder_zoo.encoders.kernels import long_attention
 from encoder_zoo.encoders.kernels.attention import attend_fast
-from encoder_zoo.encoders.positions import positions_in_texts, text_numbers
+from encoder_zoo.encoders.positions import positions_in_texts, text_indices
 
 SIZES = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
 
@@ -190,7 +190,7 @@ def test_texts_of_a_row_are_counted(length):
     starts = np.array([[0, 1, 5, 9], [0, 9, 9, 12], [0, 2, 3, 4]])
     places = np.arange(length)
     expected = (places[None, :, None] >= starts[:, None]).sum(-1) - 1
-    np.testing.assert_array_equal(text_numbers(starts, length), expected)
+    np.testing.assert_array_equal(text_indices(starts, length), expected)
     begun = np.take_along_axis(starts, expected, axis=1)
     np.testing.assert_array_equal(positions_in_texts(starts, length), places - begun)
 

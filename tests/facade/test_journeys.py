@@ -176,7 +176,7 @@ class TestSoftLabels:
         expected = model.evaluate(TEXTS, soft, verbose=0)
         np.testing.assert_allclose(model.evaluate(dataset, verbose=0), expected, rtol=1e-5)
 
-    def test_one_hot_rows_are_class_numbers(self):
+    def test_one_hot_rows_are_class_indices(self):
         hot = np.eye(2)[HALF]
         expected = shared().evaluate(TEXTS, HALF, verbose=0)
         np.testing.assert_allclose(shared().evaluate(TEXTS, hot, verbose=0), expected, rtol=1e-6)
@@ -674,7 +674,7 @@ class TestOptionsOfTheRecipe:
             rates.append(float(optimizer.learning_rate))
         assert rates == [1.0, 0.75, 0.5, 0.25]
         shares = {
-            name: optimizer.rate_share(layer.weights[0])
+            name: optimizer.learning_rate_multiplier(layer.weights[0])
             for name, layer in (
                 ("head", model.head),
                 ("block", model.backbone.blocks[0]),

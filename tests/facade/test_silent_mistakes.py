@@ -58,7 +58,7 @@ class TestNamesThatAreNumbers:
         prepare = classifier(labels=[1, 5]).preprocessor
         assert [y.numpy().tolist() for _, y in dataset.map(prepare)] == [[1, 0]]
 
-    def test_other_names_leave_them_class_numbers(self):
+    def test_other_names_leave_them_class_indices(self):
         assert encoded(classifier(labels=["1 star", "2 stars"]), [1, 0]) == [1, 0]
 
     def test_tags_of_words(self):
@@ -130,7 +130,7 @@ class TestLossesAndMetricsOfKeras:
         found = report(moved(3), [2, 0, 1, 1, 0, 2], loss=loss)["loss"]
         assert found == pytest.approx(expected, rel=1e-5)
 
-    def test_a_loss_of_rows_gets_class_numbers_as_rows(self):
+    def test_a_loss_of_rows_gets_class_indices_as_rows(self):
         loss = keras.losses.CategoricalCrossentropy(label_smoothing=0.2)
         found = report(moved(3), [2, 0, 1, 1, 0, 2], loss=loss)["loss"]
         smooth = 0.8 * np.eye(3)[[2, 0, 1, 1, 0, 2]] + 0.2 / 3

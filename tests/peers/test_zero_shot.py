@@ -32,8 +32,8 @@ CLASSES = [
         *((family, CLASSES[1]) for family in ("deberta-v2", "modernbert", "xlm-roberta")),
     ],
 )
-@pytest.mark.parametrize("several", [False, True])
-def test_scores_are_those_of_the_pipeline(tiny, family, classes, several, tmp_path):
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_scores_are_those_of_the_pipeline(tiny, family, classes, multi_label, tmp_path):
     record = get_family(family)
     preprocessor = ez.SequenceClassifierPreprocessor(tiny.tokenizer(record))
     pooler = ez.SequenceClassifier.head_of(record).pooled
@@ -43,9 +43,11 @@ def test_scores_are_those_of_the_pipeline(tiny, family, classes, several, tmp_pa
     there = transformers.pipeline("zero-shot-classification", str(tmp_path), device="cpu")
     there.tokenizer.model_max_length = LENGTH  # the long text is cut
     here = ez.ZeroShotClassifier.from_preset(tmp_path)
-    options = {"hypothesis_template": "d {} e", "multi_label": several}
+    options = {"hypothesis_template": "d {} e", "multi_label": multi_label}
     expected = there(TEXTS, LABELS, **options)
-    found = here.classify(TEXTS, LABELS, template="d {} e", several=several, top_k=3)
+    found = here.classify(
+        TEXTS, LABELS, hypothesis_template="d {} e", multi_label=multi_label, top_k=3
+    )
     for ours, theirs in zip(found, expected, strict=True):
         scores = dict(zip(theirs["labels"], theirs["scores"], strict=True))
         difference = max(abs(answer["score"] - scores[answer["label"]]) for answer in ours)

@@ -20,7 +20,7 @@ PAGES = DOCS / "pages"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^::: encoder_zoo\.(\S+)\n((?:    .*\n)*)", re.MULTILINE)
 # Methods that check their arguments, and that authors of tasks call or override.
-HOOKS = {"load_from_files", "served"}
+HOOKS = {"load_from_files", "signatures"}
 MODULES = ("display", "losses", "sklearn", "testing", "typing")
 
 

@@ -112,7 +112,7 @@ def test_words_and_entities_have_valid_tags(impossible, valid):
     found = impossible.extract_entities("New York.")
     kinds = ["LOC", "PER"] if valid is None else ["PER"]
     assert [entity["label"] for entity in found] == kinds
-    served = tf.function(impossible.served()["serving_default"], autograph=False)
+    served = tf.function(impossible.signatures()["serving_default"], autograph=False)
     answer = served(tf.constant(["New York."]))
     assert [label.decode() for label in answer["label"].numpy()[0]] == kinds
     np.testing.assert_allclose(answer["score"][0], [e["score"] for e in found], rtol=1e-5)
@@ -132,7 +132,7 @@ def test_a_threshold_leaves_entities_out(impossible):
     assert [entity["score"] for entity in rest] == [high]
     assert impossible.extract_entities("New York.", threshold=1.0) == []
     served = tf.function(
-        impossible.served(threshold=(low + high) / 2)["serving_default"], autograph=False
+        impossible.signatures(threshold=(low + high) / 2)["serving_default"], autograph=False
     )
     assert served(tf.constant(["New York.", ""]))["count"].numpy().tolist() == [1, 0]
     with pytest.raises(ValueError, match="threshold is 2. Expected a number from 0 to 1"):

@@ -323,8 +323,8 @@ class TestFolder:
 class TestServedFunctions:
     """The signatures' functions, called without being saved."""
 
-    def served(self, task, texts, **options):
-        found = tf.function(task.served(**options)["serving_default"], autograph=False)(
+    def signatures(self, task, texts, **options):
+        found = tf.function(task.signatures(**options)["serving_default"], autograph=False)(
             tf.constant(texts)
         )
         return {name: values.numpy() for name, values in found.items()}
@@ -336,27 +336,27 @@ class TestServedFunctions:
 
     def test_several_labels(self, classifier):
         task = classifier(problem_type="multi_label_classification", sequence_length=16)
-        found = self.served(task, TEXTS[:5])
+        found = self.signatures(task, TEXTS[:5])
         for labels, scores, expected in zip(*found.values(), task.classify(TEXTS[:5]), strict=True):
             names = [label.decode() for label in labels[scores >= 0.5]]
             assert names == [e["label"] for e in expected]
 
     def test_regression(self, classifier):
         task = classifier(problem_type="regression", num_classes=1)
-        found = self.served(task, TEXTS)
+        found = self.signatures(task, TEXTS)
         expected = [[e["score"]] for e in task.classify(TEXTS)]
         np.testing.assert_allclose(found.pop("score"), expected, atol=1e-5)
         assert not found
 
     def test_classes_without_names(self, classifier):
         task = classifier(num_classes=2)  # not as many as the checkpoint has names for
-        labels = self.served(task, TEXTS[:5])["label"][:, 0]
+        labels = self.signatures(task, TEXTS[:5])["label"][:, 0]
         assert [int(label) for label in labels] == [e["label"] for e in task.classify(TEXTS[:5])]
 
     def test_text_that_is_not_utf8(self, tasks):
         task = tasks["Roberta TokenClassifier"]
         [expected] = task.extract_entities(["the \ufffdcat sat"])
-        found = self.served(task, [b"the \xffcat sat"])
+        found = self.signatures(task, [b"the \xffcat sat"])
         assert [text.decode() for text in found["text"][0]] == [e["text"] for e in expected]
 
 

@@ -78,7 +78,7 @@ def test_it_finds_what_search_finds(embedder, tmp_path):
 @pytest.mark.slow
 def test_vectors_alone(embedder, tmp_path):
     vectors = embedder.embed(DOCUMENTS, prompt="document", dim=64)
-    index = VectorIndex.of_vectors(embedder, vectors)
+    index = VectorIndex.from_vectors(embedder, vectors)
     found = searched(index, tmp_path / "1", top_k=100)
     assert found.pop("text") == []
     expected = index.search(QUERIES, top_k=100)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from encoder_zoo.tasks.preprocessing.preprocessor import as_weights
 from encoder_zoo.tasks.question_answering.answers import check_answers
 from encoder_zoo.tasks.sequence_classification.class_labels import (
-    class_numbers,
+    class_indices,
     multi_label_targets,
     regression_targets,
 )
@@ -40,14 +40,14 @@ def answers(text, start):
 
 CASES = {
     "name": (
-        class_numbers,
+        class_indices,
         (["up", "left"],) * 2,
         (NAMES, 2),
         "Row 1 has the unknown label",
     ),
-    "number": (class_numbers, ([0, 2],) * 2, (None, 2), "Row 1 has the label 2, but there are 2"),
-    "number as name": (class_numbers, ([1, 0],) * 2, (["1", "2"], 2), "Row 1 has .* label '0'"),
-    "rows": (class_numbers, ([[1, 0], [1, 1]],) * 2, (None, 2), "Row 1 is .*Expected a 1 among"),
+    "number": (class_indices, ([0, 2],) * 2, (None, 2), "Row 1 has the label 2, but there are 2"),
+    "number as name": (class_indices, ([1, 0],) * 2, (["1", "2"], 2), "Row 1 has .* label '0'"),
+    "rows": (class_indices, ([[1, 0], [1, 1]],) * 2, (None, 2), "Row 1 is .*Expected a 1 among"),
     "several": (multi_label_targets, ([[1, 1], [0, 2]],) * 2, (None, 2), r"Row 1 is \[0, 2\]\."),
     "targets": (regression_targets, ([1.0, NAN],) * 2, (1,), "Row 1 has the label nan. Expected"),
     "weights": (as_weights, ([1.0, NAN],) * 2, (), "Row 1 has the weight nan. Expected a number"),

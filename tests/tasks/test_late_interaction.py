@@ -173,13 +173,13 @@ class TestExamples:
         shared.embed(["good " * 50, "film", "bad " * 12])
         shared.embed(["good " * 9], "query")
         shared.embed(["good " * 5], "query")
-        cure = (
+        advice = (
             "the rest is not read. LateInteraction.from_preset(..., query_length=..., "
             "document_length=...) sets other lengths."
         )
         assert warnings(caplog) == [
-            f"2 of 3 documents are longer than 12 tokens; {cure}",
-            f"1 of 1 queries are longer than 8 tokens; {cure}",
+            f"2 of 3 documents are longer than 12 tokens; {advice}",
+            f"1 of 1 queries are longer than 8 tokens; {advice}",
         ]
 
     def test_spans_are_characters_of_the_text(self, build):

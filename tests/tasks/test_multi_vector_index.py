@@ -107,7 +107,7 @@ class TestSearch:
 
     def test_worked_by_hand(self):
         documents = [np.array([[1, 0], [0, 1]], "float32"), np.array([[0.6, 0.8]], "float32")]
-        index = MultiVectorIndex.of_vectors(Model(dim=2), documents, ["a", "b"])
+        index = MultiVectorIndex.from_vectors(Model(dim=2), documents, ["a", "b"])
         index.embedder.embed = lambda texts, **_: [np.array([[0.8, 0.6], [0, -1]], "float32")]
         assert [(hit["text"], round(hit["score"], 4)) for hit in index.search("q")] == [
             ("a", 0.8), ("b", 0.16)]  # fmt: skip
@@ -160,7 +160,7 @@ class TestPrecisions:
         model = Model(dim=128)
         tokens = np.random.default_rng(0).standard_normal((500, 16, 128)).astype("float32")
         sizes = {
-            p: MultiVectorIndex.of_vectors(model, list(tokens), precision=p) for p in PRECISIONS
+            p: MultiVectorIndex.from_vectors(model, list(tokens), precision=p) for p in PRECISIONS
         }
         count = 500 * 16
         beside = 500 * 8 + 512 * 128 * 4  # ends, centroids
@@ -170,7 +170,7 @@ class TestPrecisions:
 
     def test_int8_is_half_a_step_from_the_vectors(self):
         given = Model(dim=30).embed([" ".join(f"w{i}" for i in range(700))])
-        index = MultiVectorIndex.of_vectors(Model(dim=30), given, precision="int8")
+        index = MultiVectorIndex.from_vectors(Model(dim=30), given, precision="int8")
         steps = index._store.store.scales
         assert (np.abs(index.vectors[0] - given[0]) <= 0.51 * steps + 1e-6).all()
 
@@ -183,7 +183,7 @@ class TestPrecisions:
 
     def test_a_width_that_is_no_multiple_of_8(self):
         given = Model(dim=13).embed(texts_of(60))
-        index = MultiVectorIndex.of_vectors(Model(dim=13), given, precision="binary")
+        index = MultiVectorIndex.from_vectors(Model(dim=13), given, precision="binary")
         assert index.dim == 13 and index._store.store.vectors.shape[1] == 2
         assert [tokens.shape for tokens in index.vectors] == [tokens.shape for tokens in given]
 
@@ -419,7 +419,7 @@ class TestErrors:
     )
     def test_vectors(self, given, texts, message):
         with pytest.raises(ValueError, match=message):
-            MultiVectorIndex.of_vectors(Model(), given, texts)
+            MultiVectorIndex.from_vectors(Model(), given, texts)
 
     def test_scipy_that_is_not_installed(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "scipy.cluster", None)
@@ -430,6 +430,6 @@ class TestErrors:
 
     def test_given_vectors_are_copied(self):
         given = 2 * TOKENS
-        index = MultiVectorIndex.of_vectors(Model(), [given])
+        index = MultiVectorIndex.from_vectors(Model(), [given])
         given[:] = 7
         assert (index.vectors[0] == 2).all()

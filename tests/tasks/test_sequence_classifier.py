@@ -260,7 +260,7 @@ class TestRefusals:
             (TEXTS, ["up"] * 5 + ["sideways"], "Row 5 has the unknown label 'sideways'"),
             (TEXTS, [0, 1, 2, 0, 1, 0], "Row 2 has the label 2, but there are 2 classes"),
             (TEXTS, [0.5] * 6, "Row 0 has the label 0.5, which is no class"),
-            (TEXTS, [[0, 1, 0]] * 6, "one class number or name for each text"),
+            (TEXTS, [[0, 1, 0]] * 6, "one class index or name for each text"),
             (TEXTS, [[0.5, 0.6]] * 6, "Row 0 is .* which add up to 1"),
             ([None, *TEXTS[1:]], NUMBERS, "None"),
         ],

@@ -451,7 +451,7 @@ class TestRefusals:
     def test_spaces_that_are_tokens_are_no_context(self, roberta):
         with pytest.raises(ValueError, match="Example 1: the context is empty"):
             roberta.answer(["Who?"] * 2, ["Anna", "   "])
-        served = tf.function(roberta.served()["serving_default"], autograph=False)
+        served = tf.function(roberta.signatures()["serving_default"], autograph=False)
         contexts = ["a  🙂 b  ", "  ", "", " é"]
         found = served(tf.constant(["Who?"] * 4), tf.constant(contexts))
         first, last = roberta.answer(["Who?"] * 2, [contexts[0], contexts[3]])

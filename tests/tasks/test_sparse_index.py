@@ -78,7 +78,7 @@ class TestSearch:
     def test_documents_without_a_common_term_are_not_found(self):
         vectors = sparse.csr_array(np.eye(3, WIDTH, dtype="float32"))
         encoder = Encoder()
-        index = ez.SparseIndex.of_vectors(encoder, vectors)
+        index = ez.SparseIndex.from_vectors(encoder, vectors)
         queries = sparse.csr_array(np.eye(5, WIDTH, dtype="float32")[[1, 4]])  # 4: of no document
         encoder.embed = lambda *_, **__: queries
         first, nothing = index.search(["q", "r"])
@@ -87,7 +87,7 @@ class TestSearch:
     def test_limits_of_given_vectors_are_those_of_added_ones(self):
         encoder = Encoder()
         vectors = encoder.embed(["a"])
-        ez.SparseIndex.of_vectors(encoder, vectors, prompt="passage", max_terms=5).add(["b"])
+        ez.SparseIndex.from_vectors(encoder, vectors, prompt="passage", max_terms=5).add(["b"])
         assert encoder.calls[-1] == (["b"], "passage", 5, None)
 
     def test_a_reranker_orders_what_was_found(self):
@@ -105,8 +105,8 @@ class TestSearch:
         index.add(["b"], batch_size=4)
         index.search(["q"], prompt="question", max_terms=2)
         calls = [call[1:] for call in encoder.calls]
-        probe = ("query", None, None)
-        assert calls[:4] == [("passage", 5, 3), probe, probe, ("passage", 5, 4)]
+        fingerprint = ("query", None, None)
+        assert calls[:4] == [("passage", 5, 3), fingerprint, fingerprint, ("passage", 5, 4)]
         assert calls[4] == ("question", 2, None)
         index.evaluate(["q"], [0], prompt="question", max_terms=3)
         assert encoder.calls[-1] == (["q"], "question", 3, None)
@@ -126,10 +126,10 @@ class TestSearch:
             (lambda e: ez.SparseIndex.build(e, ["a"]).search(["q", ""]), r"queries\[1\] is empty"),
             (lambda e: ez.SparseIndex.build(e, ["a"]).search("q", 0), "top_k is 0"),
             (lambda e: ez.SparseIndex.build(e, ["a"]).search("q", candidates=3), "is for a reran"),
-            (lambda e: ez.SparseIndex.of_vectors(e, np.eye(WIDTH)), "Expected a sparse matrix"),
-            (lambda e: ez.SparseIndex.of_vectors(e, e.embed(["a"]), ["a", "b"]), "2 texts for 1"),
+            (lambda e: ez.SparseIndex.from_vectors(e, np.eye(WIDTH)), "Expected a sparse matrix"),
+            (lambda e: ez.SparseIndex.from_vectors(e, e.embed(["a"]), ["a", "b"]), "2 texts for 1"),
             (
-                lambda e: ez.SparseIndex.of_vectors(e, e.embed(["a", "b"]) * np.nan),
+                lambda e: ez.SparseIndex.from_vectors(e, e.embed(["a", "b"]) * np.nan),
                 r"vectors\[0\] has a weight that is NaN",
             ),
         ],

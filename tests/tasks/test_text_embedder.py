@@ -479,12 +479,12 @@ class TestFit:
 class TestServed:
     def test_signatures_answer_as_embed(self, build):
         embedder = build({"prompts": {"query": "query: "}}, dim=5)
-        served = embedder.served()
+        served = embedder.signatures()
         texts = tf.constant(["good film", "the film was very bad", "nice"])
         for name, prompt in (("serving_default", None), ("query", "query"), ("document", None)):
             found = served[name](texts)["embedding"]
             np.testing.assert_allclose(found, embedder.embed(texts, prompt), atol=1e-6)
-        assert embedder.served(dim=2)["query"](texts)["embedding"].shape == (3, 2)
+        assert embedder.signatures(dim=2)["query"](texts)["embedding"].shape == (3, 2)
 
 
 class TestSimilarity:

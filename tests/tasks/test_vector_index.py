@@ -159,14 +159,14 @@ class TestSearch:
 class TestPrecisions:
     def test_memory(self):
         drawn = np.random.default_rng(0).standard_normal((5_000, 128), dtype="float32")
-        sizes = [VectorIndex.of_vectors(Embedder(dim=128), drawn, precision=p).nbytes
+        sizes = [VectorIndex.from_vectors(Embedder(dim=128), drawn, precision=p).nbytes
                  for p in PRECISIONS]  # fmt: skip
         ranges = 2 * 128 * 4
         assert sizes == [drawn.nbytes, drawn.nbytes // 4 + ranges, drawn.nbytes * 9 // 32 + ranges]
 
     def test_searching_takes_little_memory(self):
         drawn = np.random.default_rng(0).standard_normal((20_000, 64), dtype="float32")
-        index = VectorIndex.of_vectors(Embedder(dim=64), drawn, precision="int8")
+        index = VectorIndex.from_vectors(Embedder(dim=64), drawn, precision="int8")
         queries = [f"query {i}" for i in range(1_100)]
         tracemalloc.start()
         index.search(queries, top_k=3)
@@ -177,7 +177,7 @@ class TestPrecisions:
     def test_int8_is_half_a_step_from_the_vectors(self):
         drawn = np.random.default_rng(0).standard_normal((500, 8), dtype="float32") * [[1, 50] * 4]
         drawn[:, 3] = 0.25  # no range
-        index = VectorIndex.of_vectors(
+        index = VectorIndex.from_vectors(
             Embedder("dot", dim=8), drawn.astype("float32"), precision="int8"
         )
         steps = np.ptp(drawn, axis=0) / 255
@@ -206,7 +206,7 @@ class TestPrecisions:
         drawn = centres[draw.integers(40, size=2_000)] + draw.standard_normal((2_000, 96))
         drawn = drawn.astype("float32")
         exact, coarse = (
-            VectorIndex.of_vectors(Embedder(dim=96), drawn, precision=p)
+            VectorIndex.from_vectors(Embedder(dim=96), drawn, precision=p)
             for p in ("float32", precision)
         )
         near = drawn[:100] + 0.3 * draw.standard_normal((100, 96)).astype("float32")
@@ -350,7 +350,10 @@ class TestFiles:
             (lambda a: {**a, "more": a["ranges"]}, r"Expected {'vectors': \('int8', 2\)"),
             (lambda a: {**a, "ranges": a["ranges"][:, :3]}, r"ranges has the shape \(2, 3\). Exp"),
             (lambda a: {**a, "signs": a["signs"][:, :3]}, r"signs has the shape \(1, 3\). Expecte"),
-            (lambda a: {**a, "probe": a["probe"][:1]}, r"probe has the shape \(1, 24\). Expected"),
+            (
+                lambda a: {**a, "fingerprint": a["fingerprint"][:1]},
+                r"fingerprint has the shape \(1, 24\). Expected",
+            ),
             (lambda a: {**a, "ranges": a["ranges"] * np.inf}, "NaN or infinite"),
         ],
     )
@@ -459,7 +462,7 @@ class TestErrors:
     )
     def test_vectors(self, given, texts, message):
         with pytest.raises(ValueError, match=message):
-            VectorIndex.of_vectors(Embedder(), given, texts)
+            VectorIndex.from_vectors(Embedder(), given, texts)
 
     @pytest.mark.parametrize(
         "queries, options, message",

@@ -196,7 +196,7 @@ def test_an_export_reads_windows(classifier, tmp_path):
 
 def test_served_graph_equals_memory(classifier):
     texts = tf.constant(TEXTS)
-    found = tf.function(classifier.served()["serving_default"])(texts)["score"]
+    found = tf.function(classifier.signatures()["serving_default"])(texts)["score"]
     expected = np.sort(classifier.predict_proba(TEXTS), axis=1)[:, ::-1]
     np.testing.assert_allclose(found, expected, atol=1e-5)
 

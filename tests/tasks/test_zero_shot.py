@@ -79,14 +79,18 @@ class TestScores:
         powers = np.exp(logits)
         alone = powers[..., 2] / powers[..., 2].sum(axis=1, keepdims=True)
         each = powers[..., 2] / (powers[..., 2] + powers[..., 0])
-        for several, expected in ((False, alone), (True, each)):
-            found = zero_shot.predict_proba(TEXTS, LABELS, template=TEMPLATE, several=several)
+        for multi_label, expected in ((False, alone), (True, each)):
+            found = zero_shot.predict_proba(
+                TEXTS, LABELS, hypothesis_template=TEMPLATE, multi_label=multi_label
+            )
             assert found.dtype == np.float32
             np.testing.assert_allclose(found, expected, atol=1e-6)
 
     def test_do_not_depend_on_the_other_texts(self, zero_shot):
-        together = zero_shot.predict_proba(TEXTS, LABELS, template=TEMPLATE)
-        alone = [zero_shot.predict_proba([t], LABELS, template=TEMPLATE)[0] for t in TEXTS]
+        together = zero_shot.predict_proba(TEXTS, LABELS, hypothesis_template=TEMPLATE)
+        alone = [
+            zero_shot.predict_proba([t], LABELS, hypothesis_template=TEMPLATE)[0] for t in TEXTS
+        ]
         np.testing.assert_allclose(together, alone, atol=1e-5)
         assert zero_shot.predict_proba([], LABELS).shape == (0, 3)
 
@@ -94,33 +98,33 @@ class TestScores:
         long = ["a b c d e f g h i j k l m n o p " * 3]
         windows = ez.ZeroShotClassifier(nli(tiny, window_length=16))
         cut = ez.ZeroShotClassifier(nli(tiny))
-        found = [z.predict_proba(long, LABELS, template="{}") for z in (windows, cut)]
+        found = [z.predict_proba(long, LABELS, hypothesis_template="{}") for z in (windows, cut)]
         assert np.abs(found[0] - found[1]).max() > 1e-4
-        assert len(windows.classify(long, LABELS, template="{}")) == 1
+        assert len(windows.classify(long, LABELS, hypothesis_template="{}")) == 1
 
 
 class TestAnswers:
     def test_are_the_best_label_or_the_best_ones(self, zero_shot):
-        scores = zero_shot.predict_proba(TEXTS, LABELS, template=TEMPLATE)
-        found = zero_shot.classify(TEXTS, LABELS, template=TEMPLATE)
+        scores = zero_shot.predict_proba(TEXTS, LABELS, hypothesis_template=TEMPLATE)
+        found = zero_shot.classify(TEXTS, LABELS, hypothesis_template=TEMPLATE)
         assert [answer["label"] for answer in found] == [LABELS[i] for i in scores.argmax(axis=1)]
-        ranked = zero_shot.classify(TEXTS, LABELS, template=TEMPLATE, top_k=3)
+        ranked = zero_shot.classify(TEXTS, LABELS, hypothesis_template=TEMPLATE, top_k=3)
         for row, answers in zip(scores, ranked, strict=True):
             assert {a["label"]: a["score"] for a in answers} == dict(
                 zip(LABELS, row.tolist(), strict=True)
             )
             assert [a["score"] for a in answers] == sorted(row.tolist(), reverse=True)
-        [answer] = zero_shot.classify(TEXTS[:1], LABELS, template=TEMPLATE)
-        assert zero_shot.classify(TEXTS[0], LABELS, template=TEMPLATE) == answer
+        [answer] = zero_shot.classify(TEXTS[:1], LABELS, hypothesis_template=TEMPLATE)
+        assert zero_shot.classify(TEXTS[0], LABELS, hypothesis_template=TEMPLATE) == answer
 
     def test_of_several_labels_have_the_threshold_at_least(self, zero_shot):
-        options = {"template": TEMPLATE, "several": True}
+        options = {"hypothesis_template": TEMPLATE, "multi_label": True}
         scores = zero_shot.predict_proba(TEXTS, LABELS, **options)
         for threshold in (None, 0.2):
             found = zero_shot.classify(TEXTS, LABELS, **options, threshold=threshold)
             counts = (scores >= (threshold or 0.5)).sum(axis=1)
             assert [len(row) for row in found] == counts.tolist()
-        assert zero_shot.classify("a", ["b"], several=True, top_k=1)[0]["label"] == "b"
+        assert zero_shot.classify("a", ["b"], multi_label=True, top_k=1)[0]["label"] == "b"
 
     @pytest.mark.parametrize(
         ("labels", "options", "message"),
@@ -129,11 +133,15 @@ class TestAnswers:
             ([], {}, "Expected a list of names, none empty"),
             (["a", " "], {}, "Expected a list of names, none empty"),
             (["a", "a"], {}, "The names in labels must differ"),
-            (["a"], {}, "labels has one label, 'a'.*or several=True"),
-            (LABELS, {"template": "About sports."}, "template is 'About sports.'.*one {}"),
-            (LABELS, {"template": "{} or {}"}, "template is"),
+            (["a"], {}, "labels has one label, 'a'.*or multi_label=True"),
+            (
+                LABELS,
+                {"hypothesis_template": "About sports."},
+                "hypothesis_template is 'About sports.'.*one {}",
+            ),
+            (LABELS, {"hypothesis_template": "{} or {}"}, "hypothesis_template is"),
             (LABELS, {"threshold": 0.3}, "threshold is of several labels"),
-            (LABELS, {"several": "yes"}, "several is 'yes'"),
+            (LABELS, {"multi_label": "yes"}, "multi_label is 'yes'"),
         ],
     )
     def test_of_wrong_questions_are_errors(self, zero_shot, labels, options, message):
@@ -146,19 +154,21 @@ class TestAnswers:
 
 def test_scores_of_large_logits_are_numbers():
     logits = np.float32([[1e4, 0, -1e4], [-1e4, 0, 1e4]])
-    for several in (False, True):
+    for multi_label in (False, True):
         scores = np.asarray(
-            label_scores(logits, find_nli_classes(["contra", "n", "entail"], 3), 2, several)
+            label_scores(logits, find_nli_classes(["contra", "n", "entail"], 3), 2, multi_label)
         )
         np.testing.assert_array_equal(scores, [[0, 1]])
 
 
 @pytest.mark.slow
 def test_an_export_answers_alike(zero_shot, tmp_path):
-    zero_shot.export(tmp_path / "1", LABELS, template=TEMPLATE, several=True)
+    zero_shot.export(tmp_path / "1", LABELS, hypothesis_template=TEMPLATE, multi_label=True)
     served = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]
     found = served(text=tf.constant(TEXTS))
-    expected = zero_shot.classify(TEXTS, LABELS, template=TEMPLATE, several=True, top_k=3)
+    expected = zero_shot.classify(
+        TEXTS, LABELS, hypothesis_template=TEMPLATE, multi_label=True, top_k=3
+    )
     labels = [[label.decode() for label in row] for row in found["label"].numpy()]
     assert labels == [[answer["label"] for answer in row] for row in expected]
     scores = [[answer["score"] for answer in row] for row in expected]

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import torch
 from encoder_zoo.tasks.training.optimizers import LinearWarmupDecay, ScheduledAdamW
-from encoder_zoo.tasks.training.recipe import fine_tuning_optimizer
+from encoder_zoo.tasks.training.fine_tuning_optimizer import fine_tuning_optimizer
 from encoder_zoo.tasks.training.torch_optimizer import TorchAdamW
 
 assert type(fine_tuning_optimizer(10)) is TorchAdamW

@@ -15,7 +15,7 @@ LEAST_SECONDS = 0.1
 
 
 @functools.cache
-def keep_programs() -> pathlib.Path | None:
+def enable_compilation_cache() -> pathlib.Path | None:
     """Have JAX keep compiled programs in the user's cache, unless its settings say otherwise.
 
     `JAX_COMPILATION_CACHE_DIR` names another folder, `JAX_ENABLE_COMPILATION_CACHE=false` keeps

@@ -94,7 +94,11 @@ def test_what_the_paper_says_of_fine_tuning_is_not_said_of_pretraining(task):
     model = getattr(ez, task)(ez.ElectraBackbone(30, **ELECTRA), **labels)
     model.compile()
     weights = model.backbone.embeddings.weights
-    shares = {model.optimizer.rate_share(w) for w in weights} if model.optimizer.rate_share else {1}
+    shares = (
+        {model.optimizer.learning_rate_multiplier(w) for w in weights}
+        if model.optimizer.learning_rate_multiplier
+        else {1}
+    )
     fine_tunes = task == "TokenClassifier"
     assert model.optimizer.weight_decay == (0.0 if fine_tunes else 0.01)
     assert all(share == pytest.approx(0.64 if fine_tunes else 1) for share in shares)

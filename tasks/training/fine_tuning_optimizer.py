@@ -30,7 +30,7 @@ def fine_tuning_optimizer(
     learning_rate: float = LEARNING_RATE,
     weight_decay: float = WEIGHT_DECAY,
     gradient_accumulation_steps: int | None = None,
-    rate_share: Callable[[keras.Variable], float] | None = None,
+    learning_rate_multiplier: Callable[[keras.Variable], float] | None = None,
     warmup: float = WARMUP,
 ) -> keras.optimizers.Optimizer:
     """Return AdamW with linear warmup and decay, gradients clipped at norm 1, and no weight decay
@@ -41,7 +41,7 @@ def fine_tuning_optimizer(
         learning_rate: at the peak.
         weight_decay: AdamW's.
         gradient_accumulation_steps: so many batches make one step; None is one.
-        rate_share: layer-wise learning-rate decay multiplier of a weight, see `layerwise`.
+        learning_rate_multiplier: of a weight, for layer-wise decay, see `layerwise`.
         warmup: share of the steps until the peak.
 
     Source: Devlin et al. 2019, appendix A.2 and A.3.
@@ -56,7 +56,7 @@ def fine_tuning_optimizer(
     )
     optimizer = _fastest_adamw()(
         schedule,
-        rate_share,
+        learning_rate_multiplier,
         weight_decay=weight_decay,
         epsilon=EPSILON,
         global_clipnorm=1.0,
