@@ -17,6 +17,7 @@ import numpy as np
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.presets.files.manifest import NAME, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
+from encoder_zoo.tasks.retrieval.base_index import PlainIndex
 from encoder_zoo.tasks.retrieval.index_checks import checked_texts
 from encoder_zoo.tasks.retrieval.index_files import (
     TEXTS,
@@ -25,7 +26,6 @@ from encoder_zoo.tasks.retrieval.index_files import (
     replacing_index,
     write_texts,
 )
-from encoder_zoo.tasks.retrieval.searching import PlainIndex
 
 if TYPE_CHECKING:
     from typing import Self

@@ -16,7 +16,7 @@ from encoder_zoo.tasks.retrieval.vectors import check_finite
 
 # The vectors of these tell embedders apart: other weights, pooling, prompts, tokenizers.
 FINGERPRINT_TEXTS = ("Where is the key?", "A naïve 东西 of 12.5 kg, isn't it?")
-MOST_APART = 0.05  # of a vector's length; bfloat16 in place of float32 changes 0.01
+MAX_APART = 0.05  # of a vector's length; bfloat16 in place of float32 changes 0.01
 
 
 def check_engine(engine: str | None, precision: str) -> None:
@@ -119,7 +119,7 @@ def check_embedder(
         apart = (
             np.linalg.norm(now - fingerprint, axis=1) if now.shape == fingerprint.shape else np.inf
         )
-        if (apart <= MOST_APART * np.linalg.norm(fingerprint, axis=1)).all():
+        if (apart <= MAX_APART * np.linalg.norm(fingerprint, axis=1)).all():
             return
         reason = "its vectors of the same texts are others"
     raise ValueError(

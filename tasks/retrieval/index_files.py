@@ -156,7 +156,7 @@ def checked_manifest(
         rules: of the settings in the manifest.
 
     Raises:
-        ValueError: "... holds no index: ...", "...: depth is '4'. Expected a whole number ..."
+        ValueError: "... holds no index: ...", "...: depth is '4'. Expected an integer ..."
     """
     manifest = read_manifest(files, verify)
     if manifest.get("task") != kind:

@@ -14,15 +14,15 @@ from typing import Any, ClassVar, Unpack, overload
 import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, Rule, validate_arguments
+from encoder_zoo.tasks.retrieval.base_index import Index
 from encoder_zoo.tasks.retrieval.index_checks import (
-    MOST_APART,
+    MAX_APART,
     check_embedder,
     check_text_count,
     checked_texts,
 )
 from encoder_zoo.tasks.retrieval.index_files import Types, read_index, write_index
-from encoder_zoo.tasks.retrieval.searching import Index
-from encoder_zoo.tasks.retrieval.typed_dicts import Hit, SearchOptions
+from encoder_zoo.tasks.retrieval.options import Hit, SearchOptions
 
 
 class ModelIndex(Index):
@@ -132,12 +132,12 @@ class ModelIndex(Index):
     @validate_arguments
     def evaluate(
         self,
-        questions: object,
+        queries: object,
         relevant: Sequence,
         cutoffs: Sequence[int] = (1, 5, 10),
         **options: Unpack[SearchOptions],
     ) -> dict[str, float]:
-        return self._evaluate(questions, relevant, cutoffs, options)
+        return self._evaluate(queries, relevant, cutoffs, options)
 
     # -- changes and files ---------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class ModelIndex(Index):
         now = self._fingerprint_of(self.embedder, self._store.width)
         same = now.shape == self._fingerprint.shape
         apart = np.linalg.norm(now - self._fingerprint, axis=1) if same else np.inf
-        if not (apart <= MOST_APART * np.linalg.norm(self._fingerprint, axis=1)).all():
+        if not (apart <= MAX_APART * np.linalg.norm(self._fingerprint, axis=1)).all():
             raise ValueError(
                 "The embedder has changed since the index was built, such as by training: its "
                 "vectors of the same texts are others. Build the index again."

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from encoder_zoo.common.validation import PositiveInt, one_of, validate_arguments, whole
+from encoder_zoo.common.validation import PositiveInt, integer_from, one_of, validate_arguments
 from encoder_zoo.tasks.retrieval.index_checks import (
     FINGERPRINT_TEXTS,
     check_text_count,
@@ -80,7 +80,7 @@ class MultiVectorIndex(ModelIndex):
 
     kind = "multi_vector_index"
     types: ClassVar = {p: {**store.types, "ends": ("int64", 1)} for p, store in STORES.items()}
-    settings: ClassVar = {"precision": one_of(*STORES), "pool_factor": whole(1)}
+    settings: ClassVar = {"precision": one_of(*STORES), "pool_factor": integer_from(1)}
 
     @validate_arguments
     def __init__(

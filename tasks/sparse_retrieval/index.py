@@ -20,9 +20,9 @@ from encoder_zoo.tasks.retrieval.index_checks import (
 )
 from encoder_zoo.tasks.retrieval.index_files import check_shape
 from encoder_zoo.tasks.retrieval.model_index import ModelIndex
-from encoder_zoo.tasks.retrieval.typed_dicts import Hit, SearchOptions
+from encoder_zoo.tasks.retrieval.options import Hit, SearchOptions
 from encoder_zoo.tasks.sparse_retrieval.postings import Postings
-from encoder_zoo.tasks.sparse_retrieval.rows import comparable, import_scipy
+from encoder_zoo.tasks.sparse_retrieval.sparse_matrices import comparable, import_scipy
 
 if TYPE_CHECKING:
     from typing import Self
@@ -234,12 +234,12 @@ class SparseIndex(ModelIndex):
     @validate_arguments
     def evaluate(
         self,
-        questions: object,
+        queries: object,
         relevant: Sequence,
         cutoffs: Sequence[int] = (1, 5, 10),
         **options: Unpack[SparseSearchOptions],
     ) -> dict[str, float]:
-        return self._evaluate(questions, relevant, cutoffs, options)
+        return self._evaluate(queries, relevant, cutoffs, options)
 
     def _find(self, queries: list[str], top_k: int, **options):
         vectors = self.embedder.embed(queries, **options)

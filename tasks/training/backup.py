@@ -72,7 +72,9 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     # -- called by `Task.fit` ------------------------------------------------------------------
 
-    def begin(self, task: Task, run: dict, start: Position, window_sizes: list) -> Position:
+    def resume_position(
+        self, task: Task, run: dict, start: Position, window_sizes: list
+    ) -> Position:
         """Return the position of the newest complete backup, or else `start`.
 
         Args:

@@ -178,7 +178,7 @@ class Recipe:
     def _is_as_traced(self) -> bool:
         return self._task.compiled and self._traced_with == self._traced_state()
 
-    def start(self, total_batches: int) -> None:
+    def restart_schedule(self, total_batches: int) -> None:
         """Begin the schedule of a `fit`, if the optimizer is the recipe's.
 
         Args:

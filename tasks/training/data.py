@@ -12,7 +12,7 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.preprocessing.filling import real_examples
 from encoder_zoo.tasks.training.divergence import stopping_at_divergence
-from encoder_zoo.tasks.training.resuming import resumed
+from encoder_zoo.tasks.training.resuming import resuming_fit_arguments
 
 
 class TrainingData:
@@ -95,14 +95,14 @@ class TrainingData:
         data._changes = [*self._changes, weigh]
         return data
 
-    def start(self, callbacks: list | None, verbose: int | str) -> dict:
+    def fit_arguments(self, callbacks: list | None, verbose: int | str) -> dict:
         """Return the arguments of Keras's `fit`, from where a backup left the training.
 
         Args:
             callbacks: of the user.
             verbose: as in Keras.
         """
-        return resumed(self, stopping_at_divergence(callbacks), verbose)
+        return resuming_fit_arguments(self, stopping_at_divergence(callbacks), verbose)
 
 
 def check_dataset_alone(y=None, sample_weight=None, validation_split: float = 0.0) -> None:

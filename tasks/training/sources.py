@@ -75,7 +75,7 @@ class PreparedArrays(TrainingData):
         data.arrays = x, y.numpy(), sample_weight.numpy()
         return data
 
-    def start(self, callbacks: list | None, verbose: int | str) -> dict:
+    def fit_arguments(self, callbacks: list | None, verbose: int | str) -> dict:
         callbacks, plan = stopping_at_divergence(callbacks), self.plan
         check_no_backup(callbacks)
         self.task.distribution.check_arrays(plan.shuffle)

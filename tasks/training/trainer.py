@@ -267,8 +267,8 @@ class Trainer(Predictor):
     def _fit(self, data: TrainingData, callbacks, verbose, options: dict):
         """Call Keras's `fit`, under a strategy on parts of batches."""
         data.check()
-        self.recipe.start(data.total_steps)
+        self.recipe.restart_schedule(data.total_steps)
         with self.distribution.running():
-            arguments = {**data.start(callbacks, verbose), **options}
+            arguments = {**data.fit_arguments(callbacks, verbose), **options}
             build_metrics(self, arguments["x"])
             return super().fit(**self.distribution.divided_arguments(arguments))

@@ -203,7 +203,7 @@ class TestExamples:
             (lambda model: model.rank("a", ["b", ""]), r"texts\[1\] is empty"),
             (lambda model: model.similarity([np.ones((2, 3))], "a"), r"queries\[0\] has the shape"),
             (lambda model: model.fit(["a", "b"]), "one column of texts"),
-            (lambda model: model.fit((["a"], ["b"]), [1.0]), "two passages or more"),
+            (lambda model: model.fit((["a"], ["b"]), [1.0]), "two documents or more"),
             (
                 lambda model: model.fit((["a"], [["b", "c"]]), [[1, np.nan]]),
                 r"Row 0 has the score \[1.0, nan\]",

@@ -378,7 +378,7 @@ class TestFiles:
         MultiVectorIndex.build(Model(), ["a", "b"]).save(tmp_path)
         manifest = json.loads((tmp_path / "encoder_zoo.json").read_text())
         (tmp_path / "encoder_zoo.json").write_text(json.dumps({**manifest, "pool_factor": 0}))
-        with pytest.raises(ValueError, match="encoder_zoo.json: pool_factor is 0. Expected a w"):
+        with pytest.raises(ValueError, match="encoder_zoo.json: pool_factor is 0. Expected an i"):
             MultiVectorIndex.load(tmp_path, Model(), verify=False)
         (tmp_path / "encoder_zoo.json").write_text(json.dumps(manifest))
         (tmp_path / "texts.jsonl").write_text('"a"\n')
@@ -396,7 +396,7 @@ class TestErrors:
             ([], {}, "documents is empty. Expected one or more texts."),
             (["a", " \n"], {}, r"documents\[1\] is empty. Expected some text"),
             (["a"], {"precision": "int4"}, "precision is 'int4'. Expected 'float32' or 'int8' or"),
-            (["a"], {"pool_factor": 0}, "pool_factor is 0. Expected a whole number of 1 or more"),
+            (["a"], {"pool_factor": 0}, "pool_factor is 0. Expected an integer of 1 or more"),
         ],
     )
     def test_documents(self, documents, options, message):

@@ -434,14 +434,14 @@ class TestRefusals:
             model.evaluate(dataset, verbose=0)
 
     def test_settings_without_a_meaning(self, build):
-        with pytest.raises(ValueError, match="doc_stride is -1. Expected a whole"):
+        with pytest.raises(ValueError, match="doc_stride is -1. Expected an integer"):
             build(doc_stride=-1)
         for name in ("sequence_length", "window_length"):
             with pytest.raises(ValueError, match="Examples of 8 tokens have no room.* at least 12"):
                 build(**{name: 8})
         model = build(window_length=13)
         for name in ("top_k", "max_answer_length"):
-            with pytest.raises(ValueError, match=f"{name} is 0. Expected a whole number"):
+            with pytest.raises(ValueError, match=f"{name} is 0. Expected an integer"):
                 model.answer("Who?", "Anna.", **{name: 0})
 
     def test_answer_with_an_empty_context(self, model):
