@@ -26,7 +26,7 @@ def unit_vectors(x: keras.KerasTensor) -> keras.KerasTensor:
     return x * ops.rsqrt(ops.maximum(squares, MIN_SQUARE))
 
 
-def comparable(x: keras.KerasTensor, similarity: Similarity) -> keras.KerasTensor:
+def normalized_for(x: keras.KerasTensor, similarity: Similarity) -> keras.KerasTensor:
     """Return vectors (..., D) whose products are their similarities."""
     return unit_vectors(x) if similarity == "cosine" else x
 
@@ -43,7 +43,7 @@ def similarities(y_pred: keras.KerasTensor, similarity: Similarity) -> keras.Ker
         >>> similarities(y_pred, "dot").numpy().tolist()
         [[6.0, 0.0]]
     """
-    x = comparable(y_pred, similarity)
+    x = normalized_for(y_pred, similarity)
     return ops.sum(x[:, :1] * x[:, 1:], axis=-1)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from encoder_zoo.common.lazy import in_tensorflow, tf
 from encoder_zoo.tasks.preprocessing.array_batches import array_batches, epochs_of_arrays
 from encoder_zoo.tasks.preprocessing.epoch_order import (
-    WINDOW,
+    MEGABATCH,
     epoch_order,
     example_lengths,
     order_of_epoch,
@@ -213,26 +213,26 @@ class LengthGroupedBatcher:
 
 
 def grouped_batches(
-    windows: tf.data.Dataset,
+    megabatches: tf.data.Dataset,
     batch_size: int,
     seed: int | tf.Tensor,
     group_lengths: bool = True,
 ) -> tf.data.Dataset:
-    """Return batches of raw inputs of like length, from a dataset of windows of them.
+    """Return batches of raw inputs of like length, from a dataset of megabatches of them.
 
     Args:
-        windows: `x`, `(x, y)` or `(x, y, sample_weight)`, tensors or ragged tensors, of
-            `window_size(batch_size)` raw examples each, the last of a pass perhaps of fewer.
+        megabatches: `x`, `(x, y)` or `(x, y, sample_weight)`, tensors or ragged tensors, of
+            `megabatch_size(batch_size)` raw examples each, the last of a pass perhaps of fewer.
         batch_size: B.
-        seed: of the order inside the windows.
+        seed: of the order inside the megabatches.
         group_lengths: whether batches are of like length; else they are drawn at random.
 
     Returns:
-        Batches with the structure of the windows, every example exactly once.
+        Batches with the structure of the megabatches, every example exactly once.
     """
 
-    def cut(number, window):
-        sizes = text_sizes(keras.utils.unpack_x_y_sample_weight(window)[0])
+    def cut(number, megabatch):
+        sizes = text_sizes(keras.utils.unpack_x_y_sample_weight(megabatch)[0])
         numbers = tf.stack([tf.cast(seed, tf.int64), number])
         order = epoch_order(sizes, batch_size, numbers, group_lengths)
 
@@ -240,17 +240,17 @@ def grouped_batches(
             chosen = order[start : start + batch_size]
             # No labels beside weights are None.
             return tf.nest.map_structure(
-                lambda values: None if values is None else tf.gather(values, chosen), window
+                lambda values: None if values is None else tf.gather(values, chosen), megabatch
             )
 
         return tf.data.Dataset.range(0, tf.size(order, tf.int64), batch_size).map(batch_at)
 
-    return tf.data.Dataset.zip(tf.data.Dataset.counter(), windows).flat_map(cut)
+    return tf.data.Dataset.zip(tf.data.Dataset.counter(), megabatches).flat_map(cut)
 
 
-def window_size(batch_size: int) -> int:
+def megabatch_size(batch_size: int) -> int:
     """Return the number of examples among which batches of like length are made."""
-    return batch_size * WINDOW
+    return batch_size * MEGABATCH
 
 
 def text_sizes(x) -> tf.Tensor:

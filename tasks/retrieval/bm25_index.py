@@ -101,7 +101,7 @@ class BM25Index(PlainIndex):
         self._set([*self.texts, *checked_texts(documents, "documents")])
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the texts into a folder of their own, replaced in one step; see `load`.
+        """Write the texts into a folder of their own, replaced atomically; see `load`.
 
         Args:
             folder: to write.

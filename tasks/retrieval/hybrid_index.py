@@ -142,7 +142,7 @@ class HybridIndex(PlainIndex):
         return put
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write all indexes into a folder, replaced in one step; `load` opens it.
+        """Write all indexes into a folder, replaced atomically; `load` opens it.
 
         Args:
             folder: to write.

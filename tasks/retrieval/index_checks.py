@@ -76,14 +76,15 @@ def check_text_count(texts: Sequence[str] | None, count: int, name: str) -> None
         raise ValueError(f"There are {len(texts)} texts for {count} {name}.")
 
 
-def comparable(vectors: np.ndarray, function: str, name: str) -> np.ndarray:
+def checked_and_normalized(vectors: np.ndarray, function: str, name: str) -> np.ndarray:
     """Return vectors (N, D), checked, and changed to unit length if they are for "cosine".
 
     Raises:
         ValueError: "vectors[3] has a number that is NaN or infinite. Expected finite numbers."
 
     Example:
-        >>> comparable(np.array([[3.0, 4.0]], "float32"), "cosine", "vectors").round(1).tolist()
+        >>> vectors = np.array([[3.0, 4.0]], "float32")
+        >>> checked_and_normalized(vectors, "cosine", "vectors").round(1).tolist()
         [[0.6000000238418579, 0.800000011920929]]
     """
     check_finite(vectors, name)

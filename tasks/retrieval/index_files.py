@@ -55,7 +55,7 @@ def write_index(
     texts: Sequence[str] | None,
     settings: Mapping,
 ) -> None:
-    """Write the files of an index, in place of those that are there, in one step.
+    """Write the files of an index, in place of those that are there, atomically.
 
     Args:
         folder: to write.

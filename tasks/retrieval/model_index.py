@@ -167,7 +167,7 @@ class ModelIndex(Index):
         return put
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the index into a folder of its own, replaced in one step; `load` opens it.
+        """Write the index into a folder of its own, replaced atomically; `load` opens it.
 
         Args:
             folder: to write. A program that reads an older index in it is not disturbed.

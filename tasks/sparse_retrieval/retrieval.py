@@ -15,7 +15,11 @@ from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, ranking_metrics
 from encoder_zoo.tasks.retrieval.ranking import RanksTexts
 from encoder_zoo.tasks.sparse_retrieval.index import SparseIndex, SparseIndexOptions
 from encoder_zoo.tasks.sparse_retrieval.postings import Postings
-from encoder_zoo.tasks.sparse_retrieval.sparse_matrices import comparable, import_scipy, unit_rows
+from encoder_zoo.tasks.sparse_retrieval.sparse_matrices import (
+    import_scipy,
+    normalized_for,
+    unit_rows,
+)
 
 
 class SparseRetrieval(RanksTexts):
@@ -125,7 +129,7 @@ class SparseRetrieval(RanksTexts):
         texts = judged(queries, documents, relevant)
         documents = self.embed(texts.documents, document_prompt, batch_size=batch_size)
         queries = self.embed(texts.queries, query_prompt, batch_size=batch_size)
-        compared = [comparable(rows, self.similarity_function) for rows in (queries, documents)]
+        compared = [normalized_for(rows, self.similarity_function) for rows in (queries, documents)]
         postings = Postings(compared[1].T.tocsr())
         k = min(len(postings), max(*cutoffs, MAP_CUTOFF))
         rankings = np.full((len(texts.queries), k), -1)  # -1: of no document

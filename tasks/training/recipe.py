@@ -103,16 +103,16 @@ class Recipe:
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a scaled loss
         if not isinstance(name, str) or isinstance(optimizer, keras.optimizers.SGD):
             return
-        usual = self._task.default_learning_rate
+        default_rate = self._task.default_learning_rate
         logger.warning(
-            "optimizer=%r trains at Keras's default learning rate of %g, where %g is usual for "
-            "this model. Pass keras.optimizers.%s(%g), or compile(learning_rate=...) without an "
+            "optimizer=%r trains at Keras's default learning rate of %g; that of this model is %g. "
+            "Pass keras.optimizers.%s(%g), or compile(learning_rate=...) without an "
             "optimizer.",
             name,
             float(optimizer.learning_rate),
-            usual,
+            default_rate,
             type(optimizer).__name__,
-            usual,
+            default_rate,
         )
 
     def _compile(self, optimizer) -> None:
