@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -31,7 +32,7 @@ _LARGEST = 1e4
 _REDUNDANT = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
 
 
-class Checkpoint:
+class Checkpoint(ABC):
     """A checkpoint of any format, with the names of the Hugging Face format.
 
     A context manager: it closes the files, and raises an error if one was changed while it was
@@ -75,9 +76,9 @@ class Checkpoint:
         """Path of the folder, for error messages."""
         return self.files.path
 
+    @abstractmethod
     def tensor(self, name: str) -> np.ndarray:
         """Read one tensor."""
-        raise NotImplementedError
 
     def stored_tokenizer(self) -> StoredTokenizer | None:
         """Return the tokenizer in the folder; None if the format allows models without one."""

@@ -144,8 +144,8 @@ class LengthGroupedBatcher:
             the first that are done, which are never made. The seed is of order and masking.
         """
         lengths = examples["token_ids"].row_lengths().numpy()
-        shared = () if capacity is None else (pack_examples(np.sort(lengths)[::-1], capacity),)
-        steps = -(-(int(shared[0].nrows()) if shared else len(lengths)) // plan.batch_size)
+        packing = () if capacity is None else (pack_examples(np.sort(lengths)[::-1], capacity),)
+        steps = -(-(int(packing[0].nrows()) if packing else len(lengths)) // plan.batch_size)
         total = (plan.steps_per_epoch or steps) * len(plan.epochs)
         graph = self._training[plan.shuffle, plan.shuffle and plan.group_lengths]
 
@@ -153,10 +153,10 @@ class LengthGroupedBatcher:
             if not in_tensorflow():
                 numbers, mixed = (seed, steps, done, total), self._sequence_counts is not None
                 return epochs_of_arrays(
-                    self._filling(plan.batch_size), examples, shared, plan, numbers, mixed
+                    self._filling(plan.batch_size), examples, packing, plan, numbers, mixed
                 )
             numbers = (seed, plan.epochs.start, steps, plan.batch_size, total, done)
-            return graph(examples, shared, tuple(map(np.int64, numbers)))
+            return graph(examples, packing, tuple(map(np.int64, numbers)))
 
         return steps, batches
 
@@ -178,14 +178,14 @@ class LengthGroupedBatcher:
         return self._collated(tf.data.Dataset.range(steps).map(plan), examples, batch_size)
 
     def _epochs(
-        self, shuffle: bool, group_lengths: bool, examples, shared, numbers
+        self, shuffle: bool, group_lengths: bool, examples, packing, numbers
     ) -> tf.data.Dataset:
         seed, first_epoch, steps, batch_size, total, done = numbers
         lengths = tf.cast(example_lengths(examples), tf.int32)
 
         def order_of(epoch):
             epoch_seed = tf.stack([seed, epoch if shuffle else tf.zeros_like(epoch)])
-            return order_of_epoch(lengths, shared, batch_size, epoch_seed, shuffle, group_lengths)
+            return order_of_epoch(lengths, packing, batch_size, epoch_seed, shuffle, group_lengths)
 
         def epoch_plan(epoch):
             order = order_of(epoch)

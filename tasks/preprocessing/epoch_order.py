@@ -78,7 +78,7 @@ def epoch_order(
 
 def order_of_epoch(
     lengths: tf.Tensor,
-    shared: tuple,
+    packing: tuple,
     batch_size: int,
     seed: tf.Tensor,
     shuffle: bool,
@@ -89,14 +89,14 @@ def order_of_epoch(
 
     Args:
         lengths: (N,) int32, tokens of every example.
-        shared: the plan of `pack_examples`, or nothing.
+        packing: the plan of `pack_examples`, or nothing.
         batch_size: B.
         seed: (2,) int, of the epoch.
         shuffle, group_lengths: see `Plan`.
         mixed: see `epoch_order`.
     """
-    if shared:
-        return packed_epoch_order(lengths, *shared, seed)
+    if packing:
+        return packed_epoch_order(lengths, *packing, seed)
     if shuffle:
         return epoch_order(lengths, batch_size, seed, group_lengths, mixed)
     return tf.range(tf.size(lengths, tf.int64))

@@ -5,8 +5,6 @@ Comment letters: N texts.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-
 import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
@@ -18,9 +16,9 @@ from encoder_zoo.tasks.retrieval.options import RankedText
 class RanksTexts:
     """Mixin of tasks that rank texts."""
 
-    @abstractmethod
     def _scores_of_texts(self, query: str, texts: list[str], batch_size: int | None) -> np.ndarray:
         """Return the scores (N,) of texts for a query."""
+        raise NotImplementedError
 
     @validate_arguments
     def rank(

@@ -115,8 +115,8 @@ class TestOptimizerByName:
             model.compile("adam")
         [line] = self.lines(caplog)
         assert line.startswith(
-            "optimizer='adam' trains at Keras's default learning rate of 0.001, where 5e-05 is "
-            "usual for this model. Pass keras.optimizers.Adam(5e-05)"
+            "optimizer='adam' trains at Keras's default learning rate of 0.001; that of this "
+            "model is 5e-05. Pass keras.optimizers.Adam(5e-05)"
         )
 
     @pytest.mark.parametrize("optimizer", ["auto", "sgd", keras.optimizers.Adam(1e-3)])
