@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from encoder_zoo.common.lazy import require
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
-from encoder_zoo.tasks.retrieval.faiss_engine import import_faiss
+from encoder_zoo.tasks.retrieval.faiss_engine import faiss
 from encoder_zoo.tasks.retrieval.vectors import check_finite
 
 # The vectors of these tell embedders apart: other weights, pooling, prompts, tokenizers.
@@ -25,7 +26,7 @@ def check_engine(engine: str | None, precision: str) -> None:
         return
     if precision != "float32":
         raise ValueError(f"engine='faiss' searches in float32. Received: precision={precision!r}.")
-    import_faiss()
+    require(faiss)
 
 
 def checked_texts(values, name: str, least: int = 1) -> list[str]:

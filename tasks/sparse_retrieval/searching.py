@@ -15,7 +15,7 @@ from encoder_zoo.tasks.retrieval.questions import judged
 from encoder_zoo.tasks.retrieval.ranking import RanksTexts
 from encoder_zoo.tasks.sparse_retrieval.index import SparseIndex, SparseIndexOptions
 from encoder_zoo.tasks.sparse_retrieval.postings import Postings
-from encoder_zoo.tasks.sparse_retrieval.rows import comparable, import_scipy, unit_rows
+from encoder_zoo.tasks.sparse_retrieval.rows import comparable, sparse, unit_rows
 
 
 class TermSearch(RanksTexts):
@@ -39,7 +39,6 @@ class TermSearch(RanksTexts):
             >>> encoder.similarity("A cat.", ["A cat.", "A dog."]).shape
             (2,)
         """
-        sparse = import_scipy()
         single = [isinstance(x, str | bytes) for x in (a, b)]
         a, b = (x if sparse.issparse(x) else self.embed(x) for x in (a, b))
         if self.similarity_function == "cosine":
