@@ -9,6 +9,20 @@ from collections.abc import Callable
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.tasks.preprocessing.examples import take_examples
+
+
+def with_candidates(examples: dict, firsts: tf.Tensor, others: tf.RaggedTensor) -> dict:
+    """Return the examples of rows with further texts, of examples of one text each.
+
+    Args:
+        examples: encoded, of all texts.
+        firsts: (N,), the first text of each row.
+        others: ragged (N, None), the further ones, whose examples are "candidate_...".
+    """
+    further = take_examples(examples, others)
+    renamed = {CANDIDATE + name: values for name, values in further.items()}
+    return take_examples(examples, firsts) | renamed
 
 
 def pad_candidates(
