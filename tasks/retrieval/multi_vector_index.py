@@ -22,7 +22,8 @@ from encoder_zoo.tasks.retrieval.index_checks import (
 from encoder_zoo.tasks.retrieval.index_files import checked_store
 from encoder_zoo.tasks.retrieval.model_index import ModelIndex
 from encoder_zoo.tasks.retrieval.token_pooling import hierarchy, pooled
-from encoder_zoo.tasks.retrieval.token_vectors import STORES, TokenPrecision, TokenVectors
+from encoder_zoo.tasks.retrieval.token_vectors import STORES, TokenVectors
+from encoder_zoo.tasks.retrieval.typed_dicts import TokenPrecision
 from encoder_zoo.tasks.retrieval.vectors import check_finite
 
 if TYPE_CHECKING:
