@@ -11,6 +11,7 @@ from keras import ops
 from encoder_zoo.encoders.inputs import CANDIDATE, inputs_of_all_texts
 from encoder_zoo.tasks.base.head import check_pooler, head_dropout, make_head, text_logits
 from encoder_zoo.tasks.base.task import Task
+from encoder_zoo.tasks.preprocessing.candidates import with_candidate_ranges
 
 
 class ListScores(Task):
@@ -46,5 +47,4 @@ class ListScores(Task):
         return keras.KerasTensor((batch, count), "float32")
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        ranges = super().input_ranges(length)
-        return {**ranges, **{CANDIDATE + name: both for name, both in ranges.items()}}
+        return with_candidate_ranges(super().input_ranges(length))

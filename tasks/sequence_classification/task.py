@@ -23,6 +23,7 @@ from encoder_zoo.tasks.base.class_weights import label_weights, weighted_labels
 from encoder_zoo.tasks.base.head import check_pooler, head_dropout, text_logits
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.task import TinyData
+from encoder_zoo.tasks.preprocessing.candidates import with_candidate_ranges
 from encoder_zoo.tasks.sequence_classification.answering import Answering, LabelScore
 from encoder_zoo.tasks.sequence_classification.class_labels import (
     classes_among,
@@ -161,8 +162,7 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
         return keras.KerasTensor((inputs["token_ids"].shape[0], self.num_classes), "float32")
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        ranges = super().input_ranges(length)
-        return {**ranges, **{CANDIDATE + name: both for name, both in ranges.items()}}
+        return with_candidate_ranges(super().input_ranges(length))
 
     @classmethod
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
