@@ -13,7 +13,7 @@ import math
 import keras
 from keras import ops
 
-from encoder_zoo.encoders.attention_masks import make_attention_mask
+from encoder_zoo.encoders.attention_masks import MASKED_LOGIT, make_attention_mask
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.losses.score_distillation import kl_divergence
 
@@ -125,7 +125,7 @@ def _log_relations(first, second, heads: int, allowed):
     """Return (B, A, L, L), the logarithm of how much each token relates to each other."""
     first, second = _in_heads(first, heads), _in_heads(second, heads)  # (B, A, L, D/A)
     scores = ops.matmul(first, ops.transpose(second, (0, 1, 3, 2))) * first.shape[-1] ** -0.5
-    return ops.log_softmax(ops.where(allowed, scores, -1e9))
+    return ops.log_softmax(ops.where(allowed, scores, MASKED_LOGIT))
 
 
 def _in_heads(x, heads: int):
