@@ -25,7 +25,7 @@ from sources import DATA, MINILM, need_data
 
 import encoder_zoo as ez
 
-MOST_HELD_OUT = 1000
+MAX_HELD_OUT = 1000
 Rows = list[tuple[str, str]]  # text and intent
 
 
@@ -57,7 +57,7 @@ def draw(
         of_intent = [row for row in train if row[1] == name]
         few += [of_intent[i] for i in rng.choice(len(of_intent), examples, replace=False)]
     held_out = [row for row in test if row[1] in chosen]
-    count = min(MOST_HELD_OUT, len(held_out))
+    count = min(MAX_HELD_OUT, len(held_out))
     return few, [held_out[i] for i in rng.choice(len(held_out), count, replace=False)]
 
 

@@ -49,16 +49,14 @@ def one_of(*values: object) -> Rule:
     return Rule(lambda v: v in values, " or ".join(map(repr, values)))
 
 
-def whole(least: int) -> Rule:
-    """Return the rule for whole numbers.
+def integer_from(least: int) -> Rule:
+    """Return the rule for integers.
 
     Example:
-        >>> whole(1).holds(3), whole(1).holds(True), whole(1).holds(3.0), whole(1).words
-        (True, False, False, 'a whole number of 1 or more')
+        >>> integer_from(1).holds(3), integer_from(1).holds(True), integer_from(1).holds(3.0), integer_from(1).words
+        (True, False, False, 'an integer of 1 or more')
     """
-    return Rule(
-        lambda v: type(v) is int and least <= v < 2**31, f"a whole number of {least} or more"
-    )
+    return Rule(lambda v: type(v) is int and least <= v < 2**31, f"an integer of {least} or more")
 
 
 def is_number(value: object) -> bool:
@@ -76,9 +74,9 @@ def _number(holds: Callable[[float], bool], words: str) -> Rule:
 
 FLAG = Rule(lambda v: type(v) is bool, "True or False")  # of every argument annotated `bool`
 
-PositiveInt = Annotated[int, whole(1)]
-NonNegativeInt = Annotated[int, whole(0)]
-SequenceLength = Annotated[int, whole(3)]  # two special tokens and one more
+PositiveInt = Annotated[int, integer_from(1)]
+NonNegativeInt = Annotated[int, integer_from(0)]
+SequenceLength = Annotated[int, integer_from(3)]  # two special tokens and one more
 PositiveFloat = Annotated[float, _number(lambda v: v > 0, "a number greater than 0")]
 NonNegativeFloat = Annotated[float, _number(lambda v: v >= 0, "a number of 0 or more")]
 Fraction = Annotated[float, _number(lambda v: 0 < v < 1, "a number between 0 and 1")]
@@ -106,7 +104,7 @@ def validate_arguments(function: F) -> F:
         A function of the same signature.
 
     Raises:
-        ValueError: "top_k is 0. Expected a whole number of 1 or more, or None."
+        ValueError: "top_k is 0. Expected an integer of 1 or more, or None."
         TypeError: "SpanQA.answer got an unknown argument 'n_best'. Did you mean 'top_k'?"
 
     Example:
@@ -117,7 +115,7 @@ def validate_arguments(function: F) -> F:
         8
         >>> read("a.csv", batch_size=0)
         Traceback (most recent call last):
-        ValueError: batch_size is 0. Expected a whole number of 1 or more, or None.
+        ValueError: batch_size is 0. Expected an integer of 1 or more, or None.
     """
     signature = inspect.signature(function)
     parameters = signature.parameters.values()
@@ -178,7 +176,7 @@ def rules_of(function: Callable) -> dict[str, Rule]:
     Example:
         >>> def read(path: str, top_k: PositiveInt | None = None, shuffle: bool = True): ...
         >>> {name: rule.words for name, rule in rules_of(read).items()}
-        {'top_k': 'a whole number of 1 or more, or None', 'shuffle': 'True or False'}
+        {'top_k': 'an integer of 1 or more, or None', 'shuffle': 'True or False'}
     """
     names = _names_in(function)
     rules = {
@@ -211,7 +209,7 @@ def rule_of(annotation: object) -> Rule | None:
 
     Example:
         >>> rule_of(PositiveInt | None).words
-        'a whole number of 1 or more, or None'
+        'an integer of 1 or more, or None'
     """
     origin = get_origin(annotation)
     if annotation is bool:
@@ -234,7 +232,7 @@ def check_argument(name: str, value: object, rule: Rule) -> None:
     """Raise an error if a value does not pass its argument's rule.
 
     Raises:
-        ValueError: "top_k is 0. Expected a whole number of 1 or more, or None."
+        ValueError: "top_k is 0. Expected an integer of 1 or more, or None."
     """
     if isinstance(value, np.generic):
         value = value.item()

@@ -22,19 +22,19 @@ class AttentionMask:
             every example is one text, and tokens attend to all others.
         texts: (B, L) int, index of the token's text in a packed example: tokens attend to those of
             the same text; None: every example is one text.
-        reach: the largest distance at which one attends to another; None: any.
+        max_distance: the largest distance at which one attends to another; None: any.
         has_unattended: whether some tokens that are not real have outputs that count.
     """
 
     real: keras.KerasTensor | None
     texts: keras.KerasTensor | None = None
-    reach: int | None = None
+    max_distance: int | None = None
     has_unattended: bool = False
 
     def matrix(self) -> keras.KerasTensor | None:
         """Return (B, 1, 1 or L, L), bool: true where the last axis may be attended to; or None."""
         distances = None
-        if self.reach is not None:
+        if self.max_distance is not None:
             positions = ops.arange(ops.shape(self.real)[1], dtype="int32")
             distances = ops.abs(positions[:, None] - positions)
         return self.pairs(self.real, self.texts, self.texts, distances)
@@ -46,16 +46,16 @@ class AttentionMask:
             real: (B, K) bool, of the keys; None: each query attends to all, and the result is None.
             query_texts: (B, Q) int, or None where every example is one text.
             key_texts: (B, K) int, or None likewise.
-            distances: (Q, K) int, where there is a `reach`.
+            distances: (Q, K) int, where there is a `max_distance`.
         """
         if real is None:
             return None
         allowed = ops.expand_dims(real, (1, 2))  # LiteRT knows no such slices of truth values
         if query_texts is not None:
             allowed = allowed & (query_texts[:, None, :, None] == key_texts[:, None, None, :])
-        if self.reach is None:
+        if self.max_distance is None:
             return allowed
-        near, itself = allowed & (distances <= self.reach), distances == 0
+        near, itself = allowed & (distances <= self.max_distance), distances == 0
         # Padding far from all tokens attends to itself: a kernel makes NaN of a mean of nothing.
         if self.has_unattended:
             itself = itself & ~ops.any(near, axis=-1, keepdims=True)
@@ -68,16 +68,16 @@ MASKED_LOGIT = -1e9  # in place of one that does not count: finite, so that 0 ti
 def make_attention_mask(
     padding_mask: keras.KerasTensor | None,
     text_starts: keras.KerasTensor | None = None,
-    reach: int | None = None,
+    max_distance: int | None = None,
     has_unattended: bool = False,
 ) -> AttentionMask:
     """Make a mask without attention to padding and to other texts.
 
     Args:
         padding_mask: (B, L), true or 1 at real tokens, false or 0 at padding; None, without
-            `text_starts` and `reach`: all tokens are real.
+            `text_starts` and `max_distance`: all tokens are real.
         text_starts: (B, K) int, where the texts of packed examples begin, see `text_indices`.
-        reach, has_unattended: see `AttentionMask`.
+        max_distance, has_unattended: see `AttentionMask`.
 
     Example:
         >>> import numpy as np
@@ -88,7 +88,7 @@ def make_attention_mask(
     if text_starts is not None:
         texts = text_indices(text_starts, ops.shape(padding_mask)[1])
     real = None if padding_mask is None else ops.cast(padding_mask, "bool")
-    return AttentionMask(real, texts, reach, has_unattended)
+    return AttentionMask(real, texts, max_distance, has_unattended)
 
 
 def as_matrix(mask: AttentionMask | keras.KerasTensor | None) -> keras.KerasTensor | None:

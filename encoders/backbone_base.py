@@ -196,7 +196,7 @@ class BackboneBase(
         return [{"attention_mask": self.attention_mask(inputs)}] * self.num_layers
 
     def attention_mask(
-        self, inputs: Mapping, reach: int | None = None
+        self, inputs: Mapping, max_distance: int | None = None
     ) -> AttentionMask | keras.KerasTensor | None:
         """Return which tokens may attend to which; a matrix, which is less to trace, if possible.
 
@@ -204,13 +204,13 @@ class BackboneBase(
 
         Args:
             inputs: as for `block_contexts`.
-            reach: the largest distance at which one attends to another; None: any.
+            max_distance: the largest distance at which one attends to another; None: any.
         """
         attended, starts = inputs.get("attended_mask"), inputs.get("text_starts")
-        if reach is not None or starts is not None:
+        if max_distance is not None or starts is not None:
             inputs = with_padding_mask(inputs)
         real = inputs.get("padding_mask") if attended is None else attended
-        mask = make_attention_mask(real, starts, reach, attended is not None)
+        mask = make_attention_mask(real, starts, max_distance, attended is not None)
         return mask if self.max_sequence_length > long_attention.SHORT else mask.matrix()
 
     def __call__(self, inputs, *args, **kwargs):

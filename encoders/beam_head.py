@@ -7,8 +7,8 @@ import dataclasses
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.encoders.family import Head
 
-MOST_TOP = 100  # the number of spans of a window is the product of two
-TOP = Rule(lambda v: type(v) is int and 1 <= v <= MOST_TOP, f"a whole number from 1 to {MOST_TOP}")
+MAX_TOP = 100  # the number of spans of a window is the product of two
+TOP = Rule(lambda v: type(v) is int and 1 <= v <= MAX_TOP, f"an integer from 1 to {MAX_TOP}")
 BEAM_RULES = {"start_n_top": TOP, "end_n_top": TOP}  # of fields of config.json
 
 

@@ -88,7 +88,7 @@ from encoder_zoo.tasks.reranking.preprocessor import (
 from encoder_zoo.tasks.reranking.task import Reranker as Reranker
 from encoder_zoo.tasks.retrieval.bm25_index import BM25Index as BM25Index
 from encoder_zoo.tasks.retrieval.hybrid_index import HybridIndex as HybridIndex
-from encoder_zoo.tasks.retrieval.index import VectorIndex as VectorIndex
+from encoder_zoo.tasks.retrieval.vector_index import VectorIndex as VectorIndex
 from encoder_zoo.tasks.retrieval.multi_vector_index import MultiVectorIndex as MultiVectorIndex
 from encoder_zoo.tasks.sequence_classification.preprocessor import (
     SequenceClassifierPreprocessor as SequenceClassifierPreprocessor,

@@ -32,7 +32,7 @@ import numpy as np
 import encoder_zoo as ez
 
 SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(])")
-MOST_WORDS = 110  # of a text
+MAX_WORDS = 110  # of a text
 PART = 4096  # texts whose vectors are in one file
 
 # %% [markdown]
@@ -57,7 +57,7 @@ def texts_of(paths: list[pathlib.Path]) -> list[str]:
                 if len(sentences) > 2 and rng.random() < 0.4:
                     first, count = rng.randrange(len(sentences) - 1), rng.randint(2, 6)
                     together = " ".join(sentences[first : first + count])
-                    found.append(" ".join(together.split()[:MOST_WORDS]))
+                    found.append(" ".join(together.split()[:MAX_WORDS]))
                 words = line.split()
                 if len(words) > 8 and rng.random() < 0.2:
                     first = rng.randrange(len(words) - 8)

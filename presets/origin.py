@@ -12,7 +12,7 @@ from encoder_zoo.presets.registry import REPOSITORY, listed_entry
 
 _LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-\w+)?|code|multilingual")
-_MOST_BYTES = 2**16  # of a card, whose fields come first
+_MAX_BYTES = 2**16  # of a card, whose fields come first
 
 
 class Origin(NamedTuple):
@@ -68,7 +68,7 @@ def read_card(path: pathlib.Path) -> Origin:
     if not path.is_file():
         return Origin()
     with path.open("rb") as file:
-        text = file.read(_MOST_BYTES).decode("utf-8", "replace").replace("\r\n", "\n")
+        text = file.read(_MAX_BYTES).decode("utf-8", "replace").replace("\r\n", "\n")
     matched = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
     front = matched[1] if matched else ""
     licences = [v for v in _values(front, "license") if _LICENCE.fullmatch(v)]

@@ -49,7 +49,7 @@ from encoder_zoo.presets.model_card import (
 )
 
 SHARD_BYTES = 5_000_000_000
-ByteCount = Annotated[int, Rule(lambda v: type(v) is int and v >= 1, "a whole number of 1 or more")]
+ByteCount = Annotated[int, Rule(lambda v: type(v) is int and v >= 1, "an integer of 1 or more")]
 Format = Literal["huggingface", "keras_hub"]
 DType = Literal["float32", "float16", "bfloat16"]
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}

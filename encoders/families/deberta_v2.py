@@ -252,8 +252,8 @@ class DebertaV2Backbone(Backbone):
             return embedded
         return embedded * ops.cast(_attending(inputs)[:, 0], embedded.dtype)
 
-    def attention_mask(self, inputs: Mapping, reach: int | None = None):
-        mask = super().attention_mask(inputs, reach)
+    def attention_mask(self, inputs: Mapping, max_distance: int | None = None):
+        mask = super().attention_mask(inputs, max_distance)
         if "attended_mask" not in inputs:
             return mask
         real = ops.cast(with_padding_mask(inputs)["padding_mask"], "bool")[:, None, None, :]

@@ -184,7 +184,7 @@ class ModernBertBackbone(Backbone):
             "rotation": rotation(positions, self.global_rope_theta, width),
         }
         nearby = {
-            "attention_mask": self.attention_mask(inputs, reach=self.local_attention // 2),
+            "attention_mask": self.attention_mask(inputs, max_distance=self.local_attention // 2),
             "rotation": rotation(positions, self.local_rope_theta, width),
         }
         return [nearby if i % self.global_every else everywhere for i in range(self.num_layers)]

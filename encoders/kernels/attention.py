@@ -46,7 +46,7 @@ def attend_fast(
         heads = (_transpose(t) for t in query_key_value)
         return _transpose(_attend_heads(layer, *heads, mask, training))
 
-    if not hasattr(mask, "reach"):
+    if not hasattr(mask, "max_distance"):
         return attend(query, key, value, mask=mask)
     drawing = layer.dropout_layer.drawing_once(training)
 
@@ -66,7 +66,7 @@ def attend_fast(
         return long_attention.attend_in_chunks(attend_chunk, query, key, value, mask, training)
 
     length = ops.shape(query)[1]
-    if mask.reach is not None:
+    if mask.max_distance is not None:
         return _either(length > long_attention.SHORT, in_blocks, at_once)
     drops = training and layer.dropout_layer.rate
     if mask.texts is None and not drops and _kernel_writes_no_pairs(query):

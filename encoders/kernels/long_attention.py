@@ -80,7 +80,7 @@ def attend_in_blocks(
     """Compute local attention: each block of queries with the keys that it reaches.
 
     Blocks are as long as a query reaches to both sides, so that two blocks of keys, moved by half
-    a block, are all that one of queries needs. Costs O(L reach), and as much per token of any L.
+    a block, are all that one of queries needs. Costs O(L max_distance), and as much per token of any L.
 
     Args:
         attend: a function of query, key and value, as below but of other lengths, and by name
@@ -88,7 +88,7 @@ def attend_in_blocks(
         query: (B, L, H, D/H).
         key: as the query.
         value: as the query.
-        mask: with a `reach`.
+        mask: with a `max_distance`.
 
     Returns:
         (B, L, H, D/H).
@@ -96,7 +96,7 @@ def attend_in_blocks(
     Source: Beltagy et al. 2020, Longformer: The Long-Document Transformer, sections 3.1 and 3.2;
     Zaheer et al. 2020, Big Bird, appendix D (blocks).
     """
-    size = max(2 * mask.reach, SMALLEST_BLOCK)
+    size = max(2 * mask.max_distance, SMALLEST_BLOCK)
     batch, length, heads, width = ops.shape(query)
     count = -(-length // size)
     missing = count * size - length
@@ -110,12 +110,14 @@ def attend_in_blocks(
         return _merged(blocks(x))  # (B N, C, ...)
 
     def keys(x):
-        x = blocks(x, mask.reach, size - mask.reach)  # (B, N + 1, C, ...)
+        x = blocks(x, mask.max_distance, size - mask.max_distance)  # (B, N + 1, C, ...)
         return _merged(ops.concatenate([x[:, :-1], x[:, 1:]], axis=2))  # (B N, 2 C, ...)
 
     texts = (None, None) if mask.texts is None else (queries(mask.texts), keys(mask.texts))
     real = keys(ops.cast(mask.real, "int32")) > 0
-    positions = ops.arange(size, dtype="int32")[:, None] + mask.reach  # among the block's keys
+    positions = (
+        ops.arange(size, dtype="int32")[:, None] + mask.max_distance
+    )  # among the block's keys
     distances = ops.abs(positions - ops.arange(2 * size, dtype="int32"))
     allowed = mask.pairs(real, *texts, distances)  # (B N, 1, C, 2 C)
     mixed = attend(queries(query), keys(key), keys(value), mask=allowed)
@@ -146,7 +148,7 @@ def attend_in_chunks(
         query: (B, L, H, D/H).
         key: as the query.
         value: as the query.
-        mask: without a `reach`.
+        mask: without a `max_distance`.
         training: whether gradients will be asked for.
 
     Returns:

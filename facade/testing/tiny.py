@@ -142,7 +142,7 @@ def backbone(family: Family, **arguments: object) -> Backbone:
 
     Args:
         family: of the backbone.
-        **arguments: of the backbone, in place of the usual.
+        **arguments: of the backbone, in place of the defaults.
 
     Example:
         >>> from encoder_zoo.encoders import get_family
@@ -159,7 +159,7 @@ def task(family: Family, cls: type[Task], **arguments: object) -> Task:
     Args:
         family: of the backbone.
         cls: of the task.
-        **arguments: of the backbone, in place of the usual.
+        **arguments: of the backbone, in place of the defaults.
     """
     arguments = {"pooler": cls.head_of(family).pooled, **arguments}
     preprocessor = cls.preprocessor_class(tokenizer(family))

@@ -14,7 +14,7 @@ from encoder_zoo.presets.files.torch_pickle import TensorView
 from encoder_zoo.presets.files.torch_storages import open_storages
 
 # Three tensors may be columns of one fused matrix, each of which spans nearly all of it.
-_MOST_SPANS = 4
+_MAX_SPANS = 4
 _STATE_DICT = "Expected what torch.save(model.state_dict(), path) writes"
 
 
@@ -97,7 +97,7 @@ class PyTorchFile:
             max(view.span, math.prod(view.shape)) * view.storage.dtype.itemsize
             for view in set(views)
         )
-        if total > _MOST_SPANS * self._source.size:
+        if total > _MAX_SPANS * self._source.size:
             raise self._source.error(
                 f"its tensors take {total} bytes, but the file has {self._source.size}"
             )

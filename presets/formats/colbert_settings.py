@@ -28,7 +28,7 @@ def of_pylate(files: FolderFiles, tokenizer) -> dict[str, object]:
         tokenizer: of the encoder.
 
     Raises:
-        ValueError: "...: query_length is 0. Expected a whole number of 3 or more."
+        ValueError: "...: query_length is 0. Expected an integer of 3 or more."
 
     Source: PyLate 1.6, `models/colbert.py`, for the defaults; sentence-transformers 6.2,
     `multi_vector_encoder/model.py`, for `query_expansion`, which it reads beside them.
@@ -204,7 +204,7 @@ def _length(
     if value is None and not required:
         return default
     if type(value) is not int or value < 3:
-        raise ValueError(f"{path}: {name} is {shown(value)}. Expected a whole number of 3 or more.")
+        raise ValueError(f"{path}: {name} is {shown(value)}. Expected an integer of 3 or more.")
     return value
 
 

@@ -94,9 +94,7 @@ def _model_arguments(files: FolderFiles, width: int) -> dict[str, object]:
             f"{', '.join(SIMILARITIES)}."
         )
     if dim is not None and (type(dim) is not int or dim < 1):
-        raise ValueError(
-            f"{path}: truncate_dim is {shown(dim)}. Expected a whole number of 1 or more."
-        )
+        raise ValueError(f"{path}: truncate_dim is {shown(dim)}. Expected an integer of 1 or more.")
     dim = None if dim is None or dim >= width else dim
     return {"similarity_function": similarity or "cosine", "dim": dim}
 

@@ -93,7 +93,7 @@ def read_dense(
     for field in sizes:
         if type(config.get(field)) is not int or config[field] < 1:
             found = shown(config.get(field))
-            raise ValueError(f"{path}: {field} is {found}. Expected a whole number of 1 or more.")
+            raise ValueError(f"{path}: {field} is {found}. Expected an integer of 1 or more.")
     if config["in_features"] != width:
         found = config["in_features"]
         raise ValueError(f"{path}: in_features is {found}, but the vectors before it have {width}.")

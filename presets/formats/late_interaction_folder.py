@@ -156,8 +156,8 @@ def _stanford_projection(checkpoint: Checkpoint) -> dict[str, object]:
 def _settings_of_projection(units: int, activation: str, use_bias: bool, residual: bool) -> dict:
     """Return an entry of `projections`, without what is the default there."""
     chosen = {"activation": activation, "use_bias": use_bias, "residual": residual}
-    usual = {"activation": "linear", "use_bias": False, "residual": False}
-    return {"units": units, **{n: v for n, v in chosen.items() if v != usual[n]}}
+    defaults = {"activation": "linear", "use_bias": False, "residual": False}
+    return {"units": units, **{n: v for n, v in chosen.items() if v != defaults[n]}}
 
 
 def _modules(files: FolderFiles, form: str) -> list[Module]:

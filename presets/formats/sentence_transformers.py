@@ -153,7 +153,7 @@ def read_length(files: FolderFiles) -> int | None:
         files: of the encoder.
 
     Raises:
-        ValueError: "...: max_seq_length is 0. Expected a whole number of 3 or more."
+        ValueError: "...: max_seq_length is 0. Expected an integer of 3 or more."
 
     Source: sentence-transformers 6.2, `base/modules/transformer.py`; before 5.4
     `models/Transformer.py`.
@@ -175,7 +175,7 @@ def read_length(files: FolderFiles) -> int | None:
 def _checked_length(length: object, field: str) -> int | None:
     whole = isinstance(length, int | float) and not isinstance(length, bool) and length >= 3
     if not whole or (length < _LONGEST and length != int(length)):
-        raise ValueError(f"{field} is {shown(length)}. Expected a whole number of 3 or more.")
+        raise ValueError(f"{field} is {shown(length)}. Expected an integer of 3 or more.")
     return int(length) if length < _LONGEST else None
 
 

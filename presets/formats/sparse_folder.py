@@ -59,7 +59,7 @@ def encoder_arguments(checkpoint: Checkpoint) -> dict[str, object]:
         )
     if most is not None and (type(most) is not int or most < 1):
         raise ValueError(
-            f"{path}: max_active_dims is {shown(most)}. Expected a whole number of 1 or more."
+            f"{path}: max_active_dims is {shown(most)}. Expected an integer of 1 or more."
         )
     return {
         "pooling": pooling,

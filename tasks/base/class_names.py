@@ -49,7 +49,7 @@ def validated_labels(labels: Sequence[str | int] | None) -> list[str] | None:
         if isinstance(label, bool) or not isinstance(label, str | int | np.integer):
             raise ValueError(
                 f"labels[{i}] is {label!r} ({type(label).__name__}). Expected a name, a string, "
-                "or a whole number as one."
+                "or an integer as one."
             )
     names = [str(label) for label in labels]
     if len(set(names)) != len(names):
@@ -58,7 +58,7 @@ def validated_labels(labels: Sequence[str | int] | None) -> list[str] | None:
 
 
 def numbers_are_names(labels: list[str] | None) -> bool:
-    """Return whether whole numbers given as labels are class names, as one of the names is a
+    """Return whether integers given as labels are class names, as one of the names is a
     number.
 
     Of classes called "1" to "5" a label 1 is the first, not the second, and 0 is none at all.

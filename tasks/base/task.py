@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.tasks.serving.lite_model import LiteModel
 
-MOST_SHOWN = 10  # labels in a `repr`
+MAX_SHOWN = 10  # labels in a `repr`
 
 
 class TinyData(NamedTuple):
@@ -133,9 +133,9 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
         parts = [
             f"{type(backbone).__name__} of {backbone.num_layers} layers of {backbone.hidden_dim}",
             f"{sum(math.prod(weight.shape) for weight in self.weights):,} weights",
-            *([f"labels {', '.join(labels[:MOST_SHOWN])}"] if labels else []),
+            *([f"labels {', '.join(labels[:MAX_SHOWN])}"] if labels else []),
         ]
-        more = f" and {len(labels) - MOST_SHOWN} more" if len(labels or []) > MOST_SHOWN else ""
+        more = f" and {len(labels) - MAX_SHOWN} more" if len(labels or []) > MAX_SHOWN else ""
         return f"<{type(self).__name__}: {'; '.join(parts)}{more}>"
 
     def encoded(self, inputs: dict, training: bool | None = None) -> dict:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.tasks.bulk.answering import Answering, Columns, MethodName, has_text
 from encoder_zoo.tasks.bulk.columns import array_column, pa
+from encoder_zoo.tasks.bulk.task_method import Columns, MethodName, TaskMethod, has_text
 from encoder_zoo.tasks.preprocessing.columns import plain
 
 if TYPE_CHECKING:
@@ -65,14 +65,14 @@ class BatchAnswers:
         method: MethodName | None = None,
         **options: Any,
     ):
-        self._answering = Answering(task, columns, method, options)
+        self._task_method = TaskMethod(task, columns, method, options)
 
     def __call__(self, batch) -> pyarrow.Table:
-        table, names = _as_table(batch), self._answering.names
+        table, names = _as_table(batch), self._task_method.names
         values = [plain(table[name]) for name in names]
         rows = enumerate(zip(*values, strict=True))
         present = [has_text(row, names, f"Row {number}") for number, row in rows]
-        return joined(table, self._answering.answers(values, present))
+        return joined(table, self._task_method.answers(values, present))
 
 
 def joined(table: pyarrow.Table, answers: pyarrow.Table | None) -> pyarrow.Table:

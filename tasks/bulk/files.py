@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, validate_arguments
 from encoder_zoo.presets.files.atomic import replacing_file
-from encoder_zoo.tasks.bulk.answering import Answering, Columns, MethodName, has_text
 from encoder_zoo.tasks.bulk.batches import joined
 from encoder_zoo.tasks.bulk.columns import pa
 from encoder_zoo.tasks.bulk.progress import AnswerProgress
 from encoder_zoo.tasks.bulk.rows import Paths, files_of, parquet, rows_of
 from encoder_zoo.tasks.bulk.run import Run
+from encoder_zoo.tasks.bulk.task_method import Columns, MethodName, TaskMethod, has_text
 from encoder_zoo.tasks.preprocessing.truncation import logged_once
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ def answer_files(
         >>> [path.name for path in shards]
         ['00000.parquet']
     """
-    answering = Answering(task, columns, method, options)
-    run = Run.begun(pathlib.Path(folder), answering, files_of(paths), list(keep), shard_rows)
+    task_method = TaskMethod(task, columns, method, options)
+    run = Run.begun(pathlib.Path(folder), task_method, files_of(paths), list(keep), shard_rows)
     shards = [Shard.of(run, number) for number in range(-(-run.rows // shard_rows))]
     left = [shard for shard in shards if not shard.is_finished()]
     if left:
@@ -185,7 +185,7 @@ class Shard(NamedTuple):
 
 def _rows(run: Run) -> Iterator[Row]:
     """Yield all rows of the files."""
-    names = run.answering.names
+    names = run.task_method.names
     for path in run.paths:
         rows = rows_of(path, [*names, *run.keep])
         for number, (location, values) in enumerate(rows):
@@ -219,7 +219,7 @@ def _answered(run: Run, rows: list[Row]) -> pyarrow.Table:
     schema = pa.schema([fields.field(name) for name in columns])
     table = pa.table({n: list(values) for n, values in columns.items()}, schema=schema)
     texts = list(zip(*(row.texts for row in rows), strict=True))
-    answers = run.answering.answers(texts, [row.has_text for row in rows])
+    answers = run.task_method.answers(texts, [row.has_text for row in rows])
     if answers is None:
         rest = [field for field in fields if field.name not in columns]
         answers = pa.table([pa.nulls(len(rows), f.type) for f in rest], schema=pa.schema(rest))

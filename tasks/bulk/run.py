@@ -15,9 +15,9 @@ import numpy as np
 
 from encoder_zoo.common.version import __version__
 from encoder_zoo.presets.files.manifest import checksum_of, digest, write_signed
-from encoder_zoo.tasks.bulk.answering import Answering
 from encoder_zoo.tasks.bulk.columns import pa
 from encoder_zoo.tasks.bulk.scanning import scan
+from encoder_zoo.tasks.bulk.task_method import TaskMethod
 
 if TYPE_CHECKING:
     import pyarrow
@@ -37,7 +37,7 @@ class Run:
 
     Attributes:
         folder: of the answers.
-        answering: gives the answers.
+        task_method: gives the answers.
         paths: of the files.
         keep: columns that are copied.
         shard_rows: rows of a shard.
@@ -47,7 +47,7 @@ class Run:
     """
 
     folder: pathlib.Path
-    answering: Answering
+    task_method: TaskMethod
     paths: list[pathlib.Path]
     keep: list[str]
     shard_rows: int
@@ -59,7 +59,7 @@ class Run:
     def begun(
         cls,
         folder: pathlib.Path,
-        answering: Answering,
+        task_method: TaskMethod,
         paths: list[pathlib.Path],
         keep: list[str],
         shard_rows: int,
@@ -72,24 +72,26 @@ class Run:
         settings = {
             "format": FORMAT,
             "files": [[str(path), path.stat().st_size, checksum_of(path)] for path in paths],
-            "task": type(answering.task).__name__,
-            "model": checksum_of_model(answering.task),
-            "method": answering.method,
-            "columns": answering.columns,
+            "task": type(task_method.task).__name__,
+            "model": checksum_of_model(task_method.task),
+            "method": task_method.method,
+            "columns": task_method.columns,
             "keep": keep,
             "shard_rows": shard_rows,
-            "options": {name: repr(value) for name, value in answering.options.items()},
+            "options": {name: repr(value) for name, value in task_method.options.items()},
         }
         settings = json.loads(json.dumps(settings))
         found = _read(folder)
         if not found:
-            counts, schema = _scanned(answering, paths, keep)
+            counts, schema = _scanned(task_method, paths, keep)
             found = {**settings, "rows": counts, "schema": schema, "encoder_zoo": __version__}
             write_signed(folder / NAME, found)
         _check_same(folder, found, settings)
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"])))
         identity = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-        return cls(folder, answering, paths, keep, shard_rows, sum(found["rows"]), schema, identity)
+        return cls(
+            folder, task_method, paths, keep, shard_rows, sum(found["rows"]), schema, identity
+        )
 
 
 def checksum_of_model(task: Task) -> str:
@@ -106,16 +108,16 @@ def checksum_of_model(task: Task) -> str:
     return found.hexdigest()
 
 
-def _scanned(answering: Answering, paths: list[pathlib.Path], keep: list[str]) -> tuple:
+def _scanned(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[str]) -> tuple:
     """Return the number of rows of each file, and the serialized schema of the answers."""
-    scanned = scan(paths, answering.names, keep)
+    scanned = scan(paths, task_method.names, keep)
     if scanned.without_text:
         logger.warning(
             "%d of %d rows have no text: their answers are null.",
             scanned.without_text,
             sum(scanned.rows),
         )
-    sample = answering.answers([[value] for value in scanned.sample], [True])
+    sample = task_method.answers([[value] for value in scanned.sample], [True])
     names = ["file", "row", *keep]
     again = [name for name in sample.column_names if name in names]
     if again or len(set(names)) < len(names):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from encoder_zoo.common.wording import with_type
-from encoder_zoo.tasks.bulk.answering import has_text
 from encoder_zoo.tasks.bulk.columns import pa
 from encoder_zoo.tasks.bulk.rows import is_parquet, parquet, rows_of
+from encoder_zoo.tasks.bulk.task_method import has_text
 
 if TYPE_CHECKING:
     import pyarrow

@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 from encoder_zoo.common.wording import shown
 
 # A document with more characters is cut, to limit memory for files without blank lines.
-MOST_CHARACTERS = 2**24
+MAX_CHARACTERS = 2**24
 
 
 class Document(NamedTuple):
@@ -198,7 +198,7 @@ def _in_lines(
         if sentence:
             sentences.append(sentence)
             size += len(sentence)
-        if sentences and (not sentence or size >= MOST_CHARACTERS):
+        if sentences and (not sentence or size >= MAX_CHARACTERS):
             yield sentences, offset
             sentences, size = [], 0
         if offset == limit:

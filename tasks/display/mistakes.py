@@ -12,7 +12,7 @@ from encoder_zoo.tasks.display.picture import Picture
 if TYPE_CHECKING:
     from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier
 
-MOST_SHOWN = 80, 400  # characters of a text in a terminal, in a notebook
+MAX_SHOWN = 80, 400  # characters of a text in a terminal, in a notebook
 CELL = '<td style="padding:.3em .8em .3em 0;text-align:left{more}">{value}</td>'
 TABLE = (
     '<p style="margin-bottom:.2em;font-weight:600">{title}</p><div style="overflow-x:auto">'
@@ -85,11 +85,11 @@ def _table(title: str, rows: list[tuple]) -> Picture:
     lines, cells = [title, f"{'predicted':20} {'true':20} text"], []
     for label, score, true, of_true, text in rows:
         told = [f"{name} {share:.3f}" for name, share in ((label, score), (true, of_true))]
-        lines.append(f"{told[0]:20} {told[1]:20} {_cut(text, MOST_SHOWN[0])}")
+        lines.append(f"{told[0]:20} {told[1]:20} {_cut(text, MAX_SHOWN[0])}")
         values = (
             SCORE.format(label=html.escape(label), score=score),
             SCORE.format(label=html.escape(true), score=of_true),
-            html.escape(_cut(text, MOST_SHOWN[1])),
+            html.escape(_cut(text, MAX_SHOWN[1])),
         )
         cells.append("".join(CELL.format(value=value, more="") for value in values))
     heads = "".join(

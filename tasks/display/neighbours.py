@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from encoder_zoo.tasks.display.picture import Picture
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.retrieval.index import VectorIndex
+    from encoder_zoo.tasks.retrieval.vector_index import VectorIndex
 
 BAR_WIDTH = 12  # characters in a terminal
-MOST_SHOWN = 80, 400  # characters of a text in a terminal, in a notebook
+MAX_SHOWN = 80, 400  # characters of a text in a terminal, in a notebook
 ROW = (
     '<tr style="vertical-align:baseline"><td style="text-align:right;padding:.3em .5em .3em 0;'
     'font-variant-numeric:tabular-nums">{score:.3f}</td>'
@@ -61,7 +61,7 @@ def neighbours(index: VectorIndex, query: str, top_k: int = 10, **options: Any) 
         ROW.format(
             score=hit["score"],
             percent=100 * length,
-            text=html.escape(_text(hit, MOST_SHOWN[1])),
+            text=html.escape(_text(hit, MAX_SHOWN[1])),
             index=hit["index"],
         )
         for hit, length in zip(hits, lengths, strict=True)
@@ -69,7 +69,7 @@ def neighbours(index: VectorIndex, query: str, top_k: int = 10, **options: Any) 
     width = max(len(f"{hit['score']:.3f}") for hit in hits)
     lines = [
         f"{hit['score']:{width}.3f}  {'█' * round(BAR_WIDTH * length):{BAR_WIDTH}}  "
-        f"{_text(hit, MOST_SHOWN[0])} [{hit['index']}]"
+        f"{_text(hit, MAX_SHOWN[0])} [{hit['index']}]"
         for hit, length in zip(hits, lengths, strict=True)
     ]
     page = TABLE.format(query=html.escape(query), rows=rows)

@@ -9,7 +9,7 @@ from typing import Any
 from encoder_zoo.tasks.display.marks import PARAGRAPH
 from encoder_zoo.tasks.display.picture import Picture
 
-MOST_ROWS = 8  # of the table of words
+MAX_ROWS = 8  # of the table of words
 BAR_WIDTH = 12  # characters in a terminal
 FOR, AGAINST = "28,126,214", "224,49,49"  # blue, red
 WORD = (
@@ -70,7 +70,7 @@ def explanation(explanations: Mapping[str, Any] | Sequence[Any]) -> Picture:
 def _drawn(found: Mapping) -> Picture:
     """Return the picture of one explanation."""
     most = max((abs(word["attribution"]) for word in found["words"]), default=0.0) or 1.0
-    best = sorted(found["words"], key=lambda word: -abs(word["attribution"]))[:MOST_ROWS]
+    best = sorted(found["words"], key=lambda word: -abs(word["attribution"]))[:MAX_ROWS]
     name, score = _name(found), f"({found['score']:.2f})"
     texts = [PARAGRAPH.format(_shaded(found, i, most)) for i in range(len(found["texts"]))]
     added = sum(word["attribution"] for word in found["words"])

@@ -13,7 +13,7 @@ from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 
 LISTS = (list, tuple, np.ndarray)
-MOST_SHOWN = 60  # characters of a value in an error
+MAX_SHOWN = 60  # characters of a value in an error
 
 
 def as_columns(x) -> list[tf.Tensor]:
@@ -84,8 +84,7 @@ def _transposed(rows, name: str) -> list[list]:
     for i, row in enumerate(rows):
         if not isinstance(row, LISTS):
             raise ValueError(
-                f"Row {i} of {name} is {row!r:.{MOST_SHOWN}}. Expected a list of texts, as in row "
-                "0."
+                f"Row {i} of {name} is {row!r:.{MAX_SHOWN}}. Expected a list of texts, as in row 0."
             )
         if len(row) != len(rows[0]):
             raise ValueError(

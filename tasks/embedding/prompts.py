@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from encoder_zoo.common.wording import with_type
 
-# The names that models give to the prompt of a document, which mean the same; the usual one first.
+# The names that models give to the prompt of a document, which mean the same; the default first.
 DOCUMENT_NAMES = ("document", "passage", "corpus")
 # Names that mean no prompt where a model has none, as do the others of `DOCUMENT_NAMES`.
 ROLES = ("query", "document")

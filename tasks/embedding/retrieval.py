@@ -10,19 +10,19 @@ import numpy as np
 
 from encoder_zoo.tasks.embedding.columns import as_columns
 from encoder_zoo.tasks.retrieval.evaluation import evaluate_retrieval, evaluate_similarity
-from encoder_zoo.tasks.retrieval.index import VectorIndex
 from encoder_zoo.tasks.retrieval.mining import mine_negatives
-from encoder_zoo.tasks.retrieval.similarity import similarity_matrix
-from encoder_zoo.tasks.retrieval.typed_dicts import (
+from encoder_zoo.tasks.retrieval.options import (
     IndexOptions,
     MiningOptions,
     OpenOptions,
     RetrievalOptions,
     SimilarityOptions,
 )
+from encoder_zoo.tasks.retrieval.similarity import similarity_matrix
+from encoder_zoo.tasks.retrieval.vector_index import VectorIndex
 
 
-class Retrieval:
+class VectorRetrieval:
     """Mixin of `TextEmbedder`."""
 
     def similarity(self, a: object, b: object) -> np.ndarray:
@@ -75,21 +75,21 @@ class Retrieval:
 
     def evaluate_retrieval(
         self,
-        questions: object,
-        passages: object,
+        queries: object,
+        documents: object,
         relevant: Sequence[object] | None = None,
         **options: Unpack[RetrievalOptions],
     ) -> dict[str, float]:
-        """Return how well questions find their passages; see `tasks.retrieval.evaluation`.
+        """Return how well queries find their documents; see `tasks.retrieval.evaluation`.
 
         Args:
-            questions: texts.
-            passages: texts.
-            relevant: for each question the index of its passage, or a list of indices; None: the
-                passage with the question's own index.
+            queries: texts.
+            documents: texts.
+            relevant: for each query the index of its document, or a list of indices; None: the
+                document with the query's own index.
             **options: of `evaluate_retrieval` there.
         """
-        return evaluate_retrieval(self, questions, passages, relevant, **options)
+        return evaluate_retrieval(self, queries, documents, relevant, **options)
 
     def evaluate_similarity(
         self, pairs: object, scores: object, **options: Unpack[SimilarityOptions]
@@ -113,16 +113,16 @@ class Retrieval:
         return evaluate_similarity(self, tuple(columns), scores, **options)
 
     def mine_negatives(
-        self, questions: object, passages: object, **options: Unpack[MiningOptions]
+        self, queries: object, documents: object, **options: Unpack[MiningOptions]
     ) -> tuple[list[str], list[str], list[list[str]]]:
-        """Return hard negatives of each question: passages that are near and not its own.
+        """Return hard negatives of each query: documents that are near and not its own.
 
         Args:
-            questions: texts.
-            passages: their passages.
+            queries: texts.
+            documents: their documents.
             **options: of `mine_negatives` in `tasks.retrieval.mining`.
         """
-        return mine_negatives(self, questions, passages, **options)
+        return mine_negatives(self, queries, documents, **options)
 
 
 def _are_vectors(x) -> bool:

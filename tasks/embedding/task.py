@@ -27,7 +27,7 @@ from encoder_zoo.tasks.embedding.pooling import (
 )
 from encoder_zoo.tasks.embedding.preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.embedding.presets import EmbedderPresets
-from encoder_zoo.tasks.embedding.retrieval import Retrieval
+from encoder_zoo.tasks.embedding.retrieval import VectorRetrieval
 from encoder_zoo.tasks.embedding.text_pairs import PAIRS, SCORES, VECTORS, LearnsFromPairs
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.retrieval.similarity import Similarity, unit_rows
@@ -41,12 +41,12 @@ DEFAULT_LOSSES = {
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class TextEmbedder(Retrieval, EmbedderPresets, LearnsFromPairs, Task):
+class TextEmbedder(VectorRetrieval, EmbedderPresets, LearnsFromPairs, Task):
     """Embed texts: from the vectors of a text's tokens to one vector, of unit length by default.
 
         embedder = ez.TextEmbedder.from_preset("all_minilm_l6_en_uncased")
         embedder.embed(["a text", "another"])  # (2, 384)
-        embedder.fit((questions, passages))  # learns to put each question near its passage
+        embedder.fit((queries, documents))  # learns to put each query near its document
         index = embedder.index(documents)
         index.search("How do I reset it?")
 
@@ -66,15 +66,15 @@ class TextEmbedder(Retrieval, EmbedderPresets, LearnsFromPairs, Task):
 
     `fit` takes x in these forms, and y where there are scores:
 
-    - pairs `(questions, passages)`: the loss (`InfoNCE`) puts each text near its partner and away
-      from the others of the batch. `(questions, passages, negatives)` adds texts to stay away
+    - pairs `(queries, documents)`: the loss (`InfoNCE`) puts each text near its partner and away
+      from the others of the batch. `(queries, documents, negatives)` adds texts to stay away
       from, one column, several, or a list of equally many in every row.
     - pairs and their scores, `fit((first, second), scores)`: the loss (`CoSENT`) orders pairs.
     - texts alone: each is its own partner, under another dropout (SimCSE, Gao et al. 2021).
     - texts and vectors, `fit(texts, teacher.embed(texts))`: it learns them (`VectorDistillation`).
 
     The first text of a row gets the prompt "query" and the others "document"; pairs with a score
-    or a vector each, which need not be question and passage, get the default prompt.
+    or a vector each, which need not be query and document, get the default prompt.
     `tf.data.Dataset.sample_from_datasets([first.batch(64), second.batch(64)])` mixes datasets, each
     batch from one of them.
 

@@ -15,7 +15,7 @@ import numpy as np
 
 TOLERANCE = 1e-3  # of the sum of all attributions
 SHARE = 0.01  # of the tolerance, that the shortest parts have: less is lost in float32
-MOST_POINTS = 1000  # after which no part is halved: the outputs are too coarse
+MAX_POINTS = 1000  # after which no part is halved: the outputs are too coarse
 
 
 class Attribution(NamedTuple):
@@ -78,7 +78,7 @@ def integrated_gradients(along: Callable) -> Attribution:
             ends |= {a: values[0], b: values[-1]}
             added = (b - a) * (WEIGHTS @ slope)  # (L,)
             error = abs(added.sum() - (values[-1] - values[0]))
-            if error <= TOLERANCE / 2 * max(b - a, SHARE) or count >= MOST_POINTS:
+            if error <= TOLERANCE / 2 * max(b - a, SHARE) or count >= MAX_POINTS:
                 total = total + added
             else:
                 halves += [(a, (a + b) / 2), ((a + b) / 2, b)]

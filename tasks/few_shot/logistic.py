@@ -13,7 +13,7 @@ from encoder_zoo.tasks.base.class_names import softmax
 
 logger = logging.getLogger("encoder_zoo")
 
-MOST_STEPS = 2000
+MAX_STEPS = 2000
 TOLERANCE = 1e-4  # of the largest number in the mean gradient
 
 
@@ -24,7 +24,7 @@ def fit_logistic(
 
     That is the objective of scikit-learn's `LogisticRegression` of three classes and more, whose
     bias is not penalized either. It is convex, and is minimized by accelerated gradient descent. A
-    warning says so if `MOST_STEPS` do not reach the minimum, as it does of vectors of large norm.
+    warning says so if `MAX_STEPS` do not reach the minimum, as it does of vectors of large norm.
 
     Args:
         x: (N, D).
@@ -46,7 +46,7 @@ def fit_logistic(
     step = 1.0 / (0.5 * np.linalg.eigvalsh(x.T @ x)[-1] + 1.0)
     weights = ahead = np.zeros((x.shape[1], num_classes))
     momentum = 1.0
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         gradient = x.T @ (softmax(x @ ahead) - hot) + penalty * ahead
         if np.abs(gradient).max() <= TOLERANCE * len(x):
             break
@@ -60,7 +60,7 @@ def fit_logistic(
         logger.warning(
             "The logistic head did not converge in %d steps: a number of its mean gradient is "
             "%.2g, expected at most %.2g. Vectors of length 1 need fewer steps: normalize=True.",
-            MOST_STEPS,
+            MAX_STEPS,
             np.abs(gradient).max() / len(x),
             TOLERANCE,
         )

@@ -12,15 +12,15 @@ from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.late_interaction.preprocessor import DOCUMENT, QUERY
 from encoder_zoo.tasks.late_interaction.scoring import max_sim
 from encoder_zoo.tasks.retrieval.evaluation import checked_cutoffs
+from encoder_zoo.tasks.retrieval.judgments import judged
 from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, ranking_metrics
 from encoder_zoo.tasks.retrieval.multi_vector_index import MultiVectorIndex
-from encoder_zoo.tasks.retrieval.questions import judged
+from encoder_zoo.tasks.retrieval.options import MultiVectorIndexOptions
 from encoder_zoo.tasks.retrieval.ranking import RanksTexts
 from encoder_zoo.tasks.retrieval.token_vectors import TokenVectors
-from encoder_zoo.tasks.retrieval.typed_dicts import MultiVectorIndexOptions
 
 
-class LateRetrieval(RanksTexts):
+class TokenVectorRetrieval(RanksTexts):
     """Mixin of `LateInteraction`."""
 
     def similarity(self, queries: object, documents: object) -> np.ndarray:
@@ -91,30 +91,30 @@ class LateRetrieval(RanksTexts):
     @validate_arguments
     def evaluate_retrieval(
         self,
-        questions: object,
-        passages: object,
+        queries: object,
+        documents: object,
         relevant: Sequence[object] | None = None,
         cutoffs: Sequence[int] = (1, 5, 10),
         batch_size: PositiveInt | None = None,
     ) -> dict[str, float]:
-        """Return how near the top each question has its relevant passages, among all passages.
+        """Return how near the top each query has its relevant documents, among all documents.
 
-        Passages with the same text count as one. Of passages with equal scores the first in the
+        Documents with the same text count as one. Of documents with equal scores the first in the
         list comes first.
 
         Args:
-            questions: texts.
-            passages: texts.
-            relevant: for each question the index of its passage, or a list of indices, or {index:
-                grade}; None: the passage with the question's own index.
-            cutoffs: how many of the nearest passages are looked at.
+            queries: texts.
+            documents: texts.
+            relevant: for each query the index of its document, or a list of indices, or {index:
+                grade}; None: the document with the query's own index.
+            cutoffs: how many of the nearest documents are looked at.
             batch_size: of `embed`.
 
         Returns:
             For each cutoff k "ndcg@k", "mrr@k", "recall@k" and "accuracy@k", and "map@100".
 
         Raises:
-            ValueError: "questions is empty. ...", "relevant has 3 entries for 4 questions. ...",
+            ValueError: "queries is empty. ...", "relevant has 3 entries for 4 queries. ...",
                 "cutoffs is ..."
 
         Example:
@@ -125,8 +125,8 @@ class LateRetrieval(RanksTexts):
             ['accuracy@1', 'accuracy@10']
         """
         cutoffs = checked_cutoffs(cutoffs)
-        texts = judged(questions, passages, relevant)
-        queries = self.embed(texts.questions, QUERY, batch_size)
-        passages = TokenVectors.of(self.embed(texts.passages, DOCUMENT, batch_size), "float32")
-        rankings, _ = passages.nearest(queries, min(len(passages), max(*cutoffs, MAP_CUTOFF)))
+        texts = judged(queries, documents, relevant)
+        queries = self.embed(texts.queries, QUERY, batch_size)
+        documents = TokenVectors.of(self.embed(texts.documents, DOCUMENT, batch_size), "float32")
+        rankings, _ = documents.nearest(queries, min(len(documents), max(*cutoffs, MAP_CUTOFF)))
         return ranking_metrics(rankings, texts.relevant, cutoffs)

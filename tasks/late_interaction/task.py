@@ -26,7 +26,7 @@ from encoder_zoo.tasks.embedding.text_pairs import PAIRS, SCORES, LearnsFromPair
 from encoder_zoo.tasks.late_interaction import inference
 from encoder_zoo.tasks.late_interaction.preprocessor import LateInteractionPreprocessor
 from encoder_zoo.tasks.late_interaction.presets import LateInteractionPresets
-from encoder_zoo.tasks.late_interaction.retrieval import LateRetrieval
+from encoder_zoo.tasks.late_interaction.retrieval import TokenVectorRetrieval
 from encoder_zoo.tasks.late_interaction.scoring import max_sim
 from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
 from encoder_zoo.tasks.preprocessing.candidates import with_candidate_ranges
@@ -37,7 +37,7 @@ DIM = 128  # of a new projection
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class LateInteraction(LateRetrieval, LateInteractionPresets, LearnsFromPairs, Task):
+class LateInteraction(TokenVectorRetrieval, LateInteractionPresets, LearnsFromPairs, Task):
     """Embed the tokens of texts, and compare queries with documents token by token (ColBERT).
 
         colbert = ez.LateInteraction.from_preset("hf://lightonai/GTE-ModernColBERT-v1")
@@ -61,11 +61,11 @@ class LateInteraction(LateRetrieval, LateInteractionPresets, LearnsFromPairs, Ta
 
     `fit` takes x in these forms:
 
-    - pairs `(questions, passages)`: the loss (`MaxSimInfoNCE`) puts each question near its passage
-      and away from the others of the batch. `(questions, passages, negatives)` adds passages to
+    - pairs `(queries, documents)`: the loss (`MaxSimInfoNCE`) puts each query near its document
+      and away from the others of the batch. `(queries, documents, negatives)` adds documents to
       stay away from, one column, several, or a list of equally many in every row.
-    - questions with a list of passages each, and a teacher's scores of these, such as those of a
-      `Reranker`: `fit((questions, lists), scores)`. The loss (`MaxSimDistillation`) makes the
+    - queries with a list of documents each, and a teacher's scores of these, such as those of a
+      `Reranker`: `fit((queries, lists), scores)`. The loss (`MaxSimDistillation`) makes the
       model's scores like the teacher's.
 
     Call arguments:
@@ -213,13 +213,13 @@ class LateInteraction(LateRetrieval, LateInteractionPresets, LearnsFromPairs, Ta
         columns = as_columns(x)
         if len(columns) < 2:
             raise ValueError(
-                "LateInteraction learns from questions and their passages, x=(questions, "
-                "passages). Received: one column of texts."
+                "LateInteraction learns from queries and their documents, x=(queries, "
+                "documents). Received: one column of texts."
             )
         if y is not None and len(columns) < 3:
             raise ValueError(
-                "y has scores, but each question has one passage. Expected lists of two passages "
-                "or more, x=(questions, lists of passages), and a list of scores for each."
+                "y has scores, but each query has one document. Expected lists of two documents "
+                "or more, x=(queries, lists of documents), and a list of scores for each."
             )
         return tuple(columns), y
 

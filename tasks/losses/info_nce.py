@@ -12,7 +12,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses.replicas import of_all_replicas
-from encoder_zoo.tasks.losses.vectors import Similarity, check_rows, comparable, differ
+from encoder_zoo.tasks.losses.vectors import Similarity, check_rows, differ, normalized_for
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -71,7 +71,7 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
     def call(self, y_true, y_pred):
         check_rows(self, y_pred, 2, "a query, its positive, and perhaps hard negatives")
         _check_numbers(self, y_true, y_pred)
-        x = comparable(y_pred, self.similarity)
+        x = normalized_for(y_pred, self.similarity)
         all_x, all_texts, first = of_all_replicas(x, y_true)
         forward = self._loss(
             x[:, 0], in_columns(all_x[:, 1:]), positives_mask(y_true, all_texts), first

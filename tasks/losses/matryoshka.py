@@ -30,7 +30,7 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
         (B,), of `call`.
 
     Raises:
-        ValueError: "dims is []. Expected one or more whole numbers above 0.", "weights has 1
+        ValueError: "dims is []. Expected one or more integers above 0.", "weights has 1
             numbers, dims 2. ...", "dims has 512. Expected at most 384, the width of the vectors."
 
     Source: Kusupati et al. 2022, Matryoshka Representation Learning, equation 1.
@@ -55,7 +55,7 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
         if not isinstance(loss, keras.losses.Loss):
             raise ValueError(f"loss is {loss!r}. Expected one of `encoder_zoo.losses`.")
         if not dims or any(not isinstance(dim, int) or dim < 1 for dim in dims):
-            raise ValueError(f"dims is {dims!r}. Expected one or more whole numbers above 0.")
+            raise ValueError(f"dims is {dims!r}. Expected one or more integers above 0.")
         if weights is not None and len(weights) != len(dims):
             raise ValueError(
                 f"weights has {len(weights)} numbers, dims {len(dims)}. Expected one for each."

@@ -12,7 +12,7 @@ from keras import ops
 
 Similarity = Literal["cosine", "dot"]
 Distance = Literal["cosine", "euclidean"]
-LEAST_SQUARE = 1e-12  # below it a length has no finite gradient
+MIN_SQUARE = 1e-12  # below it a length has no finite gradient
 
 
 def unit_vectors(x: keras.KerasTensor) -> keras.KerasTensor:
@@ -23,10 +23,10 @@ def unit_vectors(x: keras.KerasTensor) -> keras.KerasTensor:
         [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
     """
     squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
-    return x * ops.rsqrt(ops.maximum(squares, LEAST_SQUARE))
+    return x * ops.rsqrt(ops.maximum(squares, MIN_SQUARE))
 
 
-def comparable(x: keras.KerasTensor, similarity: Similarity) -> keras.KerasTensor:
+def normalized_for(x: keras.KerasTensor, similarity: Similarity) -> keras.KerasTensor:
     """Return vectors (..., D) whose products are their similarities."""
     return unit_vectors(x) if similarity == "cosine" else x
 
@@ -43,7 +43,7 @@ def similarities(y_pred: keras.KerasTensor, similarity: Similarity) -> keras.Ker
         >>> similarities(y_pred, "dot").numpy().tolist()
         [[6.0, 0.0]]
     """
-    x = comparable(y_pred, similarity)
+    x = normalized_for(y_pred, similarity)
     return ops.sum(x[:, :1] * x[:, 1:], axis=-1)
 
 
@@ -64,7 +64,7 @@ def distances(y_pred: keras.KerasTensor, distance: Distance) -> keras.KerasTenso
     if distance == "cosine":
         return 1 - similarities(y_pred, "cosine")
     squares = ops.sum(ops.square(y_pred[:, :1] - y_pred[:, 1:]), axis=-1)
-    return ops.sqrt(ops.maximum(squares, LEAST_SQUARE))
+    return ops.sqrt(ops.maximum(squares, MIN_SQUARE))
 
 
 def check_rows(loss: keras.losses.Loss, y_pred, least: int, texts: str) -> None:

@@ -131,7 +131,7 @@ def choice_numbers(y, counts: tf.Tensor) -> tf.Tensor:
     """Return the index of the right choice of each question, (N,) int32, checked.
 
     Args:
-        y: (N,) or (N, 1) whole numbers.
+        y: (N,) or (N, 1) integers.
         counts: (N,) int64, the number of choices of each question.
 
     Raises:
@@ -150,7 +150,7 @@ def choice_numbers(y, counts: tf.Tensor) -> tf.Tensor:
     if not tf.as_dtype(labels.dtype).is_integer:
         raise ValueError(
             f"y has values of type {labels.dtype.name}. Expected the index of the right choice of "
-            "each question, a whole number from 0 on."
+            "each question, an integer from 0 on."
         )
     rank = tf.TensorShape(labels.shape).rank
     if rank == 2 and labels.shape[1] == 1:

@@ -100,7 +100,7 @@ def array_batches(
 def epochs_of_arrays(
     collate: Callable,
     examples: dict,
-    shared: tuple,
+    packing: tuple,
     plan: Plan,
     numbers: tuple,
     mixed: bool = False,
@@ -109,7 +109,7 @@ def epochs_of_arrays(
 
     Args:
         collate, examples: as for `array_batches`.
-        shared: the plan of `pack_examples`, or nothing.
+        packing: the plan of `pack_examples`, or nothing.
         plan: how the examples are read.
         numbers: the seed, the batches of a pass, of those that are done and of all.
         mixed: see `epoch_order`, where batches are shuffled and grouped by length.
@@ -121,7 +121,7 @@ def epochs_of_arrays(
     def order_of(epoch: int):
         of_epoch = np.array([seed, epoch if plan.shuffle else 0])
         settings = plan.shuffle, plan.group_lengths, mixed
-        return order_of_epoch(lengths, shared, size, of_epoch, *settings)
+        return order_of_epoch(lengths, packing, size, of_epoch, *settings)
 
     def make(number: int):
         step = number % steps

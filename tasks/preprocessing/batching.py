@@ -15,7 +15,7 @@ import numpy as np
 from encoder_zoo.common.lazy import in_tensorflow, tf
 from encoder_zoo.tasks.preprocessing.array_batches import array_batches, epochs_of_arrays
 from encoder_zoo.tasks.preprocessing.epoch_order import (
-    WINDOW,
+    MEGABATCH,
     epoch_order,
     example_lengths,
     order_of_epoch,
@@ -145,8 +145,8 @@ class LengthGroupedBatcher:
             the first that are done, which are never made. The seed is of order and masking.
         """
         lengths = examples["token_ids"].row_lengths().numpy()
-        shared = () if capacity is None else (pack_examples(np.sort(lengths)[::-1], capacity),)
-        steps = -(-(int(shared[0].nrows()) if shared else len(lengths)) // plan.batch_size)
+        packing = () if capacity is None else (pack_examples(np.sort(lengths)[::-1], capacity),)
+        steps = -(-(int(packing[0].nrows()) if packing else len(lengths)) // plan.batch_size)
         total = (plan.steps_per_epoch or steps) * len(plan.epochs)
         graph = self._training[plan.shuffle, plan.shuffle and plan.group_lengths]
 
@@ -154,10 +154,10 @@ class LengthGroupedBatcher:
             if not in_tensorflow():
                 numbers, mixed = (seed, steps, done, total), self._sequence_counts is not None
                 return epochs_of_arrays(
-                    self._filling(plan.batch_size), examples, shared, plan, numbers, mixed
+                    self._filling(plan.batch_size), examples, packing, plan, numbers, mixed
                 )
             numbers = (seed, plan.epochs.start, steps, plan.batch_size, total, done)
-            return graph(examples, shared, tuple(map(np.int64, numbers)))
+            return graph(examples, packing, tuple(map(np.int64, numbers)))
 
         return steps, batches
 
@@ -179,14 +179,14 @@ class LengthGroupedBatcher:
         return self._collated(tf.data.Dataset.range(steps).map(plan), examples, batch_size)
 
     def _epochs(
-        self, shuffle: bool, group_lengths: bool, examples, shared, numbers
+        self, shuffle: bool, group_lengths: bool, examples, packing, numbers
     ) -> tf.data.Dataset:
         seed, first_epoch, steps, batch_size, total, done = numbers
         lengths = tf.cast(example_lengths(examples), tf.int32)
 
         def order_of(epoch):
             epoch_seed = tf.stack([seed, epoch if shuffle else tf.zeros_like(epoch)])
-            return order_of_epoch(lengths, shared, batch_size, epoch_seed, shuffle, group_lengths)
+            return order_of_epoch(lengths, packing, batch_size, epoch_seed, shuffle, group_lengths)
 
         def epoch_plan(epoch):
             order = order_of(epoch)
@@ -213,26 +213,26 @@ class LengthGroupedBatcher:
 
 
 def grouped_batches(
-    windows: tf.data.Dataset,
+    megabatches: tf.data.Dataset,
     batch_size: int,
     seed: int | tf.Tensor,
     group_lengths: bool = True,
 ) -> tf.data.Dataset:
-    """Return batches of raw inputs of like length, from a dataset of windows of them.
+    """Return batches of raw inputs of like length, from a dataset of megabatches of them.
 
     Args:
-        windows: `x`, `(x, y)` or `(x, y, sample_weight)`, tensors or ragged tensors, of
-            `window_size(batch_size)` raw examples each, the last of a pass perhaps of fewer.
+        megabatches: `x`, `(x, y)` or `(x, y, sample_weight)`, tensors or ragged tensors, of
+            `megabatch_size(batch_size)` raw examples each, the last of a pass perhaps of fewer.
         batch_size: B.
-        seed: of the order inside the windows.
+        seed: of the order inside the megabatches.
         group_lengths: whether batches are of like length; else they are drawn at random.
 
     Returns:
-        Batches with the structure of the windows, every example exactly once.
+        Batches with the structure of the megabatches, every example exactly once.
     """
 
-    def cut(number, window):
-        sizes = text_sizes(keras.utils.unpack_x_y_sample_weight(window)[0])
+    def cut(number, megabatch):
+        sizes = text_sizes(keras.utils.unpack_x_y_sample_weight(megabatch)[0])
         numbers = tf.stack([tf.cast(seed, tf.int64), number])
         order = epoch_order(sizes, batch_size, numbers, group_lengths)
 
@@ -240,17 +240,17 @@ def grouped_batches(
             chosen = order[start : start + batch_size]
             # No labels beside weights are None.
             return tf.nest.map_structure(
-                lambda values: None if values is None else tf.gather(values, chosen), window
+                lambda values: None if values is None else tf.gather(values, chosen), megabatch
             )
 
         return tf.data.Dataset.range(0, tf.size(order, tf.int64), batch_size).map(batch_at)
 
-    return tf.data.Dataset.zip(tf.data.Dataset.counter(), windows).flat_map(cut)
+    return tf.data.Dataset.zip(tf.data.Dataset.counter(), megabatches).flat_map(cut)
 
 
-def window_size(batch_size: int) -> int:
+def megabatch_size(batch_size: int) -> int:
     """Return the number of examples among which batches of like length are made."""
-    return batch_size * WINDOW
+    return batch_size * MEGABATCH
 
 
 def text_sizes(x) -> tf.Tensor:

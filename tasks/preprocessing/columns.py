@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.preprocessing.documents import are_documents
+from encoder_zoo.tasks.preprocessing.spacy_docs import are_documents
 
 ROWS = (list, tuple, np.ndarray)  # types of a row in a list of rows
 

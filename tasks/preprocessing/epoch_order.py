@@ -11,9 +11,9 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.packed_examples import packed_epoch_order
 
-# Examples are sorted by length inside windows of so many batches: enough to leave hardly any
+# Examples are sorted by length inside megabatches of so many batches: enough to leave hardly any
 # padding, few enough to keep the order random.
-WINDOW = 50
+MEGABATCH = 50
 
 
 def example_lengths(examples: dict) -> tf.Tensor:
@@ -51,8 +51,8 @@ def epoch_order(
             many tokens as the others.
 
     Returns:
-        (N,) int64, every example exactly once. Shuffled, then sorted by length inside windows of
-        `WINDOW` batches, then the batches shuffled. A last, smaller batch has examples of any
+        (N,) int64, every example exactly once. Shuffled, then sorted by length inside megabatches of
+        `MEGABATCH` batches, then the batches shuffled. A last, smaller batch has examples of any
         length: sorted with the others, it would always have the longest.
     """
     count = tf.size(lengths, tf.int64)
@@ -61,14 +61,16 @@ def epoch_order(
     if not group_lengths:
         return order
     order, rest = order[:full], order[full:]
-    window = tf.range(full) // (batch_size * WINDOW)
+    megabatch = tf.range(full) // (batch_size * MEGABATCH)
     shuffled = tf.cast(tf.gather(lengths, order), tf.int64)
-    key = window * (tf.reduce_max(shuffled) + 1) + shuffled
+    key = megabatch * (tf.reduce_max(shuffled) + 1) + shuffled
     order = tf.gather(order, tf.argsort(key, stable=True))
     if mixed:
-        ranks = tf.range(full) - window * batch_size * WINDOW
-        batches = tf.minimum(full // batch_size - window * WINDOW, WINDOW)  # of each's window
-        order = tf.gather(order, tf.argsort(window * WINDOW + ranks % batches, stable=True))
+        ranks = tf.range(full) - megabatch * batch_size * MEGABATCH
+        batches = tf.minimum(
+            full // batch_size - megabatch * MEGABATCH, MEGABATCH
+        )  # of each's megabatch
+        order = tf.gather(order, tf.argsort(megabatch * MEGABATCH + ranks % batches, stable=True))
 
     batches = tf.reshape(order, (-1, batch_size))
     batches = tf.random.experimental.stateless_shuffle(batches, seed + 1)
@@ -77,7 +79,7 @@ def epoch_order(
 
 def order_of_epoch(
     lengths: tf.Tensor,
-    shared: tuple,
+    packing: tuple,
     batch_size: int,
     seed: tf.Tensor,
     shuffle: bool,
@@ -88,14 +90,14 @@ def order_of_epoch(
 
     Args:
         lengths: (N,) int32, tokens of every example.
-        shared: the plan of `pack_examples`, or nothing.
+        packing: the plan of `pack_examples`, or nothing.
         batch_size: B.
         seed: (2,) int, of the epoch.
         shuffle, group_lengths: see `Plan`.
         mixed: see `epoch_order`.
     """
-    if shared:
-        return packed_epoch_order(lengths, *shared, seed)
+    if packing:
+        return packed_epoch_order(lengths, *packing, seed)
     if shuffle:
         return epoch_order(lengths, batch_size, seed, group_lengths, mixed)
     return tf.range(tf.size(lengths, tf.int64))

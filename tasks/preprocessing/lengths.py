@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 LENGTHS = tuple(2**i for i in range(3, 14))  # 8 to 8,192
 SHORTEST = 32  # tokens of the longest text, below which lengths are as for it
-USUAL = 128  # tokens, up to which there are three lengths
+THREE_LENGTHS_UP_TO = 128  # tokens, up to which there are three lengths
 
 _lengths = contextvars.ContextVar("lengths", default=LENGTHS[1:])
 
@@ -33,7 +33,7 @@ def lengths_now() -> tuple[int, ...]:
 
 
 def choose_lengths(longest: int, known: tuple[int, ...] | None = None) -> tuple[int, ...]:
-    """Return the lengths that batches are padded to: powers of two, three of them up to `USUAL`.
+    """Return the lengths that batches are padded to: powers of two, three of them up to `THREE_LENGTHS_UP_TO`.
 
     Three cost some padding, and each further one a program, which takes seconds to compile.
 
@@ -48,4 +48,4 @@ def choose_lengths(longest: int, known: tuple[int, ...] | None = None) -> tuple[
     last = next((n for n in LENGTHS if n >= max(longest, SHORTEST)), LENGTHS[-1])
     if known:
         return known + tuple(n for n in LENGTHS if known[-1] < n <= last)
-    return tuple(n for n in LENGTHS if min(last, USUAL) // 4 <= n <= last)
+    return tuple(n for n in LENGTHS if min(last, THREE_LENGTHS_UP_TO) // 4 <= n <= last)

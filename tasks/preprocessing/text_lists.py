@@ -11,7 +11,7 @@ from encoder_zoo.tasks.preprocessing.checks import check_each, has_text
 from encoder_zoo.tasks.preprocessing.columns import ROWS, plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column, check_no_iterator
 
-MOST_SHOWN = 60  # characters of a value in an error
+MAX_SHOWN = 60  # characters of a value in an error
 
 
 def as_text_lists(lists, name: str, owner: str) -> tf.RaggedTensor:
@@ -46,7 +46,7 @@ def as_text_lists(lists, name: str, owner: str) -> tf.RaggedTensor:
 def _ragged(rows, name: str, owner: str) -> tf.RaggedTensor:
     if isinstance(rows, str | bytes):
         raise ValueError(
-            f"{name} is {with_type(rows):.{MOST_SHOWN}}. Expected a list of texts for each {owner}."
+            f"{name} is {with_type(rows):.{MAX_SHOWN}}. Expected a list of texts for each {owner}."
         )
     for i, row in enumerate(rows):
         is_list = isinstance(row, ROWS)
@@ -54,7 +54,7 @@ def _ragged(rows, name: str, owner: str) -> tf.RaggedTensor:
         if wrong:
             raise ValueError(
                 f"Row {i} of {name} {'has' if is_list else 'is'} "
-                f"{with_type(wrong[0]):.{MOST_SHOWN}}. Expected a list of texts for each {owner}."
+                f"{with_type(wrong[0]):.{MAX_SHOWN}}. Expected a list of texts for each {owner}."
             )
     values = [text for row in rows for text in row]
     values = as_column(values, name) if values else tf.constant([], tf.string)

@@ -16,8 +16,8 @@ from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.explanation.words import Method
 from encoder_zoo.tasks.preprocessing.columns import plain
-from encoder_zoo.tasks.preprocessing.documents import text_of
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
+from encoder_zoo.tasks.preprocessing.spacy_docs import text_of
 from encoder_zoo.tasks.question_answering import ranking
 from encoder_zoo.tasks.question_answering.answers import (
     NullThreshold,

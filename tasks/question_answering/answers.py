@@ -16,8 +16,8 @@ from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import plain
-from encoder_zoo.tasks.preprocessing.documents import is_span
 from encoder_zoo.tasks.preprocessing.preprocessor import as_texts
+from encoder_zoo.tasks.preprocessing.spacy_docs import is_span
 
 IMPOSSIBLE = -1e9  # logit of positions that cannot be an answer
 NO_LABELS = (
@@ -82,21 +82,23 @@ def find_spans(
         raise ValueError(f"max_answer_length={max_answer_length}; expected at least 1 token.")
     masked = tf.where(is_context[:, None], tf.cast(logits, tf.float32), IMPOSSIBLE)
     start, end = tf.unstack(masked, axis=1)  # (W, L)
-    reach = max_answer_length
-    padded = tf.pad(end, [[0, 0], [0, reach - 1]], constant_values=IMPOSSIBLE)
-    ends = tf.signal.frame(padded, reach, 1)  # (W, L, K)
+    max_answer_length = max_answer_length
+    padded = tf.pad(end, [[0, 0], [0, max_answer_length - 1]], constant_values=IMPOSSIBLE)
+    ends = tf.signal.frame(padded, max_answer_length, 1)  # (W, L, K)
     scores = start[:, :, None] + ends
-    flat = tf.reshape(scores, [tf.shape(scores)[0], tf.shape(scores)[1] * reach])  # (W, L * K)
+    flat = tf.reshape(
+        scores, [tf.shape(scores)[0], tf.shape(scores)[1] * max_answer_length]
+    )  # (W, L * K)
     flat = tf.pad(flat, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE)
     best, index = tf.math.top_k(flat, n_best)
-    first = index // reach
+    first = index // max_answer_length
     total = tf.reduce_logsumexp(flat, axis=1)
     # Of no windows there is no first column either.
     null = logits[:, :, :1]
     if null_column is not None:
         null = tf.where(tf.range(tf.shape(logits)[2]) == null_column[:, None, None], logits, 0)
     null = tf.cast(tf.reduce_sum(null, axis=[1, 2]), tf.float32)
-    return Candidates(best, first, first + index % reach, total, null)
+    return Candidates(best, first, first + index % max_answer_length, total, null)
 
 
 def context_mask(column: tf.Tensor, tokens: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
@@ -201,7 +203,7 @@ def _answers(answers, number: int) -> list[dict]:
         ):
             raise ValueError(
                 f"Example {number}: {answer!r} is no answer. Expected a dict with text, a string, "
-                "and answer_start, a whole number; or an empty list where there is no answer."
+                "and answer_start, an integer; or an empty list where there is no answer."
             )
     return list(answers)
 

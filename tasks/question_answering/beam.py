@@ -14,7 +14,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.beam_head import MOST_TOP, TOP, BeamHead
+from encoder_zoo.encoders.beam_head import MAX_TOP, TOP, BeamHead
 from encoder_zoo.encoders.layers import INITIALIZER_RANGE, initializer
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.base.head import HiddenLayer
@@ -32,7 +32,7 @@ def _are_counts(value: object) -> bool:
     return two and all(TOP.holds(count) for count in value)
 
 
-_EXPECTED = f"two whole numbers from 1 to {MOST_TOP}, (start_n_top, end_n_top), such as (5, 5)"
+_EXPECTED = f"two integers from 1 to {MAX_TOP}, (start_n_top, end_n_top), such as (5, 5)"
 Beam = Annotated[tuple, Rule(_are_counts, _EXPECTED)]
 
 

@@ -27,7 +27,7 @@ from encoder_zoo.tasks.question_answering.answers import (
 )
 
 # A question that leaves less than this for the context is too long.
-LEAST_CONTEXT = 8
+MIN_CONTEXT = 8
 
 
 class Contexts(NamedTuple):
@@ -129,7 +129,7 @@ class SpanQAPreprocessor(Preprocessor):
         if self._longest_question < 1:
             raise ValueError(
                 f"Examples of {self.max_sequence_length} tokens have no room for a question and "
-                f"its context. Expected at least {self._specials + 1 + LEAST_CONTEXT} as "
+                f"its context. Expected at least {self._specials + 1 + MIN_CONTEXT} as "
                 "sequence_length and window_length."
             )
 
@@ -162,7 +162,7 @@ class SpanQAPreprocessor(Preprocessor):
 
     @property
     def _longest_question(self) -> int:
-        return self.max_sequence_length - self._specials - LEAST_CONTEXT
+        return self.max_sequence_length - self._specials - MIN_CONTEXT
 
     def examples(self, contexts: Contexts) -> dict:
         """Return one example for every window: question and a part of the context."""

@@ -30,10 +30,10 @@ from encoder_zoo.tasks.reranking.preprocessor import (
 )
 from encoder_zoo.tasks.reranking.presets import RerankerPresets
 from encoder_zoo.tasks.reranking.ranking import Ranking
-from encoder_zoo.tasks.training.compiling import is_auto
 from encoder_zoo.tasks.training.keyword_arguments import CompileOptions
 from encoder_zoo.tasks.training.logit_metrics import loss_on_logits
 from encoder_zoo.tasks.training.prepared import inputs_of, is_prepared
+from encoder_zoo.tasks.training.recipe import is_auto
 from encoder_zoo.tasks.training.sources import is_dataset
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from encoder_zoo.common.lazy import LazyModule, require
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.presets.files.manifest import NAME, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
+from encoder_zoo.tasks.retrieval.base_index import PlainIndex
 from encoder_zoo.tasks.retrieval.index_checks import checked_texts
 from encoder_zoo.tasks.retrieval.index_files import (
     TEXTS,
@@ -26,7 +27,6 @@ from encoder_zoo.tasks.retrieval.index_files import (
     replacing_index,
     write_texts,
 )
-from encoder_zoo.tasks.retrieval.searching import PlainIndex
 
 if TYPE_CHECKING:
     from typing import Self
@@ -103,7 +103,7 @@ class BM25Index(PlainIndex):
         self._set([*self.texts, *checked_texts(documents, "documents")])
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the texts into a folder of their own, replaced in one step; see `load`.
+        """Write the texts into a folder of their own, replaced atomically; see `load`.
 
         Args:
             folder: to write.

@@ -1,4 +1,4 @@
-"""Evaluation of embedders: of the search for passages, and of similarities beside scores."""
+"""Evaluation of embedders: of the search for documents, and of similarities beside scores."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.retrieval.index_checks import checked_texts
+from encoder_zoo.tasks.retrieval.judgments import embedded, judged, nearest_documents
 from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, pearson, ranking_metrics, spearman
-from encoder_zoo.tasks.retrieval.questions import embedded, judged, nearest_passages
 from encoder_zoo.tasks.retrieval.top_k import pair_scores
 
 
 @validate_arguments
 def evaluate_retrieval(
     embedder,
-    questions,
-    passages,
+    queries,
+    documents,
     relevant: Sequence | None = None,
     cutoffs: Sequence[int] = (1, 5, 10),
     batch_size: PositiveInt | None = None,
     dim: PositiveInt | None = None,
-    question_prompt: str | None = "query",
-    passage_prompt: str | None = "document",
+    query_prompt: str | None = "query",
+    document_prompt: str | None = "document",
 ) -> dict[str, float]:
-    """Return how near the top each question has its relevant passages, among all passages.
+    """Return how near the top each query has its relevant documents, among all documents.
 
-    Passages with the same text count as one. Of equally near ones the first in the list comes
+    Documents with the same text count as one. Of equally near ones the first in the list comes
     first. The similarities are computed in blocks: beside the vectors, memory does not grow with
-    the number of passages.
+    the number of documents.
 
     Args:
         embedder: a `TextEmbedder`, or an object with its `embed` and `similarity_function`.
-        questions: texts.
-        passages: texts.
-        relevant: for each question the index of its passage, or a list of indices, or {index:
-            grade}; None: the passage with the question's own index.
-        cutoffs: how many of the nearest passages are looked at.
+        queries: texts.
+        documents: texts.
+        relevant: for each query the index of its document, or a list of indices, or {index:
+            grade}; None: the document with the query's own index.
+        cutoffs: how many of the nearest documents are looked at.
         batch_size: of `embed`.
         dim: of `embed`.
-        question_prompt: of `embed`, for questions.
-        passage_prompt: of `embed`, for passages.
+        query_prompt: of `embed`, for queries.
+        document_prompt: of `embed`, for documents.
 
     Returns:
         For each cutoff k "ndcg@k", "mrr@k", "recall@k" and "accuracy@k", and "map@100"; see
         `ranking_metrics`.
 
     Raises:
-        ValueError: "questions is empty. ...", "relevant has 3 entries for 4 questions. ...",
-            "relevant[2] has the passage 9. Expected indices from 0 to 8.", "cutoffs is ..."
+        ValueError: "queries is empty. ...", "relevant has 3 entries for 4 queries. ...",
+            "relevant[2] has the document 9. Expected indices from 0 to 8.", "cutoffs is ..."
 
     Example:
         >>> from encoder_zoo import TextEmbedder
@@ -59,10 +59,10 @@ def evaluate_retrieval(
         (1.0, 1.0)
     """
     cutoffs = checked_cutoffs(cutoffs)
-    texts = judged(questions, passages, relevant)
-    queries = embedded(embedder, texts.questions, question_prompt, dim, batch_size)
-    vectors = embedded(embedder, texts.passages, passage_prompt, dim, batch_size)
-    rankings, _ = nearest_passages(embedder, queries, vectors, max(*cutoffs, MAP_CUTOFF))
+    texts = judged(queries, documents, relevant)
+    queries = embedded(embedder, texts.queries, query_prompt, dim, batch_size)
+    vectors = embedded(embedder, texts.documents, document_prompt, dim, batch_size)
+    rankings, _ = nearest_documents(embedder, queries, vectors, max(*cutoffs, MAP_CUTOFF))
     return ranking_metrics(rankings, texts.relevant, cutoffs)
 
 
@@ -113,10 +113,10 @@ def evaluate_similarity(
 
 
 def checked_cutoffs(cutoffs) -> list[int]:
-    """Return numbers of ranks as a list; raise an error for others than whole numbers above 0."""
+    """Return numbers of ranks as a list; raise an error for others than integers above 0."""
     cutoffs = list(cutoffs)
     if not cutoffs or any(type(k) is not int or k < 1 for k in cutoffs):
-        raise ValueError(f"cutoffs is {cutoffs!r}. Expected one or more whole numbers above 0.")
+        raise ValueError(f"cutoffs is {cutoffs!r}. Expected one or more integers above 0.")
     return cutoffs
 
 

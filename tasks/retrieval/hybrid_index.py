@@ -8,20 +8,23 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from encoder_zoo.common.validation import PositiveInt, validate_arguments, whole
+from encoder_zoo.common.validation import PositiveInt, integer_from, validate_arguments
 from encoder_zoo.presets.files.manifest import NAME, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
+from encoder_zoo.tasks.retrieval.base_index import PlainIndex
 from encoder_zoo.tasks.retrieval.bm25_index import BM25Index
 from encoder_zoo.tasks.retrieval.index_checks import checked_texts
 from encoder_zoo.tasks.retrieval.index_files import checked_manifest, replacing_index
 from encoder_zoo.tasks.retrieval.model_index import ModelIndex
-from encoder_zoo.tasks.retrieval.searching import PlainIndex
 
 if TYPE_CHECKING:
     from typing import Self
 
 KIND = "hybrid_index"  # where the manifest of a preset names its task
-RULES = {"rank_constant": whole(1), "depth": whole(1)}  # of the settings in the manifest
+RULES = {
+    "rank_constant": integer_from(1),
+    "depth": integer_from(1),
+}  # of the settings in the manifest
 
 
 class HybridIndex(PlainIndex):
@@ -141,7 +144,7 @@ class HybridIndex(PlainIndex):
         return put
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write all indexes into a folder, replaced in one step; `load` opens it.
+        """Write all indexes into a folder, replaced atomically; `load` opens it.
 
         Args:
             folder: to write.

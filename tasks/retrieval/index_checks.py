@@ -17,7 +17,7 @@ from encoder_zoo.tasks.retrieval.vectors import check_finite
 
 # The vectors of these tell embedders apart: other weights, pooling, prompts, tokenizers.
 FINGERPRINT_TEXTS = ("Where is the key?", "A naïve 东西 of 12.5 kg, isn't it?")
-MOST_APART = 0.05  # of a vector's length; bfloat16 in place of float32 changes 0.01
+MAX_APART = 0.05  # of a vector's length; bfloat16 in place of float32 changes 0.01
 
 
 def check_engine(engine: str | None, precision: str) -> None:
@@ -77,14 +77,14 @@ def check_text_count(texts: Sequence[str] | None, count: int, name: str) -> None
         raise ValueError(f"There are {len(texts)} texts for {count} {name}.")
 
 
-def comparable(vectors: np.ndarray, function: str, name: str) -> np.ndarray:
+def checked_and_normalized(vectors: np.ndarray, function: str, name: str) -> np.ndarray:
     """Return vectors (N, D), checked, and changed to unit length if they are for "cosine".
 
     Raises:
         ValueError: "vectors[3] has a number that is NaN or infinite. Expected finite numbers."
 
     Example:
-        >>> comparable(np.array([[3.0, 4.0]], "float32"), "cosine", "vectors").round(1).tolist()
+        >>> checked_and_normalized(np.array([[3.0, 4.0]], "float32"), "cosine", "vectors").round(1).tolist()
         [[0.6000000238418579, 0.800000011920929]]
     """
     check_finite(vectors, name)
@@ -105,7 +105,7 @@ def are_close(vectors: np.ndarray, expected: np.ndarray) -> bool:
     if vectors.shape != expected.shape:
         return False
     apart = np.linalg.norm(vectors - expected, axis=1)
-    return bool((apart <= MOST_APART * np.linalg.norm(expected, axis=1)).all())
+    return bool((apart <= MAX_APART * np.linalg.norm(expected, axis=1)).all())
 
 
 def check_embedder(

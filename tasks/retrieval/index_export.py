@@ -16,9 +16,9 @@ from encoder_zoo.tasks.serving.export import write_saved_model
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
-    from encoder_zoo.tasks.retrieval.index import VectorIndex
+    from encoder_zoo.tasks.retrieval.vector_index import VectorIndex
 
-MOST_BYTES = 2**31 - 1  # of the vectors
+MAX_BYTES = 2**31 - 1  # of the vectors
 
 
 def export_index(index: VectorIndex, path: str | os.PathLike, top_k: int = 10) -> None:
@@ -30,7 +30,7 @@ def export_index(index: VectorIndex, path: str | os.PathLike, top_k: int = 10) -
 
     Args:
         index: whose embedder has a preprocessor.
-        path: the version folder, such as "served/1", written in one step; other files stay.
+        path: the version folder, such as "served/1", written atomically; other files stay.
         top_k: K, how many documents of each query; all if there are fewer.
 
     Raises:
@@ -103,10 +103,10 @@ def check_exportable(model: Task, count: int, width: int) -> None:
             "preprocessor=..., or load it with from_preset."
         )
     size = 4 * count * width
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         raise ValueError(
             f"The vectors take {size / 1e9:.1f} GB as float32. An export holds at most "
-            f"{MOST_BYTES / 1e9:.1f} GB: build the index with a smaller dim, or divide the "
+            f"{MAX_BYTES / 1e9:.1f} GB: build the index with a smaller dim, or divide the "
             "documents among several."
         )
 

@@ -55,7 +55,7 @@ def write_index(
     texts: Sequence[str] | None,
     settings: Mapping,
 ) -> None:
-    """Write the files of an index, in place of those that are there, in one step.
+    """Write the files of an index, in place of those that are there, atomically.
 
     Args:
         folder: to write.
@@ -156,7 +156,7 @@ def checked_manifest(
         rules: of the settings in the manifest.
 
     Raises:
-        ValueError: "... holds no index: ...", "...: depth is '4'. Expected a whole number ..."
+        ValueError: "... holds no index: ...", "...: depth is '4'. Expected an integer ..."
     """
     manifest = read_manifest(files, verify)
     if manifest.get("task") != kind:

@@ -1,6 +1,6 @@
 """Metrics of rankings, and of similarities beside scores.
 
-Comment letters: Q questions, R ranks, N pairs.
+Comment letters: Q queries, R ranks, N pairs.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ MAP_CUTOFF = 100
 def ranking_metrics(
     rankings: np.ndarray, relevant: Sequence[Mapping[int, float]], cutoffs: Sequence[int]
 ) -> dict[str, float]:
-    """Return how well rankings have the relevant passages at their top, means over the questions.
+    """Return how well rankings have the relevant documents at their top, means over the queries.
 
     Args:
-        rankings: (Q, R) indices of passages, the nearest first, without repeats.
-        relevant: for each question {index of a passage: its grade}; above 0 is relevant, and each
-            question has such a passage.
+        rankings: (Q, R) indices of documents, the nearest first, without repeats.
+        relevant: for each query {index of a document: its grade}; above 0 is relevant, and each
+            query has such a document.
         cutoffs: numbers k of ranks that are looked at.
 
     Returns:
         For each cutoff k "ndcg@k", normalized discounted cumulative gain, with the grade as gain;
         "mrr@k", the reciprocal of the first relevant rank, 0 if there is none; "recall@k", the
-        share of the relevant passages that are found; "accuracy@k", 1 if one is found; and
-        "map@100", the mean, over all relevant passages, of the precision at their ranks.
+        share of the relevant documents that are found; "accuracy@k", 1 if one is found; and
+        "map@100", the mean, over all relevant documents, of the precision at their ranks.
 
     Source: Järvelin and Kekäläinen 2002, Cumulated Gain-based Evaluation of IR Techniques; as in
     trec_eval.
@@ -39,7 +39,7 @@ def ranking_metrics(
     """
     rankings = rankings[:, : max(*cutoffs, MAP_CUTOFF)]
     rows = zip(rankings.tolist(), relevant, strict=True)
-    gains = np.array([[grades.get(passage, 0.0) for passage in row] for row, grades in rows])
+    gains = np.array([[grades.get(document, 0.0) for document in row] for row, grades in rows])
     grades = [np.sort([grade for grade in row.values() if grade > 0])[::-1] for row in relevant]
     totals = np.array([len(row) for row in grades])
     found = {}

@@ -1,6 +1,6 @@
-"""Hard negatives: passages near to a question that are not its own.
+"""Hard negatives: documents near to a query that are not its own.
 
-Comment letters: P pairs of a question and its passage, K candidates of each.
+Comment letters: P pairs of a query and its document, K candidates of each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from encoder_zoo.common.validation import (
     PositiveInt,
     validate_arguments,
 )
-from encoder_zoo.tasks.retrieval.questions import Judged, embedded, judged, nearest_passages
+from encoder_zoo.tasks.retrieval.judgments import Judged, embedded, judged, nearest_documents
 from encoder_zoo.tasks.retrieval.top_k import pair_scores
 
 logger = logging.getLogger("encoder_zoo")
@@ -25,8 +25,8 @@ logger = logging.getLogger("encoder_zoo")
 @validate_arguments
 def mine_negatives(
     embedder,
-    questions,
-    passages,
+    queries,
+    documents,
     relevant: Sequence | None = None,
     num_negatives: PositiveInt = 3,
     skip_top: NonNegativeInt = 0,
@@ -36,62 +36,62 @@ def mine_negatives(
     relative_margin: NonNegativeFloat | None = None,
     reranker=None,
     batch_size: PositiveInt | None = None,
-    question_prompt: str | None = "query",
-    passage_prompt: str | None = "document",
+    query_prompt: str | None = "query",
+    document_prompt: str | None = "document",
 ) -> tuple[list[str], list[str], list[list[str]]]:
-    """Return questions, their passages and negatives of each, for `fit`.
+    """Return queries, their documents and negatives of each, for `fit`.
 
-        embedder.fit(embedder.mine_negatives(questions, passages, relative_margin=0.05))
+        embedder.fit(embedder.mine_negatives(queries, documents, relative_margin=0.05))
 
-    The negatives are the passages most similar to the question. A passage that is relevant to an
-    equal question, or equal to a relevant one or to the question, is never one. Rows with too few
+    The negatives are the documents most similar to the query. A document that is relevant to an
+    equal query, or equal to a relevant one or to the query, is never one. Rows with too few
     negatives are left out, and their number is logged.
 
     Args:
         embedder: a `TextEmbedder`, or an object with its `embed` and `similarity_function`.
-        questions: texts.
-        passages: texts.
-        relevant: for each question the index of its passage, or a list of indices, one row for
-            each; None: the passage with the question's own index.
+        queries: texts.
+        documents: texts.
+        relevant: for each query the index of its document, or a list of indices, one row for
+            each; None: the document with the query's own index.
         num_negatives: of each row.
-        skip_top: leave out so many of the most similar passages, which may be right too.
-        top_k: how many of the most similar passages are looked at.
+        skip_top: leave out so many of the most similar documents, which may be right too.
+        top_k: how many of the most similar documents are looked at.
         max_score: negatives have at most this similarity.
-        absolute_margin: negatives have at most the passage's similarity less this.
-        relative_margin: negatives have at most the passage's similarity less this share of it.
+        absolute_margin: negatives have at most the document's similarity less this.
+        relative_margin: negatives have at most the document's similarity less this share of it.
         reranker: a `Reranker`, or an object with its `score`: its scores take the place of the
             similarities of those `top_k`.
         batch_size: of `embed`.
-        question_prompt: of `embed`, for questions.
-        passage_prompt: of `embed`, for passages.
+        query_prompt: of `embed`, for queries.
+        document_prompt: of `embed`, for documents.
 
     Returns:
-        Questions (P,), passages (P,), and negatives, a list of P lists of `num_negatives`, the most
+        Queries (P,), documents (P,), and negatives, a list of P lists of `num_negatives`, the most
         similar first.
 
     Raises:
-        ValueError: "questions is empty. ...", "relevant[2] has the passage 9. ...", "No question
+        ValueError: "queries is empty. ...", "relevant[2] has the document 9. ...", "No query
             has 3 negatives. ..."
 
-    Source: Karpukhin et al. 2020, Dense Passage Retrieval, section 3.2; margins: Moreira et al.
+    Source: Karpukhin et al. 2020, Dense Document Retrieval, section 3.2; margins: Moreira et al.
     2024, NV-Retriever, section 3.
 
     Example:
         >>> from encoder_zoo import TextEmbedder
         >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
         >>> texts = ["A cat.", "A dog.", "The law."]
-        >>> questions, passages, negatives = mine_negatives(embedder, ["A cat?"], texts, [0], 1)
-        >>> questions, passages, negatives
+        >>> queries, documents, negatives = mine_negatives(embedder, ["A cat?"], texts, [0], 1)
+        >>> queries, documents, negatives
         (['A cat?'], ['A cat.'], [['A dog.']])
     """
-    texts = judged(questions, passages, relevant)
+    texts = judged(queries, documents, relevant)
     asked, own = _pairs(texts)
-    queries = embedded(embedder, texts.questions, question_prompt, None, batch_size)
-    vectors = embedded(embedder, texts.passages, passage_prompt, None, batch_size)
-    # Some of those found are the question's own.
+    queries = embedded(embedder, texts.queries, query_prompt, None, batch_size)
+    vectors = embedded(embedder, texts.documents, document_prompt, None, batch_size)
+    # Some of those found are the query's own.
     excluded = _excluded(texts)
     most = top_k + max(map(len, excluded))
-    found, scores = (x[asked] for x in nearest_passages(embedder, queries, vectors, most))
+    found, scores = (x[asked] for x in nearest_documents(embedder, queries, vectors, most))
     allowed = _looked_at(found, [excluded[i] for i in asked], top_k)
     if reranker is None:
         own_scores = pair_scores(queries[asked], vectors[own], embedder.similarity_function)
@@ -103,50 +103,50 @@ def mine_negatives(
     kept = [i for i, columns in enumerate(chosen) if len(columns) == num_negatives]
     _report(len(kept), len(chosen), num_negatives)
     return (
-        [texts.questions[asked[i]] for i in kept],
-        [texts.passages[own[i]] for i in kept],
-        [[texts.passages[n] for n in found[i, chosen[i]]] for i in kept],
+        [texts.queries[asked[i]] for i in kept],
+        [texts.documents[own[i]] for i in kept],
+        [[texts.documents[n] for n in found[i, chosen[i]]] for i in kept],
     )
 
 
 def _pairs(texts: Judged) -> tuple[np.ndarray, np.ndarray]:
-    """Return the questions (P,) and the relevant passages (P,), by their indices."""
+    """Return the queries (P,) and the relevant documents (P,), by their indices."""
     rows = [(i, n) for i, grades in enumerate(texts.relevant) for n, g in grades.items() if g > 0]
     return tuple(np.array(rows).T)
 
 
 def _excluded(texts: Judged) -> list[set[int]]:
-    """Return the passages that are no negatives of each question."""
-    number_of = {text: number for number, text in enumerate(texts.passages)}
+    """Return the documents that are no negatives of each query."""
+    number_of = {text: number for number, text in enumerate(texts.documents)}
     right: dict[str, set[int]] = {}
-    for question, grades in zip(texts.questions, texts.relevant, strict=True):
-        same = {number_of[question]} if question in number_of else set()
-        right.setdefault(question, same).update(n for n, grade in grades.items() if grade > 0)
-    return [right[question] for question in texts.questions]
+    for query, grades in zip(texts.queries, texts.relevant, strict=True):
+        same = {number_of[query]} if query in number_of else set()
+        right.setdefault(query, same).update(n for n, grade in grades.items() if grade > 0)
+    return [right[query] for query in texts.queries]
 
 
 def _looked_at(found: np.ndarray, excluded: list[set[int]], top_k: int) -> np.ndarray:
-    """Return (P, K) bool: true at the first `top_k` passages that may be negatives."""
+    """Return (P, K) bool: true at the first `top_k` documents that may be negatives."""
     rows = zip(found.tolist(), excluded, strict=True)
     allowed = np.array([[number not in wrong for number in row] for row, wrong in rows])
     return allowed & (allowed.cumsum(axis=1) <= top_k)
 
 
 def _reranked(reranker, texts: Judged, asked, found, allowed) -> np.ndarray:
-    """Return the reranker's scores of the passages that may be negatives, (P, K)."""
+    """Return the reranker's scores of the documents that may be negatives, (P, K)."""
     rows, columns = np.nonzero(allowed)
     scores = np.zeros(allowed.shape, "float32")
     scores[rows, columns] = _scores(reranker, texts, asked[rows], found[rows, columns])
     return scores
 
 
-def _scores(reranker, texts: Judged, questions: np.ndarray, passages: np.ndarray) -> np.ndarray:
-    pairs = [texts.questions[i] for i in questions], [texts.passages[i] for i in passages]
+def _scores(reranker, texts: Judged, queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    pairs = [texts.queries[i] for i in queries], [texts.documents[i] for i in documents]
     return np.reshape(reranker.score(pairs), (-1,))
 
 
 def _limits(own: np.ndarray, max_score, absolute_margin, relative_margin) -> np.ndarray:
-    """Return the highest score that negatives may have, of passages with these scores, (P,)."""
+    """Return the highest score that negatives may have, of documents with these scores, (P,)."""
     limits = np.full(own.shape, np.inf if max_score is None else max_score)
     if absolute_margin is not None:
         limits = np.minimum(limits, own - absolute_margin)
@@ -168,7 +168,7 @@ def _chosen(scores, allowed, limits, skip_top: int, count: int) -> list[np.ndarr
 def _report(kept: int, count: int, num_negatives: int) -> None:
     if not kept:
         raise ValueError(
-            f"No question has {num_negatives} negatives. Expected more passages, a smaller "
+            f"No query has {num_negatives} negatives. Expected more documents, a smaller "
             "num_negatives, skip_top or margin, or a larger top_k or max_score."
         )
     if kept < count:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Unpack, overload
 import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, Rule, validate_arguments
+from encoder_zoo.tasks.retrieval.base_index import Index
 from encoder_zoo.tasks.retrieval.index_checks import (
     are_close,
     check_embedder,
@@ -21,8 +22,7 @@ from encoder_zoo.tasks.retrieval.index_checks import (
     checked_texts,
 )
 from encoder_zoo.tasks.retrieval.index_files import Types, read_index, write_index
-from encoder_zoo.tasks.retrieval.searching import Index
-from encoder_zoo.tasks.retrieval.typed_dicts import Hit, SearchOptions
+from encoder_zoo.tasks.retrieval.options import Hit, SearchOptions
 
 
 class ModelIndex(Index):
@@ -132,12 +132,12 @@ class ModelIndex(Index):
     @validate_arguments
     def evaluate(
         self,
-        questions: object,
+        queries: object,
         relevant: Sequence,
         cutoffs: Sequence[int] = (1, 5, 10),
         **options: Unpack[SearchOptions],
     ) -> dict[str, float]:
-        return self._evaluate(questions, relevant, cutoffs, options)
+        return self._evaluate(queries, relevant, cutoffs, options)
 
     # -- changes and files ---------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class ModelIndex(Index):
         return put
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the index into a folder of its own, replaced in one step; `load` opens it.
+        """Write the index into a folder of its own, replaced atomically; `load` opens it.
 
         Args:
             folder: to write. A program that reads an older index in it is not disturbed.

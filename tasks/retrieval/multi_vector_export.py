@@ -30,7 +30,7 @@ def export_multi_vector_index(
 
     Args:
         index: whose embedder has a preprocessor.
-        path: the version folder, such as "served/1", written in one step; other files stay.
+        path: the version folder, such as "served/1", written atomically; other files stay.
         top_k: K, how many documents of each query; all if there are fewer.
 
     Raises:

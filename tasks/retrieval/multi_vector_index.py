@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from encoder_zoo.common.lazy import require
-from encoder_zoo.common.validation import PositiveInt, one_of, validate_arguments, whole
+from encoder_zoo.common.validation import PositiveInt, integer_from, one_of, validate_arguments
 from encoder_zoo.tasks.retrieval.index_checks import (
     FINGERPRINT_TEXTS,
     check_text_count,
@@ -21,9 +21,9 @@ from encoder_zoo.tasks.retrieval.index_checks import (
 )
 from encoder_zoo.tasks.retrieval.index_files import checked_store
 from encoder_zoo.tasks.retrieval.model_index import ModelIndex
+from encoder_zoo.tasks.retrieval.options import TokenPrecision
 from encoder_zoo.tasks.retrieval.token_pooling import hierarchy, pooled
 from encoder_zoo.tasks.retrieval.token_vectors import STORES, TokenVectors
-from encoder_zoo.tasks.retrieval.typed_dicts import TokenPrecision
 from encoder_zoo.tasks.retrieval.vectors import check_finite
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class MultiVectorIndex(ModelIndex):
 
     kind = "multi_vector_index"
     types: ClassVar = {p: {**store.types, "ends": ("int64", 1)} for p, store in STORES.items()}
-    settings: ClassVar = {"precision": one_of(*STORES), "pool_factor": whole(1)}
+    settings: ClassVar = {"precision": one_of(*STORES), "pool_factor": integer_from(1)}
 
     @validate_arguments
     def __init__(

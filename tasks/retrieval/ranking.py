@@ -12,7 +12,7 @@ import numpy as np
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.retrieval.index_checks import checked_texts
-from encoder_zoo.tasks.retrieval.typed_dicts import RankedText
+from encoder_zoo.tasks.retrieval.options import RankedText
 
 
 class RanksTexts:

@@ -17,14 +17,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from encoder_zoo.tasks.retrieval.options import TokenPrecision
 from encoder_zoo.tasks.retrieval.residuals import BinaryResiduals, Int8Residuals
 from encoder_zoo.tasks.retrieval.top_k import BestPairs
-from encoder_zoo.tasks.retrieval.typed_dicts import TokenPrecision
 from encoder_zoo.tasks.retrieval.vectors import Float32Vectors
 
 STORES = {store.precision: store for store in (Float32Vectors, Int8Residuals, BinaryResiduals)}
 OVERSAMPLED = 16  # documents scored in full for each result of the search by centroids
-LEAST_CANDIDATES = 512
+MIN_CANDIDATES = 512
 AT_ONCE = 2  # queries that are compared with a block
 CACHED = 2**18  # products at a time: 1 MB
 THREADS = min(8, os.cpu_count() or 1)
@@ -120,7 +120,7 @@ class TokenVectors:
         of_queries = np.concatenate(queries)  # (L, D)
         if isinstance(self.store, Int8Residuals):
             products = self.store.coarse(of_queries)
-            k = min(len(self), max(OVERSAMPLED * k, LEAST_CANDIDATES))
+            k = min(len(self), max(OVERSAMPLED * k, MIN_CANDIDATES))
         else:
             products = functools.partial(_products, self.store, of_queries)
         starts = np.concatenate([[0], _ends(queries)[:-1]])

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from encoder_zoo.tasks.retrieval.typed_dicts import Hit
+from encoder_zoo.tasks.retrieval.options import Hit
 
 BLOCK = 2**20  # numbers at a time, of scores or of vectors: 4 MB
 QUERIES = 1024  # at a time

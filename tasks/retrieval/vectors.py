@@ -18,7 +18,7 @@ import numpy as np
 from encoder_zoo.tasks.retrieval.top_k import BLOCK, ordering_scores, scan
 
 OVERSAMPLED = 20  # candidates for each result of the search among signs
-LEAST_CANDIDATES = 200
+MIN_CANDIDATES = 200
 AT_ONCE = 32  # queries whose signs are compared: then a block has many vectors
 
 
@@ -210,7 +210,7 @@ class BinaryVectors(Int8Vectors):
         self, queries: np.ndarray, function: str, k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         words = packed_signs(queries).T  # (Q, W)
-        oversampled = min(len(self), max(OVERSAMPLED * k, LEAST_CANDIDATES))
+        oversampled = min(len(self), max(OVERSAMPLED * k, MIN_CANDIDATES))
         parts = [
             (i, self._nearest_signs(words[i : i + AT_ONCE], oversampled))
             for i in range(0, len(words), AT_ONCE)

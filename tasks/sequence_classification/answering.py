@@ -15,7 +15,7 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
 from encoder_zoo.tasks.base.class_names import sigmoid, softmax
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
-from encoder_zoo.tasks.preprocessing.documents import is_document
+from encoder_zoo.tasks.preprocessing.spacy_docs import is_doc
 from encoder_zoo.tasks.sequence_classification.pooling import pooled_by_text
 from encoder_zoo.tasks.training.inference import example_outputs, predict_texts
 
@@ -249,6 +249,4 @@ def labels_in_order(
 def is_single(texts) -> bool:
     """Return whether this is one text, or one pair of texts, and not a list of them."""
     parts = texts if isinstance(texts, tuple) else (texts,)
-    return len(parts) > 0 and all(
-        isinstance(part, str | bytes) or is_document(part) for part in parts
-    )
+    return len(parts) > 0 and all(isinstance(part, str | bytes) or is_doc(part) for part in parts)

@@ -30,7 +30,7 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
 
     Returns:
         Their names: in the order of a categorical column or of a table's columns, else sorted. Of
-        whole numbers from 0 on, and of rows, only the number of classes.
+        integers from 0 on, and of rows, only the number of classes.
 
     Raises:
         ValueError: "Row 3 has no label: it is None. ...", "y holds 2.5, which is no class. ...",

@@ -47,8 +47,8 @@ class SequenceClassifierPreprocessor(Preprocessor):
 
     Too long inputs are truncated, in a pair the longer text first; or, with `window_length`, read
     in several windows. Labels may be class indices, rows of probabilities or, once a task with
-    `labels` has the preprocessor, their names. Where one of the names is a whole number, such as
-    "1", whole numbers are names too: of the classes "1" to "5" the label 1 is the first.
+    `labels` has the preprocessor, their names. Where one of the names is an integer, such as
+    "1", integers are names too: of the classes "1" to "5" the label 1 is the first.
 
     Args:
         tokenizer: any of this package's.

@@ -65,8 +65,8 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
         backbone: any `Backbone`; for BERT one with a pooler.
         preprocessor: a `SequenceClassifierPreprocessor`, for raw text.
         num_classes: C; with `labels` their number.
-        labels: names of the classes, saved with the preset; whole numbers become strings. Where one
-            of the names is a whole number, whole numbers in `y` are names and not class indices.
+        labels: names of the classes, saved with the preset; integers become strings. Where one
+            of the names is an integer, integers in `y` are names and not class indices.
             Without `labels` and `num_classes`, the first `fit` learns them from its `y`.
         problem_type: "single_label_classification" (one class for each text),
             "multi_label_classification" (any number of classes) or "regression" (numbers).

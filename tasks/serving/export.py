@@ -74,7 +74,7 @@ def export_saved_model(task: Task, path: str | os.PathLike[str], **options) -> N
 
     Args:
         task: with a preprocessor.
-        path: the version folder. An older SavedModel in it is replaced in one step, once the new
+        path: the version folder. An older SavedModel in it is replaced atomically, once the new
             one is complete; other files stay. A program that loads it meanwhile may read files of
             both: its first request then raises an error.
         **options: of the task's `signatures`.

@@ -26,7 +26,7 @@ litert = LazyModule(
     "for_cpu needs the package ai-edge-litert: `pip install ai-edge-litert`.",
 )
 # LiteRT keeps all attention weights of a call: longer texts go in smaller parts.
-MOST_POSITION_PAIRS = 32 * 512**2
+MAX_POSITION_PAIRS = 32 * 512**2
 MASKS = ("pooling_mask", "scored_mask", "attended_mask", "answer_mask")
 OPTIONAL = ("padding_mask", "segment_ids", *MASKS)
 
@@ -93,7 +93,7 @@ class LiteModel:
 
     def _outputs(self, *batch: np.ndarray) -> np.ndarray:
         count, length = batch[self.input_names.index("token_ids")].shape
-        size = max(1, MOST_POSITION_PAIRS // max(1, length) ** 2)
+        size = max(1, MAX_POSITION_PAIRS // max(1, length) ** 2)
         if not count:
             return np.zeros([0, *(size or length for size in self._shape[1:])], "float32")
         parts = [

@@ -20,9 +20,9 @@ from encoder_zoo.tasks.retrieval.index_checks import (
 )
 from encoder_zoo.tasks.retrieval.index_files import check_shape
 from encoder_zoo.tasks.retrieval.model_index import ModelIndex
-from encoder_zoo.tasks.retrieval.typed_dicts import Hit, SearchOptions
+from encoder_zoo.tasks.retrieval.options import Hit, SearchOptions
 from encoder_zoo.tasks.sparse_retrieval.postings import Postings
-from encoder_zoo.tasks.sparse_retrieval.rows import comparable, sparse
+from encoder_zoo.tasks.sparse_retrieval.sparse_matrices import normalized_for, sparse
 
 if TYPE_CHECKING:
     from typing import Self
@@ -163,7 +163,7 @@ class SparseIndex(ModelIndex):
 
     @classmethod
     def _of(cls, embedder, vectors, texts, prompt, max_terms) -> Self:
-        vectors = comparable(vectors, embedder.similarity_function)
+        vectors = normalized_for(vectors, embedder.similarity_function)
         store = Postings(vectors.T.tocsr())
         return cls(embedder, store, texts, prompt, max_terms, cls._fingerprint_of(embedder))
 
@@ -234,16 +234,18 @@ class SparseIndex(ModelIndex):
     @validate_arguments
     def evaluate(
         self,
-        questions: object,
+        queries: object,
         relevant: Sequence,
         cutoffs: Sequence[int] = (1, 5, 10),
         **options: Unpack[SparseSearchOptions],
     ) -> dict[str, float]:
-        return self._evaluate(questions, relevant, cutoffs, options)
+        return self._evaluate(queries, relevant, cutoffs, options)
 
     def _find(self, queries: list[str], top_k: int, **options):
         vectors = self.embedder.embed(queries, **options)
-        return self._store.nearest(comparable(vectors, self.embedder.similarity_function), top_k)
+        return self._store.nearest(
+            normalized_for(vectors, self.embedder.similarity_function), top_k
+        )
 
     # -- changes and files ---------------------------------------------------------------------
 
@@ -253,7 +255,7 @@ class SparseIndex(ModelIndex):
 
     def _embedded(self, texts: list[str], batch_size: int | None) -> csr_array:
         vectors = self.embedder.embed(texts, self.prompt, self.max_terms, batch_size)
-        return comparable(vectors, self.embedder.similarity_function)
+        return normalized_for(vectors, self.embedder.similarity_function)
 
     @classmethod
     def _store_of(

@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.retrieval.index_export import MOST_BYTES, check_exportable, write_search
+from encoder_zoo.tasks.retrieval.index_export import MAX_BYTES, check_exportable, write_search
 from encoder_zoo.tasks.sparse_retrieval.inference import terms_in_graph
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def export_index(index: SparseIndex, path: str | os.PathLike, top_k: int = 10) -
 
     Args:
         index: whose encoder has a preprocessor.
-        path: the version folder, such as "served/1", written in one step; other files stay.
+        path: the version folder, such as "served/1", written atomically; other files stay.
         top_k: how many documents of each query; all if there are fewer.
 
     Raises:
@@ -71,10 +71,10 @@ def _check_size(count: int) -> None:
         ValueError: "The documents have 300,000,000 terms, which take 2.4 GB. An export holds ..."
     """
     size = 8 * count
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         raise ValueError(
             f"The documents have {count:,} terms, which take {size / 1e9:.1f} GB. An export holds "
-            f"at most {MOST_BYTES / 1e9:.1f} GB: build the index with a smaller max_terms, or "
+            f"at most {MAX_BYTES / 1e9:.1f} GB: build the index with a smaller max_terms, or "
             "divide the documents among several."
         )
 

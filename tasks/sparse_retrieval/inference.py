@@ -12,7 +12,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import require, tf
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
-from encoder_zoo.tasks.sparse_retrieval.rows import as_rows, sparse
+from encoder_zoo.tasks.sparse_retrieval.sparse_matrices import as_rows, sparse
 from encoder_zoo.tasks.training.inference import example_outputs
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from encoder_zoo.tasks.retrieval.vectors import check_finite
-from encoder_zoo.tasks.sparse_retrieval.rows import best_first, sparse
+from encoder_zoo.tasks.sparse_retrieval.sparse_matrices import best_first, sparse
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -31,8 +31,8 @@ from encoder_zoo.tasks.sparse_retrieval import inference
 from encoder_zoo.tasks.sparse_retrieval.pooling import Activation, Pooling, term_weights
 from encoder_zoo.tasks.sparse_retrieval.preprocessor import SparseEncoderPreprocessor
 from encoder_zoo.tasks.sparse_retrieval.presets import SparseEncoderPresets
-from encoder_zoo.tasks.sparse_retrieval.rows import best_first
-from encoder_zoo.tasks.sparse_retrieval.searching import TermSearch
+from encoder_zoo.tasks.sparse_retrieval.retrieval import SparseRetrieval
+from encoder_zoo.tasks.sparse_retrieval.sparse_matrices import best_first
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
 
@@ -46,7 +46,7 @@ DEFAULT_LOSSES = {PAIRS: losses.SPLADE, SCORES: lambda: losses.SPLADE(losses.Mar
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class SparseEncoder(TermSearch, SparseEncoderPresets, LearnsFromPairs, Task):
+class SparseEncoder(SparseRetrieval, SparseEncoderPresets, LearnsFromPairs, Task):
     """Embed texts as weights of the vocabulary's terms: of those in a text, and of related ones.
 
         encoder = ez.SparseEncoder.from_preset("hf://naver/splade-cocondenser-ensembledistil")
@@ -71,10 +71,10 @@ class SparseEncoder(TermSearch, SparseEncoderPresets, LearnsFromPairs, Task):
 
     `fit` takes x in these forms, and y where there are scores:
 
-    - pairs `(questions, passages)`: the loss (`SPLADE`) puts each text near its partner and away
-      from the others of the batch, with few terms. `(questions, passages, negatives)` adds texts
+    - pairs `(queries, documents)`: the loss (`SPLADE`) puts each text near its partner and away
+      from the others of the batch, with few terms. `(queries, documents, negatives)` adds texts
       to stay away from, as for `TextEmbedder`.
-    - `fit((questions, passages, negatives), scores)`: it learns a teacher's scores of the passages
+    - `fit((queries, documents, negatives), scores)`: it learns a teacher's scores of the documents
       and negatives, by `MarginMSE` inside `SPLADE`.
 
     The first text of a row gets the prompt "query" and the others "document".
@@ -199,8 +199,8 @@ class SparseEncoder(TermSearch, SparseEncoderPresets, LearnsFromPairs, Task):
         alone = y is not None and not isinstance(x, tuple)
         if alone and not is_dataset(x) and not is_prepared(x):
             raise ValueError(
-                "x has one column of texts, and y is of pairs. Expected x=(questions, passages), "
-                "or (questions, passages, negatives) and a teacher's scores."
+                "x has one column of texts, and y is of pairs. Expected x=(queries, documents), "
+                "or (queries, documents, negatives) and a teacher's scores."
             )
         super()._adapt(x, y)
 

@@ -18,8 +18,8 @@ from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.explanation.words import Method
 from encoder_zoo.tasks.preprocessing.columns import plain
-from encoder_zoo.tasks.preprocessing.documents import is_document, words_of
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
+from encoder_zoo.tasks.preprocessing.spacy_docs import doc_words, is_doc
 from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts, as_word_tensor, is_words
 from encoder_zoo.tasks.preprocessing.windows import merge
 from encoder_zoo.tasks.token_classification import metrics, token_labels
@@ -123,7 +123,7 @@ class TokenAnswers(LabelledTask):
         Source: the strategies are those of transformers' `TokenClassificationPipeline`.
         """
         strategy = self._strategy(strategy)
-        if isinstance(texts, str) or is_document(texts):
+        if isinstance(texts, str) or is_doc(texts):
             return self.extract_entities([texts], strategy, batch_size, threshold)[0]
         tokens, logits = self._token_logits(texts, batch_size)
         tags, scores = parse_tags(self.tag_names), tf.constant(softmax(logits))
@@ -186,7 +186,7 @@ class TokenAnswers(LabelledTask):
         Raises:
             ValueError: "Expected lists of words. Received texts: ..."
         """
-        words = plain([*map(words_of, words)] if isinstance(words, list) else words)
+        words = plain([*map(doc_words, words)] if isinstance(words, list) else words)
         if not is_words(words) and len(words):
             raise ValueError(f"Expected lists of words. Received texts: {words[0]!r}, ...")
         tokens, logits = self._token_logits(words, batch_size)
@@ -237,7 +237,7 @@ class TokenAnswers(LabelledTask):
 
         Source: Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks, section 3.
         """
-        if isinstance(texts, str) or is_document(texts):
+        if isinstance(texts, str) or is_doc(texts):
             return self.explain([texts], strategy, method, batch_size)[0]
         return explain_entities(self, texts, self._strategy(strategy), method, batch_size)
 

@@ -135,9 +135,7 @@ def _check_type(example: int, span: object) -> None:
             "or these three in a tuple."
         )
     if not all(isinstance(span[name], int | np.integer) for name in ("start", "end")):
-        raise ValueError(
-            f"Example {example}: the span {span} does not start and end at whole numbers."
-        )
+        raise ValueError(f"Example {example}: the span {span} does not start and end at integers.")
 
 
 def _ragged_spans(y: dict) -> tuple:

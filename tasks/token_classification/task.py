@@ -34,8 +34,8 @@ class TokenClassifier(TokenClassifierPresets, TokenAnswers):
         preprocessor: a `TokenClassifierPreprocessor`, for raw text.
         num_classes: C; with `labels` their number.
         labels: names of the tags, saved with the preset. Without `labels` and `num_classes`, the
-            first `fit` learns them from its data. Where one of the names is a whole number, whole
-            numbers in `y` are names and not the tags' numbers.
+            first `fit` learns them from its data. Where one of the names is an integer, integers
+            in `y` are names and not the tags' numbers.
         dropout: before the output layer, in training; None is the backbone's.
         strategy: default of `extract_entities` and exports. None: "simple", until `fit` sets it to
             "first", or "average" if all tokens are labelled. It is saved with the preset.

@@ -15,14 +15,14 @@ from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.base.class_names import label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import plain
-from encoder_zoo.tasks.preprocessing.documents import (
+from encoder_zoo.tasks.preprocessing.preprocessor import as_column
+from encoder_zoo.tasks.preprocessing.spacy_docs import (
     are_documents,
+    doc_words,
     is_span,
     spans_in,
     text_of,
-    words_of,
 )
-from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 from encoder_zoo.tasks.preprocessing.tokenized_texts import as_word_tensor, is_list, is_words
 from encoder_zoo.tasks.token_classification.spans import SPAN, check_spans
 from encoder_zoo.tasks.token_classification.tags import all_tags, sorted_tags
@@ -115,7 +115,7 @@ def _of_documents(documents: Sequence, y) -> tuple:
         for document, row in zip(documents, y, strict=True)
     ]
     kinds = {_kind(value) for row in label_lists(y) for value in row}
-    return ([*map(words_of, documents)] if kinds & {"name", "number"} else texts), y
+    return ([*map(doc_words, documents)] if kinds & {"name", "number"} else texts), y
 
 
 def _lists_of_columns(y: dict) -> list[list[dict]]:

@@ -14,7 +14,7 @@ from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.encoders.sharding import whole_array
 from encoder_zoo.tasks.training.backup_folder import BackupFolder, Position, flat_settings
 from encoder_zoo.tasks.training.distribution import of_all_workers
-from encoder_zoo.tasks.training.divergence import divergence
+from encoder_zoo.tasks.training.divergence import nan_loss_error
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
@@ -72,7 +72,9 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     # -- called by `Task.fit` ------------------------------------------------------------------
 
-    def begin(self, task: Task, run: dict, start: Position, window_sizes: list) -> Position:
+    def resume_position(
+        self, task: Task, run: dict, start: Position, window_sizes: list
+    ) -> Position:
         """Return the position of the newest complete backup, or else `start`.
 
         Args:
@@ -200,7 +202,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         if not finite:
             if step == 0:
                 epoch, step = epoch - 1, self.params["steps"]
-            raise divergence(
+            raise nan_loss_error(
                 epoch, step, self.params, "the weights or the loss are not finite after it"
             )
 

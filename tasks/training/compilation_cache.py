@@ -11,7 +11,7 @@ import platform
 import keras
 
 # Compiled faster, a program is not worth a file.
-LEAST_SECONDS = 0.1
+MIN_SECONDS = 0.1
 
 
 @functools.cache
@@ -41,7 +41,7 @@ def enable_compilation_cache() -> pathlib.Path | None:
         return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_SECONDS)
     compilation_cache.reset_cache()  # JAX looks once whether there is one
     return folder
 

@@ -12,7 +12,6 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.preprocessing.filling import real_examples
 from encoder_zoo.tasks.training.divergence import stopping_at_divergence
-from encoder_zoo.tasks.training.resuming import resumed
 
 
 class TrainingData:
@@ -95,7 +94,7 @@ class TrainingData:
         data._changes = [*self._changes, weigh]
         return data
 
-    def start(self, callbacks: list | None, verbose: int | str) -> dict:
+    def fit_arguments(self, callbacks: list | None, verbose: int | str) -> dict:
         """Return the arguments of Keras's `fit`, from where a backup left the training.
 
         Args:

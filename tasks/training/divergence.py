@@ -66,7 +66,7 @@ class StopAtDivergence(keras.callbacks.Callback):
         with self._reported:
             self._reported.wait_for(lambda: self._running == 0)
             step = min(self._bad)
-        raise divergence(
+        raise nan_loss_error(
             self._epoch, step + 1, self.params, f"the loss is {float(self._bad[step])}"
         )
 
@@ -79,7 +79,7 @@ def stopping_at_divergence(callbacks: list | None) -> list:
     return [StopAtDivergence(), *callbacks]
 
 
-def divergence(epoch: int, step: int, params: dict, event: str) -> FloatingPointError:
+def nan_loss_error(epoch: int, step: int, params: dict, event: str) -> FloatingPointError:
     """Return the error that names the step, and gives advice.
 
     Args:

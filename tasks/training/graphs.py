@@ -15,7 +15,7 @@ from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher
 from encoder_zoo.tasks.preprocessing.examples import take_examples
-from encoder_zoo.tasks.preprocessing.lengths import USUAL, choose_lengths, padding_to
+from encoder_zoo.tasks.preprocessing.lengths import THREE_LENGTHS_UP_TO, choose_lengths, padding_to
 from encoder_zoo.tasks.preprocessing.packed_batches import choose_sequence_counts
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction, is_long, of_texts
 from encoder_zoo.tasks.training.compilation_cache import enable_compilation_cache
@@ -131,7 +131,11 @@ class GraphCache:
         lengths = np.asarray(examples["token_ids"].row_lengths())
         length = choose_lengths(int(lengths.max()))[-1]
         length = min(length, self._task.preprocessor.max_sequence_length)
-        counts = choose_sequence_counts(lengths, length, batch_size) if length <= USUAL else None
+        counts = (
+            choose_sequence_counts(lengths, length, batch_size)
+            if length <= THREE_LENGTHS_UP_TO
+            else None
+        )
         if counts is None:
             return None
         known, needed = self._packings.setdefault(batch_size, []), length * counts[0]

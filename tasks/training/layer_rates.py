@@ -75,7 +75,7 @@ class FrozenLayers:
             count: of blocks; with 0 all that was frozen here is thawed.
 
         Raises:
-            ValueError: "frozen_layers=13. Expected a whole number from 0 to 12 ...", "One block of
+            ValueError: "frozen_layers=13. Expected an integer from 0 to 12 ...", "One block of
                 this AlbertBackbone is used at several depths, ..."
         """
         _check_count(backbone, count)
@@ -98,7 +98,7 @@ def _check_count(backbone: Backbone, count: int) -> None:
     blocks = backbone.blocks
     if count > len(blocks):
         raise ValueError(
-            f"frozen_layers={count!r}. Expected a whole number from 0 to {len(blocks)}, the "
+            f"frozen_layers={count!r}. Expected an integer from 0 to {len(blocks)}, the "
             "number of blocks."
         )
     if not {id(block) for block in blocks[:count]}.isdisjoint(map(id, blocks[count:])):

@@ -15,7 +15,7 @@ from encoder_zoo.common.wording import did_you_mean
 from encoder_zoo.tasks.training.logit_metrics import class_indices_of
 
 AVERAGES = {"f1": "macro", "f1_macro": "macro", "f1_micro": "micro", "f1_weighted": "weighted"}
-MOST_RANKED = 2**14  # examples that a rank correlation is taken over
+MAX_RANKED = 2**14  # examples that a rank correlation is taken over
 
 
 def metric_by_name(name: str, activation: str | None, num_classes: int | None):
@@ -197,8 +197,8 @@ class Spearman(ConfigFromSignature, metrics.Metric):
 
     def __init__(self, **kwargs):
         super().__init__(**{"name": "spearman", **kwargs})
-        self.values = self.add_variable((2, MOST_RANKED), "zeros", name="values")
-        self.weights = self.add_variable((MOST_RANKED,), "zeros", name="weights")
+        self.values = self.add_variable((2, MAX_RANKED), "zeros", name="values")
+        self.weights = self.add_variable((MAX_RANKED,), "zeros", name="weights")
 
     def update_state(self, y_true, y_pred, sample_weight=None) -> None:
         if ops.convert_to_tensor(y_pred).shape[-1] != 1:
@@ -208,8 +208,8 @@ class Spearman(ConfigFromSignature, metrics.Metric):
         if sample_weight is not None:
             weight = ops.cast(ops.reshape(sample_weight, (-1,)) > 0, self.dtype)
         for variable, new in ((self.values, pair), (self.weights, weight[None])):
-            old = ops.reshape(ops.convert_to_tensor(variable), (-1, MOST_RANKED))
-            joined = ops.concatenate([old, new], axis=1)[:, -MOST_RANKED:]
+            old = ops.reshape(ops.convert_to_tensor(variable), (-1, MAX_RANKED))
+            joined = ops.concatenate([old, new], axis=1)[:, -MAX_RANKED:]
             variable.assign(ops.reshape(joined, variable.shape))
 
     def result(self):

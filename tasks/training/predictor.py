@@ -13,10 +13,10 @@ from encoder_zoo.common.keras_private import VALIDATION_OF_FIT, ValidationOfFit
 from encoder_zoo.common.validation import PositiveInt, Verbosity, validate_arguments
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.training import sources
-from encoder_zoo.tasks.training.compiling import build_metrics
 from encoder_zoo.tasks.training.inference import predict_inputs, predict_texts
 from encoder_zoo.tasks.training.keyword_arguments import EvaluateOptions
 from encoder_zoo.tasks.training.processes import shard_of_process, whole_batches
+from encoder_zoo.tasks.training.recipe import build_metrics
 from encoder_zoo.tasks.training.steps import KerasSteps
 
 

@@ -70,7 +70,7 @@ class RestOfEpoch(keras.callbacks.CallbackList):
         super().on_epoch_end(epoch, logs)
 
 
-def resumed(data: TrainingData, callbacks: list, verbose: int | str) -> dict:
+def resuming_fit_arguments(data: TrainingData, callbacks: list, verbose: int | str) -> dict:
     """Return the arguments of Keras's `fit`, from where a backup left the training.
 
     Args:
@@ -86,7 +86,7 @@ def resumed(data: TrainingData, callbacks: list, verbose: int | str) -> dict:
     if backup:
         run = {"initial_epoch": epochs.start, "epochs": epochs.stop, "steps_per_epoch": steps}
         run = {**_describe_task(task), **data.describe(), **run}
-        position = backup.begin(task, run, position, data.window_sizes)
+        position = backup.resume_position(task, run, position, data.window_sizes)
     # After the last epoch Keras still reads a batch.
     done = (position.epoch - epochs.start) * steps + position.step
     batches = data.batches(position.seed, done if position.epoch < epochs.stop else 0)

@@ -18,7 +18,7 @@ from encoder_zoo.tasks.preprocessing.batching import (
     LengthGroupedBatcher,
     Plan,
     grouped_batches,
-    window_size,
+    megabatch_size,
 )
 from encoder_zoo.tasks.preprocessing.filling import filled_batch
 from encoder_zoo.tasks.preprocessing.truncation import logged_once, reported_by_datasets
@@ -75,7 +75,7 @@ class PreparedArrays(TrainingData):
         data.arrays = x, y.numpy(), sample_weight.numpy()
         return data
 
-    def start(self, callbacks: list | None, verbose: int | str) -> dict:
+    def fit_arguments(self, callbacks: list | None, verbose: int | str) -> dict:
         callbacks, plan = stopping_at_divergence(callbacks), self.plan
         check_no_backup(callbacks)
         self.task.distribution.check_arrays(plan.shuffle)
@@ -178,9 +178,9 @@ class DatasetBatches(TrainingData):
         passes = None if plan.steps_per_epoch else len(plan.epochs)
         raw = self._batched.repeat(passes)
         if plan.shuffle and self._is_single:
-            windows = self._in_batches(window_size(plan.batch_size))
-            windows = windows.repeat(passes)
-            raw = grouped_batches(windows, plan.batch_size, seed, plan.group_lengths)
+            megabatches = self._in_batches(megabatch_size(plan.batch_size))
+            megabatches = megabatches.repeat(passes)
+            raw = grouped_batches(megabatches, plan.batch_size, seed, plan.group_lengths)
         return self._preprocessed(raw, seed, done)
 
     def in_order(self, fills: bool = True) -> tf.data.Dataset:

@@ -23,13 +23,13 @@ from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
 from encoder_zoo.tasks.preprocessing.truncation import logged_once
 from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.compilation_cache import enable_compilation_cache
-from encoder_zoo.tasks.training.compiling import Recipe, build_metrics
 from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.distribution import Distribution
 from encoder_zoo.tasks.training.graphs import GraphCache
 from encoder_zoo.tasks.training.keyword_arguments import History
 from encoder_zoo.tasks.training.optimizers import WARMUP
 from encoder_zoo.tasks.training.predictor import Predictor
+from encoder_zoo.tasks.training.recipe import Recipe, build_metrics
 
 # Arguments of `compile` that Keras's gets unchanged.
 OPTIONS_OF_KERAS = ("loss_weights", "run_eagerly", "steps_per_execution", "auto_scale_loss")
@@ -200,7 +200,7 @@ class Trainer(Predictor):
         Texts in memory are tokenized once; batches are drawn from examples of like length, in an
         order that `keras.utils.set_random_seed` fixes, and padded to their longest; on JAX short
         texts of classifiers and rerankers are packed instead. From a dataset of single examples,
-        the batches are drawn from windows of 50 of them; a dataset of batches is read unchanged.
+        the batches are drawn from megabatches of 50 of them; a dataset of batches is read unchanged.
 
         Args:
             x: raw inputs (list, array, tensor, column of pandas, polars, Arrow or datasets; for
@@ -217,7 +217,7 @@ class Trainer(Predictor):
             validation_split: share of the examples, from the end, kept for validation.
             validation_data: `(x, y)` or `(x, y, sample_weight)`, or a dataset.
             shuffle: whether texts in memory are shuffled, and the single examples of a dataset
-                inside their windows.
+                inside their megabatches.
             sample_weight: one number per example.
             class_weight: of a task with classes: {name or number of a class: weight}, where the
                 others have 1, or "balanced", which weighs rare classes more; of tags, too. With
@@ -267,8 +267,8 @@ class Trainer(Predictor):
     def _fit(self, data: TrainingData, callbacks, verbose, options: dict):
         """Call Keras's `fit`, under a strategy on parts of batches."""
         data.check()
-        self.recipe.start(data.total_steps)
+        self.recipe.restart_schedule(data.total_steps)
         with self.distribution.running():
-            arguments = {**data.start(callbacks, verbose), **options}
+            arguments = {**data.fit_arguments(callbacks, verbose), **options}
             build_metrics(self, arguments["x"])
             return super().fit(**self.distribution.divided_arguments(arguments))

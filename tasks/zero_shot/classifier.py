@@ -243,7 +243,7 @@ class ZeroShotClassifier:
         best first, and "score" (N, M).
 
         Args:
-            path: the version folder, such as "served/1", written in one step; other files stay.
+            path: the version folder, such as "served/1", written atomically; other files stay.
             labels, hypothesis_template, multi_label: see `classify`.
 
         Raises:

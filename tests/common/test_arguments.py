@@ -37,7 +37,7 @@ ELSEWHERE = {
     "units", "metric", "replicas", "steps", "kept", "kind", "which", "sequence_output", "i",
     "special_tokens", "in_text", "documents", "target", "name", "files", "content",
     "hypothesis_template",
-    "pair", "stream", "class_weight", "column", "word_column", "family", "layers", "reach",
+    "pair", "stream", "class_weight", "column", "word_column", "family", "layers", "max_distance",
     "teacher", "student", "objectives", "memory", "shard", "number", "rng", "like", "fields",
     "window_sizes", "step", "plan", "query", "queries", "relevance",
     "a", "b", "pairs", "passages", "relevant", "prompt", "prompts", "default_prompt", "pooling",
@@ -45,7 +45,7 @@ ELSEWHERE = {
     "dense", "checkpoint", "given", "vectors", "embedder", "reranker", "store", "cutoffs",
     "fingerprint",
     "classifier", "choices", "word", "as_words", "projections", "skiplist",
-    "question_prompt", "passage_prompt", "indexes",
+    "query_prompt", "document_prompt", "indexes",
 }  # fmt: skip
 # Methods that Keras calls, with tensors or from inside of graphs.
 IN_GRAPHS = {
@@ -292,9 +292,9 @@ def test_an_annotation_carries_its_rule_however_it_is_written():
     assert set(rules_of(function)) == {"a", "b", "c"}
     assert function(1, 0.25, 7, "anything", None) == (1, 0.25, 7, "anything", None)
     for name, wrong, words in [
-        ("a", 0, "a is 0. Expected a whole number of 1 or more, or None."),
+        ("a", 0, "a is 0. Expected an integer of 1 or more, or None."),
         ("b", 1, "b is 1. Expected a number between 0 and 1."),
-        ("c", "y", "c is 'y'. Expected 'x', or a whole number of 1 or more."),
+        ("c", "y", "c is 'y'. Expected 'x', or an integer of 1 or more."),
     ]:
         with pytest.raises(ValueError) as error:
             function(**{name: wrong})

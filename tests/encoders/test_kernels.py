@@ -48,15 +48,15 @@ def test_the_core_is_the_formula(layer, tokens):
     np.testing.assert_allclose(ops.sum(probabilities, axis=-1), 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize("reach", [None, 3])
+@pytest.mark.parametrize("max_distance", [None, 3])
 @pytest.mark.parametrize("starts", [None, STARTS], ids=["texts", "packed"])
 @pytest.mark.parametrize("short", [512, 1], ids=["at once", "in parts"])
-def test_every_form_is_the_formula(layer, tokens, monkeypatch, reach, starts, short):
+def test_every_form_is_the_formula(layer, tokens, monkeypatch, max_distance, starts, short):
     monkeypatch.setattr(long_attention, "SHORT", short)
     monkeypatch.setattr(long_attention, "SMALLEST_BLOCK", 1)
     monkeypatch.setattr(long_attention, "SMALLEST_CHUNK", 4)
     monkeypatch.setattr(long_attention, "CHUNK_NUMBERS", 0)
-    mask = make_attention_mask(REAL, starts, reach)
+    mask = make_attention_mask(REAL, starts, max_distance)
     mixed = ops.convert_to_numpy(attend_fast(layer, *tokens, mask))
     expected = formula(tokens, ops.convert_to_numpy(mask.matrix()))
     np.testing.assert_allclose(mixed[REAL], expected[REAL], atol=1e-5)

@@ -102,7 +102,7 @@ def test_the_window_is_found_by_its_distances():
     rng = np.random.default_rng(0)
     query, key, value = rng.normal(size=(3, 2, 21, 2, 4)).astype("float32")
     real = np.arange(21) < np.array([[21], [9]])
-    mask = make_attention_mask(real, reach=2)
+    mask = make_attention_mask(real, max_distance=2)
     layer = SelfAttention(hidden_dim=8, num_heads=2)
     layer.build()
 
@@ -145,8 +145,8 @@ def test_gradient_checkpointing_of_long_texts_drops_the_same(tiny, compute):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("reach", [None, 40])
-def test_chunks_and_blocks_drop_in_training(monkeypatch, reach):
+@pytest.mark.parametrize("max_distance", [None, 40])
+def test_chunks_and_blocks_drop_in_training(monkeypatch, max_distance):
     """Queries that ask the same of all keys, whose values are a 1 each at a place of their own."""
     monkeypatch.setattr(long_attention, "SHORT", 1)
     monkeypatch.setattr(long_attention, "SMALLEST_CHUNK", 8)
@@ -155,7 +155,7 @@ def test_chunks_and_blocks_drop_in_training(monkeypatch, reach):
     layer.build()
     zeros = tf.zeros((3, 40, 2, 40))
     value = zeros + tf.eye(40)[:, None]
-    mask = make_attention_mask(np.ones((3, 40), bool), reach=reach)
+    mask = make_attention_mask(np.ones((3, 40), bool), max_distance=max_distance)
     with tf.GradientTape() as tape:
         tape.watch(value)
         mixed = attend_fast(layer, zeros, zeros, value, mask, training=True)
@@ -234,7 +234,7 @@ def test_a_backbone_of_short_texts_has_its_mask_once():
     [mask, *_] = ez.BertBackbone(**sizes).block_contexts(inputs)
     assert keras.ops.shape(mask["attention_mask"]) == (1, 1, 1, 4)
     longer = ez.RobertaBackbone(**sizes, max_sequence_length=1024).block_contexts(inputs)
-    assert longer[0]["attention_mask"].reach is None
+    assert longer[0]["attention_mask"].max_distance is None
 
 
 def test_graphs_for_others_hold_attention_all_at_once(tiny, compute):

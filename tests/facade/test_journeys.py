@@ -657,16 +657,14 @@ class TestOptionsOfTheRecipe:
         assert moved == {w.path for w in model.weights} - lower
         model.compile(frozen_layers=0)
         assert len(model.trainable_weights) == len(model.weights)
-        with pytest.raises(
-            ValueError, match="frozen_layers=2. Expected a whole number from 0 to 1"
-        ):
+        with pytest.raises(ValueError, match="frozen_layers=2. Expected an integer from 0 to 1"):
             model.compile(frozen_layers=2)
 
     def test_weight_decay_warmup_and_layer_decay(self):
         model, rates = classifier(num_classes=2), []
         options = {"weight_decay": 0.3, "warmup": 0.0, "layer_decay": 0.5}
         model.compile(learning_rate=1.0, **options)
-        model.recipe.start(4)
+        model.recipe.restart_schedule(4)
         optimizer = model.optimizer
         assert optimizer.weight_decay == 0.3
         for step in range(4):

@@ -163,7 +163,7 @@ class TestClassifier:
             ({}, [0, 1], "inconsistent numbers of samples"),
             ({}, [0.5, 1.5, 2.5], "Unknown label type: continuous"),
             ({}, [0, 1, np.nan], "Input y contains NaN"),
-            ({"epochs": "3"}, [0, 1, 0], "epochs is '3'. Expected a whole number of 1 or more"),
+            ({"epochs": "3"}, [0, 1, 0], "epochs is '3'. Expected an integer of 1 or more"),
             ({"learning_rate": -1}, [0, 1, 0], "learning_rate is -1. Expected a number greater"),
             ({"class_weight": "even"}, [0, 1, 0], "class_weight"),
             ({"preset": "bert_nano"}, [0, 1, 0], "No preset 'bert_nano'. Did you mean"),

@@ -159,7 +159,7 @@ def test_large_weights_go_into_shards(classifier, golden, tmp_path):
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "1 GB", None, True, np.nan])
 def test_sizes_of_shards_that_mean_nothing_are_refused(classifier, tmp_path, wrong):
     for save in (classifier.save_to_preset, classifier.backbone.save_to_preset):
-        with pytest.raises(ValueError, match="^shard_bytes is .* Expected a whole number of 1 or"):
+        with pytest.raises(ValueError, match="^shard_bytes is .* Expected an integer of 1 or"):
             save(tmp_path / "preset", shard_bytes=wrong)
     assert not list(tmp_path.iterdir())
 

@@ -22,7 +22,7 @@ from encoder_zoo.encoders import all_families
 from encoder_zoo.presets import dropped_models
 
 NANO = "bert_nano_en_uncased"
-MOST_HEAP = 3  # MB, less than half of what six kept loads of a tiny model take
+MAX_HEAP = 3  # MB, less than half of what six kept loads of a tiny model take
 MOST = 40  # MB
 needs_mallinfo = pytest.mark.skipif(
     not (sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallinfo2")),
@@ -103,7 +103,7 @@ def growths(tiny, minilm, tmp_path_factory):
 
 def assert_not_grown(growth) -> None:
     heap, megabytes, *counts = growth
-    assert heap <= MOST_HEAP
+    assert heap <= MAX_HEAP
     assert megabytes <= MOST
     assert counts == [0, 0, 0]  # open files, threads, mapped files
 
@@ -145,7 +145,7 @@ def test_a_tokenizer_is_freed_with_the_last_reference(tiny, family):
 
 def test_dropped_models_are_freed_before_the_next_is_loaded(monkeypatch):
     size = ez.Backbone.from_preset(NANO).count_params()
-    monkeypatch.setattr(dropped_models, "MOST_WEIGHTS", 2 * size)
+    monkeypatch.setattr(dropped_models, "MAX_WEIGHTS", 2 * size)
     dropped_models._loaded.clear()
     gc.disable()
     try:

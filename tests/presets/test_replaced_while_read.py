@@ -24,7 +24,7 @@ from encoder_zoo.presets.files.open_folder import OpenFolder
 
 T = TypeVar("T")
 VERSIONS = 8
-MOST_OPENINGS = 50_000  # so that a writer that hangs is noticed
+MAX_OPENINGS = 50_000  # so that a writer that hangs is noticed
 # Replaces a folder by its versions in turn, until it is killed; says when it has begun.
 WRITER = """
 import itertools, pathlib, shutil, sys
@@ -203,7 +203,7 @@ def test_a_folder_is_opened_whole(tmp_path, replaced):
     folder, seen = replaced(folders), set()
     opened = 0
     while opened < 5000 or len(seen) == 1:  # a few of which meet a folder that is being deleted
-        assert opened < MOST_OPENINGS, "the folder was never replaced"
+        assert opened < MAX_OPENINGS, "the folder was never replaced"
         opened += 1
         with OpenFolder(folder, ["*.txt"]) as files:
             seen.add("".join(files.read_text(f"{i}.txt") for i in range(8)))
@@ -324,7 +324,7 @@ def test_an_export_of_two_versions_says_so(tiny, tmp_path, replaced):
     assert len(right) == len(folders)
     loaded = refused = 0
     while loaded < 20 or not refused:
-        assert loaded < MOST_OPENINGS, "no load was refused"
+        assert loaded < MAX_OPENINGS, "no load was refused"
         loaded += 1
         try:
             assert answer(folder) in right

@@ -151,7 +151,7 @@ def test_what_is_no_document_is_named(tokenizer, tmp_path):
         make(tmp_path / "c", [[["a"]]], tokenizer)
     with pytest.raises(ValueError, match="Document 0 is not text in UTF-8"):
         make(tmp_path / "c", [b"\xff"], tokenizer)
-    with pytest.raises(ValueError, match=r"shard_tokens is 0\. Expected a whole number of 1"):
+    with pytest.raises(ValueError, match=r"shard_tokens is 0\. Expected an integer of 1"):
         make(tmp_path / "c", ["the cat"], tokenizer, shard_tokens=0)
     (tmp_path / "a.txt").write_bytes(b"the cat\n\xff\n")
     with pytest.raises(ValueError, match=r"a\.txt is not text in UTF-8: .* ends at byte 10"):

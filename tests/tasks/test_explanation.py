@@ -237,7 +237,7 @@ class TestTexts:
             sentiment.explain("Great!", method="lime")
 
     def test_half_precision_is_too_coarse(self, caplog, monkeypatch):
-        monkeypatch.setattr(integration, "MOST_POINTS", 42)
+        monkeypatch.setattr(integration, "MAX_POINTS", 42)
         preset = "bert_nano_en_uncased_sentiment"
         classifier = ez.SequenceClassifier.from_preset(preset, dtype="mixed_bfloat16")
         with caplog.at_level(logging.WARNING, "encoder_zoo"):

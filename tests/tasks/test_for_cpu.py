@@ -74,7 +74,7 @@ class TestFloat32:
     def test_long_texts_go_in_parts(self, embedder, fast, monkeypatch):
         longest, seen = 5 * " the film was bad", []
         run = fast.lite_model._run
-        monkeypatch.setattr(lite_model, "MOST_POSITION_PAIRS", 2 * 22**2)
+        monkeypatch.setattr(lite_model, "MAX_POSITION_PAIRS", 2 * 22**2)
         monkeypatch.setattr(
             fast.lite_model, "_run", lambda batch: (seen.append(len(batch[0])), run(batch))[1]
         )

@@ -12,7 +12,7 @@ import encoder_zoo as ez
 from encoder_zoo.tasks.retrieval import bm25_index
 from encoder_zoo.tasks.retrieval.bm25_index import BM25Index, words_of
 from encoder_zoo.tasks.retrieval.hybrid_index import HybridIndex
-from encoder_zoo.tasks.retrieval.index import VectorIndex
+from encoder_zoo.tasks.retrieval.vector_index import VectorIndex
 
 needs_bm25s = pytest.mark.skipif(
     importlib.util.find_spec("bm25s") is None, reason="needs the package bm25s"
@@ -230,8 +230,8 @@ class TestFiles:
     "field, value, message",
     [
         ("indexes", [[1]], "indexes are"),
-        ("rank_constant", None, "rank_constant is None. Expected a whole number"),
-        ("depth", "4", "depth is '4'. Expected a whole number"),
+        ("rank_constant", None, "rank_constant is None. Expected an integer"),
+        ("depth", "4", "depth is '4'. Expected an integer"),
     ],
 )
 def test_wrong_settings_of_a_file_are_refused(tmp_path, field, value, message):

@@ -247,7 +247,7 @@ def test_arguments_are_checked_before_any_work(tmp_path):
         ({"method": "clasify"}, "Reversing has no method clasify"),
         ({"topk": 3}, "classify cannot be called like that: got an unexpected .*'topk'"),
         ({"method": "compare"}, "compare cannot be called like that: missing .*'second'"),
-        ({"top_k": 0}, "top_k is 0. Expected a whole number of 1"),
+        ({"top_k": 0}, "top_k is 0. Expected an integer of 1"),
         ({"keep": "id"}, "keep is 'id'. Expected a list of names"),
         ({"keep": ["row"]}, "keep is"),
         ({"keep": ["no"]}, "has no 'no', but id, text, b"),

@@ -1,4 +1,4 @@
-"""Hard negatives: near passages that are not the question's own."""
+"""Hard negatives: near documents that are not the query's own."""
 
 import logging
 
@@ -21,11 +21,11 @@ class Embedder:
 
 
 class Reranker:
-    """Scores passages by their last number."""
+    """Scores documents by their last number."""
 
     def score(self, pairs):
         self.pairs = list(zip(*pairs, strict=True))
-        return np.array([float(passage.split()[-1]) for _, passage in self.pairs])
+        return np.array([float(document.split()[-1]) for _, document in self.pairs])
 
 
 PASSAGES = ["0 own", "10 a", "20 b", "30 c", "60 d", "170 e"]
@@ -42,27 +42,27 @@ def test_negatives_are_the_nearest_that_are_not_the_own():
 
 def test_the_first_may_be_left_out_and_the_last():
     assert mined(["0 q"], PASSAGES, [0], 2, skip_top=1)[2] == [["20 b", "30 c"]]
-    with pytest.raises(ValueError, match="No question has 3 negatives. .*larger top_k"):
+    with pytest.raises(ValueError, match="No query has 3 negatives. .*larger top_k"):
         mined(["0 q"], PASSAGES, [0], 3, top_k=2)
     assert mined(["0 q"], PASSAGES, [0], 2, top_k=2)[2] == [["10 a", "20 b"]]
 
 
 def test_scores_and_margins_by_hand():
-    """Cosines with the question: 1, .985, .940, .866, .5, -.985."""
+    """Cosines with the query: 1, .985, .940, .866, .5, -.985."""
     assert mined(["0 q"], PASSAGES, [0], 1, max_score=0.95)[2] == [["20 b"]]
     assert mined(["0 q"], PASSAGES, [0], 1, absolute_margin=0.1)[2] == [["30 c"]]
     assert mined(["0 q"], PASSAGES, [3], 1, absolute_margin=0.1)[2] == [["60 d"]]
     assert mined(["0 q"], PASSAGES, [3], 1, relative_margin=0.4)[2] == [["60 d"]]  # below .52
     assert mined(["0 q"], PASSAGES, [3], 1, relative_margin=0.45)[2] == [["170 e"]]
-    # Of a passage with a score of -.985, a margin of its size is above it, not below.
-    with pytest.raises(ValueError, match="No question has 1 negatives"):
+    # Of a document with a score of -.985, a margin of its size is above it, not below.
+    with pytest.raises(ValueError, match="No query has 1 negatives"):
         mined(["0 q"], PASSAGES, [5], 1, relative_margin=0.1)
 
 
 def test_equal_texts_are_never_negatives():
-    passages = ["0 own", "0 own", "10 a", "0 q", "20 b"]
-    assert mined(["0 q"], passages, [0], 2)[2] == [["10 a", "20 b"]]
-    # An equal question in another row has another passage: it is right for both.
+    documents = ["0 own", "0 own", "10 a", "0 q", "20 b"]
+    assert mined(["0 q"], documents, [0], 2)[2] == [["10 a", "20 b"]]
+    # An equal query in another row has another document: it is right for both.
     found = mined(["0 q", "0 q"], ["0 own", "10 a", "20 b"], [0, 1], 1)
     assert found == (["0 q", "0 q"], ["0 own", "10 a"], [["20 b"], ["20 b"]])
 
@@ -88,39 +88,39 @@ def test_pairs_with_too_few_are_left_out_and_logged(caplog):
 
 
 def test_a_reranker_scores_what_was_found():
-    passages = ["0 own 5", "10 a 3", "20 b 9", "30 c 4", "170 d 1"]
+    documents = ["0 own 5", "10 a 3", "20 b 9", "30 c 4", "170 d 1"]
     reranker = Reranker()
-    assert mined(["0 q"], passages, [0], 2, reranker=reranker)[2] == [["20 b 9", "30 c 4"]]
-    below = mined(["0 q"], passages, [0], 2, absolute_margin=0.5, reranker=reranker)
+    assert mined(["0 q"], documents, [0], 2, reranker=reranker)[2] == [["20 b 9", "30 c 4"]]
+    below = mined(["0 q"], documents, [0], 2, absolute_margin=0.5, reranker=reranker)
     assert below[2] == [["30 c 4", "10 a 3"]]
-    few = mined(["0 q"], passages, [0], 2, top_k=3, absolute_margin=1, reranker=reranker)
+    few = mined(["0 q"], documents, [0], 2, top_k=3, absolute_margin=1, reranker=reranker)
     assert few[2] == [["30 c 4", "10 a 3"]]
-    assert all(question == "0 q" for question, _ in reranker.pairs)
+    assert all(query == "0 q" for query, _ in reranker.pairs)
 
 
 @given(st.integers(0, 10**6))
 @settings(max_examples=30)
 def test_properties(seed):
     rng = np.random.default_rng(seed)
-    passages = [f"{a} p" for a in rng.integers(0, 60, 30)]  # some of them equal
-    questions = [f"{a} q" for a in rng.integers(0, 60, 10)]
+    documents = [f"{a} p" for a in rng.integers(0, 60, 30)]  # some of them equal
+    queries = [f"{a} q" for a in rng.integers(0, 60, 10)]
     relevant = rng.integers(0, 30, 10)
     margin, count = 0.01, int(rng.integers(1, 4))
     try:
-        found = mined(questions, passages, relevant, count, absolute_margin=margin)
+        found = mined(queries, documents, relevant, count, absolute_margin=margin)
     except ValueError as error:
-        assert "No question has" in str(error)
+        assert "No query has" in str(error)
         return
     right = {}
-    for question, passage in zip(questions, relevant, strict=True):
-        right.setdefault(question, set()).add(passages[passage])
+    for query, document in zip(queries, relevant, strict=True):
+        right.setdefault(query, set()).add(documents[document])
     assert len(found[0]) == len(found[1]) == len(found[2])
-    for question, passage, negatives in zip(*found, strict=True):
-        assert passage in right[question]
+    for query, document, negatives in zip(*found, strict=True):
+        assert document in right[query]
         assert len(set(negatives)) == len(negatives) == count
-        assert not right[question] & set(negatives)
-        near = [float(x[0]) for x in Embedder().embed([question]) @ Embedder().embed([passage]).T]
-        cosines = (Embedder().embed([question]) @ Embedder().embed(negatives).T)[0]
+        assert not right[query] & set(negatives)
+        near = [float(x[0]) for x in Embedder().embed([query]) @ Embedder().embed([document]).T]
+        cosines = (Embedder().embed([query]) @ Embedder().embed(negatives).T)[0]
         assert (cosines <= near[0] - margin + 1e-5).all()
         assert (np.diff(cosines) <= 1e-6).all()
 
@@ -130,13 +130,13 @@ def test_properties(seed):
     [
         (
             (["0 q"], PASSAGES, [9]),
-            r"relevant\[0\] has the passage 9. Expected indices from 0 to 5",
+            r"relevant\[0\] has the document 9. Expected indices from 0 to 5",
         ),
-        (([], PASSAGES, []), "questions is empty"),
-        ((["0 q"], PASSAGES), "There are 1 questions and 6 passages"),
-        ((["0 q"], PASSAGES, [0], 0), "num_negatives is 0. Expected a whole number of 1 or more."),
-        ((["0 q"], PASSAGES, [0], 9), "No question has 9 negatives. Expected more passages, a sm"),
-        ((["0 q"], PASSAGES, [0], 1, -1), "skip_top is -1. Expected a whole number of 0 or more"),
+        (([], PASSAGES, []), "queries is empty"),
+        ((["0 q"], PASSAGES), "There are 1 queries and 6 documents"),
+        ((["0 q"], PASSAGES, [0], 0), "num_negatives is 0. Expected an integer of 1 or more."),
+        ((["0 q"], PASSAGES, [0], 9), "No query has 9 negatives. Expected more documents, a sm"),
+        ((["0 q"], PASSAGES, [0], 1, -1), "skip_top is -1. Expected an integer of 0 or more"),
     ],
 )
 def test_errors(arguments, message):

@@ -396,7 +396,7 @@ class TestErrors:
             ([], {}, "documents is empty. Expected one or more texts."),
             (["a", " \n"], {}, r"documents\[1\] is empty. Expected some text"),
             (["a"], {"precision": "int4"}, "precision is 'int4'. Expected 'float32' or 'int8' or"),
-            (["a"], {"pool_factor": 0}, "pool_factor is 0. Expected a whole number of 1 or more"),
+            (["a"], {"pool_factor": 0}, "pool_factor is 0. Expected an integer of 1 or more"),
         ],
     )
     def test_documents(self, documents, options, message):

@@ -12,7 +12,7 @@ from encoder_zoo.tasks.preprocessing.batching import (
     bucket_length,
     epoch_order,
     grouped_batches,
-    window_size,
+    megabatch_size,
 )
 from encoder_zoo.tasks.preprocessing.packing import pack, pad, truncated_lengths
 
@@ -167,7 +167,7 @@ def test_an_epoch_may_be_longer_than_a_pass():
 
 def test_weights_without_labels_are_grouped():
     dataset = tf.data.Dataset.from_tensor_slices((["a", "bb", "c"], [1.0, 2.0, 3.0]))
-    windows = dataset.map(lambda text, weight: (text, None, weight)).batch(window_size(2))
+    windows = dataset.map(lambda text, weight: (text, None, weight)).batch(megabatch_size(2))
     weights = [weight.numpy().tolist() for _, _, weight in grouped_batches(windows, 2, 0)]
     assert sorted(map(len, weights)) == [1, 2]
     assert sorted(weights[0] + weights[1]) == [1.0, 2.0, 3.0]
@@ -178,7 +178,7 @@ def test_single_examples_of_a_dataset_are_grouped_by_length(count):
     rng = np.random.default_rng(0)
     words = [["w" * n for n in rng.integers(1, 9, rng.integers(1, 30))] for _ in range(count)]
     dataset = tf.data.Dataset.from_tensor_slices((tf.ragged.constant(words), range(count)))
-    windows = dataset.ragged_batch(window_size(2)).repeat(2)
+    windows = dataset.ragged_batch(megabatch_size(2)).repeat(2)
 
     def numbers(seed):
         return [n.numpy().tolist() for _, n in grouped_batches(windows, 2, seed)]

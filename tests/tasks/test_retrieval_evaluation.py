@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 import encoder_zoo as ez
 from encoder_zoo.common.validation import known_names
+from encoder_zoo.tasks.retrieval.base_index import PlainIndex
 from encoder_zoo.tasks.retrieval.evaluation import evaluate_retrieval, evaluate_similarity
+from encoder_zoo.tasks.retrieval.judgments import judged
 from encoder_zoo.tasks.retrieval.metrics import (
     average_ranks,
     pearson,
     ranking_metrics,
     spearman,
 )
-from encoder_zoo.tasks.retrieval.questions import judged
-from encoder_zoo.tasks.retrieval.searching import PlainIndex
 
 
 class Embedder:
@@ -91,7 +91,7 @@ def test_correlations_by_hand():
 def test_questions_find_their_passages():
     embedder = at_angles(**CIRCLE)
     found = evaluate_retrieval(embedder, ["q", "r"], ["d", "a", "b", "c"], [2, [3, 1]])
-    # Of q: a, b, c, d, so its passage is second; of r: c, b, a, d, so first and third.
+    # Of q: a, b, c, d, so its document is second; of r: c, b, a, d, so first and third.
     assert found["mrr@10"] == pytest.approx((1 / 2 + 1) / 2)
     assert found["recall@1"] == pytest.approx((0 + 1 / 2) / 2)
     assert found["map@100"] == pytest.approx((1 / 2 + (1 + 2 / 3) / 2) / 2)
@@ -109,7 +109,7 @@ def test_each_question_has_its_own_passage_where_nothing_else_is_said():
 
 
 def test_equal_passages_are_one():
-    """Two questions of one passage: its copy is no rival."""
+    """Two queries of one document: its copy is no rival."""
     embedder = at_angles(**CIRCLE, s=5)
     found = evaluate_retrieval(embedder, ["q", "s", "r"], ["a", "a", "c"], cutoffs=[1])
     assert found["accuracy@1"] == found["recall@1"] == found["map@100"] == 1
@@ -118,13 +118,13 @@ def test_equal_passages_are_one():
 
 @pytest.mark.parametrize("function", ["cosine", "dot", "euclidean", "manhattan"])
 def test_all_similarities_and_large_corpora(function):
-    """600 passages beside rankings by the full matrix of similarities."""
+    """600 documents beside rankings by the full matrix of similarities."""
     rng = np.random.default_rng(0)
     texts = [f"t{i}" for i in range(600)]
     vectors = dict(zip(texts, rng.normal(size=(600, 8)), strict=True))
     embedder = Embedder(vectors, function)
-    questions = texts[:20]
-    relevant = [rng.choice(600, 3, replace=False).tolist() for _ in questions]
+    queries = texts[:20]
+    relevant = [rng.choice(600, 3, replace=False).tolist() for _ in queries]
     x = np.array(list(vectors.values()))
     if function == "cosine":
         x = x / np.linalg.norm(x, axis=1, keepdims=True)
@@ -135,14 +135,14 @@ def test_all_similarities_and_large_corpora(function):
         scores = -np.linalg.norm(x[:20, None] - x[None], ord=order, axis=2)
     rankings = np.argsort(-scores, axis=1, kind="stable")
     expected = ranking_metrics(rankings, [dict.fromkeys(row, 1.0) for row in relevant], [5, 50])
-    found = evaluate_retrieval(embedder, questions, texts, relevant, cutoffs=[5, 50])
+    found = evaluate_retrieval(embedder, queries, texts, relevant, cutoffs=[5, 50])
     assert found == pytest.approx(expected, abs=1e-6)
 
 
 def test_dims_batch_sizes_and_prompts_are_those_of_embed():
     embedder = at_angles(**CIRCLE)
-    evaluate_retrieval(embedder, ["q"], ["a"], None, (1,), 7, 1, None, "passage: ")
-    assert embedder.calls == [(["q"], None, 1, 7), (["a"], "passage: ", 1, 7)]
+    evaluate_retrieval(embedder, ["q"], ["a"], None, (1,), 7, 1, None, "document: ")
+    assert embedder.calls == [(["q"], None, 1, 7), (["a"], "document: ", 1, 7)]
 
 
 def test_similarities_beside_scores():
@@ -157,25 +157,25 @@ def test_similarities_beside_scores():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (([], ["a"], []), "questions is empty. Expected one or more texts."),
-        ((["q"], [], [0]), "passages is empty. Expected one or more texts."),
-        ((["q", " "], ["a", "b"]), r"questions\[1\] is empty"),
-        ((["q"], ["a", "b"]), "There are 1 questions and 2 passages. .* or relevant="),
-        ((["q", "r"], ["a"], [0]), "relevant has 1 entries for 2 questions. Expected one for each"),
+        (([], ["a"], []), "queries is empty. Expected one or more texts."),
+        ((["q"], [], [0]), "documents is empty. Expected one or more texts."),
+        ((["q", " "], ["a", "b"]), r"queries\[1\] is empty"),
+        ((["q"], ["a", "b"]), "There are 1 queries and 2 documents. .* or relevant="),
+        ((["q", "r"], ["a"], [0]), "relevant has 1 entries for 2 queries. Expected one for each"),
         (
             (["q", "r"], ["a"], [0, 1]),
-            r"relevant\[1\] has the passage 1. Expected indices from 0 to 0",
+            r"relevant\[1\] has the document 1. Expected indices from 0 to 0",
         ),
-        ((["q"], ["a"], [[-1]]), r"relevant\[0\] has the passage -1."),
-        ((["q", "r"], ["a"], [0, []]), r"relevant\[1\] has no relevant passage. .* leave out"),
-        ((["q"], ["a"], [{0: 0}]), r"relevant\[0\] has no relevant passage"),
-        ((["q"], ["a"], [{0: -1}]), r"relevant\[0\] has the grade -1 of passage 0"),
-        ((["q"], ["a"], [{0: float("nan")}]), "has the grade nan of passage 0"),
-        ((["q"], ["a"], ["a"]), r"relevant\[0\] has 'a'. Expected indices of passages"),
-        ((["q"], ["a"], [0.0]), r"relevant\[0\] has 0.0. Expected indices of passages"),
-        ((["q"], ["a"], [0], []), r"cutoffs is \[\]. Expected one or more whole numbers"),
+        ((["q"], ["a"], [[-1]]), r"relevant\[0\] has the document -1."),
+        ((["q", "r"], ["a"], [0, []]), r"relevant\[1\] has no relevant document. .* leave out"),
+        ((["q"], ["a"], [{0: 0}]), r"relevant\[0\] has no relevant document"),
+        ((["q"], ["a"], [{0: -1}]), r"relevant\[0\] has the grade -1 of document 0"),
+        ((["q"], ["a"], [{0: float("nan")}]), "has the grade nan of document 0"),
+        ((["q"], ["a"], ["a"]), r"relevant\[0\] has 'a'. Expected indices of documents"),
+        ((["q"], ["a"], [0.0]), r"relevant\[0\] has 0.0. Expected indices of documents"),
+        ((["q"], ["a"], [0], []), r"cutoffs is \[\]. Expected one or more integers"),
         ((["q"], ["a"], [0], [0]), r"cutoffs is \[0\]."),
-        ((["q"], ["a"], [0], [1], 0), "batch_size is 0. Expected a whole number of 1 or more"),
+        ((["q"], ["a"], [0], [1], 0), "batch_size is 0. Expected an integer of 1 or more"),
     ],
 )
 def test_errors_come_before_any_work(arguments, message):
@@ -223,9 +223,9 @@ def test_equal_similarities_have_no_correlation():
 
 
 def test_indices_may_be_of_any_kind_of_sequence():
-    passages = ["a", "b", "c"]
+    documents = ["a", "b", "c"]
     for relevant in (np.array([2, 0]), [np.array([2]), (0,)], [{2}, {0: 2}], [[2], np.int64(0)]):
-        found = judged(["q", "r"], passages, relevant).relevant
+        found = judged(["q", "r"], documents, relevant).relevant
         assert [set(grades) for grades in found] == [{2}, {0}]
     assert judged(["q"], ["a", "b", "a"], [{0: 1, 2: 3}]).relevant == [{0: 3.0}]
 
@@ -258,10 +258,10 @@ class Longest:
 
 def test_a_search_is_evaluated_as_its_vectors_are():
     embedder = ez.TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
-    passages = [*TEXTS, TEXTS[1]]  # twice
+    documents = [*TEXTS, TEXTS[1]]  # twice
     relevant = [[0, 2], {len(TEXTS): 2.0}, 0]
-    found = embedder.index(passages).evaluate(QUESTIONS, relevant, cutoffs=[1, 3])
-    assert found == embedder.evaluate_retrieval(QUESTIONS, passages, relevant, cutoffs=[1, 3])
+    found = embedder.index(documents).evaluate(QUESTIONS, relevant, cutoffs=[1, 3])
+    assert found == embedder.evaluate_retrieval(QUESTIONS, documents, relevant, cutoffs=[1, 3])
     assert 0 < found["ndcg@3"] < 1
 
 
@@ -286,14 +286,14 @@ def test_a_reranker_is_part_of_the_search():
 )
 def test_an_evaluation_takes_the_options_of_its_search(cls):
     of_search = known_names(cls.search) - {"self", "queries", "top_k"}
-    of_itself = {"self", "questions", "relevant", "cutoffs"}
+    of_itself = {"self", "queries", "relevant", "cutoffs"}
     assert known_names(cls.evaluate) - of_itself == of_search
     assert "Return how near the top" in inspect.getdoc(cls.evaluate)
 
 
 def test_questions_that_find_equal_documents_are_searched_deeper():
     class Asked(Scored):
-        """Finds two documents for the question "few"."""
+        """Finds two documents for the query "few"."""
 
         def _find(self, queries, top_k):
             asked.append((queries, top_k))
@@ -315,7 +315,7 @@ def test_questions_that_find_equal_documents_are_searched_deeper():
 
 def test_judgements_of_an_index_are_checked():
     index = Scored([4, 3])
-    with pytest.raises(ValueError, match=r"relevant\[0\] has the passage 2. Expected"):
+    with pytest.raises(ValueError, match=r"relevant\[0\] has the document 2. Expected"):
         index.evaluate(["q"], [2])
     with pytest.raises(ValueError, match="A reranker reads texts, and this index holds vectors"):
         index.evaluate(["q"], [1], reranker=Longest())

@@ -346,7 +346,7 @@ def test_refusals(tiny, model):
     bert = ez.BertBackbone.family
     with pytest.raises(ValueError, match="The family 'bert' has no head with a beam. Leave out"):
         ez.SpanQA(tiny.backbone(bert, pooler=False), beam=(5, 5))
-    with pytest.raises(ValueError, match="beam is 5. Expected two whole numbers from 1 to 100"):
+    with pytest.raises(ValueError, match="beam is 5. Expected two integers from 1 to 100"):
         ez.SpanQA(tiny.backbone(FAMILY), beam=5)
     with pytest.raises(ValueError, match=r"beam is \(5, 101\). Expected two .* from 1 to 100"):
         ez.SpanQA(tiny.backbone(FAMILY), beam=(5, 101))

@@ -441,7 +441,7 @@ class TestRefusals:
                 build(**{name: 8})
         model = build(window_length=13)
         for name in ("top_k", "max_answer_length"):
-            with pytest.raises(ValueError, match=f"{name} is 0. Expected a whole number"):
+            with pytest.raises(ValueError, match=f"{name} is 0. Expected an integer"):
                 model.answer("Who?", "Anna.", **{name: 0})
 
     def test_answer_with_an_empty_context(self, model):

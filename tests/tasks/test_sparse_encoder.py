@@ -216,7 +216,7 @@ class TestSearch:
         ranks = [(row > row[i]).sum() for i, row in enumerate(queries @ passages.T)]
         found = shared.evaluate_retrieval(TEXTS, OTHERS, cutoffs=[2])
         assert found["accuracy@2"] == pytest.approx(np.mean([rank < 2 for rank in ranks]))
-        assert found["question_terms"] == pytest.approx((queries > 0).sum(1).mean())
+        assert found["query_terms"] == pytest.approx((queries > 0).sum(1).mean())
         products = [((q > 0) & (p > 0)).sum() for q in queries for p in passages]
         assert found["flops"] == pytest.approx(np.mean(products))
         with pytest.raises(ValueError, match="cutoffs is"):

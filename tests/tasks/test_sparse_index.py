@@ -208,7 +208,7 @@ class TestFiles:
         for setting, value, message in [
             ("task", "vector_index", "holds no index"),
             ("precision", "int8", "encoder_zoo.json: precision is 'int8'. Expected None"),
-            ("max_terms", 1.5, "encoder_zoo.json: max_terms is 1.5. Expected a whole number"),
+            ("max_terms", 1.5, "encoder_zoo.json: max_terms is 1.5. Expected an integer"),
         ]:
             changed = {**manifest, setting: value}
             (saved[1] / "encoder_zoo.json").write_text(json.dumps(changed))
@@ -219,10 +219,10 @@ class TestFiles:
 def test_an_index_that_is_too_large_is_not_exported(tiny, tmp_path, monkeypatch):
     index = tiny.task(ez.BertBackbone.family, "SparseEncoder").index(["a b ab", "c"])
     count = index.vectors.nnz
-    monkeypatch.setattr(index_export, "MOST_BYTES", 8 * count - 1)
+    monkeypatch.setattr(index_export, "MAX_BYTES", 8 * count - 1)
     with pytest.raises(ValueError, match=f"have {count} terms, which take.*a smaller max_terms"):
         index.export(tmp_path / "1")
-    monkeypatch.setattr(index_export, "MOST_BYTES", 8 * count)
+    monkeypatch.setattr(index_export, "MAX_BYTES", 8 * count)
     index_export._check_size(count)
 
 

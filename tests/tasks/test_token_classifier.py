@@ -494,8 +494,8 @@ class TestRefusals:
             ([["Anna"], ["Rome"]], [["O"], None], "Example 1: its labels are None"),
             ([["Anna"]], [[["O"]]], r"Example 0, word 0: unknown tag \['O'\]"),
             (SENTENCES[3:], [SPANS + SPANS[:1]], "Example 0, word 0: unknown tag {'start': 0"),
-            ([TEXT], [[{**SPANS[0], "start": None}]], "Example 0: .* whole numbers"),
-            ([TEXT], [[{**SPANS[0], "start": 0.9}]], "Example 0: .* whole numbers"),
+            ([TEXT], [[{**SPANS[0], "start": None}]], "Example 0: .* integers"),
+            ([TEXT], [[{**SPANS[0], "start": 0.9}]], "Example 0: .* integers"),
             ([TEXT], ragged([(20, 99, "LOC")]), "Example 0: .* outside of the text"),
             ([TEXT], None, "The labels are missing"),
         ],
@@ -577,7 +577,7 @@ class TestRefusals:
             classifier.predict_tags(["Anna"])
 
     def test_no_room_for_pieces(self, build):
-        with pytest.raises(ValueError, match="sequence_length is 2. Expected a whole number of 3"):
+        with pytest.raises(ValueError, match="sequence_length is 2. Expected an integer of 3"):
             build(sequence_length=2)
 
     def test_an_unknown_strategy(self, classifier):

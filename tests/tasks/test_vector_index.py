@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.retrieval import faiss_engine, index_export, top_k, vectors
-from encoder_zoo.tasks.retrieval.index import VectorIndex
+from encoder_zoo.tasks.retrieval.vector_index import VectorIndex
 
 FUNCTIONS = ("cosine", "dot", "euclidean", "manhattan")
 PRECISIONS = ("float32", "int8", "binary")
@@ -185,7 +185,7 @@ class TestPrecisions:
         np.testing.assert_array_equal(index.vectors[:, 3], 0.25)
 
     def test_binary_orders_the_documents_whose_signs_differ_least(self, monkeypatch):
-        monkeypatch.setattr(vectors, "LEAST_CANDIDATES", 30)
+        monkeypatch.setattr(vectors, "MIN_CANDIDATES", 30)
         monkeypatch.setattr(vectors, "OVERSAMPLED", 3)
         embedder = Embedder(dim=70)
         index = VectorIndex.build(embedder, texts_of(400), "binary")
@@ -437,7 +437,7 @@ class TestErrors:
             (["a"], {"precision": "int4"}, "precision is 'int4'. Expected 'float32' or 'int8' or"),
             (["a"], {"engine": "annoy"}, "engine is 'annoy'. Expected 'faiss', or None"),
             (["a"], {"engine": "faiss", "precision": "int8"}, "engine='faiss' searches in float32"),
-            (["a"], {"dim": 0}, "dim is 0. Expected a whole number of 1 or more"),
+            (["a"], {"dim": 0}, "dim is 0. Expected an integer of 1 or more"),
             (["a"], {"keep_texts": 1}, "keep_texts is 1. Expected True or False"),
         ],
     )
@@ -469,7 +469,7 @@ class TestErrors:
         [
             ("", {}, r"queries\[0\] is empty. Expected some text"),
             (["q", " "], {}, r"queries\[1\] is empty. Expected some text"),
-            ("q", {"top_k": 0}, "top_k is 0. Expected a whole number of 1 or more"),
+            ("q", {"top_k": 0}, "top_k is 0. Expected an integer of 1 or more"),
             ("q", {"candidates": 3}, "candidates=3 is for a reranker. Pass reranker=..., too."),
         ],
     )
@@ -533,7 +533,7 @@ def test_exports_that_cannot_be(monkeypatch, tmp_path):
     with pytest.raises(ValueError, match="has no preprocessor, so it cannot take text"):
         index.export(tmp_path / "1")
     index.embedder.preprocessor = object()
-    monkeypatch.setattr(index_export, "MOST_BYTES", 10)
+    monkeypatch.setattr(index_export, "MAX_BYTES", 10)
     with pytest.raises(ValueError, match="The vectors take 0.0 GB as float32. An export holds at"):
         index.export(tmp_path / "1")
     monkeypatch.setattr(index_export.keras.config, "backend", lambda: "jax")

@@ -370,7 +370,7 @@ def test_finished_training_removes_its_backups_only(tmp_path):
 
 def test_what_backup_and_restore_does_not_take(tmp_path):
     for wrong in (0, -1, True, "batch"):
-        with pytest.raises(ValueError, match="save_freq is .* Expected a whole number"):
+        with pytest.raises(ValueError, match="save_freq is .* Expected an integer"):
             ez.BackupAndRestore(tmp_path, save_freq=wrong)
     task = classifier()
     x, y = task.preprocessor(TEXTS, LABELS)

@@ -10,15 +10,15 @@ import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.retrieval.evaluation import checked_cutoffs
+from encoder_zoo.tasks.retrieval.judgments import judged
 from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, ranking_metrics
-from encoder_zoo.tasks.retrieval.questions import judged
 from encoder_zoo.tasks.retrieval.ranking import RanksTexts
 from encoder_zoo.tasks.sparse_retrieval.index import SparseIndex, SparseIndexOptions
 from encoder_zoo.tasks.sparse_retrieval.postings import Postings
-from encoder_zoo.tasks.sparse_retrieval.rows import comparable, sparse, unit_rows
+from encoder_zoo.tasks.sparse_retrieval.sparse_matrices import normalized_for, sparse, unit_rows
 
 
-class TermSearch(RanksTexts):
+class SparseRetrieval(RanksTexts):
     """Mixin of `SparseEncoder`."""
 
     @validate_arguments
@@ -78,37 +78,37 @@ class TermSearch(RanksTexts):
     @validate_arguments
     def evaluate_retrieval(
         self,
-        questions: object,
-        passages: object,
+        queries: object,
+        documents: object,
         relevant: Sequence | None = None,
         cutoffs: Sequence[int] = (1, 5, 10),
         batch_size: PositiveInt | None = None,
-        question_prompt: str | None = "query",
-        passage_prompt: str | None = "document",
+        query_prompt: str | None = "query",
+        document_prompt: str | None = "document",
     ) -> dict[str, float]:
-        """Return how near the top each question has its relevant passages, among all passages.
+        """Return how near the top each query has its relevant documents, among all documents.
 
-        Passages with the same text count as one. A passage without a term of the question is not
+        Documents with the same text count as one. A document without a term of the query is not
         found.
 
         Args:
-            questions: texts.
-            passages: texts.
-            relevant: for each question the index of its passage, or a list of indices, or {index:
-                grade}; None: the passage with the question's own index.
-            cutoffs: how many of the nearest passages are looked at.
+            queries: texts.
+            documents: texts.
+            relevant: for each query the index of its document, or a list of indices, or {index:
+                grade}; None: the document with the query's own index.
+            cutoffs: how many of the nearest documents are looked at.
             batch_size: of `embed`.
-            question_prompt: of `embed`, for questions.
-            passage_prompt: of `embed`, for passages.
+            query_prompt: of `embed`, for queries.
+            document_prompt: of `embed`, for documents.
 
         Returns:
-            As `TextEmbedder.evaluate_retrieval`; and "question_terms" and "passage_terms", the
-            mean numbers of terms of a question and of a passage, and "flops", the mean number of
-            products for the score of a question and a passage.
+            As `TextEmbedder.evaluate_retrieval`; and "query_terms" and "document_terms", the
+            mean numbers of terms of a query and of a document, and "flops", the mean number of
+            products for the score of a query and a document.
 
         Raises:
-            ValueError: "questions is empty. ...", "relevant has 3 entries for 4 questions. ...",
-                "relevant[2] has the passage 9. Expected indices from 0 to 8.", "cutoffs is ..."
+            ValueError: "queries is empty. ...", "relevant has 3 entries for 4 queries. ...",
+                "relevant[2] has the document 9. Expected indices from 0 to 8.", "cutoffs is ..."
 
         Source: `flops` Paria et al. 2020, Minimizing FLOPs to Learn Efficient Sparse
         Representations, section 3.
@@ -117,23 +117,23 @@ class TermSearch(RanksTexts):
             >>> from encoder_zoo import SparseEncoder
             >>> encoder = SparseEncoder.from_preset("bert_nano_en_uncased")
             >>> found = encoder.evaluate_retrieval(["A cat.", "Tax."], ["Tax.", "A cat."], [1, 0])
-            >>> found["question_terms"] > 0, found["flops"] > 0
+            >>> found["query_terms"] > 0, found["flops"] > 0
             (True, True)
         """
         cutoffs = checked_cutoffs(cutoffs)
-        texts = judged(questions, passages, relevant)
-        documents = self.embed(texts.passages, passage_prompt, batch_size=batch_size)
-        queries = self.embed(texts.questions, question_prompt, batch_size=batch_size)
-        compared = [comparable(rows, self.similarity_function) for rows in (queries, documents)]
+        texts = judged(queries, documents, relevant)
+        documents = self.embed(texts.documents, document_prompt, batch_size=batch_size)
+        queries = self.embed(texts.queries, query_prompt, batch_size=batch_size)
+        compared = [normalized_for(rows, self.similarity_function) for rows in (queries, documents)]
         postings = Postings(compared[1].T.tocsr())
         k = min(len(postings), max(*cutoffs, MAP_CUTOFF))
-        rankings = np.full((len(texts.questions), k), -1)  # -1: of no passage
+        rankings = np.full((len(texts.queries), k), -1)  # -1: of no document
         for row, (indices, _) in zip(rankings, postings.nearest(compared[0], k), strict=True):
             row[: len(indices)] = indices
         shares = [(rows > 0).mean(axis=0) for rows in (queries, documents)]
         return {
             **ranking_metrics(rankings, texts.relevant, cutoffs),
-            "question_terms": queries.nnz / queries.shape[0],
-            "passage_terms": documents.nnz / documents.shape[0],
+            "query_terms": queries.nnz / queries.shape[0],
+            "document_terms": documents.nnz / documents.shape[0],
             "flops": float(shares[0] @ shares[1]),
         }

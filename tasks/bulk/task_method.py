@@ -32,7 +32,7 @@ Columns = Annotated[
 MethodName = Annotated[str, Rule(lambda v: isinstance(v, str) and v.isidentifier(), "a method")]
 
 
-class Answering:
+class TaskMethod:
     """A method of a task, the columns that it reads, and its further arguments.
 
     Args:

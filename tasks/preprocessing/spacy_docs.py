@@ -6,24 +6,24 @@ spaCy is not imported: a `Doc` or `Span` is what has its attributes.
 from __future__ import annotations
 
 
-def is_document(value: object) -> bool:
+def is_doc(value: object) -> bool:
     """Return whether this is a `Doc`, or a `Span` of one, which is a text in tokens."""
     return hasattr(value, "ents") and hasattr(value, "text") and hasattr(value, "__iter__")
 
 
 def are_documents(values: object) -> bool:
     """Return whether this is a list of documents."""
-    return isinstance(values, list | tuple) and len(values) > 0 and is_document(values[0])
+    return isinstance(values, list | tuple) and len(values) > 0 and is_doc(values[0])
 
 
 def text_of(value):
     """Return the text of a document; anything else unchanged."""
-    return value.text if is_document(value) else value
+    return value.text if is_doc(value) else value
 
 
-def words_of(value):
+def doc_words(value):
     """Return the words of a document, one for each of its tokens; anything else unchanged."""
-    return [token.text for token in value] if is_document(value) else value
+    return [token.text for token in value] if is_doc(value) else value
 
 
 def is_span(value: object) -> bool:

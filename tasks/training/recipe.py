@@ -103,16 +103,16 @@ class Recipe:
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a scaled loss
         if not isinstance(name, str) or isinstance(optimizer, keras.optimizers.SGD):
             return
-        usual = self._task.default_learning_rate
+        default_rate = self._task.default_learning_rate
         logger.warning(
-            "optimizer=%r trains at Keras's default learning rate of %g, where %g is usual for "
+            "optimizer=%r trains at Keras's default learning rate of %g, where %g is the default for "
             "this model. Pass keras.optimizers.%s(%g), or compile(learning_rate=...) without an "
             "optimizer.",
             name,
             float(optimizer.learning_rate),
-            usual,
+            default_rate,
             type(optimizer).__name__,
-            usual,
+            default_rate,
         )
 
     def _compile(self, optimizer) -> None:
@@ -178,7 +178,7 @@ class Recipe:
     def _is_as_traced(self) -> bool:
         return self._task.compiled and self._traced_with == self._traced_state()
 
-    def start(self, total_batches: int) -> None:
+    def restart_schedule(self, total_batches: int) -> None:
         """Begin the schedule of a `fit`, if the optimizer is the recipe's.
 
         Args:

@@ -11,10 +11,10 @@ import numpy as np
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.retrieval.evaluation import checked_cutoffs
 from encoder_zoo.tasks.retrieval.index_checks import checked_texts
+from encoder_zoo.tasks.retrieval.judgments import judged
 from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, ranking_metrics
-from encoder_zoo.tasks.retrieval.questions import judged
+from encoder_zoo.tasks.retrieval.options import Hit, RerankOptions
 from encoder_zoo.tasks.retrieval.top_k import reranked
-from encoder_zoo.tasks.retrieval.typed_dicts import Hit, RerankOptions
 
 RERANKED = 50  # documents that a reranker scores
 
@@ -63,18 +63,18 @@ class Index(ABC):
     @validate_arguments
     def evaluate(
         self,
-        questions: object,
+        queries: object,
         relevant: Sequence,
         cutoffs: Sequence[int] = (1, 5, 10),
         **options: Unpack[RerankOptions],
     ) -> dict[str, float]:
-        """Return how near the top a search has each question's relevant documents.
+        """Return how near the top a search has each query's relevant documents.
 
         Documents with the same text count as one.
 
         Args:
-            questions: texts.
-            relevant: for each question the index of its document, or a list of indices, or {index:
+            queries: texts.
+            relevant: for each query the index of its document, or a list of indices, or {index:
                 grade}.
             cutoffs: how many of the first documents are looked at.
             **options: of its `search`, such as `reranker`. Documents that a reranker does not read
@@ -93,10 +93,10 @@ class Index(ABC):
             >>> index.evaluate(["Tax law.", "A cat."], [1, 2], cutoffs=[1, 2])["recall@1"]
             0.5
         """
-        return self._evaluate(questions, relevant, cutoffs, options)
+        return self._evaluate(queries, relevant, cutoffs, options)
 
     def _evaluate(
-        self, questions: object, relevant: Sequence, cutoffs: Sequence[int], options: Mapping
+        self, queries: object, relevant: Sequence, cutoffs: Sequence[int], options: Mapping
     ) -> dict[str, float]:
         """Return the metrics of `evaluate`.
 
@@ -104,41 +104,41 @@ class Index(ABC):
         """
         cutoffs = checked_cutoffs(cutoffs)
         names = [str(i) for i in range(len(self))] if self.texts is None else self.texts
-        texts = judged(questions, names, relevant)
-        number_of = {name: number for number, name in enumerate(texts.passages)}
-        wanted, deepest = min(max(*cutoffs, MAP_CUTOFF), len(texts.passages)), len(names)
+        texts = judged(queries, names, relevant)
+        number_of = {name: number for number, name in enumerate(texts.documents)}
+        wanted, deepest = min(max(*cutoffs, MAP_CUTOFF), len(texts.documents)), len(names)
         if options.get("reranker") is not None:
             wanted = deepest = options.get("candidates") or RERANKED
         numbers = [number_of[name] for name in names]
-        rankings = np.full((len(texts.questions), wanted), -1)  # where fewer are found
-        found = self._distinct(texts.questions, numbers, wanted, deepest, options)
+        rankings = np.full((len(texts.queries), wanted), -1)  # where fewer are found
+        found = self._distinct(texts.queries, numbers, wanted, deepest, options)
         for row, ranking in zip(rankings, found, strict=True):
             row[: len(ranking)] = ranking
         return ranking_metrics(rankings, texts.relevant, cutoffs)
 
     def _distinct(
         self,
-        questions: list[str],
+        queries: list[str],
         numbers: Sequence[int],
         wanted: int,
         deepest: int,
         options: Mapping,
     ) -> list[list[int]]:
-        """Return for each question the first different numbers of the documents that are found.
+        """Return for each query the first different numbers of the documents that are found.
 
-        Questions whose first documents have the same texts too often are searched again, deeper.
+        Queries whose first documents have the same texts too often are searched again, deeper.
 
         Args:
-            questions: texts.
+            queries: texts.
             numbers: of the documents; those with the same text have the same one.
             wanted: how many different ones, at most.
             deepest: so many documents are found, at most.
             options: of `search`.
         """
         found: dict[int, list[int]] = {}
-        left, depth = list(range(len(questions))), wanted
+        left, depth = list(range(len(queries))), wanted
         while left:
-            results = self.search([questions[i] for i in left], depth, **options)
+            results = self.search([queries[i] for i in left], depth, **options)
             searched = list(zip(left, results, strict=True))
             for i, hits in searched:
                 found[i] = list(dict.fromkeys(numbers[hit["index"]] for hit in hits))[:wanted]
@@ -146,7 +146,7 @@ class Index(ABC):
                 break
             left = [i for i, hits in searched if len(hits) >= depth and len(found[i]) < wanted]
             depth = min(4 * depth, deepest)
-        return [found[i] for i in range(len(questions))]
+        return [found[i] for i in range(len(queries))]
 
     def _search(
         self,

@@ -81,8 +81,8 @@ class RetrievalOptions(TypedDict, total=False):
     cutoffs: Sequence[int]
     batch_size: int | None
     dim: int | None
-    question_prompt: str | None
-    passage_prompt: str | None
+    query_prompt: str | None
+    document_prompt: str | None
 
 
 class MiningOptions(TypedDict, total=False):
@@ -97,5 +97,5 @@ class MiningOptions(TypedDict, total=False):
     relative_margin: float | None
     reranker: object
     batch_size: int | None
-    question_prompt: str | None
-    passage_prompt: str | None
+    query_prompt: str | None
+    document_prompt: str | None

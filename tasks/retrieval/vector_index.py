@@ -17,14 +17,14 @@ from encoder_zoo.tasks.retrieval.index_checks import (
     FINGERPRINT_TEXTS,
     check_engine,
     check_text_count,
+    checked_and_normalized,
     checked_texts,
     checked_vectors,
-    comparable,
 )
 from encoder_zoo.tasks.retrieval.index_files import check_shape, checked_store
 from encoder_zoo.tasks.retrieval.model_index import ModelIndex
+from encoder_zoo.tasks.retrieval.options import Engine, Precision
 from encoder_zoo.tasks.retrieval.top_k import nearest
-from encoder_zoo.tasks.retrieval.typed_dicts import Engine, Precision
 from encoder_zoo.tasks.retrieval.vectors import STORES, Float32Vectors
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class VectorIndex(ModelIndex):
     @classmethod
     def _of(cls, embedder, vectors, texts, precision, prompt, engine) -> Self:
         function = embedder.similarity_function
-        vectors = comparable(vectors, function, "vectors")
+        vectors = checked_and_normalized(vectors, function, "vectors")
         store = FaissVectors(vectors, function) if engine else STORES[precision].of(vectors)
         return cls(embedder, store, texts, prompt, cls._fingerprint_of(embedder, store.width))
 
@@ -185,7 +185,7 @@ class VectorIndex(ModelIndex):
     def _nearest(self, vectors: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return indices (Q, k) and scores (Q, k) of the documents nearest to vectors (Q, D)."""
         function = self.embedder.similarity_function
-        vectors = comparable(vectors, function, "The vectors of queries")
+        vectors = checked_and_normalized(vectors, function, "The vectors of queries")
         return nearest(self._store, vectors, function, min(top_k, len(self)))
 
     # -- changes and files ---------------------------------------------------------------------
@@ -197,7 +197,7 @@ class VectorIndex(ModelIndex):
     def _embedded(self, texts: list[str], batch_size: int | None) -> np.ndarray:
         options = {"prompt": self.prompt, "dim": self.dim, "batch_size": batch_size}
         vectors = np.array(self.embedder.embed(texts, **options), "float32")
-        return comparable(vectors, self.embedder.similarity_function, "vectors")
+        return checked_and_normalized(vectors, self.embedder.similarity_function, "vectors")
 
     @classmethod
     def _store_of(

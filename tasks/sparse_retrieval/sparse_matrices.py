@@ -47,7 +47,7 @@ def unit_rows(rows: csr_array) -> csr_array:
     return scaled
 
 
-def comparable(rows, function: str) -> csr_array:
+def normalized_for(rows, function: str) -> csr_array:
     """Return rows (N, V) of weights in float32, of unit length if "cosine" compares them.
 
     Raises:
