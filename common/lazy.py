@@ -49,6 +49,17 @@ class LazyModule(types.ModuleType):
         return value
 
 
+def require(module: LazyModule) -> None:
+    """Import a module now, so that it is missed before any work.
+
+    Example:
+        >>> require(LazyModule("cannot_be_found", "This needs the package cannot-be-found."))
+        Traceback (most recent call last):
+        ImportError: This needs the package cannot-be-found.
+    """
+    module.__getattr__("__name__")
+
+
 loading = LazyModule("encoder_zoo.presets.loading")
 saving = LazyModule("encoder_zoo.presets.saving")
 pushing = LazyModule("encoder_zoo.presets.pushing")

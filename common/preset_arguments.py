@@ -17,13 +17,13 @@ class PresetArguments(TypedDict, total=False):
 
 
 class TokenizerPresetArguments(PresetArguments, total=False):
-    """Of `Tokenizer.from_preset`."""
+    """Name the arguments of `Tokenizer.from_preset`."""
 
     added_tokens: Sequence[str | Mapping[str, object]]
 
 
 class BackbonePresetArguments(PresetArguments, total=False):
-    """Of `Backbone.from_preset`: those of all families that leave the weights' shapes alone."""
+    """Name arguments of `Backbone.from_preset`, of all families, that change no weight's shape."""
 
     dtype: str | keras.DTypePolicy
     dropout: float
@@ -50,6 +50,6 @@ class BackbonePresetArguments(PresetArguments, total=False):
 
 
 class SaveOptions(TypedDict, total=False):
-    """Of `save_to_preset`, in the Hugging Face format."""
+    """Name the arguments of `save_to_preset`, in the Hugging Face format."""
 
     shard_bytes: int

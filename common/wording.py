@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 _MOST = 60
 
@@ -70,9 +70,18 @@ def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     other = OTHER_NAMES.get(name)
     close = [other] if other in known else difflib.get_close_matches(name, known, n=2, cutoff=0.7)
-    meant = f"Did you mean {' or '.join(map(repr, close))}?"
-    hint = meant if close else f"Expected some of {', '.join(known)}."
-    return f"{function} got an unknown argument {name!r}. {hint}"
+    hint = did_you_mean(close) or f" Expected some of {', '.join(known)}."
+    return f"{function} got an unknown argument {name!r}.{hint}"
+
+
+def did_you_mean(names: Sequence[str]) -> str:
+    """Return the end of a message about an unknown name; "" without names that may be meant.
+
+    Example:
+        >>> did_you_mean(["epochs", "epoch"])
+        " Did you mean 'epochs' or 'epoch'?"
+    """
+    return f" Did you mean {' or '.join(map(repr, names))}?" if names else ""
 
 
 def decoded(content: bytes, name: object) -> str:

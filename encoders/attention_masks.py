@@ -62,6 +62,9 @@ class AttentionMask:
         return near | itself
 
 
+MASKED_LOGIT = -1e9  # in place of one that does not count: finite, so that 0 times it is 0
+
+
 def make_attention_mask(
     padding_mask: keras.KerasTensor | None,
     text_starts: keras.KerasTensor | None = None,
@@ -110,5 +113,6 @@ def mask_scores(
     if mask is None:
         return scores
     # Finite, so that an example of padding alone stays finite; within float16's range.
-    lowest = -3e4 if keras.backend.standardize_dtype(scores.dtype) == "float16" else -1e9
+    is_half = keras.backend.standardize_dtype(scores.dtype) == "float16"
+    lowest = -3e4 if is_half else MASKED_LOGIT
     return scores + ops.cast(ops.where(mask, 0.0, lowest), scores.dtype)

@@ -40,9 +40,7 @@ class Backbone(BackboneBase):
 
     def call(self, inputs, training=None, return_hidden_states=False, return_projections=False):
         states, _, contexts = self._encode(inputs, training)
-        outputs = {"sequence_output": states[-1]}  # (B, L, D)
-        if self.pooler:
-            outputs["pooled_output"] = self.pool(states[-1], inputs)  # (B, D)
+        outputs = self._outputs_of(states[-1], inputs)
         if return_hidden_states:
             outputs["hidden_states"] = states
         if return_projections:

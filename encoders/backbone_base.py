@@ -230,9 +230,13 @@ class BackboneBase(
             inputs: as for calling the backbone.
         """
         states, _, _ = self._encode(inputs, embedded=embedded)
-        outputs = {"sequence_output": states[-1]}
+        return self._outputs_of(states[-1], inputs)
+
+    def _outputs_of(self, sequence_output, inputs: Mapping) -> dict:
+        """Return the outputs: those of the last block (B, L, D), and of the pooler (B, D)."""
+        outputs = {"sequence_output": sequence_output}
         if self.pooler:
-            outputs["pooled_output"] = self.pool(states[-1], inputs)
+            outputs["pooled_output"] = self.pool(sequence_output, inputs)
         return outputs
 
     def text_vectors(self, sequence_output, inputs: Mapping):

@@ -8,6 +8,7 @@ Comment letters: B batch, L sequence, D hidden, H heads, F intermediate.
 from __future__ import annotations
 
 import keras
+from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.encoders.kernels.layers import CalledDirectly
@@ -167,6 +168,13 @@ class AttentionBase(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
         if self.fused_qkv:
             return [self.query_key_value_dense]
         return [self.query_dense, self.key_dense, self.value_dense]
+
+    def project_apart(self, x, content) -> tuple:
+        """Return queries of x, and keys and values of other vectors, each (B, L, H, d)."""
+        heads = (*ops.shape(x)[:2], self.num_heads, self.hidden_dim // self.num_heads)
+        layers = (self.query_dense, x), (self.key_dense, content), (self.value_dense, content)
+        rows = (layer(ops.reshape(given, (-1, self.hidden_dim))) for layer, given in layers)
+        return tuple(ops.reshape(values, heads) for values in rows)
 
     @property
     def lora_layers(self) -> list[keras.layers.Dense]:

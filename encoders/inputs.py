@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping
 import keras
 from keras import ops
 
+from encoder_zoo.common.wording import did_you_mean
+
 # Inputs that every backbone takes.
 INPUTS = ("token_ids", "padding_mask", "segment_ids", "text_starts", "attended_mask")
 # Further inputs of tasks, which backbones ignore.
@@ -131,9 +133,9 @@ def _check_names(inputs: Mapping, names: Collection[str], taker: str) -> None:
     for name in inputs:
         if name not in names:
             close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.7)
-            meant = OTHER_NAMES.get(name, close[0] if close else None)
-            hint = f"Did you mean {meant!r}?" if meant else f"Expected some of {', '.join(names)}."
-            raise ValueError(f"{taker} takes no input {name!r}. {hint}")
+            meant = [OTHER_NAMES[name]] if name in OTHER_NAMES else close
+            hint = did_you_mean(meant) or f" Expected some of {', '.join(names)}."
+            raise ValueError(f"{taker} takes no input {name!r}.{hint}")
     if inputs.get("token_ids") is None:
         raise ValueError(
             f"The inputs have no token_ids, which {taker} cannot do without. "

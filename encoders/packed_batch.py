@@ -54,10 +54,7 @@ def encode_packed(
     packed |= {"padding_mask": mask, "text_starts": _text_starts(packed_tokens, mask, length)}
     y = backbone(packed, training=training)["sequence_output"]  # (S, L, D)
     x = _to_texts(ops.reshape(y, (-1, y.shape[-1])), packed_tokens, batch * length)
-    outputs = {"sequence_output": ops.reshape(x, (batch, length, y.shape[-1]))}
-    if backbone.pooler:
-        outputs["pooled_output"] = backbone.pool(outputs["sequence_output"], inputs)
-    return outputs
+    return backbone._outputs_of(ops.reshape(x, (batch, length, y.shape[-1])), inputs)
 
 
 def _text_starts(packed_tokens, mask, length):

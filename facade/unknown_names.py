@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+from encoder_zoo.common.wording import did_you_mean
+
 # {name in transformers, sentence-transformers, KerasHub or spaCy: what is used here}
 ELSEWHERE = {
     "pipeline": "a task: SequenceClassifier.from_preset(...).classify(texts), "
@@ -54,7 +56,7 @@ def explain(name: str, public: Iterable[str]) -> str:
     if name in ELSEWHERE:
         return f"{message} Use {ELSEWHERE[name]}."
     if meant := similar_names(name, public):
-        return f"{message} Did you mean {' or '.join(map(repr, meant))}?"
+        return message + did_you_mean(meant)
     if meant := _of_a_family(name, public):
         return f"{message} Use {meant}.from_preset(source)."
     return message

@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from encoder_zoo.common.wording import did_you_mean
+
 BUNDLED = pathlib.Path(__file__).parent / "data"
 KNOWN = BUNDLED / "known"
 
@@ -207,5 +209,5 @@ def _hint(name: str, presets: Mapping[str, PresetInfo]) -> str:
     same = [known for known, row in presets.items() if row.source.endswith(f"/{name}")]
     own = name.split("/")[-1].replace("-", "_")
     close = same or difflib.get_close_matches(own, presets, n=3, cutoff=0.5)
-    meant = f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
-    return f"{meant} Names are in list_presets(); any other must be an existing folder."
+    names = "Names are in list_presets(); any other must be an existing folder."
+    return f"{did_you_mean(close)} {names}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pathlib
 from collections import Counter
@@ -22,6 +21,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.presets.config import backbone_config
 from encoder_zoo.presets.files.atomic import replacing
+from encoder_zoo.presets.files.json_data import json_bytes
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.formats import kerashub
 from encoder_zoo.presets.formats.checkpoint import (
@@ -169,7 +169,7 @@ def _save(
     config = {**config, **backbone_config(about.backbone, tokenizer), "dtype": main}
     labels = tuple(config.get("id2label", {}).values())
     with _new_preset(folder, settings, about._replace(dtype=main, labels=labels)) as new:
-        (new / CONFIG).write_text(_as_json(config), encoding="utf-8")
+        (new / CONFIG).write_bytes(json_bytes(config))
         _write_weights(new, weights, dtypes, shard_bytes)
         of_tokenizer = {} if tokenizer is None else tokenizer.to_files()
         for name, content in {**of_tokenizer, **files}.items():
@@ -217,10 +217,6 @@ def _head_config(task: PresetTask, head: Head) -> dict:
     return config
 
 
-def _as_json(value: Mapping) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
 # -- model.safetensors -------------------------------------------------------------------------
 
 Weights = dict[str, tuple[keras.Variable, bool]]
@@ -250,7 +246,7 @@ def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_b
         names |= dict.fromkeys(shard, file)
     if len(shards) > 1:
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": names}
-        (folder / SAFETENSORS.index).write_text(_as_json(index), encoding="utf-8")
+        (folder / SAFETENSORS.index).write_bytes(json_bytes(index))
 
 
 def _shards(sizes: Mapping[str, int], limit: int) -> list[list[str]]:

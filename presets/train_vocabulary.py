@@ -1,14 +1,13 @@
 """Trains vocabularies with the libraries `tokenizers` and `sentencepiece`."""
 
-import importlib
 import io
 import json
 import re
 from collections import Counter
 from collections.abc import Iterable
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders.rules import Size
 
@@ -18,6 +17,9 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
+MISSING = "training this vocabulary needs the package {0}: pip install {0}"
+tokenizers = LazyModule("tokenizers", MISSING.format("tokenizers"))
+sentencepiece = LazyModule("sentencepiece", MISSING.format("sentencepiece"))
 BERT_SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 BERT_WHITE_SPACE = re.compile("[ \t\n\r]+")  # the trainer splits further
 AT_ONCE = 1000  # repetitions of a word in one text, of which the trainer makes several copies
@@ -84,13 +86,12 @@ def train_wordpiece(
     """
     from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
-    library = _library("tokenizers")
-    learner = library.Tokenizer(library.models.WordPiece(unk_token="[UNK]"))
-    learner.normalizer = library.normalizers.BertNormalizer(lowercase=lowercase)
-    learner.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+    learner = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+    learner.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase)
+    learner.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
 
     def learn(texts: Iterable[str], size: int, known: list[str]) -> dict[str, int]:
-        trainer = library.trainers.WordPieceTrainer(
+        trainer = tokenizers.trainers.WordPieceTrainer(
             vocab_size=size, special_tokens=known, show_progress=False
         )
         learner.train_from_iterator(texts, trainer)
@@ -138,14 +139,13 @@ def train_byte_bpe(texts: Iterable[str], vocabulary_size: int) -> "RobertaTokeni
             f"vocabulary_size is {vocabulary_size}; the 256 bytes and 5 special tokens need at "
             "least 261"
         )
-    library = _library("tokenizers")
-    learner = library.Tokenizer(library.models.BPE())
-    learner.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    learner = tokenizers.Tokenizer(tokenizers.models.BPE())
+    learner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     *first, mask = ROBERTA_SPECIAL_TOKENS
-    trainer = library.trainers.BpeTrainer(
+    trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=vocabulary_size - 1,
         special_tokens=first,
-        initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     learner.train_from_iterator(_many(texts), trainer)
@@ -232,7 +232,6 @@ def _sentencepiece_model(
     texts: Iterable[str], vocabulary_size: int, character_coverage: float, **options: object
 ) -> bytes:
     """Return the model file of at most `vocabulary_size` pieces."""
-    sentencepiece = _library("sentencepiece")
     written = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -255,15 +254,6 @@ def _many(texts: Iterable[str]) -> Iterable[str]:
     if isinstance(texts, str | bytes):
         raise ValueError(f"texts must be many strings, not one: {texts[:40]!r}")
     return texts
-
-
-def _library(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise ImportError(
-            f"training this vocabulary needs the package {name}: pip install {name}"
-        ) from None
 
 
 TRAINERS = {

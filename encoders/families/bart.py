@@ -72,10 +72,7 @@ class CrossAttention(SelfAttention):
     """
 
     def project(self, x, *, encoded, **context):
-        heads = (*ops.shape(x)[:2], self.num_heads, self.hidden_dim // self.num_heads)
-        layers = (self.query_dense, x), (self.key_dense, encoded), (self.value_dense, encoded)
-        rows = (layer(ops.reshape(given, (-1, self.hidden_dim))) for layer, given in layers)
-        return tuple(ops.reshape(values, heads) for values in rows)
+        return self.project_apart(x, encoded)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

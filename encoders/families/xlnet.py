@@ -139,11 +139,7 @@ class RelativeAttention(SelfAttention):
         self.distance_dropout_layer = self.make_dropout(self.dropout)
 
     def project(self, x, content=None, **context):
-        content = x if content is None else content
-        heads = (*ops.shape(x)[:2], self.num_heads, self.hidden_dim // self.num_heads)
-        layers = (self.query_dense, x), (self.key_dense, content), (self.value_dense, content)
-        rows = (layer(ops.reshape(given, (-1, self.hidden_dim))) for layer, given in layers)
-        return tuple(ops.reshape(values, heads) for values in rows)
+        return self.project_apart(x, x if content is None else content)
 
     def scores(self, query, key, training=None, *, distances, other_segment=None, content=None):
         whole, distance, segment = (

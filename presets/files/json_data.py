@@ -1,4 +1,4 @@
-"""Parses JSON of untrusted files within limits of memory and depth."""
+"""Parses JSON of untrusted files within limits of memory and depth; and writes it."""
 
 from __future__ import annotations
 
@@ -32,6 +32,16 @@ DEPTH = 100
 _COSTS = {b"[": 96, b"{": 232, b":": 180, b",": 80}
 # Layers of Keras that run code stored in the file.
 _CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
+
+
+def json_bytes(value: object) -> bytes:
+    """Return the content of a JSON file, which `parse_object` or `parse_array` reads.
+
+    Example:
+        >>> json_bytes({"a": "ä"}).decode()
+        '{\\n  "a": "ä"\\n}\\n'
+    """
+    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def parse_object(

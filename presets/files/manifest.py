@@ -1,4 +1,5 @@
-"""Reads and writes `encoder_zoo.json`: settings without a field elsewhere, and checksums."""
+"""Reads and writes `encoder_zoo.json`: settings without a field elsewhere, and checksums; and other
+descriptions with a checksum of their own."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import BinaryIO
 
 from encoder_zoo.common.version import __version__
 from encoder_zoo.common.wording import shown
+from encoder_zoo.presets.files.atomic import replacing_file
 from encoder_zoo.presets.files.folder_files import FolderFiles, size_of
 
 NAME = "encoder_zoo.json"
@@ -40,6 +42,18 @@ def write_manifest(folder: pathlib.Path, settings: Mapping) -> None:
     manifest = {**versions, **settings, "files": files}
     manifest["sha256"] = digest(manifest)
     (folder / NAME).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def write_signed(path: pathlib.Path, description: Mapping) -> None:
+    """Write a description, with its checksum, as a file that is replaced in one step.
+
+    Args:
+        path: of the file.
+        description: plain data; its `sha256`, if it has one, is made anew.
+    """
+    description = {**description, "sha256": digest(description)}
+    with replacing_file(path) as new:
+        new.write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
 
 
 def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dict:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.files.json_data import json_bytes
 from encoder_zoo.presets.formats.embedding_modules import ACTIVATIONS, read_activation
 from encoder_zoo.presets.formats.preset_files import CONFIG, MODEL_SETTINGS, MODULES
 from encoder_zoo.presets.formats.sentence_transformers import (
@@ -114,5 +115,4 @@ def cross_encoder_files(tokenizer, length: int) -> dict[str, bytes]:
         length: tokens of a pair, with special tokens.
     """
     config = json.loads(tokenizer.to_files()[_TOKENIZER])
-    text = json.dumps({**config, "model_max_length": length}, indent=2, ensure_ascii=False)
-    return {_TOKENIZER: f"{text}\n".encode()}
+    return {_TOKENIZER: json_bytes({**config, "model_max_length": length})}

@@ -5,7 +5,6 @@ Written is the layout of versions 2 to 5.3, which version 6 reads as well.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ import keras
 
 from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.files.json_data import json_bytes
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.dense_module import (
@@ -196,7 +196,7 @@ def embedder_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
         files[f"{path}/{CONFIG}"] = dense_config(layer, width, f"dense[{i}]")
         files[f"{path}/{SAFETENSORS.file}"] = dense_weights(layer, dtype)
         width = layer.units
-    return {name: v if isinstance(v, bytes) else _as_json(v) for name, v in files.items()}
+    return {name: v if isinstance(v, bytes) else json_bytes(v) for name, v in files.items()}
 
 
 def _model_settings(task: keras.Model) -> dict[str, object]:
@@ -231,7 +231,3 @@ def _pooling_config(task: keras.Model) -> dict[str, object]:
 
 def _as_list(pooling: str | list[str]) -> list[str]:
     return [pooling] if isinstance(pooling, str) else pooling
-
-
-def _as_json(value: object) -> bytes:
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

@@ -7,7 +7,6 @@ embeddings, can become a late interaction model: their projections are new.
 
 from __future__ import annotations
 
-import json
 import logging
 import string
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 import keras
 
 from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.files.json_data import json_bytes
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, copy, match
 from encoder_zoo.presets.formats.colbert_settings import (
@@ -258,7 +258,7 @@ def late_interaction_files(task: keras.Model, dtype: object = None) -> dict[str,
         files[f"{path}/{CONFIG}"] = dense_config(layer, width, f"projections[{i}]")
         files[f"{path}/{SAFETENSORS.file}"] = dense_weights(layer, dtype)
         width = layer.units
-    return {name: v if isinstance(v, bytes) else _as_json(v) for name, v in files.items()}
+    return {name: v if isinstance(v, bytes) else json_bytes(v) for name, v in files.items()}
 
 
 def _pylate_settings(preprocessor, backbone: keras.Model) -> dict[str, object]:
@@ -286,7 +286,3 @@ def _pylate_settings(preprocessor, backbone: keras.Model) -> dict[str, object]:
             "length": preprocessor.expanded_length,
         }
     return settings
-
-
-def _as_json(value: object) -> bytes:
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

@@ -5,13 +5,13 @@ Written is the layout of versions 5.0 to 5.3, which later ones read as well.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import keras
 
 from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.files.json_data import json_bytes
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.embedding_modules import read_splade_pooling
@@ -136,7 +136,4 @@ def encoder_files(task: keras.Model) -> dict[str, bytes]:
         TRANSFORMER_SETTINGS[0]: {"max_seq_length": length, "do_lower_case": False},
         f"1_SpladePooling/{CONFIG}": pooling,
     }
-    return {
-        name: (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
-        for name, value in files.items()
-    }
+    return {name: json_bytes(value) for name, value in files.items()}

@@ -1,1 +1,1 @@
-"""Base classes of tasks; heads, windows, labels."""
+"""Base classes of tasks; heads, class names and weights, arguments of presets."""

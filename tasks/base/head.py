@@ -240,6 +240,24 @@ def text_logits(
     return task.head(backbone.text_vectors(x, inputs), training=training)
 
 
+def check_pooler(task: keras.Model, name: str) -> None:
+    """Raise an error if a task's head reads a pooler that its backbone does not have.
+
+    Args:
+        task: with its backbone.
+        name: of its kind, such as "reranker", for the message.
+
+    Raises:
+        ValueError: "A Bert reranker reads the pooler's output. Build the backbone with ..."
+    """
+    if task.head_record.pooled and not task.backbone.pooler:
+        raise ValueError(
+            f"A {task.backbone.family.class_prefix} {name} reads the pooler's output. Build the "
+            f"backbone with pooler=True, or load it with {type(task).__name__}.from_preset, which "
+            "adds a pooler."
+        )
+
+
 def head_dropout(head: Head, backbone: Backbone, dropout: float | None) -> float:
     """Return the share that a head drops in training.
 

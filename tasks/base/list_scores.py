@@ -9,8 +9,9 @@ import keras
 from keras import ops
 
 from encoder_zoo.encoders.inputs import CANDIDATE, inputs_of_all_texts
-from encoder_zoo.tasks.base.head import text_logits
+from encoder_zoo.tasks.base.head import check_pooler, head_dropout, make_head, text_logits
 from encoder_zoo.tasks.base.task import Task
+from encoder_zoo.tasks.preprocessing.candidates import with_candidate_ranges
 
 
 class ListScores(Task):
@@ -18,6 +19,15 @@ class ListScores(Task):
 
     The first text is under the inputs' own names, the others (B, K - 1, L) under "candidate_...".
     """
+
+    def _add_head(self, name: str, dropout: float | None) -> None:
+        """Finish the constructor, with the family's head of one output; see `check_pooler`."""
+        check_pooler(self, name)
+        record, backbone = self.head_record, self.backbone
+        self.dropout = head_dropout(record, backbone, dropout)
+        with self.distribution.scope():
+            self.head = make_head(record, backbone, 1, self.dropout, self.dtype_policy)
+        self._finish_building()
 
     def call(self, inputs, training=None):
         if CANDIDATE + "token_ids" not in inputs:
@@ -37,5 +47,4 @@ class ListScores(Task):
         return keras.KerasTensor((batch, count), "float32")
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        ranges = super().input_ranges(length)
-        return {**ranges, **{CANDIDATE + name: both for name, both in ranges.items()}}
+        return with_candidate_ranges(super().input_ranges(length))

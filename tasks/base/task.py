@@ -217,7 +217,7 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
 
     def metric_by_name(self, name: str):
         """Return the metric of a name; a name of Keras is returned unchanged."""
-        return metric_by_name(name, self.output_activation, getattr(self, "num_classes", None))
+        return metric_by_name(name, self.output_activation, self.num_classes)
 
     def default_loss(self) -> keras.losses.Loss:
         """Return the default loss of `compile`."""

@@ -14,7 +14,7 @@ from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, validate
 from encoder_zoo.presets.files.atomic import replacing_file
 from encoder_zoo.tasks.bulk.batches import joined
 from encoder_zoo.tasks.bulk.columns import pa
-from encoder_zoo.tasks.bulk.progress import Progress
+from encoder_zoo.tasks.bulk.progress import AnswerProgress
 from encoder_zoo.tasks.bulk.rows import Paths, files_of, parquet, rows_of
 from encoder_zoo.tasks.bulk.run import Run
 from encoder_zoo.tasks.bulk.task_method import Columns, MethodName, TaskMethod, has_text
@@ -118,7 +118,7 @@ def answer_files(
     shards = [Shard.of(run, number) for number in range(-(-run.rows // shard_rows))]
     left = [shard for shard in shards if not shard.is_finished()]
     if left:
-        progress = Progress(run.rows, sum(shard.count for shard in left)) if verbose else None
+        progress = AnswerProgress(run.rows, sum(shard.count for shard in left)) if verbose else None
         rows = _rows(run)
         with logged_once():
             for shard in shards[: left[-1].number + 1]:
@@ -163,7 +163,7 @@ class Shard(NamedTuple):
         except (OSError, pa.ArrowInvalid):
             return False
 
-    def write(self, rows: Iterator[Row], progress: Progress | None) -> None:
+    def write(self, rows: Iterator[Row], progress: AnswerProgress | None) -> None:
         """Answer rows and write them, atomically."""
         schema = self.run.schema.with_metadata({MARK: self._mark})
         written = 0
@@ -175,7 +175,7 @@ class Shard(NamedTuple):
                 file.write_table(_answered(self.run, chunk).cast(schema))
                 written += len(chunk)
                 if progress:
-                    progress.add(len(chunk))
+                    progress.count(len(chunk))
             if written != self.count:
                 raise ValueError(
                     f"The files have other rows than before, after row {self.first + written} in "

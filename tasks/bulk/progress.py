@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
-SECONDS = 10  # between two lines
+from encoder_zoo.common.progress import Progress
 
 
-class Progress:
-    """Print how many rows are answered, how fast, and how long the rest will take.
+class AnswerProgress(Progress):
+    """Prints how many rows are answered, how fast, and how long the rest will take.
 
     Args:
         rows: of all files.
@@ -16,24 +14,14 @@ class Progress:
     """
 
     def __init__(self, rows: int, left: int):
-        self._rows, self._before = rows, rows - left
-        self._done = self._before
-        self._begun = self._printed = time.monotonic()
+        super().__init__(rows - left)
+        self._rows = rows
 
-    def add(self, count: int) -> None:
-        """Count rows, and print a line now and then."""
-        self._done += count
-        if time.monotonic() - self._printed >= SECONDS:
-            self._printed = time.monotonic()
-            self.show()
-
-    def show(self) -> None:
-        """Print a line."""
-        rate = (self._done - self._before) / max(time.monotonic() - self._begun, 1e-3)
-        left = (self._rows - self._done) / max(rate, 1e-9)
-        rest = f", {_duration(left)} left" if self._done < self._rows else ""
-        done = f"{self._done:,} of {self._rows:,} rows"
-        print(f"Answers: {done}, {rate:,.0f} rows/s{rest}", flush=True)
+    def show(self, state: str = "") -> None:
+        left = (self._rows - self.done) / max(self.rate, 1e-9)
+        rest = f", {_duration(left)} left" if self.done < self._rows else ""
+        done = f"{self.done:,} of {self._rows:,} rows"
+        print(f"Answers: {done}, {self.rate:,.0f} rows/s{rest}{state}", flush=True)
 
 
 def _duration(seconds: float) -> str:

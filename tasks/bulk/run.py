@@ -14,8 +14,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.version import __version__
-from encoder_zoo.presets.files.atomic import replacing_file
-from encoder_zoo.presets.files.manifest import checksum_of, digest
+from encoder_zoo.presets.files.manifest import checksum_of, digest, write_signed
 from encoder_zoo.tasks.bulk.columns import pa
 from encoder_zoo.tasks.bulk.scanning import scan
 from encoder_zoo.tasks.bulk.task_method import TaskMethod
@@ -86,7 +85,7 @@ class Run:
         if not found:
             counts, schema = _scanned(task_method, paths, keep)
             found = {**settings, "rows": counts, "schema": schema, "encoder_zoo": __version__}
-            _write(folder, found)
+            write_signed(folder / NAME, found)
         _check_same(folder, found, settings)
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"])))
         identity = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
@@ -147,12 +146,6 @@ def _read(folder: pathlib.Path) -> dict:
     if not sound:
         raise ValueError(f"{path} is damaged. Write to another folder.")
     return found
-
-
-def _write(folder: pathlib.Path, description: dict) -> None:
-    description = {**description, "sha256": digest(description)}
-    with replacing_file(folder / NAME) as new:
-        new.write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
 
 
 def _check_same(folder: pathlib.Path, found: dict, settings: dict) -> None:

@@ -6,17 +6,16 @@ came: parts that were tokenized apart, joined, are the files that one process wr
 
 from __future__ import annotations
 
-import json
 import pathlib
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from encoder_zoo.common.progress import Progress
 from encoder_zoo.common.version import __version__
 from encoder_zoo.presets.files.atomic import replacing_file
-from encoder_zoo.presets.files.manifest import checksum_of, digest
+from encoder_zoo.presets.files.manifest import checksum_of, write_signed
 from encoder_zoo.tasks.corpora.documents import Document, Documents, TextFiles
 from encoder_zoo.tasks.corpora.manifest import (
     COUNTS,
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 BLOCK = 2**22  # characters that are tokenized at a time, at most
-SECONDS = 10  # between two lines of progress
 
 
 class Block(NamedTuple):
@@ -105,7 +103,7 @@ def write(folder: pathlib.Path, source: Source, shard_tokens: int, verbose: int 
         return
     shards = manifest["shards"]
     position = shards[-1]["position"] if shards else source.start
-    progress = Progress(shards) if verbose else None
+    progress = CorpusProgress(shards) if verbose else None
     for shard, end in _shards(source.blocks(position, shard_tokens), shard_tokens, progress):
         path = folder / f"shard-{len(shards):05d}.safetensors"
         with replacing_file(path) as new:
@@ -120,12 +118,12 @@ def write(folder: pathlib.Path, source: Source, shard_tokens: int, verbose: int 
                 "position": end,
             }
         )
-        _write_manifest(folder, manifest)
+        write_signed(folder / NAME, manifest)
     if not shards and source.part is None:
         raise ValueError("There is no text in the documents. Expected sentences.")
     for shard in shards:  # joined parts have other positions than texts
         del shard["position"]
-    _write_manifest(folder, {**manifest, "complete": True})
+    write_signed(folder / NAME, {**manifest, "complete": True})
     if progress:
         progress.show(", complete")
 
@@ -151,14 +149,8 @@ def _begun(folder: pathlib.Path, source: Source, shard_tokens: int) -> dict:
     return found
 
 
-def _write_manifest(folder: pathlib.Path, manifest: dict) -> None:
-    manifest = {**manifest, "sha256": digest(manifest)}
-    with replacing_file(folder / NAME) as new:
-        new.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-
-
 def _shards(
-    blocks: Iterable[Block], shard_tokens: int, progress: Progress | None
+    blocks: Iterable[Block], shard_tokens: int, progress: CorpusProgress | None
 ) -> Iterator[tuple[Shard, list[int]]]:
     """Yield shards, and the position after each: of as few documents as have so many tokens."""
     parts, size, position = [], 0, None
@@ -215,28 +207,23 @@ def _joined(parts: list[Shard]) -> Shard:
     )
 
 
-class Progress:
-    """Prints progress and speed.
+class CorpusProgress(Progress):
+    """Prints the tokens that are done, of how many documents.
 
     Args:
         shards: entries of those that are written already.
     """
 
     def __init__(self, shards: list[dict]):
-        self._before = sum(shard["tokens"] for shard in shards)
-        self._tokens, self._documents = self._before, sum(shard["documents"] for shard in shards)
-        self._begun = self._printed = time.monotonic()
+        super().__init__(sum(shard["tokens"] for shard in shards))
+        self._documents = sum(shard["documents"] for shard in shards)
 
     def add(self, part: Shard, share: float | None) -> None:
         """Count tokenized documents, and print progress now and then."""
-        self._tokens += len(part.tokens)
         self._documents += len(part.documents) - 1
-        if time.monotonic() - self._printed >= SECONDS:
-            self._printed = time.monotonic()
-            self.show("" if share is None else f", {share:.0%} of the text")
+        self.count(len(part.tokens), "" if share is None else f", {share:.0%} of the text")
 
-    def show(self, state: str) -> None:
+    def show(self, state: str = "") -> None:
         """Print totals, speed and how far the writing is."""
-        rate = (self._tokens - self._before) / max(time.monotonic() - self._begun, 1e-3)
-        counts = f"{self._tokens:,} tokens of {self._documents:,} documents"
-        print(f"Corpus: {counts}, {rate:,.0f} tokens/s{state}", flush=True)
+        counts = f"{self.done:,} tokens of {self._documents:,} documents"
+        print(f"Corpus: {counts}, {self.rate:,.0f} tokens/s{state}", flush=True)

@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from encoder_zoo.common.lazy import LazyModule
+
 if TYPE_CHECKING:
     import keras
     from matplotlib.axes import Axes
 
+plt = LazyModule(
+    "matplotlib.pyplot",
+    "Charts are drawn by matplotlib, which is not installed: `pip install matplotlib`.",
+)
 GREY, BLUE = "#9aa5b1", "#1f6feb"
 IN_A_ROW = 2  # more would be too small to read on a page
 
@@ -39,7 +45,6 @@ def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[flo
         raise ValueError(f"Expected the history of fit, with its losses. Received: {history!r}")
     names = [name for name in values if not name.startswith("val_") and name != "learning_rate"]
     names.sort(key=lambda name: name != "loss")
-    plt = _pyplot("learning_curves")
     columns = min(len(names), IN_A_ROW)
     rows = -(-len(names) // columns)
     size = (5.5 * columns, 4 * rows)
@@ -86,7 +91,6 @@ def confusion_matrix(
     true = np.asarray(true).tolist()
     predicted = [row["label"] if isinstance(row, Mapping) else row for row in predicted]
     counts, labels = _counts(true, np.asarray(predicted).tolist(), labels)
-    plt = _pyplot("confusion_matrix")
     side = 2.5 + 0.7 * len(labels)
     _, axes = plt.subplots(figsize=(side + 0.5, side), layout="constrained")
     axes.imshow(counts, cmap="Blues", vmin=0)
@@ -110,13 +114,3 @@ def _counts(true: list, predicted: list, labels: Sequence | None) -> tuple[np.nd
             raise ValueError(f"Label {label!r} is not among labels {labels}.")
     pairs = collections.Counter(zip(true, predicted, strict=True))
     return np.array([[pairs[a, b] for b in labels] for a in labels]), labels
-
-
-def _pyplot(name: str):
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise ImportError(
-            f"display.{name} draws with matplotlib, which is not installed: pip install matplotlib"
-        ) from error
-    return plt

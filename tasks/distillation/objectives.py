@@ -13,8 +13,9 @@ import math
 import keras
 from keras import ops
 
-from encoder_zoo.encoders.attention_masks import make_attention_mask
+from encoder_zoo.encoders.attention_masks import MASKED_LOGIT, make_attention_mask
 from encoder_zoo.encoders.positions import take_positions
+from encoder_zoo.tasks.losses.score_distillation import kl_divergence
 
 
 def soft_labels(student, teacher, temperature: float, activation: str):
@@ -45,18 +46,13 @@ def soft_labels(student, teacher, temperature: float, activation: str):
         return ops.mean(ops.square(student - teacher), axis=-1)
     student, teacher = student / temperature, teacher / temperature
     if activation == "softmax":
-        divergence = _divergence(ops.log_softmax(teacher), ops.log_softmax(student))
+        divergence = kl_divergence(ops.log_softmax(teacher), ops.log_softmax(student))
     else:  # yes or no for every class
         teacher, student = (
             ops.log_sigmoid(ops.stack([logits, -logits], axis=-1)) for logits in (teacher, student)
         )
-        divergence = ops.mean(_divergence(teacher, student), axis=-1)
+        divergence = ops.mean(kl_divergence(teacher, student), axis=-1)
     return temperature**2 * divergence
-
-
-def _divergence(true, found):
-    """Return (...), the Kullback-Leibler divergence of log-probabilities (..., C)."""
-    return ops.sum(ops.exp(true) * (true - found), axis=-1)
 
 
 def matched_states(student_layers: int, teacher_layers: int) -> list[int]:
@@ -121,7 +117,7 @@ def relations(student: tuple, teacher: tuple, heads: int, inputs: dict):
             _log_relations(parts[first], parts[second], heads, allowed)
             for parts in (teacher, student)
         )
-        total = total + ops.mean(_divergence(true, found), axis=1)
+        total = total + ops.mean(kl_divergence(true, found), axis=1)
     return total
 
 
@@ -129,7 +125,7 @@ def _log_relations(first, second, heads: int, allowed):
     """Return (B, A, L, L), the logarithm of how much each token relates to each other."""
     first, second = _in_heads(first, heads), _in_heads(second, heads)  # (B, A, L, D/A)
     scores = ops.matmul(first, ops.transpose(second, (0, 1, 3, 2))) * first.shape[-1] ** -0.5
-    return ops.log_softmax(ops.where(allowed, scores, -1e9))
+    return ops.log_softmax(ops.where(allowed, scores, MASKED_LOGIT))
 
 
 def _in_heads(x, heads: int):

@@ -16,6 +16,7 @@ from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.embedding.columns import as_columns
 from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
+from encoder_zoo.tasks.preprocessing.candidates import with_candidate_ranges
 from encoder_zoo.tasks.training.keyword_arguments import CompileOptions
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import is_dataset
@@ -76,7 +77,7 @@ class LearnsFromPairs:
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
         ranges = {**super().input_ranges(length), "pooling_mask": (0, 1)}
         names = ("token_ids", "padding_mask", "pooling_mask")
-        return {**ranges, **{CANDIDATE + name: ranges[name] for name in names}}
+        return with_candidate_ranges(ranges, names)
 
     # -- training ------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, TypedDict
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import one_of
 from encoder_zoo.tasks.explanation.gradients import straight_line
 from encoder_zoo.tasks.explanation.integration import (
@@ -21,6 +20,7 @@ from encoder_zoo.tasks.explanation.integration import (
     integrated_gradients,
 )
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
+from encoder_zoo.tasks.preprocessing.examples import take_examples
 from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def part_of(
 
 def example_inputs(task: Task, examples: Mapping, index: int) -> dict[str, np.ndarray]:
     """Return the model's inputs of an encoded example, {name: (1, L)}."""
-    example = {name: tf.gather(values, [index]) for name, values in examples.items()}
+    example = take_examples(examples, [index])
     inputs = keras.utils.unpack_x_y_sample_weight(task.graphs.collate()(example))[0]
     return {name: values.numpy() for name, values in inputs.items()}
 

@@ -29,6 +29,7 @@ from encoder_zoo.tasks.late_interaction.presets import LateInteractionPresets
 from encoder_zoo.tasks.late_interaction.retrieval import TokenVectorRetrieval
 from encoder_zoo.tasks.late_interaction.scoring import max_sim
 from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
+from encoder_zoo.tasks.preprocessing.candidates import with_candidate_ranges
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
 
@@ -202,7 +203,7 @@ class LateInteraction(TokenVectorRetrieval, LateInteractionPresets, LearnsFromPa
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
         ranges = {**Task.input_ranges(self, length), "scored_mask": (0, 1)}
         names = ("token_ids", "padding_mask", "scored_mask")
-        return {**ranges, **{CANDIDATE + name: ranges[name] for name in names}}
+        return with_candidate_ranges(ranges, names)
 
     # -- training ------------------------------------------------------------------------------
 

@@ -10,10 +10,9 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, validate_arguments
+from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses.replicas import of_all_replicas
 from encoder_zoo.tasks.losses.vectors import scores_like, similarities, unit_vectors
-
-EXCLUDED = -1e9  # in place of a difference that does not count
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -59,7 +58,7 @@ class CoSENT(ConfigFromSignature, keras.losses.Loss):
         scores, y_true, _ = of_all_replicas(scores, y_true)
         scores, y_true = ops.reshape(scores, (-1,)), ops.reshape(y_true, (-1,))  # (P,)
         differences = scores[:, None] - scores[None]
-        counted = ops.where(y_true[:, None] < y_true[None], differences, EXCLUDED)
+        counted = ops.where(y_true[:, None] < y_true[None], differences, MASKED_LOGIT)
         terms = ops.concatenate([ops.zeros((1,), counted.dtype), ops.reshape(counted, (-1,))])
         return ops.logsumexp(terms) * ops.ones_like(y_pred[:, 0, 0])
 

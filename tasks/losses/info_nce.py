@@ -10,10 +10,9 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, validate_arguments
+from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses.replicas import of_all_replicas
 from encoder_zoo.tasks.losses.vectors import Similarity, check_rows, differ, normalized_for
-
-EXCLUDED = -1e9  # in place of the score of a candidate that is not compared
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -140,7 +139,7 @@ def negative_log_likelihood(logits, own, excluded) -> keras.KerasTensor:
         3.0
     """
     others = ops.logical_and(excluded, ops.logical_not(own))
-    compared = ops.where(others, EXCLUDED, logits)
+    compared = ops.where(others, MASKED_LOGIT, logits)
     return ops.logsumexp(compared, axis=-1) - _own_score(logits, own)[:, 0]
 
 

@@ -15,7 +15,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.losses.info_nce import EXCLUDED
+from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 
 PRODUCTS = 2**24  # of tokens in memory at a time: 64 MB
 
@@ -92,7 +92,7 @@ def _at_least_one(number):
 def _absent(vectors):
     """Return what is added to the products with tokens (..., D): very low where there is none."""
     present = ops.any(vectors != 0, axis=-1)
-    return ops.where(present, 0.0, EXCLUDED)
+    return ops.where(present, 0.0, MASKED_LOGIT)
 
 
 def _summed(products, queries):

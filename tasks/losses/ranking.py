@@ -10,9 +10,9 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, validate_arguments
+from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 
 ABSENT = float("-inf")  # the score that marks a column without a text
-_LOWEST = -1e9  # in place of the output for such a column: finite, so that 0 times it is 0
 
 
 class RankingLoss(ConfigFromSignature, keras.losses.Loss):
@@ -30,7 +30,7 @@ class RankingLoss(ConfigFromSignature, keras.losses.Loss):
         y_pred = ops.convert_to_tensor(y_pred)
         y_true = ops.cast(y_true, y_pred.dtype)
         present = y_true > ABSENT
-        return self.of_lists(y_true, ops.where(present, y_pred, _LOWEST), present)
+        return self.of_lists(y_true, ops.where(present, y_pred, MASKED_LOGIT), present)
 
     def of_lists(self, scores, logits, present):
         """Return the loss of each list, (B,).
@@ -96,7 +96,7 @@ class PListMLE(RankingLoss):
         present = ops.take_along_axis(present, order, axis=-1)
         rank = ops.arange(1, ops.shape(logits)[1] + 1)
         later = rank[:, None] <= rank[None]  # (K, K)
-        left = ops.where(later[None], logits[:, None], _LOWEST)  # (B, K, K)
+        left = ops.where(later[None], logits[:, None], MASKED_LOGIT)  # (B, K, K)
         chosen = logits - ops.logsumexp(left, axis=-1)  # (B, K) log-probabilities
 
         count = ops.sum(ops.cast(present, logits.dtype), axis=-1, keepdims=True)
@@ -133,7 +133,7 @@ class MultipleNegatives(RankingLoss):
     def of_lists(self, scores, logits, present):
         logits = self.scale * ops.sigmoid(logits)
         wanted = ops.cast(scores > 0, logits.dtype)
-        others = ops.where(present & (scores <= 0), logits, _LOWEST)
+        others = ops.where(present & (scores <= 0), logits, MASKED_LOGIT)
         values = ops.softplus(ops.logsumexp(others, axis=-1, keepdims=True) - logits)
         return ops.divide_no_nan(ops.sum(wanted * values, axis=-1), ops.sum(wanted, axis=-1))
 

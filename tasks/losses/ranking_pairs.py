@@ -33,7 +33,6 @@ class RankNet(RankingLoss):
         1.0
     """
 
-    @validate_arguments
     def __init__(self, **kwargs):
         super().__init__(**{"name": "rank_net", **kwargs})
 

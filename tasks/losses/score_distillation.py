@@ -133,7 +133,12 @@ def divergence(
         ops.log_softmax((_min_max(scores) if min_max else scores) / temperature)
         for scores in (student, teacher)
     )
-    return temperature**2 * ops.sum(ops.exp(teacher) * (teacher - student), axis=-1)
+    return temperature**2 * kl_divergence(teacher, student)
+
+
+def kl_divergence(true: keras.KerasTensor, found: keras.KerasTensor) -> keras.KerasTensor:
+    """Return (...), the Kullback-Leibler divergence of log-probabilities (..., K)."""
+    return ops.sum(ops.exp(true) * (true - found), axis=-1)
 
 
 def _margins(scores):

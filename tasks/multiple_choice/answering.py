@@ -12,8 +12,8 @@ import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.base.class_names import softmax
-from encoder_zoo.tasks.multiple_choice.pooling import ABSENT
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import has_text
 from encoder_zoo.tasks.preprocessing.text_lists import as_text_lists
@@ -138,7 +138,7 @@ class Choosing:
             lists = tf.ragged.boolean_mask(choices, present)
             logits = self._logits_in_graph((question, lists, *context))
             logits = tf.tensor_scatter_nd_update(
-                tf.fill(tf.shape(choices), ABSENT), tf.where(present), logits
+                tf.fill(tf.shape(choices), MASKED_LOGIT), tf.where(present), logits
             )
             score = tf.where(present, tf.nn.softmax(logits), 0.0)
             return {"index": tf.argmax(logits, axis=1, output_type=tf.int32), "score": score}

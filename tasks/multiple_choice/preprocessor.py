@@ -19,8 +19,8 @@ from encoder_zoo.common.validation import (
     SequenceLength,
     validate_arguments,
 )
-from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.multiple_choice.columns import choice_numbers, choice_pairs, columns_of
+from encoder_zoo.tasks.preprocessing.candidates import with_candidates
 from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
 
 ColumnNames = Annotated[
@@ -109,8 +109,7 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
             tf.range(tf.size(row)), row, nrows=tf.size(counts, tf.int64)
         )  # (N, None) of the windows
         firsts, others = number.row_starts(), number[:, 1:]
-        examples = {name: tf.gather(values, firsts) for name, values in windows.items()}
-        examples |= {CANDIDATE + name: tf.gather(v, others) for name, v in windows.items()}
+        examples = with_candidates(windows, firsts, others)
         index = tf.cast(choice - tf.gather(first_choice, row), tf.int32)
         examples[CHOICE_INDEX] = number.with_values(index)
         labels = None if y is None else choice_numbers(y, counts)

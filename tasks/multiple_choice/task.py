@@ -13,7 +13,6 @@ from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.validation import Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE
-from encoder_zoo.tasks.base.head import head_dropout, make_head
 from encoder_zoo.tasks.base.list_scores import ListScores
 from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.multiple_choice.answering import Choosing
@@ -95,17 +94,7 @@ class MultipleChoice(Choosing, MultipleChoicePresets, ListScores):
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.window_pooling = window_pooling
-        record = self.head_record
-        if record.pooled and not backbone.pooler:
-            raise ValueError(
-                f"A {backbone.family.class_prefix} model for multiple choice reads the pooler's "
-                "output. Build the backbone with pooler=True, or load it with "
-                "MultipleChoice.from_preset, which adds a pooler."
-            )
-        self.dropout = head_dropout(record, backbone, dropout)
-        with self.distribution.scope():
-            self.head = make_head(record, backbone, 1, self.dropout, self.dtype_policy)
-        self._finish_building()
+        self._add_head("model for multiple choice", dropout)
 
     # -- the model -----------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from encoder_zoo.common.keras_private import adapter_that_calls
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.tasks.preprocessing.epoch_order import example_lengths, order_of_epoch
+from encoder_zoo.tasks.preprocessing.examples import take_examples
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.preprocessing.batching import Plan
@@ -91,7 +92,7 @@ def array_batches(
 
     def make(number: int):
         rows = order[number * batch_size : (number + 1) * batch_size]
-        return collate(chosen(examples, rows), np.array([0, number]))
+        return collate(take_examples(examples, rows), np.array([0, number]))
 
     return ArrayBatches(make, range(-(-len(order) // batch_size)))
 
@@ -125,12 +126,7 @@ def epochs_of_arrays(
     def make(number: int):
         step = number % steps
         rows = order_of(number // steps)[step * size : (step + 1) * size]
-        return collate(chosen(examples, rows), np.array([seed, number]))
+        return collate(take_examples(examples, rows), np.array([seed, number]))
 
     first = plan.epochs.start * steps
     return ArrayBatches(make, range(first + done, first + total))
-
-
-def chosen(examples: dict, rows) -> dict:
-    """Return the examples of some rows."""
-    return {name: tf.gather(values, rows) for name, values in examples.items()}

@@ -21,6 +21,7 @@ from encoder_zoo.tasks.preprocessing.epoch_order import (
     order_of_epoch,
     round_robin,
 )
+from encoder_zoo.tasks.preprocessing.examples import take_examples
 from encoder_zoo.tasks.preprocessing.filling import filled_batch
 from encoder_zoo.tasks.preprocessing.lengths import lengths_now
 from encoder_zoo.tasks.preprocessing.packed_batches import with_packed_tokens
@@ -202,8 +203,7 @@ class LengthGroupedBatcher:
 
     def _collated(self, plan: tf.data.Dataset, examples: dict, batch_size) -> tf.data.Dataset:
         def make(indices, seed):
-            chosen = {name: tf.gather(values, indices) for name, values in examples.items()}
-            return self._filling(batch_size)(chosen, seed)
+            return self._filling(batch_size)(take_examples(examples, indices), seed)
 
         # Not tuned: padding is soon done, and the end of a tuned pipeline can take half a second.
         options = tf.data.Options()
@@ -300,7 +300,7 @@ def in_graph_batches(
 
     def step(i, parts):
         chosen = order[i * GRAPH_BATCH : (i + 1) * GRAPH_BATCH]
-        values = function({name: tf.gather(v, chosen) for name, v in examples.items()})
+        values = function(take_examples(examples, chosen))
         return i + 1, parts.write(i, values)
 
     _, parts = tf.while_loop(lambda i, _: i < steps, step, (0, parts), parallel_iterations=1)

@@ -5,10 +5,38 @@ Comment letters: N rows, T further texts of all of them, K texts of a row, L seq
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.tasks.preprocessing.examples import take_examples
+
+
+def with_candidates(examples: dict, firsts: tf.Tensor, others: tf.RaggedTensor) -> dict:
+    """Return the examples of rows with further texts, of examples of one text each.
+
+    Args:
+        examples: encoded, of all texts.
+        firsts: (N,), the first text of each row.
+        others: ragged (N, None), the further ones, whose examples are "candidate_...".
+    """
+    further = take_examples(examples, others)
+    renamed = {CANDIDATE + name: values for name, values in further.items()}
+    return take_examples(examples, firsts) | renamed
+
+
+def with_candidate_ranges(ranges: dict, names: Iterable[str] | None = None) -> dict:
+    """Return the least and largest values of inputs, and those of further texts.
+
+    Args:
+        ranges: of the inputs of one text, see `Task.input_ranges`.
+        names: of those that the further texts have too; None: all.
+
+    Example:
+        >>> with_candidate_ranges({"token_ids": (0, 9), "segment_ids": (0, 1)}, ["token_ids"])
+        {'token_ids': (0, 9), 'segment_ids': (0, 1), 'candidate_token_ids': (0, 9)}
+    """
+    return ranges | {CANDIDATE + name: ranges[name] for name in names or ranges}
 
 
 def pad_candidates(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import keras
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.examples import take_examples
 
 REAL_ROWS = "real_rows"  # (B,) bool
 PACKED_TOKENS = "packed_tokens"  # (S, L) int32, see `encode_packed`; no row for each example
@@ -52,7 +53,7 @@ def fill(examples: dict, rows) -> dict:
     count = count_examples(examples)
     rows = tf.maximum(tf.cast(rows, count.dtype), count)
     indices = tf.minimum(tf.range(rows), count - 1)
-    return {name: tf.gather(values, indices) for name, values in examples.items()}
+    return take_examples(examples, indices)
 
 
 def count_examples(examples: dict):

@@ -41,7 +41,7 @@ class Preprocessor(ConfigFromSignature):
     travel inside a SavedModel; on JAX and PyTorch they are NumPy's, see `common.lazy`.
 
     Args:
-        tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
+        tokenizer: any of this package's.
         sequence_length: pad every batch to so many tokens and truncate longer texts; None pads to
             the longest example of the batch and truncates to the model's longest.
     """

@@ -91,7 +91,7 @@ def tokenize_texts(tokenizer, texts: tf.Tensor, marks: np.ndarray) -> TokenizedT
     words are separated by spaces.
 
     Args:
-        tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
+        tokenizer: any of this package's.
         texts: (N,) strings.
         marks: the tokenizer's `word_marks`.
     """
@@ -107,7 +107,7 @@ def tokenize_words(tokenizer, words: tf.RaggedTensor) -> TokenizedTexts:
     They are tokenized as running text, with a space before every word but the first.
 
     Args:
-        tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
+        tokenizer: any of this package's.
         words: ragged (N, None) strings.
     """
     texts = tf.strings.reduce_join(words, axis=1, separator=" ")

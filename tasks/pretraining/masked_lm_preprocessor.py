@@ -39,7 +39,7 @@ class MaskedLMPreprocessor(Preprocessor):
     mask token, 10 % a random token, 10 % stay. Special tokens are never selected.
 
     Args:
-        tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
+        tokenizer: any of this package's.
         sequence_length: see `Preprocessor`.
         mask_rate: share of the tokens to select.
         whole_words: select whole words instead of single tokens. A word that would exceed the

@@ -14,7 +14,7 @@ from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats import cross_encoders
 from encoder_zoo.tasks.losses.ranking import ABSENT
-from encoder_zoo.tasks.preprocessing.candidates import pad_candidates
+from encoder_zoo.tasks.preprocessing.candidates import pad_candidates, with_candidates
 from encoder_zoo.tasks.preprocessing.preprocessor import (
     Preprocessor,
     as_weights,
@@ -126,8 +126,7 @@ class RerankerPreprocessor(Preprocessor):
         order = tf.argsort(row * (self.max_sequence_length + 1) - lengths, stable=True)  # (T,)
         firsts = tf.gather(order, texts.row_starts())
         others = texts.with_values(order)[:, 1:]  # ragged (N, None)
-        examples = {name: tf.gather(values, firsts) for name, values in packed.items()}
-        examples |= {CANDIDATE + name: tf.gather(v, others) for name, v in packed.items()}
+        examples = with_candidates(packed, firsts, others)
         if y is not None:
             scores = list_scores(y, texts.row_lengths(), self._learns_gains)
             examples["labels"] = texts.with_values(tf.gather(scores.values, order))

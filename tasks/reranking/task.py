@@ -17,7 +17,6 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.presets.formats import cross_encoders
 from encoder_zoo.tasks.base.class_names import labels_from_config
-from encoder_zoo.tasks.base.head import head_dropout, make_head
 from encoder_zoo.tasks.base.list_scores import ListScores
 from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.losses.ranking import RankingLoss
@@ -114,18 +113,8 @@ class Reranker(Ranking, RerankerPresets, ListScores):
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.activation = activation
-        record = self.head_record
-        if record.pooled and not backbone.pooler:
-            raise ValueError(
-                f"A {backbone.family.class_prefix} reranker reads the pooler's output. Build the "
-                "backbone with pooler=True, or load it with Reranker.from_preset, which adds a "
-                "pooler."
-            )
-        self.dropout = head_dropout(record, backbone, dropout)
         self._learns_lists = False
-        with self.distribution.scope():
-            self.head = make_head(record, backbone, 1, self.dropout, self.dtype_policy)
-        self._finish_building()
+        self._add_head("reranker", dropout)
 
     # -- training ------------------------------------------------------------------------------
 

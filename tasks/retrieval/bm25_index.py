@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from encoder_zoo.common.lazy import LazyModule, require
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.presets.files.manifest import NAME, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
@@ -30,6 +31,7 @@ from encoder_zoo.tasks.retrieval.index_files import (
 if TYPE_CHECKING:
     from typing import Self
 
+bm25s = LazyModule("bm25s", "BM25 needs the package bm25s: `pip install bm25s`.")
 KIND = "bm25_index"  # where the manifest of a preset names its task
 # Han and Hiragana, which are written without spaces.
 UNSPACED = "\u3041-\u3096\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
@@ -61,11 +63,11 @@ class BM25Index(PlainIndex):
     """
 
     def __init__(self, documents: object):
-        self._package = import_bm25s()
+        require(bm25s)
         self._set(checked_texts(documents, "documents"))
 
     def _set(self, texts: list[str]) -> None:
-        words, bm25 = [words_of(text) for text in texts], self._package.BM25()
+        words, bm25 = [words_of(text) for text in texts], bm25s.BM25()
         if any(words):
             bm25.index(words, show_progress=False)
         self.texts, self._bm25 = texts, bm25 if any(words) else None
@@ -146,16 +148,3 @@ def word_pattern() -> re.Pattern[str]:
     characters = map(chr, range(sys.maxunicode + 1))
     marks = "".join(c for c in characters if unicodedata.category(c) in ("Mn", "Mc"))
     return re.compile(rf"[{UNSPACED}]|(?:[^\W{UNSPACED}]|[{marks}])+")
-
-
-def import_bm25s():
-    """Return the module bm25s.
-
-    Raises:
-        ImportError: "BM25 needs the package bm25s: `pip install bm25s`."
-    """
-    try:
-        import bm25s
-    except ImportError as error:
-        raise ImportError("BM25 needs the package bm25s: `pip install bm25s`.") from error
-    return bm25s

@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.tasks.retrieval.similarity import Similarity
 from encoder_zoo.tasks.retrieval.vectors import Float32Vectors
 
+faiss = LazyModule(
+    "faiss",
+    "engine='faiss' needs the package faiss-cpu: `pip install faiss-cpu`, or leave engine out for "
+    "the search in NumPy, which finds the same.",
+)
 METRICS = {
     "cosine": "METRIC_INNER_PRODUCT",
     "dot": "METRIC_INNER_PRODUCT",
@@ -31,7 +37,6 @@ class FaissVectors(Float32Vectors):
     """
 
     def __init__(self, vectors: np.ndarray, function: Similarity):
-        faiss = import_faiss()
         self._index = faiss.IndexFlat(vectors.shape[1], getattr(faiss, METRICS[function]))
         self._index.add(np.ascontiguousarray(vectors))
 
@@ -39,7 +44,7 @@ class FaissVectors(Float32Vectors):
     def vectors(self) -> np.ndarray:
         """Return (N, D), a view of faiss's memory, which a further vector moves."""
         count = self._index.ntotal * self._index.d
-        view = import_faiss().rev_swig_ptr(self._index.get_xb(), count)
+        view = faiss.rev_swig_ptr(self._index.get_xb(), count)
         return view.reshape(-1, self._index.d)
 
     def __len__(self) -> int:
@@ -62,19 +67,3 @@ class FaissVectors(Float32Vectors):
         count = min(k + SPARE, len(self))
         columns = self._index.search(np.ascontiguousarray(queries), count)[1]
         return np.repeat(np.arange(len(queries)), count), columns.ravel()
-
-
-def import_faiss():
-    """Return the module faiss.
-
-    Raises:
-        ImportError: "engine='faiss' needs the package faiss-cpu: `pip install faiss-cpu`, ..."
-    """
-    try:
-        import faiss
-    except ImportError as error:
-        raise ImportError(
-            "engine='faiss' needs the package faiss-cpu: `pip install faiss-cpu`, or leave engine "
-            "out for the search in NumPy, which finds the same."
-        ) from error
-    return faiss

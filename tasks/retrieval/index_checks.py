@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from encoder_zoo.common.lazy import require
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
-from encoder_zoo.tasks.retrieval.faiss_engine import import_faiss
+from encoder_zoo.tasks.retrieval.faiss_engine import faiss
 from encoder_zoo.tasks.retrieval.vectors import check_finite
 
 # The vectors of these tell embedders apart: other weights, pooling, prompts, tokenizers.
@@ -25,7 +26,7 @@ def check_engine(engine: str | None, precision: str) -> None:
         return
     if precision != "float32":
         raise ValueError(f"engine='faiss' searches in float32. Received: precision={precision!r}.")
-    import_faiss()
+    require(faiss)
 
 
 def checked_texts(values, name: str, least: int = 1) -> list[str]:
@@ -93,6 +94,21 @@ def checked_and_normalized(vectors: np.ndarray, function: str, name: str) -> np.
     return vectors
 
 
+def are_close(vectors: np.ndarray, expected: np.ndarray) -> bool:
+    """Return whether vectors (N, D) differ from others by rounding alone.
+
+    Example:
+        >>> are_close(np.array([[1.02, 0.0]]), np.array([[1.0, 0.0]]))
+        True
+        >>> are_close(np.array([[0.0, 1.0]]), np.array([[1.0, 0.0]]))
+        False
+    """
+    if vectors.shape != expected.shape:
+        return False
+    apart = np.linalg.norm(vectors - expected, axis=1)
+    return bool((apart <= MAX_APART * np.linalg.norm(expected, axis=1)).all())
+
+
 def check_embedder(
     embedder, dim: int, fingerprint: np.ndarray, manifest: dict, folder, fingerprint_of: Callable
 ) -> None:
@@ -115,13 +131,9 @@ def check_embedder(
     elif function != embedder.similarity_function:
         reason = f"it was built for {function!r}, this one compares by "
         reason += repr(embedder.similarity_function)
+    elif are_close(fingerprint_of(embedder, dim), fingerprint):
+        return
     else:
-        now = fingerprint_of(embedder, dim)
-        apart = (
-            np.linalg.norm(now - fingerprint, axis=1) if now.shape == fingerprint.shape else np.inf
-        )
-        if (apart <= MAX_APART * np.linalg.norm(fingerprint, axis=1)).all():
-            return
         reason = "its vectors of the same texts are others"
     raise ValueError(
         f"{os.fspath(folder)} is the index of another embedder: {reason}. Build it again with this "

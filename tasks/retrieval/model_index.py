@@ -16,7 +16,7 @@ import numpy as np
 from encoder_zoo.common.validation import PositiveInt, Rule, validate_arguments
 from encoder_zoo.tasks.retrieval.base_index import Index
 from encoder_zoo.tasks.retrieval.index_checks import (
-    MAX_APART,
+    are_close,
     check_embedder,
     check_text_count,
     checked_texts,
@@ -187,9 +187,7 @@ class ModelIndex(Index):
     def _check_embedder(self) -> None:
         """Raise an error if the embedder makes other vectors now than those of the index."""
         now = self._fingerprint_of(self.embedder, self._store.width)
-        same = now.shape == self._fingerprint.shape
-        apart = np.linalg.norm(now - self._fingerprint, axis=1) if same else np.inf
-        if not (apart <= MAX_APART * np.linalg.norm(self._fingerprint, axis=1)).all():
+        if not are_close(now, self._fingerprint):
             raise ValueError(
                 "The embedder has changed since the index was built, such as by training: its "
                 "vectors of the same texts are others. Build the index again."

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from encoder_zoo.common.lazy import require
 from encoder_zoo.common.validation import PositiveInt, integer_from, one_of, validate_arguments
 from encoder_zoo.tasks.retrieval.index_checks import (
     FINGERPRINT_TEXTS,
@@ -20,8 +21,9 @@ from encoder_zoo.tasks.retrieval.index_checks import (
 )
 from encoder_zoo.tasks.retrieval.index_files import checked_store
 from encoder_zoo.tasks.retrieval.model_index import ModelIndex
-from encoder_zoo.tasks.retrieval.token_pooling import import_hierarchy, pooled
-from encoder_zoo.tasks.retrieval.token_vectors import STORES, TokenPrecision, TokenVectors
+from encoder_zoo.tasks.retrieval.options import TokenPrecision
+from encoder_zoo.tasks.retrieval.token_pooling import hierarchy, pooled
+from encoder_zoo.tasks.retrieval.token_vectors import STORES, TokenVectors
 from encoder_zoo.tasks.retrieval.vectors import check_finite
 
 if TYPE_CHECKING:
@@ -124,7 +126,7 @@ class MultiVectorIndex(ModelIndex):
         """
         texts = checked_texts(documents, "documents")
         if pool_factor > 1:
-            import_hierarchy()
+            require(hierarchy)
         vectors = embedder.embed(texts, prompt=prompt, batch_size=batch_size)
         vectors = _prepared(vectors, embedder.embedding_dim, pool_factor)
         return cls._of(

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
+Precision = Literal["float32", "int8", "binary"]  # of a text's vector
+TokenPrecision = Literal["float32", "int8", "binary"]  # of the vectors of its tokens
+Engine = Literal["faiss"]
+
 
 class Hit(TypedDict):
     """A document of an index: its number, its score, and its text if the index holds texts."""
@@ -38,18 +42,18 @@ class SearchOptions(RerankOptions, total=False):
 class IndexOptions(TypedDict, total=False):
     """Keyword arguments of `VectorIndex.build` after `documents`."""
 
-    precision: Literal["float32", "int8", "binary"]
+    precision: Precision
     prompt: str | None
     batch_size: int | None
     dim: int | None
-    engine: Literal["faiss"] | None
+    engine: Engine | None
     keep_texts: bool
 
 
 class MultiVectorIndexOptions(TypedDict, total=False):
     """Keyword arguments of `MultiVectorIndex.build` after `documents`."""
 
-    precision: Literal["float32", "int8", "binary"]
+    precision: TokenPrecision
     pool_factor: int
     prompt: str | None
     batch_size: int | None
@@ -59,7 +63,7 @@ class MultiVectorIndexOptions(TypedDict, total=False):
 class OpenOptions(TypedDict, total=False):
     """Keyword arguments of `VectorIndex.load` after the embedder."""
 
-    engine: Literal["faiss"] | None
+    engine: Engine | None
     verify: bool
 
 

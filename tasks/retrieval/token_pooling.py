@@ -7,7 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.tasks.retrieval.similarity import grouped_means
+
+hierarchy = LazyModule(
+    "scipy.cluster.hierarchy",
+    "pool_factor needs the package scipy: `pip install scipy`, or leave it out.",
+)
 
 
 def pooled(tokens: np.ndarray, factor: int) -> np.ndarray:
@@ -38,23 +44,7 @@ def pooled(tokens: np.ndarray, factor: int) -> np.ndarray:
     groups = -(-len(tokens) // factor)
     if groups == len(tokens):
         return tokens
-    hierarchy = import_hierarchy()
     labels = hierarchy.fcluster(hierarchy.linkage(tokens, "ward"), groups, "maxclust")
     _, firsts = np.unique(labels, return_index=True)
     _, means = grouped_means(tokens, labels)
     return means[np.argsort(firsts)]
-
-
-def import_hierarchy():
-    """Return the module scipy.cluster.hierarchy.
-
-    Raises:
-        ImportError: "pool_factor needs the package scipy: `pip install scipy`, ..."
-    """
-    try:
-        from scipy.cluster import hierarchy
-    except ImportError as error:
-        raise ImportError(
-            "pool_factor needs the package scipy: `pip install scipy`, or leave it out."
-        ) from error
-    return hierarchy

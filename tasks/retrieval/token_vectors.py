@@ -14,15 +14,14 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
 
 import numpy as np
 
+from encoder_zoo.tasks.retrieval.options import TokenPrecision
 from encoder_zoo.tasks.retrieval.residuals import BinaryResiduals, Int8Residuals
 from encoder_zoo.tasks.retrieval.top_k import BestPairs
 from encoder_zoo.tasks.retrieval.vectors import Float32Vectors
 
-TokenPrecision = Literal["float32", "int8", "binary"]
 STORES = {store.precision: store for store in (Float32Vectors, Int8Residuals, BinaryResiduals)}
 OVERSAMPLED = 16  # documents scored in full for each result of the search by centroids
 MIN_CANDIDATES = 512

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -23,13 +23,12 @@ from encoder_zoo.tasks.retrieval.index_checks import (
 )
 from encoder_zoo.tasks.retrieval.index_files import check_shape, checked_store
 from encoder_zoo.tasks.retrieval.model_index import ModelIndex
+from encoder_zoo.tasks.retrieval.options import Engine, Precision
 from encoder_zoo.tasks.retrieval.top_k import nearest
-from encoder_zoo.tasks.retrieval.vectors import STORES, Float32Vectors, Precision
+from encoder_zoo.tasks.retrieval.vectors import STORES, Float32Vectors
 
 if TYPE_CHECKING:
     from typing import Self
-
-Engine = Literal["faiss"]
 
 
 class VectorIndex(ModelIndex):

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
 from encoder_zoo.tasks.retrieval.top_k import BLOCK, ordering_scores, scan
 
-Precision = Literal["float32", "int8", "binary"]
 OVERSAMPLED = 20  # candidates for each result of the search among signs
 MIN_CANDIDATES = 200
 AT_ONCE = 32  # queries whose signs are compared: then a block has many vectors

@@ -10,6 +10,7 @@ from typing import Literal
 from keras import ops
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 
 WindowPooling = Literal["mean", "max"]
 
@@ -35,7 +36,7 @@ def pooled_logits(logits, padding_mask, count: int, pooling: WindowPooling):
     is_window = ops.sum(ops.cast(padding_mask, "int32"), axis=-1) > 1
     is_window = ops.reshape(is_window, (-1, count, 1))
     if pooling == "max":
-        return ops.max(ops.where(is_window, logits, -1e9), axis=1)
+        return ops.max(ops.where(is_window, logits, MASKED_LOGIT), axis=1)
     weights = ops.cast(is_window, logits.dtype)
     return ops.sum(logits * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1.0)
 

@@ -18,7 +18,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.encoders.inputs import CANDIDATE
-from encoder_zoo.tasks.preprocessing.candidates import pad_candidates
+from encoder_zoo.tasks.preprocessing.candidates import pad_candidates, with_candidates
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_texts
 from encoder_zoo.tasks.preprocessing.truncation import count_truncated
 from encoder_zoo.tasks.preprocessing.windows import Windows, full_windows, take
@@ -135,8 +135,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
         index = windows.pop("text_index")
         numbers = tf.RaggedTensor.from_value_rowids(tf.range(tf.size(index)), index)  # (N, None)
         firsts, others = numbers.row_starts(), numbers[:, 1:]
-        examples = {name: tf.gather(values, firsts) for name, values in windows.items()}
-        examples |= {CANDIDATE + name: tf.gather(v, others) for name, v in windows.items()}
+        examples = with_candidates(windows, firsts, others)
         return self.with_labels(examples, y, sample_weight)
 
     def encode_windows(self, x) -> dict:

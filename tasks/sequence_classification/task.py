@@ -20,9 +20,10 @@ from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.inputs import CANDIDATE, inputs_of_all_texts
 from encoder_zoo.tasks.base.class_names import labels_from_config
 from encoder_zoo.tasks.base.class_weights import label_weights, weighted_labels
-from encoder_zoo.tasks.base.head import head_dropout, text_logits
+from encoder_zoo.tasks.base.head import check_pooler, head_dropout, text_logits
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.task import TinyData
+from encoder_zoo.tasks.preprocessing.candidates import with_candidate_ranges
 from encoder_zoo.tasks.sequence_classification.answering import Answering, LabelScore
 from encoder_zoo.tasks.sequence_classification.class_labels import (
     classes_among,
@@ -131,14 +132,8 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
         super().__init__(backbone, preprocessor, **kwargs)
         self.problem_type = problem_type
         self.window_pooling = window_pooling
-        record = self.head_record
-        if record.pooled and not backbone.pooler:
-            raise ValueError(
-                f"A {backbone.family.class_prefix} classifier reads the pooler's output. Build "
-                "the backbone with pooler=True, or load the classifier with from_preset, which "
-                "adds a pooler."
-            )
-        self.dropout = head_dropout(record, backbone, dropout)
+        check_pooler(self, "classifier")
+        self.dropout = head_dropout(self.head_record, backbone, dropout)
         if labels is None and num_classes is None and problem_type == "regression":
             num_classes = 1
         self._set_head(head)
@@ -167,8 +162,7 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
         return keras.KerasTensor((inputs["token_ids"].shape[0], self.num_classes), "float32")
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        ranges = super().input_ranges(length)
-        return {**ranges, **{CANDIDATE + name: both for name, both in ranges.items()}}
+        return with_candidate_ranges(super().input_ranges(length))
 
     @classmethod
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:

@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import LazyModule, require, tf
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.serving.export import export_task
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
 
+litert = LazyModule(
+    "ai_edge_litert.interpreter",
+    "for_cpu needs the package ai-edge-litert: `pip install ai-edge-litert`.",
+)
 # LiteRT keeps all attention weights of a call: longer texts go in smaller parts.
 MAX_POSITION_PAIRS = 32 * 512**2
 MASKS = ("pooling_mask", "scored_mask", "attended_mask", "answer_mask")
@@ -48,13 +52,13 @@ class LiteModel:
                 "for_cpu takes a model in float32. Received: one whose backbone computes in "
                 f"{task.backbone.compute_dtype}. Load it with dtype='float32'."
             )
-        interpreter_class = import_interpreter()
+        require(litert)
         options = {"optimizations": [tf.lite.Optimize.DEFAULT]} if dtype == "int8" else {}
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "model.tflite")
             export_task(task, path, "litert", **options)
             content = path.read_bytes()
-        interpreter = interpreter_class(model_content=content, num_threads=os.cpu_count())
+        interpreter = litert.Interpreter(model_content=content, num_threads=os.cpu_count())
         self._runner = interpreter.get_signature_runner()
         self.dtype = dtype
         self._lock = threading.Lock()  # an interpreter answers one call at a time
@@ -102,18 +106,3 @@ class LiteModel:
         with self._lock:
             [outputs] = self._runner(**dict(zip(self.input_names, batch, strict=True))).values()
         return outputs
-
-
-def import_interpreter() -> type:
-    """Return LiteRT's interpreter.
-
-    Raises:
-        ImportError: "for_cpu needs the package ai-edge-litert: `pip install ai-edge-litert`."
-    """
-    try:
-        from ai_edge_litert.interpreter import Interpreter
-    except ImportError as error:
-        raise ImportError(
-            "for_cpu needs the package ai-edge-litert: `pip install ai-edge-litert`."
-        ) from error
-    return Interpreter

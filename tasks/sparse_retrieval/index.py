@@ -22,7 +22,7 @@ from encoder_zoo.tasks.retrieval.index_files import check_shape
 from encoder_zoo.tasks.retrieval.model_index import ModelIndex
 from encoder_zoo.tasks.retrieval.options import Hit, SearchOptions
 from encoder_zoo.tasks.sparse_retrieval.postings import Postings
-from encoder_zoo.tasks.sparse_retrieval.sparse_matrices import import_scipy, normalized_for
+from encoder_zoo.tasks.sparse_retrieval.sparse_matrices import normalized_for, sparse
 
 if TYPE_CHECKING:
     from typing import Self
@@ -152,7 +152,7 @@ class SparseIndex(ModelIndex):
             True
         """
         width = embedder.embedding_dim
-        known = import_scipy().issparse(vectors)
+        known = sparse.issparse(vectors)
         if not known or vectors.shape[1:] != (width,) or not vectors.shape[0]:
             raise ValueError(
                 f"vectors is {vectors!r:.80}. Expected a sparse matrix (N, {width}), as of embed."

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import require, tf
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
-from encoder_zoo.tasks.sparse_retrieval.sparse_matrices import as_rows, import_scipy
+from encoder_zoo.tasks.sparse_retrieval.sparse_matrices import as_rows, sparse
 from encoder_zoo.tasks.training.inference import example_outputs
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def embed(
     batch_size: int | None,
 ) -> csr_array:
     """Return the vectors (N, V) of texts (N,), each truncated to what the model reads."""
-    sparse = import_scipy()
+    require(sparse)
     if not texts.shape[0]:
         return sparse.csr_array((0, encoder.embedding_dim), dtype="float32")
     examples = encoder.preprocessor.encode(texts, prompt=prompt)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from encoder_zoo.tasks.retrieval.vectors import check_finite
-from encoder_zoo.tasks.sparse_retrieval.sparse_matrices import best_first, import_scipy
+from encoder_zoo.tasks.sparse_retrieval.sparse_matrices import best_first, sparse
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -66,7 +66,7 @@ class Postings:
                 f"{path}: terms holds {wrong}. Expected numbers from 0 to {width - 1}."
             )
         shape = (len(starts) - 1, width)
-        return cls(import_scipy().csr_array((weights, terms, starts), shape=shape).T.tocsr())
+        return cls(sparse.csr_array((weights, terms, starts), shape=shape).T.tocsr())
 
     def __len__(self) -> int:
         return self.weights.shape[1]
@@ -98,7 +98,7 @@ class Postings:
     def joined(self, vectors: csr_array) -> Postings:
         """Return the postings of these documents and of those with the vectors (N, V)."""
         both = [self.weights, vectors.T.tocsr()]
-        return Postings(import_scipy().hstack(both, format="csr"))
+        return Postings(sparse.hstack(both, format="csr"))
 
     def nearest(self, vectors: csr_array, k: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield for each of the vectors (Q, V) the indices of its nearest documents, and scores.

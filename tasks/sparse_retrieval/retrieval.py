@@ -15,11 +15,7 @@ from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, ranking_metrics
 from encoder_zoo.tasks.retrieval.ranking import RanksTexts
 from encoder_zoo.tasks.sparse_retrieval.index import SparseIndex, SparseIndexOptions
 from encoder_zoo.tasks.sparse_retrieval.postings import Postings
-from encoder_zoo.tasks.sparse_retrieval.sparse_matrices import (
-    import_scipy,
-    normalized_for,
-    unit_rows,
-)
+from encoder_zoo.tasks.sparse_retrieval.sparse_matrices import normalized_for, sparse, unit_rows
 
 
 class SparseRetrieval(RanksTexts):
@@ -43,7 +39,6 @@ class SparseRetrieval(RanksTexts):
             >>> encoder.similarity("A cat.", ["A cat.", "A dog."]).shape
             (2,)
         """
-        sparse = import_scipy()
         single = [isinstance(x, str | bytes) for x in (a, b)]
         a, b = (x if sparse.issparse(x) else self.embed(x) for x in (a, b))
         if self.similarity_function == "cosine":

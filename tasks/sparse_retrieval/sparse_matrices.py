@@ -9,23 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import types
+from encoder_zoo.common.lazy import LazyModule
 
+if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-
-def import_scipy() -> types.ModuleType:
-    """Return the module scipy.sparse.
-
-    Raises:
-        ImportError: "Sparse vectors need the package scipy: `pip install scipy`."
-    """
-    try:
-        from scipy import sparse
-    except ImportError as error:
-        raise ImportError("Sparse vectors need the package scipy: `pip install scipy`.") from error
-    return sparse
+sparse = LazyModule("scipy.sparse", "Sparse vectors need the package scipy: `pip install scipy`.")
 
 
 def as_rows(weights: np.ndarray, most: int | None = None) -> csr_array:
@@ -41,7 +30,7 @@ def as_rows(weights: np.ndarray, most: int | None = None) -> csr_array:
         rows = np.zeros_like(weights)
         np.put_along_axis(rows, kept, np.take_along_axis(weights, kept, axis=1), axis=1)
         weights = rows
-    return import_scipy().csr_array(weights)
+    return sparse.csr_array(weights)
 
 
 def unit_rows(rows: csr_array) -> csr_array:
@@ -64,7 +53,7 @@ def normalized_for(rows, function: str) -> csr_array:
     Raises:
         ValueError: "vectors[3] has a weight that is NaN or infinite. Expected finite numbers."
     """
-    rows = import_scipy().csr_array(rows).astype("float32")
+    rows = sparse.csr_array(rows).astype("float32")
     finite = np.isfinite(rows.data)
     if not finite.all():
         row = int(np.searchsorted(rows.indptr, finite.argmin(), side="right")) - 1

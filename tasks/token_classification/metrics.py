@@ -169,7 +169,6 @@ def score_tags(
     true: Sequence[Sequence[str]],
     predicted: Sequence[Sequence[str]],
     scheme: str | None = None,
-    average: str = "micro",
     tag_set: Sequence[str] | None = None,
 ) -> dict:
     """Return entity scores of tags by name, for sentences of any length.
@@ -179,7 +178,6 @@ def score_tags(
         predicted: the predicted tags, as many.
         scheme: None reads ill-formed tags as the CoNLL script does; "IOB1", "IOB2" or "IOBES"
             counts only well-formed entities, seqeval's strict mode.
-        average: see `EntityF1`.
         tag_set: all tags there are, so that a stray E-LOC is known to be of the type LOC; None
             for those that occur.
 
@@ -207,18 +205,15 @@ def score_tags(
         [set(spans_of_tags(tags, scheme, vocabulary)) for tags in rows]
         for rows in (true, predicted)
     ]
-    return score_entities(*spans, average=average)
+    return score_entities(*spans)
 
 
-def score_entities(
-    true: Sequence[set[tuple]], predicted: Sequence[set[tuple]], average: str = "micro"
-) -> dict:
+def score_entities(true: Sequence[set[tuple]], predicted: Sequence[set[tuple]]) -> dict:
     """Return entity scores of sets of entities.
 
     Args:
         true: the right entities of every text, tuples whose first item is the type.
         predicted: the predicted entities, as many sets.
-        average: see `EntityF1`.
 
     Returns:
         `{"precision", "recall", "f1", "per_type": {type: {"precision", ..., "support"}}}`.
@@ -228,7 +223,7 @@ def score_entities(
         0.5
     """
     kinds = sorted({entity[0] for rows in (true, predicted) for found in rows for entity in found})
-    metric = EntityF1(["O", *kinds], average)
+    metric = EntityF1(["O", *kinds])
     counts = np.zeros((3, len(kinds)), "float32")
     for right, guess in zip(true, predicted, strict=True):
         for i, found in enumerate((right & guess, guess, right)):

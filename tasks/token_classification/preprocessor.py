@@ -56,7 +56,7 @@ class TokenClassifierPreprocessor(Preprocessor):
     in one of them only. Labels are tags of words, by name or number, or spans of characters.
 
     Args:
-        tokenizer: a `BertTokenizer` or `RobertaTokenizer`.
+        tokenizer: any of this package's.
         sequence_length: see `Preprocessor`; the length of a window.
         doc_stride: tokens that neighbouring windows share; None for a quarter of a window.
         label_all_tokens: label every token of a word, instead of the first alone.

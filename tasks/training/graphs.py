@@ -14,6 +14,7 @@ from encoder_zoo.common.lazy import in_numpy, tf
 from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher
+from encoder_zoo.tasks.preprocessing.examples import take_examples
 from encoder_zoo.tasks.preprocessing.lengths import THREE_LENGTHS_UP_TO, choose_lengths, padding_to
 from encoder_zoo.tasks.preprocessing.packed_batches import choose_sequence_counts
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction, is_long, of_texts
@@ -261,7 +262,7 @@ class GraphCache:
 
         def inputs_of(arguments):
             examples, indices = arguments
-            batch = collate({name: tf.gather(values, indices) for name, values in examples.items()})
+            batch = collate(take_examples(examples, indices))
             return keras.utils.unpack_x_y_sample_weight(batch)[0]
 
         make = self.get("chosen", lambda: ShapePolymorphicFunction(inputs_of))

@@ -11,6 +11,7 @@ import keras
 from keras import metrics, ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.wording import did_you_mean
 from encoder_zoo.tasks.training.logit_metrics import class_indices_of
 
 AVERAGES = {"f1": "macro", "f1_macro": "macro", "f1_micro": "micro", "f1_weighted": "weighted"}
@@ -66,9 +67,9 @@ def _check_known(name: str) -> None:
     except ValueError:
         known = [*NAMES, "accuracy", *filter(str.islower, dir(metrics))]
         close = difflib.get_close_matches(name.lower(), known, n=2, cutoff=0.6)
-        hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
         raise ValueError(
-            f"Unknown metric {name!r}.{hint} Names are {', '.join(NAMES)} and those of Keras."
+            f"Unknown metric {name!r}.{did_you_mean(close)} Names are {', '.join(NAMES)} and those "
+            "of Keras."
         ) from None
 
 

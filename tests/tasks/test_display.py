@@ -1,12 +1,13 @@
 """What `ez.display` draws: the right characters marked, nothing of a text taken for HTML."""
 
 import html.parser
-import sys
 
 import numpy as np
 import pytest
+from not_installed import hide
 
 import encoder_zoo as ez
+from encoder_zoo.tasks.display import charts
 
 NASTY = "<script>alert('x')</script> & Rome \"e\u0301\" \U0001f600 \u05d0"
 
@@ -277,7 +278,7 @@ def test_a_confusion_matrix_counts_true_labels_down():
 
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    hide(monkeypatch, charts.plt)
     with pytest.raises(ImportError, match="pip install matplotlib"):
         ez.display.learning_curves({"loss": [1.0]})
     with pytest.raises(ImportError, match="pip install matplotlib"):

@@ -1,9 +1,8 @@
 """Tasks that LiteRT runs: the same answers in float32, close ones in int8, and no training."""
 
-import sys
-
 import numpy as np
 import pytest
+from not_installed import hide
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.serving import lite_model
@@ -157,6 +156,6 @@ def test_the_model_must_be_in_float32(build):
 
 
 def test_a_missing_package_is_named(embedder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
+    hide(monkeypatch, lite_model.litert)
     with pytest.raises(ImportError, match=r"`pip install ai-edge-litert`"):
         embedder.for_cpu()

@@ -3,12 +3,13 @@
 import importlib.util
 import json
 import math
-import sys
 
 import numpy as np
 import pytest
+from not_installed import hide
 
 import encoder_zoo as ez
+from encoder_zoo.tasks.retrieval import bm25_index
 from encoder_zoo.tasks.retrieval.bm25_index import BM25Index, words_of
 from encoder_zoo.tasks.retrieval.hybrid_index import HybridIndex
 from encoder_zoo.tasks.retrieval.vector_index import VectorIndex
@@ -348,6 +349,6 @@ class TestBM25:
 
 
 def test_bm25s_that_is_not_installed(monkeypatch):
-    monkeypatch.setitem(sys.modules, "bm25s", None)
+    hide(monkeypatch, bm25_index.bm25s)
     with pytest.raises(ImportError, match="BM25 needs the package bm25s: `pip install"):
         ez.BM25Index(["a"])

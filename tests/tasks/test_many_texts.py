@@ -14,9 +14,9 @@ from typing import TypedDict
 import numpy as np
 import processes
 import pytest
+from not_installed import hide
 
 import encoder_zoo as ez
-from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.common.validation import PositiveInt
 from encoder_zoo.tasks.bulk import columns, files
 
@@ -266,8 +266,7 @@ def test_arguments_are_checked_before_any_work(tmp_path):
 
 
 def test_a_missing_pyarrow_is_named_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr(columns, "pa", LazyModule("pyarrow", columns.pa._missing))
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    hide(monkeypatch, columns.pa)
     with pytest.raises(ImportError, match="needs the package pyarrow: `pip install pyarrow`"):
         ez.answer_files(Reversing(), tmp_path / "none.txt", tmp_path / "out")
 

@@ -2,14 +2,14 @@
 
 import hashlib
 import json
-import sys
 
 import numpy as np
 import pytest
+from not_installed import hide
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.retrieval import centroids, residuals, token_vectors
+from encoder_zoo.tasks.retrieval import centroids, residuals, token_pooling, token_vectors
 from encoder_zoo.tasks.retrieval.multi_vector_index import MultiVectorIndex
 from encoder_zoo.tasks.retrieval.token_pooling import pooled
 
@@ -422,7 +422,7 @@ class TestErrors:
             MultiVectorIndex.from_vectors(Model(), given, texts)
 
     def test_scipy_that_is_not_installed(self, monkeypatch):
-        monkeypatch.setitem(sys.modules, "scipy.cluster", None)
+        hide(monkeypatch, token_pooling.hierarchy)
         model = Model()
         with pytest.raises(ImportError, match="pool_factor needs the package scipy: `pip install"):
             MultiVectorIndex.build(model, ["a b"], pool_factor=2)

@@ -10,9 +10,10 @@ from keras import ops
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
+from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.multiple_choice.columns import choice_pairs
-from encoder_zoo.tasks.multiple_choice.pooling import ABSENT, logits_of_choices
+from encoder_zoo.tasks.multiple_choice.pooling import logits_of_choices
 
 QUESTIONS = ["a b ab", "c", "c d e a b"]
 CHOICES = [["a", "b"], ["c d", "a b ab", "e", "p p"], ["d e f g h i j k l m n o p"]]
@@ -71,7 +72,7 @@ class TestInputs:
             together = ops.convert_to_numpy(each(each.preprocessor(x)))
             for row, expected in zip(together, each.predict(x, verbose=0), strict=True):
                 np.testing.assert_allclose(row[: len(expected)], expected, atol=1e-5)
-                assert (row[len(expected) :] == np.float32(ABSENT)).all()
+                assert (row[len(expected) :] == np.float32(MASKED_LOGIT)).all()
 
     def test_may_be_tables_of_named_columns(self):
         columns = {"contexts": CONTEXTS, "questions": QUESTIONS, "choices": CHOICES}
@@ -193,7 +194,7 @@ class TestWindows:
         for pooling, rows in expected.items():
             found = ops.convert_to_numpy(logits_of_choices(logits, index, pooling))
             for row, values in zip(found, rows, strict=True):
-                assert row.tolist() == [*values, *[ABSENT] * (4 - len(values))]
+                assert row.tolist() == [*values, *[MASKED_LOGIT] * (4 - len(values))]
 
     def test_read_all_of_a_long_context(self, model, in_windows):
         changed = [*CONTEXTS]

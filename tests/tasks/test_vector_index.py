@@ -2,17 +2,17 @@
 
 import hashlib
 import json
-import sys
 import threading
 import tracemalloc
 
 import numpy as np
 import pytest
+from not_installed import hide
 from paths import CHECKPOINTS
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.retrieval import index_export, top_k, vectors
+from encoder_zoo.tasks.retrieval import faiss_engine, index_export, top_k, vectors
 from encoder_zoo.tasks.retrieval.vector_index import VectorIndex
 
 FUNCTIONS = ("cosine", "dot", "euclidean", "manhattan")
@@ -487,7 +487,7 @@ class TestErrors:
             index.search("q", reranker=Reranker())
 
     def test_faiss_that_is_not_installed(self, monkeypatch):
-        monkeypatch.setitem(sys.modules, "faiss", None)
+        hide(monkeypatch, faiss_engine.faiss)
         embedder = Embedder()
         with pytest.raises(ImportError, match="needs the package faiss-cpu: `pip install faiss-cp"):
             VectorIndex.build(embedder, ["a"], engine="faiss")

@@ -1,10 +1,11 @@
 """Vocabularies learned from text."""
 
 import random
-import sys
 
 import pytest
+from not_installed import hide
 
+from encoder_zoo.presets import train_vocabulary
 from encoder_zoo.presets.train_vocabulary import (
     train_albert_unigram,
     train_byte_bpe,
@@ -82,12 +83,12 @@ def test_bad_arguments():
 
 
 def test_missing_library_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    hide(monkeypatch, train_vocabulary.tokenizers)
     with pytest.raises(ImportError, match="needs the package tokenizers: pip install tokenizers"):
         train_wordpiece(TEXTS, 60)
 
 
 def test_missing_sentencepiece_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    hide(monkeypatch, train_vocabulary.sentencepiece)
     with pytest.raises(ImportError, match="needs the package sentencepiece: pip install sentence"):
         train_unigram(TEXTS, 60)

@@ -1,0 +1,14 @@
+"""Packages that seem not to be installed."""
+
+import sys
+
+from encoder_zoo.common.lazy import LazyModule
+
+
+def hide(monkeypatch, module: LazyModule) -> None:
+    """Let a module that may have been imported be missing for the rest of a test."""
+    fresh = vars(LazyModule(module.__name__, module._missing))
+    for name in vars(module).keys() - fresh.keys():
+        monkeypatch.delitem(vars(module), name)
+    monkeypatch.setitem(vars(module), "_module", None)
+    monkeypatch.setitem(sys.modules, module.__name__, None)
