@@ -19,6 +19,7 @@ from encoder_zoo.common.configuration import argument_names
 from encoder_zoo.common.wording import shown, unknown_argument
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
+from encoder_zoo.presets.files.json_data import of_json_value
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, EnlargedCheckpoint
 from encoder_zoo.presets.formats.embedding_folder import check_modules
 from encoder_zoo.presets.formats.preset_task import PresetTask
@@ -117,7 +118,8 @@ def _read_task(
         logger.warning(message, checkpoint.folder.name, cls.__name__)
     else:
         stored = _stored_settings(cls, settings)
-        for_inference = {n: stored.pop(n) for n in cls.answer_settings if n in stored}
+        names = [name for name in cls.answer_settings if name in stored]
+        for_inference = {name: of_json_value(stored.pop(name)) for name in names}
         from_files = cls.preprocessor_class.arguments_from_files(checkpoint, tokenizer)
         from_files |= {**stored, **for_preprocessor}
         preprocessor = cls.preprocessor_class(tokenizer, **from_files)

@@ -21,7 +21,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.presets.config import backbone_config
 from encoder_zoo.presets.files.atomic import replacing
-from encoder_zoo.presets.files.json_data import json_bytes
+from encoder_zoo.presets.files.json_data import as_json_value, json_bytes
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.formats import kerashub
 from encoder_zoo.presets.formats.checkpoint import (
@@ -34,8 +34,8 @@ from encoder_zoo.presets.formats.preset_files import (
     CARD,
     CONFIG,
     SAFETENSORS,
-    preset_files,
     replaced_module_files,
+    replaced_preset_files,
 )
 from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.model_card import (
@@ -105,7 +105,7 @@ def save_task(
         names = [n for n in argument_names(type(task.preprocessor)) if n not in elsewhere]
         settings["preprocessor"] = {
             **{name: getattr(task.preprocessor, name) for name in names},
-            **{name: getattr(task, name) for name in task.answer_settings},
+            **{name: as_json_value(getattr(task, name)) for name in task.answer_settings},
         }
     about = Description(backbone, _usage(task), task.last_evaluation, repository)
     if format == "keras_hub":
@@ -191,7 +191,7 @@ def _save_keras_hub(folder, parts, settings, about) -> None:
 
 def replaced_files() -> list[str]:
     """Return patterns of the files and folders that saving replaces, beside the model card."""
-    return [*preset_files(), *replaced_module_files(), *kerashub.files()]
+    return [*replaced_preset_files(), *replaced_module_files(), *kerashub.files()]
 
 
 @contextlib.contextmanager

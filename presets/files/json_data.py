@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import json
+import math
 import re
 from typing import NamedTuple
 
@@ -34,8 +35,31 @@ _COSTS = {b"[": 96, b"{": 232, b":": 180, b",": 80}
 _CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
 
 
+def as_json_value(value: object) -> object:
+    """Return a setting as JSON can hold it: infinite numbers, which JSON has not, as strings.
+
+    Example:
+        >>> [as_json_value(value) for value in (float("inf"), 0.5, None)]
+        ['inf', 0.5, None]
+    """
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
+
+
+def of_json_value(value: object) -> object:
+    """Return the setting that `as_json_value` was given.
+
+    Example:
+        >>> [of_json_value(value) for value in ("-inf", 0.5, "first")]
+        [-inf, 0.5, 'first']
+    """
+    return float(value) if value in ("inf", "-inf") else value
+
+
 def json_bytes(value: object) -> bytes:
     """Return the content of a JSON file, which `parse_object` or `parse_array` reads.
+
+    Raises:
+        ValueError: "Out of range float values are not JSON compliant ..."
 
     Example:
         >>> json_bytes({"a": "ä"}).decode()

@@ -14,6 +14,7 @@ from encoder_zoo.common.version import __version__
 from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.atomic import replacing_file
 from encoder_zoo.presets.files.folder_files import FolderFiles, size_of
+from encoder_zoo.presets.files.json_data import json_bytes
 
 NAME = "encoder_zoo.json"
 FORMAT = 1
@@ -41,7 +42,7 @@ def write_manifest(folder: pathlib.Path, settings: Mapping) -> None:
     versions = {"format": FORMAT, "encoder_zoo": __version__}
     manifest = {**versions, **settings, "files": files}
     manifest["sha256"] = digest(manifest)
-    (folder / NAME).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    (folder / NAME).write_bytes(json_bytes(manifest))
 
 
 def write_signed(path: pathlib.Path, description: Mapping) -> None:

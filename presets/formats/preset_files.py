@@ -84,6 +84,16 @@ def preset_files() -> list[str]:
     return [CONFIG, MANIFEST, *weights, *tokenizer_file_names()]
 
 
+def replaced_preset_files() -> list[str]:
+    """Return patterns of the files that saving replaces, of those of `preset_files`.
+
+    Adapters and other weights beside those of the preset stay.
+    """
+    shards = "model-*-of-*.safetensors"
+    weights = [SAFETENSORS.file, SAFETENSORS.index, shards, *PYTORCH.patterns]
+    return [CONFIG, MANIFEST, *weights, *tokenizer_file_names()]
+
+
 def module_files() -> list[str]:
     """Return patterns of sentence-transformers' files beside those of the encoder.
 

@@ -149,11 +149,14 @@ class FewShotClassifier(TextEmbedder):
                 ..."
         """
         column = only_column(texts)
-        if self.num_classes is None:
-            self._set_classes(*count_and_names(learn_classes(labels)))
-        classes = np.asarray(class_indices(labels, self.labels, self.num_classes))
+        count, names = self.num_classes, self.labels
+        if count is None:
+            count, names = count_and_names(learn_classes(labels))
+        classes = np.asarray(class_indices(labels, names, count))
         _check_counts(len(column), classes)
-        _check_several(classes, self.class_names)
+        _check_several(classes, names or range(count))
+        if self.num_classes is None:  # not before: it cannot learn others after an error
+            self._set_classes(count, names)
         seed = np.random.randint(2**31)  # of `keras.utils.set_random_seed`
         pairs = contrastive_pairs(classes, pairs_per_text, np.random.default_rng(seed))
         history = super().fit(

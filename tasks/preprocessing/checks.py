@@ -51,6 +51,27 @@ def check_each(
     return values
 
 
+def check_one_each(x, y) -> None:
+    """Raise an error if there is not one label for each text.
+
+    Args:
+        x: texts, a tuple of columns of them, or prepared inputs.
+        y: their labels.
+
+    Raises:
+        ValueError: "Expected one label for each text. Received: 3 texts, 2 labels."
+
+    Example:
+        >>> check_one_each((["a", "b"], ["c", "d"]), [0, 1])
+    """
+    texts = x[0] if isinstance(x, tuple) else next(iter(x.values())) if isinstance(x, dict) else x
+    counts = [v.shape[0] if hasattr(v, "shape") else len(v) for v in (texts, y)]
+    if counts[0] != counts[1]:
+        raise ValueError(
+            "Expected one label for each text. Received: {} texts, {} labels.".format(*counts)
+        )
+
+
 def has_text(texts: tf.Tensor) -> tf.Tensor:
     """Return whether strings (N,) have more than white space, (N,) bool.
 

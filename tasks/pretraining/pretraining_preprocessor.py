@@ -14,7 +14,10 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rate, SequenceLength, validate_arguments
 from encoder_zoo.tasks.corpora.examples import ShardExamples, segment_pairs
 from encoder_zoo.tasks.corpora.shards import Shard
+from encoder_zoo.tasks.preprocessing.preprocessor import check_same_count
+from encoder_zoo.tasks.pretraining import sentence_order
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
+from encoder_zoo.tasks.sequence_classification.class_labels import class_indices
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
@@ -91,10 +94,20 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
                 "Pretraining learns from a PretrainingCorpus, or from pairs (first, second) with "
                 "labels: 0 for segments in order, 1 for others. Received: no labels."
             )
-        return {**super().encode(x, sample_weight=sample_weight), "labels": self.encode_labels(y)}
+        examples = super().encode(x, sample_weight=sample_weight)
+        examples["labels"] = self.encode_labels(y)
+        check_same_count(examples)
+        return examples
 
     def encode_labels(self, y) -> tf.Tensor:
-        return tf.cast(tf.convert_to_tensor(y), "int32")
+        names = list(sentence_order.LABELS) if self.objective == "sentence_order" else None
+        labels = class_indices(y, names, 2)
+        if labels.shape.rank == 2:
+            raise ValueError(
+                "Expected one label for each pair: 0 for segments in order, 1 for others. "
+                f"Received: labels of the shape {tuple(labels.shape)}."
+            )
+        return labels
 
     def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
         x, y, weights = super().collate(examples, seed, bucketed)

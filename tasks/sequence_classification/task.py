@@ -24,6 +24,7 @@ from encoder_zoo.tasks.base.head import check_pooler, head_dropout, text_logits
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.preprocessing.candidates import with_candidate_ranges
+from encoder_zoo.tasks.preprocessing.checks import check_one_each
 from encoder_zoo.tasks.sequence_classification.answering import Answering, LabelScore
 from encoder_zoo.tasks.sequence_classification.class_labels import (
     classes_among,
@@ -196,6 +197,8 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
     def _labels_in(self, x, y) -> list[str] | int:
         if is_dataset(x):
             y = labels_of_dataset(x, self.preprocessor)
+        else:  # before the head is built for them: it cannot learn others after an error
+            check_one_each(x, y)
         learned = learn_classes(y, self._is_multi_label())
         if is_prepared(x) and not isinstance(learned, int):
             raise ValueError(

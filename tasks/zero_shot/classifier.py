@@ -16,6 +16,7 @@ from keras import ops
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
 from encoder_zoo.common.wording import with_type
+from encoder_zoo.tasks.base.class_names import validated_labels
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 from encoder_zoo.tasks.sequence_classification.answering import LabelScore, labels_in_order
 from encoder_zoo.tasks.sequence_classification.presets import ClassifierPresetArguments
@@ -216,9 +217,10 @@ class ZeroShotClassifier:
         if isinstance(texts, str | bytes):
             more = {"top_k": top_k, "threshold": threshold}
             return self.classify([texts], labels, **options, **more)[0]
+        labels = validated_labels(labels)  # a list, also of a generator
         scores = self.predict_proba(texts, labels, **options)
         order = np.argsort(-scores, axis=1, kind="stable")
-        ranked = labels_in_order([str(label) for label in labels], scores, order)
+        ranked = labels_in_order(labels, scores, order)
         if top_k is not None:
             return [row[:top_k] for row in ranked]
         if multi_label:
@@ -277,8 +279,9 @@ class ZeroShotClassifier:
         Args:
             labels, hypothesis_template, multi_label: see `classify`.
         """
+        labels = validated_labels(labels)
         hypotheses = hypotheses_of(labels, hypothesis_template, multi_label)
-        count, names = len(hypotheses), tf.constant([str(label) for label in labels])
+        count, names = len(hypotheses), tf.constant(labels)
 
         def answer(text):
             pairs = tf.repeat(text, count), tf.tile(tf.constant(hypotheses), [tf.size(text)])

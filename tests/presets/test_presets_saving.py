@@ -210,7 +210,11 @@ def test_a_persons_model_card_and_other_files_are_kept(classifier, tmp_path):
     (folder / "notes" / "a.txt").write_text("mine")
     (folder / "README.md").write_text("# My own card")
     (folder / "vocab.txt").write_text("stale")
+    (folder / "adapter_model.safetensors").write_bytes(b"mine")
+    (folder / "model-00001-of-00002.safetensors").write_text("stale")
     classifier.save_to_preset(folder)
+    assert (folder / "adapter_model.safetensors").read_bytes() == b"mine"
+    assert not (folder / "model-00001-of-00002.safetensors").exists()
     assert (folder / "README.md").read_text() == "# My own card"
     assert (folder / "notes" / "a.txt").read_text() == "mine"
     assert "stale" not in (folder / "vocab.txt").read_text()

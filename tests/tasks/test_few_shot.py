@@ -111,6 +111,7 @@ class TestFit:
         classifier = classifier_of(tiny)
         with pytest.raises(ValueError, match=message):
             classifier.fit(TEXTS, labels)
+        classifier.fit(TEXTS, LABELS, epochs=0, verbose=0)  # forgets the wrong ones
 
     @pytest.mark.parametrize(
         ("texts", "labels", "received"),

@@ -63,3 +63,14 @@ def test_it_learns_the_new_label(golden):
     texts = ["the cat sat", "a dog ran"]
     task.fit(texts, ["B-LOC", "O"], epochs=8, verbose=0)
     assert task.classify(texts)[0]["label"] == "B-LOC"
+
+
+def test_labels_of_a_fit_that_failed_are_forgotten(golden):
+    task = ez.SequenceClassifier.from_preset(golden("Bert_Model").folder)
+    with pytest.raises(ValueError, match="one label for each text. Received: 3 texts, 2 labels"):
+        task.fit(["a", "b", "c"], ["x", "y"])
+    with pytest.raises(ValueError, match="one label for each text. Received: 1 texts, 2 labels"):
+        task.fit((["a"], ["b"]), ["x", "y"])
+    task.compile(run_eagerly=True)
+    task.fit(["a", "b"], ["up", "down"], verbose=0)
+    assert task.labels == ["down", "up"]

@@ -1,6 +1,7 @@
 """Pretraining: what is learnt of a corpus, continued in its middle, saved and opened."""
 
 import contextlib
+import re
 
 import keras
 import numpy as np
@@ -246,3 +247,32 @@ def test_mistakes_are_named(tokenizer, corpus):
         pretraining(other).evaluate(corpus)
     with pytest.raises(ValueError, match="This task's preprocessor is None. A PretrainingCorpus"):
         ez.MaskedLM(model.backbone).fit(corpus)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0, 1, 0], "Expected one of `labels` for each text. Received: 2 texts, 3 labels"),
+        ([0], "Received: 2 texts, 1 labels"),
+        ([0.9, 0], "Row 0 "),
+        ([0, 2], "Row 1 has the label 2, but there are 2 classes"),
+        ([0, -1], "Row 1 has the label -1"),
+        (["in_order", "other"], "Row 1 has the unknown label 'other'"),
+        ([[0.5, 0.5], [1, 0]], "Expected one label for each pair"),
+    ],
+)
+def test_labels_of_pairs_are_checked(tiny, labels, message):
+    from encoder_zoo.encoders import get_family
+
+    model = tiny.task(get_family("albert"), "Pretraining")
+    with pytest.raises(ValueError, match=re.escape(message)):
+        model.fit((["a b", "b a"], ["a", "b"]), labels)
+
+
+def test_labels_of_sentence_order_may_be_names(tiny):
+    from encoder_zoo.encoders import get_family
+
+    preprocessor = tiny.task(get_family("albert"), "Pretraining").preprocessor
+    pairs, labels = ez.sentence_order_pairs([["a b.", "b.", "a.", "b a."]] * 3)
+    _, y, _ = preprocessor(pairs, labels)
+    assert y["sentence_order"].numpy().tolist() == [int(name == "swapped") for name in labels]

@@ -505,3 +505,14 @@ def test_sample_weights_are_of_questions(model):
     assert losses[0] + losses[1] == pytest.approx(losses[2], rel=1e-5)
     with pytest.raises(ValueError, match="2 texts, 3 sample_weight"):
         model.evaluate(pair, ANSWERS[:2], sample_weight=[1.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("threshold", [float("inf"), -float("inf"), 0.5])
+def test_a_preset_keeps_the_threshold(tiny, tmp_path, threshold):
+    """Also infinite ones, which JSON has no number for: always an answer, and never one."""
+    from encoder_zoo.encoders import get_family
+
+    model = tiny.task(get_family("bert"), "SpanQA")
+    model.null_threshold = threshold
+    model.save_to_preset(tmp_path)
+    assert ez.SpanQA.from_preset(tmp_path).null_threshold == threshold

@@ -116,6 +116,8 @@ class TestAnswers:
             assert [a["score"] for a in answers] == sorted(row.tolist(), reverse=True)
         [answer] = zero_shot.classify(TEXTS[:1], LABELS, hypothesis_template=TEMPLATE)
         assert zero_shot.classify(TEXTS[0], LABELS, hypothesis_template=TEMPLATE) == answer
+        labels = (label for label in LABELS)
+        assert zero_shot.classify(TEXTS[0], labels, hypothesis_template=TEMPLATE) == answer
 
     def test_of_several_labels_have_the_threshold_at_least(self, zero_shot):
         options = {"hypothesis_template": TEMPLATE, "multi_label": True}
