@@ -49,7 +49,9 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
         ValueError: "loss is 'mse'. Expected one of `encoder_zoo.losses`."
 
     Source: Paria et al. 2020, Minimizing FLOPs to Learn Efficient Sparse Representations, equation
-    4; Formal et al. 2021, SPLADE v2, equation 4 and section 4.
+    4; Formal et al. 2021, SPLADE v2, equation 4 and section 4. The papers search for the weights of
+    a data set; here that of queries is the one of sentence-transformers' examples (3e-5 for
+    documents there), that of documents makes sparser vectors.
 
     Example:
         >>> import numpy as np
