@@ -223,7 +223,8 @@ def score_entities(true: Sequence[set[tuple]], predicted: Sequence[set[tuple]]) 
         0.5
     """
     kinds = sorted({entity[0] for rows in (true, predicted) for found in rows for entity in found})
-    metric = EntityF1(["O", *kinds])
+    # With a prefix, so that a type such as B-cell is read as it is, and in this order.
+    metric = EntityF1(["O", *(f"B-{kind}" for kind in kinds)])
     counts = np.zeros((3, len(kinds)), "float32")
     for right, guess in zip(true, predicted, strict=True):
         for i, found in enumerate((right & guess, guess, right)):
