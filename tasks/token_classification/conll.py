@@ -52,7 +52,8 @@ def read_conll(
     in_tabs = _are_in_tabs(lines)
     sentences: list[list[tuple[str, str]]] = [[]]
     for number, line in enumerate(lines, 1):
-        cells = line.split("\t") if "\t" in line else line.split()
+        # Words may hold no-break and other spaces of Unicode, at which `split()` would split them.
+        cells = line.split("\t") if "\t" in line else list(filter(None, line.split(" ")))
         is_comment = COMMENT.match(line) or (in_tabs and line[:1] == "#" and "\t" not in line)
         if not line.strip() or cells[0] == DOCUMENT:
             sentences.append([])

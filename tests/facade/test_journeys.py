@@ -640,10 +640,14 @@ class TestFiles:
             ("# NN O\na NN O\n", ["#", "a"]),
             ("# NN O\na\tNN\tO\nb NN O\n", ["#", "a", "b"]),  # not all between tabs
             ("#\tO\n3.1\tO\n1-2\tO\n", ["#", "3.1", "1-2"]),
+            (
+                "10\u00a0000 O\n  a\u2009b  NN  O  \nc\u3000\tO\n",
+                ["10\u00a0000", "a\u2009b", "c\u3000"],
+            ),
         ],
     )
     def test_words_of_conll_that_look_like_none(self, tmp_path, content, words):
-        (tmp_path / "file").write_text(content)
+        (tmp_path / "file").write_text(content, encoding="utf-8")
         assert ez.read_conll(tmp_path / "file") == ([words], [["O"] * len(words)])
 
     @pytest.mark.parametrize(
