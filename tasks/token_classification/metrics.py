@@ -12,6 +12,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.keras_private import HigherIsBetter
 from encoder_zoo.tasks.token_classification.tags import (
     OUTSIDE,
     begins_span,
@@ -47,7 +48,7 @@ class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class EntityF1(ConfigFromSignature, keras.metrics.Metric):
+class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
     """Computes precision, recall and F1 of entities as seqeval and the CoNLL script count them.
 
     Positions of weight 0, or with a negative tag, are left out: the tokens before and
@@ -65,7 +66,8 @@ class EntityF1(ConfigFromSignature, keras.metrics.Metric):
 
     Returns:
         `result()` is `{"precision", "recall", "f1"}`, which `fit` and `evaluate` report by these
-        names.
+        names. `EarlyStopping(monitor="val_f1")` knows that higher is better; for the other two it
+        needs `mode="max"`.
 
     Raises:
         ValueError: "Unknown average 'mean'. Expected one of micro, macro, weighted."
@@ -80,7 +82,8 @@ class EntityF1(ConfigFromSignature, keras.metrics.Metric):
     """
 
     def __init__(self, labels: Sequence[str], average: str = "micro", **kwargs):
-        super().__init__(**{"name": "entity_f1", **kwargs})
+        # Keras's callbacks look a metric up by the name that they monitor.
+        super().__init__(**{"name": "f1", **kwargs})
         if average not in AVERAGES:
             raise ValueError(f"Unknown average {average!r}. Expected one of {', '.join(AVERAGES)}.")
         self.labels = list(labels)
