@@ -84,6 +84,22 @@ def compiled_metrics(model: keras.Model) -> list:
     return [metric for metric in keras.tree.flatten(given) if metric is not None]
 
 
+class HigherIsBetter:
+    """Mixin of metrics of which a higher value is better, for callbacks with `mode="auto"`.
+
+    Keras's `EarlyStopping` and the like raise an error after the first epoch for a metric that
+    does not say so. Metrics derived from one of Keras's that does have it already.
+    """
+
+    _direction = "up"
+
+
+def take_direction(metric: keras.metrics.Metric, inner: keras.metrics.Metric) -> None:
+    """Have callbacks monitor a metric as the one inside it: a higher or a lower value is better."""
+    if hasattr(inner, "_direction"):
+        metric._direction = inner._direction
+
+
 def update_compiled_metrics(model: keras.Model, y, y_pred, weights, weights_of_all) -> None:
     """Update the metrics of one output, those that take no sample weights with weights as well.
 

@@ -20,7 +20,11 @@ from encoder_zoo.common.wording import shown, unknown_argument
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.files.json_data import of_json_value
-from encoder_zoo.presets.formats.checkpoint import Checkpoint, EnlargedCheckpoint
+from encoder_zoo.presets.formats.checkpoint import (
+    Checkpoint,
+    EnlargedCheckpoint,
+    names_of_unnamed,
+)
 from encoder_zoo.presets.formats.embedding_folder import check_modules
 from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.opening import Safeguards, TokenizerPreset, open_preset, open_tokenizer
@@ -132,6 +136,10 @@ def _read_task(
     built_in = checkpoint.head_arguments.get(cls.checkpoint_class_suffix, {})
     from_files = cls.arguments_from_files(checkpoint, for_task)
     arguments = {**from_files, **cls.checkpoint_arguments(checkpoint.config, head, for_task)}
+    if "labels" not in for_task and arguments.get("labels", ()) is None:
+        names = names_of_unnamed(arguments["num_classes"])
+        if settings.get("head", {}).get("labels") == names:  # saved here, of classes with names
+            arguments["labels"] = names
     task = cls(backbone, preprocessor, **{**built_in, **for_inference, **arguments})
     if tokenizer is not None:
         backbone.checkpoint_vocabulary = Vocabulary.of(tokenizer)

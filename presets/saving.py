@@ -28,6 +28,7 @@ from encoder_zoo.presets.formats.checkpoint import (
     backbone_layers,
     check_not_quantized,
     named_weights,
+    names_of_unnamed,
     stored_array,
 )
 from encoder_zoo.presets.formats.preset_files import (
@@ -124,6 +125,8 @@ def save_task(
         **_weights(task, head.tensors),
     }
     config = {"architectures": [_architecture(task)], **_head_config(task, head)}
+    if task.labels and task.labels == names_of_unnamed(task.num_classes):
+        settings["head"] = {"labels": task.labels}  # config.json alone would say: without names
     config |= task.extra_config()
     files = task.files_to_save(DTYPES[dtype] if dtype else None)
     _save(folder, config, weights, settings, about, tokenizer, dtype, shard_bytes, files)
@@ -207,7 +210,7 @@ def _head_config(task: PresetTask, head: Head) -> dict:
     """Return the fields of config.json for the head and the labels of a task."""
     config = {}
     if task.num_classes:
-        labels = task.labels or [f"LABEL_{i}" for i in range(task.num_classes)]
+        labels = task.labels or names_of_unnamed(task.num_classes)
         config["id2label"] = {str(i): label for i, label in enumerate(labels)}
         config["label2id"] = {label: i for i, label in enumerate(labels)}
     if task.problem_type:

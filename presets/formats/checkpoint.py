@@ -100,10 +100,15 @@ class Checkpoint(ABC):
                 f"{self.folder}: the head has {classes} classes. Expected at most {MAX_CLASSES}."
             )
         self.config["architectures"] = [self.family.class_name(name)]
-        labels = labels or [f"LABEL_{i}" for i in range(classes)]
+        labels = labels or names_of_unnamed(classes)
         if labels:
             self.config["id2label"] = {str(i): label for i, label in enumerate(labels)}
             self.config.pop("label2id", None)  # of the previous labels
+
+
+def names_of_unnamed(num_classes: int) -> list[str]:
+    """Return what config.json has for classes without names, as transformers writes it."""
+    return [f"LABEL_{i}" for i in range(num_classes)]
 
 
 class EnlargedCheckpoint(Checkpoint):

@@ -8,10 +8,11 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+from encoder_zoo.common.keras_private import HigherIsBetter
 from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE
 
 
-class SpanMetric(keras.metrics.Mean):
+class SpanMetric(HigherIsBetter, keras.metrics.Mean):
     """Computes the mean over windows of the agreement of the best span with the answer.
 
     Call arguments:

@@ -11,6 +11,7 @@ import keras
 from keras import metrics, ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.keras_private import HigherIsBetter
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.losses.ranking import ABSENT
 
@@ -40,7 +41,7 @@ class PairAccuracy(metrics.BinaryAccuracy):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class NDCG(ConfigFromSignature, metrics.Mean):
+class NDCG(HigherIsBetter, ConfigFromSignature, metrics.Mean):
     """Computes the mean nDCG of the first k texts of each query, with the scores as gains.
 
     Queries without a score above 0 do not count.

@@ -12,6 +12,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.keras_private import HigherIsBetter
 from encoder_zoo.tasks.token_classification.tags import (
     OUTSIDE,
     begins_span,
@@ -47,7 +48,7 @@ class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class EntityF1(ConfigFromSignature, keras.metrics.Metric):
+class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
     """Computes precision, recall and F1 of entities as seqeval and the CoNLL script count them.
 
     Positions of weight 0, or with a negative tag, are left out: the tokens before and
@@ -65,7 +66,8 @@ class EntityF1(ConfigFromSignature, keras.metrics.Metric):
 
     Returns:
         `result()` is `{"precision", "recall", "f1"}`, which `fit` and `evaluate` report by these
-        names.
+        names. `EarlyStopping(monitor="val_f1")` knows that higher is better; for the other two it
+        needs `mode="max"`.
 
     Raises:
         ValueError: "Unknown average 'mean'. Expected one of micro, macro, weighted."
@@ -80,7 +82,8 @@ class EntityF1(ConfigFromSignature, keras.metrics.Metric):
     """
 
     def __init__(self, labels: Sequence[str], average: str = "micro", **kwargs):
-        super().__init__(**{"name": "entity_f1", **kwargs})
+        # Keras's callbacks look a metric up by the name that they monitor.
+        super().__init__(**{"name": "f1", **kwargs})
         if average not in AVERAGES:
             raise ValueError(f"Unknown average {average!r}. Expected one of {', '.join(AVERAGES)}.")
         self.labels = list(labels)
@@ -223,7 +226,8 @@ def score_entities(true: Sequence[set[tuple]], predicted: Sequence[set[tuple]]) 
         0.5
     """
     kinds = sorted({entity[0] for rows in (true, predicted) for found in rows for entity in found})
-    metric = EntityF1(["O", *kinds])
+    # With a prefix, so that a type such as B-cell is read as it is, and in this order.
+    metric = EntityF1(["O", *(f"B-{kind}" for kind in kinds)])
     counts = np.zeros((3, len(kinds)), "float32")
     for right, guess in zip(true, predicted, strict=True):
         for i, found in enumerate((right & guess, guess, right)):

@@ -13,6 +13,7 @@ import keras
 from keras import losses, metrics, ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.keras_private import take_direction
 
 ACTIVATIONS = {"softmax": ops.softmax, "sigmoid": ops.sigmoid}
 CROSSENTROPIES = {
@@ -275,6 +276,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
 
     def __init__(self, metric: metrics.Metric, activation: str, **kwargs):
         super().__init__(**{"name": metric.name, "dtype": metric.dtype, **kwargs})
+        take_direction(self, metric)
         self.metric = metric
         self.activation = activation
 

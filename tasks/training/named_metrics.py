@@ -11,6 +11,7 @@ import keras
 from keras import metrics, ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.keras_private import HigherIsBetter
 from encoder_zoo.common.wording import did_you_mean
 from encoder_zoo.tasks.training.logit_metrics import class_indices_of
 
@@ -74,7 +75,7 @@ def _check_known(name: str) -> None:
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Matthews(ConfigFromSignature, metrics.Metric):
+class Matthews(HigherIsBetter, ConfigFromSignature, metrics.Metric):
     """Computes Matthews's correlation coefficient of two classes or more, the metric of CoLA.
 
     Call arguments:
@@ -122,7 +123,7 @@ class Matthews(ConfigFromSignature, metrics.Metric):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Pearson(ConfigFromSignature, metrics.Metric):
+class Pearson(HigherIsBetter, ConfigFromSignature, metrics.Metric):
     """Computes Pearson's correlation over all examples; of several numbers a text the mean.
 
     Keras's own correlates each batch, and reports the mean over the batches.
@@ -178,7 +179,7 @@ class Pearson(ConfigFromSignature, metrics.Metric):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Spearman(ConfigFromSignature, metrics.Metric):
+class Spearman(HigherIsBetter, ConfigFromSignature, metrics.Metric):
     """Computes Spearman's rank correlation of the last 16,384 examples; ties get their mean rank.
 
     Call arguments:

@@ -104,6 +104,45 @@ def test_compiled_parts():
     assert [part.built for part in parts] == [True, True]
 
 
+class Metric(keras.metrics.Mean):
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        super().update_state(y_pred)
+
+
+class Score(keras_private.HigherIsBetter, Metric):
+    """Of which Keras knows that higher is better."""
+
+
+def better_by(metric):
+    """The comparison of an `EarlyStopping` on a metric, after `fit`."""
+    model, stopping = Model(), keras.callbacks.EarlyStopping(monitor=metric.name)
+    model.compile(loss="mse", metrics=[metric])
+    model.fit(X, Y, callbacks=[stopping], verbose=0)
+    return stopping.monitor_op
+
+
+def test_higher_is_better():
+    with pytest.raises(ValueError, match="automatically determine"):
+        better_by(Metric("score"))
+    assert better_by(Score("score")) is keras.ops.greater
+
+
+@pytest.mark.parametrize(
+    "inner, expected",
+    [
+        (keras.metrics.BinaryAccuracy(), keras.ops.greater),
+        (keras.metrics.MeanSquaredError(), keras.ops.less),
+    ],
+)
+def test_take_direction(inner, expected):
+    metric = Metric("outer")
+    keras_private.take_direction(metric, Metric("inner"))
+    with pytest.raises(ValueError, match="automatically determine"):
+        better_by(metric)
+    keras_private.take_direction(metric, inner)
+    assert better_by(metric) is expected
+
+
 def test_keras_asks_for_step_functions():
     model = Model()
     model.compile(loss="mse")

@@ -613,6 +613,43 @@ class TestFiles:
             [["PROPN", "X"]],
         )
 
+    def test_conll_u(self, tmp_path):
+        """All comments, and rows that are no words, by the format's own description."""
+        rows = [
+            "# newdoc id = w01",
+            "# newpar",
+            "# sent_id = 1",
+            "1-2\tvámonos\t_",
+            "1\tvamos\tVERB",
+            "2\tnos\tPRON",
+            "2.1\tya\tADV",
+            "3\t1-2\tNUM",
+            "4\t#\tSYM",
+            "",
+        ]
+        (tmp_path / "u").write_text("\n".join(rows), encoding="utf-8")
+        assert ez.read_conll(tmp_path / "u", word_column=1) == (
+            [["vamos", "nos", "1-2", "#"]],
+            [["VERB", "PRON", "NUM", "SYM"]],
+        )
+
+    @pytest.mark.parametrize(
+        "content, words",
+        [
+            ("# NN O\n", ["#"]),
+            ("# NN O\na NN O\n", ["#", "a"]),
+            ("# NN O\na\tNN\tO\nb NN O\n", ["#", "a", "b"]),  # not all between tabs
+            ("#\tO\n3.1\tO\n1-2\tO\n", ["#", "3.1", "1-2"]),
+            (
+                "10\u00a0000 O\n  a\u2009b  NN  O  \nc\u3000\tO\n",
+                ["10\u00a0000", "a\u2009b", "c\u3000"],
+            ),
+        ],
+    )
+    def test_words_of_conll_that_look_like_none(self, tmp_path, content, words):
+        (tmp_path / "file").write_text(content, encoding="utf-8")
+        assert ez.read_conll(tmp_path / "file") == ([words], [["O"] * len(words)])
+
     @pytest.mark.parametrize(
         "content, message",
         [

@@ -63,6 +63,26 @@ def test_a_task_comes_back_as_it_was(golden, family, task, tmp_path, caplog):
         np.testing.assert_array_equal(saved[name], value, err_msg=name)
 
 
+@pytest.mark.parametrize(
+    "given, labels",
+    [({"labels": ["LABEL_0", "LABEL_1"]}, ["LABEL_0", "LABEL_1"]), ({"num_classes": 2}, None)],
+)
+@pytest.mark.parametrize("cls", [ez.SequenceClassifier, ez.TokenClassifier])
+def test_names_as_of_classes_without_names_come_back(golden, tmp_path, cls, given, labels):
+    """transformers writes LABEL_0, LABEL_1 for classes that have no names."""
+    cls.from_preset(golden("Bert_Model").folder, **given).save_to_preset(tmp_path / "preset")
+    config = json.loads((tmp_path / "preset" / "config.json").read_text())
+    assert config["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
+    assert cls.from_preset(tmp_path / "preset").labels == labels
+    assert cls.from_preset(tmp_path / "preset", labels=None).labels is None
+    assert cls.from_preset(tmp_path / "preset", labels=["no", "yes"]).labels == ["no", "yes"]
+    assert cls.from_preset(tmp_path / "preset", num_classes=3).labels is None
+    # A checkpoint of the hub has no encoder_zoo.json.
+    (tmp_path / "preset" / "encoder_zoo.json").unlink()
+    hub = cls.from_preset(tmp_path / "preset")
+    assert (hub.labels, hub.num_classes) == (None, 2)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_configuration_says_what_transformers_said(golden, family, tmp_path):
     folder = golden(f"{family}_ForSequenceClassification").folder

@@ -162,6 +162,15 @@ class TestFiles:
         assert ez.FewShotClassifier.from_preset(tmp_path / "mine").head is None
         assert "FewShotClassifier" not in (tmp_path / "mine" / "README.md").read_text()
 
+    @pytest.mark.parametrize("names", [["LABEL_0", "LABEL_1"], [0, 1]])
+    def test_labels_come_back_as_they_were(self, tiny, tmp_path, names):
+        classifier = classifier_of(tiny)
+        classifier.fit(TEXTS[:6], [names[0]] * 3 + [names[1]] * 3, epochs=0, verbose=0)
+        classifier.save_to_preset(tmp_path)
+        again = ez.FewShotClassifier.from_preset(tmp_path)
+        assert again.classify(["a b", "c d"]) == classifier.classify(["a b", "c d"])
+        assert again.classify("c d")["label"] in names
+
     def test_a_head_of_other_labels_is_refused(self, fitted, tmp_path):
         fitted.save_to_preset(tmp_path)
         config = json.loads((tmp_path / "config.json").read_text())

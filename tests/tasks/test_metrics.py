@@ -5,7 +5,11 @@ import numpy as np
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.token_classification.metrics import TokenAccuracy, score_tags
+from encoder_zoo.tasks.token_classification.metrics import (
+    TokenAccuracy,
+    score_entities,
+    score_tags,
+)
 
 TAGS = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
 
@@ -106,6 +110,35 @@ def test_a_stray_tag_is_of_a_known_type():
     true, predicted = [["S-LOC", "O"]], [["S-LOC", "E-PER"]]
     scores = score_tags(true, predicted, tag_set=["O", "S-LOC", "B-PER", "E-PER"])
     assert set(scores["per_type"]) == {"LOC", "PER"}
+
+
+@pytest.mark.parametrize(
+    "true, predicted, f1_of_types",
+    [
+        (
+            [{("B-cell", 0, 4)}, {("DNA", 0, 3)}],
+            [{("B-cell", 0, 4)}, set()],
+            {"B-cell": 1, "DNA": 0},
+        ),
+        ([{("B-cell", 0, 4), ("cell", 5, 9)}], [{("B-cell", 0, 4)}], {"B-cell": 1, "cell": 0}),
+        ([{("O", 0, 4), ("U-Boot", 5, 9)}], [{("U-Boot", 5, 9)}], {"O": 0, "U-Boot": 1}),
+    ],
+)
+def test_a_type_may_look_like_a_tag(true, predicted, f1_of_types):
+    found = score_entities(true, predicted)
+    assert {kind: scores["f1"] for kind, scores in found["per_type"].items()} == f1_of_types
+    assert (found["precision"], found["recall"]) == (1.0, 0.5)
+
+
+def test_tags_of_types_that_look_like_tags():
+    true = [["B-B-cell", "I-B-cell", "O", "B-cell"], ["B-DNA"]]
+    predicted = [["B-B-cell", "I-B-cell", "O", "O"], ["O"]]
+    found = score_tags(true, predicted)["per_type"]
+    assert {kind: scores["f1"] for kind, scores in found.items()} == {
+        "B-cell": 1.0,
+        "DNA": 0.0,
+        "cell": 0.0,
+    }
 
 
 def test_long_rows_need_little_memory():

@@ -243,6 +243,25 @@ class TestLearning:
         assert classifier.evaluate_entities(texts, spans)["f1"] == 1.0
 
 
+@pytest.mark.parametrize(
+    "x, y",
+    [
+        ([["Anna", "Rome"]], [["B-B-cell", "B-DNA"]]),
+        (["Anna Rome"], [[(0, 4, "B-cell"), (5, 9, "DNA")]]),
+    ],
+)
+def test_a_type_that_looks_like_a_tag_is_judged_by_its_name(build, x, y):
+    classifier = build(labels=["O", "B-B-cell", "I-B-cell", "B-DNA", "I-DNA"])
+    kernel, bias = classifier.head.weights[-2:]
+    kernel.assign(kernel * 0)
+    bias.assign([0.0, 9.0, 0.0, 0.0, 0.0])  # every word is a B-cell
+    scores = classifier.evaluate_entities(x, y)["per_type"]
+    assert {kind: of["f1"] for kind, of in scores.items()} == {
+        "B-cell": pytest.approx(2 / 3),  # one found of one, beside one that is none
+        "DNA": 0.0,
+    }
+
+
 def learned_logits(classifier, x, y):
     """The tokens of texts in one window each, and logits that say what was to be learned."""
     labels = classifier.preprocessor.encode(x, y)["labels"][:, 1:-1].flat_values
