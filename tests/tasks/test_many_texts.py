@@ -290,6 +290,51 @@ def test_batches_of_any_table_get_the_answers_columns():
         answers({"text": [6, 7]})
 
 
+def test_a_batch_without_text_has_the_columns_of_the_others():
+    task = Reversing()
+    answers = ez.BatchAnswers(task)
+    empty = answers({"text": np.array([" ", ""])})
+    assert empty.column_names == ["text", "label", "score"]
+    assert empty["label"].to_pylist() == empty["score"].to_pylist() == [None, None]
+    assert answers({"text": []}).num_rows == 0
+    assert task.calls == [1]  # the schema is learned once
+    assert empty.schema == answers({"text": np.array(["ab"])}).schema
+    after = ez.BatchAnswers(task)
+    after({"text": ["ab"]})
+    assert after({"text": pa.array([None], pa.string())}).schema == empty.schema
+    assert task.calls == [1, 1, 1]
+
+
+def test_a_column_of_the_batch_is_not_overwritten():
+    answers = ez.BatchAnswers(Reversing())
+    message = "has a column 'label', and classify answers with the columns label, score. Rename"
+    for text in ("ab", " "):
+        with pytest.raises(ValueError, match=message):
+            answers({"text": [text], "label": [1]})
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "batch"),
+    [
+        ("MaskedLM", "text", {"text": ["a [MASK] b"]}),
+        ("TextEmbedder", "text", {"text": ["a"]}),
+        (
+            "MultipleChoice",
+            {"questions": "q", "choices": "c"},
+            {"q": ["Who?"], "c": [["He.", "She."]]},
+        ),
+    ],
+)
+def test_tasks_answer_batches_without_text_with_their_columns(name, columns, batch):
+    task = getattr(ez, name).from_preset("bert_nano_en_uncased")
+    batch = pa.table(batch)
+    expected = ez.BatchAnswers(task, columns)(batch)
+    blank = pa.table([pa.nulls(2, field.type) for field in batch.schema], schema=batch.schema)
+    found = ez.BatchAnswers(task, columns)(blank)
+    assert found.schema == expected.schema
+    assert all(found[n].null_count == 2 for n in found.column_names)
+
+
 def test_sparse_vectors_are_lists_of_their_entries():
     sparse = pytest.importorskip("scipy.sparse")
     matrix = sparse.csr_matrix(np.float32([[0, 2, 0], [0, 0, 0], [1, 0, 3]]))
