@@ -80,9 +80,9 @@ def answer_files(
 
     Args:
         task: any task that answers to raw texts, or a `ZeroShotClassifier`.
-        paths: a path, a pattern such as "texts/*.jsonl", or a list of these: `.txt` (a text on each
-            line, the column "text"), `.csv`, `.tsv` (tabs, no quotes), `.jsonl`, each perhaps
-            packed, `.csv.gz`, in UTF-8; or `.parquet`.
+        paths: a path, a pattern such as "texts/*.jsonl" or "texts/**/*.jsonl", or a list of these;
+            each file is read once. `.txt` (a text on each line, the column "text"), `.csv`, `.tsv`
+            (tabs, no quotes), `.jsonl`, each perhaps packed, `.csv.gz`, in UTF-8; or `.parquet`.
         folder: to write to, for these answers alone.
         columns: of the texts: the name of one; a list of names for pairs; or {argument of the
             method: name of its column}, such as `{"question": "q", "context": "page"}`.

@@ -19,6 +19,7 @@ from not_installed import hide
 import encoder_zoo as ez
 from encoder_zoo.common.validation import PositiveInt
 from encoder_zoo.tasks.bulk import columns, files
+from encoder_zoo.tasks.bulk.rows import files_of
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -111,6 +112,17 @@ def test_lines_of_several_files_are_rows(tmp_path):
     assert found["row"].to_pylist() == [0, 1, 2, 3, 0, 0]
     names = [os.path.basename(name) for name in found["file"].to_pylist()]
     assert names == ["a.txt"] * 4 + ["b.txt.gz", "c.tsv"]
+
+
+def test_a_pattern_of_folders_finds_every_file_once(tmp_path):
+    for name in ("b.txt", "a/c.txt", "a/b/d.txt"):
+        (tmp_path / "t" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "t" / name).write_text(name)
+    expected = [tmp_path / "t" / name for name in ("a/b/d.txt", "a/c.txt", "b.txt")]
+    assert files_of(str(tmp_path / "t/**/*.txt")) == expected
+    assert files_of(tmp_path / "t/**") == expected
+    again = [tmp_path / "t/b.txt", tmp_path / "t/**/*.txt", tmp_path / "t/a/*.txt"]
+    assert files_of(again) == [expected[2], *expected[:2]]
 
 
 def test_columns_become_the_arguments_of_a_method(tmp_path):
@@ -465,6 +477,7 @@ import os, sys
 sys.path.insert(0, sys.argv[1])
 import encoder_zoo as ez
 from encoder_zoo.tasks.bulk import columns, files
+from encoder_zoo.tasks.bulk.rows import files_of
 from test_many_texts import Reversing
 
 files.CHUNK_CHARACTERS = 2**20
