@@ -253,6 +253,46 @@ def test_a_row_that_cannot_be_answered_is_named_before_any_work(tmp_path, name, 
     assert not task.calls and not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["1", "18446744073709551615"], r"row 1 \(line 2\) of 'id' is 18446744073709551615\."),
+        (
+            ["9007199254740993", "0.5"],
+            r"row 0 \(line 1\) of 'id' is 9007199254740993, which double",
+        ),
+        (["0.5", "-9007199254740993"], r"row 1 \(line 2\) of 'id' is -9007199254740993, which d"),
+    ],
+)
+def test_an_integer_that_a_kept_column_cannot_hold_is_named_before_any_work(
+    tmp_path, lines, message
+):
+    task, path = Reversing(), tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"text": "a", "id": {value}}}\n' for value in lines))
+    with pytest.raises(ValueError, match=message):
+        ez.answer_files(task, path, tmp_path / "out", keep=["id"])
+    for name, value in zip("bc", lines, strict=True):  # in files of their own
+        (tmp_path / f"{name}.jsonl").write_text(f'{{"text": "a", "id": {value}}}\n')
+    with pytest.raises(ValueError, match=r"\.jsonl, row 0 \(line 1\) of 'id' is -?\d+"):
+        ez.answer_files(task, tmp_path / "[bc].jsonl", tmp_path / "out", keep=["id"])
+    assert not task.calls and not (tmp_path / "out").exists()
+
+
+def test_integers_that_a_kept_column_holds_are_kept(tmp_path):
+    path = tmp_path / "a.jsonl"
+    for name, ids in (("floats", [2**53, 0.5]), ("integers", [2**63 - 1, -(2**63)])):
+        path.write_text("".join(json.dumps({"text": "a", "id": i}) + "\n" for i in ids))
+        ez.answer_files(Reversing(), path, tmp_path / name, keep=["id"], verbose=0)
+        assert parquet.read_table(tmp_path / name)["id"].to_pylist() == ids
+    large = tmp_path / "large.parquet"
+    table = pa.table({"text": ["a"], "id": pa.array([2**64 - 1], pa.uint64())})
+    parquet.write_table(table, large)
+    ez.answer_files(Reversing(), large, tmp_path / "large", keep=["id"], verbose=0)
+    assert parquet.read_table(tmp_path / "large")["id"].to_pylist() == [2**64 - 1]
+    with pytest.raises(ValueError, match=r"row 0 of 'id' is 18446744073709551615, which int64"):
+        ez.answer_files(Reversing(), [path, large], tmp_path / "both", keep=["id"])
+
+
 def test_arguments_are_checked_before_any_work(tmp_path):
     path, task = written(tmp_path, "jsonl"), Reversing()
     for arguments, message in (
