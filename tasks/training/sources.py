@@ -69,9 +69,9 @@ class PreparedArrays(TrainingData):
         data.arrays = _rows(self.arrays, slice(first))
         return data, _rows(self.arrays, slice(first, None))
 
-    def weighted(self, weigh: Callable) -> PreparedArrays:
+    def weighted(self, weigh: Callable, weights: np.ndarray) -> PreparedArrays:
         data, x = copy.copy(self), self.arrays[0]
-        [(_, y, sample_weight)] = self.one_pass().map(weigh)
+        [(_, y, sample_weight)] = self.one_pass().map(functools.partial(weigh, weights=weights))
         data.arrays = x, y.numpy(), sample_weight.numpy()
         return data
 
