@@ -31,7 +31,7 @@ class PresetTask(Protocol):
         preprocessor: of `preprocessor_class`, or None.
         learning_rate: recommended peak for further training.
         default_learning_rate: of the family.
-        last_evaluation: results of the last `evaluate`, for the model card.
+        last_evaluation: results of the last `evaluate` of these weights, for the model card.
     """
 
     task_name: ClassVar[str]

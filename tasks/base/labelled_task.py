@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 
 import keras
@@ -132,7 +131,7 @@ class LabelledTask(Task):
 
     def _weigh_classes(self, data: TrainingData, class_weight: Mapping | str) -> TrainingData:
         weights = class_weights(class_weight, self.labels, self.num_classes, data.one_pass())
-        return data.weighted(functools.partial(weighted, weights=weights))
+        return data.weighted(weighted, weights)
 
     # -- checkpoints ---------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.tasks.bulk.columns import array_column, pa
+from encoder_zoo.tasks.bulk.columns import array_column, nulls, pa
 from encoder_zoo.tasks.bulk.task_method import Columns, MethodName, TaskMethod, has_text
 from encoder_zoo.tasks.preprocessing.columns import plain
 
@@ -44,7 +44,8 @@ class BatchAnswers:
         for each key, of vectors "embedding", of entities "entities".
 
     Raises:
-        ValueError: "classify cannot be called like that: ...", "Row 3 of 'text' is 7 (int). ..."
+        ValueError: "classify cannot be called like that: ...", "Row 3 of 'text' is 7 (int). ...",
+            "The batch has a column 'label', ..."
 
     Example:
         >>> import pytest
@@ -66,20 +67,36 @@ class BatchAnswers:
         **options: Any,
     ):
         self._task_method = TaskMethod(task, columns, method, options)
+        self._schema = None  # of the answers, once there were some
 
     def __call__(self, batch) -> pyarrow.Table:
         table, names = _as_table(batch), self._task_method.names
         values = [plain(table[name]) for name in names]
         rows = enumerate(zip(*values, strict=True))
         present = [has_text(row, names, f"Row {number}") for number, row in rows]
-        return joined(table, self._task_method.answers(values, present))
+        answers = self._task_method.answers(values, present)
+        if answers is None:  # engines want one schema of all batches
+            answers = nulls(self._schema or self._learned_schema(table), len(present))
+        self._schema = answers.schema
+        return self._joined(table, answers)
+
+    def _learned_schema(self, table: pyarrow.Table) -> pyarrow.Schema:
+        types = [table.schema.field(name).type for name in self._task_method.names]
+        return self._task_method.sample(list(map(pa.types.is_nested, types))).schema
+
+    def _joined(self, table: pyarrow.Table, answers: pyarrow.Table) -> pyarrow.Table:
+        again = [name for name in answers.column_names if name in table.column_names]
+        if again:
+            raise ValueError(
+                f"The batch has a column {again[0]!r}, and {self._task_method.method} answers with "
+                f"the columns {', '.join(answers.column_names)}. Rename or drop that of the batch."
+            )
+        return joined(table, answers)
 
 
-def joined(table: pyarrow.Table, answers: pyarrow.Table | None) -> pyarrow.Table:
-    """Return the columns of both; an answer takes the place of a column of its name."""
-    for name in answers.column_names if answers is not None else ():
-        if name in table.column_names:
-            table = table.drop_columns([name])
+def joined(table: pyarrow.Table, answers: pyarrow.Table) -> pyarrow.Table:
+    """Return the columns of both, whose names differ."""
+    for name in answers.column_names:
         table = table.append_column(name, answers[name])
     return table
 

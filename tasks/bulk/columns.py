@@ -80,6 +80,18 @@ def spread(table: pa.Table, present: Sequence[bool]) -> pa.Table:
     return table.take(pa.array(rows, mask=~present))
 
 
+def nulls(schema: pa.Schema, count: int) -> pa.Table:
+    """Return a table of a schema with a number of rows, all of them null.
+
+    Example:
+        >>> import pytest
+        >>> pa = pytest.importorskip("pyarrow")
+        >>> nulls(pa.schema([("score", pa.float32())]), 2)["score"].to_pylist()
+        [None, None]
+    """
+    return pa.table([pa.nulls(count, field.type) for field in schema], schema=schema)
+
+
 def array_column(values: np.ndarray) -> pa.Array:
     """Return an array (N, ...) as a column of numbers or of lists of a fixed size."""
     column = pa.array(np.ascontiguousarray(values).ravel())

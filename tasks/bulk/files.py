@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, validate_arguments
 from encoder_zoo.presets.files.atomic import replacing_file
 from encoder_zoo.tasks.bulk.batches import joined
-from encoder_zoo.tasks.bulk.columns import pa
+from encoder_zoo.tasks.bulk.columns import nulls, pa
 from encoder_zoo.tasks.bulk.progress import AnswerProgress
 from encoder_zoo.tasks.bulk.rows import Paths, files_of, parquet, rows_of
 from encoder_zoo.tasks.bulk.run import Run
@@ -80,9 +80,9 @@ def answer_files(
 
     Args:
         task: any task that answers to raw texts, or a `ZeroShotClassifier`.
-        paths: a path, a pattern such as "texts/*.jsonl", or a list of these: `.txt` (a text on each
-            line, the column "text"), `.csv`, `.tsv` (tabs, no quotes), `.jsonl`, each perhaps
-            packed, `.csv.gz`, in UTF-8; or `.parquet`.
+        paths: a path, a pattern such as "texts/*.jsonl" or "texts/**/*.jsonl", or a list of these;
+            each file is read once. `.txt` (a text on each line, the column "text"), `.csv`, `.tsv`
+            (tabs, no quotes), `.jsonl`, each perhaps packed, `.csv.gz`, in UTF-8; or `.parquet`.
         folder: to write to, for these answers alone.
         columns: of the texts: the name of one; a list of names for pairs; or {argument of the
             method: name of its column}, such as `{"question": "q", "context": "page"}`.
@@ -222,5 +222,5 @@ def _answered(run: Run, rows: list[Row]) -> pyarrow.Table:
     answers = run.task_method.answers(texts, [row.has_text for row in rows])
     if answers is None:
         rest = [field for field in fields if field.name not in columns]
-        answers = pa.table([pa.nulls(len(rows), f.type) for f in rest], schema=pa.schema(rest))
+        answers = nulls(pa.schema(rest), len(rows))
     return joined(table, answers)

@@ -33,7 +33,9 @@ Paths = Annotated[
 
 
 def files_of(paths: str | os.PathLike | Sequence) -> list[pathlib.Path]:
-    """Return the files of paths and patterns, those of a pattern by name.
+    """Return the files of paths and patterns, each once; those of a pattern by name.
+
+    In a pattern `**` stands for any number of folders.
 
     Raises:
         FileNotFoundError: "texts/*.txt: there is no such file."
@@ -42,13 +44,20 @@ def files_of(paths: str | os.PathLike | Sequence) -> list[pathlib.Path]:
     found = []
     for path in [paths] if isinstance(paths, str | os.PathLike) else paths:
         is_pattern = not os.path.exists(path) and glob.has_magic(os.fspath(path))
-        files = sorted(glob.glob(os.fspath(path))) if is_pattern else [os.fspath(path)]
+        files = _matching(os.fspath(path)) if is_pattern else [os.fspath(path)]
         files = [pathlib.Path(file) for file in files]
         if not files or not all(file.is_file() for file in files):
             raise FileNotFoundError(f"{path}: there is no such file.")
         found += files
     for file in found:
         _reader_of(file)
+    return list(dict.fromkeys(found))
+
+
+def _matching(pattern: str) -> list[str]:
+    found = sorted(glob.glob(pattern, recursive=True))
+    if "**" in pattern:  # which finds folders as well as the files in them
+        found = [path for path in found if not os.path.isdir(path)]
     return found
 
 

@@ -14,6 +14,9 @@ from encoder_zoo.tasks.bulk.task_method import has_text
 if TYPE_CHECKING:
     import pyarrow
 
+EXACT = 2**53  # up to which every integer is a float of 64 bits
+INTEGERS = range(-(2**63), 2**63)  # of 64 bits
+
 
 class Scan(NamedTuple):
     """Findings of the first pass over files.
@@ -43,6 +46,7 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
         ValueError: "a.jsonl, row 3 (line 4) of 'text' is 7 (int). ...", "There is no text ..."
     """
     counts, without_text, sample, schemas = [], 0, None, []
+    largest = {}  # column: (integer, its location)
     for path in paths:
         count, kinds = 0, {name: set() for name in keep}
         for location, values in rows_of(path, [*names, *keep]):
@@ -53,9 +57,13 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
             elif sample is None:
                 sample = texts
             for name, value in zip(keep, values[len(names) :], strict=True):
-                if value is not None and type(value) not in kinds[name]:
-                    _check_plain(value, name, location, path)
-                    kinds[name].add(type(value))
+                if value is None:
+                    continue
+                if not is_parquet(path):
+                    _check_plain(value, name, location)
+                kinds[name].add(type(value))
+                if type(value) is int and abs(value) > abs(largest.get(name, (EXACT,))[0]):
+                    largest[name] = value, location
         counts.append(count)
         schemas.append(_types(path, kinds))
     if sample is None:
@@ -64,14 +72,31 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
         kept = pa.unify_schemas(schemas, promote_options="permissive")
     except pa.ArrowTypeError as error:
         raise ValueError(f"The files have other types for one column: {error}.") from None
+    for name, (value, location) in largest.items():
+        _check_fits(value, name, location, kept.field(name).type)
     return Scan(counts, without_text, sample, kept)
 
 
-def _check_plain(value, name: str, location: str, path: pathlib.Path) -> None:
-    if not is_parquet(path) and type(value) not in (str, int, float, bool):
+def _check_plain(value, name: str, location: str) -> None:
+    if type(value) not in (str, int, float, bool):
         raise ValueError(
             f"{location} of {name!r} is {with_type(value)}. Expected texts, numbers or True and "
             "False in a column to keep."
+        )
+    if type(value) is int and value not in INTEGERS:
+        raise ValueError(
+            f"{location} of {name!r} is {value}. Expected an integer of 64 bits in a column to "
+            "keep. Write larger ones as texts."
+        )
+
+
+def _check_fits(value: int, name: str, location: str, kind: pyarrow.DataType) -> None:
+    """Raise an error if a column, whose type all rows and files decide, cannot hold an integer."""
+    if pa.types.is_floating(kind) or (pa.types.is_int64(kind) and value not in INTEGERS):
+        raise ValueError(
+            f"{location} of {name!r} is {value}, which {kind} of the whole column cannot hold. "
+            "Expected integers up to 2**53 beside floats, and up to 2**63 beside integers. Write "
+            "the column as texts."
         )
 
 

@@ -87,6 +87,17 @@ class TaskMethod:
         kind = getattr(self.task, "answer_type", None)
         return spread(answer_columns(answers, self.method, kind), present)
 
+    def sample(self, are_lists: Sequence[bool]) -> pyarrow.Table:
+        """Return the answer to one text made up, which tells the columns of all answers.
+
+        Args:
+            are_lists: of the columns `names`, whether a row holds a list of texts.
+        """
+        model = getattr(self.task, "classifier", self.task)  # of a ZeroShotClassifier
+        mask = getattr(model.preprocessor.tokenizer, "mask_token", None)
+        text = f"a {mask or 'b'}"  # `fill_mask` needs one
+        return self.answers([[[text] if is_list else text] for is_list in are_lists], [True])
+
     def _arguments(self, values: Sequence) -> tuple[tuple, dict]:
         """Return the positional and the named arguments that the method gets."""
         if isinstance(self.columns, str):

@@ -183,8 +183,9 @@ class FewShotClassifier(TextEmbedder):
         scores = self.predict_proba(texts, batch_size)
         classes = np.asarray(class_indices(labels, self.labels, self.num_classes))
         _check_counts(len(scores), classes)
-        self.last_evaluation = {"accuracy": float(np.mean(scores.argmax(axis=1) == classes))}
-        return dict(self.last_evaluation)
+        results = {"accuracy": float(np.mean(scores.argmax(axis=1) == classes))}
+        self._remember(results)
+        return results
 
     # -- answers -------------------------------------------------------------------------------
 

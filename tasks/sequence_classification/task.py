@@ -5,7 +5,6 @@ Comment letters: B batch, K windows of a text, D hidden, C classes.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Unpack
@@ -221,7 +220,7 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
                 "the default loss can weigh. Use loss='auto', or sample_weight."
             )
         weights = label_weights(class_weight, self.labels, self.num_classes, data.one_pass())
-        return data.weighted(functools.partial(weighted_labels, weights=weights))
+        return data.weighted(weighted_labels, weights)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         if sample_weight is not None and len(sample_weight.shape) == 2:  # of single labels

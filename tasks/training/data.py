@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
+
+import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.preprocessing.batching import Plan
@@ -26,12 +29,14 @@ class TrainingData:
         steps: batches of one pass, or of an epoch where only that is known.
         window_sizes: plain data that grows with reading and finds a late batch quickly; a backup
             keeps it.
+        class_weights: of every class, or None.
     """
 
     def __init__(self, task, plan: Plan):
         self.task = task
         self.plan = plan
         self.window_sizes: list = []
+        self.class_weights: list | None = None
         self._changes: list[Callable] = []
 
     steps: int
@@ -85,14 +90,17 @@ class TrainingData:
         """
         check_dataset_alone(validation_split=share)
 
-    def weighted(self, weigh: Callable) -> TrainingData:
+    def weighted(self, weigh: Callable, weights: np.ndarray) -> TrainingData:
         """Return the same data with other sample weights.
 
         Args:
-            weigh: from `(x, y)` or `(x, y, sample_weight)` to `(x, y, sample_weight)`.
+            weigh: from `(x, y)` or `(x, y, sample_weight)`, and `weights=`, to `(x, y,
+                sample_weight)`.
+            weights: of the classes.
         """
         data = copy.copy(self)
-        data._changes = [*self._changes, weigh]
+        data._changes = [*self._changes, functools.partial(weigh, weights=weights)]
+        data.class_weights = weights.tolist()
         return data
 
     def fit_arguments(self, callbacks: list | None, verbose: int | str) -> dict:

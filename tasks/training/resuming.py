@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import keras
@@ -85,7 +87,7 @@ def resuming_fit_arguments(data: TrainingData, callbacks: list, verbose: int | s
     position = Position(epochs.start, 0, seed)
     if backup:
         run = {"initial_epoch": epochs.start, "epochs": epochs.stop, "steps_per_epoch": steps}
-        run = {**_describe_task(task), **data.describe(), **run}
+        run = {**_describe_task(task), "class_weight": data.class_weights, **data.describe(), **run}
         position = backup.resume_position(task, run, position, data.window_sizes)
     # After the last epoch Keras still reads a batch.
     done = (position.epoch - epochs.start) * steps + position.step
@@ -136,7 +138,38 @@ def _describe_task(task: Task) -> dict:
         "preprocessor": {k: v for k, v in preprocessor.items() if k != "tokenizer"},
         "backbone": keras.saving.serialize_keras_object(task.backbone)["config"],
         "optimizer": keras.saving.serialize_keras_object(task.optimizer),
+        "loss": plain_settings(task.loss),
     }
+
+
+def plain_settings(value):
+    """Return the settings of a loss, or of a part of one, as plain data; functions by name.
+
+    Keras serializes no lambda without a warning, and leaves out what the `get_config` of a user's
+    own loss does.
+
+    Example:
+        >>> import operator
+        >>> plain_settings(functools.partial(operator.mul, 2))
+        {'function': '_operator.mul', 'arguments': [2], 'keywords': {}}
+    """
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, np.ndarray | np.generic) or keras.ops.is_tensor(value):
+        return keras.ops.convert_to_numpy(value).tolist()
+    if isinstance(value, Mapping):
+        return {str(name): plain_settings(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_settings(inner) for inner in value]
+    if isinstance(value, functools.partial):
+        parts = value.func, value.args, value.keywords
+        return dict(
+            zip(("function", "arguments", "keywords"), map(plain_settings, parts), strict=True)
+        )
+    if hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    settings = vars(value) if isinstance(value, keras.losses.Loss) else {}
+    return {"class": plain_settings(type(value)), **plain_settings(settings)}
 
 
 def checksum_of_examples(examples: dict) -> dict:

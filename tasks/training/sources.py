@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import keras
 import numpy as np
@@ -50,12 +50,10 @@ class PreparedArrays(TrainingData):
     def __init__(self, task, plan: Plan, x: dict, y, sample_weight):
         super().__init__(task, plan)
         self.arrays = x, y, sample_weight
-        self._share = 0.0  # held out for validation
 
     @property
     def steps(self) -> int:
-        count = int(len(self.arrays[0]["token_ids"]) * (1 - self._share))
-        return -(-count // self.plan.batch_size)
+        return -(-len(self.arrays[0]["token_ids"]) // self.plan.batch_size)
 
     def one_pass(self) -> tf.data.Dataset:
         _, y, sample_weight = self.arrays
@@ -65,13 +63,15 @@ class PreparedArrays(TrainingData):
         return self.arrays
 
     def split(self, share: float, batch_size: int) -> tuple:
+        # Not left to Keras, which would weigh the classes of what it holds out, too.
+        first = first_count(len(self.arrays[0]["token_ids"]), share)
         data = copy.copy(self)
-        data._share = share
-        return data, None  # Keras holds them out
+        data.arrays = _rows(self.arrays, slice(first))
+        return data, _rows(self.arrays, slice(first, None))
 
-    def weighted(self, weigh: Callable) -> PreparedArrays:
+    def weighted(self, weigh: Callable, weights: np.ndarray) -> PreparedArrays:
         data, x = copy.copy(self), self.arrays[0]
-        [(_, y, sample_weight)] = self.one_pass().map(weigh)
+        [(_, y, sample_weight)] = self.one_pass().map(functools.partial(weigh, weights=weights))
         data.arrays = x, y.numpy(), sample_weight.numpy()
         return data
 
@@ -83,7 +83,6 @@ class PreparedArrays(TrainingData):
             **dict(zip(("x", "y", "sample_weight"), self.arrays, strict=True)),
             "batch_size": plan.batch_size,
             "shuffle": plan.shuffle,
-            "validation_split": self._share,
             "steps_per_epoch": plan.steps_per_epoch,
             "callbacks": callbacks,
             "initial_epoch": plan.epochs.start,
@@ -304,20 +303,43 @@ def split(examples: dict, share: float) -> tuple[dict, dict]:
     """Return the first examples and, the share from the end, the last.
 
     Raises:
+        ValueError: as of `first_count`.
+    """
+    if "text_index" in examples:  # in order, and perhaps with several examples each
+        count = int(tf.reduce_max(examples["text_index"])) + 1
+        first = int(np.searchsorted(examples["text_index"], first_count(count, share)))
+    else:
+        first = first_count(examples["token_ids"].shape[0], share)
+    return {k: v[:first] for k, v in examples.items()}, {k: v[first:] for k, v in examples.items()}
+
+
+def first_count(count: int, share: float) -> int:
+    """Return how many examples are left to train on, without the share from the end.
+
+    Raises:
         ValueError: "validation_split=1.5. Expected ...", "... leaves no example to train on. ..."
+
+    Example:
+        >>> first_count(10, 0.2)
+        8
     """
     if not 0 < share < 1:
         raise ValueError(
             f"validation_split={share}. Expected a share of the examples between 0 and 1."
         )
-    if "text_index" in examples:  # in order, and perhaps with several examples each
-        count = int(tf.reduce_max(examples["text_index"])) + 1
-        first = int(np.searchsorted(examples["text_index"], int(count * (1 - share))))
-    else:
-        first = int(examples["token_ids"].shape[0] * (1 - share))
+    first = int(count * (1 - share))
     if not first:
         raise ValueError(
             f"validation_split={share} leaves no example to train on. Expected a smaller share, "
             "or more examples."
         )
-    return {k: v[:first] for k, v in examples.items()}, {k: v[first:] for k, v in examples.items()}
+    return first
+
+
+def _rows(values, rows: slice):
+    """Return rows of an array, a column or None, or of all those in a dict or tuple."""
+    if isinstance(values, Mapping):
+        return {name: _rows(inner, rows) for name, inner in values.items()}
+    if isinstance(values, tuple):
+        return tuple(_rows(inner, rows) for inner in values)
+    return None if values is None else getattr(values, "iloc", values)[rows]

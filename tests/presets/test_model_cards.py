@@ -105,9 +105,46 @@ class TestResults:
     def test_are_forgotten_by_training(self, classifier, tmp_path):
         classifier.evaluate(TEXTS, LABELS, verbose=0)
         assert classifier.last_evaluation
-        classifier.fit(TEXTS, LABELS, verbose=0, validation_data=(TEXTS, LABELS))
+        classifier.fit(TEXTS, LABELS, epochs=2, verbose=0, validation_data=(TEXTS, LABELS))
         assert not classifier.last_evaluation
         assert "evaluation" not in card_of(classifier, tmp_path / "mine")
+
+    def test_are_forgotten_by_other_weights(self, classifier, tiny, tmp_path):
+        def distil():
+            teacher = tiny.task(ez.BertBackbone.family, "SequenceClassifier")
+            teacher.weights[-1].assign([9.0, -9.0, 0.0])
+            ez.Distillation(teacher, classifier).fit(TEXTS, epochs=2, verbose=0)
+
+        def train_backbone():
+            other = ez.SequenceClassifier(classifier.backbone, classifier.preprocessor, 2)
+            other.fit(TEXTS, [0, 1, 0, 1], epochs=2, verbose=0)
+
+        def load_adapters():
+            other = tiny.task(ez.BertBackbone.family, "SequenceClassifier")
+            other.enable_lora(1)
+            other.save_adapters(tmp_path / "adapters")
+            classifier.load_adapters(tmp_path / "adapters")
+
+        def set_weights():
+            classifier.set_weights(first)
+
+        first = classifier.get_weights()
+        for change in (distil, set_weights, train_backbone, load_adapters):
+            classifier.evaluate(TEXTS, LABELS, verbose=0)
+            classifier.predict(TEXTS, verbose=0)
+            assert classifier.last_evaluation, change
+            change()
+            assert not classifier.last_evaluation, change
+            assert "evaluation" not in card_of(classifier, tmp_path / change.__name__), change
+
+    def test_of_few_shots_are_forgotten_by_training(self, tiny):
+        classifier = tiny.task(ez.BertBackbone.family, "FewShotClassifier")
+        texts, labels = TEXTS[:2], [0, 1]
+        classifier.fit(texts, labels, verbose=0)
+        accuracy = classifier.evaluate(texts, labels)
+        assert dict(classifier.last_evaluation) == accuracy
+        classifier.fit(texts, labels[::-1], verbose=0)
+        assert not classifier.last_evaluation
 
     def test_of_a_list_are_returned_as_keras_does(self, classifier):
         results = classifier.evaluate(TEXTS, LABELS, verbose=0)

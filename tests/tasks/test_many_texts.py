@@ -19,6 +19,7 @@ from not_installed import hide
 import encoder_zoo as ez
 from encoder_zoo.common.validation import PositiveInt
 from encoder_zoo.tasks.bulk import columns, files
+from encoder_zoo.tasks.bulk.rows import files_of
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -111,6 +112,17 @@ def test_lines_of_several_files_are_rows(tmp_path):
     assert found["row"].to_pylist() == [0, 1, 2, 3, 0, 0]
     names = [os.path.basename(name) for name in found["file"].to_pylist()]
     assert names == ["a.txt"] * 4 + ["b.txt.gz", "c.tsv"]
+
+
+def test_a_pattern_of_folders_finds_every_file_once(tmp_path):
+    for name in ("b.txt", "a/c.txt", "a/b/d.txt"):
+        (tmp_path / "t" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "t" / name).write_text(name)
+    expected = [tmp_path / "t" / name for name in ("a/b/d.txt", "a/c.txt", "b.txt")]
+    assert files_of(str(tmp_path / "t/**/*.txt")) == expected
+    assert files_of(tmp_path / "t/**") == expected
+    again = [tmp_path / "t/b.txt", tmp_path / "t/**/*.txt", tmp_path / "t/a/*.txt"]
+    assert files_of(again) == [expected[2], *expected[:2]]
 
 
 def test_columns_become_the_arguments_of_a_method(tmp_path):
@@ -241,6 +253,46 @@ def test_a_row_that_cannot_be_answered_is_named_before_any_work(tmp_path, name, 
     assert not task.calls and not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["1", "18446744073709551615"], r"row 1 \(line 2\) of 'id' is 18446744073709551615\."),
+        (
+            ["9007199254740993", "0.5"],
+            r"row 0 \(line 1\) of 'id' is 9007199254740993, which double",
+        ),
+        (["0.5", "-9007199254740993"], r"row 1 \(line 2\) of 'id' is -9007199254740993, which d"),
+    ],
+)
+def test_an_integer_that_a_kept_column_cannot_hold_is_named_before_any_work(
+    tmp_path, lines, message
+):
+    task, path = Reversing(), tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"text": "a", "id": {value}}}\n' for value in lines))
+    with pytest.raises(ValueError, match=message):
+        ez.answer_files(task, path, tmp_path / "out", keep=["id"])
+    for name, value in zip("bc", lines, strict=True):  # in files of their own
+        (tmp_path / f"{name}.jsonl").write_text(f'{{"text": "a", "id": {value}}}\n')
+    with pytest.raises(ValueError, match=r"\.jsonl, row 0 \(line 1\) of 'id' is -?\d+"):
+        ez.answer_files(task, tmp_path / "[bc].jsonl", tmp_path / "out", keep=["id"])
+    assert not task.calls and not (tmp_path / "out").exists()
+
+
+def test_integers_that_a_kept_column_holds_are_kept(tmp_path):
+    path = tmp_path / "a.jsonl"
+    for name, ids in (("floats", [2**53, 0.5]), ("integers", [2**63 - 1, -(2**63)])):
+        path.write_text("".join(json.dumps({"text": "a", "id": i}) + "\n" for i in ids))
+        ez.answer_files(Reversing(), path, tmp_path / name, keep=["id"], verbose=0)
+        assert parquet.read_table(tmp_path / name)["id"].to_pylist() == ids
+    large = tmp_path / "large.parquet"
+    table = pa.table({"text": ["a"], "id": pa.array([2**64 - 1], pa.uint64())})
+    parquet.write_table(table, large)
+    ez.answer_files(Reversing(), large, tmp_path / "large", keep=["id"], verbose=0)
+    assert parquet.read_table(tmp_path / "large")["id"].to_pylist() == [2**64 - 1]
+    with pytest.raises(ValueError, match=r"row 0 of 'id' is 18446744073709551615, which int64"):
+        ez.answer_files(Reversing(), [path, large], tmp_path / "both", keep=["id"])
+
+
 def test_arguments_are_checked_before_any_work(tmp_path):
     path, task = written(tmp_path, "jsonl"), Reversing()
     for arguments, message in (
@@ -288,6 +340,51 @@ def test_batches_of_any_table_get_the_answers_columns():
     assert opened == [1]
     with pytest.raises(ValueError, match=r"Row 0 of 'text' is 6 \(int\). Expected a text"):
         answers({"text": [6, 7]})
+
+
+def test_a_batch_without_text_has_the_columns_of_the_others():
+    task = Reversing()
+    answers = ez.BatchAnswers(task)
+    empty = answers({"text": np.array([" ", ""])})
+    assert empty.column_names == ["text", "label", "score"]
+    assert empty["label"].to_pylist() == empty["score"].to_pylist() == [None, None]
+    assert answers({"text": []}).num_rows == 0
+    assert task.calls == [1]  # the schema is learned once
+    assert empty.schema == answers({"text": np.array(["ab"])}).schema
+    after = ez.BatchAnswers(task)
+    after({"text": ["ab"]})
+    assert after({"text": pa.array([None], pa.string())}).schema == empty.schema
+    assert task.calls == [1, 1, 1]
+
+
+def test_a_column_of_the_batch_is_not_overwritten():
+    answers = ez.BatchAnswers(Reversing())
+    message = "has a column 'label', and classify answers with the columns label, score. Rename"
+    for text in ("ab", " "):
+        with pytest.raises(ValueError, match=message):
+            answers({"text": [text], "label": [1]})
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "batch"),
+    [
+        ("MaskedLM", "text", {"text": ["a [MASK] b"]}),
+        ("TextEmbedder", "text", {"text": ["a"]}),
+        (
+            "MultipleChoice",
+            {"questions": "q", "choices": "c"},
+            {"q": ["Who?"], "c": [["He.", "She."]]},
+        ),
+    ],
+)
+def test_tasks_answer_batches_without_text_with_their_columns(name, columns, batch):
+    task = getattr(ez, name).from_preset("bert_nano_en_uncased")
+    batch = pa.table(batch)
+    expected = ez.BatchAnswers(task, columns)(batch)
+    blank = pa.table([pa.nulls(2, field.type) for field in batch.schema], schema=batch.schema)
+    found = ez.BatchAnswers(task, columns)(blank)
+    assert found.schema == expected.schema
+    assert all(found[n].null_count == 2 for n in found.column_names)
 
 
 def test_sparse_vectors_are_lists_of_their_entries():
@@ -420,6 +517,7 @@ import os, sys
 sys.path.insert(0, sys.argv[1])
 import encoder_zoo as ez
 from encoder_zoo.tasks.bulk import columns, files
+from encoder_zoo.tasks.bulk.rows import files_of
 from test_many_texts import Reversing
 
 files.CHUNK_CHARACTERS = 2**20

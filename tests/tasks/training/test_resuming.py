@@ -355,6 +355,73 @@ def test_a_backup_of_another_run_is_refused(interrupted, tmp_path):
     assert min(after) == (1, 4)
 
 
+class Scaled(keras.losses.Loss):
+    """A loss that has no `get_config` of its own."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def call(self, y_true, y_pred):
+        return self.factor * keras.losses.categorical_crossentropy(y_true, y_pred, True)
+
+
+def scaled(y_true, y_pred, factor=1.0):
+    return factor * keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+
+
+def with_loss(loss):
+    task = classifier()
+    task.compile(loss=loss)
+    return task
+
+
+@pytest.mark.parametrize(
+    ("loss", "other", "message"),
+    [
+        (lambda: Scaled(2.0), lambda: Scaled(3.0), "loss.factor is 2.0 there, 3.0 now"),
+        (lambda: scaled, lambda: Scaled(2.0), "loss.* is .*scaled.* there"),
+        (
+            lambda: functools.partial(scaled, factor=2.0),
+            lambda: functools.partial(scaled, factor=3.0),
+            "loss.keywords.factor is 2.0 there, 3.0 now",
+        ),
+        (
+            lambda: keras.losses.SparseCategoricalCrossentropy(True),
+            lambda: keras.losses.SparseCategoricalCrossentropy(True, ignore_class=0),
+            "ignore_class is None there, 0 now",
+        ),
+        (lambda: lambda y, z: scaled(y, z), lambda: scaled, "loss is .*<lambda>.* there"),
+    ],
+)
+def test_another_loss_is_another_run(tmp_path, loss, other, message):
+    train(with_loss(loss()), tmp_path / "b", fails_at=(0, 3))
+    with pytest.raises(ValueError, match=f"another run: .*{message}"):
+        train(with_loss(other()), tmp_path / "b")
+    after, _ = train(with_loss(loss()), tmp_path / "b", fails_at=(0, 3))
+    assert min(after) == (0, 2)
+
+
+@pytest.mark.parametrize("given", [{1: 3.0}, {"1": 3.0}, "balanced"])
+def test_other_class_weights_are_another_run(tmp_path, given):
+    task = ez.Classifier(classifier().backbone, classifier().preprocessor, labels=["0", "1"])
+    task.compile(learning_rate=1e-2, run_eagerly=True)
+    data = (TEXTS, [str(int(i > 4)) for i in range(20)])
+    if given == {1: 3.0}:
+        task, data = classifier(), (TEXTS, LABELS)
+    train(task, tmp_path / "b", fails_at=(0, 3), data=data, class_weight=given)
+    weights = r"\[2.0, 0.66.*\]" if given == "balanced" else r"\[1.0, 3.0\]"  # of 5 and 15 texts
+    for other, shown in ((None, "None"), ({key(given): 9.0}, r"\[1.0, 9.0\]")):
+        with pytest.raises(ValueError, match=f"class_weight is {weights} there, {shown} now"):
+            train(task, tmp_path / "b", data=data, class_weight=other)
+    after, _ = train(task, tmp_path / "b", fails_at=(0, 3), data=data, class_weight=given)
+    assert min(after) == (0, 2)
+
+
+def key(given):
+    return next(iter(given)) if isinstance(given, dict) else "1"
+
+
 @pytest.mark.slow
 def test_finished_training_removes_its_backups_only(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")

@@ -1,5 +1,6 @@
 """Lists, datasets, prepared inputs and other sources are one thing to `fit` and `evaluate`."""
 
+import keras
 import numpy as np
 import pandas as pd
 import pytest
@@ -57,7 +58,11 @@ def test_batches_follow_from_the_seed_and_begin_anywhere(task, name):
 @pytest.mark.parametrize("name", ["texts", "dataset", "batches", "prepared"])
 def test_weights_are_those_of_a_function(task, name):
     data = training_data(task, *sources(task)[name], plan=PLAN)
-    data = data.weighted(lambda x, y, w=None: (x, y, tf.cast(y, tf.float32) * 3))
+
+    def weigh(x, y, sample_weight=None, *, weights):
+        return x, y, tf.gather(weights, y)
+
+    data = data.weighted(weigh, np.float32([0, 3]))
     if name == "prepared":
         _, y, weights = data.in_order()
         assert weights.tolist() == [3 * label for label in y]
@@ -70,6 +75,34 @@ def test_only_data_in_memory_are_split(task):
     assert first.steps == 2 and [len(y) for _, y in held_out] == [2]
     with pytest.raises(ValueError, match="Received also: validation_split"):
         training_data(task, *sources(task)["dataset"], plan=PLAN).split(0.4, 32)
+
+
+@pytest.mark.parametrize("kind", [np.array, tf.constant, pd.Series, list])
+def test_weights_of_classes_are_of_the_training_share(task, kind):
+    prepared = task.preprocessor(["a"] * 6)
+    data = training_data(task, prepared, kind([0, 0, 1, 1, 1, 1]), plan=PLAN)
+    first, (x, y, weights) = data.split(0.5, 32)
+    assert first.steps == 2 and list(y) == [1, 1, 1] and weights is None
+    assert len(x["token_ids"]) == len(x["padding_mask"]) == 3
+    _, y, weights = task._weigh_classes(first, "balanced").in_order()
+    assert list(y) == [0, 0, 1]
+    np.testing.assert_allclose(weights, [0.75, 0.75, 1.5])  # 3 / (2 classes * 2 or 1)
+
+
+def test_the_validation_share_of_prepared_inputs_is_not_weighed(task):
+    backbone = ez.BertBackbone(task.backbone.vocabulary_size, 1, 1, 4, 4)
+    model = ez.SequenceClassifier(backbone, task.preprocessor, labels=["down", "up"])
+    for weight in model.weights[-2:]:
+        weight.assign(np.zeros(weight.shape))  # both classes are as likely
+    model.compile(optimizer=keras.optimizers.SGD(0.0), run_eagerly=True)
+    options = {"validation_split": 0.5, "class_weight": {"up": 100}, "shuffle": False}
+    for x in (model.preprocessor(["a", "b", "c", "d"]), ["a", "b", "c", "d"]):
+        y = np.array([0, 1, 1, 1])
+        history = model.fit(x, y, verbose=0, **options).history
+        np.testing.assert_allclose(history["loss"], [(1 + 100) / 2 * np.log(2)], rtol=1e-5)
+        np.testing.assert_allclose(history["val_loss"], [np.log(2)], rtol=1e-5)
+    with pytest.raises(ValueError, match="validation_split=0.9 leaves no example to train on"):
+        model.fit(model.preprocessor(["a", "b"]), y[:2], validation_split=0.9)
 
 
 @pytest.mark.slow
