@@ -37,13 +37,9 @@ class LazyModule(types.ModuleType):
         self._missing, self._module = missing, None
 
     def __getattr__(self, name: str) -> Any:
-        if self._module is None:
-            try:
-                self._module = importlib.import_module(self.__name__)
-            except ImportError as error:
-                if self._missing is None:
-                    raise
-                raise ImportError(self._missing) from error
+        if name == "__wrapped__":  # doctest asks every member of a module for it
+            raise AttributeError(name)
+        require(self)
         value = getattr(self._module, name)
         setattr(self, name, value)  # found without this method from now on
         return value
@@ -57,7 +53,13 @@ def require(module: LazyModule) -> None:
         Traceback (most recent call last):
         ImportError: This needs the package cannot-be-found.
     """
-    module.__getattr__("__name__")
+    if module._module is None:
+        try:
+            module._module = importlib.import_module(module.__name__)
+        except ImportError as error:
+            if module._missing is None:
+                raise
+            raise ImportError(module._missing) from error
 
 
 loading = LazyModule("encoder_zoo.presets.loading")

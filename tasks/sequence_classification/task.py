@@ -196,9 +196,9 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
     def _labels_in(self, x, y) -> list[str] | int:
         if is_dataset(x):
             y = labels_of_dataset(x, self.preprocessor)
-        else:  # before the head is built for them: it cannot learn others after an error
-            check_one_each(x, y)
         learned = learn_classes(y, self._is_multi_label())
+        if not is_dataset(x):  # before the head is built for them: it could not learn others
+            check_one_each(x, y)
         if is_prepared(x) and not isinstance(learned, int):
             raise ValueError(
                 f"y holds {learned}. With prepared inputs expected class indices from 0 on, all "

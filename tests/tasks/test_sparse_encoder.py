@@ -10,7 +10,7 @@ from not_installed import hide
 from scipy import sparse
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.sparse_retrieval import pooling, rows
+from encoder_zoo.tasks.sparse_retrieval import pooling, sparse_matrices
 from encoder_zoo.tasks.sparse_retrieval.largest_logits import largest_logits
 
 WORDS = "good fine nice bad poor awful the a film was it very query : passage".split()
@@ -174,7 +174,7 @@ class TestEmbed:
         assert record.levelno == logging.WARNING
 
     def test_scipy_is_asked_for(self, shared, monkeypatch):
-        hide(monkeypatch, rows.sparse)
+        hide(monkeypatch, sparse_matrices.sparse)
         with pytest.raises(ImportError, match="need the package scipy: `pip install scipy`"):
             shared.embed("good")
 
