@@ -102,7 +102,7 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
     def encode_labels(self, y) -> tf.Tensor:
         names = list(sentence_order.LABELS) if self.objective == "sentence_order" else None
         labels = class_indices(y, names, 2)
-        if labels.shape.rank == 2:
+        if len(labels.shape) == 2:
             raise ValueError(
                 "Expected one label for each pair: 0 for segments in order, 1 for others. "
                 f"Received: labels of the shape {tuple(labels.shape)}."
