@@ -67,14 +67,14 @@ def test_a_small_encoder_goes_on_from_another(small_encoders):
     start, same = (small_encoders.build("bert", words, 16) for _ in range(2))
     for weight in start.weights:  # else the norms of both are what all norms begin as
         weight.assign(np.random.default_rng(0).normal(size=weight.shape))
-    small_encoders.resume_position(same, start)
+    small_encoders.begin(same, start)
     inputs = {"token_ids": np.array([[2, 7, 9, 3]])}
     outputs = [model.backbone(inputs)["sequence_output"] for model in (start, same)]
     np.testing.assert_array_equal(*outputs)
 
     pieces = ez.train_vocabulary(texts, 270, "roberta")
     other = small_encoders.build("roberta", pieces, 16)
-    small_encoders.resume_position(other, start)
+    small_encoders.begin(other, start)
     new, old = (model.backbone.embeddings.get_weights()[0] for model in (other, start))
     for token, known in (("Ġlow", "low"), ("<mask>", "[MASK]"), ("e", "e")):
         np.testing.assert_array_equal(
