@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 
 SECONDS = 10  # between two lines
 
 
-class Progress:
+class Progress(ABC):
     """Counts what a run has done, and shows it now and then.
 
     Args:
@@ -33,6 +34,6 @@ class Progress:
         """Return how much the run does in a second."""
         return (self.done - self._before) / max(time.monotonic() - self._begun, 1e-3)
 
+    @abstractmethod
     def show(self, state: str = "") -> None:
         """Print a line, with the state of the run behind it."""
-        raise NotImplementedError

@@ -169,7 +169,7 @@ class AttentionBase(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
             return [self.query_key_value_dense]
         return [self.query_dense, self.key_dense, self.value_dense]
 
-    def project_apart(self, x, content) -> tuple:
+    def project_from(self, x, content) -> tuple:
         """Return queries of x, and keys and values of other vectors, each (B, L, H, d)."""
         heads = (*ops.shape(x)[:2], self.num_heads, self.hidden_dim // self.num_heads)
         layers = (self.query_dense, x), (self.key_dense, content), (self.value_dense, content)

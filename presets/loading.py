@@ -19,11 +19,11 @@ from encoder_zoo.common.configuration import argument_names
 from encoder_zoo.common.wording import shown, unknown_argument
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.presets.files.json_data import of_json_value
+from encoder_zoo.presets.files.json_data import from_json_value
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     EnlargedCheckpoint,
-    names_of_unnamed,
+    default_labels,
 )
 from encoder_zoo.presets.formats.embedding_folder import check_modules
 from encoder_zoo.presets.formats.preset_task import PresetTask
@@ -123,7 +123,7 @@ def _read_task(
     else:
         stored = _stored_settings(cls, settings)
         names = [name for name in cls.answer_settings if name in stored]
-        for_inference = {name: of_json_value(stored.pop(name)) for name in names}
+        for_inference = {name: from_json_value(stored.pop(name)) for name in names}
         from_files = cls.preprocessor_class.arguments_from_files(checkpoint, tokenizer)
         from_files |= {**stored, **for_preprocessor}
         preprocessor = cls.preprocessor_class(tokenizer, **from_files)
@@ -137,7 +137,7 @@ def _read_task(
     from_files = cls.arguments_from_files(checkpoint, for_task)
     arguments = {**from_files, **cls.checkpoint_arguments(checkpoint.config, head, for_task)}
     if "labels" not in for_task and arguments.get("labels", ()) is None:
-        names = names_of_unnamed(arguments["num_classes"])
+        names = default_labels(arguments["num_classes"])
         if settings.get("head", {}).get("labels") == names:  # saved here, of classes with names
             arguments["labels"] = names
     task = cls(backbone, preprocessor, **{**built_in, **for_inference, **arguments})

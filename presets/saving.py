@@ -27,8 +27,8 @@ from encoder_zoo.presets.formats import kerashub
 from encoder_zoo.presets.formats.checkpoint import (
     backbone_layers,
     check_not_quantized,
+    default_labels,
     named_weights,
-    names_of_unnamed,
     stored_array,
 )
 from encoder_zoo.presets.formats.preset_files import (
@@ -125,7 +125,7 @@ def save_task(
         **_weights(task, head.tensors),
     }
     config = {"architectures": [_architecture(task)], **_head_config(task, head)}
-    if task.labels and task.labels == names_of_unnamed(task.num_classes):
+    if task.labels and task.labels == default_labels(task.num_classes):
         settings["head"] = {"labels": task.labels}  # config.json alone would say: without names
     config |= task.extra_config()
     files = task.files_to_save(DTYPES[dtype] if dtype else None)
@@ -210,7 +210,7 @@ def _head_config(task: PresetTask, head: Head) -> dict:
     """Return the fields of config.json for the head and the labels of a task."""
     config = {}
     if task.num_classes:
-        labels = task.labels or names_of_unnamed(task.num_classes)
+        labels = task.labels or default_labels(task.num_classes)
         config["id2label"] = {str(i): label for i, label in enumerate(labels)}
         config["label2id"] = {label: i for i, label in enumerate(labels)}
     if task.problem_type:

@@ -72,7 +72,7 @@ class CrossAttention(SelfAttention):
     """
 
     def project(self, x, *, encoded, **context):
-        return self.project_apart(x, encoded)
+        return self.project_from(x, encoded)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

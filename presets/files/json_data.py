@@ -45,11 +45,11 @@ def as_json_value(value: object) -> object:
     return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 
-def of_json_value(value: object) -> object:
+def from_json_value(value: object) -> object:
     """Return the setting that `as_json_value` was given.
 
     Example:
-        >>> [of_json_value(value) for value in ("-inf", 0.5, "first")]
+        >>> [from_json_value(value) for value in ("-inf", 0.5, "first")]
         [-inf, 0.5, 'first']
     """
     return float(value) if value in ("inf", "-inf") else value

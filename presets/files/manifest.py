@@ -46,7 +46,7 @@ def write_manifest(folder: pathlib.Path, settings: Mapping) -> None:
 
 
 def write_signed(path: pathlib.Path, description: Mapping) -> None:
-    """Write a description, with its checksum, as a file that is replaced in one step.
+    """Write a description, with its checksum, as a file that is replaced atomically.
 
     Args:
         path: of the file.

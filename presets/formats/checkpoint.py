@@ -100,14 +100,14 @@ class Checkpoint(ABC):
                 f"{self.folder}: the head has {classes} classes. Expected at most {MAX_CLASSES}."
             )
         self.config["architectures"] = [self.family.class_name(name)]
-        labels = labels or names_of_unnamed(classes)
+        labels = labels or default_labels(classes)
         if labels:
             self.config["id2label"] = {str(i): label for i, label in enumerate(labels)}
             self.config.pop("label2id", None)  # of the previous labels
 
 
-def names_of_unnamed(num_classes: int) -> list[str]:
-    """Return what config.json has for classes without names, as transformers writes it."""
+def default_labels(num_classes: int) -> list[str]:
+    """Return LABEL_0, LABEL_1, ..., which transformers writes for classes without names."""
     return [f"LABEL_{i}" for i in range(num_classes)]
 
 

@@ -80,8 +80,7 @@ def preset_files() -> list[str]:
         >>> {"config.json", "*.safetensors", "vocab.txt", "merges.txt"} <= set(preset_files())
         True
     """
-    weights = [pattern for weights in WEIGHT_FORMATS for pattern in weights.patterns]
-    return [CONFIG, MANIFEST, *weights, *tokenizer_file_names()]
+    return [*replaced_preset_files(), *SAFETENSORS.patterns]
 
 
 def replaced_preset_files() -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.presets.formats.checkpoint import default_labels
 
 
 def labels_from_config(config: dict) -> list[str]:
@@ -23,7 +24,7 @@ def labels_from_config(config: dict) -> list[str]:
 
 def are_default_labels(names: list[str]) -> bool:
     """Return whether the names are LABEL_0, LABEL_1, ..."""
-    return names == [f"LABEL_{i}" for i in range(len(names))]
+    return names == default_labels(len(names))
 
 
 def validated_labels(labels: Sequence[str | int] | None) -> list[str] | None:

@@ -36,7 +36,9 @@ def with_candidate_ranges(ranges: dict, names: Iterable[str] | None = None) -> d
         >>> with_candidate_ranges({"token_ids": (0, 9), "segment_ids": (0, 1)}, ["token_ids"])
         {'token_ids': (0, 9), 'segment_ids': (0, 1), 'candidate_token_ids': (0, 9)}
     """
-    return ranges | {CANDIDATE + name: ranges[name] for name in names or ranges}
+    return ranges | {
+        CANDIDATE + name: ranges[name] for name in (ranges if names is None else names)
+    }
 
 
 def pad_candidates(

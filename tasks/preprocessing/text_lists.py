@@ -11,6 +11,7 @@ from encoder_zoo.tasks.preprocessing.checks import check_each, has_text
 from encoder_zoo.tasks.preprocessing.columns import ROWS, plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column, check_no_iterator
 
+ADVICE = "Expected some text: leave it out, or put a placeholder there."
 MAX_SHOWN = 60  # characters of a value in an error
 
 
@@ -39,8 +40,7 @@ def as_text_lists(lists, name: str, owner: str) -> tf.RaggedTensor:
     expected = f" of {name} has no text. Expected one or more for each {owner}."
     lists = check_each(lists, lists.row_lengths() > 0, expected)
     right, row = has_text(lists.values), lists.value_rowids()
-    advice = "Expected some text: leave it out, or put a placeholder there."
-    return check_each(lists, right, f" of {name} has an empty text. {advice}", index=row)
+    return check_each(lists, right, f" of {name} has an empty text. {ADVICE}", index=row)
 
 
 def _ragged(rows, name: str, owner: str) -> tf.RaggedTensor:

@@ -17,12 +17,11 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
     as_texts,
     check_no_iterator,
 )
-from encoder_zoo.tasks.preprocessing.text_lists import as_text_lists
+from encoder_zoo.tasks.preprocessing.text_lists import ADVICE, as_text_lists
 
 NAMES = ("queries", "texts")
 EXPECTED = "scores, numbers"  # in y
 HIGHEST_GAIN = 30.0  # the score whose gain, 2 ** 30, hides all of ordinary scores
-ADVICE = "Expected some text: leave it out, or put a placeholder there."
 
 
 def two_columns(x) -> tuple:

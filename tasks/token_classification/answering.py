@@ -13,6 +13,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
+from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.tasks.base.class_names import softmax
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.records import padded_columns, records
@@ -277,4 +278,4 @@ class TokenAnswers(LabelledTask):
     @property
     def tag_names(self) -> list[str]:
         """Return the labels; LABEL_0, LABEL_1 and so on if they have no names."""
-        return self.labels or [f"LABEL_{i}" for i in range(self.num_classes)]
+        return self.labels or default_labels(self.num_classes)

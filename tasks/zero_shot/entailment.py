@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from keras import ops
 
+from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.tasks.base.class_names import validated_labels
 
 ADVICE = (
@@ -48,7 +49,7 @@ def find_nli_classes(labels: Sequence[str] | None, num_classes: int | None) -> N
         NliClasses(entailment=1, contradiction=0)
     """
     if labels is None and num_classes is not None:
-        numbered = ", ".join(f"LABEL_{i}" for i in range(num_classes))
+        numbered = ", ".join(default_labels(num_classes))
         raise ValueError(
             f"The classes have no names, {numbered}: which of them is entailment is unknown. "
             f"{ADVICE}"

@@ -110,7 +110,7 @@ class Metric(keras.metrics.Mean):
 
 
 class Score(keras_private.HigherIsBetter, Metric):
-    """Of which Keras knows that higher is better."""
+    """Counts, where more is better, as Keras is told."""
 
 
 def better_by(metric):

@@ -40,7 +40,7 @@ def test_norm_of_an_embeddings_gradient_is_of_the_summed_rows():
 
 @functools.cache
 def fitted(folder, accumulated):
-    """What is predicted after four steps, each of so many accumulated batches."""
+    """Return the predictions after four steps, each of so many accumulated batches."""
     texts = ["the cat sat on the mat", "a dog ran", "the film was good", "bad"] * 4
     classifier = ez.Classifier.from_preset(folder, dropout=0.0, attention_dropout=0.0)
     classifier.compile(learning_rate=1e-3, gradient_accumulation_steps=accumulated)
