@@ -43,6 +43,8 @@ from encoder_zoo.tasks import (
     losses as losses,
     register_task as register_task,
 )
+from encoder_zoo.tasks.annotations.conll import read_conll as read_conll
+from encoder_zoo.tasks.annotations.files import read_annotations as read_annotations
 from encoder_zoo.tasks.bulk.batches import BatchAnswers as BatchAnswers
 from encoder_zoo.tasks.bulk.files import answer_files as answer_files
 from encoder_zoo.tasks.corpora.corpus import PretrainingCorpus as PretrainingCorpus
@@ -99,7 +101,6 @@ from encoder_zoo.tasks.sparse_retrieval.preprocessor import (
     SparseEncoderPreprocessor as SparseEncoderPreprocessor,
 )
 from encoder_zoo.tasks.sparse_retrieval.task import SparseEncoder as SparseEncoder
-from encoder_zoo.tasks.token_classification.conll import read_conll as read_conll
 from encoder_zoo.tasks.token_classification.metrics import EntityF1 as EntityF1
 from encoder_zoo.tasks.token_classification.preprocessor import (
     TokenClassifierPreprocessor as TokenClassifierPreprocessor,

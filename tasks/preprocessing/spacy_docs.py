@@ -40,3 +40,8 @@ def spans_in(document, spans) -> list[tuple[int, int, str]]:
     """
     begin = getattr(document, "start_char", 0)
     return [(span.start_char - begin, span.end_char - begin, span.label_) for span in spans]
+
+
+def reference_of(value):
+    """Return the annotated document of an `Example`; anything else unchanged."""
+    return value.reference if hasattr(value, "reference") and hasattr(value, "predicted") else value

@@ -124,7 +124,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         return {**self.pack([take(tokens.ids, windows)]), "text_index": windows.example}
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
-        x, y = token_labels.annotated(x, y)
+        x, y = token_labels.separated(x, y, self.labels)
         tokens = self.tokens(x)
         windows = self.windows(tokens)
         examples = self.examples(tokens, windows)

@@ -179,4 +179,4 @@ class TokenClassifier(TokenClassifierPresets, TokenAnswers):
         return learned
 
     def _separate(self, x, y) -> tuple:
-        return token_labels.annotated(x, y)
+        return token_labels.separated(x, y, self.labels)

@@ -12,6 +12,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.wording import with_type
+from encoder_zoo.tasks.annotations.rows import annotations_of, are_rows, named_column
 from encoder_zoo.tasks.base.class_names import label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import plain
@@ -76,38 +77,29 @@ def _as_label(value):
     return dict(zip(SPAN, map(_plain, value), strict=True)) if is_tuple else value
 
 
-def annotated(x, y) -> tuple:
-    """Return texts and their spans if `fit` is given both in one.
+def separated(x, y, labels: Sequence[str] | None = None) -> tuple:
+    """Return texts and their spans, or words and their tags, if `fit` is given both in one.
 
     Args:
-        x: spaCy's `Doc`s, or `[(text, {"entities": [(start, end, label), ...]}), ...]`; Prodigy's
-            `[{"text", "spans"}, ...]`, without those whose "answer" is not "accept"; or anything
-            else, which is returned as plain lists. Documents become words if y are tags.
+        x: rows, see `read_annotations`; or anything else, which is returned as plain lists.
+            Documents become words if y are tags.
         y: None, or the labels.
+        labels: all tags, if they are known.
 
     Example:
-        >>> annotated([("In Rome", {"entities": [(3, 7, "LOC")]})], None)
-        (['In Rome'], [[(3, 7, 'LOC')]])
-        >>> annotated([{"text": "Hm", "spans": [], "answer": "ignore"}, {"text": "Yes"}], None)
-        (['Yes'], [[]])
+        >>> separated([("In Rome", {"entities": [(3, 7, "LOC")]})], None)
+        (['In Rome'], [[{'start': 3, 'end': 7, 'label': 'LOC'}]])
     """
+    if y is None and are_rows(x):
+        return tuple(annotations_of(x, ("spans", "tags"), labels))
     if are_documents(x):
         return _of_documents(x, y)
-    x, y = plain(x), plain(y)
-    if y is not None or not isinstance(x, list) or not x:
-        return x, y
-    if all(isinstance(row, dict) and "text" in row for row in x):
-        rows = [row for row in x if row.get("answer", "accept") == "accept"]
-        return [row["text"] for row in rows], [row.get("spans") or [] for row in rows]
-    if all(isinstance(row, tuple) and len(row) == 2 and isinstance(row[1], dict) for row in x):
-        return [text for text, _ in x], [row.get("entities", []) for _, row in x]
-    return x, y
+    return plain(x), named_column(y, labels)
 
 
 def _of_documents(documents: Sequence, y) -> tuple:
-    """Return the texts of documents with their entities or with other spans, or words with tags."""
-    texts = [*map(text_of, documents)]
-    y = [document.ents for document in documents] if y is None else plain(y)
+    """Return the texts of documents with spans, or their words with tags."""
+    texts, y = [*map(text_of, documents)], plain(y)
     if isinstance(y, dict) or len(y) != len(documents):
         return texts, y
     y = [

@@ -22,6 +22,7 @@ FOLDERS = [
     "presets",
     "tasks",
     "tasks.preprocessing",
+    "tasks.annotations",
     "tasks.losses",
     "tasks.training",
     "tasks.serving",

@@ -1,0 +1,1 @@
+"""Annotations of texts, as the tools that people annotate with write them."""

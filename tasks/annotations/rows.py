@@ -1,0 +1,560 @@
+"""Rows of annotation tools and datasets as texts with spans, words with tags, texts with labels.
+
+Which tool wrote a row is seen by its keys. A row in which no annotation is found is an error: a
+missing annotation is not an empty one.
+"""
+
+from __future__ import annotations
+
+import logging
+import numbers
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from encoder_zoo.common.missing import is_missing
+from encoder_zoo.tasks.preprocessing.columns import plain, table_columns
+from encoder_zoo.tasks.preprocessing.spacy_docs import is_doc, is_span, reference_of, spans_in
+
+logger = logging.getLogger("encoder_zoo")
+
+Kind = Literal["spans", "tags", "labels"]
+KINDS: tuple[Kind, ...] = ("spans", "tags", "labels")
+
+TEXT = ("text", "data", "sentence", "content")
+WORDS = ("tokens", "words")
+TAGS = ("ner_tags", "tags", "ner", "labels", "label")  # the first that fits the words
+SPANS = ("spans", "entities", "label", "labels", "annotations", "ner")
+LABELS = ("label", "labels", "accept", "cats", "category", "categories")
+# Names of the fields of a span.
+START, END = ("start", "start_offset", "begin"), ("end", "end_offset")
+LABEL = ("label", "labels", "type", "tag", "entity", "entity_group", "hypertextlabels")
+# Answers in Prodigy of rows that are left out.
+LEFT_OUT = {"reject": "rejected", "ignore": "ignored"}
+# Interfaces of Prodigy that write no "spans" where there are none.
+SPANS_OF_PRODIGY = ("ner", "ner_manual", "spans", "spans_manual")
+
+EXPECTED = (
+    "Expected rows of doccano, Label Studio, Prodigy or spaCy, or of a dataset with tokens and "
+    "tags, or text and label. Of others pass texts and annotations by themselves: "
+    "fit(texts, [[(start, end, label), ...], ...]), fit(words, tags) or fit(texts, labels)."
+)
+
+
+class Annotations(NamedTuple):
+    """Texts with their annotations, as `fit`, `evaluate` and `validation_data` take them.
+
+    Attributes:
+        x: texts; or for tags lists of words.
+        y: for every text a list of `{"start", "end", "label"}`, a list of tags, or a label, or a
+            list of labels.
+    """
+
+    x: list
+    y: list
+
+
+class Row(NamedTuple):
+    """Hold what is found in a row; None for what is not there.
+
+    Attributes:
+        keys: {"text", "words" or a kind: the key that it was found under}.
+    """
+
+    text: str | None = None
+    words: list[str] | None = None
+    spans: list[dict] | None = None
+    tags: list | None = None
+    labels: list | None = None
+    keys: Mapping[str, str] = {}
+
+
+class NotAnnotated(NamedTuple):
+    """Stand for a row that an annotator has rejected, skipped or not seen."""
+
+    why: str
+
+
+def are_rows(x: object) -> bool:
+    """Return whether an input is rows that hold their annotations, or `Annotations`.
+
+    Example:
+        >>> are_rows([{"text": "Hm", "label": []}]), are_rows(["Hm"]), are_rows([("a", "b")])
+        (True, False, False)
+    """
+    if isinstance(x, Annotations) or (hasattr(x, "features") and table_columns(x) is not None):
+        return True
+    if not isinstance(x, list) or not x:
+        return False
+    first = reference_of(x[0])
+    return is_doc(first) or isinstance(first, dict) or _is_pair(first)
+
+
+def _is_pair(row: object) -> bool:
+    """Return whether a row is (text, {"entities": [...]}), of spaCy 2."""
+    is_pair = isinstance(row, tuple | list) and len(row) == 2
+    return is_pair and isinstance(row[0], str) and isinstance(row[1], dict)
+
+
+def annotations_of(
+    rows: object,
+    kinds: Sequence[Kind] = KINDS,
+    classes: Sequence[str] | None = None,
+    several: bool | None = None,
+    text_key: str | None = None,
+) -> Annotations:
+    """Return the annotations of rows.
+
+    Args:
+        rows: see `read_annotations`.
+        kinds: that are looked for.
+        classes: names of the classes of a task. A dataset that has as many under other names is
+            read by its numbers.
+        several: whether a text may have any number of labels; None: if one has not exactly one.
+        text_key: the key of the text, where it is not known.
+
+    Raises:
+        ValueError: see `read_annotations`.
+    """
+    if isinstance(rows, Annotations):
+        return rows
+    read, left_out = [], []
+    for number, row in enumerate(_records(rows, classes)):
+        found = _read(row, number, text_key)
+        (left_out if isinstance(found, NotAnnotated) else read).append((number, found))
+    _report_left_out(left_out, len(read))
+    if not read:
+        raise ValueError(f"None of {len(left_out)} rows is annotated. {EXPECTED}")
+    kind = _kind_of(read, rows, kinds)
+    inputs = "words" if kind == "tags" else "text"
+    y = [(number, getattr(found, kind)) for number, found in read]
+    values = _as_labels(y, several) if kind == "labels" else [value for _, value in y]
+    keys = read[0][1].keys
+    if keys:
+        level = logging.INFO if isinstance(rows, list) else logging.WARNING
+        roles = f"{inputs} {keys.get(inputs)!r}, {kind} {keys.get(kind)!r}"
+        logger.log(level, "Columns of the rows: %s.", roles)
+    return Annotations([getattr(found, inputs) for _, found in read], values)
+
+
+def _records(rows: object, classes: Sequence[str] | None) -> Sequence:
+    """Return rows as dicts, pairs or documents; of a dataset its numbers of classes as names."""
+    if getattr(rows, "features", None) is None:
+        return rows
+    if not hasattr(rows, "__getitem__"):
+        raise ValueError(
+            f"A {type(rows).__name__} is read only once. Expected a dataset in memory: "
+            "Dataset.from_list(list(dataset), features=dataset.features)."
+        )
+    columns = {name: named_column(rows[name], classes) for name in table_columns(rows)}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def named_column(values: object, classes: Sequence[str] | None = None):
+    """Return a column as a list; numbers of classes as names, where their dataset has these.
+
+    Args:
+        values: of any kind; that of a dataset of Hugging Face has `features`.
+        classes: see `annotations_of`.
+    """
+    feature = getattr(values, "features", None)
+    feature = getattr(feature, "feature", feature)
+    names, values = getattr(feature, "names", None), plain(values)
+    if names is None or isinstance(feature, Mapping):
+        return values
+    if classes is not None and not set(names) <= set(classes) and len(names) == len(classes):
+        logger.warning(
+            "The dataset calls its classes %s, the model %s. They are taken by their numbers.",
+            ", ".join(map(str, names)),
+            ", ".join(classes),
+        )
+        return values
+
+    def name_of(value):
+        if isinstance(value, list | tuple | np.ndarray):
+            return [name_of(item) for item in value]
+        is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        # -1 is what a dataset has for a label that it hides.
+        return (None if value == -1 else names[value]) if is_number else value
+
+    return [name_of(value) for value in values]
+
+
+def _report_left_out(left_out: list[tuple[int, NotAnnotated]], read: int) -> None:
+    if left_out:
+        counts: dict[str, int] = {}
+        for _, row in left_out:
+            counts[row.why] = counts.get(row.why, 0) + 1
+        logger.warning(
+            "%d of %d rows are left out: %s. The first: row %d.",
+            len(left_out),
+            len(left_out) + read,
+            ", ".join(f"{count} {why}" for why, count in counts.items()),
+            left_out[0][0],
+        )
+
+
+def _kind_of(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind]) -> Kind:
+    """Return the one kind of annotations that all rows have."""
+    found = [kind for kind in kinds if all(getattr(row, kind) is not None for _, row in read)]
+    # An empty list may be of spans and of labels: the rows that have some decide.
+    filled = [k for k in found if any(len(getattr(row, k)) for _, row in read)]
+    if len(filled) == 1 or (not filled and len(found) == 1):
+        return (filled or found)[0]
+    if found:
+        raise ValueError(
+            f"The rows may be read for {' or '.join(found)}. Expected one of them: "
+            f"read_annotations(..., kind={found[0]!r})."
+        )
+    number, row = min(
+        read, key=lambda pair: sum(getattr(pair[1], kind) is not None for kind in kinds)
+    )
+    seen = _seen(_records(rows, None)[number])
+    there = [kind for kind in KINDS if getattr(row, kind) is not None]
+    there = f" It has {' and '.join(there)}." if there else ""
+    raise ValueError(f"Row {number} has no {' or '.join(kinds)}.{there} It has {seen}. {EXPECTED}")
+
+
+def _seen(row: object) -> str:
+    """Return what is seen in a row that is not understood."""
+    if isinstance(row, dict):
+        return "the keys " + ", ".join(map(repr, row))
+    return f"the type {type(row).__name__}: {row!r:.60}"
+
+
+def _as_labels(y: list[tuple[int, list]], several: bool | None) -> list:
+    """Return one label for every text, or lists of labels where a text may have several."""
+    if several or (several is None and any(len(labels) != 1 for _, labels in y)):
+        return [labels for _, labels in y]
+    for number, labels in y:
+        if len(labels) != 1:
+            raise ValueError(
+                f"Row {number} has {f'the labels {labels}' if labels else 'no label'}. Expected "
+                'one for each text; any number is for problem_type="multi_label_classification".'
+            )
+    return [label for _, [label] in y]
+
+
+# -- one row -----------------------------------------------------------------------------------
+
+
+def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
+    """Return what is annotated in a row."""
+    row = reference_of(row)
+    if is_doc(row):
+        return _of_document(row, number)
+    if _is_pair(row):
+        row = {"text": row[0], **row[1]}
+    if not isinstance(row, dict):
+        raise ValueError(f"Row {number} is {_seen(row)}. {EXPECTED}")
+    row = {key: plain(value) for key, value in row.items()}
+    if isinstance(row.get("data"), dict):
+        return _of_label_studio(row, number, text_key)
+    if row.get("answer") in LEFT_OUT:
+        return NotAnnotated(LEFT_OUT[row["answer"]])
+    keys = {}
+
+    def found(role: str, item: tuple[str, Any] | None):
+        if item is not None:
+            keys[role] = item[0]
+        return None if item is None else item[1]
+
+    words = found("words", next(((k, row[k]) for k in WORDS if _are_strings(row.get(k))), None))
+    text = found("text", _text_in(row, number, text_key))
+    spans, tags, labels = None, None, None
+    if words is not None:
+        tags = found("tags", _tags_in(row, len(words), number, text is None))
+    if text is not None:
+        spans = found("spans", _spans_in(row, text, number))
+        labels = found("labels", _labels_in(row))
+    if spans is None and tags is None and labels is None:
+        raise ValueError(
+            f"Row {number} has no annotation that is understood. It has {_seen(row)}. {EXPECTED}"
+        )
+    return Row(text, words, spans, tags, labels, keys)
+
+
+def _are_strings(values: object) -> bool:
+    return isinstance(values, list | tuple | np.ndarray) and all(
+        isinstance(value, str) for value in values
+    )
+
+
+def _text_in(row: dict, number: int, text_key: str | None) -> tuple[str, str] | None:
+    for key in TEXT if text_key is None else (text_key,):
+        if isinstance(row.get(key), str):
+            return key, row[key]
+        if is_missing(row.get(key, "")):
+            raise ValueError(f"Row {number} has no text: {key!r} is {row[key]!r}.")
+    return None
+
+
+def _tags_in(row: dict, count: int, number: int, only: bool) -> tuple[str, list] | None:
+    """Return the tags of words: names, numbers or None.
+
+    Args:
+        row: with words.
+        count: of words.
+        number: of the row.
+        only: whether there is nothing else than words that may be annotated.
+    """
+    known = [key for key in TAGS if _are_tags(row.get(key), count)]
+    others = [k for k, v in row.items() if k not in WORDS and _are_tags(v, count)]
+    if not known and len(others) > 1:
+        raise ValueError(
+            f"Row {number} has tags in {' and '.join(map(repr, others))}. Pass words and tags by "
+            f"themselves: fit(x['tokens'], x[{others[0]!r}])."
+        )
+    for key in (known or others)[:1]:
+        return key, list(row[key])
+    wrong = next((k for k in TAGS if _are_tags(row.get(k), None)), None)
+    if wrong is not None and only:
+        raise ValueError(f"Row {number} has {count} words, but {len(row[wrong])} {wrong}.")
+    return None
+
+
+def _are_tags(values: object, count: int | None) -> bool:
+    return (
+        isinstance(values, list | tuple | np.ndarray)
+        and count in (None, len(values))
+        and (len(values) > 0 or count == 0)
+        and all(isinstance(v, str | int | np.integer) or is_missing(v) for v in values)
+    )
+
+
+def _spans_in(row: dict, text: str, number: int) -> tuple[str, list[dict]] | None:
+    """Return the spans of a row of doccano, Prodigy, spaCy 2 or Label Studio's JSON-MIN."""
+    keys = [k for k in SPANS if k in row] + [k for k in row if k not in SPANS]
+    for key in keys:
+        values = row[key]
+        if isinstance(values, dict) and _is_span(values):  # columns, as datasets have them
+            values = [dict(zip(values, v, strict=True)) for v in zip(*values.values(), strict=True)]
+        listed = isinstance(values, list | tuple) and all(map(_is_span, values))
+        # Of Prodigy's tokens, which have a start and an end too, there is no label.
+        if listed and (key in SPANS or (len(values) and _has_label(values[0]))):
+            return key, checked_spans(values, text, number)
+    if row.get("_view_id") in SPANS_OF_PRODIGY:
+        return "spans", []
+    return None
+
+
+def _is_span(value: object) -> bool:
+    """Return whether a value is a span: a dict with a start and an end, or (start, end, label)."""
+    if is_span(value):
+        return True
+    if isinstance(value, dict):
+        return any(k in value for k in START) and any(k in value for k in END)
+    is_triple = isinstance(value, list | tuple) and len(value) == 3
+    return is_triple and all(isinstance(bound, numbers.Integral) for bound in value[:2])
+
+
+def _has_label(span: object) -> bool:
+    return not isinstance(span, dict) or any(name in span for name in LABEL)
+
+
+def _labels_in(row: dict) -> tuple[str, list] | None:
+    """Return the classes of a text; None if there are none."""
+    keys = [k for k in LABELS if k in row]
+    if "lead_time" in row or "annotation_id" in row:  # JSON-MIN has the names of its controls
+        given = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time")
+        keys += [k for k in row if k not in (*keys, *given, *TEXT)]
+    if "options" in row:  # Prodigy's choices
+        keys = ["accept"] if "accept" in row else []
+    for key in keys:
+        labels = _classes(row[key], key)
+        if labels is not None:
+            return key, labels
+    return None
+
+
+def _classes(value: object, key: str) -> list | None:
+    if isinstance(value, dict):
+        if "choices" in value:
+            return _classes(value["choices"], key)
+        if key == "cats" and all(isinstance(v, numbers.Real) for v in value.values()):
+            return [name for name, score in value.items() if score >= 0.5]
+        return None
+    if isinstance(value, list | tuple | np.ndarray):
+        return list(value) if _are_strings(value) else None
+    return [value] if isinstance(value, str | numbers.Real) or is_missing(value) else None
+
+
+def _of_document(document, number: int) -> Row:
+    """Return the entities and the categories of a `Doc`."""
+    annotated = getattr(document, "has_annotation", lambda _: True)("ENT_IOB")
+    spans = spans_in(document, document.ents) if annotated or document.ents else None
+    cats = getattr(document, "cats", None)
+    labels = _classes(cats, "cats") if cats else None
+    text = document.text
+    spans = None if spans is None else checked_spans(spans, text, number)
+    if spans is None and labels is None:
+        groups = ", ".join(getattr(document, "spans", None) or {})
+        groups = f", but groups of spans: {groups}; set doc.ents to one of them" if groups else ""
+        raise ValueError(
+            f"Row {number}, a document, has neither entities nor categories{groups}. Documents "
+            "without any entity have doc.ents = []."
+        )
+    return Row(text, spans=spans, labels=labels)
+
+
+def _of_label_studio(row: dict, number: int, text_key: str | None) -> Row | NotAnnotated:
+    """Return the annotation of a task of Label Studio's JSON.
+
+    Of several annotators' that of the ground truth is taken, or the one that all have in common.
+    Predictions are not read.
+    """
+    given = row.get("annotations", row.get("completions"))
+    if not isinstance(given, list):
+        raise ValueError(f"Row {number} has no annotations. It has {_seen(row)}. {EXPECTED}")
+    done = [a for a in given if not a.get("was_cancelled")]
+    if not done:
+        return NotAnnotated("skipped" if given else "not annotated")
+    truth = [annotation for annotation in done if annotation.get("ground_truth")]
+    done = truth if len(truth) == 1 else done
+    results = [[r for r in a.get("result", []) if r.get("type") != "relation"] for a in done]
+    values = [r.get("value", {}) for r in results[0]]
+    text = _text_of_task(row["data"], values, number, text_key)
+    readings = [_of_results(result, text, number) for result in results]
+    if any(reading != readings[0] for reading in readings):
+        raise ValueError(
+            f"Row {number} has {len(done)} annotations that differ. Keep one for each text, or "
+            "mark it as ground truth."
+        )
+    return readings[0]
+
+
+def _of_results(results: list[dict], text: str, number: int) -> Row:
+    values = [result.get("value", {}) for result in results]
+    spans = [value for value in values if _is_span(value)]
+    choices = [value["choices"] for value in values if "choices" in value and not _is_span(value)]
+    if len(spans) + len(choices) < len(values):
+        kinds = sorted({str(r.get("type")) for r in results} - {"labels", "choices"})
+        raise ValueError(
+            f"Row {number} has results of type {', '.join(kinds)}. Expected labels of spans or "
+            "choices of texts."
+        )
+    found = sorted(checked_spans(spans, text, number), key=lambda s: (s["start"], s["end"]))
+    labels = sorted({label for of_one in choices for label in of_one})
+    return Row(text, spans=found, labels=labels)
+
+
+def _text_of_task(data: dict, values: list[dict], number: int, text_key: str | None) -> str:
+    """Return the text of a Label Studio task, which may have any key."""
+    texts = {key: value for key, value in data.items() if isinstance(value, str)}
+    if text_key is not None:
+        if text_key in texts:
+            return texts[text_key]
+    elif len(texts) == 1:
+        return next(iter(texts.values()))
+    else:
+        quoted = [v for v in values if _is_span(v) and isinstance(v.get("text"), str)]
+        fits = [
+            key
+            for key, text in texts.items()
+            if quoted and all(_same(_cut(text, v["start"], v["end"]), v["text"]) for v in quoted)
+        ]
+        chosen = fits if len(fits) == 1 else [key for key in texts if key == "text"]
+        if chosen:
+            return texts[chosen[0]]
+    raise ValueError(
+        f"Row {number} has under data {', '.join(map(repr, data))}. Name the text: "
+        "read_annotations(..., text_key=...)."
+    )
+
+
+def _cut(text: str, start: object, end: object) -> str | None:
+    integers = isinstance(start, numbers.Integral) and isinstance(end, numbers.Integral)
+    return text[start:end] if integers else None
+
+
+# -- spans -------------------------------------------------------------------------------------
+
+
+def checked_spans(spans: Sequence, text: str, row: int | str) -> list[dict]:
+    """Return spans as `{"start", "end", "label"}`, checked against their text.
+
+    Args:
+        spans: dicts, triples or `Span`s.
+        text: that they are of.
+        row: its number, or the name of its file, for errors.
+
+    Raises:
+        ValueError: "Row 3: the span from 7 to 40 is outside of the text, which has 20 characters,
+            or empty. ...", "Row 3: the span from 4 to 8 is 'nce ', but its text is 'Nice'. ...",
+            "Row 3: the span from 0 to 4 has 2 labels. ..."
+
+    Example:
+        >>> checked_spans([{"start_offset": 3, "end_offset": 7, "label": "LOC"}], "In Rome", 0)
+        [{'start': 3, 'end': 7, 'label': 'LOC'}]
+    """
+    row = f"Row {row}" if isinstance(row, int) else row
+    return [_checked_span(span, text, row) for span in spans]
+
+
+def _checked_span(span: object, text: str, row: str) -> dict:
+    if is_span(span):
+        span = span.start_char, span.end_char, span.label_
+    if isinstance(span, list | tuple):
+        span = dict(zip(("start", "end", "label"), span, strict=True))
+    start, end, label = (_field(span, names, row) for names in (START, END, LABEL))
+    if isinstance(label, list | tuple) and len(label) == 1:
+        [label] = label
+    if not all(isinstance(v, numbers.Integral) for v in (start, end)):
+        raise ValueError(
+            f"{row}: a span starts at {start!r} and ends at {end!r}. Expected numbers of "
+            "characters."
+        )
+    where = f"{row}: the span from {start} to {end}"
+    if isinstance(label, list | tuple):
+        raise ValueError(f"{where} has {len(label)} labels: {list(label)}. Expected one.")
+    if not isinstance(label, str) or not label:
+        raise ValueError(
+            f"{where} has the label {label!r}. Expected a name; export the names of labels, not "
+            "their numbers."
+        )
+    quoted = span.get("text")
+    quoted = quoted if isinstance(quoted, str) else None
+    if not 0 <= start < end <= len(text):
+        raise ValueError(
+            f"{where} is outside of the text, which has {len(text)} characters, or empty. Expected "
+            f"0 <= start < end <= length.{_offset_advice(text, start, end, quoted)}"
+        )
+    if quoted is not None and not _same(text[start:end], quoted):
+        raise ValueError(
+            f"{where} is {text[start:end]!r:.60}, but its text is {quoted!r:.60}."
+            f"{_offset_advice(text, start, end, quoted)}"
+        )
+    return {"start": int(start), "end": int(end), "label": label}
+
+
+def _field(span: Mapping, names: Sequence[str], row: str) -> Any:
+    for name in names:
+        if name in span:
+            return span[name]
+    raise ValueError(f"{row}: the span {dict(span)!r:.100} has no {names[0]}.")
+
+
+def _same(text: str | None, quoted: str) -> bool:
+    """Return whether two texts differ at most in white space, which tools normalize."""
+
+    def compact(value: str) -> str:
+        return re.sub(r"\s|\\n", "", value)
+
+    return text is not None and compact(text) == compact(quoted)
+
+
+def _offset_advice(text: str, start: int, end: int, quoted: str | None) -> str:
+    """Return what other units offsets count, as far as can be seen; begins with a space."""
+    for encoding, unit, name in (("utf-16-le", 2, "UTF-16 units"), ("utf-8", 1, "bytes")):
+        encoded = text.encode(encoding)
+        part = encoded[max(start, 0) * unit : max(end, 0) * unit].decode(encoding, "replace")
+        inside = 0 <= start < end and end * unit <= len(encoded)
+        if inside and len(encoded) > unit * len(text) and quoted in (None, part):
+            return (
+                f" Its offsets seem to count {name}. Expected characters of Python: "
+                f"len(text.encode({encoding!r})[:{f'{unit} * ' * (unit > 1)}start]"
+                f".decode({encoding!r})) is the start."
+            )
+    return " Offsets count characters of the text, from 0, and end after the last."

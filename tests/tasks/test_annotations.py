@@ -1,0 +1,289 @@
+"""Annotations of each tool, in small files as it writes them: understood, or refused by name."""
+
+import json
+import re
+
+import pytest
+
+import encoder_zoo as ez
+
+TEXT = "Ann is in Rome."
+SPANS = [
+    {"start": 0, "end": 3, "label": "PER"},
+    {"start": 10, "end": 14, "label": "LOC"},
+]
+TRIPLES = [[0, 3, "PER"], [10, 14, "LOC"]]
+OFFSETS = [
+    {"id": i, "label": span["label"], "start_offset": span["start"], "end_offset": span["end"]}
+    for i, span in enumerate(SPANS)
+]
+
+
+def region(start, end, label, text=None, **more):
+    value = {"start": start, "end": end, "labels": [label]}
+    value |= {} if text is None else {"text": text}
+    return {
+        "id": "x1",
+        "from_name": "label",
+        "to_name": "text",
+        "type": "labels",
+        "origin": "manual",
+        "value": value | more,
+    }
+
+
+def choice(*names):
+    return {
+        "from_name": "sentiment",
+        "to_name": "text",
+        "type": "choices",
+        "value": {"choices": list(names)},
+    }
+
+
+REGIONS = [region(0, 3, "PER", "Ann"), region(10, 14, "LOC", "Rome")]
+
+
+def task(*annotations, data=None, **more):
+    annotations = [
+        a if isinstance(a, dict) else {"id": 7, "completed_by": 1, "result": a, "lead_time": 4.2}
+        for a in annotations
+    ]
+    data = {"my_text": TEXT} if data is None else data
+    return {"id": 1, "annotations": annotations, "data": data, "predictions": [], **more}
+
+
+def cancelled(result):
+    return {"result": result, "was_cancelled": True}
+
+
+TOKENS = [{"text": "Ann", "start": 0, "end": 3, "id": 0, "ws": True}]
+MIN = {"id": 1, "annotator": 1, "annotation_id": 7, "lead_time": 4.2, "created_at": "2021-03-09"}
+OF_TAGGERS = {
+    "doccano, JSONL": {"id": 1, "text": TEXT, "label": TRIPLES},
+    "doccano, of version 1.0": {"id": 1, "text": TEXT, "labels": TRIPLES, "meta": {}},
+    "doccano, text under data": {"id": 1, "data": TEXT, "label": TRIPLES},
+    "doccano, relations": {"id": 1, "text": TEXT, "entities": OFFSETS, "relations": []},
+    "doccano, comments": {"text": TEXT, "entities": OFFSETS, "relations": [], "Comments": []},
+    "doccano, 2018": {"doc_id": 1, "text": TEXT, "entities": TRIPLES, "username": "admin"},
+    "Label Studio": task(REGIONS),
+    "Label Studio, two texts": task(REGIONS, data={"title": "A title", "body": TEXT}),
+    "Label Studio, a relation": task([*REGIONS, {"type": "relation", "from_id": "x1"}]),
+    "Label Studio, cancelled": task(cancelled([]), REGIONS),
+    "Label Studio, ground truth": task([], {"result": REGIONS, "ground_truth": True}),
+    "Label Studio, two agree": task(REGIONS, REGIONS[::-1]),
+    "Label Studio, predictions": task(REGIONS, predictions=[{"result": [region(0, 1, "X")]}]),
+    "Label Studio, version 0": {"completions": [{"result": REGIONS}], "data": {"t": TEXT}},
+    "Label Studio, JSON-MIN": {**MIN, "text": TEXT, "ner": [r["value"] for r in REGIONS]},
+    "Label Studio, JSON-MIN label": {**MIN, "text": TEXT, "label": [r["value"] for r in REGIONS]},
+    "Prodigy": {"text": TEXT, "tokens": TOKENS, "spans": SPANS, "answer": "accept", "meta": {}},
+    "Prodigy, no answer": {"text": TEXT, "spans": SPANS},
+    "spaCy 2": (TEXT, {"entities": [tuple(triple) for triple in TRIPLES]}),
+    "spaCy 2, from JSON": [TEXT, {"entities": TRIPLES}],
+    "a dataset's struct": {
+        "text": TEXT,
+        "entities": {"start": [0, 10], "end": [3, 14], "label": ["PER", "LOC"]},
+    },
+    "GATE-like names": {
+        "text": TEXT,
+        "entities": [{"begin": 0, "end": 3, "type": "PER"}, {"begin": 10, "end": 14, "tag": "LOC"}],
+    },
+}
+NOTHING = {
+    "doccano": {"text": TEXT, "label": []},
+    "doccano, relations": {"text": TEXT, "entities": [], "relations": []},
+    "Label Studio": task([]),
+    "Prodigy": {"text": TEXT, "spans": [], "answer": "accept"},
+    "Prodigy, no key": {"text": TEXT, "answer": "accept", "_view_id": "ner_manual"},
+    "spaCy 2": (TEXT, {"entities": []}),
+}
+LEFT_OUT = {
+    "Prodigy, rejected": {"text": TEXT, "spans": SPANS, "answer": "reject"},
+    "Prodigy, ignored": {"text": TEXT, "answer": "ignore"},
+    "Label Studio, skipped": task(cancelled(REGIONS)),
+    "Label Studio, not annotated": task(),
+}
+REFUSED = {
+    "no annotation": ({"text": TEXT, "meta": {}}, "no annotation .* the keys 'text', 'meta'"),
+    "no text": ({"id": 1, "label": TRIPLES}, "no annotation .* the keys 'id', 'label'"),
+    "GLiNER": ({"tokenized_text": ["Ann"], "ner": [[0, 0, "PER"]]}, "keys 'tokenized_text', 'ner'"),
+    "not a row": (7, "the type int: 7"),
+    "text is missing": ({"text": None, "label": []}, "Row 1 has no text: 'text' is None"),
+    "numbers of labels": (
+        {"text": TEXT, "annotations": [{"label": 2, "start_offset": 0, "end_offset": 3}]},
+        "has the label 2. Expected a name; export the names",
+    ),
+    "no label": ({"text": TEXT, "spans": [{"start": 0, "end": 3}]}, "has no label"),
+    "two labels": ({"text": TEXT, "spans": [[0, 3, ["A", "B"]]]}, "from 0 to 3 has 2 labels"),
+    "outside": ({"text": TEXT, "label": [[0, 16, "A"]]}, "outside of the text, which has 15"),
+    "empty": ({"text": TEXT, "label": [[3, 3, "A"]]}, "from 3 to 3 is outside .* or empty"),
+    "turned": ({"text": TEXT, "label": [[3, 1, "A"]]}, "from 3 to 1 is outside .* or empty"),
+    "negative": ({"text": TEXT, "label": [[-3, 1, "A"]]}, "from -3 to 1 is outside"),
+    "other text": (task([region(0, 3, "PER", "Rom")]), "is 'Ann', but its text is 'Rom'"),
+    "HTML": (task([region("/p[1]/text()[1]", "/p[1]/text()[1]", "A")]), "Expected numbers of char"),
+    "annotators": (task(REGIONS, REGIONS[:1]), "2 annotations that differ"),
+    "boxes": (task([{"type": "rectanglelabels", "value": {"x": 1}}]), "type rectanglelabels"),
+    "two texts": (task([], data={"a": TEXT, "b": TEXT}), "under data 'a', 'b'. .*text_key"),
+    "no annotations": ({"data": {"text": TEXT}}, "no annotations. It has the keys 'data'"),
+    "classes": ({"text": TEXT, "label": "pos"}, "no spans or tags. It has labels"),
+    "lengths": ({"tokens": ["a", "b"], "ner_tags": ["O"]}, "2 words, but 1 ner_tags"),
+    "which tags": ({"tokens": ["a"], "pos": ["N"], "chunk": ["O"]}, "in 'pos' and 'chunk'"),
+}
+
+
+def test_spans_of_every_tool():
+    for name, row in OF_TAGGERS.items():
+        assert ez.read_annotations([row], kind="spans") == ([TEXT], [SPANS]), name
+        assert ez.read_annotations([row]).y == [SPANS], name
+
+
+def test_nothing_annotated_is_no_entity():
+    for name, row in NOTHING.items():
+        found = ez.read_annotations([row, OF_TAGGERS["doccano, JSONL"]])
+        assert found == ([TEXT, TEXT], [[], SPANS]), name
+
+
+def test_rejected_and_skipped_rows_are_counted(caplog):
+    for name, row in LEFT_OUT.items():
+        caplog.clear()
+        found = ez.read_annotations([OF_TAGGERS["Prodigy"], row])
+        assert found == ([TEXT], [SPANS]), name
+        assert "1 of 2 rows are left out: 1 " in caplog.text, name
+        assert "first: row 1" in caplog.text, name
+    with pytest.raises(ValueError, match="None of 1 rows is annotated"):
+        ez.read_annotations([row])
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_understood_is_refused(name):
+    row, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message) as error:
+        from encoder_zoo.tasks.annotations.rows import annotations_of
+
+        annotations_of([OF_TAGGERS["doccano, JSONL"], row], ("spans", "tags"))
+    assert re.match("Row 1 ?", str(error.value)), error.value
+
+
+def test_offsets_of_other_units_are_named():
+    text = "😀😀 in Rome"  # Rome is at 6
+    for start, end, unit in ((8, 12, "UTF-16 units"), (12, 16, "bytes")):
+        for more in ({}, {"text": "Rome"}):
+            span = {"start": start, "end": end, "label": "LOC", **more}
+            with pytest.raises(ValueError, match=f"seem to count {unit}") as error:
+                ez.read_annotations([{"text": text, "spans": [span]}])
+            cure = re.search(r"(len\(.*\)) is the start", str(error.value)).group(1)
+            assert eval(cure, {"text": text, "start": start}) == 6
+    span = {"start": 6, "end": 10, "label": "LOC", "text": "Rome"}
+    assert ez.read_annotations([{"text": text, "spans": [span]}]).y[0][0]["start"] == 6
+
+
+OF_CLASSES = {
+    "doccano": ({"id": 1, "text": TEXT, "label": ["pos"]}, ["pos"]),
+    "doccano, 2018": ({"doc_id": 1, "text": TEXT, "labels": ["a", "b"]}, ["a", "b"]),
+    "Label Studio": (task([choice("pos")]), ["pos"]),
+    "Label Studio, several": (task([choice("a", "b")]), ["a", "b"]),
+    "JSON-MIN": ({**MIN, "text": TEXT, "sentiment": "pos"}, ["pos"]),
+    "JSON-MIN, several": ({**MIN, "text": TEXT, "topic": {"choices": ["a", "b"]}}, ["a", "b"]),
+    "Prodigy": ({"text": TEXT, "label": "pos", "answer": "accept"}, ["pos"]),
+    "Prodigy, choice": (
+        {"text": TEXT, "options": [{"id": "pos"}], "accept": ["pos"], "answer": "accept"},
+        ["pos"],
+    ),
+    "spaCy 2": ((TEXT, {"cats": {"pos": 1.0, "neg": 0.0}}), ["pos"]),
+    "a dataset's row": ({"sentence": TEXT, "label": "pos", "idx": 3}, ["pos"]),
+    "a number": ({"text": TEXT, "label": 1}, [1]),
+}
+
+
+def test_labels_of_texts():
+    for name, (row, labels) in OF_CLASSES.items():
+        x, y = ez.read_annotations([row])
+        assert (x, y) == ([TEXT], labels if len(labels) == 1 else [labels]), name
+
+
+def test_tags_of_words():
+    words, tags = ["Ann", "sings"], ["B-PER", "O"]
+    for row in (
+        {"tokens": words, "ner_tags": tags, "pos_tags": ["N", "V"]},
+        {"words": words, "labels": tags, "id": "7"},
+        {"tokens": words, "tags": tags, "text": "Ann sings"},
+    ):
+        assert ez.read_annotations([row]) == ([words], [tags])
+
+
+def test_files(tmp_path):
+    rows = [OF_TAGGERS["doccano, JSONL"]] * 2
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    (tmp_path / "b.json").write_text(json.dumps(rows))
+    tool = {"classes": ["PER"], "annotations": [[TEXT, {"entities": TRIPLES}], None] * 2}
+    (tmp_path / "c.json").write_text(json.dumps(tool))
+    for name in ("a.jsonl", "b.json", "c.json"):
+        assert ez.read_annotations(tmp_path / name) == ([TEXT] * 2, [SPANS] * 2)
+    (tmp_path / "d.conll").write_text("-DOCSTART- -X- O\n\nAnn -X- _ B-PER\nsings -X- _ O\n")
+    words, tags = ez.read_annotations(str(tmp_path / "d.conll"))
+    assert (words, tags) == ([["Ann", "sings"]], [["B-PER", "O"]])
+    squad = {"data": [{"paragraphs": []}]}
+    for content, message in (
+        (json.dumps(squad), "read_squad reads it"),
+        ("[]", "holds no rows"),
+        ('{"text": 1}\n{', "line 2"),
+        ("{", "line 1"),
+    ):
+        (tmp_path / "e.json").write_text(content)
+        with pytest.raises(ValueError, match=message):
+            ez.read_annotations(tmp_path / "e.json")
+    (tmp_path / "f.csv").write_text("text,label")
+    with pytest.raises(ValueError, match="with pandas"):
+        ez.read_annotations(tmp_path / "f.csv")
+    with pytest.raises(FileNotFoundError):
+        ez.read_annotations(tmp_path / "g.json")
+
+
+class TestBrat:
+    ANN = "T1\tPER 0 3\tAnn\nT2\tLOC 10 14\tRome\nR1\tIn Arg1:T1 Arg2:T2\t\n#1\tNotes T1\tsure\n"
+
+    def write(self, folder, annotations, text=TEXT):
+        folder.mkdir(exist_ok=True)
+        (folder / "a.txt").write_bytes(text.encode())
+        (folder / "a.ann").write_text(annotations)
+
+    def test_a_folder_and_its_files(self, tmp_path, caplog):
+        self.write(tmp_path / "more", self.ANN)
+        (tmp_path / "b.txt").write_text("Nothing")
+        (tmp_path / "b.ann").write_text("")
+        expected = ["Nothing", TEXT], [[], SPANS]
+        assert ez.read_annotations(tmp_path) == expected
+        assert "2 lines of relations" in caplog.text
+        for name in ("a.txt", "a.ann"):
+            assert ez.read_annotations(tmp_path / "more" / name) == ([TEXT], [SPANS])
+
+    def test_offsets_count_every_character_of_the_file(self, tmp_path):
+        self.write(tmp_path, "T1\tLOC 9 13\tRome\n", "Hi 😀 \r\n\r\nRome")
+        assert ez.read_annotations(tmp_path).y == [[{"start": 9, "end": 13, "label": "LOC"}]]
+
+    def test_a_part_ends_at_a_line_break(self, tmp_path):
+        self.write(tmp_path, "T1\tLOC 0 3;4 8\tNew York\n", "New\nYork")
+        assert ez.read_annotations(tmp_path).y == [[{"start": 0, "end": 8, "label": "LOC"}]]
+
+    @pytest.mark.parametrize(
+        ("annotations", "message"),
+        [
+            ("T1\tX 0 3;10 14\tAnn Rome\n", "a.ann, line 1: 'Ann Rome' is of 2 parts"),
+            ("\nT1\tX 0 3\tBob\n", "a.ann, line 2: the span from 0 to 3 is 'Ann', but its text"),
+            ("T1 X 0 3 Ann\n", "a.ann, line 1 is 'T1 X 0 3 Ann'"),
+        ],
+    )
+    def test_refusals(self, tmp_path, annotations, message):
+        self.write(tmp_path, annotations)
+        with pytest.raises(ValueError, match=message):
+            ez.read_annotations(tmp_path)
+
+    def test_half_of_a_pair(self, tmp_path):
+        self.write(tmp_path, "")
+        (tmp_path / "b.txt").write_text("Not annotated")
+        with pytest.raises(ValueError, match="There is no b.ann"):
+            ez.read_annotations(tmp_path)
+        with pytest.raises(ValueError, match="without .ann and .txt .*: none.json"):
+            (tmp_path / "empty").mkdir()
+            (tmp_path / "empty" / "none.json").write_text("[]")
+            ez.read_annotations(tmp_path / "empty")
