@@ -12,6 +12,7 @@ from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.rules import ABSENT
+from encoder_zoo.presets.formats.checkpoint import MAX_CLASSES
 
 REQUIRED = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim")
 _NAMES = Rule(
@@ -29,10 +30,16 @@ _LABELS = Rule(
     ),
     'an object such as {"0": "negative", "1": "positive"}, or null',
 )
+_COUNT = Rule(
+    lambda v: v is None or (type(v) is int and 0 <= v <= MAX_CLASSES),
+    f"a number of classes up to {MAX_CLASSES}, or null",
+)
 # Fields of the config.json of all families.
 COMMON = {
     "architectures": _NAMES,
     "id2label": _LABELS,
+    "num_labels": _COUNT,
+    "_num_labels": _COUNT,
     "pad_token_id": rule_of(NonNegativeInt | None),
     # These would change the outputs, and are not implemented.
     "is_decoder": ABSENT,
@@ -215,7 +222,6 @@ def check_sizes(
             if config[key] != found:
                 raise ValueError(f"{path}: {key} is {config[key]}, but {name} has {found}.")
     _check_layers(config, family, shapes, path)
-    _check_classes(config, family, shapes, path)
     needed = 4 * max(_estimate(config, family), sum(map(math.prod, shapes.values())))
     if needed > max_bytes:
         raise ValueError(
@@ -234,21 +240,6 @@ def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathli
             layers += 1
         if wanted > layers:
             raise ValueError(f"{path}: {key} is {wanted}, but the weights hold {layers} layers.")
-
-
-def _check_classes(config: Mapping, family: Family, shapes: Mapping, path: pathlib.Path) -> None:
-    """Raise an error if a classifier's head has more or fewer outputs than labels."""
-    names, architectures = config.get("id2label"), config.get("architectures") or []
-    for suffix, head in family.heads.items():
-        is_classifier = suffix.endswith("Classification")
-        if names is None or not is_classifier or architectures != [family.class_name(suffix)]:
-            continue
-        name = f"{head.output}.weight"
-        outputs = shapes.get(name, (len(names),))[:1]
-        if outputs != (len(names),):
-            raise ValueError(
-                f"{path}: id2label names {len(names)} classes, but {name} has {outputs[0]} outputs."
-            )
 
 
 def _own_blocks(config: Mapping, family: Family) -> list[tuple[str, str, int]]:

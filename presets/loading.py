@@ -27,6 +27,7 @@ from encoder_zoo.presets.formats.checkpoint import (
 )
 from encoder_zoo.presets.formats.embedding_folder import check_modules
 from encoder_zoo.presets.formats.preset_task import PresetTask
+from encoder_zoo.presets.heads import restore_head, settle_head
 from encoder_zoo.presets.opening import Safeguards, TokenizerPreset, open_preset, open_tokenizer
 from encoder_zoo.presets.origin import origin_of
 from encoder_zoo.presets.restoring import (
@@ -34,7 +35,6 @@ from encoder_zoo.presets.restoring import (
     match_backbone,
     report_unused,
     restore_backbone,
-    restore_head,
 )
 from encoder_zoo.presets.vocabulary import Vocabulary
 
@@ -111,6 +111,7 @@ def _read_task(
     family, settings = checkpoint.family, checkpoint.settings
     head = cls.head_of(family)
     for_backbone, for_preprocessor, for_task = _route(cls, family, arguments)
+    other_class = settle_head(checkpoint, cls, for_task)
 
     for_backbone.setdefault("pooler", head.pooled)
     tokenizer = _read_tokenizer(checkpoint, added_tokens)
@@ -144,7 +145,7 @@ def _read_task(
     if tokenizer is not None:
         backbone.checkpoint_vocabulary = Vocabulary.of(tokenizer)
     task.learning_rate = settings.get("learning_rate", task.learning_rate)
-    used |= restore_head(checkpoint, task, head, for_task, safeguards, new_pooler)
+    used |= restore_head(checkpoint, task, for_task, safeguards, new_pooler, other_class)
     used |= task.load_from_files(checkpoint, for_task, safeguards.allow_nonfinite) or set()
     report_unused(checkpoint, used, cls.__name__)
     return task

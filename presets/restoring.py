@@ -1,4 +1,4 @@
-"""Restores the weights of a backbone and of a task's head from an open checkpoint."""
+"""Restores the weights of a backbone from an open checkpoint, and checks that all are used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterable
 import keras
 
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import CUSTOM_HEAD, Head
 from encoder_zoo.encoders.layers import skip_initialization
 from encoder_zoo.presets.config import backbone_arguments
 from encoder_zoo.presets.dropped_models import collect_dropped_models, note_loaded
@@ -20,8 +19,6 @@ from encoder_zoo.presets.formats.checkpoint import (
     match,
     unexpected,
 )
-from encoder_zoo.presets.formats.preset_task import PresetTask
-from encoder_zoo.presets.formats.relabelled import RelabelledCheckpoint
 from encoder_zoo.presets.opening import Safeguards
 
 logger = logging.getLogger("encoder_zoo")
@@ -63,72 +60,6 @@ def match_backbone(
             + "\n".join(lines)
         )
     return backbone, matched, bool(new)
-
-
-def restore_head(
-    checkpoint: Checkpoint,
-    task: PresetTask,
-    head: Head,
-    arguments: dict,
-    safeguards: Safeguards,
-    new_pooler: bool,
-) -> set[str]:
-    """Load the task's head, or log one warning that says why it is new."""
-    checkpoint = _with_labels_of(task, checkpoint, head)
-    matched, misfits = match(checkpoint, task, task.head_record.tensors if task.head else {})
-    if head.tied_bias_may_be_absent and misfits.get(head.tied_bias) == "missing":
-        del misfits[head.tied_bias]
-    if misfits and all(what == "missing" for what in misfits.values()):
-        is_custom = any(name.startswith(f"{CUSTOM_HEAD}.") for name in checkpoint.shapes)
-        own = "the checkpoint's is of a layer that head=... takes"
-        reason = own if is_custom else "the checkpoint has none"
-    else:
-        described = "; ".join(f"{name} ({what})" for name, what in misfits.items())
-        reason = task.head_misfit(checkpoint.config, arguments) or described
-    if not reason:
-        _check_tied(checkpoint, head)
-        copy(checkpoint, matched, safeguards.allow_nonfinite)
-        if new_pooler:
-            message = "%s has no pooler: it starts from random weights. Fine-tune before use."
-            logger.warning(message, checkpoint.folder.name)
-        return set(matched)
-    logger.warning(
-        "%s: the head of %s starts from random weights: %s%s. Fine-tune before use.",
-        checkpoint.folder.name,
-        type(task).__name__,
-        reason,
-        "; the pooler too" if new_pooler else "",
-    )
-    return set()
-
-
-def _with_labels_of(task: PresetTask, checkpoint: Checkpoint, head: Head) -> Checkpoint:
-    """Return the checkpoint with the rows of the task's labels, if it has some of these."""
-    rows = task.kept_classes(checkpoint.config) if task.head else None
-    if rows is None:
-        return checkpoint
-    new = [label for label, row in zip(task.labels, rows, strict=True) if row is None]
-    if new:
-        logger.warning(
-            "%s: the head of %s keeps the labels that the checkpoint has; %s %s new. Fine-tune "
-            "before use.",
-            checkpoint.folder.name,
-            type(task).__name__,
-            ", ".join(map(repr, new)),
-            "is" if len(new) == 1 else "are",
-        )
-    return RelabelledCheckpoint(checkpoint, head.output, rows)
-
-
-def _check_tied(checkpoint: Checkpoint, head: Head) -> None:
-    """Raise an error if a tied output projection differs from the token embedding."""
-    twins = checkpoint.family.tied if head.tied_bias else {}
-    for name in unexpected(checkpoint, ()):
-        if name in twins and name.startswith(f"{head.output}."):
-            raise ValueError(
-                f"{checkpoint.folder}: {name} differs from {twins[name]}. Only output "
-                "projections that are tied to the token embedding are supported."
-            )
 
 
 def report_unused(checkpoint: Checkpoint, used: set[str], reader: str) -> None:

@@ -51,9 +51,7 @@ def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
     for field, name in candidates:
         if name is not None:
             return read_activation(name, field, ("sigmoid", "linear"))
-    labels = config.get("id2label")
-    count = config.get("num_labels", 2) if labels is None else len(labels)
-    return "sigmoid" if count == 1 else "linear"
+    return "sigmoid" if len(config.get("id2label") or ()) == 1 else "linear"
 
 
 def cross_encoder_arguments(checkpoint: Checkpoint) -> dict[str, object]:

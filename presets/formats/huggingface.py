@@ -24,6 +24,8 @@ from encoder_zoo.presets.formats.preset_files import CONFIG, PYTORCH, SAFETENSOR
 _READERS = {SAFETENSORS: SafetensorsFile, PYTORCH: PyTorchFile}
 # {older name of LayerNorm's weights: current name}
 _OLD_NAMES = {"gamma": "weight", "beta": "bias"}
+# Prefixes of a model inside of DataParallel, a compiled one, or a module of Lightning.
+_WRAPPERS = ("module.", "_orig_mod.", "model.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +90,10 @@ class HuggingFaceCheckpoint(Checkpoint):
         """Rename a head that is an alias of another one, see `Family.aliases`."""
         for name, alias in self.family.aliases.items():
             if self.config.get("architectures") == [self.family.class_prefix + name]:
-                self.set_head(alias.head, alias.labels)
                 output = self.family.heads[alias.head].output
+                if f"{output}.weight" in self._tensors:  # trained later, for a task of its own
+                    continue
+                self.set_head(alias.head, alias.labels)
                 for part in ("weight", "bias"):
                     if (old := f"{alias.output}.{part}") in self._tensors:
                         self._tensors[f"{output}.{part}"] = self._tensors[old]
@@ -184,7 +188,9 @@ def _normalize(name: str, family: Family) -> str:
         >>> _normalize("module.bert.embeddings.LayerNorm.gamma", find_family("bert"))
         'embeddings.LayerNorm.weight'
     """
-    name = name.removeprefix("module.").removeprefix(f"{family.prefix}.")
+    prefixes = {*_WRAPPERS, f"{family.prefix}."}
+    while prefix := next((p for p in prefixes if name.startswith(p)), None):
+        name = name.removeprefix(prefix)
     for other, ours in family.other_names.items():
         name = _renamed(name, other, ours)
     return re.sub(r"(?<=\.)(gamma|beta)$", lambda found: _OLD_NAMES[found[0]], name)

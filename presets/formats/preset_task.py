@@ -22,6 +22,8 @@ class PresetTask(Protocol):
         problem_type: as in config.json; None for tasks with one.
         labels: names of the classes, if the task has classes.
         num_classes: number of classes, likewise.
+        has_classes: whether the outputs are of classes that the user names.
+        head_is_new: whether the head has its first, random weights beside those of a checkpoint.
         peft_task_type: name of the task in peft; None if it cannot be saved as adapters.
         answer_settings: constructor arguments of inference, saved with the preset.
         settings_in_files: arguments that `files_to_save` or `extra_config` writes.
@@ -41,6 +43,8 @@ class PresetTask(Protocol):
     problem_type: str | None
     labels: list[str] | None
     num_classes: int | None
+    has_classes: ClassVar[bool]
+    head_is_new: bool
     peft_task_type: ClassVar[str | None]
     answer_settings: ClassVar[tuple[str, ...]]
     settings_in_files: ClassVar[tuple[str, ...]]

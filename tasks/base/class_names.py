@@ -27,6 +27,31 @@ def are_default_labels(names: list[str]) -> bool:
     return names == default_labels(len(names))
 
 
+def rows_of(labels: Sequence[str], names: Sequence[str]) -> list[int | None]:
+    """Return for each label the index of the name that it is, None if there is no such name.
+
+    Names that differ only in capitals and blanks are the same, unless there are two of them.
+
+    Example:
+        >>> rows_of(["positive", "mixed", "negative"], ["NEGATIVE", "POSITIVE"])
+        [1, None, 0]
+    """
+    plain = [name.strip().casefold() for name in names]
+    asked = [label.strip().casefold() for label in labels]
+
+    def row(label: str, key: str) -> int | None:
+        if label in names:
+            return names.index(label)
+        return plain.index(key) if plain.count(key) == 1 == asked.count(key) else None
+
+    return [row(label, key) for label, key in zip(labels, asked, strict=True)]
+
+
+def any_shared(labels: Sequence[str], names: Sequence[str]) -> bool:
+    """Return whether some label is among the names, see `rows_of`."""
+    return any(row is not None for row in rows_of(labels, names))
+
+
 def validated_labels(labels: Sequence[str | int] | None) -> list[str] | None:
     """Return the class names as strings, or raise an error; None for None.
 

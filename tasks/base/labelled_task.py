@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 import keras
@@ -11,10 +12,12 @@ from encoder_zoo.common.wording import with_type
 from encoder_zoo.encoders.family import CustomHeadRecord, Head
 from encoder_zoo.tasks.annotations.rows import annotations_of, are_rows, named_column
 from encoder_zoo.tasks.base.class_names import (
+    any_shared,
     are_default_labels,
     count_and_names,
     labels_from_config,
     resolve_num_classes,
+    rows_of,
     validated_labels,
 )
 from encoder_zoo.tasks.base.class_weights import class_weights, weighted
@@ -24,6 +27,8 @@ from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.preprocessor import check_no_iterator
 from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.sources import check_not_empty, is_dataset
+
+logger = logging.getLogger("encoder_zoo")
 
 
 class LabelledTask(Task):
@@ -92,7 +97,8 @@ class LabelledTask(Task):
         if self.head is None:
             raise ValueError(
                 f"This {type(self).__name__} does not know its labels yet. Pass labels=[...] or "
-                "num_classes, or call fit, which learns them from its data."
+                "num_classes, for a new head that has to be trained; or call fit, which learns "
+                "them from its data."
             )
 
     def call(self, inputs, training=None):
@@ -157,13 +163,12 @@ class LabelledTask(Task):
 
     @classmethod
     def _asks_for_classes_of(cls, config: dict, arguments: dict) -> bool:
-        """Return whether the caller's classes, if given, are those of the checkpoint."""
-        names = labels_from_config(config)
-        labels = arguments.get("labels")
+        """Return whether the checkpoint's outputs are the caller's classes, one for one."""
+        names, labels = labels_from_config(config), validated_labels(arguments.get("labels"))
         if labels is None:
             return arguments.get("num_classes") in (None, len(names))
-        labels = validated_labels(labels)
-        return labels == names or (are_default_labels(names) and len(labels) == len(names))
+        unknown = are_default_labels(names) or not any_shared(labels, names)
+        return labels == names or (len(labels) == len(names) and unknown)
 
     @classmethod
     def _shares_classes_with(cls, config: dict, arguments: dict) -> bool:
@@ -171,15 +176,13 @@ class LabelledTask(Task):
         if cls._asks_for_classes_of(config, arguments):
             return True
         labels, names = validated_labels(arguments.get("labels")), labels_from_config(config)
-        return labels is not None and not are_default_labels(names) and shared(labels, names)
+        return labels is not None and not are_default_labels(names) and any_shared(labels, names)
 
     @classmethod
     def _is_head_of(cls, config: dict) -> bool:
         """Return whether config.json describes a checkpoint of this task."""
-        architectures = config.get("architectures") or []
-        if not architectures:
-            return "id2label" in config
-        return architectures[0].endswith(cls.checkpoint_class_suffix)
+        [architecture, *_] = config.get("architectures") or [""]
+        return architecture.endswith(cls.checkpoint_class_suffix)
 
     def check_representable(self) -> None:
         self._check_labels_known()
@@ -188,28 +191,29 @@ class LabelledTask(Task):
         """Return why the checkpoint's head is not for this task and these classes, or None."""
         if self.num_classes is None:
             return "its labels are still to be learned"
-        if not self._is_head_of(config):
-            made_for = (config.get("architectures") or [""])[0]
-            heads = f"{self.backbone.family.class_prefix}For"
-            return f"the checkpoint's is of {made_for}" if made_for.startswith(heads) else None
         names = labels_from_config(config)
-        if self._renames(names) and not shared(self.labels, names):
-            return f"its labels are {names}, not {self.labels}"
-        return None
+        if not self._is_head_of(config) or not self._renames(names):
+            return None
+        if any_shared(self.labels, names):
+            return None
+        if len(self.labels) == len(names):
+            logger.warning(
+                "The head of %s is kept, and its classes %s get the names %s.",
+                type(self).__name__,
+                names,
+                self.labels,
+            )
+            return None
+        return f"its labels are {names}, not {self.labels}"
 
     def kept_classes(self, config: dict) -> list[int | None] | None:
-        if self.given_head is not None:
+        if self.given_head is not None or not self._is_head_of(config):
             return None
         names = labels_from_config(config)
-        if not (self._is_head_of(config) and self._renames(names) and shared(self.labels, names)):
+        if not (self._renames(names) and any_shared(self.labels, names)):
             return None
-        return [names.index(label) if label in names else None for label in self.labels]
+        return rows_of(self.labels, names)
 
     def _renames(self, names: list[str]) -> bool:
         """Return whether the labels are others than those of a checkpoint, or in another order."""
         return bool(self.labels) and not are_default_labels(names) and names != self.labels
-
-
-def shared(labels: list[str], names: list[str]) -> bool:
-    """Return whether some label is among the names."""
-    return not set(labels).isdisjoint(names)

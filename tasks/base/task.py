@@ -64,6 +64,7 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
         pipeline_tag: the Hugging Face hub's name for the task.
         preprocessor_class: of its raw inputs.
         has_classes: whether the outputs are of classes, with `labels` and `num_classes`.
+        head_is_new: whether the head has random weights beside those of a checkpoint, until `fit`.
         labels_tokens: whether there is an answer, and a label, for each token.
         pretrains: whether the labels are made of the texts.
         problem_type: as in config.json, of tasks that have several.
@@ -92,6 +93,7 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
 
     labels: list[str] | None = None
     num_classes: int | None = None
+    head_is_new: bool = False
     lite_model: LiteModel | None = None  # of the results of `for_cpu`
     head: keras.layers.Layer | None
 

@@ -219,8 +219,8 @@ class Reranker(Ranking, RerankerPresets, ListScores):
             raise ValueError(
                 f"The checkpoint is a classifier of {len(labels)} labels, "
                 f"{', '.join(labels[:5])}, and a Reranker has one output. Load it with "
-                "SequenceClassifier.from_preset; or its encoder alone, with "
-                "Backbone.from_preset, for a Reranker with a new head."
+                "SequenceClassifier.from_preset. To train a Reranker on its encoder, give that "
+                "to the constructor: Reranker(Backbone.from_preset(source), preprocessor)."
             )
         return super().checkpoint_arguments(config, head, arguments)
 

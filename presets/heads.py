@@ -1,0 +1,287 @@
+"""Decides which head of a checkpoint is a task's, and loads it.
+
+The weights decide whether there is one, and how many outputs it has; then config.json names them.
+Its `architectures` decide only between tasks whose heads have tensors of the same names: they are
+often those of the model that training began with.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from encoder_zoo.encoders.family import CUSTOM_HEAD, Family, Head
+from encoder_zoo.presets.formats.checkpoint import (
+    Checkpoint,
+    copy,
+    default_labels,
+    match,
+    unexpected,
+)
+from encoder_zoo.presets.formats.preset_task import PresetTask
+from encoder_zoo.presets.formats.relabelled import RelabelledCheckpoint
+from encoder_zoo.presets.opening import Safeguards
+
+logger = logging.getLogger("encoder_zoo")
+
+# Heads for one text or pair, which are one function if they have one output.
+_OF_TEXTS = {"ForSequenceClassification", "ForMultipleChoice"}
+_OUTPUTS = {"ForMultipleChoice": 1, "ForQuestionAnswering": 2}
+# Heads that an encoder brings from its pretraining: that a new one takes their place is no news.
+_PRETRAINED = ("ForMaskedLM", "ForPreTraining")
+_MAX_SHOWN = 8  # names of tensors in a log line
+
+
+def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -> str | None:
+    """Set `architectures` and `id2label` of a checkpoint to what its weights hold for a task.
+
+    Args:
+        checkpoint: the opened preset, whose `config` is replaced.
+        cls: of the task.
+        given: arguments of the caller for the task.
+
+    Returns:
+        The class of transformers that has the head which the tensors are of, if it is another
+        task's; None otherwise.
+
+    Raises:
+        ValueError: "...: id2label names 2 classes, but classifier.weight has 3 outputs. ..."
+    """
+    family, suffix = checkpoint.family, cls.checkpoint_class_suffix
+    head, config = cls.head_of(family), dict(checkpoint.config)
+    if names := _names_of_classes(config):
+        config["id2label"] = {str(i): name for i, name in enumerate(names)}
+    checkpoint.config = config
+    if not _holds(checkpoint, head):
+        return None
+    # Heads that are one function with the task's.
+    same = _OF_TEXTS if suffix in _OF_TEXTS and not cls.has_classes else {suffix}
+    rivals = _rivals(checkpoint, head, same)
+    written = config.get("architectures") or []
+    named = [found for name in written if (found := _head_in(name, family))]
+    owner = (
+        suffix
+        if same.intersection(named)
+        else next((name for name in named if name in rivals), None)
+    )
+    owner = owner or _owner_by_tensors(checkpoint, suffix, head, rivals)
+    if owner is None:
+        owner = suffix
+        if rivals:
+            logger.warning(
+                "%s: of which task %s is, architectures in %s does not tell: %s. It is taken for "
+                "the head of %s.",
+                checkpoint.folder.name,
+                f"{head.output}.weight",
+                checkpoint.config_file.name,
+                ", ".join(written) or "there is none",
+                cls.__name__,
+            )
+    config["architectures"] = [family.class_name(owner)]
+    if owner != suffix:
+        return family.class_name(owner)
+    if suffix.endswith("Classification"):
+        labels = _labels_of_outputs(checkpoint, head, names, given)
+        config["id2label"] = {str(i): label for i, label in enumerate(labels)}
+    return None
+
+
+def _names_of_classes(config: Mapping) -> list[str] | None:
+    """Return the names of classes in config.json: LABEL_0, ... if there is only their number."""
+    if names := config.get("id2label"):
+        return [names[key] for key in sorted(names, key=int)]
+    numbers = config.get("label2id")
+    if isinstance(numbers, Mapping) and numbers:
+        by_number = {number: name for name, number in numbers.items()}
+        if set(by_number) == set(range(len(numbers))):
+            return [by_number[i] for i in range(len(numbers))]
+    count = config.get("num_labels") or config.get("_num_labels")
+    return default_labels(count) if count else None
+
+
+def _holds(checkpoint: Checkpoint, head: Head) -> bool:
+    """Return whether the weights have a tensor of every layer of a head."""
+    layers = set(head.tensors.values())
+    if head.tied_bias_may_be_absent:
+        layers.discard(head.tied_bias)
+    shapes = checkpoint.shapes
+    return bool(layers) and all(f"{name}.weight" in shapes or name in shapes for name in layers)
+
+
+def _rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str, Head]:
+    """Return the other heads of the family whose tensors these may be."""
+    if head.tied_bias:  # further heads of pretraining are beside it, not in its place
+        return {}
+    outputs = checkpoint.shapes.get(f"{head.output}.weight", (0,))[0]
+    return {
+        name: other
+        for name, other in checkpoint.family.heads.items()
+        if name not in same
+        and other.output == head.output
+        and _holds(checkpoint, other)
+        and outputs == _OUTPUTS.get(name, outputs)
+    }
+
+
+def _owner_by_tensors(
+    checkpoint: Checkpoint, suffix: str, head: Head, rivals: Mapping[str, Head]
+) -> str | None:
+    """Return whose the tensors are, if others beside them tell: hidden layers and the pooler."""
+    family = checkpoint.family
+    # Layers of the encoder, such as a pooler, may be there without being used.
+    own = {
+        name: {layer for layer in other.tensors.values() if not layer.startswith(family.prefix)}
+        for name, other in {suffix: head, **rivals}.items()
+    }
+    has_pooler = f"{family.pooler}.weight" in checkpoint.shapes
+    for name, other in rivals.items():
+        if own[name] > own[suffix] or (head.pooled and not has_pooler and not other.pooled):
+            return name
+    return None
+
+
+def _head_in(name: str, family: Family) -> str | None:
+    """Return which of a family's heads the name of a class in `architectures` stands for."""
+    exact = [head for head in family.heads if family.class_name(head) == name]
+    return next(iter([*exact, *(head for head in family.heads if name.endswith(head))]), None)
+
+
+def _labels_of_outputs(
+    checkpoint: Checkpoint, head: Head, names: list[str] | None, given: Mapping
+) -> list[str]:
+    """Return a name for every output that the weights have."""
+    output = f"{head.output}.weight"
+    outputs = checkpoint.shapes[output][0]
+    if names is None or len(names) == outputs:
+        return names or default_labels(outputs)
+    labels = given.get("labels")
+    count = len(labels) if isinstance(labels, Sequence) else given.get("num_classes")
+    has_names = names != default_labels(len(names))
+    if has_names and count != outputs:
+        raise ValueError(
+            f"{checkpoint.config_file}: id2label names {len(names)} classes, but {output} has "
+            f"{outputs} outputs. Pass the names of all {outputs} in their order, labels=[...], or "
+            f"num_classes={outputs}."
+        )
+    logger.warning(
+        "%s: %s has %d classes, but %s has %d outputs, which are taken.",
+        checkpoint.folder.name,
+        checkpoint.config_file.name,
+        len(names),
+        output,
+        outputs,
+    )
+    return default_labels(outputs)
+
+
+def restore_head(
+    checkpoint: Checkpoint,
+    task: PresetTask,
+    arguments: dict,
+    safeguards: Safeguards,
+    new_pooler: bool,
+    other_class: str | None,
+) -> set[str]:
+    """Load the task's head, or log one warning that says why it is new.
+
+    Args:
+        checkpoint: after `settle_head`, which returned `other_class`.
+        task: whose head gets the weights.
+        arguments: of the caller.
+        safeguards: options of the checks.
+        new_pooler: whether the checkpoint has no pooler.
+        other_class: see `settle_head`.
+
+    Returns:
+        The names of the tensors that are used.
+    """
+    head = task.head_of(checkpoint.family)
+    checkpoint = _with_labels_of(task, checkpoint, head)
+    matched, misfits = match(checkpoint, task, task.head_record.tensors if task.head else {})
+    if head.tied_bias_may_be_absent and misfits.get(head.tied_bias) == "missing":
+        del misfits[head.tied_bias]
+    if other_class:
+        reason = f"the checkpoint's is of {other_class}"
+    elif misfits and all(what == "missing" for what in misfits.values()):
+        is_custom = any(name.startswith(f"{CUSTOM_HEAD}.") for name in checkpoint.shapes)
+        own = "the checkpoint's is of a layer that head=... takes"
+        reason = own if is_custom else "the checkpoint has none"
+    else:
+        described = "; ".join(f"{name} ({what})" for name, what in misfits.items())
+        reason = task.head_misfit(checkpoint.config, arguments) or described
+    if not reason:
+        _check_tied(checkpoint, head)
+        copy(checkpoint, matched, safeguards.allow_nonfinite)
+        if new_pooler:
+            message = "%s has no pooler: it starts from random weights. Fine-tune before use."
+            logger.warning(message, checkpoint.folder.name)
+        return set(matched)
+    task.head_is_new = True
+    unused = _unused_tensors(checkpoint)
+    logger.warning(
+        "%s: the head of %s starts from random weights: %s%s.%s Fine-tune before use.",
+        checkpoint.folder.name,
+        type(task).__name__,
+        reason,
+        "; the pooler too" if new_pooler else "",
+        f" Not used: {unused}." if unused else "",
+    )
+    return set()
+
+
+def _unused_tensors(checkpoint: Checkpoint) -> str:
+    """Return the names of the tensors that are neither the encoder's nor its pretraining's."""
+    family = checkpoint.family
+    known = {name.split(".")[0] for name in (*family.tensors.values(), family.pooler or "")}
+    known.update(
+        layer
+        for name in _PRETRAINED
+        if name in family.heads
+        for layer in (*family.heads[name].tensors.values(), family.heads[name].output)
+    )
+    known.update(alias.output for alias in family.aliases.values())
+    stems = tuple(f"{name}." for name in known)
+    names = [
+        name
+        for name in unexpected(checkpoint, (*known, *family.pretraining_only))
+        if not name.startswith(stems)
+    ]
+    others = len(names) - _MAX_SHOWN
+    return ", ".join(names[:_MAX_SHOWN]) + (f" and {others} others" if others > 0 else "")
+
+
+def _with_labels_of(task: PresetTask, checkpoint: Checkpoint, head: Head) -> Checkpoint:
+    """Return the checkpoint with the rows of the task's labels, if it has some of these."""
+    rows = task.kept_classes(checkpoint.config) if task.head else None
+    if rows is None:
+        return checkpoint
+    new = [label for label, row in zip(task.labels, rows, strict=True) if row is None]
+    if new:
+        logger.warning(
+            "%s: the head of %s keeps the labels that the checkpoint has; %s %s new. Fine-tune "
+            "before use.",
+            checkpoint.folder.name,
+            type(task).__name__,
+            ", ".join(map(repr, new)),
+            "is" if len(new) == 1 else "are",
+        )
+    names = checkpoint.config["id2label"]
+    if left := [names[str(i)] for i in range(len(names)) if i not in rows]:
+        logger.info(
+            "%s: the head of %s leaves out the outputs for %s.",
+            checkpoint.folder.name,
+            type(task).__name__,
+            ", ".join(map(repr, left)),
+        )
+    return RelabelledCheckpoint(checkpoint, head.output, rows)
+
+
+def _check_tied(checkpoint: Checkpoint, head: Head) -> None:
+    """Raise an error if a tied output projection differs from the token embedding."""
+    twins = checkpoint.family.tied if head.tied_bias else {}
+    for name in unexpected(checkpoint, ()):
+        if name in twins and name.startswith(f"{head.output}."):
+            raise ValueError(
+                f"{checkpoint.folder}: {name} differs from {twins[name]}. Only output "
+                "projections that are tied to the token embedding are supported."
+            )
