@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.layers import INITIALIZER_RANGE
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Hidden:
     Attributes:
         dense: name of the layer in the checkpoint.
         activation: see `layers.ACTIVATIONS`; None for the backbone's.
+        activation_argument: the backbone's argument that says which one that is.
         norm: name of the LayerNorm after it, if there is one.
         bias: whether the dense layer and the LayerNorm have a bias.
         after_dropout: whether the head's dropout is applied before this layer, too.
@@ -38,6 +40,7 @@ class Hidden:
 
     dense: str
     activation: str | None = None
+    activation_argument: str = "activation"
     norm: str | None = None
     bias: bool = True
     after_dropout: bool = False
@@ -258,6 +261,7 @@ class Family:
         blocks: the backbone argument with the number of blocks with tensors of their own.
         config_keys: {backbone argument: key in config.json}.
         repeated_keys: {key in config.json: another key, whose value it must have}.
+        key_aliases: {other name of a key in config.json: its own name}.
         read_config: converts a config.json of any version of transformers to one with
             `config_keys`, before `rules` are checked.
         rules: {key in config.json: rule of its value}, for keys of this family only.
@@ -295,6 +299,7 @@ class Family:
     pooler: str | None = None
     blocks: str = "num_layers"
     repeated_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    key_aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     read_config: Callable[[Mapping], dict] = dict
     rules: Mapping[str, Rule] = dataclasses.field(default_factory=dict)
     constants: Mapping[str, object] = dataclasses.field(default_factory=dict)
@@ -312,6 +317,30 @@ class Family:
     keras_hub: KerasHubNames | None = None
     tf1: Tf1Names | None = None
     tiny: Mapping[str, object] = dataclasses.field(default_factory=dict)
+
+    def read(self, config: Mapping) -> dict:
+        """Return a config.json of any version of transformers with `config_keys`.
+
+        Args:
+            config: its contents.
+
+        Raises:
+            ValueError: "config.json: num_hidden_layers is 3. Expected that of n_layers, 2." where
+                two names of a key have two values; and see `read_config`.
+
+        Example:
+            >>> from encoder_zoo.encoders import get_family
+            >>> get_family("distilbert").read({"hidden_size": 8})["dim"]
+            8
+        """
+        config = dict(config)
+        for alias, key in self.key_aliases.items():
+            if alias in config and config[alias] != config.setdefault(key, config[alias]):
+                raise ValueError(
+                    f"config.json: {alias} is {shown(config[alias])}. Expected that of {key}, "
+                    f"{shown(config[key])}."
+                )
+        return self.read_config(config)
 
     def head(self, name: str) -> Head:
         """Return one of `heads`; `NO_HEAD` for "Model".

@@ -169,7 +169,7 @@ def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
             stored = kerashub.read_stored_tokenizer(files, family)
             return TokenizerPreset(files, {}, path, family, settings, stored)
         family = find_family(config.get("model_type"))
-        config = family.read_config(config) if family else config
+        config = family.read(config) if family else config
     stored = read_stored_tokenizer(files, config, family.tokenizer if family else None)
     return TokenizerPreset(files, config, path, family, settings, stored)
 

@@ -361,6 +361,11 @@ FAMILY = Family(
         "decoder_attention_heads": "encoder_attention_heads",
         "decoder_ffn_dim": "encoder_ffn_dim",
     },
+    key_aliases={
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+    },
     rules={
         "is_encoder_decoder": one_of(None, True),
         "scale_embedding": one_of(None, False),

@@ -192,6 +192,8 @@ class DebertaV2Backbone(Backbone):
         terms: of the scores, see `DisentangledAttention`.
         convolution_width: of a convolution beside the first block; 0 for none.
         convolution_activation: of this convolution.
+        pooler_activation: of the layer before the output layer of `SequenceClassifier` and
+            `MultipleChoice`.
         **kwargs: the other arguments of `Backbone`.
 
     Raises:
@@ -223,9 +225,11 @@ class DebertaV2Backbone(Backbone):
         terms: Terms = TERMS,
         convolution_width: ConvolutionWidth = 0,
         convolution_activation: Activation = "tanh",
+        pooler_activation: Activation = "gelu",
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
+        self.pooler_activation = pooler_activation
         self.position_buckets = position_buckets
         self.max_relative_positions = max_relative_positions
         self.terms = [term for term in TERMS if term in terms]
@@ -353,7 +357,11 @@ _KERAS_HUB = KerasHubNames(
     },
     blocks={"blocks": _BLOCK.removesuffix("_{}")},
 )
-_CLASSIFIER = Head("classifier", Hidden("pooler.dense", "gelu"), dropout="cls_dropout")
+_CLASSIFIER = Head(
+    "classifier",
+    Hidden("pooler.dense", activation_argument="pooler_activation"),
+    dropout="cls_dropout",
+)
 
 FAMILY = Family(
     name="deberta-v2",
@@ -395,6 +403,7 @@ FAMILY = Family(
         "terms": "pos_att_type",
         "convolution_width": "conv_kernel_size",
         "convolution_activation": "conv_act",
+        "pooler_activation": "pooler_hidden_act",
     },
     read_config=read_config,
     rules={
@@ -407,7 +416,6 @@ FAMILY = Family(
         "attention_head_size": ABSENT,
         "pooler_hidden_size": ABSENT,
         "pooler_dropout": one_of(None, 0),
-        "pooler_hidden_act": one_of(None, "gelu"),
     },
     constants={
         "relative_attention": True,
@@ -416,7 +424,6 @@ FAMILY = Family(
         "position_biased_input": False,
         "type_vocab_size": 0,
         "pooler_dropout": 0,
-        "pooler_hidden_act": "gelu",
         "legacy": True,
         "initializer_range": 0.02,
     },

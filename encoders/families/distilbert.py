@@ -121,6 +121,11 @@ FAMILY = Family(
         "max_sequence_length": "max_position_embeddings",
         "sinusoidal_positions": "sinusoidal_pos_embds",
     },
+    key_aliases={
+        "hidden_size": "dim",
+        "num_attention_heads": "n_heads",
+        "num_hidden_layers": "n_layers",
+    },
     constants={"initializer_range": 0.02, "tie_weights_": True},
     tokenizer=WORDPIECE,
     # The learning rate is BERT's, from which it is distilled; the heads' dropout is that of

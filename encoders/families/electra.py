@@ -1,10 +1,11 @@
 """ELECTRA: BERT's blocks behind embeddings of another width, without a pooler."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import keras
 
-from encoder_zoo.common.validation import validate_arguments
+from encoder_zoo.common.validation import Rule, one_of, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.families.bert import (
@@ -17,7 +18,7 @@ from encoder_zoo.encoders.families.bert import (
     TENSORS,
 )
 from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubNames
-from encoder_zoo.encoders.rules import Size
+from encoder_zoo.encoders.rules import Activation, Size
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 
@@ -31,6 +32,7 @@ class ElectraBackbone(Backbone):
 
     Args:
         embedding_dim: width of the embeddings; None for `hidden_dim`.
+        summary_activation: of the layer before the output layer of `MultipleChoice`.
         **kwargs: the other arguments of `Backbone`.
 
     Source: Clark et al. 2020, ELECTRA: Pre-training Text Encoders as Discriminators Rather Than
@@ -50,13 +52,58 @@ class ElectraBackbone(Backbone):
     defaults: ClassVar = {"pooler": False}
 
     @validate_arguments
-    def __init__(self, *args, embedding_dim: Size | None = None, **kwargs):
+    def __init__(
+        self,
+        *args,
+        embedding_dim: Size | None = None,
+        summary_activation: Activation = "gelu",
+        **kwargs,
+    ):
         super().__init__(*args, **kwargs)
         self.embedding_dim = embedding_dim or self.hidden_dim
+        self.summary_activation = summary_activation
 
     def make_embeddings(self) -> Embeddings:
         output_dim = None if self.embedding_dim == self.hidden_dim else self.hidden_dim
         return super().make_embeddings(hidden_dim=self.embedding_dim, output_dim=output_dim)
+
+
+# -- config.json -------------------------------------------------------------------------------
+
+
+def read_summary(config: Mapping) -> dict:
+    """Return a configuration whose `summary_activation` is "linear" where it says none.
+
+    Args:
+        config: contents of config.json.
+
+    Example:
+        >>> read_summary({"summary_activation": None}), read_summary({})
+        ({'summary_activation': 'linear'}, {})
+    """
+    config = dict(config)
+    if config.get("summary_activation", True) in (None, ""):
+        config["summary_activation"] = "linear"
+    return config
+
+
+def summary_rules(vector: str) -> dict[str, Rule]:
+    """Return the rules of a summary: a vector of a text and a layer over it.
+
+    Args:
+        vector: `summary_type` of the family, "first" or "last".
+    """
+    return {
+        "summary_type": one_of(None, vector),
+        "summary_use_proj": one_of(True),
+        "summary_proj_to_labels": one_of(None, False),
+        "summary_first_dropout": one_of(None, 0),
+    }
+
+
+def summary_constants(vector: str) -> dict[str, object]:
+    """Return the fields of config.json for a summary, see `summary_rules`."""
+    return {"summary_type": vector, "summary_use_proj": True}
 
 
 _KERAS_HUB = KerasHubNames(
@@ -76,9 +123,14 @@ FAMILY = Family(
     class_prefix="Electra",
     prefix="electra",
     tensors={**TENSORS, "embeddings.projection": "embeddings_project"},
-    config_keys={**KEYS_WITH_SEGMENTS, "embedding_dim": "embedding_size"},
-    rules=RULES,
-    constants=CONSTANTS,
+    config_keys={
+        **KEYS_WITH_SEGMENTS,
+        "embedding_dim": "embedding_size",
+        "summary_activation": "summary_activation",
+    },
+    read_config=read_summary,
+    rules={**RULES, **summary_rules("first")},
+    constants={**CONSTANTS, **summary_constants("first")},
     tokenizer=WORDPIECE,
     uses_segments=True,
     # Clark et al. 2020, appendix B, of base; they take 3e-4 for small, 5e-5 and 0.9 for large.
@@ -93,7 +145,7 @@ FAMILY = Family(
         ),
         "ForMultipleChoice": Head(
             "classifier",
-            Hidden("sequence_summary.summary", "gelu"),
+            Hidden("sequence_summary.summary", activation_argument="summary_activation"),
             dropout="summary_last_dropout",
             default_dropout=0.1,
         ),
@@ -101,7 +153,7 @@ FAMILY = Family(
         "ForQuestionAnswering": Head("qa_outputs"),
         "ForPreTraining": Head(
             "discriminator_predictions.dense_prediction",
-            Hidden("discriminator_predictions.dense", "gelu"),
+            Hidden("discriminator_predictions.dense"),
         ),
         "ForMaskedLM": Head(
             "generator_lm_head",
@@ -110,6 +162,6 @@ FAMILY = Family(
         ),
     },
     keras_hub=_KERAS_HUB,
-    tiny={"embedding_dim": 6},
+    tiny={"embedding_dim": 6, "summary_activation": "tanh"},
 )
 ElectraBackbone.family = FAMILY

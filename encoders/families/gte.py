@@ -14,6 +14,7 @@ from encoder_zoo.encoders.families.nomic_bert import ATTENTION, QUERIES_KEYS_VAL
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.gated_block import GatedBlock
 from encoder_zoo.encoders.rope import LINEAR, RopeScaling, ScaledRotation, read_rope
+from encoder_zoo.encoders.rules import ABSENT
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 
@@ -174,6 +175,7 @@ FAMILY = Family(
     rules={
         "position_embedding_type": one_of(None, "rope"),
         "layer_norm_type": one_of(None, "layer_norm"),
+        "head_dim": ABSENT,
         "logn_attention_scale": one_of(None, False),
     },
     constants={"initializer_range": 0.02},

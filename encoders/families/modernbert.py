@@ -27,7 +27,7 @@ from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.kernels.layers import LayerNorm
 from encoder_zoo.encoders.layers import INITIALIZER_RANGE
 from encoder_zoo.encoders.positions import mean_of_tokens, positions_in_texts, rotation
-from encoder_zoo.encoders.rules import ABSENT, Size
+from encoder_zoo.encoders.rules import ABSENT, Activation, Size
 from encoder_zoo.encoders.tokenizers import MODERN_BPE
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"  # in config.json
@@ -113,6 +113,7 @@ class ModernBertBackbone(Backbone):
         local_rope_theta: that in the others.
         pooling: input of a sequence classifier: "cls", the first token, or "mean", the mean of
             all.
+        classifier_activation: of the layer before the output layer of every head.
         **kwargs: the other arguments of `Backbone`.
 
     Source: Warner et al. 2024, Smarter, Better, Faster, Longer: A Modern Bidirectional Encoder
@@ -148,6 +149,7 @@ class ModernBertBackbone(Backbone):
         global_rope_theta: PositiveFloat = 160_000.0,
         local_rope_theta: PositiveFloat = 10_000.0,
         pooling: Literal["cls", "mean"] = "cls",
+        classifier_activation: Activation = "gelu",
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
@@ -157,6 +159,7 @@ class ModernBertBackbone(Backbone):
         self.global_rope_theta = global_rope_theta
         self.local_rope_theta = local_rope_theta
         self.pooling = pooling
+        self.classifier_activation = classifier_activation
 
     def make_embeddings(self) -> keras.layers.Layer:
         return super().make_embeddings(max_positions=0, dropout=self.embedding_dropout)
@@ -296,7 +299,13 @@ _BASES = Rule(
     f"objects for {GLOBAL!r} and {LOCAL!r} of rope_theta and the rope_type 'default'",
 )
 _TOKEN_IDS = {**TOKEN_IDS, "cls_token_id": "start_token_id", "sep_token_id": "end_token_id"}
-_HIDDEN = Hidden("head.dense", "gelu", norm="head.norm", bias=False, stddev=deep_stddev)
+_HIDDEN = Hidden(
+    "head.dense",
+    activation_argument="classifier_activation",
+    norm="head.norm",
+    bias=False,
+    stddev=deep_stddev,
+)
 _CLASSIFIER = Head(
     "classifier",
     _HIDDEN,
@@ -333,6 +342,7 @@ FAMILY = Family(
         "global_rope_theta": "global_rope_theta",
         "local_rope_theta": "local_rope_theta",
         "pooling": "classifier_pooling",
+        "classifier_activation": "classifier_activation",
     },
     read_config=read_config,
     rules={
@@ -347,7 +357,6 @@ FAMILY = Family(
         "norm_bias": one_of(False),
         "classifier_bias": one_of(False),
         "decoder_bias": one_of(True),
-        "classifier_activation": one_of("gelu"),
     },
     constants={
         # Where no tokenizer tells: transformers has those of the first checkpoints otherwise,
@@ -358,7 +367,6 @@ FAMILY = Family(
         "norm_bias": False,
         "classifier_bias": False,
         "decoder_bias": True,
-        "classifier_activation": "gelu",
         "initializer_range": 0.02,
     },
     token_ids=_TOKEN_IDS,

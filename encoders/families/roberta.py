@@ -1,5 +1,6 @@
 """RoBERTa: BERT's blocks, with positions, a tokenizer and heads of its own."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import keras
@@ -117,6 +118,20 @@ _KERAS_HUB = KerasHubNames(
     **KERAS_HUB_BYTE_BPE,
 )
 
+
+def read_config(config: Mapping) -> dict:
+    """Return a configuration with transformers' epsilon, BERT's, where it has none.
+
+    Args:
+        config: contents of config.json.
+
+    Example:
+        >>> read_config({}), read_config({"layer_norm_eps": 1e-5})
+        ({'layer_norm_eps': 1e-12}, {'layer_norm_eps': 1e-05})
+    """
+    return {"layer_norm_eps": 1e-12, **config}
+
+
 FAMILY = Family(
     name="roberta",
     backbone=RobertaBackbone,
@@ -125,6 +140,7 @@ FAMILY = Family(
     tensors=TENSORS,
     pooler="pooler.dense",
     config_keys={**KEYS_WITH_SEGMENTS, "pad_token_id": "pad_token_id"},
+    read_config=read_config,
     rules=RULES,
     constants=CONSTANTS,
     token_ids=TOKEN_IDS,

@@ -17,13 +17,18 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.beam_head import BEAM_RULES, BeamHead
 from encoder_zoo.encoders.block import EncoderBlock
 from encoder_zoo.encoders.embeddings import Embeddings
+from encoder_zoo.encoders.families.electra import (
+    read_summary,
+    summary_constants,
+    summary_rules,
+)
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.kernels.layers import Dropout
 from encoder_zoo.encoders.kernels.relative_shift import by_distance
 from encoder_zoo.encoders.last_tokens import last_tokens
 from encoder_zoo.encoders.layers import initializer
-from encoder_zoo.encoders.rules import ABSENT
+from encoder_zoo.encoders.rules import ABSENT, Activation
 from encoder_zoo.encoders.tokenizers import XLNET_SENTENCEPIECE
 
 
@@ -247,6 +252,8 @@ class XLNetBackbone(Backbone):
     Args:
         attention_dropout: share of attention probabilities dropped in training; None: `dropout`,
             as in all checkpoints.
+        summary_activation: of the layer before the output layer of `SequenceClassifier` and
+            `MultipleChoice`.
         **kwargs: the other arguments of `Backbone`.
 
     Source: Yang et al. 2019, XLNet: Generalized Autoregressive Pretraining for Language
@@ -268,9 +275,16 @@ class XLNetBackbone(Backbone):
     predicts_in_order = True
 
     @validate_arguments
-    def __init__(self, *args, attention_dropout: Rate | None = None, **kwargs):
+    def __init__(
+        self,
+        *args,
+        attention_dropout: Rate | None = None,
+        summary_activation: Activation = "tanh",
+        **kwargs,
+    ):
         super().__init__(*args, **kwargs)
         self.attention_dropout = attention_dropout
+        self.summary_activation = summary_activation
 
     def make_embeddings(self) -> XLNetEmbeddings:
         return super().make_embeddings(XLNetEmbeddings, max_positions=0, num_segments=0)
@@ -354,7 +368,7 @@ def read_config(config: Mapping) -> dict:
         >>> read_config({"d_model": 8, "n_head": 2, "d_head": 4})
         {'d_model': 8, 'n_head': 2}
     """
-    config = dict(config)
+    config = read_summary(config)
     width, heads = config.get("d_model"), config.get("n_head")
     sizes = type(width) is type(heads) is int and heads > 0
     if sizes and config.get("d_head") == width / heads:
@@ -364,7 +378,7 @@ def read_config(config: Mapping) -> dict:
 
 _SUMMARY = Head(
     "logits_proj",
-    Hidden("sequence_summary.summary", "tanh"),
+    Hidden("sequence_summary.summary", activation_argument="summary_activation"),
     dropout="summary_last_dropout",
     default_dropout=0.1,
 )
@@ -401,7 +415,14 @@ FAMILY = Family(
         "dropout": "dropout",
         "activation": "ff_activation",
         "layer_norm_epsilon": "layer_norm_eps",
+        "summary_activation": "summary_activation",
         "max_sequence_length": "max_sequence_length",  # transformers keeps it, and has no limit
+    },
+    key_aliases={
+        "hidden_size": "d_model",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+        "n_token": "vocab_size",
     },
     read_config=read_config,
     rules={
@@ -412,9 +433,7 @@ FAMILY = Family(
         "untie_r": one_of(None, True),
         "d_head": ABSENT,
         **BEAM_RULES,
-        "summary_type": one_of(None, "last"),
-        "summary_use_proj": one_of(None, True),
-        "summary_activation": one_of("tanh"),
+        **summary_rules("last"),
     },
     constants={
         "attn_type": "bi",
@@ -422,9 +441,7 @@ FAMILY = Family(
         "clamp_len": -1,
         "same_length": False,
         "untie_r": True,
-        "summary_type": "last",
-        "summary_use_proj": True,
-        "summary_activation": "tanh",
+        **summary_constants("last"),
         "initializer_range": 0.02,
     },
     tokenizer=XLNET_SENTENCEPIECE,

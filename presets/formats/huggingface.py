@@ -69,7 +69,7 @@ class HuggingFaceCheckpoint(Checkpoint):
         if "model_type" not in self.config:
             self.config["model_type"] = _guess_family(raw_names, files)
         self.family = _family_of(self.config, self.config_file)
-        self.config = self.family.read_config(self.config)
+        self.config = self.family.read(self.config)
         self._tensors: dict[str, _Stored] = {}
         for file in weights:
             for raw_name in file.shapes:

@@ -211,7 +211,7 @@ def make_hidden(
     """
     return HiddenLayer(
         units,
-        activation or hidden.activation or backbone.activation,
+        activation or hidden.activation or getattr(backbone, hidden.activation_argument),
         (layer_norm_epsilon or backbone.layer_norm_epsilon) if hidden.norm else None,
         hidden.bias,
         hidden.stddev(backbone),

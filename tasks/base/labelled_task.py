@@ -152,13 +152,11 @@ class LabelledTask(Task):
     @classmethod
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
         """Return the arguments of config.json that the caller has not given."""
-        stored = {}
-        if cls._is_head_of(config):
-            stored |= super().checkpoint_arguments(config, head, {})
-            if cls._asks_for_classes_of(config, arguments):
-                names = labels_from_config(config)
-                stored["labels"] = None if are_default_labels(names) else names
-                stored["num_classes"] = len(names)
+        stored = super().checkpoint_arguments(config, head, {})
+        if cls._is_head_of(config) and cls._asks_for_classes_of(config, arguments):
+            names = labels_from_config(config)
+            stored["labels"] = None if are_default_labels(names) else names
+            stored["num_classes"] = len(names)
         return {**stored, **arguments}
 
     @classmethod

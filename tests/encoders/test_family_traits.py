@@ -16,6 +16,85 @@ def table(backbone) -> np.ndarray:
     return ops.convert_to_numpy(backbone.embeddings.position_embedding.embeddings)
 
 
+# -- heads whose activation config.json says ---------------------------------------------------
+
+FUNCTIONS = {"relu": lambda x: np.maximum(x, 0), "tanh": np.tanh, None: lambda x: x}
+
+
+def changed(golden, name: str, folder, **fields):
+    """A stored checkpoint with other fields in its configuration."""
+    shutil.copytree(golden(name).folder, folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "layer"),
+    [
+        ("Electra_ForMultipleChoice", "summary_activation", "tanh", "sequence_summary.summary"),
+        ("Electra_ForMultipleChoice", "summary_activation", None, "sequence_summary.summary"),
+        ("XLNet_ForMultipleChoice", "summary_activation", "relu", "sequence_summary.summary"),
+        ("DebertaV2_ForMultipleChoice", "pooler_hidden_act", "tanh", "pooler.dense"),
+    ],
+)
+def test_the_layer_before_the_output_has_the_activation_of_config_json(
+    golden, tmp_path, name, key, value, layer
+):
+    folder = changed(golden, name, tmp_path / "theirs", **{key: value})
+    stored, weights = golden(name), load_file(folder / "model.safetensors")
+    task = ez.MultipleChoice.from_preset(folder)
+    x = task.backbone(stored.inputs)["sequence_output"]
+    x = ops.convert_to_numpy(task.backbone.text_vectors(x, stored.inputs))
+    inner = FUNCTIONS[value](x @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"])
+    output = "logits_proj" if name.startswith("XLNet") else "classifier"
+    expected = inner @ weights[f"{output}.weight"].T + weights[f"{output}.bias"]
+    np.testing.assert_allclose(task(stored.inputs), expected, rtol=1e-5, atol=1e-5)
+    task.save_to_preset(tmp_path / "ours")
+    written = json.loads((tmp_path / "ours" / "config.json").read_text())[key]
+    assert written == (value or "linear")
+
+
+def test_electras_discriminator_has_the_activation_of_its_blocks(tiny):
+    """Its classifier and its generator have GELU, whatever `hidden_act` says."""
+    family = ez.ElectraBackbone.family
+    task = tiny.moved(tiny.task(family, "ReplacedTokenDetection", activation="relu"))
+    rows = tiny.rows(family)
+    x = ops.convert_to_numpy(task.backbone(rows)["sequence_output"])
+    kernels = [(layer.kernel, layer.bias) for layer in (task.head.hidden.dense,)]
+    kernels += [(task.head.output_dense.kernel, task.head.output_dense.bias)]
+    (inner, bias), (output, last) = [map(ops.convert_to_numpy, pair) for pair in kernels]
+    expected = np.maximum(x @ inner + bias, 0) @ output + last
+    np.testing.assert_allclose(task(rows), expected[..., 0], rtol=1e-5, atol=1e-5)
+    assert task.generator.head.hidden.activation == "gelu"
+    assert (
+        tiny.task(family, "SequenceClassifier", activation="relu").head.hidden.activation == "gelu"
+    )
+
+
+def test_a_summary_that_is_not_implemented_is_refused(golden, tmp_path):
+    folder = changed(golden, "Electra_Model", tmp_path / "theirs", summary_type="mean")
+    with pytest.raises(ValueError, match=r"summary_type is 'mean'. Expected None or 'first'"):
+        ez.Backbone.from_preset(folder)
+
+
+def test_two_names_of_a_key_have_one_value(golden, tmp_path):
+    folder = changed(golden, "DistilBert_Model", tmp_path / "theirs", num_hidden_layers=1)
+    with pytest.raises(ValueError, match="num_hidden_layers is 1. Expected that of n_layers, 2"):
+        ez.Backbone.from_preset(folder)
+    folder = changed(golden, "DistilBert_Model", tmp_path / "other", num_hidden_layers=2)
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    del config["n_layers"]
+    path.write_text(json.dumps(config))
+    assert ez.Backbone.from_preset(folder).num_layers == 2
+
+
+def test_a_new_head_drops_as_config_json_says(golden, tmp_path):
+    folder = changed(golden, "Bert_Model", tmp_path / "theirs", classifier_dropout=0.4)
+    assert ez.SequenceClassifier.from_preset(folder, num_classes=2).dropout == 0.4
+
+
 # -- ELECTRA -----------------------------------------------------------------------------------
 
 
@@ -261,7 +340,7 @@ def test_which_blocks_are_global_in_configurations_of_any_age(golden, tmp_path, 
         ("norm_bias", True, "False"),
         ("classifier_bias", True, "False"),
         ("decoder_bias", False, "True"),
-        ("classifier_activation", "relu", "'gelu'"),
+        ("classifier_activation", "quick_gelu", "one of gelu"),
         ("classifier_pooling", "max", "'cls' or 'mean'"),
         ("hidden_activation", "quick_gelu", "one of gelu"),
         ("local_attention", 0, "a positive integer"),
