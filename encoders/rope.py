@@ -11,9 +11,10 @@ from typing import Annotated
 import keras
 from keras import ops
 
-from encoder_zoo.common.validation import Rule, is_number
+from encoder_zoo.common.validation import Rule, is_number, one_of
 from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.positions import positions_in_texts, rotation, text_lengths
+from encoder_zoo.encoders.rules import ABSENT
 
 LINEAR, DYNAMIC = "linear", "dynamic"  # in config.json
 
@@ -32,9 +33,14 @@ RopeScaling = Annotated[
     Mapping | None,
     Rule(
         _is_scaling,
-        f"an object of rope_type, {LINEAR!r} or {DYNAMIC!r}, and factor, 1 or more; or nothing",
+        f"an object of rope_type, {LINEAR!r} or {DYNAMIC!r}, and factor, 1 or more; or nothing. "
+        "Newer files say it in rope_parameters",
     ),
 ]
+
+
+# Rules of config.json, beside those of the backbones' arguments: heads are rotated whole.
+ROPE_RULES = {"head_dim": ABSENT, "partial_rotary_factor": one_of(None, 1)}
 
 
 class ScaledRotation:
@@ -125,7 +131,9 @@ def read_rope(config: Mapping) -> dict:
     width, heads = config.get("hidden_size"), config.get("num_attention_heads")
     if type(width) is type(heads) is int and heads > 0 and config.get("head_dim") == width / heads:
         del config["head_dim"]
-    found = config.pop("rope_parameters", None) or config.get("rope_scaling")
+    # The older name counts first, as in transformers.
+    found = config.pop("rope_parameters", None)
+    found = config.get("rope_scaling") or found
     if not isinstance(found, dict):
         return config if found is None else {**config, "rope_scaling": found}
     own = ("rope_type", "type", "rope_theta")

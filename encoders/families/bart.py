@@ -320,6 +320,28 @@ _KERAS_HUB = KerasHubNames(
     blocks={"blocks": "transformer_encoder", "decoder_blocks": "transformer_decoder"},
 )
 
+
+def read_config(config: Mapping) -> dict:
+    """Return a configuration with transformers' defaults for fields that are missing.
+
+    Args:
+        config: contents of config.json.
+
+    Example:
+        >>> read_config({"decoder_layers": 6})["decoder_layers"], read_config({})["decoder_layers"]
+        (6, 12)
+    """
+    return {**_LEFT_OUT, **config}
+
+
+# transformers' defaults, which are not those of the encoder.
+_LEFT_OUT = {
+    "encoder_ffn_dim": 4096,
+    "decoder_layers": 12,
+    "decoder_attention_heads": 16,
+    "decoder_ffn_dim": 4096,
+}
+
 FAMILY = Family(
     name="bart",
     backbone=BartBackbone,
@@ -361,6 +383,7 @@ FAMILY = Family(
         "decoder_attention_heads": "encoder_attention_heads",
         "decoder_ffn_dim": "encoder_ffn_dim",
     },
+    read_config=read_config,
     key_aliases={
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",

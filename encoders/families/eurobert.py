@@ -22,8 +22,8 @@ from encoder_zoo.encoders.grouped_attention import GroupedQueryAttention
 from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.positions import mean_of_tokens
 from encoder_zoo.encoders.rms_norm import MakesRMSNorms, RMSNorm
-from encoder_zoo.encoders.rope import RopeScaling, ScaledRotation, read_rope
-from encoder_zoo.encoders.rules import ABSENT, Size
+from encoder_zoo.encoders.rope import ROPE_RULES, RopeScaling, ScaledRotation, read_rope
+from encoder_zoo.encoders.rules import Size
 from encoder_zoo.encoders.tokenizers import LLAMA_BPE
 
 
@@ -224,9 +224,9 @@ FAMILY = Family(
     },
     read_config=read_config,
     rules={
+        **ROPE_RULES,
         "attention_bias": one_of(None, False),
         "mlp_bias": one_of(None, False),
-        "head_dim": ABSENT,
         "tie_word_embeddings": one_of(None, False),
     },
     constants={

@@ -13,8 +13,7 @@ from encoder_zoo.encoders.families.bert import KEYS_WITH_SEGMENTS
 from encoder_zoo.encoders.families.nomic_bert import ATTENTION, QUERIES_KEYS_VALUES, TENSORS
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.gated_block import GatedBlock
-from encoder_zoo.encoders.rope import LINEAR, RopeScaling, ScaledRotation, read_rope
-from encoder_zoo.encoders.rules import ABSENT
+from encoder_zoo.encoders.rope import LINEAR, ROPE_RULES, RopeScaling, ScaledRotation, read_rope
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 
@@ -173,9 +172,9 @@ FAMILY = Family(
     },
     read_config=read_config,
     rules={
+        **ROPE_RULES,
         "position_embedding_type": one_of(None, "rope"),
         "layer_norm_type": one_of(None, "layer_norm"),
-        "head_dim": ABSENT,
         "logn_attention_scale": one_of(None, False),
     },
     constants={"initializer_range": 0.02},

@@ -236,11 +236,12 @@ def read_config(config: Mapping) -> dict:
     """
     config = dict(config)
     types = config.get("layer_types")
-    if types is not None and _TYPES.holds(types):
-        if len(types) != config.get("num_hidden_layers"):
+    layers = config.get("num_hidden_layers")
+    if types is not None and layers is not None and _TYPES.holds(types):
+        if len(types) != layers:
             raise ValueError(
                 f"config.json: layer_types has {len(types)} entries. Expected one for each of the "
-                f"{config.get('num_hidden_layers')!r} layers."
+                f"{layers!r} layers."
             )
         every = config.get("global_attn_every_n_layers", 3)
         fits = type(every) is int and every > 0 and types == _alternating(len(types), every)

@@ -12,7 +12,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.bert import KEYS_WITH_SEGMENTS
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.gated_block import GatedBlock
-from encoder_zoo.encoders.rope import DYNAMIC, RopeScaling, ScaledRotation, read_rope
+from encoder_zoo.encoders.rope import DYNAMIC, ROPE_RULES, RopeScaling, ScaledRotation, read_rope
 from encoder_zoo.encoders.rules import ABSENT, Size
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
@@ -181,8 +181,8 @@ FAMILY = Family(
     },
     read_config=read_config,
     rules={
+        **ROPE_RULES,
         "activation_function": one_of(None, *_OLD_ACTIVATIONS),
-        "head_dim": ABSENT,
         "rotary_emb_fraction": one_of(None, 1),
         "rotary_emb_scale_base": ABSENT,
         **dict.fromkeys(_OLD_SETTINGS, one_of(None, False)),

@@ -135,3 +135,14 @@ def test_added_tokens_enlarge_the_output_bias_too(golden):
 def test_a_head_without_a_layer_has_no_activation(tiny):
     with pytest.raises(ValueError, match="The head of bart has no layer before"):
         ez.MaskedLM(tiny.backbone(FAMILY), head_activation="gelu")
+
+
+def test_heads_of_a_decoder_that_config_json_leaves_out_are_transformers(golden, tmp_path):
+    """16, whatever the encoder has; they show in no tensor's shape."""
+    shutil.copytree(golden("Bart_Model").folder, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    del config["decoder_attention_heads"]
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="decoder_attention_heads is 16. Expected that of encoder"):
+        ez.Backbone.from_preset(tmp_path)

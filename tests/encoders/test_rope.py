@@ -1,11 +1,15 @@
 """Rotary positions of texts longer than in pretraining, beside transformers' stored outputs."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 from keras import ops
 from paths import CHECKPOINTS, GOLDEN
 
 import encoder_zoo as ez
+from encoder_zoo.encoders.rope import read_rope
 
 LENGTHS = (5, 8, 12, 20)  # scaling is for more than 8 tokens
 
@@ -57,3 +61,18 @@ def test_other_scalings_are_refused(scaling):
     sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
     with pytest.raises(ValueError, match="rope_scaling is .*'linear' or 'dynamic', and factor"):
         ez.GteBackbone(30, **sizes, rope_scaling=scaling)
+
+
+@pytest.mark.parametrize("name", ["Gte", "EuroBert", "NomicBert"])
+def test_heads_that_are_rotated_in_part_are_refused(golden, tmp_path, name):
+    shutil.copytree(golden(f"{name}_Model").folder, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "partial_rotary_factor": 0.5}))
+    with pytest.raises(ValueError, match=r"partial_rotary_factor is 0.5. Expected None or 1"):
+        ez.Backbone.from_preset(tmp_path)
+
+
+def test_the_older_name_of_a_scaling_counts_first():
+    """As in transformers' `convert_rope_params_to_dict`."""
+    new, old = ({"rope_type": "linear", "factor": factor} for factor in (2.0, 3.0))
+    assert read_rope({"rope_parameters": new, "rope_scaling": old})["rope_scaling"] == old
