@@ -443,6 +443,8 @@ def test_every_key_is_honoured_or_refused_or_recorded(name, tmp_path):
     for suffix in [suffix for suffix in heads if suffix != "Model"]:
         for i in range(max(map(len, equal.values()))):
             changed = {key: values[i % len(values)] for key, values in equal.items()}
+            if name == "bart":  # its classifier there reads what ends the texts, its tokenizer's
+                changed.pop("eos_token_id", None)
             for key in ALONE & changed.keys():
                 value = changed.pop(key)
                 note(suffix, key, value, tried(suffix, {key: value}))
