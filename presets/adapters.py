@@ -33,7 +33,8 @@ from encoder_zoo.presets.formats.preset_task import PresetTask
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
-# Options of peft with their values for plain LoRA.
+# Options of peft with their values for plain LoRA. All others, also unknown ones, are null, false
+# or empty there: `_check_config` refuses what may change the numbers.
 PLAIN = {
     "peft_type": "LORA",
     "bias": "none",
@@ -42,6 +43,35 @@ PLAIN = {
     "fan_in_fan_out": False,
     "rank_pattern": {},
     "alpha_pattern": {},
+}
+PEFT_ALPHA = 8  # where a file has no lora_alpha
+# Values that change how A and B begin, before training, and no other weights.
+INITIALIZERS = (True, False, None, "gaussian", "eva", "orthogonal")
+# {option: why it does not change the numbers}
+IRRELEVANT = {
+    "r": "read",
+    "lora_alpha": "read",
+    "init_lora_weights": "read",
+    "task_type": "the class that loads says the task, and the shapes of its head are checked",
+    "auto_mapping": "names classes, which are not imported",
+    "peft_version": "noted",
+    "base_model_name_or_path": "noted; the shapes of all tensors are checked",
+    "revision": "noted, of the base model",
+    "inference_mode": "says whether updates are trained",
+    "target_modules": "the names of the tensors say it",
+    "exclude_modules": "the names of the tensors say it",
+    "modules_to_save": "the names of the tensors say it; those that do not fit are refused",
+    "layers_to_transform": "the names of the tensors say it",
+    "layers_pattern": "the names of the tensors say it",
+    "lora_dropout": "of training",
+    "loftq_config": "of init_lora_weights, which is checked",
+    "eva_config": "of init_lora_weights, which is checked",
+    "corda_config": "of init_lora_weights, which is checked",
+    "lora_ga_config": "of init_lora_weights, which is checked",
+    "megatron_core": "names a module that is used with megatron_config, which is checked",
+    "qalora_group_size": "of use_qalora, which is checked",
+    "runtime_config": "where and when weights are computed",
+    "ensure_weight_tying": "of modules_to_save, whose tensors are checked",
 }
 
 
@@ -132,7 +162,8 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
     _check_shapes(file, expected)
     values = {name: _values(file, name) for name in expected}
     files.check_unchanged()  # before anything of the task is changed
-    train_updates(task.backbone, chosen.values(), config["r"], config.get("lora_alpha"))
+    alpha = config.get("lora_alpha", PEFT_ALPHA)
+    train_updates(task.backbone, chosen.values(), config["r"], alpha)
     task.train_pooler()
     for name, layer in chosen.items():
         layer.lora_kernel_a.assign(values[f"{name}.lora_A.weight"].T)
@@ -143,12 +174,21 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
 
 def _check_config(config: dict, folder: pathlib.Path) -> None:
     """Raise a ValueError for adapters other than plain LoRA."""
-    for name, plain in PLAIN.items():
-        if config.get(name, plain) not in (plain, None):
+    for name, value in config.items():
+        if name in IRRELEVANT or not value:
+            continue
+        if value != PLAIN.get(name):
             raise ValueError(
-                f"{folder}: {name} is {shown(config[name])} in {CONFIG}. Only plain LoRA is "
-                f"supported, with {plain!r}."
+                f"{folder}: {name} is {shown(value)} in {CONFIG}. Only plain LoRA is supported, "
+                f"with {PLAIN.get(name)!r}."
             )
+    initializer = config.get("init_lora_weights")
+    if initializer not in INITIALIZERS:
+        raise ValueError(
+            f"{folder}: init_lora_weights is {shown(initializer)} in {CONFIG}, by which peft "
+            "changes the model's own weights. Expected true, false or 'gaussian'. Open the folder "
+            "that model.merge_and_unload().save_pretrained(folder) of peft writes, by from_preset."
+        )
     for name, rule in {"r": rule_of(Size), "lora_alpha": rule_of(PositiveFloat | None)}.items():
         if not rule.holds(config.get(name)):
             raise ValueError(

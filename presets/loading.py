@@ -233,9 +233,7 @@ def _read_tokenizer(
     family, stored = checkpoint.family, checkpoint.stored_tokenizer()
     if stored is None:
         return None
-    template = stored.template(family)
-    cls = stored.kind.load()
-    tokenizer = cls.from_files(stored.files, **template)
+    tokenizer = stored.kind.load().from_files(stored.files, **stored.arguments(family))
     if family and family.config_keys["vocabulary_size"] in checkpoint.config:
         _check_vocabulary(checkpoint, stored.kind, tokenizer)
     tokens = tokenizer.get_vocabulary()
@@ -243,7 +241,7 @@ def _read_tokenizer(
         [(twice, _)] = Counter(tokens).most_common(1)
         message = "%s: the vocabulary holds %r more than once; the last one counts."
         logger.warning(message, checkpoint.folder.name, twice)
-    return _with_added(tokenizer, added_tokens)
+    return _with_added(tokenizer, [*stored.special_tokens_to_add(tokenizer), *added_tokens])
 
 
 def _with_added(tokenizer: Tokenizer, added_tokens: Sequence[str | Mapping]) -> Tokenizer:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from encoder_zoo.common.configuration import (
     ConfigFromSignature,
     argument_defaults,
     argument_names,
 )
-from encoder_zoo.common.validation import PositiveInt, SpecialToken, validate_arguments
+from encoder_zoo.common.validation import (
+    PositiveInt,
+    SequenceLength,
+    SpecialToken,
+    validate_arguments,
+)
 from encoder_zoo.common.wording import unknown_argument, with_type
 from encoder_zoo.encoders.tokenizers.files.added_tokens import (
     complete_added_tokens,
@@ -53,6 +58,9 @@ class TokenizerArguments(ConfigFromSignature):
         unknown_token: SpecialToken = "<unk>",
         uses_segments: bool = False,
         pair_separators: PositiveInt = 2,
+        truncation_side: Literal["right", "left"] = "right",
+        padding_side: Literal["right", "left"] = "right",
+        model_max_length: SequenceLength | None = None,
         added_tokens: Sequence[str | Mapping] = (),
         **options: object,
     ):
@@ -68,6 +76,8 @@ class TokenizerArguments(ConfigFromSignature):
         )
         self.special_tokens_in_text = special_tokens_in_text
         self.uses_segments, self.pair_separators = uses_segments, pair_separators
+        self.truncation_side, self.padding_side = truncation_side, padding_side
+        self.model_max_length = model_max_length
         self.start_token, self.end_token, self.pad_token = start_token, end_token, pad_token
         self.mask_token, self.unknown_token = mask_token, unknown_token
         self.special_tokens = (start_token, end_token, pad_token, mask_token, unknown_token)

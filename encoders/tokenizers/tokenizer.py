@@ -45,6 +45,12 @@ class Tokenizer(TokenizerArguments):
         start_token, end_token, pad_token, mask_token, unknown_token: tokens of the vocabulary.
         uses_segments: whether the second text of a pair has segment id 1.
         pair_separators: number of end tokens between the two texts of a pair.
+        truncation_side: the side from which tokens are removed of texts that are too long.
+        padding_side: the side on which transformers pads, where questions are asked: with "left"
+            `SpanQA` puts the context before the question. Batches are padded at the end whatever
+            it is, since no token attends to padding.
+        model_max_length: the most tokens of an example, special ones counted, where a task or a
+            preprocessor is not given a length; None for the most that the backbone takes.
         added_tokens: tokens to find in texts before the model splits them, see
             `files.added_tokens.complete_added_tokens`.
 
@@ -116,8 +122,8 @@ class Tokenizer(TokenizerArguments):
 
         Args:
             texts: a string, or a list, array, pandas column or tensor (B,) of strings.
-            first: number of tokens needed of each text; later ones may be left out, which saves
-                time on long texts. None for all tokens.
+            first: number of tokens needed of each text, from the side that `truncation_side`
+                keeps; others may be left out, which saves time on long texts. None for all tokens.
 
         Returns:
             RaggedTensor int32 (B, None); for a single string a tensor (length,).
@@ -128,7 +134,8 @@ class Tokenizer(TokenizerArguments):
         texts = as_text_tensor(texts)
         rows = tf.reshape(texts, [-1])
         if self._runs_in_graph(rows):
-            whole = first is None or not self.graph.words_are_independent
+            whole = first is None or self.truncation_side == "left"
+            whole = whole or not self.graph.words_are_independent
 
             def function(rows: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
                 return (self.graph.ids_of_texts(rows if whole else truncate_texts(rows, first)),)

@@ -43,6 +43,7 @@ class XLNetTokenizer(AlbertTokenizer):
         "unknown_token": "<unk>",
         "pair_separators": 1,
         "uses_segments": True,
+        "padding_side": "left",
     }
 
     @validate_arguments
@@ -56,6 +57,3 @@ class XLNetTokenizer(AlbertTokenizer):
         if lowers is None:
             options["lowercase"] = any(step.get("type") == "Lowercase" for step in types)
         return options
-
-    def _settings(self) -> dict:
-        return {**super()._settings(), "padding_side": "left"}

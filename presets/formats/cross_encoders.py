@@ -16,6 +16,7 @@ from encoder_zoo.presets.files.json_data import json_bytes
 from encoder_zoo.presets.formats.embedding_modules import ACTIVATIONS, read_activation
 from encoder_zoo.presets.formats.preset_files import CONFIG, MODEL_SETTINGS, MODULES
 from encoder_zoo.presets.formats.sentence_transformers import (
+    check_case,
     check_transformer,
     model_settings,
     read_length,
@@ -72,8 +73,20 @@ def cross_encoder_arguments(checkpoint: Checkpoint) -> dict[str, object]:
     return {"activation": activation}
 
 
-def cross_encoder_length(preset: Checkpoint | TokenizerPreset) -> dict[str, object]:
-    """Return {"max_length": tokens of a pair} of a preset; None if its files do not limit it."""
+def cross_encoder_length(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
+    """Return {"max_length": tokens of a pair} of a preset; None if its files do not limit it.
+
+    Raises:
+        ValueError: "...: default_prompt_name is 'query', ..."; see `check_case`.
+    """
+    check_case(preset.files, tokenizer)
+    settings, path = model_settings(preset.files.root), preset.files.root.path / MODEL_SETTINGS
+    prompt, is_own = settings.get("default_prompt_name"), "activation_fn" in settings
+    if is_own and prompt is not None and (settings.get("prompts") or {}).get(prompt):
+        raise ValueError(
+            f"{path}: default_prompt_name is {shown(prompt)}, which is not implemented for "
+            "cross-encoders. Expected null; put its text before the queries yourself."
+        )
     return {"max_length": read_length(preset.files)}
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import keras
 
+from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import json_bytes
 from encoder_zoo.presets.formats import sentence_transformers as theirs
@@ -56,6 +57,8 @@ ARGUMENTS += (*MARKERS, "expand_queries", "expansion_length", "attend_to_expansi
 # The markers of a model that has none yet: PyLate's, each with its space one token.
 NEW_MARKERS = {"query_marker": "[Q] ", "document_marker": "[D] "}
 _STANFORD, _PYLATE, _ST, _ENCODER = "HF_ColBERT", "ColBERT", "MultiVectorEncoder", "encoder"
+# Of an embedder that becomes a late interaction model, or noted by old versions.
+_OF_SINGLE_VECTORS = ("cosine", "dot", "euclidean", "manhattan")
 _PROJECTION = {"dense": "linear"}  # of ColBERT's authors: its name beside the encoder's weights
 
 
@@ -123,12 +126,12 @@ def model_arguments(checkpoint: Checkpoint, given: Mapping[str, object]) -> dict
         ValueError: naming the file and what is expected there; "dim is 64, but ...".
     """
     form = _form(checkpoint)
+    _check_similarity(checkpoint.files.root)
     projections, normalize = [], True
     if form == _STANFORD:
         projections = [_stanford_projection(checkpoint)]
     elif MODULES in checkpoint.files.root:
-        if form == _ST:
-            theirs.check_transformer(checkpoint.files, "feature-extraction")
+        theirs.check_transformer(checkpoint.files, "feature-extraction", has_roles=form == _ST)
         modules = _modules(checkpoint.files.root, form)
         projections = _projections(checkpoint, modules, SENTENCE if form == _ENCODER else TOKENS)
         normalize = form != _ST or any(module.kind == "Normalize" for module in modules)
@@ -141,6 +144,16 @@ def model_arguments(checkpoint: Checkpoint, given: Mapping[str, object]) -> dict
             f"{width}. Leave dim out, or pass projections=[] as well for a new one."
         )
     return {"projections": projections, "normalize": normalize}
+
+
+def _check_similarity(files: FolderFiles) -> None:
+    """Raise an error for other scores of two texts than the sum of the largest similarities."""
+    found = theirs.model_settings(files).get("similarity_fn_name")
+    if isinstance(found, str) and found.lower() not in ("maxsim", *_OF_SINGLE_VECTORS):
+        raise ValueError(
+            f"{files.path / MODEL_SETTINGS}: similarity_fn_name is {shown(found)}, which is not "
+            "implemented. Expected 'maxsim'."
+        )
 
 
 def _stanford_projection(checkpoint: Checkpoint) -> dict[str, object]:

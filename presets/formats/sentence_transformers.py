@@ -7,6 +7,7 @@ its files in the root or in a subfolder. The classes that it names are never imp
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from encoder_zoo.common.wording import shown
@@ -17,13 +18,60 @@ from encoder_zoo.presets.formats.preset_files import (
     MODULES,
     TRANSFORMER_SETTINGS,
 )
+from encoder_zoo.presets.formats.stored_tokenizer import checked_length
 
 ENCODERS = ("Transformer", "MLMTransformer")  # the second up to version 5.3
 KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
 KINDS += ("MLMTransformer", "SpladePooling", "MultiVectorMask")
 _TYPE = re.compile(r"(?:sentence_transformers|pylate)(?:\.\w+)*\.(\w+)")
-_LONGEST = 2**20  # tokens; tokenizers without a limit say 1e30
 _TEXT_OUTPUT = "last_hidden_state"
+# The names of the output of a Transformer, by the task of transformers.
+_OUTPUTS = {
+    "feature-extraction": "token_embeddings",
+    "fill-mask": "token_embeddings",
+    "sequence-classification": "scores",
+}
+# Fields of `sentence_bert_config.json` that are read.
+_READ = ("max_seq_length", "do_lower_case", "transformer_task", "modality_config")
+_READ += ("module_output_name",)
+# Those that are read for late interaction; elsewhere they must be null.
+OF_ROLES = ("query_length", "document_length", "query_expansion")
+# {field: why it does not change the numbers}
+IRRELEVANT = {
+    "unpad_inputs": "packs texts without padding, with the same numbers",
+    "backend": "which library computes",
+    "model_name_or_path": "noted",
+    "model_kwargs.attn_implementation": "which kernel computes",
+    "model_kwargs.device_map": "where weights are",
+    "model_kwargs.low_cpu_mem_usage": "how weights are read",
+    "model_kwargs.use_safetensors": "which of equal files is read",
+    "model_kwargs.trust_remote_code": "code of a folder is never run",
+    "model_kwargs.torch_dtype": "rounds weights; pass dtype= for it",
+    "model_kwargs.dtype": "rounds weights; pass dtype= for it",
+    "processor_kwargs.model_max_length": "read",
+    "processor_kwargs.use_fast": "both tokenizers have the same ids",
+    "processor_kwargs.trust_remote_code": "code of a folder is never run",
+    "processor_kwargs.padding_side": "no token attends to padding",
+    "config_kwargs.trust_remote_code": "code of a folder is never run",
+    "config_kwargs.use_cache": "of decoders",
+}
+# Fields of `config_sentence_transformers.json` that are read, those of PyLate too.
+MODEL_FIELDS = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
+MODEL_FIELDS += ("max_active_dims", "activation_fn", "model_type", "query_prefix")
+MODEL_FIELDS += ("document_prefix", "do_query_expansion", "attend_to_expansion_tokens")
+MODEL_FIELDS += ("skiplist_words", *OF_ROLES)
+# {field: why it does not change the numbers}
+IRRELEVANT_MODEL_FIELDS = {
+    "__version__": "noted",
+    "requirements": "versions of packages that are not used here",
+    "keep_in_fp32_modules": "of weights in half precision; pass dtype= for these",
+}
+# Names of fields of `sentence_bert_config.json` before version 5.4.
+_OLD_NAMES = {
+    "model_args": "model_kwargs",
+    "tokenizer_args": "processor_kwargs",
+    "config_args": "config_kwargs",
+}
 
 
 class Module(NamedTuple):
@@ -112,15 +160,17 @@ def embedding_modules(files: FolderFiles) -> list[Module]:
     return modules
 
 
-def check_transformer(files: FolderFiles, task: str) -> None:
+def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) -> None:
     """Check that the encoder's module computes what this package does.
 
     Args:
         files: of the encoder.
         task: "feature-extraction" or another of transformers.
+        has_roles: whether the model reads the settings of queries and of documents.
 
     Raises:
-        ValueError: "...: transformer_task is 'fill-mask'. Expected 'feature-extraction'."
+        ValueError: "...: transformer_task is 'fill-mask'. Expected 'feature-extraction'.", "...:
+            processing_kwargs is {'text': ...}, which is not implemented. Expected null."
     """
     name, settings = transformer_settings(files)
     modalities = settings.get("modality_config") or {}
@@ -129,11 +179,38 @@ def check_transformer(files: FolderFiles, task: str) -> None:
     for field, value, expected in (
         ("transformer_task", settings.get("transformer_task", task), task),
         ("modality_config", output, _TEXT_OUTPUT if task == "feature-extraction" else output),
+        (
+            "module_output_name",
+            settings.get("module_output_name") or _OUTPUTS[task],
+            _OUTPUTS[task],
+        ),
     ):
         if value != expected:
             raise ValueError(
                 f"{files.path / name}: {field} is {shown(value)}. Expected {expected!r}."
             )
+    known = (*_READ, *OF_ROLES) if has_roles else _READ
+    for field, name_today, value in _flat(settings):
+        decided = name_today in known or name_today in IRRELEVANT
+        if not decided and value not in (None, False, [], {}):
+            raise ValueError(
+                f"{files.path / name}: {field} is {shown(value)}, which is not implemented. "
+                "Expected null."
+            )
+
+
+def _flat(settings: Mapping) -> Iterator[tuple[str, str, object]]:
+    """Yield (name, name of today, value) of the fields of `sentence_bert_config.json`.
+
+    Those of `..._kwargs` come one by one.
+    """
+    for name, value in settings.items():
+        name_today = _OLD_NAMES.get(name, name)
+        if name_today in _OLD_NAMES.values() and isinstance(value, dict):
+            for inner in value:
+                yield f"{name}: {inner}", f"{name_today}.{inner}", value[inner]
+        else:
+            yield name, name_today, value
 
 
 def transformer_settings(files: FolderFiles) -> tuple[str, dict]:
@@ -162,21 +239,14 @@ def read_length(files: FolderFiles) -> int | None:
     for field in ("processor_kwargs", "tokenizer_args"):
         own = settings.get(field)
         if isinstance(own, dict) and (length := own.get("model_max_length")) is not None:
-            return _checked_length(length, f"{files.path / name}: {field}: model_max_length")
+            return checked_length(length, f"{files.path / name}: {field}: model_max_length")
     if (length := settings.get("max_seq_length")) is not None:
-        return _checked_length(length, f"{files.path / name}: max_seq_length")
+        return checked_length(length, f"{files.path / name}: max_seq_length")
     name = "tokenizer_config.json"
     length = files.read_json(name).get("model_max_length") if name in files else None
-    if length is None:
-        return None
-    return _checked_length(length, f"{files.path / name}: model_max_length")
-
-
-def _checked_length(length: object, field: str) -> int | None:
-    whole = isinstance(length, int | float) and not isinstance(length, bool) and length >= 3
-    if not whole or (length < _LONGEST and length != int(length)):
-        raise ValueError(f"{field} is {shown(length)}. Expected an integer of 3 or more.")
-    return int(length) if length < _LONGEST else None
+    return (
+        None if length is None else checked_length(length, f"{files.path / name}: model_max_length")
+    )
 
 
 def check_case(files: FolderFiles, tokenizer) -> None:
@@ -190,10 +260,13 @@ def check_case(files: FolderFiles, tokenizer) -> None:
         ValueError: "...: do_lower_case is true, but the tokenizer keeps upper case. ..."
     """
     name, settings = transformer_settings(files)
-    if settings.get("do_lower_case") and getattr(tokenizer, "lowercase", None) is False:
+    if settings.get("do_lower_case") and not getattr(tokenizer, "lowercase", False):
+        cure = "write false there, and lower-case the texts before they are given"
+        if hasattr(tokenizer, "strip_accents"):
+            cure = 'write "do_lower_case": true, "strip_accents": false into tokenizer_config.json'
         raise ValueError(
             f"{files.path / name}: do_lower_case is true, but the tokenizer keeps upper case. "
-            'Expected the same: write "do_lower_case": true into tokenizer_config.json.'
+            f"Expected the same: {cure}."
         )
 
 
@@ -225,5 +298,16 @@ def read_prompts(files: FolderFiles) -> dict[str, object]:
 
 
 def model_settings(files: FolderFiles) -> dict:
-    """Return the contents of `config_sentence_transformers.json`; {} if it is missing."""
-    return files.read_json(MODEL_SETTINGS) if MODEL_SETTINGS in files else {}
+    """Return the contents of `config_sentence_transformers.json`; {} if it is missing.
+
+    Raises:
+        ValueError: "...: unknown field 'whitening'. Expected prompts, ..."
+    """
+    settings = files.read_json(MODEL_SETTINGS) if MODEL_SETTINGS in files else {}
+    for name, value in settings.items():
+        if name not in (*MODEL_FIELDS, *IRRELEVANT_MODEL_FIELDS) and value:
+            raise ValueError(
+                f"{files.path / MODEL_SETTINGS}: unknown field {shown(name)}, which may change the "
+                f"vectors. Expected {', '.join(MODEL_FIELDS)}."
+            )
+    return settings

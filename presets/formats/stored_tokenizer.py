@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers import TokenizerClass
 from encoder_zoo.encoders.tokenizers.choice import choose_tokenizer
+from encoder_zoo.encoders.tokenizers.files.added_tokens import OPTIONS
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.formats.preset_files import TOKENIZER_JSON
 
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+
 _BINARY = (".model", ".spm")  # SentencePiece's
+# Names of special tokens beside those with a role, as of versions 4 and 5 of transformers.
+_FURTHER_TOKENS = ("additional_special_tokens", "extra_special_tokens")
+_FURTHER_TOKENS += ("model_specific_special_tokens",)
+_LONGEST = 2**20  # tokens; tokenizers without a limit say 1e30
 
 
 class StoredTokenizer(NamedTuple):
@@ -27,17 +36,18 @@ class StoredTokenizer(NamedTuple):
     kind: TokenizerClass
     files: TokenizerFiles
 
-    def template(self, family: Family | None) -> dict[str, object]:
-        """Return the constructor arguments for pairs of texts.
+    def arguments(self, family: Family | None) -> dict[str, object]:
+        """Return the constructor arguments for pairs of texts, sides and length.
 
-        They are those of tokenizer.json, or else the defaults of the class; a family without
-        segments has none with any tokenizer.
+        They are those of the files, or else the defaults of the class; a family without segments
+        has none with any tokenizer.
 
         Args:
             family: of the model; None if unknown.
 
         Raises:
-            ValueError: "FILE: post_processor puts the start token at position -1 ..."
+            ValueError: "FILE: post_processor puts the start token at position -1 ...", "FILE:
+                truncation_side is 'middle'. Expected 'right' or 'left'."
         """
         template = self.files.template() or self.kind
         if template.first_column != self.kind.first_column:
@@ -48,7 +58,92 @@ class StoredTokenizer(NamedTuple):
                 f"{self.kind.name} has it {expected}, so the ids would differ"
             )
         segments = template.uses_segments and (family is None or family.uses_segments)
-        return {"uses_segments": segments, "pair_separators": template.pair_separators}
+        names = self.files.contents.get("tokenizer_config.json", {}).get("model_input_names")
+        segments = segments and (not names or "token_type_ids" in names)
+        pairs = {"uses_segments": segments, "pair_separators": template.pair_separators}
+        return {**pairs, **_sides(self.files), **_model_max_length(self.files)}
+
+    def special_tokens_to_add(self, tokenizer: Tokenizer) -> list[dict[str, object]]:
+        """Return the further special tokens that files name and that are no added tokens yet.
+
+        Args:
+            tokenizer: built from the files.
+
+        Raises:
+            ValueError: "FILE: additional_special_tokens has '<e>', which the vocabulary lacks. ..."
+        """
+        known = {token["content"] for token in tokenizer.added_tokens}
+        known.update(tokenizer.special_tokens)
+        vocabulary, found = set(tokenizer.get_vocabulary()), {}
+        for file in ("tokenizer_config.json", "special_tokens_map.json"):
+            settings = self.files.contents.get(file, {})
+            for name in _FURTHER_TOKENS:
+                named = settings.get(name) or ()
+                for token in named.values() if isinstance(named, dict) else named:
+                    content = token.get("content") if isinstance(token, dict) else token
+                    if content in list(known):
+                        continue
+                    if not isinstance(content, str) or content not in vocabulary:
+                        raise ValueError(
+                            f"{self.files.folder / file}: {name} has {shown(content)}, which the "
+                            "vocabulary lacks. Remove it there; from_preset(..., "
+                            "added_tokens=[...]) adds tokens to the model too."
+                        )
+                    options = token if isinstance(token, dict) else {}
+                    given = {name: options[name] for name in OPTIONS if name in options}
+                    found[content] = {**given, "content": content, "special": True}
+        return list(found.values())
+
+
+def _sides(files: TokenizerFiles) -> dict[str, str]:
+    """Return the sides that files name: tokenizer_config.json, else tokenizer.json's blocks."""
+    config = files.contents.get("tokenizer_config.json", {})
+    found = {}
+    for name in ("truncation_side", "padding_side"):
+        block = name.removesuffix("_side")
+        direction = files.part(block).get("direction")
+        for path, field, value in (
+            (files.folder / "tokenizer_config.json", name, config.get(name)),
+            (files.json_path, f"{block}.direction", direction),
+        ):
+            if value is None:
+                continue
+            side = value.lower() if isinstance(value, str) else value
+            if side not in ("right", "left"):
+                raise ValueError(f"{path}: {field} is {shown(value)}. Expected 'right' or 'left'.")
+            found.setdefault(name, side)
+    return found
+
+
+def _model_max_length(files: TokenizerFiles) -> dict[str, int]:
+    """Return the length in tokenizer_config.json, under its name or that of old versions."""
+    config = files.contents.get("tokenizer_config.json", {})
+    for name in ("model_max_length", "max_len"):
+        if (length := config.get(name)) is not None:
+            field = f"{files.folder / 'tokenizer_config.json'}: {name}"
+            length = checked_length(length, field)
+            return {} if length is None else {"model_max_length": length}
+    return {}
+
+
+def checked_length(length: object, field: str) -> int | None:
+    """Return a number of tokens in a file; None for one that stands for no limit.
+
+    Args:
+        length: in the file.
+        field: the file and the name of the field, for the error.
+
+    Raises:
+        ValueError: "FILE: model_max_length is 0. Expected an integer of 3 or more."
+
+    Example:
+        >>> checked_length(512, "file"), checked_length(int(1e30), "file")
+        (512, None)
+    """
+    whole = isinstance(length, int | float) and not isinstance(length, bool) and length >= 3
+    if not whole or (length < _LONGEST and length != int(length)):
+        raise ValueError(f"{field} is {shown(length)}. Expected an integer of 3 or more.")
+    return int(length) if length < _LONGEST else None
 
 
 def read_stored_tokenizer(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.tokenizers.text.chunks import in_chunks
-from encoder_zoo.tasks.preprocessing.packing import kept_lengths, pack
+from encoder_zoo.tasks.preprocessing.packing import kept_tokens, pack
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.preprocessing.tokenized_texts import keys
 
@@ -44,20 +44,24 @@ def _positions_of_chunk(
     """Compute `positions_in_examples` with the offsets of all tokens in memory."""
     tokens = [teacher.tokenizer.tokenize_with_offsets(text) for text in texts]
     separators, longest = teacher.tokenizer.pair_separators, teacher.max_sequence_length
-    kept = kept_lengths([ids for ids, _, _ in tokens], separators, longest)
-    column = teacher.tokenizer.first_column
-    begins = [column * tf.ones_like(kept[0]), column + kept[0] + separators]
+    side = teacher.tokenizer.truncation_side
+    kept = kept_tokens([ids for ids, _, _ in tokens], separators, longest, side)
+    column, first_count = teacher.tokenizer.first_column, kept[0][1]
+    begins = [column * tf.ones_like(first_count), column + first_count + separators]
     positions = []
-    for text, (_, starts, ends), count, begin in zip(texts, tokens, kept, begins, strict=False):
+    for text, (_, starts, ends), (skipped, count), begin in zip(
+        texts, tokens, kept, begins, strict=False
+    ):
         found = corresponding(student.tokenizer.tokenize_with_offsets(text), starts, ends)
         row = found.value_rowids()
-        inside = (found.values >= 0) & (found.values < tf.gather(count, row))
-        position = tf.where(inside, found.values + tf.gather(begin, row), NOWHERE)
+        number = found.values - tf.gather(skipped, row)  # among the tokens that are kept
+        inside = (found.values >= 0) & (number >= 0) & (number < tf.gather(count, row))
+        position = tf.where(inside, number + tf.gather(begin, row), NOWHERE)
         positions.append(found.with_values(position))
     own = student.tokenizer
     start = 0 if column else NOWHERE
     layout = own.pair_separators, student.max_sequence_length, own.first_column
-    return pack(positions, start, NOWHERE, *layout)[0]
+    return pack(positions, start, NOWHERE, *layout, own.truncation_side)[0]
 
 
 def corresponding(tokens: tuple, starts: tf.RaggedTensor, ends: tf.RaggedTensor):

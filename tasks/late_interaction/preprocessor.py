@@ -17,7 +17,7 @@ from encoder_zoo.common.validation import SequenceLength, SpecialToken, validate
 from encoder_zoo.presets.formats import late_interaction_folder
 from encoder_zoo.tasks.embedding.prompts import DOCUMENT_NAMES, checked_prompts
 from encoder_zoo.tasks.embedding.separate_texts import SeparateTexts
-from encoder_zoo.tasks.preprocessing.packing import pack
+from encoder_zoo.tasks.preprocessing.packing import pack, truncated
 from encoder_zoo.tasks.preprocessing.truncation import count_truncated
 
 if TYPE_CHECKING:
@@ -130,6 +130,12 @@ class LateInteractionPreprocessor(SeparateTexts):
     def _prompts_of_rows(self, prompt: str | None, symmetric: bool) -> tuple[str, str]:
         return QUERY, DOCUMENT
 
+    @property
+    def given_length(self) -> int | None:
+        if self.query_length and self.document_length:
+            return self.sequence_length or max(self.query_length, self.document_length)
+        return self.sequence_length
+
     def longest(self, kind: str) -> int:
         """Return the number of tokens of the longest "query", or "document"."""
         length = self.query_length if kind == QUERY else self.document_length
@@ -150,7 +156,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         texts = tf.strings.join([text, texts]) if text else texts
         # One more than is read, to count the texts that are cut.
         tokens = self.tokenizer.tokenize(texts, room + 1)
-        what = f"{NAMES[role]} are longer than {longest} tokens; the rest is not read."
+        what = f"{NAMES[role]} are longer than {longest} tokens; {self.unread} is not read."
         count_truncated(tokens.row_lengths() > room, self, what)
         packed = self._packed(tokens, role)
         if role == DOCUMENT:
@@ -171,10 +177,13 @@ class LateInteractionPreprocessor(SeparateTexts):
         own = self._marker_ids[role], self.tokenizer.start_token_id, self.tokenizer.end_token_id
         marker, start, end = own if filler is None else (filler,) * 3
         if own[0] is not None:
+            # The marker stays where the beginning of a text is not read.
+            room = self.longest(role) - 3
+            tokens = truncated(tokens, room, self.tokenizer.truncation_side)
             column = tf.fill(tf.stack([tokens.nrows(), 1]), marker)
             tokens = tf.concat([tf.RaggedTensor.from_tensor(column), tokens], axis=1)
-        first_column = self.tokenizer.first_column
-        return pack([tokens], start, end, 1, self.longest(role), first_column)[0]
+        where = self.tokenizer.first_column, self.tokenizer.truncation_side
+        return pack([tokens], start, end, 1, self.longest(role), *where)[0]
 
     def _expanded(self, packed: tf.RaggedTensor, filler: int) -> tf.RaggedTensor:
         """Return queries filled up, ragged (N, None) int32."""

@@ -37,19 +37,43 @@ def truncated_lengths(first: tf.Tensor, second: tf.Tensor, budget: int) -> tuple
     )
 
 
-def kept_lengths(segments: list[tf.RaggedTensor], separators: int, max_length: int) -> list:
-    """Return the number of tokens of each text that `pack` keeps, one or two (B,) int32.
+def kept_tokens(
+    segments: list[tf.RaggedTensor], separators: int, max_length: int, truncation_side: str
+) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    """Return the tokens of each text that `pack` keeps: the first one, and how many, (B,) int32.
 
     Example:
         >>> import tensorflow as tf
-        >>> [kept] = kept_lengths([tf.ragged.constant([[5, 6, 7], [8]])], 1, max_length=4)
-        >>> kept.numpy().tolist()
-        [2, 1]
+        >>> texts = tf.ragged.constant([[5, 6, 7], [8]])
+        >>> [(begin, count)] = kept_tokens([texts], 1, max_length=4, truncation_side="left")
+        >>> begin.numpy().tolist(), count.numpy().tolist()
+        ([1, 0], [2, 1])
     """
     lengths = [tf.cast(s.row_lengths(), tf.int32) for s in segments]
     if len(segments) == 1:
-        return [tf.minimum(lengths[0], max_length - 2)]
-    return list(truncated_lengths(*lengths, budget=max_length - 2 - separators))
+        counts = [tf.minimum(lengths[0], max_length - 2)]
+    else:
+        counts = truncated_lengths(*lengths, budget=max_length - 2 - separators)
+    return [
+        (begin_of_kept(length, count, truncation_side), count)
+        for length, count in zip(lengths, counts, strict=True)
+    ]
+
+
+def begin_of_kept(length: tf.Tensor, count: tf.Tensor, truncation_side: str) -> tf.Tensor:
+    """Return the first token that is kept of texts of a length, of which `count` are kept."""
+    return length - count if truncation_side == "left" else tf.zeros_like(count)
+
+
+def truncated(tokens: tf.RaggedTensor, most: int, truncation_side: str) -> tf.RaggedTensor:
+    """Return the tokens (B, None) that are kept of texts that may have so many.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> truncated(tf.ragged.constant([[5, 6, 7], [8]]), 2, "left").to_list()
+        [[6, 7], [8]]
+    """
+    return tokens[:, -most:] if truncation_side == "left" and most else tokens[:, :most]
 
 
 def pack(
@@ -59,6 +83,7 @@ def pack(
     separators: int,
     max_length: int,
     first_column: int = 1,
+    truncation_side: str = "right",
 ) -> tuple[tf.RaggedTensor, tf.Tensor]:
     """Return an example per text or pair: start, first, end, and for pairs separators, second, end.
 
@@ -69,6 +94,7 @@ def pack(
         separators: number of end tokens between the texts of a pair (BERT 1, RoBERTa 2).
         max_length: the most tokens of an example; the longer text is truncated first.
         first_column: position of the first text's first token; with 0 the start token is last.
+        truncation_side: where a text that is too long loses tokens, "right" or "left".
 
     Returns:
         Ragged (B, None) int32 token ids, and (B,) the number of tokens up to and with the first
@@ -84,15 +110,15 @@ def pack(
         ([[2, 5, 6, 3, 7, 3]], [4])
     """
     specials = 2 if len(segments) == 1 else 2 + separators
-    kept = kept_lengths(segments, separators, max_length)
+    begun, kept = zip(*kept_tokens(segments, separators, max_length, truncation_side), strict=True)
     splits = tf.concat([[0], tf.cumsum(sum(kept) + specials)], 0)
     begins = splits[:-1] + first_column  # (B,)
     at = splits[:-1] if first_column else splits[1:] - 1  # (B,) of the start token
     ids = tf.fill([splits[-1] + 1], end_id)  # what is not written below; and an index for the rest
     ids = tf.tensor_scatter_nd_update(ids, at[:, None], tf.fill(tf.shape(at), start_id))
-    ids = written(ids, segments[0], begins, kept[0])
+    ids = written(ids, segments[0], begins, begun[0], kept[0])
     if len(segments) == 2:
-        ids = written(ids, segments[1], begins + kept[0] + separators, kept[1])
+        ids = written(ids, segments[1], begins + kept[0] + separators, begun[1], kept[1])
     examples = tf.RaggedTensor.from_row_splits(ids[:-1], tf.cast(splits, tf.int64), validate=False)
     return examples, first_column + kept[0] + 1
 
@@ -120,23 +146,28 @@ def segment_numbers(
 
 
 def written(
-    ids: tf.Tensor, tokens: tf.RaggedTensor, begins: tf.Tensor, kept: tf.Tensor
+    ids: tf.Tensor, tokens: tf.RaggedTensor, begins: tf.Tensor, begun: tf.Tensor, kept: tf.Tensor
 ) -> tf.Tensor:
-    """Write the first `kept[i]` tokens of text i from `begins[i]` on, the others to the last index.
+    """Write `kept[i]` tokens of text i, those from `begun[i]` on, at `begins[i]`.
+
+    The others are written to the last index.
 
     Example:
         >>> import tensorflow as tf
         >>> tokens = tf.ragged.constant([[1, 2, 3], [4]])
-        >>> ids = written(tf.zeros([6], tf.int32), tokens, tf.constant([0, 3]), tf.constant([2, 1]))
+        >>> begins, begun, kept = tf.constant([0, 3]), tf.constant([0, 0]), tf.constant([2, 1])
+        >>> ids = written(tf.zeros([6], tf.int32), tokens, begins, begun, kept)
         >>> ids[:-1].numpy().tolist()
         [1, 2, 0, 4, 0]
     """
     from encoder_zoo.encoders.tokenizers.text.ragged import row_ids
 
     row = row_ids(tokens.row_splits, tf.size(tokens.values))  # (T,)
-    moved = begins - tf.cast(tokens.row_splits[:-1], tf.int32)
+    moved = begins - begun - tf.cast(tokens.row_splits[:-1], tf.int32)
     indices = tf.range(tf.size(row)) + tf.gather(moved, row)
-    indices = tf.where(indices < tf.gather(begins + kept, row), indices, tf.size(ids) - 1)
+    inside = indices < tf.gather(begins + kept, row)
+    inside &= indices >= tf.gather(begins, row)
+    indices = tf.where(inside, indices, tf.size(ids) - 1)
     return tf.tensor_scatter_nd_update(ids, indices[:, None], tokens.values)
 
 

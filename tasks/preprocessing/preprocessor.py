@@ -67,7 +67,7 @@ class Preprocessor(ConfigFromSignature):
     def __init__(self, tokenizer: Tokenizer, sequence_length: SequenceLength | None = None):
         self.tokenizer = tokenizer
         self.sequence_length = sequence_length
-        self.max_sequence_length = sequence_length or 512
+        self.max_sequence_length = sequence_length or tokenizer.model_max_length or 512
 
     def __repr__(self) -> str:
         return repr_from_signature(self, repr(self.tokenizer))
@@ -117,10 +117,15 @@ class Preprocessor(ConfigFromSignature):
                 f"Expected at most {backbone.max_sequence_length}."
             )
         self.num_segments = 1 + backbone.input_ranges(1)["segment_ids"][1]
-        limits = self.sequence_length, self.max_length, backbone.max_sequence_length
+        limits = self.given_length or self.tokenizer.model_max_length, backbone.max_sequence_length
         self.max_sequence_length = min(filter(None, limits))
         for name in ("labels", "num_classes", "problem_type"):
             setattr(self, name, getattr(task, name, None))
+
+    @property
+    def given_length(self) -> int | None:
+        """Return the most tokens of an example that were asked for; None if none were."""
+        return min(filter(None, (self.sequence_length, self.max_length)), default=None)
 
     @property
     def packed_length(self) -> int | None:
@@ -182,11 +187,17 @@ class Preprocessor(ConfigFromSignature):
         lengths = sum(segment.row_lengths() for segment in segments)
         room = most - 2 - tokenizer.pair_separators * is_pair
         what = "pairs of texts" if is_pair else "texts"
-        what = f"{what} are longer than {most} tokens; the rest is not read."
+        what = f"{what} are longer than {most} tokens; {self.unread} is not read."
         count_truncated(lengths > room, self, what)
         special = tokenizer.start_token_id, tokenizer.end_token_id, tokenizer.pair_separators
-        token_ids, first_length = pack(segments, *special, most, tokenizer.first_column)
+        where = tokenizer.first_column, tokenizer.truncation_side
+        token_ids, first_length = pack(segments, *special, most, *where)
         return {"token_ids": token_ids, "first_length": first_length}
+
+    @property
+    def unread(self) -> str:
+        """Return what is not read of texts that are too long, in words."""
+        return "the beginning" if self.tokenizer.truncation_side == "left" else "the rest"
 
     def encode_unlabelled(self, x, sample_weight=None) -> dict:
         """Return examples as `encode` with labels, but only marks the tokens that have one."""

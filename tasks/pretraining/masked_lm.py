@@ -21,6 +21,7 @@ from encoder_zoo.encoders.rules import Activation
 from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.packing import kept_tokens
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column, as_valid_text
 from encoder_zoo.tasks.pretraining.answers import FilledMask
 from encoder_zoo.tasks.pretraining.masked_lm_head import (
@@ -222,10 +223,14 @@ class MaskedLM(MaskedLMPresets, Task):
 
     def _check_masks(self, ids: tf.RaggedTensor) -> None:
         tokenizer, limit = self.preprocessor.tokenizer, self._most_tokens
+        from_left = tokenizer.truncation_side == "left"
         for row, tokens in enumerate(ids.numpy()):
             found = np.flatnonzero(tokens == tokenizer.mask_token_id)
+            if from_left:
+                found = len(tokens) - 1 - found[::-1]  # counted from the end
             if not found.size or found[-1] >= limit:
-                where = "holds no" if not found.size else f"has after its first {limit} tokens a"
+                cut = f"before its last {limit}" if from_left else f"after its first {limit}"
+                where = "holds no" if not found.size else f"has {cut} tokens a"
                 raise ValueError(
                     f"texts[{row}] {where} {tokenizer.mask_token}. Expected it where a word is "
                     "missing."
@@ -239,13 +244,18 @@ class MaskedLM(MaskedLMPresets, Task):
         self, ids, starts, ends
     ) -> tuple[dict, tf.RaggedTensor, tf.RaggedTensor]:
         """Return encoded examples with their masks' columns, and the masks' characters, ragged."""
-        columns = ids.with_values(tf.ragged.range(ids.row_lengths()).values)
-        is_mask = ids.values == self.preprocessor.tokenizer.mask_token_id
-        is_mask = ids.with_values(is_mask & (columns.values < self._most_tokens))
+        tokenizer, longest = self.preprocessor.tokenizer, self.preprocessor.max_sequence_length
+        [(begin, count)] = kept_tokens([ids], 1, longest, tokenizer.truncation_side)
+        begin, count = (tf.cast(values, "int64") for values in (begin, count))
+        row = ids.value_rowids()
+        column = tf.ragged.range(ids.row_lengths()).values - tf.gather(begin, row)
+        is_mask = (ids.values == tokenizer.mask_token_id) & (column >= 0)
+        is_mask = ids.with_values(is_mask & (column < tf.gather(count, row)))
+        columns = ids.with_values(column)
         columns, starts, ends = (
             tf.ragged.boolean_mask(values, is_mask) for values in (columns, starts, ends)
         )
-        positions = tf.cast(columns + self.preprocessor.tokenizer.first_column, tf.int32)
+        positions = tf.cast(columns + tokenizer.first_column, tf.int32)
         return {**self.preprocessor.pack([ids]), "mask_positions": positions}, starts, ends
 
     def _mask_inputs(self, examples: dict) -> tuple[dict, tf.Tensor]:

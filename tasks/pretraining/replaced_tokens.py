@@ -21,6 +21,7 @@ from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.packing import truncated
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column, as_valid_text
 from encoder_zoo.tasks.pretraining.answers import ReplacedToken
 from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM
@@ -269,10 +270,10 @@ class ReplacedTokenDetection(ReplacedTokensPresets, Task):
     def _examples(self, texts: tf.Tensor) -> tuple[dict, dict]:
         """Return encoded examples, and "token", "start" and "end" of their texts' tokens, all
         ragged (N, None)."""
-        limit = self.preprocessor.max_sequence_length - 2
-        tokens = self.preprocessor.tokenizer.tokenize_with_offsets(texts)
-        ids, start, end = (values[:, :limit] for values in tokens)
-        names = tf.constant(self.preprocessor.tokenizer.get_vocabulary())
+        limit, tokenizer = self.preprocessor.max_sequence_length - 2, self.preprocessor.tokenizer
+        tokens = tokenizer.tokenize_with_offsets(texts)
+        ids, start, end = (truncated(values, limit, tokenizer.truncation_side) for values in tokens)
+        names = tf.constant(tokenizer.get_vocabulary())
         columns = {"token": ids.with_values(tf.gather(names, ids.values)), "start": start}
         return self.preprocessor.pack([tokens[0]]), {**columns, "end": end}
 

@@ -111,7 +111,7 @@ class SpanQAPreprocessor(Preprocessor):
     def attach(self, task) -> None:
         super().attach(task)
         self.marks_answers = bool(getattr(task, "beam", None))  # others' tasks may have none
-        if self.marks_answers and not self.context_first:
+        if self.marks_answers and self.tokenizer.first_column:
             raise ValueError(
                 "A beam reads the start token behind the texts, as XLNet's tokenizer has it. "
                 f"Received: a {type(self.tokenizer).__name__}, which has it before them. Leave out "
@@ -121,8 +121,8 @@ class SpanQAPreprocessor(Preprocessor):
 
     @property
     def context_first(self) -> bool:
-        """Return whether the context comes before the question."""
-        return not self.tokenizer.first_column
+        """Return whether the context comes before the question, as in transformers' own code."""
+        return self.tokenizer.padding_side == "left"
 
     def _limit_rows(self) -> None:
         self.max_sequence_length = min(self.max_sequence_length, self.window_length)

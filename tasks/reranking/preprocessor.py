@@ -81,7 +81,7 @@ class RerankerPreprocessor(Preprocessor):
 
     @classmethod
     def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
-        return cross_encoders.cross_encoder_length(preset)
+        return cross_encoders.cross_encoder_length(preset, tokenizer)
 
     @validate_arguments
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:

@@ -24,7 +24,7 @@ from encoder_zoo.tasks.explanation.words import (
     warn_incomplete,
     weighted_sum,
 )
-from encoder_zoo.tasks.preprocessing.packing import kept_lengths
+from encoder_zoo.tasks.preprocessing.packing import kept_tokens
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
     tokenize_texts,
@@ -162,9 +162,10 @@ def _encoded(classifier: SequenceClassifier, texts) -> tuple:
         windows = preprocessor._windows(ids)
         ids = [take(part, of_part) for part, of_part in zip(ids, windows, strict=True)]
     else:
-        kept = kept_lengths(ids, separators, preprocessor.max_sequence_length)
+        longest, side = preprocessor.max_sequence_length, tokenizer.truncation_side
+        kept = kept_tokens(ids, separators, longest, side)
         rows = tf.range(ids[0].nrows())
-        windows = [Windows(rows, tf.zeros_like(rows), count, None, None) for count in kept]
+        windows = [Windows(rows, begin, count, None, None) for begin, count in kept]
     return tokens, windows, preprocessor.pack(ids)
 
 

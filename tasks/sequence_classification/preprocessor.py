@@ -19,6 +19,7 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.candidates import pad_candidates, with_candidates
+from encoder_zoo.tasks.preprocessing.packing import begin_of_kept
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_texts
 from encoder_zoo.tasks.preprocessing.truncation import count_truncated
 from encoder_zoo.tasks.preprocessing.windows import Windows, full_windows, take
@@ -108,7 +109,8 @@ class SequenceClassifierPreprocessor(Preprocessor):
 
     def _limit_windows(self) -> None:
         if self.pools_windows:
-            self.max_sequence_length = min(self.max_sequence_length, self.window_length)
+            limits = self.sequence_length, self.window_length
+            self.max_sequence_length = min(filter(None, limits))
 
     @property
     def one_example_per_text(self) -> bool:
@@ -163,7 +165,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
         if len(tokens) == 2:
             longer, shorter = tf.maximum(*lengths), tf.minimum(*lengths)
             what = f"pairs of texts are longer than a window of {self.max_sequence_length} tokens"
-            what = f"{what}, both of them; the rest of the shorter one is not read."
+            what = f"{what}, both of them; {self.unread} of the shorter one is not read."
             count_truncated(shorter > room // 2, self, what)
             shared = tf.minimum(shorter, room // 2)
         capacity = room - shared
@@ -171,9 +173,12 @@ class SequenceClassifierPreprocessor(Preprocessor):
         # Of equally long texts the second is divided, as it is truncated first.
         is_longer = [lengths[0] > lengths[-1], lengths[0] <= lengths[-1]][-len(tokens) :]
         parts = []
-        for divided in is_longer:
-            divided, rest = (tf.gather(v, windows.example) for v in (divided, shared))
-            begin = tf.where(divided, windows.begin, 0)
+        side = self.tokenizer.truncation_side
+        for length, divided in zip(lengths, is_longer, strict=True):
+            divided, rest, length = (
+                tf.gather(v, windows.example) for v in (divided, shared, length)
+            )
+            begin = tf.where(divided, windows.begin, begin_of_kept(length, rest, side))
             length = tf.where(divided, windows.length, rest)
             parts.append(windows._replace(begin=begin, length=length))
         return parts

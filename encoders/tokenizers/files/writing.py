@@ -37,7 +37,9 @@ class WritesFiles:
         return {
             **self._vocabulary_files(),
             "tokenizer.json": as_json(fast),
-            "tokenizer_config.json": as_json({**self._settings(), **self._generic(), **special}),
+            "tokenizer_config.json": as_json(
+                {**self._settings(), **self._generic(), **self._limits(), **special}
+            ),
             "special_tokens_map.json": as_json(special),
         }
 
@@ -49,15 +51,27 @@ class WritesFiles:
             for name in names
         }
 
+    def _limits(self) -> dict:
+        """Return the sides and the length in tokenizer_config.json that are not transformers'."""
+        found = {}
+        if self.truncation_side != "right":
+            found["truncation_side"] = self.truncation_side
+        # Classes that pad left in transformers need the other side by name.
+        if "left" in (self.padding_side, argument_defaults(type(self))["padding_side"]):
+            found["padding_side"] = self.padding_side
+        if self.model_max_length is not None:
+            found["model_max_length"] = self.model_max_length
+        return found
+
     def _generic(self) -> dict:
         """Return the generic class if transformers' own class would join two texts differently."""
         defaults = argument_defaults(type(self))
         adds_segments = self.uses_segments and not defaults["uses_segments"]
-        if self.pair_separators == defaults["pair_separators"] and not adds_segments:
-            return {}
         segments = ["token_type_ids"] if self.uses_segments else []
-        inputs = ["input_ids", *segments, "attention_mask"]
-        return {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
+        inputs = {"model_input_names": ["input_ids", *segments, "attention_mask"]}
+        if self.pair_separators == defaults["pair_separators"] and not adds_segments:
+            return inputs if self.uses_segments != defaults["uses_segments"] else {}
+        return {"tokenizer_class": "PreTrainedTokenizerFast", **inputs}
 
     def _added_tokens(self) -> list[dict]:
         """Return the special tokens and the other added tokens as entries of tokenizer.json."""
