@@ -1,20 +1,45 @@
-"""Values that are missing: None, NaN and what pandas has for them."""
+"""Values that are missing: None, NaN and what NumPy, pandas and Arrow have for them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
+
+import numpy as np
 
 
 def is_missing(value: object) -> bool:
     """Return whether a value stands for one that is not there.
 
     Example:
-        >>> [is_missing(value) for value in (None, float("nan"), "", 0.0)]
-        [True, True, False, False]
+        >>> [is_missing(value) for value in (None, float("nan"), np.datetime64("NaT"), "", 0.0)]
+        [True, True, True, False, False]
     """
-    if isinstance(value, float):  # also NumPy's float64
-        return value != value
-    return value is None or type(value).__name__ in ("NAType", "NaTType")
+    if value is None or value is np.ma.masked:
+        return True
+    if isinstance(value, float | np.floating | Decimal | np.datetime64 | np.timedelta64):
+        return bool(value != value)
+    return type(value).__name__ in ("NAType", "NaTType", "NullScalar")
+
+
+def is_blank(value: object) -> bool:
+    """Return whether a value is a text without anything but white space.
+
+    Example:
+        >>> is_blank(""), is_blank(b" "), is_blank("a"), is_blank(None)
+        (True, True, False, False)
+    """
+    return isinstance(value, str | bytes) and not value.strip()
+
+
+def shown(value: object) -> str:
+    """Return a missing or blank value as errors show it.
+
+    Example:
+        >>> shown(np.float64("nan")), shown(""), shown(None)
+        ('nan', "''", 'None')
+    """
+    return repr(value) if isinstance(value, str) else str(value)
 
 
 def missing_rows(values: Sequence, name: str) -> str:

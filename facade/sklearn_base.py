@@ -22,6 +22,7 @@ from sklearn.utils import (
 )
 
 from encoder_zoo.common.validation import check_argument, rules_of
+from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier
 
 
@@ -79,6 +80,7 @@ class FineTunedEstimator(TextEstimator):
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
         check_consistent_length(X, y)
+        check_given(y, X)
         if sample_weight is None:
             return None
         weights = check_array(sample_weight, ensure_2d=False, input_name="sample_weight")

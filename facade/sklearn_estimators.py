@@ -28,6 +28,7 @@ from sklearn.utils.validation import check_is_fitted
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, SequenceLength, Verbosity
 from encoder_zoo.sklearn_base import FineTunedEstimator, TextEstimator, one_column
 from encoder_zoo.tasks.embedding.task import TextEmbedder
+from encoder_zoo.tasks.preprocessing.given_labels import class_name, log_odd_labels
 
 SEVERAL = "multi_label_classification"
 
@@ -105,6 +106,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
             ValueError: "y has one class, 'up'. Expected two classes or more."
         """
         weights = self._check_given(X, y, sample_weight)
+        log_odd_labels(y)
         y = one_column(check_array(y, ensure_2d=False, dtype=None, input_name="y"))
         check_classification_targets(y)
         if self.class_weight is not None:
@@ -119,7 +121,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         if len(self.classes_) == 1:
             only = self.classes_.tolist()[0]
             raise ValueError(f"y has one class, {only!r}. Expected two classes or more.")
-        names = [str(name) for name in self.classes_.tolist()]
+        names = [class_name(name) for name in self.classes_.tolist()]
         self._fine_tune(X, np.array(names)[numbers.ravel()], weights, labels=names)
         return self
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.presets.formats.checkpoint import default_labels
+from encoder_zoo.tasks.preprocessing.given_labels import class_name
 
 
 def labels_from_config(config: dict) -> list[str]:
@@ -125,10 +126,11 @@ def label_indices(given: tf.Tensor | Sequence, labels: Sequence[str] | None) -> 
     known = {name: i for i, name in enumerate(labels or [])}
 
     def index(label) -> int:
-        label = label.decode() if isinstance(label, bytes) else label
-        label = str(label) if as_names else label
-        if isinstance(label, str):
-            return known.get(label, -1)
+        named = as_names or isinstance(label, str | bytes)
+        if named or class_name(label) in known:  # such as True, where it is a name
+            return known.get(class_name(label), -1)
+        if isinstance(label, float | np.floating) and float(label).is_integer():
+            label = int(label)
         return label if isinstance(label, int | np.integer) and 0 <= label < 2**31 else -1
 
     return tf.constant([index(label) for label in given], tf.int32)

@@ -24,6 +24,7 @@ from encoder_zoo.tasks.base.class_weights import class_weights, weighted
 from encoder_zoo.tasks.base.custom_head import CustomHead
 from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.task import Task
+from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
 from encoder_zoo.tasks.preprocessing.preprocessor import check_no_iterator
 from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.sources import check_not_empty, is_dataset
@@ -124,6 +125,8 @@ class LabelledTask(Task):
             raise ValueError(f"The labels are missing. Expected y: {self.expected_labels}.")
 
     def _adapt(self, x, y) -> None:
+        if self.output_activation != "linear":  # numbers
+            log_odd_labels(y)
         if self.num_classes is not None:
             return
         if not is_dataset(x):

@@ -11,6 +11,7 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.embedding.columns import as_columns
 from encoder_zoo.tasks.preprocessing.checks import check_each
+from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.preprocessor import (
     Preprocessor,
     as_numbers,
@@ -123,15 +124,15 @@ def as_scores(y) -> tf.Tensor:
     """Return scores of pairs, or vectors of rows of texts, as float32 (N, ...), checked.
 
     Raises:
-        ValueError: "y is of type string. Expected ...", "Row 3 has the score nan. Expected a
+        ValueError: "y is of type string. Expected ...", "Row 3 has the score inf. Expected a
             finite number."
 
     Example:
-        >>> as_scores([0.5, float("nan")])
+        >>> as_scores([0.5, float("inf")])
         Traceback (most recent call last):
-        ValueError: Row 1 has the score nan. Expected a finite number.
+        ValueError: Row 1 has the score inf. Expected a finite number.
     """
-    scores = as_numbers(y, "y", "scores of the pairs, numbers")
+    scores = as_numbers(check_given(y), "y", "scores of the pairs, numbers")
     finite = tf.math.is_finite(scores)
     right = tf.reduce_all(tf.reshape(finite, [tf.shape(scores)[0], -1]), axis=1)
     return check_each(scores, right, " has the score ", scores, ". Expected a finite number.")

@@ -38,6 +38,7 @@ from encoder_zoo.tasks.embedding.preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.embedding.task import SCORES, TextEmbedder
 from encoder_zoo.tasks.few_shot.logistic import fit_logistic
 from encoder_zoo.tasks.few_shot.pairs import contrastive_pairs
+from encoder_zoo.tasks.preprocessing.given_labels import check_given, log_odd_labels
 from encoder_zoo.tasks.sequence_classification.answering import LabelScore, labels_in_order
 from encoder_zoo.tasks.sequence_classification.class_labels import class_indices, learn_classes
 from encoder_zoo.tasks.training.keyword_arguments import History
@@ -149,6 +150,8 @@ class FewShotClassifier(TextEmbedder):
                 ..."
         """
         column = only_column(texts)
+        check_given(labels, texts)
+        log_odd_labels(labels)
         count, names = self.num_classes, self.labels
         if count is None:
             count, names = count_and_names(learn_classes(labels))
@@ -180,6 +183,7 @@ class FewShotClassifier(TextEmbedder):
             texts, labels: as for `fit`.
             batch_size: default 32.
         """
+        check_given(labels, texts)
         scores = self.predict_proba(texts, batch_size)
         classes = np.asarray(class_indices(labels, self.labels, self.num_classes))
         _check_counts(len(scores), classes)

@@ -12,6 +12,7 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column, check_no_iterator
 from encoder_zoo.tasks.preprocessing.text_columns import other_content, text_columns_of
 from encoder_zoo.tasks.preprocessing.text_lists import as_text_lists
@@ -146,7 +147,7 @@ def choice_numbers(y, counts: tf.Tensor) -> tf.Tensor:
         ValueError: Row 1 has the label 2, but 2 choices: labels are indices, from 0 on.
     """
     check_no_iterator(y, "y")
-    labels = tf.convert_to_tensor(plain(y))
+    labels = tf.convert_to_tensor(plain(check_given(y)))
     if not tf.as_dtype(labels.dtype).is_integer:
         raise ValueError(
             f"y has values of type {labels.dtype.name}. Expected the index of the right choice of "

@@ -30,6 +30,8 @@ def plain(values):
     """
     if isinstance(values, tuple):
         return tuple(map(plain, values))
+    if isinstance(values, np.ma.MaskedArray):
+        return values.tolist()  # None in the place of what is masked
     if isinstance(values, list) and are_documents(values):
         return [document.text for document in values]
     if isinstance(values, str | bytes | list | dict | np.ndarray) or tf.is_tensor(values):

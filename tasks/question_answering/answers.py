@@ -16,6 +16,7 @@ from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.preprocessor import as_texts
 from encoder_zoo.tasks.preprocessing.spacy_docs import is_span
 
@@ -182,6 +183,7 @@ def answer_lists(y) -> list[list[dict]]:
     """
     if y is None:
         raise ValueError(NO_LABELS)
+    check_given(y, none_is_answer=True)
     return [_answers(answers, i) for i, answers in enumerate(y)]
 
 

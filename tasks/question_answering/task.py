@@ -18,6 +18,7 @@ from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.last_tokens import last_positions
 from encoder_zoo.tasks.base.head import head_dropout, make_head
 from encoder_zoo.tasks.base.task import TinyData
+from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.question_answering import metrics as span_metrics
 from encoder_zoo.tasks.question_answering.answering import SpanAnswers
 from encoder_zoo.tasks.question_answering.answers import NO_LABELS, NullThreshold, holds_answers
@@ -198,6 +199,9 @@ class SpanQA(SpanQAPresets, SpanAnswers):
 
     def _adapt(self, x, y) -> None:
         self.null_threshold = None  # it belongs to the weights before training
+
+    def _check_given(self, y, x) -> None:
+        check_given(y, x, none_is_answer=True)
 
     def _check_labels(self, x, y) -> None:
         if y is None and not (is_dataset(x) or holds_answers(x)):

@@ -11,6 +11,7 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.checks import check_each, has_text
 from encoder_zoo.tasks.preprocessing.columns import ROWS, plain
+from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.preprocessor import (
     as_column,
     as_numbers,
@@ -108,7 +109,7 @@ def pair_scores(y, probabilities: bool = False) -> tf.Tensor:
         probabilities: whether they must lie between 0 and 1.
 
     Raises:
-        ValueError: "Row 3 has the score nan. Expected a finite number.", "Row 3 has the score 5.0.
+        ValueError: "Row 3 has the score inf. Expected a finite number.", "Row 3 has the score 5.0.
             Expected a number from 0 to 1 ..."
 
     Example:
@@ -116,7 +117,7 @@ def pair_scores(y, probabilities: bool = False) -> tf.Tensor:
         Traceback (most recent call last):
         ValueError: Row 1 has the score 5.0. Expected a number from 0 to 1 for binary ...
     """
-    scores = as_numbers(y, "y", EXPECTED)
+    scores = as_numbers(check_given(y), "y", EXPECTED)
     if len(scores.shape) == 2 and scores.shape[1] == 1:
         scores = scores[:, 0]
     if len(scores.shape) != 1:
@@ -133,7 +134,7 @@ def list_scores(y, lengths: tf.Tensor, as_gains: bool = False) -> tf.RaggedTenso
         as_gains: whether `LambdaLoss` makes gains of them.
 
     Raises:
-        ValueError: "Row 1 has 2 scores for 3 texts. ...", "Row 1 has the score nan. ...", "Row 1
+        ValueError: "Row 1 has 2 scores for 3 texts. ...", "Row 1 has the score inf. ...", "Row 1
             has the highest score -2.0. ..."
 
     Example:
@@ -143,7 +144,7 @@ def list_scores(y, lengths: tf.Tensor, as_gains: bool = False) -> tf.RaggedTenso
         ValueError: Row 1 has 1 scores for 2 texts. Expected one for each text.
     """
     check_no_iterator(y, "y")
-    y = plain(y)
+    y = plain(check_given(y))
     if isinstance(y, tf.RaggedTensor):
         scores = y.with_values(as_numbers(y.values, "y", EXPECTED))
     elif tf.is_tensor(y):

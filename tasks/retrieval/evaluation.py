@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.retrieval.index_checks import checked_texts
 from encoder_zoo.tasks.retrieval.judgments import embedded, judged, nearest_documents
 from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, pearson, ranking_metrics, spearman
@@ -121,7 +122,7 @@ def checked_cutoffs(cutoffs) -> list[int]:
 
 
 def _checked_scores(scores, first: int, second: int) -> np.ndarray:
-    scores = np.asarray(scores)
+    scores = np.asarray(check_given(scores))
     if scores.dtype.kind not in "fiub" or scores.shape != (first,) or first != second:
         raise ValueError(
             f"There are {first} first texts, {second} second texts and {scores.dtype} scores of "

@@ -5,16 +5,22 @@ Comment letters: B batch, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.common.missing import missing_rows
-from encoder_zoo.tasks.base.class_names import count_and_names, label_indices, numbers_are_names
+from encoder_zoo.tasks.base.class_names import (
+    count_and_names,
+    label_indices,
+    numbers_are_names,
+)
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import categories, plain, single_column, table_columns
+from encoder_zoo.tasks.preprocessing.given_labels import (
+    check_given,
+    check_given_in_dataset,
+    class_name,
+)
 
 # How far the sum of a text's probabilities may be from 1.
 ROUNDING = 1e-3
@@ -33,8 +39,8 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
         integers from 0 on, and of rows, only the number of classes.
 
     Raises:
-        ValueError: "Row 3 has no label: it is None. ...", "y holds 2.5, which is no class. ...",
-            "Every label is 'up'. ...", "y is empty: ..."
+        ValueError: "Row 3 has no label: it is None (1 of 9 rows). ...", "y holds 2.5, which is no
+            class. ...", "Every label is 'up'. ...", "y is empty: ..."
 
     Example:
         >>> learn_classes(["up", "down", "up"]), learn_classes([True, False])
@@ -42,9 +48,10 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
         >>> learn_classes([0, 2, 1]), learn_classes([1.0, 5.0]), learn_classes([[0.3, 0.7]])
         (3, ['1', '5'], 2)
     """
+    check_given(y)
     names = categories(y) or table_columns(y)
     if names is not None and len(names) > 1:
-        return [str(name) for name in names]
+        return [class_name(name) for name in names]
     y = _single_column(plain(y))
     if not len(y):
         raise ValueError(f"y is empty: {y!r}. Expected one label for each text.")
@@ -72,8 +79,8 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
 def _learn_multi_label(y) -> list[str] | int:
     rows = [plain(row) for row in y]
     values = [value for row in rows for value in row]
-    if values and isinstance(values[0], str):
-        return sorted(set(values))
+    if any(isinstance(value, str | bytes) for value in values):
+        return sorted(set(map(class_name, values)))
     counts = {len(row) for row in rows}
     if len(counts) != 1 or counts == {0}:
         raise ValueError(
@@ -90,10 +97,11 @@ def labels_of_dataset(dataset: tf.data.Dataset, preprocessor) -> np.ndarray:
         dataset: of texts and labels, batched or not.
         preprocessor: that batches it; None for batches of prepared inputs.
     """
-    if preprocessor is not None:
-        dataset = preprocessor.batched(dataset, 1024)
-    parts = [keras.utils.unpack_x_y_sample_weight(element)[1].numpy() for element in dataset]
-    return np.concatenate(parts)
+    batches = dataset if preprocessor is None else preprocessor.batched(dataset, 1024)
+    parts = [keras.utils.unpack_x_y_sample_weight(element)[1].numpy() for element in batches]
+    labels = np.concatenate(parts)
+    check_given_in_dataset(labels, single=batches is not dataset)
+    return labels
 
 
 def classes_among(labels: np.ndarray, multi_label: bool) -> set[int]:
@@ -112,16 +120,13 @@ def classes_among(labels: np.ndarray, multi_label: bool) -> set[int]:
 
 
 def _names(values: list) -> list[str]:
-    names = [value.decode() if isinstance(value, bytes) else value for value in values]
-    for row, name in enumerate(names):
-        if name is None or name != name:  # NaN
-            raise ValueError(f"Row {row} has no label: it is {name!r}.{missing_rows(names, 'y')}")
+    for row, name in enumerate(values):
         if isinstance(name, list | tuple | np.ndarray):
             raise ValueError(
                 f"Row {row} is {name!r}. Expected one label for each text; several for each are "
                 'for problem_type="multi_label_classification".'
             )
-    return [str(name) for name in names]
+    return [class_name(name) for name in values]
 
 
 def _whole_numbers(y: tf.Tensor) -> tf.Tensor:
@@ -133,14 +138,15 @@ def _whole_numbers(y: tf.Tensor) -> tf.Tensor:
         " has the label ",
         y,
         ', which is no class. Numbers are learned with problem_type="regression".',
-        _missing_in(y),
     )
 
 
 def _array(y) -> np.ndarray:
-    """Return labels as an array; of objects if their lists have different lengths."""
+    """Return labels as an array; of objects if their lists have different lengths, or some are
+    strings and others are not, which NumPy would make of them."""
+    is_mixed = isinstance(y, list | tuple) and len({isinstance(v, str | bytes) for v in y}) > 1
     try:
-        return np.asarray(y)
+        return np.asarray(y, object if is_mixed else None)
     except ValueError:
         rows = np.empty(len(y), object)
         rows[:] = y
@@ -152,11 +158,6 @@ def _single_column(y):
     if isinstance(y, dict):
         return next(iter(y.values())) if len(y) == 1 else y
     return y if isinstance(y, list) else single_column(y)
-
-
-def _missing_in(values) -> Callable[[int], str]:
-    """Return the part of an error that counts the missing ones among values in memory."""
-    return lambda _: missing_rows(np.asarray(values, object).tolist(), "y")
 
 
 def _matrix(y, labels: list[str] | None):
@@ -190,6 +191,7 @@ def class_indices(y, labels: list[str] | None, num_classes: int | None) -> tf.Te
         >>> class_indices([[0, 1], [1, 0]], None, 2).numpy().tolist()
         [1, 0]
     """
+    y = check_given(y)
     if num_classes != 1 and tf.is_tensor(y):
         y = single_column(y)
     if not tf.is_symbolic_tensor(y):
@@ -222,8 +224,7 @@ def _numbers_of_names(names: tf.Tensor | list, labels: list[str] | None) -> tf.T
     if not labels:
         expected = ". The classifier has no names for its classes: build it with labels=[...]."
     numbers = label_indices(names, labels)
-    message = " has the unknown label ", names, expected, _missing_in(names)
-    return check_each(numbers, numbers >= 0, *message)
+    return check_each(numbers, numbers >= 0, " has the unknown label ", names, expected)
 
 
 def _probabilities(y: tf.Tensor) -> tf.Tensor:
@@ -258,6 +259,7 @@ def multi_label_targets(y, labels: list[str] | None, num_classes: int) -> tf.Ten
         >>> multi_label_targets([["up"], []], ["down", "up"], 2).numpy().tolist()
         [[0.0, 1.0], [0.0, 0.0]]
     """
+    y = check_given(y)
     given = y if tf.is_symbolic_tensor(y) else _lists(y, labels, num_classes)
     if isinstance(given, list):
         if any(isinstance(v, str) for row in given for v in row) or not any(map(len, given)):
@@ -300,9 +302,10 @@ def regression_targets(y, count: int) -> tf.Tensor:
     """Return the numbers to predict, (B, count) float32, in memory or inside `tf.data`.
 
     Raises:
-        ValueError: "Expected 2 numbers for each text, ...", "Row 3 has the label nan. Expected a
+        ValueError: "Expected 2 numbers for each text, ...", "Row 3 has the label inf. Expected a
             number."; `tf.errors.InvalidArgumentError` inside `tf.data`.
     """
+    y = check_given(y)
     if not tf.is_symbolic_tensor(y):
         y = np.asarray(_matrix(_single_column(plain(y)), None))
         y = tf.convert_to_tensor(y) if y.dtype.kind in "fiub" else y
@@ -312,9 +315,7 @@ def regression_targets(y, count: int) -> tf.Tensor:
         raise ValueError(
             f"Expected {count} number{'s' * (count > 1)} for each text, in the shape (texts, "
             f"{count}). Received: labels of type {y.dtype} and shape {tuple(y.shape)}."
-            + (missing_rows(y.tolist(), "y") if isinstance(y, np.ndarray) else "")
         )
     y = tf.reshape(tf.cast(y, tf.float32), (-1, count))
     right, given = tf.reduce_all(tf.math.is_finite(y), axis=1), y[:, 0] if count == 1 else y
-    message = " has the label ", given, ". Expected a number.", _missing_in(given)
-    return check_each(y, right, *message)
+    return check_each(y, right, " has the label ", given, ". Expected a number.")

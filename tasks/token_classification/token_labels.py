@@ -16,6 +16,7 @@ from encoder_zoo.tasks.annotations.rows import annotations_of, are_rows, named_c
 from encoder_zoo.tasks.base.class_names import label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 from encoder_zoo.tasks.preprocessing.spacy_docs import (
     are_documents,
@@ -159,6 +160,7 @@ def learn_labels(y: Iterable) -> list[str] | int:
         >>> learn_labels([[{"start": 0, "end": 4, "label": "LOC"}], []])
         ['O', 'B-LOC', 'I-LOC']
     """
+    check_given(y)
     rows = label_lists(y)
     values = [value for row in rows for value in row]
     if not values:
@@ -193,7 +195,8 @@ def check_labels(x, y, labels: list[str] | None, num_classes: int):
     if is_words(x):
         return check_tags(y, as_word_tensor(x).row_lengths(), labels, num_classes)
     texts = as_column(x)
-    return check_spans(y if tf.is_symbolic_tensor(texts) else label_lists(y), texts, labels)
+    in_graph = tf.is_symbolic_tensor(texts)
+    return check_spans(y if in_graph else label_lists(check_given(y, x)), texts, labels)
 
 
 def check_tags(
@@ -215,10 +218,10 @@ def check_tags(
             ..."; `tf.errors.InvalidArgumentError` inside `tf.data`.
     """
     if tf.is_symbolic_tensor(word_counts):
-        y = _ragged_tags(y, word_counts)
+        y = check_given(_ragged_tags(y, word_counts))
         counts, given = y.row_lengths(), y.flat_values
     else:
-        y = label_lists(y)
+        y = label_lists(check_given(y))
         if len(y) != len(word_counts):
             raise ValueError(f"Received {len(word_counts)} examples, but tags for {len(y)}.")
         counts, given = tf.constant([*map(len, y)], tf.int64), [tag for row in y for tag in row]

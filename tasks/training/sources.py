@@ -242,10 +242,23 @@ def training_data(task, x, y=None, sample_weight=None, plan: Plan | None = None)
 
 def evaluation_data(task, x, y, sample_weight, batch_size: int):
     """Return the data for Keras's `evaluate`: a dataset, or arrays `(x, y, sample_weight)`."""
+    x, y = separated(task, x, y)
+    return training_data(task, x, y, sample_weight, Plan(batch_size)).in_order()
+
+
+def separated(task, x, y) -> tuple:
+    """Return the inputs and labels that `fit` or `evaluate` are given, checked."""
     check_no_generator(x)
+    task._check_given(y, x)
     x, y = task._separate(x, y)
     task._check_labels(x, y)
-    return training_data(task, x, y, sample_weight, Plan(batch_size)).in_order()
+    return x, y
+
+
+def check_validation(task, data) -> None:
+    """Raise a ValueError for labels of `validation_data` that are missing, before `fit` learns."""
+    if isinstance(data, tuple) and len(data) > 1:
+        task._check_given(data[1], data[0])
 
 
 def validation_data_of(task, data, batch_size: int):

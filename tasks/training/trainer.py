@@ -20,6 +20,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
+from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.truncation import logged_once
 from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.compilation_cache import enable_compilation_cache
@@ -87,6 +88,10 @@ class Trainer(Predictor):
     def _separate(self, x, y) -> tuple:
         """Return inputs and labels, if a task takes both of them in one."""
         return x, y
+
+    def _check_given(self, y, x) -> None:
+        """Raise a ValueError for labels of which some are missing, as the user gives them."""
+        check_given(y, x)
 
     def _check_labels(self, x, y) -> None:
         """Raise a ValueError if a task that needs labels is given none."""
@@ -233,6 +238,7 @@ class Trainer(Predictor):
             FloatingPointError: "Epoch 2/3, step 17/100: the loss is nan. ...", unless
                 `keras.callbacks.TerminateOnNaN` is among the callbacks.
         """
+        sources.check_validation(self, validation_data)
         x, y = self._begin_fit(x, y)
         epoch_numbers = range(initial_epoch, epochs)
         size = batch_size or BATCH_SIZE
@@ -257,9 +263,7 @@ class Trainer(Predictor):
     def _begin_fit(self, x, y) -> tuple:
         """Return inputs and labels, checked; the task has learned from them and is compiled."""
         refuse_in_fork()
-        sources.check_no_generator(x)
-        x, y = self._separate(x, y)
-        self._check_labels(x, y)
+        x, y = sources.separated(self, x, y)
         self._adapt(x, y)
         self._make_ready()
         return x, y

@@ -301,8 +301,8 @@ class TestLabelsAndWeights:
         assert encoded(model, [1, 2.5]) == encoded(model, [[1], [2.5]]) == [[1], [2.5]]
         for wrong, message in (
             ([[1, 2, 3]], "Expected 1 number for each text"),
-            ([1.0, None], "Expected 1 number"),
-            ([1.0, np.nan], "Row 1 has the label nan"),
+            ([1.0, None], "Row 1 has no label: it is None"),
+            ([1.0, np.nan], "Row 1 has no label: it is nan"),
         ):
             with pytest.raises(ValueError, match=message):
                 encoded(model, wrong)

@@ -138,12 +138,12 @@ class TestMissingRows:
     )
     @pytest.mark.parametrize("labels", [None, ["down", "up"]])
     def test_of_labels(self, build, y, labels):
-        with pytest.raises(ValueError, match=r"2 of 4 rows of y are missing .*first is row 1"):
+        with pytest.raises(ValueError, match=r"^Row 1 has no label: it is .* \(2 of 4 rows\)"):
             build(labels=labels).fit(TEXTS, y)
 
     @pytest.mark.parametrize("y", [[1.0, NAN, 0.5, NAN], [1.0, None, 0.5, None]])
     def test_of_numbers(self, build, y):
-        with pytest.raises(ValueError, match=r"2 of 4 rows of y are missing .*first is row 1"):
+        with pytest.raises(ValueError, match=r"^Row 1 has no label: it is .* \(2 of 4 rows\)"):
             build(problem_type="regression").fit(TEXTS, y)
 
 

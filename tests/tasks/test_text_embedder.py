@@ -458,7 +458,7 @@ class TestFit:
         [
             ((["a"], ["b", "c"]), None, "equally many texts. Received: 1, 2"),
             (["a", "b"], [0.5, 0.1], "one column of texts, so y must be their vectors"),
-            ((["a"], ["b"]), [float("nan")], "Row 0 has the score nan"),
+            ((["a"], ["b"]), [float("nan")], "Row 0 has no label: it is nan"),
             ((["a"], ["b"]), ["x"], "y is of type string"),
             ((["a"], ["b"]), [0.1, 0.2], "1 texts, 2 labels"),
             ((["a", "b"], ["c", "d"], [["e"], ["f", "g"]]), None, "Row 1 of the last column has 2"),

@@ -49,6 +49,8 @@ def as_text_tensor(texts: object, name: str = "texts") -> tf.Tensor:
             f"{name} is {with_type(texts)}; expected a string or a list, NumPy array, pandas "
             "column or tensor of strings"
         )
+    if isinstance(texts, np.ma.MaskedArray):
+        texts = texts.tolist()  # None in the place of what is masked
     rows = texts if isinstance(texts, list) else np.asarray(texts, dtype=object).tolist()
     if isinstance(rows, str | bytes):  # an array of rank 0
         return tf.constant(_checked_text(rows, name), tf.string)

@@ -1,0 +1,402 @@
+"""Labels that are missing, and labels that may not be what they seem.
+
+Every task's labels come here as they were given, before anything turns them into an array or a
+string: `np.asarray(["good", float("nan")])` has a label "nan".
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import unicodedata
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.missing import is_blank, is_missing, shown
+from encoder_zoo.tasks.preprocessing.checks import check_each
+from encoder_zoo.tasks.preprocessing.columns import plain, table_columns
+
+logger = logging.getLogger("encoder_zoo")
+
+# The fields of an annotation that must have a value; the first tuple of which one is there counts.
+FIELDS = (("answer_start", "text"), ("start", "end", "label"), ("entities",), ("spans",))
+MARKS = ("nan", "none", "null", "na", "<na>", "n/a", "#n/a", "nat")  # of missing values, as texts
+MAX_LOGGED = 5  # labels in a line
+
+
+def check_given(y, x=None, none_is_answer: bool = False):
+    """Return labels unchanged, or raise an error for the first row that has none.
+
+    Args:
+        y: labels of any task in any container, or None for none at all; inside of a graph a tensor.
+        x: the inputs that they belong to.
+        none_is_answer: of questions: whether a row may be None, and texts are not looked at.
+
+    Raises:
+        ValueError: "Row 2 has no label: it is nan (1 of 4 rows). Drop such rows: ...";
+            `tf.errors.InvalidArgumentError` inside `tf.data`.
+
+    Example:
+        >>> check_given(["good", None, "bad"])
+        Traceback (most recent call last):
+        ValueError: Row 1 has no label: it is None (1 of 3 rows). Drop such rows: x, y = ...
+    """
+    if _is_symbolic(y):
+        return _given_in_graph(y)
+    if y is None or isinstance(y, str | bytes | Iterator) or hasattr(y, "element_spec"):
+        return y  # which tasks refuse, or read in graphs
+    rows = _rows(y)
+    missing = {
+        row: found
+        for row, value in _suspects(rows)
+        if not (none_is_answer and value is None)
+        and (found := _find(value, not none_is_answer)) is not None
+    }
+    if missing:
+        row, (path, value) = next(iter(missing.items()))
+        place = "".join(f"[{key!r}]" for key in path)
+        raise ValueError(
+            f"Row {row} has no label: it is {shown(value)}{f', at y[{row}]{place}' * bool(path)} "
+            f"({len(missing)} of {len(rows)} rows). Drop such rows: {_cure(y, x, rows, missing)}"
+        )
+    return y
+
+
+def check_given_in_dataset(y: np.ndarray | list, single: bool) -> None:
+    """Raise an error for the first missing label that was read from a dataset.
+
+    Args:
+        y: of all elements.
+        single: whether the dataset is of single examples, not of batches.
+
+    Raises:
+        ValueError: see `check_given`.
+    """
+    try:
+        check_given(y)
+    except ValueError as error:
+        start = str(error).partition(" Drop such rows: ")[0]
+        texts = np.asarray(y).dtype.kind in "OSU"
+        raise ValueError(f"{start} Drop such rows: {_filter_of_dataset(texts, single)}") from None
+
+
+def _filter_of_dataset(of_texts: bool, single: bool = True) -> str:
+    there = 'tf.strings.strip(y) != ""' if of_texts else "tf.math.is_finite(y)"
+    unbatch, batch = ("", "") if single else (".unbatch()", ".batch(32)")
+    return f"dataset{unbatch}.filter(lambda x, y, *_: tf.reduce_all({there})){batch}"
+
+
+def _is_symbolic(y) -> bool:
+    return tf.is_symbolic_tensor(getattr(y, "flat_values", y))
+
+
+def _given_in_graph(y: tf.Tensor) -> tf.Tensor:
+    """Return labels inside of a graph, which fails for one that is NaN or blank."""
+    of_texts = y.dtype == tf.string
+    rank = tf.TensorShape(y.shape).rank
+    of_lists = isinstance(y, tf.RaggedTensor)
+    if not (of_texts or tf.as_dtype(y.dtype).is_floating) or rank is None or rank > 2:
+        return y
+    values = y.flat_values if of_lists else y
+    there = tf.strings.length(tf.strings.strip(values)) > 0 if of_texts else ~tf.math.is_nan(values)
+    index = y.value_rowids() if of_lists else None
+    if rank == 2 and not of_lists:
+        there = tf.reduce_all(there, axis=1)
+    cure = f". Drop such rows before they are batched: {_filter_of_dataset(of_texts)}"
+    return check_each(y, there, " has no label: it is ", values, cure, index=index)
+
+
+def _rows(y) -> list | np.ndarray:
+    """Return the labels of each row; an array of numbers as it is."""
+    if isinstance(y, tf.RaggedTensor):
+        return y.to_list()
+    if not isinstance(y, list | np.ndarray):
+        y = plain(y)
+    if tf.is_tensor(y):
+        y = np.asarray(y)
+    if isinstance(y, dict):
+        columns = [_rows(column) for column in y.values() if hasattr(column, "__len__")]
+        if len(columns) == 1:
+            return columns[0]
+        same = len(set(map(len, columns))) == 1
+        return list(zip(*columns, strict=True)) if same else []
+    if isinstance(y, np.ndarray):
+        y = y[None] if y.ndim == 0 else y
+        numbers = y.dtype.kind not in "OSUVT" and not isinstance(y, np.ma.MaskedArray)
+        return y if numbers else y.tolist()  # of what is masked None
+    return list(y) if isinstance(y, Iterable) else []
+
+
+def _suspects(rows: list | np.ndarray) -> Iterator[tuple[int, object]]:
+    """Yield rows that may have a missing value; of arrays of numbers, those that do."""
+    if isinstance(rows, list):
+        yield from enumerate(rows)
+    elif rows.dtype.kind in "fcmM":
+        wrong = np.isnat(rows) if rows.dtype.kind in "mM" else np.isnan(rows)
+        wrong = wrong.reshape(len(rows), -1).any(axis=1)
+        yield from ((int(row), rows[row]) for row in np.flatnonzero(wrong))
+
+
+def _find(value, blanks: bool) -> tuple[tuple, object] | None:
+    """Return the path to the first missing value in a row's labels, and this value."""
+    if isinstance(value, str | bytes):
+        return ((), value) if blanks and is_blank(value) else None
+    if isinstance(value, dict):
+        fields = next((f for f in FIELDS if f[0] in value or f[-1] in value), ())
+        items = [(field, value[field]) for field in fields if field in value]
+    elif isinstance(value, list | tuple | set | frozenset):
+        items = enumerate(value)
+    elif isinstance(value, np.ndarray) or tf.is_tensor(value):
+        items = enumerate(_rows(value)) if len(value.shape) else [(0, np.asarray(value).item())]
+    else:
+        return ((), value) if is_missing(value) else None
+    for key, inner in items:
+        found = _find(inner, blanks)
+        if found:
+            return (key, *found[0]), found[1]
+    return None
+
+
+def _cure(y, x, rows, missing: dict) -> str:
+    """Return code that leaves the rows out, in the words of the labels' library."""
+    columns = table_columns(y)
+    name = getattr(y, "name", None) or getattr(y, "column_name", None)
+    names = columns or ([name] if isinstance(name, str) else [])
+    if columns or not any(path for path, _ in missing.values()):
+        steps = _steps_of_table(y, names, [value for _, value in missing.values()])
+        if steps:
+            return "; ".join(steps)
+    return _cure_of_rows(y, x, rows, missing)
+
+
+def _steps_of_table(y, names: list, values: list) -> list[str]:
+    """Return code for the table that labels are a column of; none for other labels."""
+    library, blank = type(y).__module__.partition(".")[0], any(map(is_blank, values))
+    null = not all(map(is_blank, values))
+    of_nulls, of_blanks = {
+        "pandas": (
+            'table = table.dropna(subset=["{}"])',
+            'table = table[table["{}"].astype(str).str.strip() != ""]',
+        ),
+        "polars": (
+            'table = table.fill_nan(None).drop_nulls("{}")',
+            'table = table.filter(pl.col("{}").cast(pl.String).str.strip_chars() != "")',
+        ),
+        "pyarrow": (
+            'table = table.filter(~pc.field("{}").is_null(nan_is_null=True))',
+            'table = table.filter(pc.utf8_trim_whitespace(pc.field("{}")) != "")',
+        ),
+        "datasets": (
+            'dataset = dataset.filter(lambda row: row["{0}"] is not None and row["{0}"] == '
+            'row["{0}"])',
+            'dataset = dataset.filter(lambda row: str(row["{}"]).strip())',
+        ),
+    }.get(library, ("", ""))
+    if not of_nulls:
+        return []
+    templates = [of_nulls] * null + [of_blanks] * blank
+    return [template.format(name) for template in templates for name in names]
+
+
+def _cure_of_rows(y, x, rows: list | np.ndarray, missing: dict) -> str:
+    """Return code for labels and inputs that are lists, arrays or other columns."""
+    whole = [value for path, value in missing.values() if not path]
+    inner = [value for path, value in missing.values() if path]
+    labels = "labels" if inner else "label"
+    there = [_condition(whole, labels)] * bool(whole)
+    each, row = f"(*texts, {labels})", f"*texts, {labels}"
+    if isinstance(x, tuple) and len(x) > 1:
+        target, source, end = "*x, y", f"zip(*x, {_iterable(y, 'y')})", "; x = tuple(x)"
+    else:
+        target, source, end = "x, y", f"zip({_iterable(x, 'x')}, {_iterable(y, 'y')})", ""
+        each, row = f"(text, {labels})", f"text, {labels}"
+    of_lists = any(isinstance(row, list | tuple | dict | np.ndarray) for row in rows)
+    blank_rows = of_lists and any(map(is_blank, whole))
+    if not blank_rows and all(len(path) < 2 for path, _ in missing.values()):
+        there += [f"all({_condition(inner, 'label')} for label in labels)"] * bool(inner)
+    else:  # in annotations, which have many forms
+        row, source = f"row, ({row})", f"enumerate({source})"
+        there = [f"row not in {[*missing]}"]
+    chosen = f"[{each} for {row} in {source} if {' and '.join(there)}]"
+    return f"{target} = map(list, zip(*{chosen})){end}"
+
+
+def _condition(missing: list, name: str) -> str:
+    """Return an expression that is true for a label that is none of the missing values."""
+    others = [v for v in missing if not is_blank(v) and v is not None]
+    is_na = [type(value).__name__ == "NAType" for value in others]
+    blanks = tuple(dict.fromkeys(value for value in missing if is_blank(value)))
+    parts = {
+        f"{name} is not None": any(value is None for value in missing),
+        f"{name} is not pd.NA": any(is_na),
+        f"{name} == {name}": not all(is_na),
+        f"{name} not in {blanks}": bool(blanks),
+    }
+    return " and ".join(part for part, needed in parts.items() if needed)
+
+
+def _iterable(values, name: str) -> str:
+    """Return an expression for the rows of a container, as Python values."""
+    columns = table_columns(values) if not isinstance(values, dict) else None
+    if columns is not None:
+        return f"zip(*({name}[column] for column in {columns}))"
+    if isinstance(values, dict):
+        return f"zip(*{name}.values())"
+    if tf.is_tensor(values) and not isinstance(values, np.ndarray | tf.RaggedTensor):
+        return f"{name}.numpy().tolist()"
+    for method in ("to_pylist", "to_list", "tolist"):  # of Arrow; pandas; NumPy's masked arrays
+        if hasattr(values, method):
+            return f"{name}.{method}()"
+    return name
+
+
+def class_name(label: object) -> str:
+    """Return the name of a class that is given as a string or a number: of 1.0, as of 1, "1".
+
+    Example:
+        >>> [class_name(label) for label in ("up", b"up", 1.0, True)]
+        ['up', 'up', '1', 'True']
+    """
+    if isinstance(label, bytes):
+        return label.decode()
+    is_whole = isinstance(label, float | np.floating) and float(label).is_integer()
+    return str(int(label) if is_whole else label)
+
+
+def log_odd_labels(y) -> None:
+    """Log labels in memory that may not be what they seem: one line for each kind of them.
+
+    Names of missing values, such as "nan"; blanks at an end; names that differ only by case or
+    Unicode form; values of several types; floats and booleans in place of class indices.
+
+    Args:
+        y: classes, lists of them, tags or spans, in any container.
+    """
+    if y is None or _is_symbolic(y) or isinstance(y, str | bytes | Iterator):
+        return
+    rows = _rows(y)
+    if not isinstance(rows, list) and (rows.ndim > 1 or rows.dtype.kind in "iu"):
+        return
+    first: dict[tuple[type, object], int] = {}  # the row of each, 1 and True and 1.0 apart
+    counts: collections.Counter = collections.Counter()
+    for row, given in enumerate(rows if isinstance(rows, list) else rows.tolist()):
+        for value in _names_in(given):
+            key = type(value), value
+            counts[key] += 1
+            first.setdefault(key, row)
+    names = [value for kind, value in first if kind is str]
+    for line in (
+        _marks(first, counts),
+        _blank_ends(names),
+        _alike(names),
+        _several_types(first),
+        _whole_numbers(first),
+    ):
+        if line:
+            logger.warning(line)
+
+
+def _names_in(value) -> Iterator:
+    """Yield the labels of a row: of spans their names, of rows of numbers none."""
+    if isinstance(value, dict):
+        fields = value.get("entities", value.get("spans", [value.get("label")]))
+        yield from (name for field in fields or () for name in _names_in(field))
+    elif isinstance(value, list | tuple | set | frozenset | np.ndarray):
+        values = value[2:] if _is_span(value) else value
+        found = [name for inner in values for name in _names_in(inner)]
+        yield from found if any(isinstance(name, str) for name in found) else ()
+    elif isinstance(value, bytes):
+        yield value.decode(errors="replace")
+    elif isinstance(value, np.generic):
+        yield value.item()
+    elif isinstance(value, str | int | float):
+        yield value
+
+
+def _is_span(value) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) == 3
+        and [isinstance(part, str | bytes) for part in value] == [False, False, True]
+    )
+
+
+def _marks(first: dict, counts: collections.Counter) -> str:
+    found = [key for key in first if key[0] is str and key[1].strip().lower() in MARKS]
+    if not found:
+        return ""
+    shown_names = ", ".join(
+        f"{key[1]!r} ({counts[key]} times, first in row {first[key]})" for key in found
+    )
+    return (
+        f"Labels that may stand for missing values are classes like others: {shown_names}. "
+        "If they are missing, drop these rows."
+    )
+
+
+def _blank_ends(names: list[str]) -> str:
+    found = [name for name in names if name != name.strip()]
+    if not found:
+        return ""
+    beside = [name.strip() for name in found if name.strip() in names]
+    return (
+        f"Labels with blanks at an end: {_listed(found)}; they are classes of their own"
+        + (f", beside {_listed(beside)}" if beside else "")
+        + ". Strip them if they are not meant."
+    )
+
+
+def _alike(names: list[str]) -> str:
+    groups: dict[str, set[str]] = {}
+    for name in names:
+        name = name.strip()
+        folded = unicodedata.normalize("NFKC", name).casefold()
+        groups.setdefault(unicodedata.normalize("NFKC", folded), set()).add(name)
+    found = [name for group in groups.values() if len(group) > 1 for name in sorted(group)]
+    if not found:
+        return ""
+    forms = [f"{ascii(name) if not name.isascii() else repr(name)}" for name in found]
+    return (
+        "Labels that differ only by case or Unicode form are classes of their own: "
+        f"{', '.join(forms[:MAX_LOGGED])}."
+    )
+
+
+def _several_types(first: dict) -> str:
+    examples = dict(reversed(first))
+    if len(examples) < 2:
+        return ""
+    given = ", ".join(f"{value!r} ({kind.__name__})" for kind, value in reversed(examples.items()))
+    same: dict[str, list] = {}
+    for _, value in first:
+        same.setdefault(class_name(value), []).append(value)
+    merged = [f"{_listed(values)} are one class" for values in same.values() if len(values) > 1]
+    if bool in examples and str not in examples:
+        merged.append("True is 1 and False 0")
+    reading = "Numbers among names are class indices, unless the name of a class is an integer"
+    reading = f" {reading}: then, and where labels are learned, they are names."
+    return (
+        f"Labels are of several types: {given}"
+        + "".join(f"; {words}" for words in merged[:MAX_LOGGED])
+        + "."
+        + reading * (str in examples)
+    )
+
+
+def _whole_numbers(first: dict) -> str:
+    kinds, values = {kind for kind, _ in first}, [value for _, value in first]
+    if kinds == {bool}:
+        return f"Labels are booleans: {_listed(values)}. False is the first class, True the second."
+    if kinds != {float} or not all(value.is_integer() for value in values):
+        return ""
+    whole = ", ".join(map(class_name, values[:MAX_LOGGED]))
+    return (
+        f"Labels are floats that are whole numbers: {_listed(values)}. They are read as the "
+        f"integers {whole}."
+    )
+
+
+def _listed(values: list) -> str:
+    return ", ".join(map(repr, values[:MAX_LOGGED])) + ", ..." * (len(values) > MAX_LOGGED)
