@@ -26,6 +26,7 @@ from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
 from encoder_zoo.tasks.preprocessing.preprocessor import check_no_iterator
+from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
 from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.sources import check_not_empty, is_dataset
 
@@ -122,7 +123,9 @@ class LabelledTask(Task):
         if is_dataset(x) and y is None:
             y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
         if y is None:
-            raise ValueError(f"The labels are missing. Expected y: {self.expected_labels}.")
+            raise ValueError(
+                f"The labels are missing. Expected y: {self.expected_labels}.{columns_advice(x)}"
+            )
 
     def _adapt(self, x, y) -> None:
         if self.output_activation != "linear":  # numbers

@@ -11,8 +11,10 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.preprocessing.checks import check_each, has_text
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
+from encoder_zoo.tasks.preprocessing.text_columns import check_text_columns
 
 LISTS = (list, tuple, np.ndarray)
+ROLES = ("anchor", "positive", "negative")
 MAX_SHOWN = 60  # characters of a value in an error
 
 
@@ -33,6 +35,7 @@ def as_columns(x) -> list[tf.Tensor]:
     """
     x, names = plain(x), ()
     if isinstance(x, dict):
+        check_text_columns(x, ROLES)
         names, x = tuple(map(str, x)), tuple(x.values())
     elif _is_list_of_lists(x):
         x = tuple(_transposed(x, "x"))

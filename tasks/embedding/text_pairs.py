@@ -14,7 +14,7 @@ from keras import ops
 
 from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
 from encoder_zoo.encoders.inputs import CANDIDATE
-from encoder_zoo.tasks.embedding.columns import as_columns
+from encoder_zoo.tasks.embedding.columns import ROLES, as_columns
 from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
 from encoder_zoo.tasks.preprocessing.candidates import with_candidate_ranges
 from encoder_zoo.tasks.training.keyword_arguments import CompileOptions
@@ -39,6 +39,7 @@ class LearnsFromPairs:
 
     default_losses: Mapping[str, Callable[[], keras.losses.Loss]]
     embedding_dim: int
+    column_roles = ROLES
     chunk_size: int | None = None
     _objective = PAIRS
 

@@ -19,7 +19,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.task import Task, TinyData
-from encoder_zoo.tasks.embedding.columns import as_columns
+from encoder_zoo.tasks.embedding.columns import ROLES, as_columns
 from encoder_zoo.tasks.embedding.inference import only_column
 from encoder_zoo.tasks.embedding.pooling import Projection, to_unit_length
 from encoder_zoo.tasks.embedding.text_pairs import PAIRS, SCORES, LearnsFromPairs
@@ -94,6 +94,7 @@ class LateInteraction(TokenVectorRetrieval, LateInteractionPresets, LearnsFromPa
     pipeline_tag = "sentence-similarity"
     preprocessor_class = LateInteractionPreprocessor
     text_method = "embed"
+    column_roles = ROLES
     similarity_function = "maxsim"
     predicts_lists = True
 

@@ -16,12 +16,14 @@ from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.base.list_scores import ListScores
 from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.multiple_choice.answering import Choosing
+from encoder_zoo.tasks.multiple_choice.columns import NAMES
 from encoder_zoo.tasks.multiple_choice.pooling import logits_of_choices
 from encoder_zoo.tasks.multiple_choice.preprocessor import (
     CHOICE_INDEX,
     MultipleChoicePreprocessor,
 )
 from encoder_zoo.tasks.multiple_choice.presets import MultipleChoicePresets
+from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
 from encoder_zoo.tasks.sequence_classification.pooling import WindowPooling
 from encoder_zoo.tasks.training.logit_metrics import ClassAccuracy, ClassCrossentropy
 from encoder_zoo.tasks.training.sources import is_dataset
@@ -79,6 +81,7 @@ class MultipleChoice(Choosing, MultipleChoicePresets, ListScores):
     pipeline_tag = "multiple-choice"
     preprocessor_class = MultipleChoicePreprocessor
     text_method = "choose"
+    column_roles = NAMES
     answer_settings = ("window_pooling",)
     predicts_lists = True
     output_activation = "softmax"
@@ -121,7 +124,7 @@ class MultipleChoice(Choosing, MultipleChoicePresets, ListScores):
         if y is None:
             raise ValueError(
                 "The labels are missing. Expected y: the index of the right choice of each "
-                "question."
+                f"question.{columns_advice(x)}"
             )
 
     # -- checks of `encoder_zoo.testing` -------------------------------------------------------

@@ -19,6 +19,7 @@ from encoder_zoo.encoders.last_tokens import last_positions
 from encoder_zoo.tasks.base.head import head_dropout, make_head
 from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
+from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
 from encoder_zoo.tasks.question_answering import metrics as span_metrics
 from encoder_zoo.tasks.question_answering.answering import SpanAnswers
 from encoder_zoo.tasks.question_answering.answers import NO_LABELS, NullThreshold, holds_answers
@@ -85,6 +86,8 @@ class SpanQA(SpanQAPresets, SpanAnswers):
     pipeline_tag = "question-answering"
     preprocessor_class = SpanQAPreprocessor
     text_method = "answer"
+    column_roles = ("question", "context", "answers")
+    file_advice = "Of SQuAD's files: fit(ez.read_squad({!r}))."
     predicts_lists = True
     answer_settings = ("null_threshold",)
     output_activation = "softmax"
@@ -205,4 +208,4 @@ class SpanQA(SpanQAPresets, SpanAnswers):
 
     def _check_labels(self, x, y) -> None:
         if y is None and not (is_dataset(x) or holds_answers(x)):
-            raise ValueError(NO_LABELS)
+            raise ValueError(f"{NO_LABELS}{columns_advice(x)}")

@@ -18,6 +18,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
     as_texts,
     check_no_iterator,
 )
+from encoder_zoo.tasks.preprocessing.text_columns import check_text_columns
 from encoder_zoo.tasks.preprocessing.text_lists import ADVICE, as_text_lists
 
 NAMES = ("queries", "texts")
@@ -40,6 +41,7 @@ def two_columns(x) -> tuple:
     """
     x = plain(x)
     if isinstance(x, dict):
+        check_text_columns(x, NAMES)
         x = tuple(x.values())
     elif isinstance(x, list | np.ndarray) and len(x) and all(_is_pair(row) for row in x):
         x = tuple(map(list, zip(*x, strict=True)))

@@ -22,6 +22,8 @@ from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.losses.ranking import RankingLoss
 from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
+from encoder_zoo.tasks.reranking.columns import NAMES
 from encoder_zoo.tasks.reranking.metrics import NDCG, PairAccuracy
 from encoder_zoo.tasks.reranking.preprocessor import (
     CANDIDATE,
@@ -97,6 +99,7 @@ class Reranker(Ranking, RerankerPresets, ListScores):
     preprocessor_class = RerankerPreprocessor
     peft_task_type = "SEQ_CLS"
     text_method = "score"
+    column_roles = NAMES
     packs_batches = True
     answer_settings = ("activation",)
     sentence_transformers_class = "CrossEncoder"
@@ -162,7 +165,7 @@ class Reranker(Ranking, RerankerPresets, ListScores):
         if y is None:
             raise ValueError(
                 "The scores are missing. Expected y: one score for each pair, or for each query a "
-                "list of scores, one for each of its texts."
+                f"list of scores, one for each of its texts.{columns_advice(x)}"
             )
 
     def _adapt(self, x, y) -> None:

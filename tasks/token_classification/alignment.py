@@ -22,7 +22,16 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     word_begins,
 )
 from encoder_zoo.tasks.token_classification.decoding import Transitions, best_tags
-from encoder_zoo.tasks.token_classification.tags import parse_tags, subword_tags, word_tags
+from encoder_zoo.tasks.token_classification.tags import (
+    BEGIN,
+    END,
+    INSIDE,
+    SINGLE,
+    outside_index,
+    parse_tags,
+    subword_tags,
+    word_tags,
+)
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -76,7 +85,7 @@ def tags_of_tokens(
     Returns:
         For every text its tags; O of a word without a token.
     """
-    outside = "O" if "O" in names else names[0]
+    outside = names[outside_index(names) or 0]
     tags = [[outside] * count for count in word_counts]
     begins, row = word_begins(tokens).numpy(), tokens.ids.value_rowids().numpy()
     units = np.ones_like(begins) if by_all_tokens else begins
@@ -164,20 +173,27 @@ def _span_position(begins: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
 def _tags_of_types(names: Sequence[str]) -> np.ndarray:
     """Return (T, 4) tag indices: of the only, first, middle and last word of each type's spans."""
 
-    def best(prefixes: str, kind: str) -> int:
-        tags = (*(f"{prefix}-{kind}" for prefix in prefixes), kind)
-        return next(names.index(tag) for tag in tags if tag in names)
+    tags = parse_tags(names)
+    pairs = list(zip(tags.prefixes.tolist(), tags.types.tolist(), strict=True))
 
-    choices = ("SUBI", "BISU", "IBSU", "ELIBSU")  # of the only, first, middle and last word
-    kinds = parse_tags(names).type_names
-    table = [[best(prefixes, kind) for prefixes in choices] for kind in kinds]
+    def best(prefixes: Sequence[int], kind: int) -> int:
+        return next(pairs.index((p, kind)) for p in prefixes if (p, kind) in pairs)
+
+    choices = (  # of the only, first, middle and last word
+        (SINGLE, BEGIN, END, INSIDE),
+        (BEGIN, INSIDE, SINGLE, END),
+        (INSIDE, BEGIN, SINGLE, END),
+        (END, INSIDE, BEGIN, SINGLE),
+    )
+    table = [[best(prefixes, kind) for prefixes in choices] for kind in range(len(tags.type_names))]
     return np.array(table, "int32").reshape(-1, 4)
 
 
 def _outside(names: Sequence[str]) -> int:
-    if "O" not in names:
+    index = outside_index(names)
+    if index is None:
         raise ValueError(f"Spans need a tag O for text outside of them. Received: {names}.")
-    return names.index("O")
+    return index
 
 
 def symbol_table(tokenizer) -> np.ndarray:

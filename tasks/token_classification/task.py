@@ -5,6 +5,7 @@ Comment letters: B batch, L sequence, D hidden, C tags, P tokens of all texts.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Unpack
 
@@ -22,7 +23,13 @@ from encoder_zoo.tasks.token_classification.decoding import is_possible, transit
 from encoder_zoo.tasks.token_classification.entities import Entity, Strategy
 from encoder_zoo.tasks.token_classification.preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.token_classification.presets import TokenClassifierPresets
-from encoder_zoo.tasks.token_classification.tags import parse_tags
+from encoder_zoo.tasks.token_classification.tags import (
+    notation_line,
+    outside_index,
+    parse_tags,
+)
+
+logger = logging.getLogger("encoder_zoo")
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -86,6 +93,7 @@ class TokenClassifier(TokenClassifierPresets, TokenAnswers):
     output_activation = "softmax"
     labels_tokens = True
     predicts_lists = True
+    _logged_notation: str | None = None
     answer_settings = ("strategy", "valid_tags")
     expected_labels = "for every text a list of spans, or for every list of words a list of tags"
 
@@ -128,20 +136,28 @@ class TokenClassifier(TokenClassifierPresets, TokenAnswers):
         )
 
     def default_metrics(self) -> list:
-        names = ("accuracy", "f1") if "O" in (self.labels or []) else ("accuracy",)
+        names = ("accuracy", "f1") if self._marks_entities else ("accuracy",)
         return [self.metric_by_name(name) for name in names]
 
     def metric_by_name(self, name: str):
         if name == "accuracy":
             return metrics.TokenAccuracy(name=name)
-        if name == "f1" and "O" in (self.labels or []):
+        if name == "f1" and self._marks_entities:
             return metrics.EntityF1(self.labels)
         return super().metric_by_name(name)
+
+    @property
+    def _marks_entities(self) -> bool:
+        return self.labels is not None and outside_index(self.labels) is not None
 
     def _adapt(self, x, y) -> None:
         if self.preprocessor is not None and not isinstance(x, dict):
             self._set_word_splitting(x)
         super()._adapt(x, y)
+        line = notation_line(self.labels) if self.labels else None
+        if line and line != self._logged_notation:
+            logger.warning(line)
+            self._logged_notation = line
         if self.valid_tags is None and not isinstance(x, dict):
             self.valid_tags = self._are_valid(x, y)
 

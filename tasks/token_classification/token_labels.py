@@ -141,18 +141,18 @@ def has_spans(x) -> bool:
     return not is_words(x)
 
 
-def learn_labels(y: Iterable) -> list[str] | int:
-    """Return the tags that occur in labels; of numbers only the number of classes.
+def learn_labels(y: Iterable) -> list[str]:
+    """Return the tags that occur in labels.
 
     Args:
-        y: for every example its words' tags (names or numbers), or its spans
-            `{"start", "end", "label"}`.
+        y: for every example its words' tags, or its spans `{"start", "end", "label"}`.
 
     Returns:
-        Tags, O first; spans give IOB2. Or a number of classes.
+        Tags, O first; spans give IOB2.
 
     Raises:
-        ValueError: "Example 0, label 1 is 0. Expected to learn from names of tags only, ..."
+        ValueError: "Example 0, label 1 is 0. Expected to learn from names of tags only, ...", "The
+            tags are numbers, such as 3, and have no names. ..."
 
     Example:
         >>> learn_labels([["O", "B-PER"], ["I-PER"]])
@@ -171,12 +171,19 @@ def learn_labels(y: Iterable) -> list[str] | int:
             if kind is None or _kind(value) != kind:
                 raise ValueError(
                     f"Example {i}, label {j} is {value!r}. Expected to learn from names of tags "
-                    "only, or numbers only, or spans with start, end and label, a name."
+                    "only, or spans with start, end and label, a name."
                 )
     if kind == "span":
         return all_tags(span["label"] for span in values)
-    learned = sorted_tags(map(str, values)) if kind == "name" else int(max(values)) + 1
-    if learned in (["O"], 1):
+    if kind == "number":
+        raise ValueError(
+            f"The tags are numbers, such as {max(values)}, and have no names: which of them is "
+            'outside of entities is not known. Pass labels=["O", "B-PER", ...] in the order of the '
+            "numbers to from_preset, or num_classes=... for numbers without names. Of a dataset of "
+            "Hugging Face fit(dataset) reads the names from its features."
+        )
+    learned = sorted_tags(values)
+    if learned == ["O"]:
         raise ValueError(f"Every tag is {values[0]!r}. Pass labels=[...] with the others.")
     return learned
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 from collections.abc import Callable, Iterator, Mapping
 
 import keras
@@ -20,7 +21,9 @@ from encoder_zoo.tasks.preprocessing.batching import (
     grouped_batches,
     megabatch_size,
 )
+from encoder_zoo.tasks.preprocessing.columns import table_columns
 from encoder_zoo.tasks.preprocessing.filling import filled_batch
+from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
 from encoder_zoo.tasks.preprocessing.truncation import logged_once, reported_by_datasets
 from encoder_zoo.tasks.training.data import TrainingData, check_dataset_alone
 from encoder_zoo.tasks.training.distribution import (
@@ -248,7 +251,7 @@ def evaluation_data(task, x, y, sample_weight, batch_size: int):
 
 def separated(task, x, y) -> tuple:
     """Return the inputs and labels that `fit` or `evaluate` are given, checked."""
-    check_no_generator(x)
+    check_inputs(task, x, y)
     task._check_given(y, x)
     x, y = task._separate(x, y)
     task._check_labels(x, y)
@@ -281,6 +284,23 @@ def check_preprocessor(task, x) -> None:
         f"This {type(task).__name__} has no preprocessor, so it takes prepared inputs: "
         f"{{'token_ids': ..., 'padding_mask': ...}}. Received: {received}."
     )
+
+
+def check_inputs(task, x, y) -> None:
+    """Raise a ValueError for an iterator, a path or splits as x, and a name as y."""
+    check_no_generator(x)
+    if isinstance(x, str | bytes | os.PathLike):
+        raise ValueError(
+            f"x is {str(x)!r:.60}. Expected texts, not the name of a file or a single text. "
+            f"{task.file_advice.format(str(x))}"
+        )
+    if isinstance(x, Mapping) and any(table_columns(v) is not None for v in x.values()):
+        splits = ", ".join(map(repr, x))
+        raise ValueError(f"x has the splits {splits}. Pass one of them: fit(x[{next(iter(x))!r}]).")
+    if isinstance(y, str | bytes):
+        raise ValueError(
+            f"y is {y!r:.60}. Expected labels, not the name of their column.{columns_advice(x)}"
+        )
 
 
 def is_dataset(x) -> bool:

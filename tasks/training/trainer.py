@@ -21,6 +21,7 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
+from encoder_zoo.tasks.preprocessing.text_columns import log_roles
 from encoder_zoo.tasks.preprocessing.truncation import logged_once
 from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.compilation_cache import enable_compilation_cache
@@ -55,6 +56,8 @@ class Trainer(Predictor):
         packs_batches: whether the texts of a batch may be packed on JAX: see `packed_batches`. Only
             for outputs that `logits_of` makes of those of `encoded`, and losses that are a mean
             over examples, which does not depend on the batches.
+        column_roles: what the columns of a table of texts are taken for, in their order.
+        file_advice: the end of an error for a path in place of texts.
         traced_settings: the settings of a task that its training graphs depend on.
     """
 
@@ -67,6 +70,8 @@ class Trainer(Predictor):
     fills_batches = True
     packs_batches = False
     traced_settings: tuple = ()
+    column_roles: Sequence[str] = ("first text", "second text")
+    file_advice = "ez.read_annotations({!r}) reads files of annotations."
 
     @property
     def default_learning_rate(self) -> float:
@@ -263,7 +268,10 @@ class Trainer(Predictor):
     def _begin_fit(self, x, y) -> tuple:
         """Return inputs and labels, checked; the task has learned from them and is compiled."""
         refuse_in_fork()
-        x, y = sources.separated(self, x, y)
+        given, (x, y) = (x, y), sources.separated(self, x, y)
+        if not (sources.is_prepared(x) or (given[1] is None and y is not None)):
+            names = getattr(self.preprocessor, "text_columns", None)
+            log_roles(*given, self.column_roles, names)
         self._adapt(x, y)
         self._make_ready()
         return x, y

@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 
 from encoder_zoo import EntityF1
@@ -67,3 +68,51 @@ def test_entity_f1_equals_seqeval_on_sentences_of_many_lengths(scheme, average):
         }
         expected["f1"] = f1_score(true, guess, average=average)
         assert expected == pytest.approx(found, abs=1e-6)
+
+
+def _sentence(scheme, rng):
+    """Return well-formed tags of a scheme."""
+    tags = []
+    for _ in range(rng.integers(1, 6)):
+        kind, length = rng.choice(["PER", "LOC"]), rng.integers(1, 4)
+        joins = tags and tags[-1].endswith(kind)
+        first, inside, last, single = {
+            "IOB1": ("B" if joins else "I", "I", "I", "B" if joins else "I"),
+            "IOB2": ("B", "I", "I", "B"),
+            "IOE1": ("I", "I", "I", "I"),
+            "IOE2": ("I", "I", "E", "E"),
+            "IOBES": ("B", "I", "E", "S"),
+            "BILOU": ("B", "I", "L", "U"),
+            "BMES": ("B", "M", "E", "S"),
+        }[scheme]
+        letters = [single] if length == 1 else [first, *[inside] * (length - 2), last]
+        tags += ["O"] if rng.random() < 0.4 else [f"{letter}-{kind}" for letter in letters]
+    return tags
+
+
+@pytest.mark.filterwarnings("ignore:.*seems not to be NE tag")
+@pytest.mark.parametrize(
+    ("scheme", "strict"),
+    # Without its scheme seqeval does not read L and U; in its strict mode it does not know M.
+    [(s, None) for s in ("IOB1", "IOB2", "IOE1", "IOE2", "IOBES", "BMES")]
+    + [(s, s) for s in ("IOB1", "IOB2", "IOE1", "IOE2", "IOBES", "BILOU")],
+)
+def test_schemes_score_as_seqeval_scores_them(scheme, strict):
+    import seqeval.metrics
+    import seqeval.scheme
+
+    from encoder_zoo.tasks.token_classification.metrics import score_tags
+
+    rng = np.random.default_rng(0)
+    vocabulary = sorted({tag for _ in range(60) for tag in _sentence(scheme, rng)})
+    options = {"mode": "strict", "scheme": getattr(seqeval.scheme, strict)} if strict else {}
+    for share in np.linspace(0, 1, 40):
+        true = [_sentence(scheme, rng) for _ in range(3)]
+        predicted = [
+            [tag if rng.random() < share else str(rng.choice(vocabulary)) for tag in tags]
+            for tags in true
+        ]
+        scores = score_tags(true, predicted, strict, vocabulary)
+        for name, ours in (("precision", scores["precision"]), ("f1", scores["f1"])):
+            score = getattr(seqeval.metrics, f"{name}_score")
+            assert ours == pytest.approx(score(true, predicted, zero_division=0, **options)), true

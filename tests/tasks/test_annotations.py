@@ -3,6 +3,7 @@
 import json
 import re
 
+import pandas as pd
 import pytest
 
 import encoder_zoo as ez
@@ -287,3 +288,140 @@ class TestBrat:
             (tmp_path / "empty").mkdir()
             (tmp_path / "empty" / "none.json").write_text("[]")
             ez.read_annotations(tmp_path / "empty")
+
+
+@pytest.fixture(scope="module")
+def build():
+    tokenizer = ez.BertTokenizer(
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ann", "is", "in", "rome", "."]
+    )
+
+    def build(task="Token", **arguments):
+        task, preprocessor = (getattr(ez, f"{task}Classifier{end}") for end in ("", "Preprocessor"))
+        backbone = ez.BertBackbone(10, 1, 1, 4, 8, pooler=task is ez.SequenceClassifier)
+        return task(backbone, preprocessor(tokenizer), **arguments)
+
+    return build
+
+
+LABELS = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+
+
+class TestFit:
+    def test_rows_into_a_tagger_whose_labels_are_known(self, build):
+        """REPORTS.md, 6: doccano's rows trained every word as O."""
+        tagger = build(labels=LABELS)
+        rows = [OF_TAGGERS["doccano, JSONL"]] * 2
+        for given in (rows, [OF_TAGGERS["Label Studio"]] * 2, ez.read_annotations(rows)):
+            _, y, _ = tagger.preprocessor(*tagger._separate(given, None))
+            assert y.numpy().tolist() == [[0, 3, 0, 0, 1, 0, 0]] * 2
+        history = tagger.fit(rows, validation_data=ez.read_annotations(rows), verbose=0).history
+        assert "val_f1" in history
+        assert tagger.evaluate_entities(rows, None)["per_type"]["PER"]["support"] == 2
+        with pytest.raises(ValueError, match="no annotation .* the keys 'text', 'meta'"):
+            tagger.fit([{"text": TEXT, "meta": {}}])
+
+    def test_numbers_without_names(self, build):
+        """REPORTS.md, 6: LABEL_0 was counted as an entity."""
+        with pytest.raises(ValueError, match="numbers, such as 1, and have no names.*labels="):
+            build().fit([["ann", "is"]], [[1, 0]])
+        with pytest.raises(ValueError, match="numbers, such as 1, and have no names.*labels="):
+            build().fit([{"tokens": ["ann", "is"], "ner_tags": [1, 0]}])
+
+    def test_a_notation_is_named_once(self, build, caplog):
+        tagger = build()
+        tags = [["B-PER", "M-PER", "E-PER", "O", "S-PER"]]
+        for _ in range(2):
+            tagger._adapt([["ann", "is", "in", "rome", "."]], tags)
+        assert caplog.text.count("Tags follow BMES, such as 'M-PER'") == 1
+        assert tagger.labels == ["O", "B-PER", "M-PER", "E-PER", "S-PER"]
+        assert tagger.valid_tags is True
+        _, y, _ = tagger.preprocessor([TEXT], [[(0, 3, "PER"), (4, 14, "PER")]])
+        assert y.numpy().tolist() == [[0, 4, 1, 2, 3, 0, 0]]
+
+    def test_labels_of_texts(self, build):
+        classifier = build("Sequence")
+        rows = [{"text": TEXT, "label": ["pos"]}, {"text": TEXT, "label": ["neg"]}]
+        assert classifier._separate(rows, None) == ([TEXT] * 2, ["pos", "neg"])
+        classifier._adapt(*classifier._separate(rows, None))
+        assert classifier.labels == ["neg", "pos"]
+        several = build("Sequence", problem_type="multi_label_classification")
+        assert several._separate(rows, None)[1] == [["pos"], ["neg"]]
+        for labels, message in (([], "Row 1 has no label"), (["a", "b"], "Row 1 has the labels")):
+            with pytest.raises(ValueError, match=message):
+                classifier.fit([rows[0], {"text": TEXT, "label": labels}])
+        with pytest.raises(ValueError, match="Row 0 has no labels. It has spans"):
+            classifier.fit([OF_TAGGERS["doccano, JSONL"]])
+
+
+class TestTables:
+    """Roles of columns are logged, and what holds no texts is asked about."""
+
+    TEXTS = ("ann is in rome", "rome is in ann", "is ann in", "in rome is")
+
+    @pytest.fixture(scope="class")
+    def make(self, build):
+        tokenizer = build().preprocessor.tokenizer
+
+        def make(name, **arguments):
+            task = getattr(ez, name)
+            preprocessor = getattr(ez, f"{name}Preprocessor")(tokenizer)
+            return task(ez.BertBackbone(10, 1, 1, 4, 8), preprocessor, **arguments)
+
+        return make
+
+    def table(self, **columns):
+        return pd.DataFrame({"q": [*self.TEXTS], "d": [*self.TEXTS[::-1]], **columns})
+
+    @pytest.mark.parametrize("name", ["TextEmbedder", "SparseEncoder", "LateInteraction"])
+    def test_an_embedder_asks_about_repeated_columns(self, make, name):
+        """REPORTS.md, 6: "forum" was everybody's hard negative."""
+        task = make(name)
+        for source in (["forum"] * 4, ["web forum"] * 4, ["Fürth"] * 4):
+            with pytest.raises(
+                ValueError, match=r"'source' holds one value.*negative.*fit\(\(x\['q"
+            ):
+                task.fit(self.table(source=source))
+        many = pd.concat([self.table(source=["web forum", "news"] * 2)] * 5)
+        with pytest.raises(ValueError, match="'source' holds 2 names that are repeated"):
+            task.fit(many)
+        with pytest.raises(ValueError, match=r"holds numbers.*fit\(\(x\['q'\], x\['d'\]\), x\['s"):
+            task.fit(self.table(score=[1.0, 0.5, 0.2, 0.1]))
+
+    def test_a_reranker_too(self, make):
+        reranker, scores = make("Reranker"), [1, 0, 1, 0]
+        table = pd.DataFrame({"query": [*self.TEXTS], "source": ["forum"] * 4})
+        with pytest.raises(ValueError, match="'source' holds one value .* taken for texts"):
+            reranker.fit(table, scores)
+        from encoder_zoo.tasks.reranking.columns import two_columns
+
+        one_query = pd.DataFrame({"query": ["rome"] * 4, "text": [*self.TEXTS]})
+        assert two_columns(one_query) == (["rome"] * 4, [*self.TEXTS])
+        with pytest.raises(ValueError, match=r"Type fit\(\(x\['query'\], x\['text'\]\), x\['label"):
+            reranker.fit(one_query.assign(label=scores))
+
+    def test_roles_are_logged_once(self, make, caplog):
+        x, _ = make("TextEmbedder")._begin_fit(self.table(), None)
+        assert len(x) == 2
+        assert caplog.text.count("Columns of the table: anchor 'q', positive 'd'.") == 1
+
+    def test_a_table_without_labels_is_answered_with_the_line_to_type(self, build):
+        table = pd.DataFrame({"id": [1, 2], "text": [*self.TEXTS[:2]], "label": ["up", "down"]})
+        line = r"'id', 'text', 'label'. Type fit\(x\['text'\], x\['label'\]\)"
+        classifier = build("Sequence", labels=["down", "up"])
+        for x, y in ((table, None), (table.to_dict("list"), None), (table, "label")):
+            with pytest.raises(ValueError, match=line):
+                classifier.fit(x, y)
+            with pytest.raises(ValueError, match=line):
+                classifier.evaluate(x, y)
+        table = pd.DataFrame({"tokens": [["ann"]], "ner_tags": [["B-PER"]]})
+        with pytest.raises(ValueError, match=r"Type fit\(x\['tokens'\], x\['ner_tags'\]\)"):
+            build(labels=LABELS).fit(table)
+
+    def test_a_path_is_no_text(self, build, make):
+        with pytest.raises(ValueError, match=r"ez.read_annotations\('train.json'\) reads"):
+            build().fit("train.json")
+        with pytest.raises(ValueError, match=r"fit\(ez.read_squad\('train.json'\)\)"):
+            make("SpanQA").fit("train.json")
+        with pytest.raises(ValueError, match=r"has the splits 'train', 'test'. .*x\['train'\]"):
+            build().fit({"train": self.table(), "test": self.table()})

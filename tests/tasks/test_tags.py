@@ -5,11 +5,94 @@ import tensorflow as tf
 
 from encoder_zoo.tasks.preprocessing.windows import make_windows, merge, owned, take
 from encoder_zoo.tasks.token_classification.tags import (
+    notation_line,
+    parse_tags,
     sorted_tags,
     spans_of_tags,
     subword_tags,
     word_tags,
 )
+
+BIO = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+BIOES = [*BIO, "E-PER", "S-PER", "E-LOC", "S-LOC"]
+# Names of the letters B, I, E, S and O of each notation, and a pattern of its tags.
+NOTATIONS = {
+    "BIOES": ("BIESO", "{}-{}"),
+    "BILOU": ("BILUO", "{}-{}"),
+    "BMES": ("BMESO", "{}-{}"),
+    "BMEWO": ("BMEWO", "{}-{}"),
+    "B_PER": ("BIESO", "{}_{}"),
+    "B_PER of BMES": ("BMESO", "{}_{}"),
+    "PER-B": ("BIESO", "{1}-{0}"),
+    "PER_B": ("BIESO", "{1}_{0}"),
+    "B:PER": ("BIESO", "{}:{}"),
+    "B/PER": ("BIESO", "{}/{}"),
+    "b-per": ("bieso", "{}-{}"),
+    "b-per and O": ("bmesO", "{}-{}"),
+    "b_per": ("bmeso", "{}_{}"),
+    "per-b": ("bieso", "{1}-{0}"),
+}
+
+
+def written(tags, notation):
+    letters, pattern = NOTATIONS[notation]
+    names = dict(zip("BIESO", letters, strict=True))
+    parts = (tag.partition("-") for tag in tags)
+    return [pattern.format(names[p], kind) if kind else names["O"] for p, _, kind in parts]
+
+
+@pytest.mark.parametrize("notation", NOTATIONS)
+@pytest.mark.parametrize("scheme", [BIO, BIOES], ids=["BIO", "BIOES"])
+def test_every_notation_is_read_as_hyphens_are(notation, scheme):
+    tags = written(scheme, notation)
+    parsed, expected = parse_tags(tags), parse_tags(scheme)
+    assert parsed.prefixes.tolist() == expected.prefixes.tolist()
+    assert parsed.types.tolist() == expected.types.tolist()
+    assert parsed.type_names == ["LOC", "PER"]
+    assert subword_tags(tags).tolist() == subword_tags(scheme).tolist()
+    assert word_tags(tags).tolist() == word_tags(scheme).tolist()
+    assert sorted_tags(tags) == written(sorted_tags(scheme), notation)
+    line = notation_line(tags)
+    is_usual = set(tags) <= {*BIOES, "L-PER", "U-PER", "L-LOC", "U-LOC"}
+    assert (line is None) == is_usual, line
+    assert line is None or line.startswith("Tags follow B"), line
+
+
+@pytest.mark.parametrize(
+    "tags, line",
+    [
+        ("O B-PER M-PER E-PER S-PER", "Tags follow BMES, such as 'M-PER'; they are read as BIOES."),
+        ("O B_PER I_PER", "Tags follow BIO, such as 'B_PER'; they are read as BIO."),
+        ("O B-PER I-PER X 0", "Tags follow BIO, but 'X', '0' have no prefix of it: each is"),
+        ("O B-PER I_PER", "Tags follow BIO, but 'I_PER' has no prefix of it: it is read as"),
+        ("O X-PER Y-PER", "The notation of tags such as 'X-PER', 'Y-PER' is not known. Each"),
+        ("O BEGIN-PER IN-PER", "The notation of tags such as 'BEGIN-PER', 'IN-PER' is not known."),
+        ("O PER LOC", "Tags have no prefixes, such as 'PER': neighbours of one tag are read as"),
+        ("O I-PER B-PER I-LOC", None),  # IOB1
+        ("O I-PER E-PER", None),
+        ("NOUN VERB PUNCT", None),
+        ("n v o a", None),  # "o" is a part of speech in Chinese tag sets
+        ("NN-B", None),
+    ],
+)
+def test_what_is_said_of_a_notation(tags, line):
+    found = notation_line(tags.split())
+    assert found is line if line is None else found.startswith(line)
+
+
+@pytest.mark.parametrize(
+    "tags, types",
+    [
+        ("O vitamin-B", ["vitamin-B"]),
+        ("O b-cell t-cell", ["b-cell", "t-cell"]),
+        ("O B-PER I-PER U-boat M-16", ["M-16", "PER", "U-boat"]),
+        ("O B-B-cell B-T-cell", ["B-cell", "T-cell"]),
+        ("O B-PER_B I-PER_B", ["PER_B"]),
+        ("NN NN_B", ["NN", "NN_B"]),
+    ],
+)
+def test_types_that_look_like_notations(tags, types):
+    assert parse_tags(tags.split()).type_names == types
 
 
 @pytest.mark.parametrize(
@@ -41,6 +124,8 @@ def test_spans(tags, spans):
         ("IOBES", "B-A I-A S-A B-A E-A I-A E-A", [("A", 2, 3), ("A", 3, 5)]),
         ("IOBES", "B-A I-A U-A B-A L-A I-A L-A", [("A", 2, 3), ("A", 3, 5)]),  # as BILOU
         ("IOB1", "I-A B-A O B-A", [("A", 0, 1), ("A", 1, 2)]),
+        ("BMES", "B-A M-A S-A B-A E-A M-A E-A", [("A", 2, 3), ("A", 3, 5)]),
+        ("IOE2", "I-A E-A I-A O E-A", [("A", 0, 2), ("A", 4, 5)]),
     ],
 )
 def test_strict_reading_leaves_ill_formed_spans_out(scheme, tags, spans):
@@ -48,8 +133,8 @@ def test_strict_reading_leaves_ill_formed_spans_out(scheme, tags, spans):
 
 
 def test_an_unknown_scheme_is_refused():
-    with pytest.raises(ValueError, match="Unknown scheme 'BIO'. Expected one of IOB1, IOB2, IOBES"):
-        spans_of_tags(["O"], "BIO")
+    with pytest.raises(ValueError, match="Unknown scheme 'IO'. Expected one of IOB1, IOB2, IOE1"):
+        spans_of_tags(["O"], "IO")
 
 
 def test_tags_are_sorted_by_type():
